@@ -1,0 +1,97 @@
+"""What a caller of the engine may have to handle: one class, one Kafka error code.
+
+    EngineError
+    ├── CorruptCheckpoint     56   a small file does not parse; its log dir goes offline
+    ├── DirectoryLocked       56   another owner holds the log dir, or the log
+    ├── (logstore/errors.py)       OffsetOutOfRange 1, CorruptBatch 2, LogDirOffline 56 …
+    └── (replication/errors.py)    NotLeaderOrFollower 6, NotEnoughReplicas 19, FencedLeaderEpoch 74 …
+
+The base lives on the ground floor because every room raises from it. A broken promise of our own
+code is an `AssertionError`, never one of these; a failing disk is an `OSError` until the log that
+owns the file turns it into `LogDirOffline`.
+"""
+
+from __future__ import annotations
+
+from enum import IntEnum
+from typing import ClassVar
+
+
+class ErrorCode(IntEnum):
+    """Kafka's numbers for what can go wrong, as far as this engine answers them."""
+
+    UNKNOWN_SERVER_ERROR = -1
+    NONE = 0
+    OFFSET_OUT_OF_RANGE = 1
+    CORRUPT_MESSAGE = 2
+    UNKNOWN_TOPIC_OR_PARTITION = 3
+    LEADER_NOT_AVAILABLE = 5
+    NOT_LEADER_OR_FOLLOWER = 6
+    REQUEST_TIMED_OUT = 7
+    BROKER_NOT_AVAILABLE = 8
+    REPLICA_NOT_AVAILABLE = 9
+    MESSAGE_TOO_LARGE = 10
+    STALE_CONTROLLER_EPOCH = 11
+    NETWORK_EXCEPTION = 13
+    INVALID_TOPIC_EXCEPTION = 17
+    RECORD_LIST_TOO_LARGE = 18
+    NOT_ENOUGH_REPLICAS = 19
+    NOT_ENOUGH_REPLICAS_AFTER_APPEND = 20
+    INVALID_REQUIRED_ACKS = 21
+    INVALID_TIMESTAMP = 32
+    UNSUPPORTED_VERSION = 35
+    TOPIC_ALREADY_EXISTS = 36
+    INVALID_PARTITIONS = 37
+    INVALID_REPLICATION_FACTOR = 38
+    INVALID_REPLICA_ASSIGNMENT = 39
+    INVALID_CONFIG = 40
+    NOT_CONTROLLER = 41
+    INVALID_REQUEST = 42
+    OUT_OF_ORDER_SEQUENCE_NUMBER = 45
+    DUPLICATE_SEQUENCE_NUMBER = 46
+    INVALID_PRODUCER_EPOCH = 47
+    OPERATION_NOT_ATTEMPTED = 55
+    KAFKA_STORAGE_ERROR = 56
+    UNKNOWN_PRODUCER_ID = 59
+    FENCED_LEADER_EPOCH = 74
+    UNKNOWN_LEADER_EPOCH = 75
+    UNSUPPORTED_COMPRESSION_TYPE = 76
+    STALE_BROKER_EPOCH = 77
+    OFFSET_NOT_AVAILABLE = 78
+    PREFERRED_LEADER_NOT_AVAILABLE = 80
+    ELIGIBLE_LEADERS_NOT_AVAILABLE = 83
+    ELECTION_NOT_NEEDED = 84
+    INVALID_RECORD = 87
+    INVALID_UPDATE_VERSION = 95
+    UNKNOWN_TOPIC_ID = 100
+    INCONSISTENT_TOPIC_ID = 103
+    INELIGIBLE_REPLICA = 107
+    NEW_LEADER_ELECTED = 108
+
+
+class EngineError(Exception):
+    """Base of every refusal; `code` is what a Kafka client would be told."""
+
+    code: ClassVar[ErrorCode]
+    retriable: ClassVar[bool] = False
+
+    def __init_subclass__(cls) -> None:
+        assert hasattr(cls, "code"), f"{cls.__name__} has no Kafka error code"
+
+
+class CorruptCheckpoint(EngineError):
+    """A checkpoint, metadata or properties file that does not follow its format."""
+
+    code = ErrorCode.KAFKA_STORAGE_ERROR
+
+
+class DirectoryLocked(EngineError):
+    """Somebody else (this process, another one, a JVM broker) owns the directory."""
+
+    code = ErrorCode.KAFKA_STORAGE_ERROR
+
+
+class InvalidTopic(EngineError):
+    """A topic name or partition directory name outside Kafka's rules."""
+
+    code = ErrorCode.INVALID_TOPIC_EXCEPTION

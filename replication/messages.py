@@ -1,0 +1,325 @@
+"""What nodes, clients and the controller say to each other: Kafka's requests, as frozen data.
+
+The names and fields are those of Kafka's protocol; the wire room turns them into bytes, the
+simulation passes them as they are. Offsets are record numbers, times are epoch milliseconds, `-1`
+is Kafka's "none" for epochs and offsets (0 is a valid epoch: never test one for truth).
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from checkpoint.errors import ErrorCode
+from checkpoint.topic_partition import TopicPartition
+
+CONSUMER_REPLICA_ID = -1
+NO_LEADER = -1
+NO_EPOCH = -1
+EARLIEST_TIMESTAMP = -2
+LATEST_TIMESTAMP = -1
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerEndpoint:
+    """Where a live broker can be reached; `epoch` is its incarnation."""
+
+    broker_id: int
+    host: str = ""
+    port: int = 0
+    epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class PartitionState:
+    """A partition as the controller last wrote it to the metadata store."""
+
+    controller_epoch: int
+    leader: int
+    leader_epoch: int
+    isr: tuple[int, ...]
+    partition_epoch: int
+    replicas: tuple[int, ...]
+    is_new: bool = False
+
+
+# --- clients ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceRequest:
+    """Ready record batches for some partitions; `acks` is 0, 1 or -1 (all)."""
+
+    records: Mapping[TopicPartition, bytes]
+    acks: int
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceResult:
+    error: ErrorCode
+    base_offset: int = -1
+    log_append_time_ms: int = -1
+    log_start_offset: int = -1
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class ProduceResponse:
+    partitions: Mapping[TopicPartition, ProduceResult]
+
+
+@dataclass(frozen=True, slots=True)
+class FetchPartition:
+    """From where one partition is read.
+
+    `current_leader_epoch` fences a reader of another leadership; `last_fetched_epoch` lets the
+    leader see that the follower's log has diverged (KIP-595). Both are `-1` for clients without.
+    """
+
+    fetch_offset: int
+    max_bytes: int
+    current_leader_epoch: int = NO_EPOCH
+    last_fetched_epoch: int = NO_EPOCH
+    log_start_offset: int = -1
+    topic_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class FetchRequest:
+    """A read by a follower (`replica_id` ≥ 0) or a consumer (-1)."""
+
+    replica_id: int
+    max_wait_ms: int
+    min_bytes: int
+    max_bytes: int
+    partitions: Mapping[TopicPartition, FetchPartition]
+    broker_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class EpochEndOffset:
+    """`epoch` ends at `end_offset` (exclusive) in the answering log; both -1 when undefined."""
+
+    epoch: int
+    end_offset: int
+
+
+@dataclass(frozen=True, slots=True)
+class FetchResult:
+    """`records` holds whole batches, never None; a diverging answer holds none."""
+
+    error: ErrorCode
+    high_watermark: int = -1
+    log_start_offset: int = -1
+    records: bytes | memoryview = b""
+    diverging_epoch: EpochEndOffset | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class FetchResponse:
+    partitions: Mapping[TopicPartition, FetchResult]
+
+
+@dataclass(frozen=True, slots=True)
+class ListOffsetsPartition:
+    timestamp: int
+    current_leader_epoch: int = NO_EPOCH
+
+
+@dataclass(frozen=True, slots=True)
+class ListOffsetsRequest:
+    """Offsets by time; `-1` is the end, `-2` the start. A replica sees up to the LEO."""
+
+    replica_id: int
+    partitions: Mapping[TopicPartition, ListOffsetsPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class ListOffsetsResult:
+    error: ErrorCode
+    timestamp: int = -1
+    offset: int = -1
+    leader_epoch: int = NO_EPOCH
+
+
+@dataclass(frozen=True, slots=True)
+class ListOffsetsResponse:
+    partitions: Mapping[TopicPartition, ListOffsetsResult]
+
+
+# --- followers --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class EpochQuery:
+    current_leader_epoch: int
+    leader_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetForLeaderEpochRequest:
+    """Where does this epoch end for you? (KIP-101, KIP-279)"""
+
+    replica_id: int
+    partitions: Mapping[TopicPartition, EpochQuery]
+
+
+@dataclass(frozen=True, slots=True)
+class EpochAnswer:
+    error: ErrorCode
+    epoch: int = NO_EPOCH
+    end_offset: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetForLeaderEpochResponse:
+    partitions: Mapping[TopicPartition, EpochAnswer]
+
+
+# --- controller to brokers --------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderAndIsrRequest:
+    controller_id: int
+    controller_epoch: int
+    broker_epoch: int
+    partitions: Mapping[TopicPartition, PartitionState]
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+    live_leaders: tuple[BrokerEndpoint, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderAndIsrResponse:
+    error: ErrorCode
+    partitions: Mapping[TopicPartition, ErrorCode] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class StopReplicaPartition:
+    leader_epoch: int
+    delete: bool
+
+
+@dataclass(frozen=True, slots=True)
+class StopReplicaRequest:
+    controller_id: int
+    controller_epoch: int
+    broker_epoch: int
+    partitions: Mapping[TopicPartition, StopReplicaPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class StopReplicaResponse:
+    error: ErrorCode
+    partitions: Mapping[TopicPartition, ErrorCode] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateMetadataRequest:
+    """Always the full list of live brokers; partitions are merged into the cache."""
+
+    controller_id: int
+    controller_epoch: int
+    broker_epoch: int
+    partitions: Mapping[TopicPartition, PartitionState]
+    live_brokers: tuple[BrokerEndpoint, ...]
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class UpdateMetadataResponse:
+    error: ErrorCode
+
+
+# --- brokers to the controller ----------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class IsrProposal:
+    """A leader's wish for another ISR, valid only on top of exactly these epochs."""
+
+    leader_epoch: int
+    partition_epoch: int
+    new_isr: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class AlterPartitionRequest:
+    broker_id: int
+    broker_epoch: int
+    partitions: Mapping[TopicPartition, IsrProposal]
+
+
+@dataclass(frozen=True, slots=True)
+class AlterPartitionResult:
+    error: ErrorCode
+    leader: int = NO_LEADER
+    leader_epoch: int = NO_EPOCH
+    isr: tuple[int, ...] = ()
+    partition_epoch: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class AlterPartitionResponse:
+    error: ErrorCode
+    partitions: Mapping[TopicPartition, AlterPartitionResult] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class NewTopic:
+    """A topic to create: a replica assignment, or a count of partitions and replicas for a formula.
+
+    `assignment` lists the replicas of each partition, preferred one first. `spread` names the
+    formula when it is empty: `kafka` (increasing shift) or `round-robin` ((i + j) mod n).
+    """
+
+    name: str
+    partitions: int = 1
+    replication_factor: int = 1
+    assignment: tuple[tuple[int, ...], ...] = ()
+    spread: str = "kafka"
+    configs: Mapping[str, str] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTopicsRequest:
+    topics: tuple[NewTopic, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTopicsResult:
+    error: ErrorCode
+    message: str = ""
+    topic_id: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class CreateTopicsResponse:
+    topics: Mapping[str, CreateTopicsResult]
+
+
+RequestBody: TypeAlias = (
+    ProduceRequest
+    | FetchRequest
+    | ListOffsetsRequest
+    | OffsetForLeaderEpochRequest
+    | LeaderAndIsrRequest
+    | StopReplicaRequest
+    | UpdateMetadataRequest
+    | AlterPartitionRequest
+    | CreateTopicsRequest
+)
+ResponseBody: TypeAlias = (
+    ProduceResponse
+    | FetchResponse
+    | ListOffsetsResponse
+    | OffsetForLeaderEpochResponse
+    | LeaderAndIsrResponse
+    | StopReplicaResponse
+    | UpdateMetadataResponse
+    | AlterPartitionResponse
+    | CreateTopicsResponse
+)
