@@ -13,6 +13,7 @@ from typing import TypeAlias
 
 from checkpoint.errors import ErrorCode
 from checkpoint.topic_partition import TopicPartition
+from logstore.epochs import EpochEndOffset
 
 CONSUMER_REPLICA_ID = -1
 NO_LEADER = -1
@@ -96,14 +97,6 @@ class FetchRequest:
     max_bytes: int
     partitions: Mapping[TopicPartition, FetchPartition]
     broker_epoch: int = -1
-
-
-@dataclass(frozen=True, slots=True)
-class EpochEndOffset:
-    """`epoch` ends at `end_offset` (exclusive) in the answering log; both -1 when undefined."""
-
-    epoch: int
-    end_offset: int
 
 
 @dataclass(frozen=True, slots=True)
