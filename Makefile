@@ -1,0 +1,46 @@
+# Everything below works from a fresh clone: each target first brings .venv up to date.
+
+PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.11; do \
+	"$$name" -c 'import sys; sys.exit(sys.version_info < (3, 11))' 2>/dev/null && echo "$$name" && break; done)
+VENV := .venv
+BIN := $(VENV)/bin
+INSTALLED := $(VENV)/.installed
+# What check, test, bench and demo need. pip install '.[all]' adds what only broker, Spark and ZooKeeper need.
+EXTRAS := test,dev,cli,codecs
+WORKERS ?= 2
+
+.PHONY: setup check test demo bench simulate clean
+.DEFAULT_GOAL := test
+
+setup: $(INSTALLED)
+
+$(INSTALLED): pyproject.toml
+	@test -n "$(PYTHON)" || { echo "logstore needs Python 3.11 or newer on PATH" >&2; exit 2; }
+	@echo "setting up $(VENV) with $(PYTHON)"
+	@"$(PYTHON)" -m venv $(VENV)
+	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --editable '.[$(EXTRAS)]'
+	@touch $@
+
+check: setup
+	$(BIN)/ruff check .
+	$(BIN)/mypy
+	$(BIN)/lint-imports
+
+# Benchmarks would be timed by two workers at once: they have their own target.
+test: setup
+	$(BIN)/python -m pytest -n $(WORKERS) -p no:benchmark -m "not slow and not interop and not spark"
+
+demo: setup
+	$(BIN)/logstore demo
+
+bench: setup
+	$(BIN)/python -m pytest bench -p no:xdist --benchmark-only --benchmark-columns=min,median,ops
+
+# One process a seed, so that a seed that hangs or dies names itself.
+simulate: setup
+	seq 1 $(or $(SEEDS),500) | xargs -P $(WORKERS) -I {} sh -c \
+		'$(BIN)/python -m simulation --seed {} --events $(or $(EVENTS),2000) >$(VENV)/simulate-{}.txt 2>&1 \
+		&& rm $(VENV)/simulate-{}.txt || { cat $(VENV)/simulate-{}.txt; exit 255; }'
+
+clean:
+	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .benchmarks
