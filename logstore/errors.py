@@ -30,9 +30,9 @@ from checkpoint.errors import EngineError, ErrorCode
 
 
 class RecordError(NamedTuple):
-    """Why one record of a client's batch was refused; `index` counts from 0 within the batch."""
+    """Why one record of a client's batch was refused; `batch_index` counts from 0 within the batch."""
 
-    index: int
+    batch_index: int
     message: str
 
 
