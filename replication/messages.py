@@ -176,12 +176,20 @@ class OffsetForLeaderEpochResponse:
 
 @dataclass(frozen=True, slots=True)
 class LeaderAndIsrRequest:
+    """What the receiver is to be for each partition: leader, or follower of `leader`.
+
+    `configs` holds each topic's overrides under Kafka's names (`min.insync.replicas`, …), complete:
+    a setting that is absent has the broker's default. It goes with every request, and a request
+    whose partition states are no news at all may still bring new settings.
+    """
+
     controller_id: int
     controller_epoch: int
     broker_epoch: int
     partitions: Mapping[TopicPartition, PartitionState]
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     live_leaders: tuple[BrokerEndpoint, ...] = ()
+    configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -232,11 +240,16 @@ class UpdateMetadataResponse:
 
 @dataclass(frozen=True, slots=True)
 class IsrProposal:
-    """A leader's wish for another ISR, valid only on top of exactly these epochs."""
+    """A leader's wish for another ISR, valid only on top of exactly these epochs.
+
+    `broker_epochs` (parallel to `new_isr`, -1 for unknown; or empty) says which incarnation of each
+    member the leader saw fetching: a member that restarted since is refused (KIP-903).
+    """
 
     leader_epoch: int
     partition_epoch: int
     new_isr: tuple[int, ...]
+    broker_epochs: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -22,6 +22,7 @@ class StoreError(Enum):
     NODE_EXISTS = "node exists"
     BAD_VERSION = "bad version"
     NOT_EMPTY = "not empty"
+    EPHEMERAL_PARENT = "ephemeral nodes have no children"
     SESSION_EXPIRED = "session expired"
     CONNECTION_LOSS = "connection loss"
 
@@ -71,6 +72,8 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Set:
+    """Replace a node's data while it has `version` (`ANY_VERSION`: whatever it has)."""
+
     path: str
     data: bytes
     version: int
@@ -78,6 +81,8 @@ class Set:
 
 @dataclass(frozen=True, slots=True)
 class Delete:
+    """Remove a node that has no children."""
+
     path: str
     version: int = ANY_VERSION
 
@@ -92,6 +97,8 @@ class Check:
 
 @dataclass(frozen=True, slots=True)
 class Multi:
+    """All of these writes, in order, or none of them."""
+
     writes: tuple[Create | Set | Delete | Check, ...]
 
 

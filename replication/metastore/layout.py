@@ -1,0 +1,300 @@
+"""Where the cluster's metadata lives in the store, and what each node holds: Kafka's paths and JSON.
+
+    /brokers/ids/<id>                        ephemeral    a live broker; created_txid is its epoch
+    /brokers/topics/<t>                      persistent   topic id, replicas of each partition
+    /brokers/topics/<t>/partitions/<p>/state persistent   leader, epochs, ISR; written conditionally
+    /controller                              ephemeral    who the controller is
+    /controller_epoch                        persistent   how many controllers there were, as text
+    /config/topics/<t>                       persistent   settings that differ from the defaults
+
+Fields beyond Kafka's, which its readers skip: `clean` in a registration (nothing that this broker
+had acknowledged was lost when it last stopped) and `isr_broker_epochs` in a state node (which
+incarnation of each ISR member is known to hold every committed record: without it, a controller
+that takes over could not tell a member from its own restarted, perhaps emptier, successor).
+
+Parsing is liberal (unknown fields, numbers as text, missing optional fields); writing is canonical:
+one value, one text. What cannot be understood raises `CorruptMetadata` and is never overwritten.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Mapping
+from dataclasses import dataclass, field, replace
+from typing import Any
+
+from checkpoint.topic_partition import TopicPartition
+from replication.messages import NO_LEADER
+from replication.metastore.errors import CorruptMetadata
+
+BROKER_IDS_PATH = "/brokers/ids"
+TOPICS_PATH = "/brokers/topics"
+CONTROLLER_PATH = "/controller"
+CONTROLLER_EPOCH_PATH = "/controller_epoch"
+TOPIC_CONFIGS_PATH = "/config/topics"
+
+UNKNOWN_BROKER_EPOCH = -1
+"""Nobody recorded which incarnation this ISR member is (a node that Kafka wrote)."""
+
+LOST_BROKER_EPOCH = -2
+"""This ISR member came back without all that it had acknowledged."""
+
+_INTEGER = re.compile(r"-?[0-9]{1,19}", re.ASCII)
+
+
+def broker_path(broker_id: int) -> str:
+    return f"{BROKER_IDS_PATH}/{broker_id}"
+
+
+def topic_path(topic: str) -> str:
+    return f"{TOPICS_PATH}/{topic}"
+
+
+def topic_config_path(topic: str) -> str:
+    return f"{TOPIC_CONFIGS_PATH}/{topic}"
+
+
+def partition_state_path(topic_partition: TopicPartition) -> str:
+    return f"{TOPICS_PATH}/{topic_partition.topic}/partitions/{topic_partition.partition}/state"
+
+
+# --- what the nodes hold ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class BrokerRegistration:
+    """`/brokers/ids/<id>`: where a broker listens. `clean` is False when it cannot be told."""
+
+    host: str
+    port: int
+    jmx_port: int = -1
+    timestamp_ms: int = -1
+    clean: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class TopicAssignment:
+    """`/brokers/topics/<t>`: the replicas of each partition, preferred one first."""
+
+    topic_id: str
+    partitions: Mapping[int, tuple[int, ...]]
+    adding_replicas: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    removing_replicas: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class LeaderAndIsr:
+    """`…/state`: who leads a partition, since which decision, and who is in sync.
+
+    `isr_broker_epochs` is parallel to `isr`; `recovering` marks a leader that was elected outside
+    the ISR and has not reported since. The node's version is the partition epoch.
+    """
+
+    leader: int
+    leader_epoch: int
+    isr: tuple[int, ...]
+    controller_epoch: int
+    isr_broker_epochs: tuple[int, ...] = ()
+    recovering: bool = False
+
+    def broker_epoch_of(self, member: int) -> int:
+        """The incarnation of this ISR member that holds every committed record."""
+        return self.isr_broker_epochs[self.isr.index(member)]
+
+
+# --- writing ----------------------------------------------------------------------------------
+
+
+def _encode(value: Mapping[str, object]) -> bytes:
+    return json.dumps(value, separators=(",", ":"), ensure_ascii=False).encode()
+
+
+def encode_broker(registration: BrokerRegistration) -> bytes:
+    return _encode(
+        {
+            "version": 1,
+            "host": registration.host,
+            "port": registration.port,
+            "jmx_port": registration.jmx_port,
+            "timestamp": str(registration.timestamp_ms),
+            "clean": registration.clean,
+        }
+    )
+
+
+def encode_topic(topic: TopicAssignment) -> bytes:
+    def by_partition(replicas: Mapping[int, tuple[int, ...]]) -> dict[str, list[int]]:
+        return {str(partition): list(replicas[partition]) for partition in sorted(replicas)}
+
+    return _encode(
+        {
+            "version": 3,
+            "topic_id": topic.topic_id,
+            "partitions": by_partition(topic.partitions),
+            "adding_replicas": by_partition(topic.adding_replicas),
+            "removing_replicas": by_partition(topic.removing_replicas),
+        }
+    )
+
+
+def encode_state(state: LeaderAndIsr) -> bytes:
+    value: dict[str, object] = {
+        "controller_epoch": state.controller_epoch,
+        "leader": state.leader,
+        "version": 1,
+        "leader_epoch": state.leader_epoch,
+        "isr": list(state.isr),
+    }
+    if state.recovering:
+        value["leader_recovery_state"] = 1
+    if state.isr_broker_epochs:
+        value["isr_broker_epochs"] = list(state.isr_broker_epochs)
+    return _encode(value)
+
+
+def encode_controller(broker_id: int, now_ms: int) -> bytes:
+    return _encode({"version": 1, "brokerid": broker_id, "timestamp": str(now_ms)})
+
+
+def encode_controller_epoch(epoch: int) -> bytes:
+    return str(epoch).encode()
+
+
+def encode_topic_config(config: Mapping[str, str]) -> bytes:
+    return _encode({"version": 1, "config": {name: config[name] for name in sorted(config)}})
+
+
+# --- parsing ----------------------------------------------------------------------------------
+
+
+class _Fields:
+    """The fields of one JSON object, asked for by name and type; every complaint names the node."""
+
+    def __init__(self, data: bytes, what: str) -> None:
+        self._what = what
+        try:
+            value = json.loads(data.decode())
+        except (ValueError, RecursionError) as error:
+            raise CorruptMetadata(f"{what} is not JSON: {error}") from error
+        if not isinstance(value, dict):
+            raise CorruptMetadata(f"{what} is not a JSON object")
+        self._value: dict[str, Any] = value
+
+    def integer(self, name: str, default: int | None = None) -> int:
+        return self._integer(name, self._value.get(name, default))
+
+    def text(self, name: str, default: str | None = None) -> str:
+        value = self._value.get(name, default)
+        if not isinstance(value, str):
+            raise CorruptMetadata(f"{self._what} has no text in {name!r}")
+        return value
+
+    def truth(self, name: str, default: bool) -> bool:
+        value = self._value.get(name, default)
+        if not isinstance(value, bool):
+            raise CorruptMetadata(f"{self._what} has neither true nor false in {name!r}")
+        return value
+
+    def brokers(self, name: str, *, optional: bool = False) -> tuple[int, ...]:
+        return self._brokers(name, self._value.get(name, [] if optional else None))
+
+    def integers(self, name: str) -> tuple[int, ...]:
+        value = self._value.get(name, [])
+        if not isinstance(value, list):
+            raise CorruptMetadata(f"{self._what} has no list in {name!r}")
+        return tuple(self._integer(name, item) for item in value)
+
+    def replicas(self, name: str, *, optional: bool = False) -> dict[int, tuple[int, ...]]:
+        value = self._value.get(name, {} if optional else None)
+        if not isinstance(value, dict):
+            raise CorruptMetadata(f"{self._what} has no object in {name!r}")
+        parsed = {self._integer(name, key): self._brokers(name, value[key]) for key in value}
+        if any(partition < 0 for partition in parsed):
+            raise CorruptMetadata(f"{self._what} has a negative partition in {name!r}")
+        return {partition: parsed[partition] for partition in sorted(parsed)}
+
+    def texts(self, name: str) -> dict[str, str]:
+        value = self._value.get(name)
+        if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
+            raise CorruptMetadata(f"{self._what} has no object of texts in {name!r}")
+        return dict(value)
+
+    def _brokers(self, name: str, value: object) -> tuple[int, ...]:
+        if not isinstance(value, list):
+            raise CorruptMetadata(f"{self._what} has no list of brokers in {name!r}")
+        brokers = tuple(self._integer(name, item) for item in value)
+        if len(set(brokers)) != len(brokers) or any(broker < 0 for broker in brokers):
+            raise CorruptMetadata(f"{self._what} repeats a broker or names a negative one in {name!r}")
+        return brokers
+
+    def _integer(self, name: str, value: object) -> int:
+        # bool is an int to Python, and int() takes digits that no Kafka ever wrote.
+        if isinstance(value, int) and not isinstance(value, bool):
+            return value
+        if isinstance(value, str) and _INTEGER.fullmatch(value):
+            return int(value)
+        raise CorruptMetadata(f"{self._what} has no number in {name!r}")
+
+
+def parse_broker(data: bytes) -> BrokerRegistration:
+    fields = _Fields(data, "the broker registration")
+    return BrokerRegistration(
+        host=fields.text("host"),
+        port=fields.integer("port"),
+        jmx_port=fields.integer("jmx_port", -1),
+        timestamp_ms=fields.integer("timestamp", -1),
+        clean=fields.truth("clean", False),
+    )
+
+
+def parse_topic(data: bytes) -> TopicAssignment:
+    """Versions 1 (no topic id: the empty text), 2 and 3."""
+    fields = _Fields(data, "the topic node")
+    partitions = fields.replicas("partitions")
+    if not all(partitions.values()):
+        raise CorruptMetadata("the topic node has a partition without replicas")
+    return TopicAssignment(
+        topic_id=fields.text("topic_id", ""),
+        partitions=partitions,
+        adding_replicas=fields.replicas("adding_replicas", optional=True),
+        removing_replicas=fields.replicas("removing_replicas", optional=True),
+    )
+
+
+def parse_state(data: bytes) -> LeaderAndIsr:
+    fields = _Fields(data, "the partition state")
+    state = LeaderAndIsr(
+        leader=fields.integer("leader"),
+        leader_epoch=fields.integer("leader_epoch"),
+        isr=fields.brokers("isr"),
+        controller_epoch=fields.integer("controller_epoch"),
+        isr_broker_epochs=fields.integers("isr_broker_epochs"),
+        recovering=fields.integer("leader_recovery_state", 0) == 1,
+    )
+    if state.leader < NO_LEADER or state.leader_epoch < 0 or not state.isr:
+        raise CorruptMetadata("the partition state has a negative leader or epoch, or an empty ISR")
+    if len(state.isr_broker_epochs) != len(state.isr):
+        # Kafka rewrote the ISR without knowing of our field: what it recorded is void.
+        unknown = (UNKNOWN_BROKER_EPOCH,) * len(state.isr)
+        return replace(state, isr_broker_epochs=unknown)
+    return state
+
+
+def parse_controller(data: bytes) -> int | None:
+    """The broker that the node names; None if it cannot be understood, which counts as nobody."""
+    try:
+        return _Fields(data, "the controller node").integer("brokerid")
+    except CorruptMetadata:
+        return None
+
+
+def parse_controller_epoch(data: bytes) -> int:
+    text = data.decode("ascii", "replace").strip()
+    if not _INTEGER.fullmatch(text) or int(text) < 0:
+        raise CorruptMetadata(f"{CONTROLLER_EPOCH_PATH} holds {text[:40]!r}, which is no epoch")
+    return int(text)
+
+
+def parse_topic_config(data: bytes) -> dict[str, str]:
+    return _Fields(data, "the topic config").texts("config")

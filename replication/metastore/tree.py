@@ -1,0 +1,297 @@
+"""The metadata store's state machine: a tree of versioned nodes, sessions, one-shot watches. Pure.
+
+    /                      root: always there, never written
+    └── controller         data · version (writes since creation) · created_txid · ephemeral owner
+
+A transaction id counts what changed the tree: a write that succeeded (a whole `Multi` is one), a
+session's opening, a session's end. Reads and refused writes take none, so the same calls give the
+same tree, ids included; a session's id is the transaction that opened it, hence never used twice.
+
+Watches are ZooKeeper's. `Get` leaves one on the node's data (or on its absence), `Children` one on
+the set of names (an absent node takes none). A watch goes off once, and two of one session on one
+node tell of its deletion once. Whoever carries these answers must hand a fired watch to its session
+before any later answer, the answer to the very operation that fired it included.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, field
+from types import MappingProxyType
+from typing import TypeAlias
+
+from replication.effects import WatchFired
+from replication.metastore.operations import (
+    ANY_VERSION,
+    Check,
+    Children,
+    Create,
+    Delete,
+    Get,
+    Multi,
+    Operation,
+    Outcome,
+    Set,
+    Stat,
+    StoreError,
+    WatchKind,
+)
+
+ROOT = "/"
+_SEQUENCE_DIGITS = 10
+
+Write: TypeAlias = Create | Set | Delete | Check
+
+
+@dataclass(slots=True)
+class Node:
+    """One node; `next_sequence` numbers its sequential children and never goes back."""
+
+    data: bytes
+    version: int
+    created_txid: int
+    ephemeral_owner: int = 0
+    next_sequence: int = 0
+    children: set[str] = field(default_factory=set)
+
+    @property
+    def stat(self) -> Stat:
+        return Stat(self.version, self.created_txid, self.ephemeral_owner)
+
+
+def parent_of(path: str) -> str:
+    """The path one level up; the root is its own parent."""
+    return path[: path.rfind("/")] or ROOT
+
+
+def _check_path(path: str) -> None:
+    # Paths are made by `layout.py`, from names that were validated: a bad one is our own mistake.
+    names = path.split("/")[1:]
+    assert path == ROOT or (path.startswith("/") and names and "\0" not in path), f"bad path {path!r}"
+    assert path == ROOT or not any(name in ("", ".", "..") for name in names), f"bad path {path!r}"
+
+
+class Tree:
+    """All nodes, sessions and watches. `last_txid` is the latest change that was made."""
+
+    def __init__(self) -> None:
+        self.last_txid = 0
+        self._nodes: dict[str, Node] = {ROOT: Node(b"", 0, 0)}
+        self._sessions: dict[int, int] = {}
+        # Insertion order is the order of firing: a dict is a set that remembers it.
+        self._data_watches: dict[str, dict[int, None]] = {}
+        self._child_watches: dict[str, dict[int, None]] = {}
+
+    @classmethod
+    def restore(
+        cls, last_txid: int, sessions: Mapping[int, int], nodes: Mapping[str, Node]
+    ) -> Tree:
+        """The tree that was dumped as its txid, `sessions` and `nodes()`; watches are not kept."""
+        tree = cls()
+        tree.last_txid = last_txid
+        tree._sessions = dict(sessions)
+        for path, node in sorted(nodes.items()):
+            tree._nodes[path] = node
+            if path != ROOT:
+                tree._nodes[parent_of(path)].children.add(path.rpartition("/")[2])
+        return tree
+
+    @property
+    def sessions(self) -> Mapping[int, int]:
+        """Open sessions and their timeouts in milliseconds."""
+        return MappingProxyType(self._sessions)
+
+    def nodes(self) -> Iterator[tuple[str, Node]]:
+        """Every node, the root among them, in path order."""
+        return iter(sorted(self._nodes.items()))
+
+    # --- sessions -----------------------------------------------------------------------------
+
+    def open_session(self, timeout_ms: int) -> int:
+        """A new session's id; the tree only remembers the timeout, the store keeps the clock."""
+        self.last_txid += 1
+        self._sessions[self.last_txid] = timeout_ms
+        return self.last_txid
+
+    def close_session(self, session_id: int) -> list[WatchFired]:
+        """End a session, closed or expired: its watches and its ephemeral nodes go."""
+        if self._sessions.pop(session_id, None) is None:
+            return []
+        self.last_txid += 1
+        for watches in (self._data_watches, self._child_watches):
+            for path in [path for path, owners in watches.items() if session_id in owners]:
+                del watches[path][session_id]
+                if not watches[path]:
+                    del watches[path]
+        fired: list[WatchFired] = []
+        for path in sorted(
+            path for path, node in self._nodes.items() if node.ephemeral_owner == session_id
+        ):
+            self._remove(path)
+            fired += self._fire(path, WatchKind.DELETED)
+        return fired
+
+    # --- operations ---------------------------------------------------------------------------
+
+    def apply(self, session_id: int, operation: Operation) -> tuple[Outcome, list[WatchFired]]:
+        """Carry out one operation, wholly or not at all, and say which watches went off."""
+        if session_id not in self._sessions:
+            return Outcome(StoreError.SESSION_EXPIRED), []
+        match operation:
+            case Get(path, watch):
+                return self._get(session_id, path, watch), []
+            case Children(path, watch):
+                return self._list(session_id, path, watch), []
+            case Check(path, version):
+                return self._check(path, version), []
+            case Multi(writes):
+                return self._transact(session_id, writes, is_multi=True)
+        return self._transact(session_id, (operation,), is_multi=False)
+
+    def _get(self, session_id: int, path: str, watch: bool) -> Outcome:
+        _check_path(path)
+        if watch:
+            self._data_watches.setdefault(path, {})[session_id] = None
+        node = self._nodes.get(path)
+        if node is None:
+            return Outcome(StoreError.NO_NODE)
+        return Outcome(data=node.data, stat=node.stat)
+
+    def _list(self, session_id: int, path: str, watch: bool) -> Outcome:
+        _check_path(path)
+        node = self._nodes.get(path)
+        if node is None:
+            return Outcome(StoreError.NO_NODE)
+        if watch:
+            self._child_watches.setdefault(path, {})[session_id] = None
+        return Outcome(children=tuple(sorted(node.children)), stat=node.stat)
+
+    def _check(self, path: str, version: int) -> Outcome:
+        _check_path(path)
+        node = self._nodes.get(path)
+        if node is None:
+            return Outcome(StoreError.NO_NODE)
+        if version not in (ANY_VERSION, node.version):
+            return Outcome(StoreError.BAD_VERSION)
+        return Outcome(stat=node.stat)
+
+    def _transact(
+        self, session_id: int, writes: tuple[Write, ...], *, is_multi: bool
+    ) -> tuple[Outcome, list[WatchFired]]:
+        undo: list[Callable[[], None]] = []
+        events: list[tuple[str, WatchKind]] = []
+        results: list[Outcome] = []
+        for index, write in enumerate(writes):
+            outcome = self._write(session_id, write, undo, events)
+            if outcome.error is not None:
+                for step in reversed(undo):
+                    step()
+                return (Outcome(outcome.error, failed_index=index) if is_multi else outcome), []
+            results.append(outcome)
+        if undo:
+            self.last_txid += 1
+        # Only now: nobody may hear of a change that a later write of the same Multi takes back.
+        fired = [watch for path, kind in events for watch in self._fire(path, kind)]
+        return (Outcome(results=tuple(results)) if is_multi else results[0]), fired
+
+    def _write(
+        self,
+        session_id: int,
+        write: Write,
+        undo: list[Callable[[], None]],
+        events: list[tuple[str, WatchKind]],
+    ) -> Outcome:
+        match write:
+            case Check(path, version):
+                return self._check(path, version)
+            case Create():
+                return self._create(session_id, write, undo, events)
+            case Set(path, data, version):
+                outcome = self._check(path, version)
+                if outcome.error is not None:
+                    return outcome
+                node = self._nodes[path]
+                old_data, old_version = node.data, node.version
+
+                def restore() -> None:
+                    node.data, node.version = old_data, old_version
+
+                undo.append(restore)
+                node.data, node.version = bytes(data), old_version + 1
+                events.append((path, WatchKind.CHANGED))
+                return Outcome(stat=node.stat)
+            case Delete(path, version):
+                assert path != ROOT, "the root cannot be deleted"
+                outcome = self._check(path, version)
+                if outcome.error is not None:
+                    return outcome
+                node = self._nodes[path]
+                if node.children:
+                    return Outcome(StoreError.NOT_EMPTY)
+                self._remove(path)
+                undo.append(lambda: self._insert(path, node))
+                events.append((path, WatchKind.DELETED))
+                return Outcome()
+
+    def _create(
+        self,
+        session_id: int,
+        create: Create,
+        undo: list[Callable[[], None]],
+        events: list[tuple[str, WatchKind]],
+    ) -> Outcome:
+        _check_path(create.path)
+        txid = self.last_txid + 1
+        missing: list[str] = []
+        ancestor = parent_of(create.path)
+        while ancestor not in self._nodes:
+            missing.append(ancestor)
+            ancestor = parent_of(ancestor)
+        if missing and not create.make_parents:
+            return Outcome(StoreError.NO_NODE)
+        if self._nodes[ancestor].ephemeral_owner:
+            return Outcome(StoreError.EPHEMERAL_PARENT)
+        path = create.path
+        if create.sequential:
+            number = 0 if missing else self._nodes[ancestor].next_sequence
+            path = f"{path}{number:0{_SEQUENCE_DIGITS}d}"
+        if path in self._nodes:
+            return Outcome(StoreError.NODE_EXISTS)
+        made = [(above, Node(b"", 0, txid)) for above in reversed(missing)]
+        made.append(
+            (path, Node(bytes(create.data), 0, txid, session_id if create.ephemeral else 0))
+        )
+        for new_path, node in made:
+            self._insert(new_path, node)
+            undo.append(lambda new_path=new_path: self._remove(new_path))  # type: ignore[misc]
+            events.append((new_path, WatchKind.CREATED))
+        if create.sequential:
+            parent = self._nodes[parent_of(path)]
+            parent.next_sequence += 1
+
+            def take_number_back() -> None:
+                parent.next_sequence -= 1
+
+            undo.append(take_number_back)
+        return Outcome(stat=self._nodes[path].stat, path=path)
+
+    # --- nodes and watches --------------------------------------------------------------------
+
+    def _insert(self, path: str, node: Node) -> None:
+        self._nodes[path] = node
+        self._nodes[parent_of(path)].children.add(path.rpartition("/")[2])
+
+    def _remove(self, path: str) -> None:
+        del self._nodes[path]
+        self._nodes[parent_of(path)].children.discard(path.rpartition("/")[2])
+
+    def _fire(self, path: str, kind: WatchKind) -> list[WatchFired]:
+        owners = self._data_watches.pop(path, {})
+        if kind is WatchKind.DELETED:
+            owners = owners | self._child_watches.pop(path, {})
+        fired = [WatchFired(owner, path, kind) for owner in owners]
+        if kind is not WatchKind.CHANGED:
+            parent = parent_of(path)
+            watchers = self._child_watches.pop(parent, {})
+            fired += [WatchFired(owner, parent, WatchKind.CHILDREN) for owner in watchers]
+        return fired
