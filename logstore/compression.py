@@ -29,7 +29,7 @@ from typing import TYPE_CHECKING, Final
 from logstore.errors import InvalidRecord, UnsupportedCompression
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer
+    from checkpoint.disk import Buffer
 
 
 class Codec(IntEnum):
@@ -157,13 +157,13 @@ def _snappy(data: memoryview, _level: int | None) -> bytes:
 
 def _unsnappy(data: memoryview, max_bytes: int) -> bytes:
     cramjam = _library("cramjam", Codec.SNAPPY)
-    if data[:8] != SNAPPY_MAGIC:
+    if bytes(data[:8]) != SNAPPY_MAGIC:
         return _unsnappy_block(cramjam, data, max_bytes, max_bytes)
     pieces: list[bytes] = []
     total = position = 0
     end = len(data)
     while position < end:
-        if data[position : position + 8] == SNAPPY_MAGIC:
+        if bytes(data[position : position + 8]) == SNAPPY_MAGIC:
             if end - position < len(SNAPPY_HEADER):
                 raise _broken(Codec.SNAPPY, "the stream is cut short")
             compatible = struct.unpack_from(">i", data, position + 12)[0]
@@ -230,7 +230,7 @@ def _lz4(data: memoryview, level: int | None) -> bytes:
 
 def _lz4_header(data: memoryview) -> tuple[int, int, int]:
     """Flags, largest block, and where the first block starts."""
-    if data[:4] != LZ4_MAGIC:
+    if bytes(data[:4]) != LZ4_MAGIC:
         raise _broken(Codec.LZ4, "not an LZ4 frame")
     if len(data) < 7:
         raise _broken(Codec.LZ4, "the frame is cut short")

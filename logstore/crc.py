@@ -10,11 +10,11 @@ from collections.abc import Callable
 from typing import TYPE_CHECKING, Any
 
 if TYPE_CHECKING:
-    from typing_extensions import Buffer
+    from checkpoint.disk import Buffer
 
 
 def _portable() -> Callable[..., int]:
-    from crcmod.predefined import mkPredefinedCrcFun  # type: ignore[import-untyped]  # noqa: PLC0415
+    from crcmod.predefined import mkPredefinedCrcFun
 
     crc: Callable[[bytes, int], int] = mkPredefinedCrcFun("crc-32c")
 
@@ -26,7 +26,7 @@ def _portable() -> Callable[..., int]:
 
 def _best() -> Callable[..., int]:
     try:
-        from crc32c import crc32c as hardware  # noqa: PLC0415
+        from crc32c import crc32c as hardware
     except ImportError:
         return _portable()
     function: Any = hardware
