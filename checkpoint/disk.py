@@ -4,13 +4,15 @@
     File    pread · pwrite · map · truncate · sync · size · close
 
 All other code writes through these two protocols, so that tests can put a disk under it that
-records, fails or loses power (`simulation/disk.py`; one contract suite holds them all to
+records, fails or loses power (`checkpoint/disks/`; one contract suite holds them all to
 `OsDisk`'s behaviour). Rules that the implementations keep and callers rely on:
 
 * `pread` is short only at the end of the file; `pwrite` writes everything or raises.
 * A file is opened unbuffered: what `pwrite` returned from is visible to every reader.
+* An open file outlives its name: it can be read and written after a rename or a removal.
 * Nothing is durable before `sync` on the file and, for its name, `sync_dir` on its directory.
 * An fsync that failed is never repeated: the kernel may have dropped the pages it could not write.
+* Every failure is an `OSError`; only `lock` has another answer, `DirectoryLocked`.
 """
 
 from __future__ import annotations
@@ -18,10 +20,19 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import stat
+import sys
 import threading
-from typing import NamedTuple, Protocol, TypeAlias
+import warnings
+from typing import ClassVar, NamedTuple, Protocol, TypeAlias
 
 from checkpoint.errors import DirectoryLocked
+
+if sys.platform == "win32":  # pragma: no cover - exercised on Windows only
+    import msvcrt
+    import shutil
+else:
+    import fcntl
 
 # `collections.abc.Buffer` is Python 3.12; these three are what this project passes around.
 Buffer: TypeAlias = bytes | bytearray | memoryview
@@ -49,10 +60,15 @@ class File(Protocol):
         """Write all of `data` at `at`, or raise `OSError` (a part may then have been written)."""
 
     def map(self, size: int) -> memoryview:
-        """The first `size` bytes, read-only, mapped. Never for a file that another process may shrink."""
+        """The first `size` bytes, read-only; later `pwrite`s show. `OSError` past the end of the file.
+
+        The view outlives the file object and ends with its last user. It must be gone before the file
+        shrinks below `size`: touching a mapped page that the file no longer has kills the process. So
+        never for a file that another process may shrink.
+        """
 
     def truncate(self, size: int) -> None:
-        """Cut or extend (with zeros) to `size`."""
+        """Cut, or extend with zeros, to `size`."""
 
     def sync(self, *, data_only: bool = False) -> None:
         """Make the content survive power loss; `data_only` may skip metadata that a read does not need."""
@@ -77,7 +93,11 @@ class Disk(Protocol):
     def open(
         self, path: str, *, create: bool = False, exclusive: bool = False, write: bool = False
     ) -> File:
-        """Open a regular file; `exclusive` with `create` refuses an existing one."""
+        """Open a regular file, to read only unless `write` or `create`.
+
+        `exclusive` with `create` refuses an existing one. Links, devices, pipes and directories are
+        refused at once, and so is the lock file: see `lock`.
+        """
 
     def rename(self, source: str, target: str) -> None:
         """Give a file or directory another name, replacing a file that has it."""
@@ -98,7 +118,11 @@ class Disk(Protocol):
         """Make creations, renames and removals in `directory` survive power loss."""
 
     def lock(self, directory: str) -> Lock:
-        """Own the directory; `DirectoryLocked` if anybody else does."""
+        """Own the directory; `DirectoryLocked` if anybody else does, in this process or another.
+
+        The lock file stays behind, empty. Nobody else may open it: closing any descriptor of it lets
+        go of this process's lock.
+        """
 
     def free(self, directory: str) -> int:
         """Bytes that an ordinary user can still write there."""
@@ -108,8 +132,9 @@ def publish(disk: Disk, directory: str, name: str, data: bytes) -> None:
     """Replace the small file `directory/name` by `data`, wholly or not at all.
 
     Temp file → sync → rename → sync_dir: after a crash a reader finds the old content or the new.
-    A left-over temp file means nothing and is overwritten next time. Raises `OSError`; the old
-    file then stands.
+    A left-over temp file means nothing and is overwritten next time. Raises `OSError`: the old file
+    then stands, unless it was the last step that failed, which leaves the new one in place but not
+    known to be durable. One caller at a time for one name.
     """
     temporary = f"{directory}/{name}{TEMPORARY_SUFFIX}"
     file = disk.open(temporary, create=True, write=True)
@@ -152,18 +177,45 @@ def remove_if_exists(disk: Disk, path: str) -> bool:
 
 # --- the operating system ---------------------------------------------------------------------
 
-_OPEN_FLAGS = getattr(os, "O_CLOEXEC", 0) | getattr(os, "O_NOFOLLOW", 0) | getattr(os, "O_BINARY", 0)
-_data_sync = getattr(os, "fdatasync", os.fsync)
+# Regular files only. O_NOFOLLOW: a link planted in a log dir must not lead writes elsewhere.
+# O_NONBLOCK: opening a pipe must not wait for its other end (no effect on a regular file).
+_FILE_FLAGS = (
+    getattr(os, "O_CLOEXEC", 0)
+    | getattr(os, "O_NOFOLLOW", 0)
+    | getattr(os, "O_NONBLOCK", 0)
+    | getattr(os, "O_NOCTTY", 0)
+    | getattr(os, "O_BINARY", 0)
+)
+
+if sys.platform == "darwin":  # pragma: no cover - exercised on macOS only
+
+    def _sync(descriptor: int) -> None:
+        # There, fsync stops at the drive's own cache.
+        try:
+            fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
+        except OSError as error:
+            if error.errno not in (errno.ENOTSUP, errno.EINVAL):
+                raise
+            os.fsync(descriptor)
+
+    _data_sync = _sync
+else:
+    _sync = os.fsync
+    _data_sync = getattr(os, "fdatasync", os.fsync)
+
+# How often this process was forked away from the one that began: see `OsFile.pwrite`.
+_forks = 0
 
 
 class OsFile:
     """A file of the operating system, through an unbuffered descriptor."""
 
-    __slots__ = ("_descriptor", "_path")
+    __slots__ = ("_descriptor", "_forks", "_path")
 
     def __init__(self, descriptor: int, path: str) -> None:
         self._descriptor = descriptor
         self._path = path
+        self._forks = _forks
 
     def pread(self, size: int, at: int) -> bytes:
         data = os.pread(self._descriptor, size, at)
@@ -180,7 +232,12 @@ class OsFile:
         return b"".join(pieces)
 
     def pwrite(self, data: Buffer, at: int) -> None:
+        if self._forks != _forks:
+            raise self._forked()
         written = os.pwrite(self._descriptor, data, at)
+        # The common case first, without a memoryview; `len` counts bytes only for this type.
+        if type(data) is bytes and written == len(data):
+            return
         view = memoryview(data)
         if written == view.nbytes:
             return
@@ -195,16 +252,23 @@ class OsFile:
     def map(self, size: int) -> memoryview:
         if size == 0:
             return memoryview(b"")
-        return memoryview(mmap.mmap(self._descriptor, size, access=mmap.ACCESS_READ))
+        try:
+            if sys.version_info >= (3, 13):  # one descriptor a map saved
+                return memoryview(mmap.mmap(self._descriptor, size, access=mmap.ACCESS_READ, trackfd=False))
+            return memoryview(mmap.mmap(self._descriptor, size, access=mmap.ACCESS_READ))
+        except (ValueError, OverflowError) as error:
+            raise OSError(errno.EINVAL, f"cannot map {size} bytes: {error}", self._path) from error
 
     def truncate(self, size: int) -> None:
+        if self._forks != _forks:
+            raise self._forked()
         os.ftruncate(self._descriptor, size)
 
     def sync(self, *, data_only: bool = False) -> None:
         if data_only:
             _data_sync(self._descriptor)
         else:
-            os.fsync(self._descriptor)
+            _sync(self._descriptor)
 
     def size(self) -> int:
         return os.fstat(self._descriptor).st_size
@@ -214,69 +278,107 @@ class OsFile:
         if descriptor >= 0:
             os.close(descriptor)
 
+    def _forked(self) -> OSError:
+        # The lock stayed with the parent, which goes on writing at the same positions.
+        return OSError(errno.EBADF, "opened before a fork: only the parent process writes it", self._path)
+
     def __del__(self) -> None:
-        self.close()
+        if self._descriptor >= 0:
+            warnings.warn(f"{self._path} was never closed", ResourceWarning, stacklevel=1, source=self)
+            self.close()
 
 
 class _OsLock:
     """The lock file, held three ways: for this process, for POSIX lockers, for BSD lockers.
 
     A JVM broker uses `fcntl` locks, which `flock` does not see; `fcntl` locks belong to the process,
-    so a second opener in the same one needs the registry. The one descriptor stays open: closing
-    any other descriptor of the file would drop the `fcntl` lock.
+    so a second opener in the same one needs the registry, which knows directories by device and
+    inode and answers before the file is opened. The one descriptor stays open: closing any other
+    descriptor of the file would drop the `fcntl` lock.
+
+    A forked child inherits neither the ownership nor, since its copy is closed, the `flock`: else a
+    child that outlives its parent would keep the directory.
     """
 
-    _held: dict[tuple[int, int], int] = {}
-    _guard = threading.Lock()
+    _held: ClassVar[dict[tuple[int, int], _OsLock]] = {}
+    _guard: ClassVar[threading.Lock] = threading.Lock()
 
     def __init__(self, directory: str) -> None:
         self._descriptor = -1
-        self._path = f"{directory}/{LOCK_FILE}"
         with self._guard:
-            try:
-                status = os.stat(self._path)
-                identity = (status.st_dev, status.st_ino)
-                # Looked up before the file is opened: opening and closing it would let go of the lock.
-                if self._held.get(identity) == os.getpid():
-                    raise DirectoryLocked(
-                        f"{directory} is already open in this process; close that owner first"
-                    )
-            except FileNotFoundError:
-                pass
-            descriptor = os.open(self._path, os.O_RDWR | os.O_CREAT | _OPEN_FLAGS, 0o644)
-            try:
-                _lock_descriptor(descriptor)
-            except OSError as error:
-                os.close(descriptor)
-                raise DirectoryLocked(
-                    f"{directory} is in use by another process (a broker or another opener holds "
-                    f"{self._path}); stop it first or use another directory"
-                ) from error
-            status = os.fstat(descriptor)
+            status = os.stat(directory)
+            if not stat.S_ISDIR(status.st_mode):
+                raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), directory)
             self._identity = (status.st_dev, status.st_ino)
-            self._held[self._identity] = os.getpid()
-            self._descriptor = descriptor
+            if self._identity in self._held:
+                raise DirectoryLocked(
+                    f"{directory} is already open in this process; close that owner first"
+                )
+            self._descriptor = _open_locked(directory)
+            self._held[self._identity] = self
 
     def release(self) -> None:
         with self._guard:
             descriptor, self._descriptor = self._descriptor, -1
-            if descriptor < 0:
-                return
-            if self._held.get(self._identity) == os.getpid():
+            if descriptor >= 0:
                 del self._held[self._identity]
+                os.close(descriptor)
+
+    @classmethod
+    def abandon_all(cls) -> None:
+        """In a forked child: close the copies; the parent's locks stay."""
+        for lock in cls._held.values():
+            descriptor, lock._descriptor = lock._descriptor, -1
             os.close(descriptor)
+        cls._held.clear()
+
+
+def _open_locked(directory: str) -> int:
+    """A descriptor of the directory's lock file that holds both kinds of lock."""
+    path = f"{directory}/{LOCK_FILE}"
+    while True:
+        descriptor = _open_regular(path, os.O_RDWR | os.O_CREAT)
+        try:
+            _lock_descriptor(descriptor)
+            # A JVM broker removes the file when it lets go. Then we hold a file without a name, and
+            # the next opener would make and lock another: begin again with the one that is there.
+            if os.path.samestat(os.fstat(descriptor), os.stat(path)):
+                return descriptor
+        except FileNotFoundError:
+            pass
+        except OSError as error:
+            os.close(descriptor)
+            if error.errno not in (errno.EACCES, errno.EAGAIN, errno.EDEADLK):
+                raise
+            raise DirectoryLocked(
+                f"{directory} is in use by another process (a broker or another opener holds "
+                f"{path}); stop it first or use another directory"
+            ) from error
+        os.close(descriptor)
 
 
 def _lock_descriptor(descriptor: int) -> None:
-    if os.name == "nt":  # pragma: no cover - exercised on Windows only
-        import msvcrt
+    if sys.platform == "win32":  # pragma: no cover - exercised on Windows only
+        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)
+    else:
+        fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+        fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
 
-        msvcrt.locking(descriptor, msvcrt.LK_NBLCK, 1)  # type: ignore[attr-defined]
-        return
-    import fcntl
 
-    fcntl.lockf(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
-    fcntl.flock(descriptor, fcntl.LOCK_EX | fcntl.LOCK_NB)
+def _after_fork_in_child() -> None:
+    global _forks  # noqa: PLW0603 - a fact about the process
+    _forks += 1
+    _OsLock.abandon_all()
+    _OsLock._guard.release()
+
+
+if hasattr(os, "register_at_fork"):
+    # The guard is held across the fork, so that the child finds the registry whole and the guard free.
+    os.register_at_fork(
+        before=_OsLock._guard.acquire,
+        after_in_parent=_OsLock._guard.release,
+        after_in_child=_after_fork_in_child,
+    )
 
 
 class OsDisk:
@@ -285,16 +387,11 @@ class OsDisk:
     def open(
         self, path: str, *, create: bool = False, exclusive: bool = False, write: bool = False
     ) -> OsFile:
-        flags = _OPEN_FLAGS | (os.O_RDWR if write or create else os.O_RDONLY)
+        refuse_lock_file(path)
+        flags = os.O_RDWR if write or create else os.O_RDONLY
         if create:
-            flags |= os.O_CREAT
-        if exclusive:
-            flags |= os.O_EXCL
-        descriptor = os.open(path, flags, 0o644)
-        if not _is_regular(os.fstat(descriptor).st_mode):
-            os.close(descriptor)
-            raise OSError(errno.EINVAL, "not a regular file", path)
-        return OsFile(descriptor, path)
+            flags |= os.O_CREAT | (os.O_EXCL if exclusive else 0)
+        return OsFile(_open_regular(path, flags), path)
 
     def rename(self, source: str, target: str) -> None:
         os.replace(source, target)
@@ -310,12 +407,11 @@ class OsDisk:
                     status = entry.stat(follow_symlinks=False)
                 except FileNotFoundError:  # removed by its owner since it was listed
                     continue
-                if entry.is_dir(follow_symlinks=False):
-                    found.append(DirectoryEntry(entry.name, True, 0, status.st_mtime_ns // 1_000_000))
-                elif _is_regular(status.st_mode):
-                    found.append(
-                        DirectoryEntry(entry.name, False, status.st_size, status.st_mtime_ns // 1_000_000)
-                    )
+                modified_ms = status.st_mtime_ns // 1_000_000
+                if stat.S_ISDIR(status.st_mode):
+                    found.append(DirectoryEntry(entry.name, True, 0, modified_ms))
+                elif stat.S_ISREG(status.st_mode):
+                    found.append(DirectoryEntry(entry.name, False, status.st_size, modified_ms))
         return sorted(found)
 
     def make_dir(self, path: str) -> None:
@@ -327,9 +423,10 @@ class OsDisk:
     def sync_dir(self, directory: str) -> None:
         if os.name == "nt":  # pragma: no cover - a directory cannot be opened there
             return
-        descriptor = os.open(directory, os.O_RDONLY | getattr(os, "O_DIRECTORY", 0) | _OPEN_FLAGS)
+        # Links are followed here: a log dir may well be one, the files in it may not.
+        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
-            os.fsync(descriptor)
+            _sync(descriptor)
         finally:
             os.close(descriptor)
 
@@ -337,10 +434,25 @@ class OsDisk:
         return _OsLock(directory)
 
     def free(self, directory: str) -> int:
-        import shutil
+        if sys.platform == "win32":  # pragma: no cover
+            return shutil.disk_usage(directory).free
+        status = os.statvfs(directory)
+        return status.f_bavail * status.f_frsize
 
-        return shutil.disk_usage(directory).free
+
+def refuse_lock_file(path: str) -> None:
+    """Raise `OSError` (`EBUSY`) if `path` is a lock file: only `Disk.lock` may open it."""
+    if path.endswith(LOCK_FILE) and os.path.basename(path) == LOCK_FILE:
+        raise OSError(errno.EBUSY, "opening and closing a lock file would let go of the lock", path)
 
 
-def _is_regular(mode: int) -> bool:
-    return (mode & 0o170000) == 0o100000
+def _open_regular(path: str, flags: int) -> int:
+    """Descriptor of the regular file `path`; anything else is refused without waiting for it."""
+    descriptor = os.open(path, flags | _FILE_FLAGS, 0o644)
+    mode = os.fstat(descriptor).st_mode
+    if stat.S_ISREG(mode):
+        return descriptor
+    os.close(descriptor)
+    if stat.S_ISDIR(mode):
+        raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
+    raise OSError(errno.EINVAL, "not a regular file", path)
