@@ -3,6 +3,8 @@
     EngineError
     ├── CorruptMetadata      56   a node, a journal or a snapshot does not follow its format
     └── MetadataStoreFailed  56   the store's disk failed us; it answers nothing until reopened
+
+Both come from a disk, so both carry the storage error's code.
 """
 
 from __future__ import annotations

@@ -37,9 +37,7 @@ class MetadataStore(Protocol):
     def deadline_ms(self) -> int | None:
         """When `tick` will next have something to do; None while no session is open."""
 
-    def call(
-        self, session_id: int, operation: Operation, now_ms: int
-    ) -> tuple[Outcome, list[WatchFired]]:
+    def call(self, session_id: int, operation: Operation, now_ms: int) -> tuple[Outcome, list[WatchFired]]:
         """Carry out one operation. It counts as a sign of life of its session."""
 
 
@@ -104,8 +102,6 @@ class MemoryStore:
     def deadline_ms(self) -> int | None:
         return self._clocks.deadline_ms
 
-    def call(
-        self, session_id: int, operation: Operation, now_ms: int
-    ) -> tuple[Outcome, list[WatchFired]]:
+    def call(self, session_id: int, operation: Operation, now_ms: int) -> tuple[Outcome, list[WatchFired]]:
         self._clocks.heard(session_id, now_ms)
         return self.tree.apply(session_id, operation)

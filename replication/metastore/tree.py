@@ -83,9 +83,7 @@ class Tree:
         self._child_watches: dict[str, dict[int, None]] = {}
 
     @classmethod
-    def restore(
-        cls, last_txid: int, sessions: Mapping[int, int], nodes: Mapping[str, Node]
-    ) -> Tree:
+    def restore(cls, last_txid: int, sessions: Mapping[int, int], nodes: Mapping[str, Node]) -> Tree:
         """The tree that was dumped as its txid, `sessions` and `nodes()`; watches are not kept."""
         tree = cls()
         tree.last_txid = last_txid
@@ -124,9 +122,7 @@ class Tree:
                 if not watches[path]:
                     del watches[path]
         fired: list[WatchFired] = []
-        for path in sorted(
-            path for path, node in self._nodes.items() if node.ephemeral_owner == session_id
-        ):
+        for path in sorted(path for path, node in self._nodes.items() if node.ephemeral_owner == session_id):
             self._remove(path)
             fired += self._fire(path, WatchKind.DELETED)
         return fired
@@ -258,9 +254,7 @@ class Tree:
         if path in self._nodes:
             return Outcome(StoreError.NODE_EXISTS)
         made = [(above, Node(b"", 0, txid)) for above in reversed(missing)]
-        made.append(
-            (path, Node(bytes(create.data), 0, txid, session_id if create.ephemeral else 0))
-        )
+        made.append((path, Node(bytes(create.data), 0, txid, session_id if create.ephemeral else 0)))
         for new_path, node in made:
             self._insert(new_path, node)
             undo.append(lambda new_path=new_path: self._remove(new_path))  # type: ignore[misc]

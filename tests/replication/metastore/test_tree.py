@@ -156,22 +156,16 @@ def test_child_watch_sees_names_come_and_go_but_not_their_data() -> None:
     tree, session = tree_with("/ids", "/ids/1")
     tree.apply(session, Children("/ids", watch=True))
     assert tree.apply(session, Set("/ids/1", b"1", 0))[1] == []
-    assert tree.apply(session, Create("/ids/2"))[1] == [
-        WatchFired(session, "/ids", WatchKind.CHILDREN)
-    ]
+    assert tree.apply(session, Create("/ids/2"))[1] == [WatchFired(session, "/ids", WatchKind.CHILDREN)]
     tree.apply(session, Children("/ids", watch=True))
-    assert tree.apply(session, Delete("/ids/2"))[1] == [
-        WatchFired(session, "/ids", WatchKind.CHILDREN)
-    ]
+    assert tree.apply(session, Delete("/ids/2"))[1] == [WatchFired(session, "/ids", WatchKind.CHILDREN)]
 
 
 def test_deletion_is_told_once_to_a_session_with_both_watches() -> None:
     tree, session = tree_with("/ids")
     tree.apply(session, Get("/ids", watch=True))
     tree.apply(session, Children("/ids", watch=True))
-    assert tree.apply(session, Delete("/ids"))[1] == [
-        WatchFired(session, "/ids", WatchKind.DELETED)
-    ]
+    assert tree.apply(session, Delete("/ids"))[1] == [WatchFired(session, "/ids", WatchKind.DELETED)]
 
 
 def test_session_end_takes_its_nodes_and_tells_the_others() -> None:
@@ -195,9 +189,7 @@ def test_session_end_takes_its_nodes_and_tells_the_others() -> None:
 _PATHS = st.sampled_from(["/a", "/a/b", "/a/b/c", "/d"])
 _VERSIONS = st.sampled_from([ANY_VERSION, 0, 1, 2])
 _WRITES = st.one_of(
-    st.builds(
-        Create, _PATHS, st.binary(max_size=2), st.booleans(), st.booleans(), st.booleans()
-    ),
+    st.builds(Create, _PATHS, st.binary(max_size=2), st.booleans(), st.booleans(), st.booleans()),
     st.builds(Set, _PATHS, st.binary(max_size=2), _VERSIONS),
     st.builds(Delete, _PATHS, _VERSIONS),
     st.builds(Check, _PATHS, _VERSIONS),
@@ -212,9 +204,7 @@ _OPERATIONS = st.one_of(
 
 @settings(derandomize=True, max_examples=300)
 @given(operations=st.lists(_OPERATIONS, max_size=12), more=st.lists(_OPERATIONS, max_size=6))
-def test_any_history_keeps_the_tree_sound(
-    operations: list[Operation], more: list[Operation]
-) -> None:
+def test_any_history_keeps_the_tree_sound(operations: list[Operation], more: list[Operation]) -> None:
     """A refusal changes nothing; children match paths; a dump taken anywhere goes on the same way."""
     tree = Tree()
     session = tree.open_session(1000)
@@ -241,9 +231,7 @@ def test_any_history_keeps_the_tree_sound(
         tree.last_txid,
         tree.sessions,
         {
-            path: Node(
-                node.data, node.version, node.created_txid, node.ephemeral_owner, node.next_sequence
-            )
+            path: Node(node.data, node.version, node.created_txid, node.ephemeral_owner, node.next_sequence)
             for path, node in tree.nodes()
         },
     )
