@@ -1,0 +1,2 @@
+def demo() -> int:
+    return 0

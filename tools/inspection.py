@@ -1,0 +1,324 @@
+"""Reading the files of a log directory that somebody else may own, be writing, or have left broken.
+
+Nothing here writes, locks, maps or trusts: files are opened read-only and read with `pread` up to the
+size they had when they were opened, so that a writer beside us may append, roll, truncate or
+delete as it likes. What a crash or a writer leaves at the end of a file comes in four kinds:
+
+    end        the last byte ends the last batch
+    torn       a batch that the file does not hold whole: being written, or cut off by a crash
+    zeros      nothing but zeros to the end: preallocated, or lost in a power cut
+    garbage    bytes that cannot be a batch
+
+The first three are how a log may look while it is written. `garbage`, and whole batches *behind* any
+tail, are damage.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from bisect import bisect_right
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from checkpoint.clean_shutdown import CLEAN_SHUTDOWN_FILE
+from checkpoint.disk import Disk, File
+from checkpoint.errors import CorruptCheckpoint, EngineError, ErrorCode, InvalidTopic
+from checkpoint.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT
+from checkpoint.meta_properties import META_PROPERTIES
+from checkpoint.offset_checkpoint import (
+    HIGH_WATERMARK_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    read_offset_checkpoint,
+)
+from checkpoint.partition_metadata import PARTITION_METADATA
+from checkpoint.topic_partition import parse_directory_name
+from logstore.batch import LOG_OVERHEAD, Batch
+from logstore.errors import CorruptBatch
+from logstore.scan import CHUNK_BYTES, Fault, scan
+from logstore.segment import file_name
+
+_LENGTH: Final = struct.Struct(">i")
+_MAGIC_AT: Final = 16
+_MAGIC: Final = b"\x02"
+# How far behind a tail a whole batch is looked for.
+_SEARCH_BYTES: Final = 64 << 20
+
+
+class Kind(StrEnum):
+    """What a file of a log directory holds."""
+
+    LOG = "log"
+    OFFSET_INDEX = "index"
+    TIME_INDEX = "timeindex"
+    TRANSACTION_INDEX = "txnindex"
+    PRODUCER_SNAPSHOT = "snapshot"
+    OFFSET_CHECKPOINT = "offset-checkpoint"
+    EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
+    PARTITION_METADATA = "partition.metadata"
+    META_PROPERTIES = "meta.properties"
+    CLEAN_SHUTDOWN = "clean-shutdown"
+
+
+_NUMBERED = re.compile(
+    r"(?P<offset>[0-9]{1,20})\.(?P<kind>log|index|timeindex|txnindex|snapshot)(?P<state>\.deleted|\.cleaned|\.swap|)"
+)
+_NAMED: Final = {
+    RECOVERY_POINT_CHECKPOINT: Kind.OFFSET_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT: Kind.OFFSET_CHECKPOINT,
+    HIGH_WATERMARK_CHECKPOINT: Kind.OFFSET_CHECKPOINT,
+    "cleaner-offset-checkpoint": Kind.OFFSET_CHECKPOINT,
+    LEADER_EPOCH_CHECKPOINT: Kind.EPOCH_CHECKPOINT,
+    PARTITION_METADATA: Kind.PARTITION_METADATA,
+    META_PROPERTIES: Kind.META_PROPERTIES,
+    CLEAN_SHUTDOWN_FILE: Kind.CLEAN_SHUTDOWN,
+}
+
+
+class FileRole(NamedTuple):
+    """What a file's name says: its kind, the offset it is named for, and whether it is set aside.
+
+    `state` is empty for a live file; `deleted`, `cleaned` and `swap` are leftovers of retention and
+    compaction. `base_offset` is -1 for files without a number.
+    """
+
+    kind: Kind
+    base_offset: int = -1
+    state: str = ""
+
+
+def role_of(name: str) -> FileRole | None:
+    """The role of a file called `name`; None for a name that no log directory uses."""
+    if match := _NUMBERED.fullmatch(name):
+        return FileRole(Kind(match["kind"]), int(match["offset"]), match["state"].removeprefix("."))
+    return FileRole(_NAMED[name]) if name in _NAMED else None
+
+
+class Tail(StrEnum):
+    """How the readable part of a `.log` ends (drawn above)."""
+
+    END = "end"
+    TORN = "torn"
+    ZEROS = "zeros"
+    GARBAGE = "garbage"
+
+
+class FoundBatch(NamedTuple):
+    """One batch of a file. `fault` says what is wrong with it; None for a sound one."""
+
+    position: int
+    data: bytes
+    fault: Fault | None
+
+
+class LogFile:
+    """The batches of one `.log`, front to back, in bounded memory.
+
+    `valid_end` is the position past the last batch that was given out, `tail` how the file goes on
+    there; both are final when `batches` is exhausted. `size` is the file's size when it was opened.
+    """
+
+    def __init__(self, file: File, base_offset: int) -> None:
+        self._file = file
+        self.base_offset = base_offset
+        self.size = file.size()
+        self.valid_end = 0
+        self.tail = Tail.END
+
+    def batches(
+        self, *, position: int = 0, next_offset: int | None = None, leader_epoch: int = -1
+    ) -> Iterator[FoundBatch]:
+        """Each whole batch from `position` on, also a faulty one whose length can be followed.
+
+        Checksums are checked; offsets and epochs have to rise from `next_offset` (default: the base
+        offset) and `leader_epoch`.
+        """
+        self.valid_end = position
+        next_offset = self.base_offset if next_offset is None else next_offset
+        while self.valid_end < self.size:
+            fault = None
+            for found in scan(
+                self._file, self.valid_end, self.size,
+                base_offset=self.base_offset, next_offset=next_offset, leader_epoch=leader_epoch,
+            ):  # fmt: skip
+                sizes = found.headers["batch_length"] + LOG_OVERHEAD
+                for at, size in zip(found.positions.tolist(), sizes.tolist(), strict=True):
+                    data = self._file.pread(size, at)
+                    if len(data) < size:  # cut by its owner meanwhile
+                        self.valid_end, self.tail = at, Tail.TORN
+                        return
+                    yield FoundBatch(at, data, None)
+                if len(found.headers):
+                    next_offset = int(found.last_offsets[-1]) + 1
+                    leader_epoch = max(leader_epoch, int(found.headers["leader_epoch"].max()))
+                self.valid_end, fault = found.end, found.fault
+            if fault in (Fault.TORN, Fault.SIZE):
+                self.tail = self._tail_at(self.valid_end, fault)
+                return
+            if fault is not None:
+                # One bad batch does not hide the rest, and says nothing about where they should go on.
+                data = self._read_batch(self.valid_end)
+                yield FoundBatch(self.valid_end, data, fault)
+                self.valid_end += len(data)
+
+    def whole_batch_behind(self, position: int) -> int | None:
+        """Position of the first intact batch somewhere past `position`; None if none is found.
+
+        Looks at every byte: what lies before it has no structure that could be followed.
+        """
+        data = self._file.pread(min(_SEARCH_BYTES, self.size - position), position)
+        at = data.find(_MAGIC, _MAGIC_AT + 1)
+        while at >= 0:
+            try:
+                Batch(data, at - _MAGIC_AT).check_crc()
+                return position + at - _MAGIC_AT
+            except CorruptBatch:
+                at = data.find(_MAGIC, at + 1)
+        return None
+
+    def _read_batch(self, position: int) -> bytes:
+        (length,) = _LENGTH.unpack(self._file.pread(4, position + 8))
+        return self._file.pread(LOG_OVERHEAD + length, position)
+
+    def _tail_at(self, position: int, fault: Fault) -> Tail:
+        if self._only_zeros(position):
+            return Tail.ZEROS
+        return Tail.TORN if fault is Fault.TORN else Tail.GARBAGE
+
+    def _only_zeros(self, position: int) -> bool:
+        while position < self.size:
+            chunk = self._file.pread(min(CHUNK_BYTES, self.size - position), position)
+            if chunk.strip(b"\0"):
+                return False
+            if not chunk:  # cut by its owner meanwhile
+                return True
+            position += len(chunk)
+        return True
+
+
+def open_for_reading(disk: Disk, directory: str, name: str) -> File | None:
+    """The file, also if its owner has just renamed it for deletion; None if it is gone."""
+    for candidate in (name, f"{name}.deleted"):
+        try:
+            return disk.open(f"{directory}/{candidate}")
+        except FileNotFoundError:
+            continue
+    return None
+
+
+def segment_offsets(disk: Disk, directory: str) -> list[int]:
+    """Base offsets of the live segments, ascending."""
+    roles = (role_of(entry.name) for entry in disk.scan(directory) if not entry.is_directory)
+    return sorted(role.base_offset for role in roles if role and role.kind is Kind.LOG and not role.state)
+
+
+def checkpointed_start_offset(disk: Disk, directory: str) -> int:
+    """First offset that the owner of a partition serves, as far as its log dir says; 0 if it does not.
+
+    A log that is opened by itself keeps its checkpoints in its own directory.
+    """
+    parent, _, name = directory.rstrip("/").rpartition("/")
+    try:
+        partition = parse_directory_name(name)
+    except InvalidTopic:
+        return 0
+    known = 0
+    for place in (parent or ".", directory):
+        try:
+            offsets = read_offset_checkpoint(disk, place, LOG_START_OFFSET_CHECKPOINT)
+        except CorruptCheckpoint:
+            continue  # a hint that cannot be read hides nothing
+        known = max(known, offsets.get(partition, 0))
+    return known
+
+
+def index_entries(data: bytes, kind: Kind, base_offset: int) -> list[tuple[int, int]]:
+    """Entries as (offset, position) or (timestamp, offset), offsets absolute.
+
+    A preallocated zero tail and a last entry that is not whole are left out.
+    """
+    layout = struct.Struct(">ii" if kind is Kind.OFFSET_INDEX else ">qi")
+    raw = list(layout.iter_unpack(data[: len(data) - len(data) % layout.size]))
+    while raw and raw[-1] == (0, 0):
+        raw.pop()
+    if kind is Kind.OFFSET_INDEX:
+        return [(base_offset + relative, position) for relative, position in raw]
+    return [(timestamp, base_offset + relative) for timestamp, relative in raw]
+
+
+def read_whole(disk: Disk, directory: str, name: str) -> bytes | None:
+    """All bytes of a companion file; None if it is gone."""
+    file = open_for_reading(disk, directory, name)
+    if file is None:
+        return None
+    try:
+        return file.pread(file.size(), 0)
+    finally:
+        file.close()
+
+
+class DamagedLog(EngineError):
+    """A log that cannot be read on past some byte."""
+
+    code = ErrorCode.CORRUPT_MESSAGE
+
+
+class PartitionReader:
+    """The batches of a partition in order; each call of `batches` gives what has come since the last.
+
+    `next_offset` is where it goes on, never below the log's start.
+    `start_offset` and `end_offset` are the bounds of the log as last seen, -1 for one without segments;
+    `tail` says how its newest segment ended.
+    """
+
+    def __init__(self, disk: Disk, directory: str, start: int = 0) -> None:
+        self._disk = disk
+        self._directory = directory
+        self.next_offset = start
+        self.start_offset = -1
+        self.end_offset = -1
+        self.tail = Tail.END
+        self._segment = -1
+        self._position = 0
+
+    def batches(self) -> Iterator[Batch]:
+        """Whole, sound batches that end at or past `next_offset`; the first may begin below it.
+
+        Raises `DamagedLog` at a batch that is neither sound nor the last thing in the log.
+        """
+        bases = segment_offsets(self._disk, self._directory)
+        if not bases:
+            return
+        self.start_offset = max(bases[0], checkpointed_start_offset(self._disk, self._directory))
+        self.end_offset = max(self.end_offset, bases[-1])
+        self.next_offset = max(self.start_offset, self.next_offset)
+        # The last segment that starts at or before it; the oldest one if they all start later.
+        floor = max(bisect_right(bases, self.next_offset) - 1, 0)
+        for base_offset in bases[floor:]:
+            yield from self._segment_batches(base_offset)
+
+    def _segment_batches(self, base_offset: int) -> Iterator[Batch]:
+        name = file_name(base_offset, ".log")
+        file = open_for_reading(self._disk, self._directory, name)
+        if file is None:  # deleted by its owner since it was listed
+            return
+        if base_offset != self._segment:
+            self._segment, self._position = base_offset, 0
+        try:
+            log = LogFile(file, base_offset)
+            for position, data, fault in log.batches(position=min(self._position, log.size)):
+                if fault is not None:
+                    raise DamagedLog(f"{self._directory}/{name} at byte {position}: {fault.value}")
+                batch = Batch(data)
+                self._position = position + batch.size
+                self.end_offset = max(self.end_offset, batch.next_offset)
+                if batch.last_offset >= self.next_offset:
+                    yield batch
+                    self.next_offset = batch.next_offset
+            self.tail = log.tail
+            if log.tail is Tail.GARBAGE:
+                raise DamagedLog(f"{self._directory}/{name} at byte {log.valid_end}: {Fault.SIZE.value}")
+        finally:
+            file.close()
