@@ -12,6 +12,7 @@ from checkpoint.meta_properties import META_PROPERTIES, parse_properties
 from checkpoint.offset_checkpoint import parse_offset_checkpoint
 from checkpoint.partition_metadata import parse_partition_metadata
 from logstore.batch import Batch, TimestampType
+from logstore.producer_state import decode_snapshot
 from logstore.transaction_index import TransactionIndex
 from tools.inspection import FileRole, Kind, LogFile, index_entries
 from tools.terminal import Encoding, as_text
@@ -93,6 +94,21 @@ def _transaction_index(data: bytes, role: FileRole) -> Iterator[Fact]:
         yield entry._asdict()
 
 
+def _producer_snapshot(data: bytes, role: FileRole) -> Iterator[Fact]:
+    for entry in decode_snapshot(data):
+        last = entry.batches[-1] if entry.batches else None
+        yield {
+            "producer_id": entry.producer_id,
+            "producer_epoch": entry.epoch,
+            "last_sequence": entry.last_sequence,
+            "last_offset": last.last_offset if last else -1,
+            "offset_delta": last.offset_delta if last else 0,
+            "last_timestamp": entry.last_timestamp_ms,
+            "coordinator_epoch": entry.coordinator_epoch,
+            "transaction_first_offset": entry.transaction_first_offset,
+        }
+
+
 def _offset_checkpoint(data: bytes, role: FileRole) -> Iterator[Fact]:
     for (topic, partition), offset in parse_offset_checkpoint(data).items():
         yield {"topic": topic, "partition": partition, "offset": offset}
@@ -119,6 +135,7 @@ _READERS: dict[Kind, Callable[[bytes, FileRole], Iterator[Fact]]] = {
     Kind.OFFSET_INDEX: _offset_index,
     Kind.TIME_INDEX: _time_index,
     Kind.TRANSACTION_INDEX: _transaction_index,
+    Kind.PRODUCER_SNAPSHOT: _producer_snapshot,
     Kind.OFFSET_CHECKPOINT: _offset_checkpoint,
     Kind.EPOCH_CHECKPOINT: _epoch_checkpoint,
     Kind.PARTITION_METADATA: _partition_metadata,

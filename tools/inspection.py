@@ -15,6 +15,7 @@ tail, are damage.
 
 from __future__ import annotations
 
+import os
 import re
 import struct
 from bisect import bisect_right
@@ -24,7 +25,7 @@ from typing import Final, NamedTuple
 
 from checkpoint.clean_shutdown import CLEAN_SHUTDOWN_FILE
 from checkpoint.disk import Disk, File
-from checkpoint.errors import CorruptCheckpoint, EngineError, ErrorCode, InvalidTopic
+from checkpoint.errors import CorruptCheckpoint, InvalidTopic
 from checkpoint.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT
 from checkpoint.meta_properties import META_PROPERTIES
 from checkpoint.offset_checkpoint import (
@@ -36,7 +37,7 @@ from checkpoint.offset_checkpoint import (
 from checkpoint.partition_metadata import PARTITION_METADATA
 from checkpoint.topic_partition import parse_directory_name
 from logstore.batch import LOG_OVERHEAD, Batch
-from logstore.errors import CorruptBatch
+from logstore.errors import CorruptBatch, DamagedLog
 from logstore.scan import CHUNK_BYTES, Fault, scan
 from logstore.segment import file_name
 
@@ -214,20 +215,20 @@ def segment_offsets(disk: Disk, directory: str) -> list[int]:
     return sorted(role.base_offset for role in roles if role and role.kind is Kind.LOG and not role.state)
 
 
-def checkpointed_start_offset(disk: Disk, directory: str) -> int:
-    """First offset that the owner of a partition serves, as far as its log dir says; 0 if it does not.
+def checkpointed_offset(disk: Disk, directory: str, checkpoint: str) -> int:
+    """What the log dir's `checkpoint` file says of the partition in `directory`; 0 if it says nothing.
 
     A log that is opened by itself keeps its checkpoints in its own directory.
     """
-    parent, _, name = directory.rstrip("/").rpartition("/")
+    parent, _, name = os.path.abspath(directory).rpartition("/")
     try:
         partition = parse_directory_name(name)
     except InvalidTopic:
         return 0
     known = 0
-    for place in (parent or ".", directory):
+    for place in (parent, directory):
         try:
-            offsets = read_offset_checkpoint(disk, place, LOG_START_OFFSET_CHECKPOINT)
+            offsets = read_offset_checkpoint(disk, place, checkpoint)
         except CorruptCheckpoint:
             continue  # a hint that cannot be read hides nothing
         known = max(known, offsets.get(partition, 0))
@@ -259,12 +260,6 @@ def read_whole(disk: Disk, directory: str, name: str) -> bytes | None:
         file.close()
 
 
-class DamagedLog(EngineError):
-    """A log that cannot be read on past some byte."""
-
-    code = ErrorCode.CORRUPT_MESSAGE
-
-
 class PartitionReader:
     """The batches of a partition in order; each call of `batches` gives what has come since the last.
 
@@ -291,7 +286,8 @@ class PartitionReader:
         bases = segment_offsets(self._disk, self._directory)
         if not bases:
             return
-        self.start_offset = max(bases[0], checkpointed_start_offset(self._disk, self._directory))
+        served_from = checkpointed_offset(self._disk, self._directory, LOG_START_OFFSET_CHECKPOINT)
+        self.start_offset = max(bases[0], served_from)
         self.end_offset = max(self.end_offset, bases[-1])
         self.next_offset = max(self.start_offset, self.next_offset)
         # The last segment that starts at or before it; the oldest one if they all start later.

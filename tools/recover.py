@@ -1,2 +1,136 @@
-def recover() -> int:
+"""`logstore recover`: open one partition directory as after a power cut, and say what that took.
+
+The recovery point decides what a bad batch means. At or past it lies what may not have been synced: the
+torn tail is cut there. Below it lies what once was on the disk: if good batches follow the bad one,
+the command refuses and changes nothing. The recovery point is the log dir's checkpoint unless
+`--recovery-point` gives another; 0 gives up, knowingly, everything from the first bad batch on.
+
+`--plan` runs the same procedure over a disk that keeps the changes to itself, and reports the same.
+"""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from tools.terminal import print_json
+
+if TYPE_CHECKING:
+    from checkpoint.disk import Disk
+    from logstore.recovery import LoadedLog
+
+
+def recover(
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="A partition's directory.", exists=True, file_okay=False)
+    ],
+    recovery_point: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=0, help="All below N was synced; default: what the checkpoint says."),
+    ] = None,
+    plan: Annotated[bool, typer.Option("--plan", help="Say what would be done; change nothing.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the answer as one object.")] = False,
+) -> int:
+    """Load a partition as after an unclean stop: cut a torn tail, rebuild what is derived."""
+    from checkpoint.disk import OsDisk
+    from checkpoint.offset_checkpoint import RECOVERY_POINT_CHECKPOINT
+    from tools.inspection import checkpointed_offset
+    from tools.shadow import ShadowDisk
+
+    path = str(directory)
+    disk = OsDisk()
+    if recovery_point is None:
+        recovery_point = checkpointed_offset(disk, path, RECOVERY_POINT_CHECKPOINT)
+    with ExitStack() as stack:
+        if plan:
+            shadow = ShadowDisk(disk)
+            stack.callback(shadow.close)
+            loaded = _load(shadow, path, recovery_point)
+        else:
+            _lock(disk, path, stack)
+            loaded = _load(disk, path, recovery_point)
+        for segment in loaded.segments.values():
+            stack.callback(segment.close)
+        if as_json:
+            print_json(_facts(loaded))
+        else:
+            if plan:
+                print("this is what recovery would leave and do; nothing was changed")
+            print("\n".join(_sentences(loaded)))
     return 0
+
+
+def _load(disk: Disk, directory: str, recovery_point: int) -> LoadedLog:
+    import time
+
+    from checkpoint.offset_checkpoint import LOG_START_OFFSET_CHECKPOINT
+    from logstore.config import LogConfig
+    from logstore.recovery import load
+    from tools.inspection import checkpointed_offset
+
+    return load(
+        disk,
+        directory,
+        LogConfig(),
+        is_clean=False,
+        recovery_point=recovery_point,
+        log_start_offset=checkpointed_offset(disk, directory, LOG_START_OFFSET_CHECKPOINT),
+        now_ms=time.time_ns() // 1_000_000,
+    )
+
+
+def _facts(loaded: LoadedLog) -> dict[str, object]:
+    report = loaded.report
+    return {
+        "log_start_offset": loaded.log_start_offset,
+        "log_end_offset": loaded.log_end_offset,
+        "recovery_point": loaded.recovery_point,
+        "epochs": [[entry.epoch, entry.start_offset] for entry in loaded.epochs.entries],
+        "segments": [
+            {
+                "base_offset": base_offset,
+                "size": segment.size,
+                "index_entries": segment.offset_index.entry_count,
+                "time_index_entries": segment.time_index.entry_count,
+                "max_timestamp": segment.max_timestamp_ms,
+            }
+            for base_offset, segment in loaded.segments.items()
+        ],
+        "cut": [
+            {"file": cut.file, "from": cut.from_byte, "to": cut.to_byte, "reason": cut.reason}
+            for cut in report.cuts
+        ],
+        "rebuilt": list(report.rebuilt),
+        "deleted": list(report.deleted),
+        "renamed": [[old, new] for old, new in report.renamed],
+    }
+
+
+def _sentences(loaded: LoadedLog) -> list[str]:
+    report = loaded.report
+    return [
+        f"offsets {loaded.log_start_offset} to {loaded.log_end_offset} (exclusive)",
+        *(f"epoch {entry.epoch} from offset {entry.start_offset}" for entry in loaded.epochs.entries),
+        *(
+            f"segment {base_offset}: {segment.size} bytes, {segment.offset_index.entry_count} offset and "
+            f"{segment.time_index.entry_count} time index entries, latest time {segment.max_timestamp_ms}"
+            for base_offset, segment in loaded.segments.items()
+        ),
+        *(f"cut bytes {cut.from_byte} to {cut.to_byte} of {cut.file}: {cut.reason}" for cut in report.cuts),
+        *(f"rebuilt {name}" for name in report.rebuilt),
+        *(f"deleted {name}" for name in report.deleted),
+        *(f"renamed {old} to {new}" for old, new in report.renamed),
+    ]
+
+
+def _lock(disk: Disk, directory: str, stack: ExitStack) -> None:
+    """Own the partition, and the log dir around it if an owner of that ever locked it."""
+    from checkpoint.disk import LOCK_FILE
+
+    parent = str(Path(directory).resolve().parent)
+    if any(entry.name == LOCK_FILE for entry in disk.scan(parent)):
+        stack.callback(disk.lock(parent).release)
+    stack.callback(disk.lock(directory).release)
