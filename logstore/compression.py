@@ -43,6 +43,9 @@ class Codec(IntEnum):
 
 
 PIECE_BYTES: Final = 256 * 1024
+"""Output made at a time."""
+FEED_BYTES: Final = 64 * 1024
+"""Input fed at a time: the libraries copy what they leave over, at every member and every frame."""
 SNAPPY_BLOCK_BYTES: Final = 32 * 1024
 SNAPPY_MAGIC: Final = b"\x82SNAPPY\x00"
 SNAPPY_HEADER: Final = SNAPPY_MAGIC + struct.pack(">ii", 1, 1)
@@ -56,6 +59,7 @@ _GZIP_HEADER: Final = b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
 # one below 8 MiB is always taken, as the format asks of every decoder.
 _ZSTD_WINDOW_LOG_MIN: Final = 23
 _ZSTD_WINDOW_LOG_MAX: Final = 27
+_ZSTD_HEADER_BYTES: Final = 18
 
 
 def codec_of(attributes: int) -> Codec:
@@ -121,25 +125,29 @@ def _gzip(data: memoryview, level: int | None) -> bytes:
 
 def _gunzip(data: memoryview, max_bytes: int) -> bytes:
     pieces: list[bytes] = []
-    total = 0
-    rest: Buffer = data
+    total = position = 0
     while True:
         member = zlib.decompressobj(16 + zlib.MAX_WBITS)
+        rest = b""
         while not member.eof:
+            feed: Buffer = rest
+            if not rest:
+                feed = data[position : position + FEED_BYTES]
+                position += len(feed)
             try:
-                piece = member.decompress(rest, min(PIECE_BYTES, max_bytes - total + 1))
+                piece = member.decompress(feed, min(PIECE_BYTES, max_bytes - total + 1))
             except zlib.error as error:
                 raise _broken(Codec.GZIP, error) from None
             rest = member.unconsumed_tail
             total += len(piece)
             if total > max_bytes:
                 raise _too_large(Codec.GZIP, max_bytes)
-            if not piece and not member.eof:
+            if not (piece or feed or member.eof):
                 raise _broken(Codec.GZIP, "the stream is cut short")
             pieces.append(piece)
-        rest = member.unused_data
+        position -= len(member.unused_data)
         # Kafka's reader takes a further member if there is one and ignores anything else.
-        if not rest.startswith(b"\x1f\x8b"):
+        if bytes(data[position : position + 2]) != _GZIP_HEADER[:2]:
             return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 
@@ -283,7 +291,8 @@ def _unlz4(data: memoryview, max_bytes: int) -> bytes:
             piece = bytes(block)
         else:
             try:
-                piece = lz4.decompress(block, uncompressed_size=max_block)
+                # The library allocates what it is told; a byte of block stands for at most 255.
+                piece = lz4.decompress(block, uncompressed_size=min(max_block, size * 255))
             except lz4.LZ4BlockError as error:
                 raise _broken(Codec.LZ4, error) from None
         total += len(piece)
@@ -342,27 +351,28 @@ def _unzstd(data: memoryview, max_bytes: int) -> bytes:
     window_log = min(max(max_bytes.bit_length(), _ZSTD_WINDOW_LOG_MIN), _ZSTD_WINDOW_LOG_MAX)
     options = {zstd.DecompressionParameter.window_log_max: window_log}
     pieces: list[bytes] = []
-    total = 0
-    rest: Buffer = data
-    while len(rest):
-        try:
-            declared = zstd.get_frame_info(rest).decompressed_size
+    total = position = 0
+    try:
+        while position < len(data):
+            declared = zstd.get_frame_info(data[position : position + _ZSTD_HEADER_BYTES]).decompressed_size
             if declared is not None and declared > max_bytes - total:
                 raise _too_large(Codec.ZSTD, max_bytes)
             frame = zstd.ZstdDecompressor(options=options)
-            feed: Buffer = rest
             while not frame.eof:
+                feed: Buffer = b""
+                if frame.needs_input:
+                    feed = data[position : position + FEED_BYTES]
+                    position += len(feed)
                 piece = frame.decompress(feed, min(PIECE_BYTES, max_bytes - total + 1))
-                feed = b""
                 total += len(piece)
                 if total > max_bytes:
                     raise _too_large(Codec.ZSTD, max_bytes)
-                if not piece and not frame.eof and frame.needs_input:
+                if not (piece or feed or frame.eof):
                     raise _broken(Codec.ZSTD, "the frame is cut short")
                 pieces.append(piece)
-        except zstd.ZstdError as error:
-            raise _broken(Codec.ZSTD, error) from None
-        rest = frame.unused_data
+            position -= len(frame.unused_data)
+    except zstd.ZstdError as error:
+        raise _broken(Codec.ZSTD, error) from None
     return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
 

@@ -159,6 +159,8 @@ def encode_records(
     Offsets must rise and timestamps be -1 or more (`ValueError`); deltas are taken from the two bases.
     """
     parts: list[bytes] = []
+    extend = parts.extend
+    small, end = _SMALL, _SMALL_END
     count = 0
     last_offset = base_offset - 1
     max_timestamp_ms = seen_timestamp_ms = NO_TIMESTAMP
@@ -174,36 +176,33 @@ def encode_records(
             if timestamp_ms > max_timestamp_ms:
                 max_timestamp_ms = timestamp_ms
         delta = offset - base_offset
-        place = time + (_SMALL[delta] if delta < _SMALL_END else encode_varint(delta))
-        body = _body(key, value, headers)
-        length = len(place) + sum(map(len, body))
-        parts.append(_SMALL[length] if length < _SMALL_END else encode_varint(length))
-        parts.append(place)
-        parts += body
+        place = time + (small[delta] if delta < end else encode_varint(delta))
+        if key is None:
+            key, key_length, key_bytes = b"", b"\x01", 0
+        else:
+            key_bytes = len(key)
+            key_length = small[key_bytes] if key_bytes < end else encode_varint(key_bytes)
+        if value is None:
+            value, value_length, value_bytes = b"", b"\x01", 0
+        else:
+            value_bytes = len(value)
+            value_length = small[value_bytes] if value_bytes < end else encode_varint(value_bytes)
+        tail = _encode_headers(headers) if headers else b"\0"
+        length = len(place) + len(key_length) + key_bytes + len(value_length) + value_bytes + len(tail)
+        record_length = small[length] if length < end else encode_varint(length)
+        extend((record_length, place, key_length, key, value_length, value, tail))
         last_offset = offset
         count += 1
     return parts, count, last_offset, max_timestamp_ms
 
 
-def _body(key: bytes | None, value: bytes | None, headers: Iterable[tuple[str, bytes | None]]) -> list[bytes]:
-    if key is None:
-        parts = [b"\x01"]
-    else:
-        parts = [encode_varint(len(key)), key]
-    if value is None:
-        parts.append(b"\x01")
-    else:
-        parts += (encode_varint(len(value)), value)
-    if not headers:
-        parts.append(b"\0")
-        return parts
-    headers = tuple(headers)
-    parts.append(encode_varint(len(headers)))
-    for name, content in headers:
+def _encode_headers(headers: tuple[Header, ...]) -> bytes:
+    parts = [encode_varint(len(headers))]
+    for name, value in headers:
         encoded = name.encode("utf-8", "surrogateescape")
         parts += (encode_varint(len(encoded)), encoded)
-        parts += (b"\x01",) if content is None else (encode_varint(len(content)), content)
-    return parts
+        parts += (b"\x01",) if value is None else (encode_varint(len(value)), value)
+    return b"".join(parts)
 
 
 def encode_pairs(pairs: Iterable[tuple[bytes | None, bytes | None]]) -> tuple[list[bytes], int]:
@@ -229,17 +228,8 @@ def encode_pairs(pairs: Iterable[tuple[bytes | None, bytes | None]]) -> tuple[li
             value_bytes = len(value)
             value_length = small[value_bytes] if value_bytes < end else encode_varint(value_bytes)
         length = len(prefix) + len(key_length) + key_bytes + len(value_length) + value_bytes + 1
-        extend(
-            (
-                small[length] if length < end else encode_varint(length),
-                prefix,
-                key_length,
-                key,
-                value_length,
-                value,
-                b"\0",
-            )
-        )
+        record_length = small[length] if length < end else encode_varint(length)
+        extend((record_length, prefix, key_length, key, value_length, value, b"\0"))
         count += 1
     return parts, count
 
@@ -271,6 +261,10 @@ def decode_records(
             position += 1
             if length < 0x80:
                 length = length >> 1 ^ -(length & 1)
+            elif (high := data[position]) < 0x80:
+                position += 1
+                length = length & 0x7F | high << 7
+                length = length >> 1 ^ -(length & 1)
             else:
                 length, position = decode_varint(data, start)
             record_end = position + length
@@ -281,6 +275,10 @@ def decode_records(
             if delta < 0x80:
                 position += 1
                 delta = delta >> 1 ^ -(delta & 1)
+            elif (high := data[position + 1]) < 0x80:
+                position += 2
+                delta = delta & 0x7F | high << 7
+                delta = delta >> 1 ^ -(delta & 1)
             else:
                 delta, position = decode_varlong(data, position)
             timestamp_ms = base_timestamp_ms + delta if log_append_time_ms is None else log_append_time_ms
@@ -290,23 +288,43 @@ def decode_records(
             if delta < 0x80:
                 position += 1
                 delta = delta >> 1 ^ -(delta & 1)
+            elif (high := data[position + 1]) < 0x80:
+                position += 2
+                delta = delta & 0x7F | high << 7
+                delta = delta >> 1 ^ -(delta & 1)
             else:
                 delta, position = decode_varint(data, position)
             offset = base_offset + delta
             sequence = base_sequence if base_sequence < 0 else (base_sequence + delta) & MAX_INT
-            size, position = decode_varint(data, position)
             key = value = None
+            size = data[position]
+            if size < 0x80:
+                position += 1
+                size = size >> 1 if not size & 1 else -1
+            else:
+                size, position = decode_varint(data, position)
             if size >= 0:
-                if size > record_end - position:
+                field_end = position + size
+                if field_end > record_end:
                     raise InvalidRecord(f"record at byte {start}: its key passes its end")
-                key = data[position : position + size]
-                position += size
-            size, position = decode_varint(data, position)
+                key = data[position:field_end]
+                position = field_end
+            size = data[position]
+            if size < 0x80:
+                position += 1
+                size = size >> 1 if not size & 1 else -1
+            elif (high := data[position + 1]) < 0x80:
+                position += 2
+                size = size & 0x7F | high << 7
+                size = size >> 1 if not size & 1 else -1
+            else:
+                size, position = decode_varint(data, position)
             if size >= 0:
-                if size > record_end - position:
+                field_end = position + size
+                if field_end > record_end:
                     raise InvalidRecord(f"record at byte {start}: its value passes its end")
-                value = data[position : position + size]
-                position += size
+                value = data[position:field_end]
+                position = field_end
             headers: tuple[Header, ...] = ()
             if data[position] == 0:
                 position += 1
@@ -361,25 +379,25 @@ def check_records(data: bytes, count: int) -> RecordsSummary:
             start = position
             length = data[position]
             position += 1
-            if length >= 0x80:
-                high = data[position]
-                if high < 0x80:
-                    position += 1
-                    length = length & 0x7F | high << 7
-                else:
-                    length, position = decode_varint(data, start)
-                    length = length << 1 if length >= 0 else 1
-            if length & 1:
-                raise InvalidRecord(f"record {expected}: negative length")
-            record_end = position + (length >> 1)
-            if record_end > end:
-                raise InvalidRecord(
-                    f"record {expected}: {length >> 1} bytes long, {end - position} are left"
-                )
+            if length < 0x80:
+                length = length >> 1 ^ -(length & 1)
+            elif (high := data[position]) < 0x80:
+                position += 1
+                length = length & 0x7F | high << 7
+                length = length >> 1 ^ -(length & 1)
+            else:
+                length, position = decode_varint(data, start)
+            record_end = position + length
+            if not position <= record_end <= end:
+                raise InvalidRecord(f"record {expected}: {length} bytes long, {end - position} are left")
             position += 1  # attributes, unused
             delta = data[position]
             if delta < 0x80:
                 position += 1
+                delta = delta >> 1 ^ -(delta & 1)
+            elif (high := data[position + 1]) < 0x80:
+                position += 2
+                delta = delta & 0x7F | high << 7
                 delta = delta >> 1 ^ -(delta & 1)
             else:
                 delta, position = decode_varlong(data, position)
@@ -390,6 +408,10 @@ def check_records(data: bytes, count: int) -> RecordsSummary:
             delta = data[position]
             if delta < 0x80:
                 position += 1
+                delta = delta >> 1 ^ -(delta & 1)
+            elif (high := data[position + 1]) < 0x80:
+                position += 2
+                delta = delta & 0x7F | high << 7
                 delta = delta >> 1 ^ -(delta & 1)
             else:
                 delta, position = decode_varint(data, position)
@@ -409,17 +431,16 @@ def check_records(data: bytes, count: int) -> RecordsSummary:
                     raise InvalidRecord(f"record {expected}: its key passes its end")
             size = data[position]
             if size < 0x80:
-                position += 1 + (size >> 1) if not size & 1 else 1
+                position += 1
+                size = size >> 1 if not size & 1 else -1
+            elif (high := data[position + 1]) < 0x80:
+                position += 2
+                size = size & 0x7F | high << 7
+                size = size >> 1 if not size & 1 else -1
             else:
-                high = data[position + 1]
-                if high < 0x80:
-                    position += 2
-                    size = size & 0x7F | high << 7
-                    size = size >> 1 if not size & 1 else -1
-                else:
-                    size, position = decode_varint(data, position)
-                if size > 0:
-                    position += size
+                size, position = decode_varint(data, position)
+            if size > 0:
+                position += size
             if position >= record_end:
                 raise InvalidRecord(f"record {expected}: its value passes its end")
             if data[position] == 0:
