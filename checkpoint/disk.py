@@ -90,9 +90,7 @@ class Lock(Protocol):
 class Disk(Protocol):
     """A file system. Every method raises `OSError` as the operating system would."""
 
-    def open(
-        self, path: str, *, create: bool = False, exclusive: bool = False, write: bool = False
-    ) -> File:
+    def open(self, path: str, *, create: bool = False, exclusive: bool = False, write: bool = False) -> File:
         """Open a regular file, to read only unless `write` or `create`.
 
         `exclusive` with `create` refuses an existing one. Links, devices, pipes and directories are
@@ -311,9 +309,7 @@ class _OsLock:
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), directory)
             self._identity = (status.st_dev, status.st_ino)
             if self._identity in self._held:
-                raise DirectoryLocked(
-                    f"{directory} is already open in this process; close that owner first"
-                )
+                raise DirectoryLocked(f"{directory} is already open in this process; close that owner first")
             self._descriptor = _open_locked(directory)
             self._held[self._identity] = self
 

@@ -2,6 +2,8 @@
 
     <topic>-<partition>                         a partition; the last hyphen separates
     <topic>-<partition>.<32 hex digits>-delete  waiting for deletion; -stray, -future likewise
+
+A name that does not parse stops the loading of its log dir: better than to guess whose data it is.
 """
 
 from __future__ import annotations
@@ -12,9 +14,7 @@ from typing import NamedTuple
 from checkpoint.errors import InvalidTopic
 
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
-_PARTITION_DIRECTORY = re.compile(
-    r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>[0-9]{1,10})", re.ASCII
-)
+_PARTITION_DIRECTORY = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>[0-9]{1,10})", re.ASCII)
 _SET_ASIDE_DIRECTORY = re.compile(
     r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>[0-9]{1,10})\.[0-9a-f]{32}-(?P<fate>delete|stray|future)",
     re.ASCII,
@@ -54,7 +54,10 @@ def parse_directory_name(name: str) -> TopicPartition:
     if match is None:
         raise InvalidTopic(f"directory {name!r} is not named <topic>-<partition>")
     check_topic_name(match["topic"])
-    return TopicPartition(match["topic"], int(match["partition"]))
+    partition = int(match["partition"])
+    if partition >= 2**31:
+        raise InvalidTopic(f"directory {name!r}: partition numbers end at {2**31 - 1}")
+    return TopicPartition(match["topic"], partition)
 
 
 def set_aside_fate(name: str) -> str | None:

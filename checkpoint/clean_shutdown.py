@@ -1,0 +1,80 @@
+"""The clean-shutdown marker of a log dir.
+
+    .kafka_cleanshutdown        {"version":0,"brokerEpoch":-1}     one line of JSON
+
+Only its existence counts: an empty or unreadable marker still says that the dir was closed in order.
+It is written last of all, after every log was flushed and the checkpoints were written, and removed
+first of all, before any other write. Not through a temp file: half a marker means as much as a whole.
+
+A crash while it is written leaves the dir clean (all else was durable before) or unclean, which
+costs a recovery. A crash after `remove_clean_shutdown` returned always finds it gone.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from checkpoint.disk import Disk, read_small_file, remove_if_exists
+from checkpoint.entry_file import INT64_MAX
+
+CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
+
+UNKNOWN_BROKER_EPOCH = -1
+
+
+@dataclass(frozen=True, slots=True)
+class CleanShutdown:
+    """What a marker says. `extra` holds the fields that Kafka does not write and does not mind."""
+
+    broker_epoch: int = UNKNOWN_BROKER_EPOCH
+    extra: Mapping[str, object] = field(default_factory=dict)
+
+
+def parse_clean_shutdown(data: bytes) -> CleanShutdown:
+    """Read a marker. Never fails: what cannot be read is as if it were not written."""
+    try:
+        content = json.loads(data)
+    except (ValueError, RecursionError):
+        return CleanShutdown()
+    if not isinstance(content, dict):
+        return CleanShutdown()
+    epoch = content.pop("brokerEpoch", UNKNOWN_BROKER_EPOCH)
+    content.pop("version", None)
+    if type(epoch) is not int or not 0 <= epoch <= INT64_MAX:  # bool is an int too
+        epoch = UNKNOWN_BROKER_EPOCH
+    return CleanShutdown(epoch, content)
+
+
+def format_clean_shutdown(marker: CleanShutdown) -> bytes:
+    """The marker's bytes; without `extra`, the ones that Kafka writes."""
+    content = {"version": 0, "brokerEpoch": marker.broker_epoch, **marker.extra}
+    return json.dumps(content, separators=(",", ":"), allow_nan=False).encode()
+
+
+def read_clean_shutdown(disk: Disk, directory: str) -> CleanShutdown | None:
+    """The log dir's marker; None if it has none: its last stop was unclean. Raises `OSError`."""
+    data = read_small_file(disk, f"{directory}/{CLEAN_SHUTDOWN_FILE}")
+    return None if data is None else parse_clean_shutdown(data)
+
+
+def write_clean_shutdown(disk: Disk, directory: str, marker: CleanShutdown | None = None) -> None:
+    """Mark the log dir as closed in order, durably: the last thing that is done to it."""
+    file = disk.open(f"{directory}/{CLEAN_SHUTDOWN_FILE}", create=True, write=True)
+    try:
+        file.truncate(0)
+        file.pwrite(format_clean_shutdown(marker or CleanShutdown()), 0)
+        file.sync()
+    finally:
+        file.close()
+    disk.sync_dir(directory)
+
+
+def remove_clean_shutdown(disk: Disk, directory: str) -> bool:
+    """Durably take the marker away, before anything else is written; True if there was one."""
+    existed = remove_if_exists(disk, f"{directory}/{CLEAN_SHUTDOWN_FILE}")
+    # Also when there was none: an earlier start may have removed it and died before this line, and a
+    # power cut would then bring it back over what we are about to write.
+    disk.sync_dir(directory)
+    return existed

@@ -1,0 +1,171 @@
+"""meta.properties: whose log dir this is, as Java properties.
+
+    #                                  comment
+    #Mon Jan 05 10:00:00 UTC 2026      comment: Kafka writes the time here
+    version=0                          0                             1
+    broker.id=1                        broker.id                     node.id
+    cluster.id=Jt6pmNUoRUKUdFQtIO_K8w  cluster.id, if known          cluster.id
+    directory.id=…                     -                             directory.id, if any
+
+Written when a log dir is formatted or first used, replaced whole (`publish`); a crash leaves no file or
+this one. A dir with another cluster's or node's id must not be opened: the reader compares.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator, Mapping
+from dataclasses import dataclass, field
+
+from checkpoint.disk import Disk, publish, read_small_file
+from checkpoint.entry_file import INT32_MAX, parse_number
+from checkpoint.errors import CorruptCheckpoint
+from checkpoint.ids import id_from_text
+
+META_PROPERTIES = "meta.properties"
+
+_VERSION, _CLUSTER_ID, _DIRECTORY_ID = "version", "cluster.id", "directory.id"
+_NODE_ID = {0: "broker.id", 1: "node.id"}
+
+# A key ends at the first `=`, `:` or blank that no backslash takes away.
+_PROPERTY = re.compile(r"(?P<key>(?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(?P<value>.*)", re.DOTALL)
+_ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
+_LINE_END = re.compile(r"\r\n|\r|\n")
+_ESCAPED = {"t": "\t", "n": "\n", "r": "\r", "f": "\f"}
+_TO_ESCAPE = re.compile(r"[\\=:#!\t\n\r\f]|[^\x20-\x7e]")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MetaProperties:
+    """The facts in the file. `node_id` is `broker.id` in version 0; `extra` keeps unknown properties."""
+
+    version: int = 0
+    node_id: int
+    cluster_id: str | None = None
+    directory_id: str | None = None
+    extra: Mapping[str, str] = field(default_factory=dict)
+
+    def __post_init__(self) -> None:
+        assert self.version in _NODE_ID, f"version {self.version} of {META_PROPERTIES}"
+        assert self.version == 0 or self.cluster_id is not None, "version 1 names its cluster"
+
+
+def parse_meta_properties(data: bytes, *, path: str = META_PROPERTIES) -> MetaProperties:
+    """Read version 0 or 1. Raises `CorruptCheckpoint`."""
+    found = parse_properties(data, path=path)
+
+    def take(name: str) -> str:
+        if name not in found:
+            raise CorruptCheckpoint(f"{path}: the property {name} is missing")
+        return found.pop(name)
+
+    version = parse_number(take(_VERSION), INT32_MAX, where=f"{path}: version")
+    if version not in _NODE_ID:
+        raise CorruptCheckpoint(f"{path}: version {version} is not supported; 0 and 1 are")
+    node_id = parse_number(take(_NODE_ID[version]), INT32_MAX, where=f"{path}: {_NODE_ID[version]}")
+    cluster_id = take(_CLUSTER_ID) if version == 1 else found.pop(_CLUSTER_ID, None)
+    directory_id = found.pop(_DIRECTORY_ID, None)
+    if directory_id is not None:
+        try:
+            id_from_text(directory_id)
+        except ValueError as error:
+            raise CorruptCheckpoint(f"{path}: {_DIRECTORY_ID}: {error}") from error
+    return MetaProperties(
+        version=version, node_id=node_id, cluster_id=cluster_id, directory_id=directory_id, extra=found
+    )
+
+
+def format_meta_properties(properties: MetaProperties, *, comment: str = "") -> bytes:
+    """The file's bytes. `comment` is one line for people; Kafka puts the date there."""
+    assert not _LINE_END.search(comment), "a comment is one line"
+    content = {
+        _VERSION: str(properties.version),
+        _NODE_ID[properties.version]: str(properties.node_id),
+        _CLUSTER_ID: properties.cluster_id,
+        _DIRECTORY_ID: properties.directory_id,
+        **properties.extra,
+    }
+    lines = ["#", f"#{comment}"] if comment else ["#"]
+    for key, value in content.items():
+        if value is not None:
+            lines.append(f"{_escape_key(key)}={_escape_value(value)}")
+    return "\n".join([*lines, ""]).encode("latin-1", "replace")
+
+
+def read_meta_properties(disk: Disk, directory: str) -> MetaProperties | None:
+    """The log dir's file; None if it has none. Raises `CorruptCheckpoint` or `OSError`."""
+    path = f"{directory}/{META_PROPERTIES}"
+    data = read_small_file(disk, path)
+    return None if data is None else parse_meta_properties(data, path=path)
+
+
+def write_meta_properties(
+    disk: Disk, directory: str, properties: MetaProperties, *, comment: str = ""
+) -> None:
+    """Replace the log dir's file, durably; see `publish`."""
+    publish(disk, directory, META_PROPERTIES, format_meta_properties(properties, comment=comment))
+
+
+def parse_properties(data: bytes, *, path: str) -> dict[str, str]:
+    """Any Java properties text (Latin-1); of a key given twice, the last. Raises `CorruptCheckpoint`."""
+    found = {}
+    for line in _logical_lines(data.decode("latin-1")):
+        match = _PROPERTY.fullmatch(line)
+        assert match is not None, "any text is a key and a value, either of them perhaps empty"
+        found[_unescape(match["key"], path)] = _unescape(match["value"], path)
+    return found
+
+
+def _logical_lines(text: str) -> Iterator[str]:
+    """Lines without comments and blank ones; a line that ends in an odd run of backslashes goes on."""
+    pending: list[str] = []
+    for natural_line in _LINE_END.split(text):
+        line = natural_line.lstrip(" \t\f")
+        if not pending and (not line or line[0] in "#!"):
+            continue
+        goes_on = (len(line) - len(line.rstrip("\\"))) % 2 == 1
+        pending.append(line[:-1] if goes_on else line)
+        if not goes_on:
+            yield "".join(pending)
+            pending = []
+    if pending:
+        yield "".join(pending)
+
+
+def _unescape(text: str, path: str) -> str:
+    def plain(match: re.Match[str]) -> str:
+        code = match[1]
+        if len(code) > 1:
+            return chr(int(code[1:], 16))
+        if code == "u":
+            raise CorruptCheckpoint(f"{path}: a \\u without four hexadecimal digits")
+        return _ESCAPED.get(code, code)
+
+    # A character beyond the first plane comes as two escapes, the halves of a UTF-16 pair.
+    units = _ESCAPE.sub(plain, text).encode("utf-16-be", "surrogatepass")
+    return units.decode("utf-16-be", "surrogatepass")
+
+
+def _escape(text: str) -> str:
+    def escaped(match: re.Match[str]) -> str:
+        character = match[0]
+        for letter, meant in _ESCAPED.items():
+            if character == meant:
+                return f"\\{letter}"
+        if " " <= character <= "~":
+            return f"\\{character}"
+        # Java writes UTF-16 units; a character beyond the first plane is two of them.
+        units = character.encode("utf-16-be", "surrogatepass")
+        return "".join(f"\\u{units[i : i + 2].hex().upper()}" for i in range(0, len(units), 2))
+
+    return _TO_ESCAPE.sub(escaped, text)
+
+
+def _escape_key(text: str) -> str:
+    return _escape(text).replace(" ", "\\ ")
+
+
+def _escape_value(text: str) -> str:
+    # Leading blanks would be taken for the space around the `=`.
+    blanks = len(text) - len(text.lstrip(" "))
+    return "\\ " * blanks + _escape(text[blanks:])
