@@ -107,7 +107,11 @@ class LeaderEpochCache:
     def truncate_from_start(self, start_offset: int) -> bool:
         """Forget epochs that ended before `start_offset`; the one it lies in now starts there."""
         slot = bisect_right(self._entries, start_offset, key=lambda entry: entry.start_offset)
-        if start_offset < 0 or slot == 0 or self._entries[slot - 1].start_offset == start_offset and slot == 1:
+        if (
+            start_offset < 0
+            or slot == 0
+            or (self._entries[slot - 1].start_offset == start_offset and slot == 1)
+        ):
             return False
         kept = EpochEntry(self._entries[slot - 1].epoch, start_offset)
         self._entries[:slot] = [kept]

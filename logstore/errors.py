@@ -12,6 +12,8 @@
     ├── InvalidTransactionState       48
     ├── TransactionCoordinatorFenced  52
     ├── LogDirOffline                 56   retriable: another replica has the data
+    ├── DamagedLog                    56   synced batches are gone; another replica has the data
+    ├── DiskFull                      56   retriable: nothing was written, make room
     ├── CorruptSnapshot               56   delete the file, take the next older one
     ├── CorruptIndex                  56   delete the file, rebuild it from the log
     ├── UnsupportedCompression        76
@@ -155,6 +157,25 @@ class LogDirOffline(EngineError):
 
     code = ErrorCode.KAFKA_STORAGE_ERROR
     retriable = True
+
+
+class DamagedLog(EngineError):
+    """Batches that were once durable are gone or changed, and good ones lie behind them."""
+
+    code = ErrorCode.KAFKA_STORAGE_ERROR
+
+
+class DiskFull(EngineError):
+    """No room for an append; nothing of it is in the log, which stays readable."""
+
+    code = ErrorCode.KAFKA_STORAGE_ERROR
+    retriable = True
+
+
+class LogClosed(EngineError):
+    """The log was closed by its owner; open it again."""
+
+    code = ErrorCode.KAFKA_STORAGE_ERROR
 
 
 class CorruptSnapshot(EngineError):

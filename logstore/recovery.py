@@ -1,0 +1,541 @@
+"""Opening the directory of one log: finish what was interrupted, judge what may be torn, repair the rest.
+
+    *.deleted                 removed: they were on their way out
+    *.cleaned                 removed: a rewrite that never finished
+    *.swap                    all there: the rewrite is completed; else removed
+    N.index without N.log     removed
+    N.log                     a segment; from the recovery point on, read and checked batch by batch
+    leader-epoch-checkpoint   completed from the batches, cut to the log's bounds
+    N.snapshot                strays removed, the newest sound one loaded, the rest replayed
+
+What a crash can leave: the segments that were not synced may end anywhere and hold zeros or bytes of
+another time. The walk keeps the longest run of whole batches whose checksums, offsets and epochs
+follow one another; behind the recovery point the first batch that does not is a torn tail, and it is
+cut with all that follows. Below the recovery point the same finding is damage: bytes that were once
+synced are not there any more. If good batches lie behind it, nothing is cut and `DamagedLog` says where.
+
+Every step leaves a directory that this same procedure opens: a crash in the middle of it costs a
+repetition. What was accepted is synced before the first read is answered (no reader may see a record
+that the next power cut takes away). Sources: log-format 6, reliability 4.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass, field
+
+from sortedcontainers import SortedDict
+
+from checkpoint.disk import TEMPORARY_SUFFIX, DirectoryEntry, Disk, remove_if_exists
+from checkpoint.errors import CorruptCheckpoint
+from checkpoint.leader_epoch_checkpoint import (
+    LEADER_EPOCH_CHECKPOINT,
+    read_leader_epoch_checkpoint,
+    write_leader_epoch_checkpoint,
+)
+from logstore.batch import Batch
+from logstore.config import LogConfig
+from logstore.epochs import LeaderEpochCache
+from logstore.errors import CorruptBatch, CorruptIndex, DamagedLog
+from logstore.offset_index import OffsetIndex
+from logstore.producer_snapshots import ProducerSnapshots, replay_into
+from logstore.producer_state import CompletedTransaction, ProducerState
+from logstore.scan import Fault, IndexEntries, Scanned, scan
+from logstore.segment import (
+    LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
+    SNAPSHOT_SUFFIX,
+    Segment,
+    file_name,
+)
+from logstore.transaction_index import AbortedTransaction
+
+DELETED_SUFFIX = ".deleted"
+CLEANED_SUFFIX = ".cleaned"
+SWAP_SUFFIX = ".swap"
+
+
+@dataclass(frozen=True, slots=True)
+class Cut:
+    """Bytes [from_byte, to_byte) of `file` were cut off, because of `reason`."""
+
+    file: str
+    from_byte: int
+    to_byte: int
+    reason: str
+    below_recovery_point: bool = False
+
+
+@dataclass(slots=True)
+class RecoveryReport:
+    """What opening the directory did, file names relative to it."""
+
+    cuts: list[Cut] = field(default_factory=list)
+    rebuilt: list[str] = field(default_factory=list)
+    deleted: list[str] = field(default_factory=list)
+    renamed: list[tuple[str, str]] = field(default_factory=list)
+    scanned_bytes: int = 0
+
+
+@dataclass(slots=True)
+class LoadedLog:
+    """A log as it stands on the disk."""
+
+    segments: SortedDict[int, Segment]
+    log_start_offset: int
+    log_end_offset: int
+    recovery_point: int
+    epochs: LeaderEpochCache
+    producers: ProducerState
+    snapshots: ProducerSnapshots
+    report: RecoveryReport
+
+
+Progress = Callable[[int, int], None]
+"""Told bytes judged so far and bytes to judge in all."""
+
+
+def _no_progress(_done: int, _total: int) -> None:
+    return
+
+
+def load(
+    disk: Disk,
+    directory: str,
+    config: LogConfig,
+    *,
+    is_clean: bool,
+    recovery_point: int,
+    log_start_offset: int,
+    now_ms: int,
+    jitter_ms: Callable[[], int] = lambda: 0,
+    progress: Progress | None = None,
+) -> LoadedLog:
+    """Open the log in `directory`, which this process has locked.
+
+    `is_clean` says that the last owner stopped in order; `recovery_point` and `log_start_offset` are
+    what its checkpoints say (0 for none). Raises `OSError`, and `DamagedLog` if batches that were
+    synced are gone or changed while good ones lie behind them; the directory is then as it was found.
+    """
+    loader = _Loader(disk, directory, config, now_ms, jitter_ms, progress or _no_progress)
+    loader.clear_leftovers()
+    loader.open_segments()
+    return loader.recover(is_clean, recovery_point, log_start_offset)
+
+
+class _Loader:
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        config: LogConfig,
+        now_ms: int,
+        jitter_ms: Callable[[], int],
+        progress: Progress,
+    ) -> None:
+        self.disk = disk
+        self.directory = directory
+        self.config = config
+        self.now_ms = now_ms
+        self.jitter_ms = jitter_ms
+        self.progress = progress
+        self.report = RecoveryReport()
+        self.segments: SortedDict[int, Segment] = SortedDict()
+        self.files: dict[str, DirectoryEntry] = {}
+        self.epochs = LeaderEpochCache()
+        self.producers = ProducerState()
+        self._epochs_on_disk: tuple[tuple[int, int], ...] | None = None
+        self.recovered: dict[int, bool] = {}
+        """Segments that were read batch by batch → whether producers wrote in them."""
+
+    # --- leftovers --------------------------------------------------------------------------------
+
+    def clear_leftovers(self) -> None:
+        """Finish or undo what the last owner was in the middle of (log-format 6.2, steps 1 to 5)."""
+        self.files = {entry.name: entry for entry in self.disk.scan(self.directory) if not entry.is_directory}
+        self._delete(name for name in self.files if name.endswith((DELETED_SUFFIX, TEMPORARY_SUFFIX)))
+        cleaned = self._offsets_of(CLEANED_SUFFIX)
+        if cleaned:
+            # Several new segments become `.swap` from the last one down: one that is still `.cleaned`
+            # proves that no swap had begun, so its later siblings are unfinished too.
+            lowest = min(cleaned.values())
+            self._delete(name for name, offset in self._offsets_of(SWAP_SUFFIX).items() if offset >= lowest)
+            self._delete(cleaned)
+        self._finish_swap()
+
+    def _finish_swap(self) -> None:
+        swaps = self._offsets_of(SWAP_SUFFIX)
+        new_logs = {offset: name for name, offset in swaps.items() if name.endswith(LOG_SUFFIX + SWAP_SUFFIX)}
+        if new_logs:
+            low = min(new_logs)
+            high = max(self._end_of(name, offset) for offset, name in new_logs.items())
+            # The olds go durably before the new ones take their names: a power cut between must
+            # not leave both (S8).
+            self._delete(
+                name
+                for name in self.files
+                if not name.endswith(SWAP_SUFFIX) and low <= _offset_or_none(name) < high
+            )
+            self.disk.sync_dir(self.directory)
+        for name in sorted(swaps):
+            plain = name.removesuffix(SWAP_SUFFIX)
+            self.disk.rename(f"{self.directory}/{name}", f"{self.directory}/{plain}")
+            self.files[plain] = self.files.pop(name)._replace(name=plain)
+            self.report.renamed.append((name, plain))
+        if swaps:
+            self.disk.sync_dir(self.directory)
+
+    def _end_of(self, name: str, base_offset: int) -> int:
+        file = self.disk.open(f"{self.directory}/{name}")
+        end_offset = base_offset
+        try:
+            for scanned in scan(file, 0, file.size(), base_offset=base_offset):
+                if len(scanned.headers):
+                    end_offset = int(scanned.last_offsets[-1]) + 1
+        finally:
+            file.close()
+        return end_offset
+
+    def _offsets_of(self, suffix: str) -> dict[str, int]:
+        found = {name: offset_in(name) for name in self.files if name.endswith(suffix)}
+        return {name: offset for name, offset in found.items() if offset is not None}
+
+    def _delete(self, names: Iterable[str]) -> None:
+        for name in sorted(names):
+            remove_if_exists(self.disk, f"{self.directory}/{name}")
+            self.files.pop(name, None)
+            self.report.deleted.append(name)
+
+    # --- segments ---------------------------------------------------------------------------------
+
+    def open_segments(self) -> None:
+        """Every `.log` is a segment; an index without one is rubbish (step 6)."""
+        logs = self._offsets_of(LOG_SUFFIX)
+        bases = set(logs.values())
+        self._delete(
+            name
+            for suffix in SEGMENT_SUFFIXES
+            for name, offset in self._offsets_of(suffix).items()
+            if offset not in bases
+        )
+        for name, base_offset in sorted(logs.items()):
+            entry = self.files[name]
+            self.segments[base_offset] = self._segment(
+                base_offset, size=entry.size, modified_ms=entry.modified_ms
+            )
+
+    def _segment(self, base_offset: int, *, size: int, modified_ms: int = 0, is_new: bool = False) -> Segment:
+        return Segment(
+            self.disk,
+            self.directory,
+            base_offset,
+            self.config,
+            size=size,
+            now_ms=self.now_ms,
+            jitter_ms=self.jitter_ms(),
+            is_new=is_new,
+            modified_ms=modified_ms,
+        )
+
+    # --- recovery ---------------------------------------------------------------------------------
+
+    def recover(self, is_clean: bool, recovery_point: int, log_start_offset: int) -> LoadedLog:
+        """Judge the segments that need it and settle everything derived from them (6.2 and 6.3)."""
+        epochs_are_sound = self._read_epochs()
+        had_segments = bool(self.segments)
+        is_clean = is_clean and self._tail_is_whole()
+        if not is_clean:
+            self._recover_from(0 if not epochs_are_sound else recovery_point, recovery_point)
+        else:
+            self._recover_unindexed()
+            if not epochs_are_sound:
+                self._recover_from(0, recovery_point)
+        log_end_offset = self._end_offset()
+        if had_segments and log_end_offset < log_start_offset:
+            # The log lost what lies between: nothing below its start may come back.
+            self._remove_segments(list(self.segments))
+            self.epochs.clear()
+        if not self.segments:
+            remove_if_exists(self.disk, f"{self.directory}/{file_name(log_start_offset, LOG_SUFFIX)}")
+            self.segments[log_start_offset] = self._segment(log_start_offset, size=0, is_new=True)
+        log_end_offset = self._end_offset()
+        first_base = next(iter(self.segments))
+        start = max(log_start_offset, first_base)
+        self._settle_epochs(log_end_offset, log_start_offset)
+        snapshots = self._load_producers(is_clean, start, log_end_offset)
+        self.disk.sync_dir(self.directory)
+        for segment in self.segments.values():
+            segment.name_is_durable = True
+        return LoadedLog(
+            segments=self.segments,
+            log_start_offset=start,
+            log_end_offset=log_end_offset,
+            recovery_point=log_end_offset
+            if is_clean and had_segments
+            else min(recovery_point, log_end_offset),
+            epochs=self.epochs,
+            producers=self.producers,
+            snapshots=snapshots,
+            report=self.report,
+        )
+
+    def _end_offset(self) -> int:
+        return self.segments.peekitem(-1)[1].next_offset if self.segments else 0
+
+    def _tail_is_whole(self) -> bool:
+        """Whether the last segment ends with a whole batch, as a clean stop leaves it.
+
+        Cheap: from the last index entry on. A marker that says clean over a log that is not (a copy,
+        a file cut by hand) must not be believed: appends would land behind bytes that are no batch.
+        """
+        if not self.segments:
+            return True
+        segment = self.segments.peekitem(-1)[1]
+        try:
+            start = segment.offset_index.lookup(segment.offset_index.last_offset).position
+        except CorruptIndex:  # pragma: no cover - the index rebuilds itself
+            return False
+        end = start
+        for scanned in scan(segment.log_file, start, segment.size, base_offset=segment.base_offset):
+            end = scanned.end
+            if scanned.fault is not None:
+                return False
+        return bool(end == segment.size)
+
+    def _recover_unindexed(self) -> None:
+        """After a clean stop only a segment without its offset index is read (6.2, step 6)."""
+        for base_offset, segment in self.segments.items():
+            if segment.size and file_name(base_offset, OffsetIndex.suffix) not in self.files:
+                self._recover_segment(segment, next_offset=base_offset, recovery_point=0, total=segment.size)
+
+    def _recover_from(self, from_offset: int, recovery_point: int) -> None:
+        """Read every segment from the one that holds `from_offset` on; cut at the first fault."""
+        first = max(self.segments.bisect_right(from_offset) - 1, 0)
+        todo = list(self.segments.items())[first:]
+        total = sum(segment.size for _, segment in todo)
+        next_offset = todo[0][0] if todo else 0
+        for number, (base_offset, segment) in enumerate(todo):
+            later = [base for base, _ in todo[number + 1 :]]
+            if base_offset < next_offset:
+                # It begins inside its predecessor: what it holds was written before a truncation.
+                self._refuse_below(
+                    recovery_point, base_offset, segment, later, "overlaps the segment before it"
+                )
+                self._cut_segments([base_offset, *later])
+                return
+            end_offset, was_cut = self._recover_segment(
+                segment, next_offset=base_offset, recovery_point=recovery_point, total=total, later=later
+            )
+            next_offset = end_offset
+            if was_cut:
+                self._cut_segments(later)
+                return
+
+    def _recover_segment(
+        self,
+        segment: Segment,
+        *,
+        next_offset: int,
+        recovery_point: int,
+        total: int,
+        later: list[int] | None = None,
+    ) -> tuple[int, bool]:
+        """Walk one segment, rebuild its indexes, cut it at a fault; (end offset, whether it was cut)."""
+        found = IndexEntries(segment.base_offset, self.config.index_interval_bytes)
+        fault: Fault | None = None
+        end = 0
+        has_producers = False
+        log_name = file_name(segment.base_offset, LOG_SUFFIX)
+        new_epochs = LeaderEpochCache(self.epochs.entries)
+        for scanned in scan(segment.log_file, 0, segment.size, base_offset=segment.base_offset):
+            found.add(scanned)
+            has_producers = has_producers or bool((scanned.headers["producer_id"] >= 0).any())
+            _assign_epochs(new_epochs, scanned)
+            if len(scanned.headers):
+                next_offset = int(scanned.last_offsets[-1]) + 1
+            self.report.scanned_bytes += scanned.end - end
+            end, fault = scanned.end, scanned.fault
+            self.progress(self.report.scanned_bytes, total)
+        found.finish()
+        self.epochs = new_epochs
+        self.recovered[segment.base_offset] = has_producers
+        cut = segment.size - end
+        if cut:
+            fault = fault or Fault.TORN
+            below = next_offset < recovery_point
+            if below:
+                self._refuse_if_good_batches_follow(segment, end, next_offset, later or [], fault)
+            segment.log_file.truncate(end)
+            self.report.cuts.append(Cut(log_name, end, end + cut, fault.value, below))
+            segment.size = end
+        self._replace_indexes(segment, found)
+        # What was accepted must be on the disk before anybody reads it.
+        segment.sync_log()
+        return next_offset, bool(cut)
+
+    def _replace_indexes(self, segment: Segment, found: IndexEntries) -> None:
+        for index, entries in (
+            (segment.offset_index, found.offset_entries),
+            (segment.time_index, found.time_entries),
+        ):
+            stands = index.entry_count == len(entries) and index.entries() == [
+                tuple(row) for row in entries.tolist()
+            ]
+            if not stands or file_name(segment.base_offset, index.suffix) not in self.files:
+                index.replace(entries)
+                index.flush()
+                self.report.rebuilt.append(file_name(segment.base_offset, index.suffix))
+        segment.recovered(found.max_timestamp_ms, found.offset_of_max_timestamp)
+
+    def _refuse_if_good_batches_follow(
+        self, segment: Segment, end: int, next_offset: int, later: list[int], fault: Fault
+    ) -> None:
+        follows = any(self.segments[base].size for base in later) or _good_batch_after(
+            segment, end, next_offset
+        )
+        if follows:
+            raise DamagedLog(
+                f"{segment.path(LOG_SUFFIX)} holds {fault.value} at byte {end} (offset {next_offset}), "
+                "below the recovery point, and good batches follow it; nothing was changed. Fetch the partition from "
+                "another replica, or give up what lies behind it with `logstore recover`"
+            )
+
+    def _refuse_below(
+        self, recovery_point: int, offset: int, segment: Segment, later: list[int], reason: str
+    ) -> None:
+        if offset < recovery_point and (segment.size or any(self.segments[base].size for base in later)):
+            raise DamagedLog(
+                f"{segment.path(LOG_SUFFIX)} {reason}, below the recovery point {recovery_point}; "
+                "nothing was changed. Fetch the partition from another replica, or give it up with `logstore recover`"
+            )
+
+    def _cut_segments(self, bases: list[int]) -> None:
+        """Drop whole segments behind a cut, newest first, so that no crash leaves a hole."""
+        for base in bases:
+            size = self.segments[base].size
+            self.report.cuts.append(Cut(file_name(base, LOG_SUFFIX), 0, size, "it follows a cut"))
+        self._remove_segments(bases)
+
+    def _remove_segments(self, bases: list[int]) -> None:
+        for base in sorted(bases, reverse=True):
+            segment = self.segments.pop(base)
+            segment.let_go()
+            self._delete(
+                [name for name in self.files if offset_in(name) == base and name.endswith(SEGMENT_SUFFIXES)]
+            )
+
+    # --- epochs -------------------------------------------------------------------------------------
+
+    def _read_epochs(self) -> bool:
+        """Take over the epoch file; False if it does not parse, and the batches must tell."""
+        try:
+            self.epochs = LeaderEpochCache(read_leader_epoch_checkpoint(self.disk, self.directory))
+        except CorruptCheckpoint:
+            self.report.rebuilt.append(LEADER_EPOCH_CHECKPOINT)
+            self.epochs = LeaderEpochCache()
+            return False
+        self._epochs_on_disk = self.epochs.entries
+        return True
+
+    def _settle_epochs(self, log_end_offset: int, log_start_offset: int) -> None:
+        """Cut the history to the log's bounds: late writes of it may have been lost (step 8)."""
+        self.epochs.truncate_from_end(log_end_offset)
+        self.epochs.truncate_from_start(log_start_offset)
+        if self.epochs.entries != (self._epochs_on_disk or ()) or self._epochs_on_disk is None:
+            write_leader_epoch_checkpoint(self.disk, self.directory, self.epochs.entries)
+
+    # --- producers ----------------------------------------------------------------------------------
+
+    def _load_producers(
+        self, is_clean: bool, log_start_offset: int, log_end_offset: int
+    ) -> ProducerSnapshots:
+        """The producers' state at the end, from a snapshot and what follows it (log-format 5.6)."""
+        bases = list(self.segments)
+        snapshots = ProducerSnapshots(self.disk, self.directory, self._offsets_of(SNAPSHOT_SUFFIX).values())
+        strays = snapshots.remove_strays(bases, log_start_offset, log_end_offset)
+        self.report.deleted.extend(file_name(offset, SNAPSHOT_SUFFIX) for offset in strays)
+        marks = [base for base in bases[-2:] if base > log_start_offset]
+        if is_clean and not snapshots.offsets:
+            # A directory without snapshots that was closed in order never had a producer worth one.
+            self.producers = ProducerState(end_offset=log_end_offset)
+            for mark in (*marks, log_end_offset):
+                if mark > log_start_offset:
+                    snapshots.take(self.producers, mark)
+            return snapshots
+        rewritten = [base for base in self.recovered if self.recovered[base]]
+        # Segments that were read again get a new transaction index, so the replay starts before them.
+        at_most = min([log_end_offset, *rewritten])
+        if rewritten:
+            snapshots.remove_above(at_most)
+        self.producers = snapshots.newest(at_most=at_most, above=log_start_offset)
+        for base_offset, segment in self.segments.items():
+            if base_offset in marks:
+                snapshots.take(self.producers, base_offset)
+            self._replay(segment)
+        self.producers.end_offset = log_end_offset
+        if log_end_offset > log_start_offset:
+            snapshots.take(self.producers, log_end_offset)
+        return snapshots
+
+    def _replay(self, segment: Segment) -> None:
+        has_producers = self.recovered.get(segment.base_offset)
+        if has_producers is None:  # not read by this recovery: the snapshot says whether it has to be
+            if segment.next_offset > self.producers.end_offset:
+                replay_into(self.producers, segment)
+            return
+        aborted: list[AbortedTransaction] = []
+
+        def note(completed: CompletedTransaction) -> None:
+            if (entry := completed.index_entry()) is not None:
+                aborted.append(entry)
+
+        if has_producers:
+            replay_into(self.producers, segment, note)
+        segment.replace_transaction_index(aborted)
+
+
+def offset_in(name: str) -> int | None:
+    """The offset a file is named for: the digits before its first dot; None if there are none."""
+    digits = name.split(".", 1)[0]
+    return int(digits) if digits.isascii() and digits.isdigit() and len(digits) <= 20 else None
+
+
+def _offset_or_none(name: str) -> int:
+    offset = offset_in(name)
+    return -1 if offset is None else offset
+
+
+def _assign_epochs(epochs: LeaderEpochCache, scanned: Scanned) -> None:
+    column = scanned.headers["leader_epoch"]
+    if not len(column):
+        return
+    latest = epochs.latest_epoch
+    if int(column.max()) <= latest:
+        return
+    previous = latest
+    values, bases = column.tolist(), scanned.headers["base_offset"]
+    for slot, epoch in enumerate(values):
+        if epoch > previous:
+            epochs.assign(epoch, int(bases[slot]))
+            previous = epoch
+
+
+def _good_batch_after(segment: Segment, position: int, next_offset: int) -> bool:
+    """Whether a sound batch lies anywhere behind the fault at `position`: then it is no torn tail.
+
+    Tries every byte at which a header could stand; only one with the right version, a length that
+    fits and a matching checksum counts.
+    """
+    tail = segment.log_file.pread(segment.size - position, position)
+    at = tail.find(b"\x02", 17)
+    while at >= 0:
+        start = at - 16
+        try:
+            batch = Batch(tail, start)
+            if batch.base_offset >= next_offset and batch.last_offset_delta >= 0:
+                batch.check_crc()
+                return True
+        except CorruptBatch:
+            pass
+        at = tail.find(b"\x02", at + 1)
+    return False

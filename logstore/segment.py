@@ -1,0 +1,530 @@
+"""One segment: a `.log` of batches and the indexes that find offsets and times in it.
+
+    00000000000000368769.log         batches, end to end; the name is the base offset
+    00000000000000368769.index       offset → position            (offset_index.py)
+    00000000000000368769.timeindex   time → offset                (time_index.py)
+    00000000000000368769.txnindex    aborted transactions, if any (transaction_index.py)
+
+The `.log` is the truth. Its indexes are opened with the first lookup, so that a log of a thousand
+segments opens by listing a directory; one that is missing, not of its form, or contradicted by the
+batch it points to is rebuilt from the `.log`. After a crash the `.log` may end anywhere and hold
+anything past the recovery point: `recovery.py` judges it before a segment is built on it.
+
+One writer at a time (the log's lock); readers need none. A reader that still uses a file when its
+segment goes keeps the file alive: files are let go of, never closed under it.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Iterator, Sequence
+from struct import Struct
+from typing import NamedTuple
+
+from checkpoint.disk import Buffer, Disk, File, read_small_file, remove_if_exists
+from logstore.batch import HEADER_BYTES, LOG_OVERHEAD, MAGIC, Batch
+from logstore.config import LogConfig
+from logstore.errors import CorruptBatch, CorruptIndex
+from logstore.offset_index import OffsetIndex
+from logstore.policy import ActiveSegment
+from logstore.scan import IndexEntries, scan
+from logstore.time_index import NO_TIMESTAMP, TimeIndex
+from logstore.transaction_index import AbortedTransaction, TransactionIndex
+
+LOG_SUFFIX = ".log"
+TRANSACTION_INDEX_SUFFIX = ".txnindex"
+SNAPSHOT_SUFFIX = ".snapshot"
+SEGMENT_SUFFIXES = (LOG_SUFFIX, OffsetIndex.suffix, TimeIndex.suffix, TRANSACTION_INDEX_SUFFIX)
+
+_POSITION_HINTS = 32
+_PLACE = Struct(">qiixxxxxxxi")  # base offset, length, leader epoch; last offset delta at byte 23
+assert _PLACE.size == 27
+_OFFSET_AND_LENGTH = Struct(">qi")
+
+
+def file_name(base_offset: int, suffix: str) -> str:
+    """`00000000000000000042.log`: the name of a segment's file."""
+    return f"{base_offset:020d}{suffix}"
+
+
+class Located(NamedTuple):
+    """Where a batch lies in its segment's `.log`."""
+
+    position: int
+    size: int
+    base_offset: int
+    last_offset: int
+    leader_epoch: int
+
+
+class Placed(NamedTuple):
+    """What an append tells a segment of one batch: where it starts in the data, and its extent."""
+
+    start: int
+    last_offset: int
+    max_timestamp_ms: int
+
+
+class SegmentRead(NamedTuple):
+    """Whole batches from `position` on; `next_offset` follows the last of them."""
+
+    records: bytes
+    position: int
+    next_offset: int
+
+
+class Segment:
+    """A segment of one log. Offsets are absolute, positions bytes of the `.log`, times milliseconds."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        base_offset: int,
+        config: LogConfig,
+        *,
+        size: int,
+        now_ms: int,
+        jitter_ms: int = 0,
+        is_new: bool = False,
+        modified_ms: int = 0,
+    ) -> None:
+        """An existing segment whose `.log` holds `size` bytes of whole batches, or a new, empty one."""
+        self._disk = disk
+        self._directory = directory
+        self.base_offset = base_offset
+        self._config = config
+        self.size = size
+        self.created_ms = now_ms
+        self.jitter_ms = jitter_ms
+        self.modified_ms = modified_ms
+        self.name_is_durable = not is_new
+        self._lock = threading.Lock()
+        self._file: File | None = None
+        self._offset_index: OffsetIndex | None = None
+        self._time_index: TimeIndex | None = None
+        self._transaction_index: TransactionIndex | None = None
+        self._hints: dict[int, int] = {}
+        self._bytes_since_entry = 0
+        self._first_timestamp_ms: int | None = None
+        self._max_timestamp_ms: int | None = NO_TIMESTAMP if is_new else None
+        self._offset_of_max_timestamp = base_offset
+        if is_new:
+            self._file = disk.open(self.path(LOG_SUFFIX), create=True, exclusive=True, write=True)
+            self._offset_index, self._time_index = self._fresh_indexes()
+
+    def __repr__(self) -> str:
+        return f"Segment({self.base_offset}, {self.size} bytes)"
+
+    def path(self, suffix: str) -> str:
+        """The path of this segment's file with that suffix."""
+        return f"{self._directory}/{file_name(self.base_offset, suffix)}"
+
+    # --- parts that open themselves ---------------------------------------------------------------
+
+    @property
+    def log_file(self) -> File:
+        """The `.log`, open for writing."""
+        file = self._file
+        if file is None:
+            with self._lock:
+                if self._file is None:
+                    self._file = self._disk.open(self.path(LOG_SUFFIX), write=True)
+                file = self._file
+        return file
+
+    @property
+    def offset_index(self) -> OffsetIndex:
+        return self._offset_index or self._indexes()[0]
+
+    @property
+    def time_index(self) -> TimeIndex:
+        return self._time_index or self._indexes()[1]
+
+    def _indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+        with self._lock:
+            offset_index, time_index = self._offset_index, self._time_index
+            if offset_index is None or time_index is None:
+                offset_index, time_index = self._fresh_indexes()
+                try:
+                    offset_index.load()
+                    time_index.load()
+                    self._check_indexes(offset_index, time_index)
+                except (FileNotFoundError, CorruptIndex):
+                    self._rebuild(offset_index, time_index)
+                self._offset_index, self._time_index = offset_index, time_index
+        return offset_index, time_index
+
+    def _fresh_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
+        limit = self._config.segment_index_bytes
+        return (
+            OffsetIndex(self._disk, self.path(OffsetIndex.suffix), self.base_offset, limit),
+            TimeIndex(self._disk, self.path(TimeIndex.suffix), self.base_offset, limit),
+        )
+
+    def _check_indexes(self, offset_index: OffsetIndex, time_index: TimeIndex) -> None:
+        """Cheap contradictions between the indexes and the `.log`; deeper ones show at a lookup."""
+        if offset_index.entry_count and offset_index.entry(offset_index.entry_count - 1)[1] >= self.size:
+            raise CorruptIndex(f"{offset_index.path} points past the end of the log")
+        if self.size and not time_index.entry_count and self._first_batch_timestamp() >= 0:
+            # A closed segment with record times has at least the entry made when it was closed.
+            raise CorruptIndex(f"{time_index.path} is empty although records have times")
+
+    def _rebuild(self, offset_index: OffsetIndex, time_index: TimeIndex) -> None:
+        found = IndexEntries(self.base_offset, self._config.index_interval_bytes)
+        file = self._file or self._disk.open(self.path(LOG_SUFFIX))
+        for scanned in scan(file, 0, self.size, base_offset=self.base_offset):
+            found.add(scanned)
+        found.finish()
+        offset_index.replace(found.offset_entries)
+        time_index.replace(found.time_entries)
+
+    def rebuild_indexes(self) -> None:
+        """Replace both indexes by what the `.log` says. Raises `OSError`."""
+        offset_index, time_index = self._indexes()
+        self._rebuild(offset_index, time_index)
+        self._hints.clear()
+
+    # --- facts --------------------------------------------------------------------------------------
+
+    @property
+    def max_timestamp_ms(self) -> int:
+        """The largest record time; -1 if no record has one."""
+        if self._max_timestamp_ms is None:
+            last = self.time_index.last
+            self._offset_of_max_timestamp = last.offset
+            self._max_timestamp_ms = last.timestamp_ms
+        return self._max_timestamp_ms
+
+    @property
+    def offset_of_max_timestamp(self) -> int:
+        """The last offset of the earliest batch that holds the largest time."""
+        return self._offset_of_max_timestamp if self.max_timestamp_ms >= 0 else self.base_offset
+
+    @property
+    def largest_timestamp_ms(self) -> int:
+        """What retention judges by: the largest record time, or the file's own if there is none."""
+        return self.max_timestamp_ms if self.max_timestamp_ms >= 0 else self.modified_ms
+
+    @property
+    def next_offset(self) -> int:
+        """The offset after the last batch, read from the log: base offset if it is empty."""
+        next_offset = self.base_offset
+        for located in self._walk_from(self.offset_index.last_offset):
+            next_offset = located.last_offset + 1
+        return next_offset
+
+    def roll_facts(self) -> ActiveSegment:
+        """What the decision to roll weighs of this segment."""
+        return ActiveSegment(
+            base_offset=self.base_offset,
+            size=self.size,
+            first_timestamp_ms=self._first_batch_timestamp(),
+            created_ms=self.created_ms,
+            jitter_ms=self.jitter_ms,
+            offset_index_is_full=self.offset_index.is_full,
+            time_index_is_full=self.time_index.is_full,
+        )
+
+    def _first_batch_timestamp(self) -> int:
+        if self._first_timestamp_ms is None:
+            if not self.size:
+                return NO_TIMESTAMP
+            file = self._file or self._disk.open(self.path(LOG_SUFFIX))
+            header = file.pread(HEADER_BYTES, 0)
+            self._first_timestamp_ms = int.from_bytes(header[35:43], "big", signed=True)
+        return self._first_timestamp_ms
+
+    def recovered(self, max_timestamp_ms: int, offset_of_max_timestamp: int) -> None:
+        """Take over what a walk of the whole segment found; hints from before it are void."""
+        self._max_timestamp_ms = max_timestamp_ms
+        self._offset_of_max_timestamp = offset_of_max_timestamp
+        self._first_timestamp_ms = None
+        self._hints.clear()
+
+    # --- aborted transactions ---------------------------------------------------------------------
+
+    @property
+    def transaction_index(self) -> TransactionIndex:
+        """The aborted transactions whose markers lie in this segment. Raises `CorruptIndex`."""
+        if self._transaction_index is None:
+            data = read_small_file(self._disk, self.path(TRANSACTION_INDEX_SUFFIX))
+            self._transaction_index = TransactionIndex.decode(data or b"", base_offset=self.base_offset)
+        return self._transaction_index
+
+    def append_aborted(self, entry: AbortedTransaction) -> None:
+        """Note one more aborted transaction; the file is made by the first. Raises `OSError`."""
+        index = self.transaction_index
+        at = index.size_bytes
+        data = index.append(entry)
+        file = self._disk.open(self.path(TRANSACTION_INDEX_SUFFIX), create=True, write=True)
+        try:
+            file.pwrite(data, at)
+        finally:
+            file.close()
+
+    def replace_transaction_index(self, entries: Sequence[AbortedTransaction]) -> None:
+        """Hold these entries instead of what there is; no file for none. Raises `OSError`."""
+        self._transaction_index = TransactionIndex(entries)
+        path = self.path(TRANSACTION_INDEX_SUFFIX)
+        remove_if_exists(self._disk, path)
+        if entries:
+            file = self._disk.open(path, create=True, write=True)
+            try:
+                file.pwrite(b"".join(entry.encode() for entry in entries), 0)
+                file.sync()
+            finally:
+                file.close()
+
+    # --- appending ------------------------------------------------------------------------------------
+
+    def append(self, data: Buffer, batches: Sequence[Placed]) -> int:
+        """Write whole batches at the end; returns the position they start at.
+
+        `batches` says what lies in `data`. Raises `OSError` with the segment as it was: what was
+        written of a failed append is cut off again (and if that fails too, that error comes out).
+        """
+        position = self.size
+        file = self._file or self.log_file
+        try:
+            file.pwrite(data, position)
+        except OSError:
+            file.truncate(position)
+            raise
+        end = position + len(data)
+        if self._first_timestamp_ms is None and position == 0:
+            self._first_timestamp_ms = max(batch.max_timestamp_ms for batch in batches)
+        self._note(position, end, batches)
+        self.size = end
+        return position
+
+    def _note(self, position: int, end: int, batches: Sequence[Placed]) -> None:
+        interval = self._config.index_interval_bytes
+        max_timestamp_ms = self.max_timestamp_ms
+        since = self._bytes_since_entry
+        data_end = end - position
+        for number, (start, last_offset, timestamp_ms) in enumerate(batches):
+            if timestamp_ms > max_timestamp_ms:
+                self._max_timestamp_ms = max_timestamp_ms = timestamp_ms
+                self._offset_of_max_timestamp = last_offset
+            # A long follower append may fill an index on its way; the next one then rolls.
+            if since > interval and not self.offset_index.is_full:
+                self.offset_index.append(last_offset, position + start)
+                if not self.time_index.is_full:
+                    self.time_index.maybe_append(max_timestamp_ms, self._offset_of_max_timestamp)
+                since = 0
+            following = batches[number + 1].start if number + 1 < len(batches) else data_end
+            since += following - start
+        self._bytes_since_entry = since
+
+    # --- reading ----------------------------------------------------------------------------------------
+
+    def read(
+        self, start_offset: int, max_bytes: int, end_offset: int, *, at_least_one: bool
+    ) -> SegmentRead | None:
+        """Whole batches from the one that holds `start_offset` (or the next after it) on.
+
+        Stops before the first batch that begins at or past `end_offset` and before `max_bytes` are
+        exceeded; with `at_least_one` the first batch is returned however large it is. None if the
+        segment has nothing at or past `start_offset` below `end_offset`.
+        """
+        size = self.size
+        file = self.log_file
+        position = self._hints.get(start_offset)
+        data = b""
+        first: Located | None = None
+        if position is not None:
+            data = file.pread(min(max(max_bytes, HEADER_BYTES), max(size - position, 0)), position)
+            first = _place(data, 0)
+            if first is None or not first.base_offset <= start_offset <= first.last_offset:
+                position = None
+        if position is None:
+            located = self.locate(start_offset)
+            if located is None:
+                return None
+            position = located.position
+            data = file.pread(min(max(max_bytes, HEADER_BYTES), size - position), position)
+            first = located
+        assert first is not None
+        if first.base_offset >= end_offset:
+            return None
+        if first.size > max_bytes:
+            if not at_least_one:
+                return SegmentRead(b"", position, start_offset)
+            data = file.pread(first.size, position)
+        length, next_offset = _whole_batches(data, max(max_bytes, first.size), end_offset)
+        if length == 0:  # truncated under us: nothing of it is left to read
+            return None
+        if len(self._hints) >= _POSITION_HINTS:
+            self._hints.clear()
+        self._hints[next_offset] = position + length
+        return SegmentRead(data if length == len(data) else data[:length], position, next_offset)
+
+    def locate(self, offset: int) -> Located | None:
+        """The first batch whose last offset is at or past `offset`; None if there is none."""
+        for located in self._walk_from(offset):
+            if located.last_offset >= offset:
+                return located
+        return None
+
+    def _walk_from(self, offset: int) -> Iterator[Located]:
+        """Batches from the one at or before `offset` that the index knows."""
+        floor = self.offset_index.lookup(offset)
+        located = _place(self.log_file.pread(HEADER_BYTES, floor.position), floor.position)
+        if floor.position and not (
+            located is not None
+            and self.base_offset <= located.base_offset <= floor.offset
+            and located.position + located.size <= self.size
+        ):
+            # The entry names something that is not the batch it should be: an index is never evidence.
+            self.rebuild_indexes()
+            floor = self.offset_index.lookup(offset)
+        return self._walk(floor.position)
+
+    def _walk(self, position: int) -> Iterator[Located]:
+        file, end = self.log_file, self.size
+        span = self._config.index_interval_bytes + HEADER_BYTES
+        while position < end:
+            chunk = file.pread(min(span, end - position), position)
+            start = 0
+            while (located := _place(chunk, position + start, start)) is not None:
+                if located.position + located.size > end:
+                    return
+                yield located
+                start += located.size
+            if start == 0:
+                raise CorruptBatch(
+                    f"{self.path(LOG_SUFFIX)}: no batch at byte {position}; "
+                    "verify the log and recover it, or fetch it from another replica"
+                )
+            position += start
+
+    def read_batch(self, located: Located) -> Batch:
+        """The batch there; `CorruptBatch` if its checksum is wrong."""
+        batch = Batch(self.log_file.pread(located.size, located.position))
+        batch.check_crc()
+        return batch
+
+    def find_timestamp(self, timestamp_ms: int, start_offset: int, end_offset: int) -> Batch | None:
+        """The first batch with a record time at or past `timestamp_ms` at or past `start_offset`.
+
+        Only batches below `end_offset` are looked at; the record itself is inside the batch.
+        """
+        floor = self.time_index.lookup(timestamp_ms - 1)
+        # Up to the floor's offset no record is as late as the target.
+        since = max(floor.offset + 1 if floor.timestamp_ms >= 0 else self.base_offset, start_offset)
+        for located in self._walk_from(since):
+            if located.base_offset >= end_offset:
+                return None
+            if located.last_offset < start_offset:
+                continue
+            header = self.log_file.pread(HEADER_BYTES, located.position)
+            if int.from_bytes(header[35:43], "big", signed=True) >= timestamp_ms:
+                batch = self.read_batch(located)
+                if any(
+                    record.timestamp_ms >= timestamp_ms and record.offset >= start_offset
+                    for record in batch.records()
+                ):
+                    return batch
+        return None
+
+    # --- changing ------------------------------------------------------------------------------------
+
+    def truncate_to(self, offset: int, now_ms: int) -> int:
+        """Cut the batch that holds `offset`, and all after it; returns the bytes cut.
+
+        The whole batch goes, with its records below `offset`. Not yet durable: `sync` after it.
+        """
+        located = self.locate(offset)
+        if located is None:
+            return 0
+        cut = self.size - located.position
+        # Size first: a reader that starts now does not look at what is about to go.
+        self.size = located.position
+        self._hints.clear()
+        offset_index, time_index = self.offset_index, self.time_index
+        offset_index.truncate_to(offset)
+        time_index.truncate_to(offset)
+        self.log_file.truncate(located.position)
+        if self.transaction_index.truncate_to(offset):
+            self.replace_transaction_index(self.transaction_index.entries)
+        self._bytes_since_entry = 0
+        if located.position == 0:
+            self.created_ms = now_ms
+            self._first_timestamp_ms = None
+        self._recompute_max_timestamp()
+        return cut
+
+    def _recompute_max_timestamp(self) -> None:
+        last = self.time_index.last
+        self._max_timestamp_ms, self._offset_of_max_timestamp = last.timestamp_ms, last.offset
+        start = self.offset_index.lookup(last.offset).position if last.timestamp_ms >= 0 else 0
+        for scanned in scan(self.log_file, start, self.size, base_offset=self.base_offset):
+            times, lasts = scanned.headers["max_timestamp"], scanned.last_offsets
+            if len(times) and int(times.max()) > self._max_timestamp_ms:
+                slot = int(times.argmax())
+                self._max_timestamp_ms = int(times[slot])
+                self._offset_of_max_timestamp = int(lasts[slot])
+
+    def become_inactive(self) -> None:
+        """Close the indexes' books: the last time entry is made, both files are cut to their entries."""
+        self.time_index.maybe_append(self.max_timestamp_ms, self.offset_of_max_timestamp, is_last=True)
+        self.offset_index.trim()
+        self.time_index.trim()
+
+    def sync_log(self) -> None:
+        """Make the batches survive power loss. Raises `OSError`; never call it again after that."""
+        self.log_file.sync(data_only=True)
+
+    def sync_indexes(self) -> None:
+        """Make the indexes survive power loss: for a segment that recovery will not read again."""
+        self.offset_index.sync()
+        self.time_index.sync()
+
+    def close(self) -> None:
+        """Write what is buffered, close the books and let go of the files."""
+        if self._offset_index is not None and self._time_index is not None:
+            self.become_inactive()
+            self._offset_index.close()
+            self._time_index.close()
+        self.let_go()
+
+    def let_go(self) -> None:
+        """Forget the files without writing. A reader in the middle of one keeps it until it is done."""
+        self._file = None
+        self._offset_index = self._time_index = None
+        self._hints.clear()
+
+    def delete(self) -> None:
+        """Unlink every file of the segment, the log first; missing ones are fine."""
+        self.let_go()
+        for suffix in SEGMENT_SUFFIXES:
+            remove_if_exists(self._disk, self.path(suffix))
+
+
+def _place(data: Buffer, position: int, start: int = 0) -> Located | None:
+    """The extent of the batch at `data[start:]`; None if no header of one is there."""
+    if len(data) - start < _PLACE.size or data[start + 16] != MAGIC:
+        return None
+    base_offset, length, leader_epoch, delta = _PLACE.unpack_from(data, start)
+    if length < HEADER_BYTES - LOG_OVERHEAD or delta < 0:
+        return None
+    return Located(position, length + LOG_OVERHEAD, base_offset, base_offset + delta, leader_epoch)
+
+
+def _whole_batches(data: Buffer, max_bytes: int, end_offset: int) -> tuple[int, int]:
+    """How many bytes of `data` are whole batches below `end_offset`, and the offset after them."""
+    unpack = _OFFSET_AND_LENGTH.unpack_from
+    limit = min(len(data), max_bytes)
+    position, last = 0, -1
+    while position + HEADER_BYTES <= limit:
+        base_offset, length = unpack(data, position)
+        end = position + LOG_OVERHEAD + length
+        if end > limit or base_offset >= end_offset or length <= 0:
+            break
+        last, position = position, end
+    if last < 0:
+        return 0, 0
+    place = _place(data, last, last)
+    assert place is not None, "walked over a header that is none"
+    return position, place.last_offset + 1

@@ -1,0 +1,191 @@
+"""A log that stands alone: it keeps in its own directory what a log dir keeps for its partitions.
+
+    orders-0/
+      .lock                               one owner at a time
+      .kafka_cleanshutdown                closed in order; says at which log end offset
+      recovery-point-offset-checkpoint    one entry: this log
+      log-start-offset-checkpoint         one entry: this log
+      00000000000000000000.log …          as in any partition directory
+
+So several processes may keep logs side by side in one parent directory. A broker that owns the parent
+is respected, and a `LogManager` that later takes the parent over removes these files: it judges by
+its own, and finding none for the partition, recovers it from the start.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Mapping
+
+from checkpoint.clean_shutdown import (
+    CleanShutdown,
+    read_clean_shutdown,
+    remove_clean_shutdown,
+    write_clean_shutdown,
+)
+from checkpoint.clock import wall_clock_ms
+from checkpoint.disk import LOCK_FILE, Disk, Lock, remove_if_exists
+from checkpoint.errors import CorruptCheckpoint
+from checkpoint.offset_checkpoint import (
+    LOG_START_OFFSET_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    read_offset_checkpoint,
+    write_offset_checkpoint,
+)
+from checkpoint.topic_partition import TopicPartition, parse_directory_name
+from logstore.config import LogConfig
+from logstore.errors import LogDirOffline
+from logstore.log import Clock, Log
+from logstore.recovery import LoadedLog, Progress, load
+
+_END_OFFSET = "logEndOffset"
+
+
+def open_stand_alone(
+    path: str | os.PathLike[str],
+    config: LogConfig,
+    disk: Disk,
+    clock: Clock | None,
+    progress: Progress | None,
+) -> Log:
+    """`Log.open`."""
+    directory = os.fspath(path).rstrip("/") or "/"
+    topic_partition = parse_directory_name(os.path.basename(directory))
+    try:
+        disk.make_dir(directory)
+        lock = disk.lock(directory)
+    except OSError as error:
+        raise LogDirOffline(
+            f"{directory} cannot be opened as a log: {error}. "
+            "It must be a directory that this process may write"
+        ) from error
+    try:
+        check_not_locked(disk, os.path.dirname(directory) or ".")
+        return _open_locked(directory, topic_partition, config, disk, clock or wall_clock_ms, lock, progress)
+    except OSError as error:
+        lock.release()
+        raise LogDirOffline(f"{directory} cannot be read or written: {error}") from error
+    except BaseException:
+        lock.release()
+        raise
+
+
+def check_not_locked(disk: Disk, directory: str) -> None:
+    """Raise `DirectoryLocked` if somebody owns `directory`; it is not locked by asking."""
+    if any(entry.name == LOCK_FILE for entry in disk.scan(directory)):
+        disk.lock(directory).release()
+
+
+def forget_stand_alone(disk: Disk, directory: str) -> None:
+    """Remove what a stand-alone owner left: from now on its checkpoints would be stale."""
+    names = {entry.name for entry in disk.scan(directory)}
+    for name in (RECOVERY_POINT_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT):
+        if name in names:
+            remove_if_exists(disk, f"{directory}/{name}")
+    if LOCK_FILE in names:
+        check_not_locked(disk, directory)
+        remove_clean_shutdown(disk, directory)
+        remove_if_exists(disk, f"{directory}/{LOCK_FILE}")
+
+
+def _open_locked(
+    directory: str,
+    topic_partition: TopicPartition,
+    config: LogConfig,
+    disk: Disk,
+    clock: Clock,
+    lock: Lock,
+    progress: Progress | None,
+) -> Log:
+    disk.sync_dir(os.path.dirname(directory) or ".")
+    marker = read_clean_shutdown(disk, directory)
+    # Gone for good before anything else is written: a crash from here on is an unclean stop.
+    remove_clean_shutdown(disk, directory)
+    owner = _OwnDirectory(disk, directory, topic_partition, lock)
+    # The only use of chance here: segments of many logs should not all roll at the same moment.
+    jitter = random.Random(f"{topic_partition}")
+
+    def jitter_ms() -> int:
+        bound = min(config.segment_jitter_ms, config.segment_ms)
+        return jitter.randrange(bound) if bound else 0
+
+    def loaded_as(is_clean: bool) -> LoadedLog:
+        return load(
+            disk,
+            directory,
+            config,
+            is_clean=is_clean,
+            recovery_point=owner.recovery_point,
+            log_start_offset=owner.log_start_offset,
+            now_ms=clock(),
+            jitter_ms=jitter_ms,
+            progress=progress,
+        )
+
+    loaded = loaded_as(marker is not None)
+    if marker is not None and marker.extra.get(_END_OFFSET) != loaded.log_end_offset:
+        # Somebody else wrote here since (a broker, a copy): the marker speaks of another log.
+        loaded = loaded_as(False)
+    return Log(
+        directory,
+        topic_partition,
+        config,
+        loaded,
+        disk=disk,
+        clock=clock,
+        jitter_ms=jitter_ms,
+        owner=owner,
+        follows_end=True,
+    )
+
+
+class _OwnDirectory:
+    """Keeps one log's checkpoints in the log's own directory."""
+
+    def __init__(self, disk: Disk, directory: str, topic_partition: TopicPartition, lock: Lock) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._topic_partition = topic_partition
+        self._lock = lock
+        self.recovery_point = self._read(RECOVERY_POINT_CHECKPOINT)
+        self.log_start_offset = self._read(LOG_START_OFFSET_CHECKPOINT)
+
+    def _read(self, name: str) -> int:
+        try:
+            offsets: Mapping[TopicPartition, int] = read_offset_checkpoint(self._disk, self._directory, name)
+        except CorruptCheckpoint:
+            # Without a recovery point everything is read again; nothing is lost but time.
+            return 0
+        return offsets.get(self._topic_partition, 0)
+
+    def _write(self, name: str, offset: int) -> None:
+        write_offset_checkpoint(self._disk, self._directory, name, {self._topic_partition: offset})
+
+    def lower_recovery_point(self, log: Log, offset: int) -> None:
+        if offset < self.recovery_point:
+            self._write(RECOVERY_POINT_CHECKPOINT, offset)
+            self.recovery_point = offset
+
+    def log_start_moved(self, log: Log) -> None:
+        if log.log_start_offset != self.log_start_offset:
+            self._write(LOG_START_OFFSET_CHECKPOINT, log.log_start_offset)
+            self.log_start_offset = log.log_start_offset
+
+    def flushed(self, log: Log) -> None:
+        if log.recovery_point != self.recovery_point:
+            self._write(RECOVERY_POINT_CHECKPOINT, log.recovery_point)
+            self.recovery_point = log.recovery_point
+
+    def failed(self, log: Log, error: OSError) -> None:
+        """Nobody else to tell: the log itself refuses from now on."""
+
+    def closed(self, log: Log, *, is_clean: bool) -> None:
+        try:
+            if is_clean:
+                self.flushed(log)
+                self.log_start_moved(log)
+                marker = CleanShutdown(extra={_END_OFFSET: log.log_end_offset})
+                write_clean_shutdown(self._disk, self._directory, marker)
+        finally:
+            self._lock.release()
