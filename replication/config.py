@@ -1,0 +1,76 @@
+"""Settings of one node, under Kafka's broker names; frozen, checked once."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+from enum import Enum
+
+from logstore.errors import InvalidConfig
+from replication.controller.config import ControllerConfig
+
+
+class Durability(Enum):
+    """What a replica must have done with a record before it counts towards the high watermark.
+
+    REPLICATED  written to the operating system on every in-sync replica: Kafka's promise
+    SYNCED      fsynced on every in-sync replica first; one flush covers all that has waited for it
+    """
+
+    REPLICATED = "replicated"
+    SYNCED = "synced"
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class NodeConfig:
+    """Settings of one node. Times are milliseconds, sizes bytes.
+
+    `replica_lag_max_messages` is -1 for off; `truncate_on_fetch` off makes followers reconcile by
+    OffsetForLeaderEpoch before they fetch, as brokers older than 2.7 do.
+    """
+
+    node_id: int
+    host: str = ""
+    port: int = 0
+    durability: Durability = Durability.REPLICATED
+    zookeeper_session_timeout_ms: int = 18_000
+    registration_retry_ms: int = 500
+    request_timeout_ms: int = 30_000
+    replica_lag_time_max_ms: int = 30_000
+    replica_lag_max_messages: int = -1
+    replica_fetch_wait_max_ms: int = 500
+    replica_fetch_min_bytes: int = 1
+    replica_fetch_max_bytes: int = 1 << 20
+    replica_fetch_response_max_bytes: int = 10 << 20
+    replica_fetch_backoff_ms: int = 1000
+    alter_partition_retry_ms: int = 50
+    high_watermark_checkpoint_interval_ms: int = 5000
+    purgatory_purge_interval_requests: int = 1000
+    truncate_on_fetch: bool = True
+    controller: ControllerConfig = field(default_factory=ControllerConfig)
+
+    def __post_init__(self) -> None:
+        if self.node_id < 0:
+            raise InvalidConfig(f"broker.id is {self.node_id}; it takes 0 or more")
+        for name in (
+            "zookeeper_session_timeout_ms",
+            "registration_retry_ms",
+            "request_timeout_ms",
+            "replica_lag_time_max_ms",
+            "replica_fetch_max_bytes",
+            "replica_fetch_response_max_bytes",
+            "replica_fetch_backoff_ms",
+            "alter_partition_retry_ms",
+            "high_watermark_checkpoint_interval_ms",
+        ):
+            if getattr(self, name) < 1:
+                raise InvalidConfig(f"{name.replace('_', '.')} is {getattr(self, name)}; it takes 1 or more")
+        if self.replica_fetch_wait_max_ms > self.replica_lag_time_max_ms:
+            raise InvalidConfig(
+                f"replica.fetch.wait.max.ms ({self.replica_fetch_wait_max_ms}) is above "
+                f"replica.lag.time.max.ms ({self.replica_lag_time_max_ms}): idle followers would flap"
+            )
+        if self.replica_fetch_wait_max_ms > self.request_timeout_ms:
+            raise InvalidConfig(
+                f"replica.fetch.wait.max.ms ({self.replica_fetch_wait_max_ms}) is above "
+                f"request.timeout.ms ({self.request_timeout_ms}): every idle fetch would time out"
+            )

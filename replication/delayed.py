@@ -1,0 +1,149 @@
+"""Requests that wait: acks=all for the high watermark, a fetch for enough bytes.
+
+    key (a partition) ──▶ operations watching it ──check──▶ complete, once
+    deadline heap     ──▶ operations by time     ──expire─▶ complete, once
+
+An operation may watch several keys; whoever completes it first wins, and it answers exactly once.
+Operations that completed through one key stay listed under the others until they are purged: that
+is cheaper than finding them. Nothing here calls back while the caller is in the middle of a
+partition's state: the replica manager checks keys after its current section is done.
+"""
+
+from __future__ import annotations
+
+from abc import ABC, abstractmethod
+from collections.abc import Hashable, Iterable
+from heapq import heapify, heappop, heappush
+from typing import Generic, TypeVar
+
+K = TypeVar("K", bound=Hashable)
+D = TypeVar("D", bound="DelayedOperation")
+
+
+class DelayedOperation(ABC):
+    """Something to be answered once: when it is ready, when it is forced, or at `deadline_ms`."""
+
+    __slots__ = ("deadline_ms", "is_completed")
+
+    def __init__(self, deadline_ms: int) -> None:
+        self.deadline_ms = deadline_ms
+        self.is_completed = False
+
+    @abstractmethod
+    def is_ready(self, now_ms: int) -> bool:
+        """Whether it can be answered now; may take notes, must not answer."""
+
+    @abstractmethod
+    def on_complete(self, now_ms: int) -> None:
+        """Answer. Called exactly once."""
+
+    def try_complete(self, now_ms: int) -> bool:
+        """Answer if ready; True if this call did it."""
+        return not self.is_completed and self.is_ready(now_ms) and self.force_complete(now_ms)
+
+    def force_complete(self, now_ms: int) -> bool:
+        """Answer with what there is; True if this call did it, False if it was answered before."""
+        if self.is_completed:
+            return False
+        self.is_completed = True
+        self.on_complete(now_ms)
+        return True
+
+
+class Purgatory(Generic[K, D]):
+    """Waiting operations by key and by deadline."""
+
+    def __init__(self, *, purge_interval_requests: int = 1000) -> None:
+        self._watchers: dict[K, list[D]] = {}
+        self._deadlines: list[tuple[int, int, D]] = []
+        self._sequence = 0
+        self._purge_interval_requests = purge_interval_requests
+        self._completed_since_purge = 0
+
+    @property
+    def delayed(self) -> int:
+        """How many operations are still waiting."""
+        return sum(not operation.is_completed for _, _, operation in self._deadlines)
+
+    @property
+    def watched(self) -> int:
+        """How many entries the keys hold, completed ones that were not purged among them."""
+        return sum(len(operations) for operations in self._watchers.values())
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When the next operation expires; None if none waits."""
+        while self._deadlines and self._deadlines[0][2].is_completed:
+            heappop(self._deadlines)
+        return self._deadlines[0][0] if self._deadlines else None
+
+    def try_complete_else_watch(self, operation: D, keys: Iterable[K], now_ms: int) -> bool:
+        """Answer now if possible, else watch `keys`; True if it was answered."""
+        if operation.try_complete(now_ms):
+            return True
+        for key in keys:
+            self._watchers.setdefault(key, []).append(operation)
+        # Once more, now that it is listed: whatever became true since the first look has checked
+        # the keys already and found nothing there.
+        if operation.try_complete(now_ms):
+            self._completed()
+            return True
+        self._sequence += 1
+        heappush(self._deadlines, (operation.deadline_ms, self._sequence, operation))
+        return False
+
+    def check(self, key: K, now_ms: int) -> int:
+        """Answer what watches `key` and is ready; how many that were."""
+        operations = self._watchers.get(key)
+        if operations is None:
+            return 0
+        # A completion may start new operations on this very key: work on a copy of the list.
+        completed = 0
+        for operation in list(operations):
+            if operation.try_complete(now_ms):
+                completed += 1
+                self._completed()
+        self._drop_completed(key)
+        return completed
+
+    def expire(self, now_ms: int) -> int:
+        """Answer what has reached its deadline; how many that were."""
+        expired = 0
+        while self._deadlines and self._deadlines[0][0] <= now_ms:
+            operation = heappop(self._deadlines)[2]
+            if operation.force_complete(now_ms):
+                expired += 1
+                self._completed()
+        return expired
+
+    def cancel_for_key(self, key: K) -> list[D]:
+        """Take away everything that watches `key`; what was still waiting, unanswered."""
+        waiting = [operation for operation in self._watchers.pop(key, []) if not operation.is_completed]
+        for operation in waiting:
+            operation.is_completed = True
+            self._completed()
+        return waiting
+
+    def purge(self) -> int:
+        """Forget completed operations under all keys; how many entries went."""
+        before = self.watched
+        for key in list(self._watchers):
+            self._drop_completed(key)
+        self._deadlines = [entry for entry in self._deadlines if not entry[2].is_completed]
+        heapify(self._deadlines)
+        self._completed_since_purge = 0
+        return before - self.watched
+
+    def _completed(self) -> None:
+        self._completed_since_purge += 1
+        if self._completed_since_purge > self._purge_interval_requests:
+            self.purge()
+
+    def _drop_completed(self, key: K) -> None:
+        if key not in self._watchers:
+            return
+        waiting = [operation for operation in self._watchers[key] if not operation.is_completed]
+        if waiting:
+            self._watchers[key] = waiting
+        else:
+            del self._watchers[key]

@@ -1,0 +1,229 @@
+"""The requests of one follower to one leader, and the state each partition is in. Pure.
+
+                    add
+                     │ the log's latest epoch is known          │ it is not, or truncate_on_fetch is off
+                     ▼                                          ▼
+    ┌──────────▶ FETCHING ◀──────────────────── done ────── TRUNCATING ─┐ OffsetForLeaderEpoch, cut,
+    │                │  ▲ diverging: cut, go on                   └─────┘ again until it is final
+    │   out of range │
+    │                ▼
+    └── cut ──── ASKING_END ── our log is not longer ──▶ ASKING_START ── go on, or start over there
+
+    errors: the same state, delayed · fenced, broken disk: failed, out until it is added anew
+
+One request is in flight at a time. Every change of a partition makes a new `FetchState`, so that an
+answer is for the partition as it is now only if the very same object is still there: answers to an
+older position, an older epoch or a partition since removed are dropped by that comparison.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+
+from checkpoint.topic_partition import TopicPartition
+from replication.config import NodeConfig
+from replication.messages import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    EpochQuery,
+    FetchPartition,
+    FetchRequest,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    OffsetForLeaderEpochRequest,
+)
+
+FollowerRequest = FetchRequest | OffsetForLeaderEpochRequest | ListOffsetsRequest
+
+
+class Phase(Enum):
+    FETCHING = "fetching"
+    TRUNCATING = "truncating"
+    ASKING_END = "asking where the leader's log ends"
+    ASKING_START = "asking where the leader's log starts"
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class FetchState:
+    """Where one partition stands with its leader, under one leader epoch."""
+
+    leader_epoch: int
+    fetch_offset: int
+    last_fetched_epoch: int
+    phase: Phase
+    delayed_until_ms: int = 0
+
+    def is_ready(self, now_ms: int) -> bool:
+        return self.delayed_until_ms <= now_ms
+
+    def at(self, fetch_offset: int, last_fetched_epoch: int) -> FetchState:
+        """Fetching from there."""
+        return FetchState(self.leader_epoch, fetch_offset, last_fetched_epoch, Phase.FETCHING)
+
+    def asking(self, phase: Phase) -> FetchState:
+        return replace(self, phase=phase, delayed_until_ms=0)
+
+    def delayed(self, until_ms: int) -> FetchState:
+        return replace(self, delayed_until_ms=until_ms)
+
+
+@dataclass(frozen=True, slots=True)
+class InFlight:
+    """The request under way: each partition's state as it was built from."""
+
+    correlation_id: int
+    deadline_ms: int
+    body: FollowerRequest
+    sent: Mapping[TopicPartition, FetchState]
+
+
+class Fetcher:
+    """Partitions that this node follows one leader for."""
+
+    def __init__(self, leader_id: int, config: NodeConfig) -> None:
+        self.leader_id = leader_id
+        self._config = config
+        self._states: dict[TopicPartition, FetchState] = {}
+        self._asked_ms = 0
+        self.in_flight: InFlight | None = None
+
+    @property
+    def states(self) -> Mapping[TopicPartition, FetchState]:
+        return self._states
+
+    def put(self, topic_partition: TopicPartition, state: FetchState) -> None:
+        """Add a partition, or replace its state; its place in the order stays."""
+        self._states[topic_partition] = state
+
+    def remove(self, topic_partition: TopicPartition) -> bool:
+        """Drop a partition; a request that no longer concerns anyone is given up with it."""
+        removed = self._states.pop(topic_partition, None) is not None
+        if self.in_flight is not None and not any(True for _ in self._current(self.in_flight)):
+            self.in_flight = None
+        return removed
+
+    def move_to_back(self, topic_partition: TopicPartition) -> None:
+        """Let the others go first next time: a response has room for so much only."""
+        self._states[topic_partition] = self._states.pop(topic_partition)
+
+    def delay(self, topic_partition: TopicPartition, now_ms: int) -> None:
+        """Leave the partition alone for one back-off, in the phase it is in."""
+        state = self._states[topic_partition]
+        self._states[topic_partition] = state.delayed(now_ms + self._config.replica_fetch_backoff_ms)
+
+    def finish(self, in_flight: InFlight) -> list[tuple[TopicPartition, FetchState]]:
+        """End the request; the partitions whose state is still the one it was built from."""
+        if self.in_flight is in_flight:
+            self.in_flight = None
+        return list(self._current(in_flight))
+
+    def _current(self, in_flight: InFlight) -> Iterator[tuple[TopicPartition, FetchState]]:
+        for topic_partition, state in in_flight.sent.items():
+            if self._states.get(topic_partition) is state:
+                yield topic_partition, state
+
+    def expire(self, now_ms: int) -> None:
+        """Give up on a request that was not answered in time, and pause."""
+        if self.in_flight is not None and self.in_flight.deadline_ms <= now_ms:
+            for topic_partition, _ in self.finish(self.in_flight):
+                self.delay(topic_partition, now_ms)
+
+    def next_request(
+        self,
+        next_id: Callable[[], int],
+        broker_epoch: int,
+        now_ms: int,
+        *,
+        may_fetch: Callable[[TopicPartition, FetchState], bool],
+        log_start_of: Callable[[TopicPartition], int],
+    ) -> InFlight | None:
+        """The request to send now, None if one is under way or nothing is due.
+
+        Reconciling goes before fetching. `may_fetch` holds a partition back whose log has not been
+        flushed as far as the fetch would claim.
+        """
+        self._asked_ms = now_ms
+        if self.in_flight is not None:
+            return None
+        ready = {
+            topic_partition: state
+            for topic_partition, state in self._states.items()
+            if state.is_ready(now_ms)
+        }
+        body: FollowerRequest
+        if sent := _in_phase(ready, Phase.TRUNCATING):
+            body = self._epoch_request(sent)
+        elif sent := _in_phase(ready, Phase.ASKING_END, Phase.ASKING_START):
+            body = self._bounds_request(sent)
+        else:
+            sent = {
+                topic_partition: state
+                for topic_partition, state in ready.items()
+                if may_fetch(topic_partition, state)
+            }
+            body = self._fetch_request(sent, broker_epoch, log_start_of)
+        if not sent:
+            return None
+        self.in_flight = InFlight(next_id(), now_ms + self._config.request_timeout_ms, body, sent)
+        return self.in_flight
+
+    def _epoch_request(self, sent: Mapping[TopicPartition, FetchState]) -> OffsetForLeaderEpochRequest:
+        return OffsetForLeaderEpochRequest(
+            self._config.node_id,
+            {
+                topic_partition: EpochQuery(state.leader_epoch, state.last_fetched_epoch)
+                for topic_partition, state in sent.items()
+            },
+        )
+
+    def _bounds_request(self, sent: Mapping[TopicPartition, FetchState]) -> ListOffsetsRequest:
+        return ListOffsetsRequest(
+            self._config.node_id,
+            {
+                topic_partition: ListOffsetsPartition(
+                    LATEST_TIMESTAMP if state.phase is Phase.ASKING_END else EARLIEST_TIMESTAMP,
+                    state.leader_epoch,
+                )
+                for topic_partition, state in sent.items()
+            },
+        )
+
+    def _fetch_request(
+        self,
+        sent: Mapping[TopicPartition, FetchState],
+        broker_epoch: int,
+        log_start_of: Callable[[TopicPartition], int],
+    ) -> FetchRequest:
+        config = self._config
+        return FetchRequest(
+            replica_id=config.node_id,
+            max_wait_ms=config.replica_fetch_wait_max_ms,
+            min_bytes=config.replica_fetch_min_bytes,
+            max_bytes=config.replica_fetch_response_max_bytes,
+            partitions={
+                topic_partition: FetchPartition(
+                    state.fetch_offset,
+                    config.replica_fetch_max_bytes,
+                    current_leader_epoch=state.leader_epoch,
+                    last_fetched_epoch=state.last_fetched_epoch if config.truncate_on_fetch else -1,
+                    log_start_offset=log_start_of(topic_partition),
+                )
+                for topic_partition, state in sent.items()
+            },
+            broker_epoch=broker_epoch,
+        )
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When the request under way is given up, or the next delayed partition is due again."""
+        if self.in_flight is not None:
+            return self.in_flight.deadline_ms
+        # What was due when we were last asked and yet not sent waits for a flush, not for a time.
+        later = (state.delayed_until_ms for state in self._states.values())
+        return min((until_ms for until_ms in later if until_ms > self._asked_ms), default=None)
+
+
+def _in_phase(ready: Mapping[TopicPartition, FetchState], *phases: Phase) -> dict[TopicPartition, FetchState]:
+    return {topic_partition: state for topic_partition, state in ready.items() if state.phase in phases}

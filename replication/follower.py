@@ -1,0 +1,273 @@
+"""The following side of a node: one fetcher a leader, and what their answers do to the logs.
+
+`fetcher.py` decides what to ask; this module carries an answer to the partition's log and puts the
+partition into its next state. A partition is with exactly one fetcher, or failed, or has no leader.
+
+A failed partition (fenced, or its disk broke) stays out until the controller sends another role:
+`failed` says which and why, and must be watched, because nothing else repairs it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from checkpoint.errors import EngineError, ErrorCode
+from checkpoint.topic_partition import TopicPartition
+from logstore.epochs import EpochEndOffset
+from logstore.errors import CorruptBatch, DiskFull, InvalidRecord, LogDirOffline
+from replication.config import NodeConfig
+from replication.effects import Effect, Send
+from replication.errors import InvalidRequest
+from replication.fetcher import Fetcher, FetchState, InFlight, Phase
+from replication.messages import (
+    NO_EPOCH,
+    EpochAnswer,
+    FetchResponse,
+    FetchResult,
+    ListOffsetsResponse,
+    ListOffsetsResult,
+    OffsetForLeaderEpochResponse,
+)
+from replication.partition import Partition
+
+FollowerResponse = FetchResponse | OffsetForLeaderEpochResponse | ListOffsetsResponse
+
+
+class Followers:
+    """All partitions that this node follows.
+
+    `on_storage_failure` is told when a partition's log fails, and removes it here. `may_fetch` holds
+    a fetch back until the log is flushed as far as it claims (SYNCED durability), and asks for that
+    flush.
+    """
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        *,
+        next_id: Callable[[], int],
+        may_fetch: Callable[[Partition, int], bool],
+        on_storage_failure: Callable[[TopicPartition, Exception], None],
+    ) -> None:
+        self._config = config
+        self._next_id = next_id
+        self._may_fetch = may_fetch
+        self._on_storage_failure = on_storage_failure
+        self._fetchers: dict[int, Fetcher] = {}
+        self._partitions: dict[TopicPartition, tuple[Partition, Fetcher]] = {}
+        self.failed: dict[TopicPartition, str] = {}
+
+    @property
+    def followed(self) -> Mapping[TopicPartition, FetchState]:
+        """Where each partition stands."""
+        return {
+            topic_partition: fetcher.states[topic_partition]
+            for topic_partition, (_, fetcher) in self._partitions.items()
+        }
+
+    def add(self, partition: Partition) -> None:
+        """Follow the partition's leader from the end of our log on.
+
+        Call it after `remove`: the end is read here, when no append of an older epoch can follow.
+        The log is not cut by high watermark, unless it has no epochs at all to go by.
+        """
+        topic_partition = partition.topic_partition
+        assert topic_partition not in self._partitions, "remove it first"
+        fetcher = self._fetchers.get(partition.leader_id)
+        if fetcher is None:
+            fetcher = self._fetchers[partition.leader_id] = Fetcher(partition.leader_id, self._config)
+        log = partition.log
+        if log.latest_epoch == NO_EPOCH and log.log_end_offset > log.high_watermark:
+            partition.truncate_to(log.high_watermark)
+        phase = (
+            Phase.FETCHING
+            if self._config.truncate_on_fetch or log.latest_epoch == NO_EPOCH
+            else Phase.TRUNCATING
+        )
+        state = FetchState(partition.leader_epoch, log.log_end_offset, log.latest_epoch, phase)
+        self._partitions[topic_partition] = partition, fetcher
+        fetcher.put(topic_partition, state)
+
+    def remove(self, topic_partition: TopicPartition) -> None:
+        """Stop following; what is under way is answered into the void. Also forgets a failure."""
+        self.failed.pop(topic_partition, None)
+        entry = self._partitions.pop(topic_partition, None)
+        if entry is not None:
+            entry[1].remove(topic_partition)
+
+    def drop_idle(self) -> None:
+        """Let go of fetchers without partitions; not earlier than at the end of a change of roles."""
+        self._fetchers = {leader: fetcher for leader, fetcher in self._fetchers.items() if fetcher.states}
+
+    # --- requests -----------------------------------------------------------------------------
+
+    def pump(self, broker_epoch: int, now_ms: int) -> list[Effect]:
+        """Every request that is due."""
+        effects: list[Effect] = []
+        for fetcher in self._fetchers.values():
+            fetcher.expire(now_ms)
+            in_flight = fetcher.next_request(
+                self._next_id,
+                broker_epoch,
+                now_ms,
+                may_fetch=self._is_flushed,
+                log_start_of=lambda topic_partition: (
+                    self._partitions[topic_partition][0].log.log_start_offset
+                ),
+            )
+            if in_flight is not None:
+                effects.append(Send(fetcher.leader_id, in_flight.correlation_id, in_flight.body))
+        return effects
+
+    def _is_flushed(self, topic_partition: TopicPartition, state: FetchState) -> bool:
+        return self._may_fetch(self._partitions[topic_partition][0], state.fetch_offset)
+
+    @property
+    def deadline_ms(self) -> int | None:
+        deadlines = (fetcher.deadline_ms for fetcher in self._fetchers.values())
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    def _find(self, correlation_id: int) -> tuple[Fetcher, InFlight] | None:
+        for fetcher in self._fetchers.values():
+            if fetcher.in_flight is not None and fetcher.in_flight.correlation_id == correlation_id:
+                return fetcher, fetcher.in_flight
+        return None
+
+    # --- answers ------------------------------------------------------------------------------
+
+    def on_disconnected(self, correlation_id: int, now_ms: int) -> bool:
+        """No answer will come: everything that was asked pauses. False if the request is not ours."""
+        found = self._find(correlation_id)
+        if found is None:
+            return False
+        fetcher, in_flight = found
+        for topic_partition, _ in fetcher.finish(in_flight):
+            fetcher.delay(topic_partition, now_ms)
+        return True
+
+    def on_response(self, correlation_id: int, body: FollowerResponse, now_ms: int) -> None:
+        """Take an answer; one that nobody waits for (any more) is dropped.
+
+        Raises `InvalidRequest` if it names partitions that were not asked about, or is no answer to
+        what was asked; all that was asked then pauses.
+        """
+        found = self._find(correlation_id)
+        if found is None:
+            return
+        fetcher, in_flight = found
+        current = fetcher.finish(in_flight)
+        expected = in_flight.body.partitions.keys()
+        if body.partitions.keys() - expected or not _answers(in_flight, body):
+            for topic_partition, _ in current:
+                fetcher.delay(topic_partition, now_ms)
+            raise InvalidRequest(f"broker {fetcher.leader_id} answered a question that was not asked")
+        for topic_partition, state in current:
+            answer = body.partitions.get(topic_partition)
+            if answer is None:
+                fetcher.delay(topic_partition, now_ms)
+                continue
+            self._take(fetcher, topic_partition, state, answer, now_ms)
+
+    def _take(
+        self,
+        fetcher: Fetcher,
+        topic_partition: TopicPartition,
+        state: FetchState,
+        answer: FetchResult | EpochAnswer | ListOffsetsResult,
+        now_ms: int,
+    ) -> None:
+        partition = self._partitions[topic_partition][0]
+        assert partition.leader_epoch == state.leader_epoch, "a new epoch replaces the fetch state"
+        if answer.error is ErrorCode.FENCED_LEADER_EPOCH:
+            # The leader is ahead of us, and so is the controller: its word is on the way.
+            self._fail(topic_partition, f"fenced at leader epoch {state.leader_epoch}")
+            return
+        if answer.error is ErrorCode.OFFSET_OUT_OF_RANGE and isinstance(answer, FetchResult):
+            fetcher.put(topic_partition, state.asking(Phase.ASKING_END))
+            return
+        if answer.error is not ErrorCode.NONE:
+            fetcher.delay(topic_partition, now_ms)
+            return
+        following: FetchState | None
+        try:
+            if isinstance(answer, FetchResult):
+                following = self._on_fetched(partition, state, answer)
+            elif isinstance(answer, EpochAnswer):
+                following = self._on_epoch_end(partition, state, answer)
+            else:
+                following = self._on_bound(partition, state, answer)
+        except (CorruptBatch, InvalidRecord, DiskFull):
+            fetcher.delay(topic_partition, now_ms)  # nothing was written, and the leader still has the bytes
+        except (LogDirOffline, OSError) as error:
+            self._on_storage_failure(topic_partition, error)
+        except EngineError as error:
+            self._fail(topic_partition, str(error))
+        else:
+            if following is None:
+                fetcher.delay(topic_partition, now_ms)
+                return
+            fetcher.put(topic_partition, following)
+            fetcher.move_to_back(topic_partition)
+
+    def _fail(self, topic_partition: TopicPartition, reason: str) -> None:
+        self.remove(topic_partition)
+        self.failed[topic_partition] = reason
+
+    def _on_fetched(self, partition: Partition, state: FetchState, result: FetchResult) -> FetchState | None:
+        log = partition.log
+        if result.diverging_epoch is not None:
+            # High watermark, log start and records beside the marker belong to the other history.
+            return self._reconcile(partition, state, result.diverging_epoch)
+        assert state.fetch_offset == log.log_end_offset, "somebody else wrote to a follower's log"
+        partition.append_fetched(
+            result.records,
+            high_watermark=result.high_watermark,
+            log_start_offset=result.log_start_offset,
+        )
+        # Without new records the epoch stands as it was: an empty answer proves nothing new.
+        return state.at(log.log_end_offset, log.latest_epoch if result.records else state.last_fetched_epoch)
+
+    def _on_epoch_end(
+        self, partition: Partition, state: FetchState, answer: EpochAnswer
+    ) -> FetchState | None:
+        return self._reconcile(partition, state, EpochEndOffset(answer.epoch, answer.end_offset))
+
+    def _reconcile(
+        self, partition: Partition, state: FetchState, answer: EpochEndOffset
+    ) -> FetchState | None:
+        log = partition.log
+        before = log.log_end_offset, log.latest_epoch
+        is_final = partition.reconcile(answer).is_final
+        after = log.log_end_offset, log.latest_epoch
+        following = state.at(*after)
+        if state.phase is Phase.TRUNCATING:
+            return (
+                following if is_final or log.latest_epoch == NO_EPOCH else following.asking(Phase.TRUNCATING)
+            )
+        # A fetch finds out by itself whether there is more to cut. Without progress it would find
+        # the same again at once: pause.
+        return following if after != before else None
+
+    def _on_bound(
+        self, partition: Partition, state: FetchState, answer: ListOffsetsResult
+    ) -> FetchState | None:
+        log = partition.log
+        end_offset = log.log_end_offset
+        if state.phase is Phase.ASKING_END:
+            if answer.offset >= end_offset:
+                return state.asking(Phase.ASKING_START)
+            partition.truncate_to(answer.offset)
+        elif answer.offset > end_offset:
+            partition.restart_at(answer.offset)
+        else:
+            # In range by now, as far as can be told: not at once, or two nodes could go on for ever.
+            fetching = state.at(log.log_end_offset, log.latest_epoch)
+            self._partitions[partition.topic_partition][1].put(partition.topic_partition, fetching)
+            return None
+        return state.at(log.log_end_offset, log.latest_epoch)
+
+
+def _answers(in_flight: InFlight, body: FollowerResponse) -> bool:
+    return type(body).__name__.removesuffix("Response") == type(in_flight.body).__name__.removesuffix(
+        "Request"
+    )

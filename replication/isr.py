@@ -1,0 +1,179 @@
+"""The in-sync replicas as a leader holds them, and the rules that decide over them. All pure.
+
+    CommittedIsr ──propose──▶ PendingExpand / PendingShrink ──confirmed──▶ CommittedIsr
+         ▲                                 │
+         └── never written (refused), or a newer LeaderAndIsr
+
+The ISR lives in the metadata store. While a proposal is under way its outcome is unknown: the new
+member may already be persisted (reply lost), the old one may still be (request lost). So whoever
+could be a member counts: the *maximal* ISR is the union of both, and the high watermark waits for
+all of it. `min.insync.replicas` is judged on the *committed* ISR, the smaller promise.
+
+States are compared by identity: a reply that belongs to a state that was replaced is ignored.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass
+from typing import TypeAlias
+
+from replication.messages import IsrProposal
+from replication.replica import UNKNOWN_BROKER_EPOCH, UNKNOWN_OFFSET, RemoteReplica
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class CommittedIsr:
+    """No change under way."""
+
+    isr: frozenset[int]
+
+    @property
+    def committed(self) -> frozenset[int]:
+        return self.isr
+
+    @property
+    def maximal(self) -> frozenset[int]:
+        return self.isr
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PendingExpand:
+    """`new_member` was proposed; it counts for the high watermark from now on."""
+
+    last: CommittedIsr
+    new_member: int
+    proposal: IsrProposal
+
+    @property
+    def committed(self) -> frozenset[int]:
+        return self.last.isr
+
+    @property
+    def maximal(self) -> frozenset[int]:
+        return self.last.isr | {self.new_member}
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PendingShrink:
+    """`removed` are to go; they hold the high watermark until the store has confirmed it."""
+
+    last: CommittedIsr
+    removed: frozenset[int]
+    proposal: IsrProposal
+
+    @property
+    def committed(self) -> frozenset[int]:
+        return self.last.isr
+
+    @property
+    def maximal(self) -> frozenset[int]:
+        return self.last.isr
+
+
+PendingIsr: TypeAlias = PendingExpand | PendingShrink
+IsrState: TypeAlias = CommittedIsr | PendingExpand | PendingShrink
+
+
+@dataclass(frozen=True, slots=True)
+class LagBounds:
+    """When a follower is out of sync: by time, and (unless -1) by messages."""
+
+    time_max_ms: int
+    messages_max: int = -1
+
+
+def lags_in_time(replica: RemoteReplica, leader_end_offset: int, now_ms: int, bounds: LagBounds) -> bool:
+    """`replica.lag.time.max.ms`: it has not been at the leader's end for longer than the bound."""
+    return not replica.is_caught_up(leader_end_offset, now_ms, bounds.time_max_ms)
+
+
+def lags_in_messages(replica: RemoteReplica, leader_end_offset: int, bounds: LagBounds) -> bool:
+    """`replica.lag.max.messages`: it lacks more records than that; not applied while its end is unknown."""
+    if bounds.messages_max < 0 or replica.log_end_offset == UNKNOWN_OFFSET:
+        return False
+    return leader_end_offset - replica.log_end_offset > bounds.messages_max
+
+
+def members_to_drop(
+    state: IsrState,
+    leader_id: int,
+    replicas: Mapping[int, RemoteReplica],
+    leader_end_offset: int,
+    now_ms: int,
+    bounds: LagBounds,
+) -> frozenset[int]:
+    """ISR members that lag by any enabled criterion; none while a change is under way."""
+    if not isinstance(state, CommittedIsr):
+        return frozenset()
+    out = set()
+    for member in state.isr - {leader_id}:
+        replica = replicas.get(member)
+        if (
+            replica is None
+            or lags_in_time(replica, leader_end_offset, now_ms, bounds)
+            or lags_in_messages(replica, leader_end_offset, bounds)
+        ):
+            out.add(member)
+    return frozenset(out)
+
+
+def may_join(
+    replica: RemoteReplica,
+    state: IsrState,
+    *,
+    high_watermark: int,
+    epoch_start_offset: int,
+    is_alive: bool,
+    live_broker_epoch: int = UNKNOWN_BROKER_EPOCH,
+) -> bool:
+    """Whether a follower may be proposed for the ISR.
+
+    The high watermark alone is not enough: right after an election it lies behind what the old
+    leader committed, and only the start of this leader epoch is sure to cover that (KAFKA-7128).
+    A fetch of an incarnation other than the registered one proves nothing (KIP-903).
+    """
+    if not isinstance(state, CommittedIsr) or replica.replica_id in state.isr or not is_alive:
+        return False
+    if (
+        replica.broker_epoch != UNKNOWN_BROKER_EPOCH
+        and live_broker_epoch != UNKNOWN_BROKER_EPOCH
+        and replica.broker_epoch != live_broker_epoch
+    ):
+        return False
+    return replica.log_end_offset >= max(high_watermark, epoch_start_offset)
+
+
+def next_high_watermark(
+    state: IsrState,
+    *,
+    leader_id: int,
+    leader_end_offset: int,
+    leader_safe_offset: int,
+    replicas: Iterable[RemoteReplica],
+    eligible: frozenset[int],
+    min_insync: int,
+    now_ms: int,
+    lag_time_max_ms: int,
+) -> int | None:
+    """How far the high watermark may go; None while too few replicas are in sync.
+
+    Counted are the maximal ISR, and whoever is about to join it: caught up within the bound and
+    eligible (else the watermark of a leader alone would always run ahead of its followers, who
+    could then never reach it). `leader_safe_offset` is the leader's own vote: its end, or with
+    SYNCED durability what it has flushed.
+    """
+    if len(state.committed) < min_insync:
+        return None
+    maximal = state.maximal
+    candidate = leader_safe_offset
+    seen = {leader_id}
+    for replica in replicas:
+        seen.add(replica.replica_id)
+        if replica.replica_id in maximal or (
+            replica.replica_id in eligible
+            and replica.is_caught_up(leader_end_offset, now_ms, lag_time_max_ms)
+        ):
+            candidate = min(candidate, replica.log_end_offset)
+    # A member we hold no state for is a follower whose end is unknown.
+    return None if maximal - seen else candidate

@@ -1,0 +1,109 @@
+"""ISR proposals on their way to the controller: one request in flight, one proposal a partition.
+
+    submit ─▶ queue ─▶ AlterPartition to the active controller ─▶ answer to whoever submitted
+                 ▲                      │
+                 └── after a pause ─────┘ no answer, not the controller (any more), stale broker epoch
+
+A proposal stays queued until it is answered by name; the pending ISR state it belongs to comes back
+with the answer, so that an answer which is too late can be told by identity.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+
+from checkpoint.errors import ErrorCode
+from checkpoint.topic_partition import TopicPartition
+from replication.config import NodeConfig
+from replication.isr import PendingIsr
+from replication.messages import AlterPartitionRequest, AlterPartitionResponse, AlterPartitionResult
+
+
+@dataclass(frozen=True, slots=True)
+class _InFlight:
+    correlation_id: int
+    deadline_ms: int
+    sent: dict[TopicPartition, PendingIsr]
+
+
+class IsrChannel:
+    """The queue and its one request."""
+
+    def __init__(self, config: NodeConfig) -> None:
+        self._config = config
+        self._queue: dict[TopicPartition, PendingIsr] = {}
+        self._in_flight: _InFlight | None = None
+        self._not_before_ms = 0
+
+    @property
+    def deadline_ms(self) -> int | None:
+        if self._in_flight is not None:
+            return self._in_flight.deadline_ms
+        return self._not_before_ms if self._queue else None
+
+    def submit(self, topic_partition: TopicPartition, pending: PendingIsr) -> None:
+        """Queue a proposal in place of any other of this partition.
+
+        What it replaces belongs to an ISR state that is gone: a partition proposes only while
+        nothing is pending. Should that one be in flight, this one goes out after its answer.
+        """
+        self._queue[topic_partition] = pending
+
+    def withdraw(self, topic_partition: TopicPartition) -> None:
+        """Forget a proposal whose ISR state was replaced; what is in flight may still be applied."""
+        self._queue.pop(topic_partition, None)
+
+    def owns(self, correlation_id: int) -> bool:
+        return self._in_flight is not None and self._in_flight.correlation_id == correlation_id
+
+    def next_request(
+        self, next_id: Callable[[], int], broker_epoch: int, now_ms: int
+    ) -> tuple[int, AlterPartitionRequest] | None:
+        """The correlation id and body of the request to send now, if any; it then counts as in flight."""
+        if self._in_flight is not None and self._in_flight.deadline_ms <= now_ms:
+            self._retry_later(now_ms)
+        if self._in_flight is not None or not self._queue or now_ms < self._not_before_ms or broker_epoch < 0:
+            return None
+        sent = dict(self._queue)
+        correlation_id = next_id()
+        self._in_flight = _InFlight(correlation_id, now_ms + self._config.request_timeout_ms, sent)
+        return correlation_id, AlterPartitionRequest(
+            self._config.node_id,
+            broker_epoch,
+            {topic_partition: pending.proposal for topic_partition, pending in sent.items()},
+        )
+
+    def on_response(
+        self, body: AlterPartitionResponse, now_ms: int
+    ) -> list[tuple[TopicPartition, PendingIsr, AlterPartitionResult]]:
+        """The answers, each with the pending state it is for; the entries are free again."""
+        assert self._in_flight is not None, "ask owns() first"
+        sent = self._in_flight.sent
+        if body.error is not ErrorCode.NONE:
+            self._retry_later(now_ms)
+            return []
+        self._in_flight = None
+        answers = []
+        for topic_partition, pending in sent.items():
+            result = body.partitions.get(topic_partition)
+            if result is None:
+                self._not_before_ms = now_ms + self._config.alter_partition_retry_ms
+                continue
+            if self._queue.get(topic_partition) is pending:
+                del self._queue[topic_partition]
+            answers.append((topic_partition, pending, result))
+        return answers
+
+    def resend(self, topic_partition: TopicPartition, pending: PendingIsr, now_ms: int) -> None:
+        """Queue the same proposal once more, after a pause."""
+        self._queue.setdefault(topic_partition, pending)
+        self._not_before_ms = now_ms + self._config.alter_partition_retry_ms
+
+    def on_disconnected(self, now_ms: int) -> None:
+        """No answer will come; the request may have been applied, so the same is asked again."""
+        self._retry_later(now_ms)
+
+    def _retry_later(self, now_ms: int) -> None:
+        self._in_flight = None
+        self._not_before_ms = now_ms + self._config.alter_partition_retry_ms

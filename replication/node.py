@@ -1,0 +1,301 @@
+"""One node of the cluster: routes what comes in to its replica manager and its controller.
+
+    start ─▶ OpenSession ─▶ SessionOpened ─▶ create /brokers/ids/<id> ─▶ registered
+               ▲                                 │ taken: wait until the former life's session is over
+               └── SessionExpired ◀──────────────┘
+
+The broker epoch, the incarnation that others fence by, is the transaction id of that node's
+creation. Until it is known the controller's requests are held: whether they are for this life or a
+former one cannot be told before. A session that expires ends every leadership here at once.
+
+`start`, `receive`, `tick` and `stop` run to completion and return effects; nothing else happens.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from itertools import count
+
+from logstore.config import LogConfig
+from logstore.log_manager import LogManager
+from replication.config import Durability, NodeConfig
+from replication.controller.controller import Controller
+from replication.effects import (
+    ClientRequest,
+    CloseSession,
+    Disconnected,
+    Effect,
+    Event,
+    OpenSession,
+    Request,
+    Response,
+    SessionExpired,
+    SessionOpened,
+    StoreCall,
+    StoreReply,
+    SyncDone,
+    WatchFired,
+)
+from replication.errors import InvalidRequest
+from replication.messages import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    CreateTopicsRequest,
+    FetchRequest,
+    FetchResponse,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    ProduceRequest,
+    RequestBody,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    UpdateMetadataRequest,
+    UpdateMetadataResponse,
+)
+from replication.metastore.layout import BrokerRegistration, broker_path, encode_broker
+from replication.metastore.operations import Create, Delete, Get, Outcome, StoreError
+from replication.replica_manager import Address, Client, Peer, ReplicaManager
+
+_CONTROL = (LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest)
+
+
+class Node:
+    """A broker's engine: logs on one side, effects on the other, no thread, no clock, no socket."""
+
+    def __init__(
+        self,
+        config: NodeConfig,
+        logs: LogManager,
+        *,
+        random: random.Random,
+        log_config: LogConfig | None = None,
+    ) -> None:
+        """`logs` is open and stays the caller's to close, after `stop` or instead of it.
+
+        `log_config` is what topics without settings of their own have.
+        """
+        self.config = config
+        self.logs = logs
+        self._ids = count(1)
+        self.replicas = ReplicaManager(
+            config, logs, next_id=self._next_id, default_config=log_config or LogConfig()
+        )
+        # With SYNCED durability an unclean stop loses nothing that was acknowledged (reliability R2).
+        controller_config = replace(
+            config.controller,
+            elect_unclean_restarted_last_member=config.controller.elect_unclean_restarted_last_member
+            or config.durability is Durability.SYNCED,
+        )
+        self.controller = Controller(config.node_id, controller_config, random=random, next_id=self._next_id)
+        self.session_id: int | None = None
+        self._registration_call: int | None = None
+        self._register_at_ms: int | None = None
+        self._former_sessions: set[int] = set()
+        self._held: list[Request] = []
+
+    def _next_id(self) -> int:
+        return next(self._ids)
+
+    @property
+    def node_id(self) -> int:
+        return self.config.node_id
+
+    @property
+    def broker_epoch(self) -> int:
+        """This life's registration; -1 while there is none."""
+        return self.replicas.broker_epoch
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When `tick` is next needed; None if time alone changes nothing."""
+        deadlines = (self.replicas.deadline_ms, self.controller.deadline_ms, self._register_at_ms)
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    def start(self, now_ms: int) -> list[Effect]:
+        """Begin: ask for a session."""
+        return [OpenSession(self.config.zookeeper_session_timeout_ms)]
+
+    def stop(self, now_ms: int) -> list[Effect]:
+        """End in order: lead nothing any more, give up the session. The logs are the caller's to close."""
+        if self.session_id is None:
+            return []
+        session_id = self.session_id
+        return [*self._lose_session(now_ms), CloseSession(session_id)]
+
+    def tick(self, now_ms: int) -> list[Effect]:
+        """Do what has become due."""
+        effects: list[Effect] = []
+        if self._register_at_ms is not None and self._register_at_ms <= now_ms:
+            effects += self._register(now_ms)
+        return [*effects, *self.replicas.tick(now_ms), *self.controller.tick(now_ms)]
+
+    def receive(self, event: Event, now_ms: int) -> list[Effect]:
+        """Take one event."""
+        match event:
+            case Request():
+                return self._on_request(event, now_ms)
+            case Response():
+                return self._on_response(event, now_ms)
+            case Disconnected(source, correlation_id):
+                if self.replicas.on_disconnected(correlation_id, now_ms):
+                    return []
+                return self.controller.on_disconnected(source, correlation_id, now_ms)
+            case ClientRequest():
+                return self._on_client_request(event, now_ms)
+            case StoreReply(call_id, outcome):
+                if call_id == self._registration_call:
+                    return self._on_registration_reply(outcome, now_ms)
+                return self.controller.on_store_reply(call_id, outcome, now_ms)
+            case WatchFired(session_id, path, kind):
+                if session_id != self.session_id:
+                    return []
+                return self.controller.on_watch(path, kind, now_ms)
+            case SessionOpened(session_id):
+                return self._on_session(session_id, now_ms)
+            case SessionExpired(session_id):
+                if session_id != self.session_id:
+                    return []
+                return [*self._lose_session(now_ms), OpenSession(self.config.zookeeper_session_timeout_ms)]
+            case SyncDone():
+                return self.replicas.on_sync_done(event, now_ms)
+
+    # --- requests -----------------------------------------------------------------------------
+
+    def _on_request(self, request: Request, now_ms: int) -> list[Effect]:
+        body = request.body
+        if isinstance(body, _CONTROL):
+            if self.broker_epoch < 0:
+                self._held.append(request)
+                return []
+            return self._on_control(request, now_ms)
+        if isinstance(body, AlterPartitionRequest):
+            return self.controller.on_request(request.source, request.correlation_id, body, now_ms)
+        return self._serve(Peer(request.source, request.correlation_id), body, now_ms)
+
+    def _on_control(self, request: Request, now_ms: int) -> list[Effect]:
+        address = Peer(request.source, request.correlation_id)
+        match request.body:
+            case LeaderAndIsrRequest() as body:
+                return self.replicas.leader_and_isr(address, body, now_ms)
+            case StopReplicaRequest() as body:
+                return self.replicas.stop_replica(address, body, now_ms)
+            case UpdateMetadataRequest() as body:
+                return self.replicas.update_metadata(address, body, now_ms)
+        raise AssertionError(f"{type(request.body).__name__} is no request of a controller")
+
+    def _on_client_request(self, request: ClientRequest, now_ms: int) -> list[Effect]:
+        body = request.body
+        if isinstance(body, ProduceRequest):
+            return self.replicas.produce(Client(request.token), body, now_ms)
+        if isinstance(body, CreateTopicsRequest):
+            return self.controller.on_client_request(request.token, body, now_ms)
+        return self._serve(Client(request.token), body, now_ms)
+
+    def _serve(self, address: Address, body: RequestBody, now_ms: int) -> list[Effect]:
+        """Reads, which followers and clients ask alike."""
+        match body:
+            case FetchRequest():
+                return self.replicas.fetch(address, body, now_ms)
+            case ListOffsetsRequest():
+                return self.replicas.list_offsets(address, body, now_ms)
+            case OffsetForLeaderEpochRequest():
+                return self.replicas.offset_for_leader_epoch(address, body, now_ms)
+        raise InvalidRequest(f"{type(body).__name__} does not come this way")
+
+    def _on_response(self, response: Response, now_ms: int) -> list[Effect]:
+        match response.body:
+            case (
+                FetchResponse()
+                | ListOffsetsResponse()
+                | OffsetForLeaderEpochResponse()
+                | AlterPartitionResponse()
+            ):
+                return self.replicas.on_response(response.correlation_id, response.body, now_ms)
+            case LeaderAndIsrResponse() | StopReplicaResponse() | UpdateMetadataResponse():
+                return self.controller.on_response(
+                    response.source, response.correlation_id, response.body, now_ms
+                )
+        raise InvalidRequest(f"{type(response.body).__name__} answers nothing that a node sends")
+
+    # --- the store session --------------------------------------------------------------------
+
+    def _on_session(self, session_id: int, now_ms: int) -> list[Effect]:
+        effects: list[Effect] = []
+        if self.session_id is not None and self.session_id != session_id:
+            effects += self._lose_session(now_ms)  # the word of its end was lost
+        self.session_id = session_id
+        return [*effects, *self._register(now_ms)]
+
+    def _lose_session(self, now_ms: int) -> list[Effect]:
+        assert self.session_id is not None, "no session to lose"
+        self._former_sessions.add(self.session_id)
+        self.session_id = None
+        self._registration_call = None
+        self._register_at_ms = None
+        # Leaderships first: nothing is acknowledged in the name of a registration that is gone.
+        return [*self.replicas.on_session_lost(now_ms), *self.controller.on_session_lost(now_ms)]
+
+    def _store_call(self, operation: Create | Delete | Get, now_ms: int) -> list[Effect]:
+        assert self.session_id is not None, "a session to call in"
+        self._registration_call = self._next_id()
+        self._register_at_ms = now_ms + self.config.request_timeout_ms  # should the reply be lost
+        return [StoreCall(self.session_id, self._registration_call, operation)]
+
+    def _register(self, now_ms: int) -> list[Effect]:
+        registration = BrokerRegistration(
+            self.config.host, self.config.port, timestamp_ms=now_ms, clean=self._is_clean
+        )
+        return self._store_call(
+            Create(broker_path(self.node_id), encode_broker(registration), ephemeral=True, make_parents=True),
+            now_ms,
+        )
+
+    @property
+    def _is_clean(self) -> bool:
+        """Whether nothing that this node acknowledged can be missing from its logs.
+
+        After an unclean start that cannot be said, until the controller has dealt with that life for
+        every log here. A later registration of this same process has lost nothing since.
+        """
+        return self.logs.was_clean or self.replicas.knows_all_roles
+
+    def _on_registration_reply(self, outcome: Outcome, now_ms: int) -> list[Effect]:
+        """Create and Get take turns until the node in the store is ours.
+
+        A node that is there may be ours (the reply to its creation was lost), a former session's of
+        this process (removed here), or a former process's (gone when its session is over).
+        """
+        self._registration_call = None
+        self._register_at_ms = None
+        path = broker_path(self.node_id)
+        match outcome.error:
+            case None:
+                if outcome.stat is None:
+                    return self._register(now_ms)  # a former session's node was deleted
+                if outcome.stat.ephemeral_owner == self.session_id:
+                    return self._registered(outcome.stat.created_txid, now_ms)
+                if outcome.stat.ephemeral_owner in self._former_sessions:
+                    return self._store_call(Delete(path, outcome.stat.version), now_ms)
+                self._register_at_ms = now_ms + self.config.registration_retry_ms
+                return []
+            case StoreError.NODE_EXISTS | StoreError.CONNECTION_LOSS:
+                return self._store_call(Get(path), now_ms)
+            case StoreError.NO_NODE | StoreError.BAD_VERSION:
+                return self._register(now_ms)
+            case StoreError.SESSION_EXPIRED:
+                return [*self._lose_session(now_ms), OpenSession(self.config.zookeeper_session_timeout_ms)]
+        raise AssertionError(f"{path}: the store answers {outcome.error} to a plain create or get")
+
+    def _registered(self, broker_epoch: int, now_ms: int) -> list[Effect]:
+        assert self.session_id is not None, "registered in a session"
+        effects = self.replicas.on_registered(broker_epoch, now_ms)
+        effects += self.controller.on_session(self.session_id, broker_epoch, now_ms)
+        held, self._held = self._held, []
+        for request in held:
+            effects += self._on_control(request, now_ms)
+        return effects

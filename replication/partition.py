@@ -1,0 +1,576 @@
+"""One partition on this node: its role, its leadership's memory of the followers, and the rules on its log.
+
+    become_leader / become_follower ◀── LeaderAndIsr (leader epoch, partition epoch)
+    leader    append ─▶ log ─▶ high watermark ◀─ fetches of followers ─▶ ISR proposals
+    follower  append_fetched, reconcile, follow_high_watermark
+
+No message is sent and nobody is woken here: each method is one atomic section over this partition's
+state, and tells its caller what moved. The caller (`replica_manager.py`) answers requests and carries
+ISR proposals once the section is over.
+
+A crash leaves the log, its epoch checkpoint (an epoch is durable before this node writes under it)
+and a high watermark checkpoint that is a lower bound. All else here is memory and is learned anew:
+a restarted node is nobody until the controller says otherwise, and a leader that stopped without
+closing its log never resumes in the epoch it led, because its log may have lost its end.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from enum import Enum
+
+from checkpoint.disk import Buffer
+from checkpoint.errors import ErrorCode
+from checkpoint.topic_partition import TopicPartition
+from logstore.epochs import EpochEndOffset
+from logstore.errors import OffsetOutOfRange, UnexpectedAppendOffset
+from logstore.log import AppendInfo, FetchIsolation, Log
+from replication.config import Durability, NodeConfig
+from replication.errors import (
+    FencedLeaderEpoch,
+    NotEnoughReplicas,
+    NotLeaderOrFollower,
+    OffsetNotAvailable,
+    UnknownLeaderEpoch,
+)
+from replication.isr import (
+    CommittedIsr,
+    IsrState,
+    LagBounds,
+    PendingExpand,
+    PendingIsr,
+    PendingShrink,
+    may_join,
+    members_to_drop,
+    next_high_watermark,
+)
+from replication.messages import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    NO_EPOCH,
+    NO_LEADER,
+    AlterPartitionResult,
+    FetchPartition,
+    FetchResult,
+    IsrProposal,
+    ListOffsetsResult,
+    PartitionState,
+)
+from replication.metadata_cache import MetadataCache
+from replication.reconcile import Truncation, divergence_of, truncation_for
+from replication.replica import UNKNOWN_BROKER_EPOCH, RemoteReplica
+
+ACKS_ALL = -1
+
+
+class IsrOutcome(Enum):
+    """What an answer to an ISR proposal meant."""
+
+    STALE = "belongs to a state that was replaced"
+    ADOPTED = "persisted"
+    REVERTED = "never written"
+    UNKNOWN = "refused, or perhaps not: the maximal ISR stands until newer metadata comes"
+    RESEND = "no answer worth the name"
+
+
+_NEVER_WRITTEN = frozenset({ErrorCode.OPERATION_NOT_ATTEMPTED, ErrorCode.INELIGIBLE_REPLICA})
+_OVERTAKEN = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.INVALID_UPDATE_VERSION,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.NEW_LEADER_ELECTED,
+    }
+)
+
+
+@dataclass(slots=True)
+class Counters:
+    """What happened to this node's replicas since it started; only ever counted up."""
+
+    elections_won: int = 0
+    truncations: int = 0
+    records_truncated: int = 0
+    truncations_below_high_watermark: int = 0
+    protocol_violations: int = 0
+    isr_expands: int = 0
+    isr_shrinks: int = 0
+
+
+class Partition:
+    """The replica of one partition on this node."""
+
+    def __init__(
+        self, log: Log, config: NodeConfig, metadata: MetadataCache, counters: Counters, *, was_clean: bool
+    ) -> None:
+        """`was_clean` says that `log` was closed in order before this process opened it."""
+        self.log = log
+        self.leader_id = NO_LEADER
+        self.leader_epoch = NO_EPOCH
+        self.partition_epoch = -1
+        self.replicas: tuple[int, ...] = ()
+        self.isr: IsrState = CommittedIsr(frozenset())
+        self.epoch_start_offset: int | None = None
+        self.tenure = 0
+        """Counts the times this node began or stopped to lead: what was promised in one ends with it."""
+        self._is_suspended = False
+        self._remote: dict[int, RemoteReplica] = {}
+        self._config = config
+        self._metadata = metadata
+        self._counters = counters
+        self._was_clean = was_clean
+
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return self.log.topic_partition
+
+    @property
+    def leads(self) -> bool:
+        """Whether the controller made this node the leader, suspended or not."""
+        return self.leader_id == self._config.node_id
+
+    @property
+    def is_leader(self) -> bool:
+        """Whether this node may act as the leader now."""
+        return self.leads and not self._is_suspended
+
+    @property
+    def remote_replicas(self) -> Mapping[int, RemoteReplica]:
+        """The followers as their leader knows them; empty on a follower."""
+        return self._remote
+
+    @property
+    def min_insync(self) -> int:
+        """`min.insync.replicas`, read at use, and never more than there are replicas."""
+        return min(self.log.config.min_insync_replicas, max(len(self.replicas), 1))
+
+    # --- roles --------------------------------------------------------------------------------
+
+    def check_new_state(self, state: PartitionState) -> None:
+        """Raise `FencedLeaderEpoch` for a role this log has outgrown.
+
+        Epochs in the log come from the store, whose epochs only grow: one above the controller's
+        word makes that word old. An unclean stop may have cost this log its end, so records that
+        others still have from it would be written a second time under the same epoch: a leader
+        that stopped so needs a new one.
+        """
+        latest = self.log.latest_epoch
+        resumes = state.leader == self._config.node_id and self.leader_epoch == NO_EPOCH
+        if latest > state.leader_epoch or (resumes and latest == state.leader_epoch and not self._was_clean):
+            raise FencedLeaderEpoch(
+                f"{self.topic_partition} holds leader epoch {latest} already; "
+                f"epoch {state.leader_epoch} cannot begin here, elect again"
+            )
+
+    def become_leader(self, state: PartitionState, now_ms: int) -> bool:
+        """Lead from now on, or take over a new state of the same leadership; True for a new epoch.
+
+        Raises `FencedLeaderEpoch` (`check_new_state`) and the log's `LogDirOffline`; nothing has
+        changed then.
+        """
+        is_new_epoch = state.leader_epoch > self.leader_epoch
+        if is_new_epoch:
+            self.check_new_state(state)
+            # Durable before the first record, also if there never is one: followers ask where the
+            # epoch before it ended (KAFKA-7415).
+            self.log.assign_epoch(state.leader_epoch, self.log.log_end_offset)
+        was_leader = self.leads
+        isr = frozenset(state.isr)
+        self.isr = CommittedIsr(isr)
+        self.replicas = state.replicas
+        remote = {}
+        for replica_id in state.replicas:
+            if replica_id == self._config.node_id:
+                continue
+            known = self._remote.get(replica_id)
+            if known is None or is_new_epoch:
+                known = (known or RemoteReplica(replica_id)).under_new_epoch(
+                    in_isr=replica_id in isr,
+                    was_leader=was_leader and known is not None,
+                    leader_end_offset=self.log.log_end_offset,
+                    now_ms=now_ms,
+                )
+            remote[replica_id] = known
+        self._remote = remote
+        if is_new_epoch:
+            self.epoch_start_offset = self.log.log_end_offset
+            self._counters.elections_won += 1
+        if not was_leader:
+            self.tenure += 1
+        self._adopt(state)
+        return is_new_epoch
+
+    def become_follower(self, state: PartitionState) -> bool:
+        """Follow `state.leader` (or nobody); True for a new epoch. Raises `FencedLeaderEpoch`."""
+        is_new_epoch = state.leader_epoch > self.leader_epoch
+        if is_new_epoch:
+            self.check_new_state(state)
+        if self.leads:
+            self.tenure += 1
+        self.isr = CommittedIsr(frozenset())
+        self.replicas = state.replicas
+        self._remote = {}
+        self.epoch_start_offset = None
+        self._adopt(state)
+        return is_new_epoch
+
+    def _adopt(self, state: PartitionState) -> None:
+        self.leader_id = state.leader
+        self.leader_epoch = state.leader_epoch
+        self.partition_epoch = state.partition_epoch
+        self._is_suspended = False
+
+    def suspend(self) -> None:
+        """Stop acting in any role until the controller speaks again.
+
+        For a leader whose store session is gone: with it went the right to decide, and others may
+        be leading by now. The role comes back with the controller's next word to this node's new
+        registration: under the same epoch if the store still says so (nothing was lost, this
+        process never stopped), under a newer one otherwise.
+        """
+        if self.leads and not self._is_suspended:
+            self.tenure += 1
+        self._is_suspended = True
+
+    @property
+    def is_suspended(self) -> bool:
+        return self._is_suspended
+
+    def check_epoch(self, current_leader_epoch: int) -> None:
+        """Raise unless the asker lives in our leader epoch, or names none."""
+        if current_leader_epoch == NO_EPOCH or current_leader_epoch == self.leader_epoch:
+            return
+        if current_leader_epoch < self.leader_epoch:
+            raise FencedLeaderEpoch(
+                f"{self.topic_partition} is at leader epoch {self.leader_epoch}, not {current_leader_epoch}; "
+                "refresh metadata"
+            )
+        raise UnknownLeaderEpoch(
+            f"{self.topic_partition} is at leader epoch {self.leader_epoch} here, {current_leader_epoch} "
+            "is not known yet; try again"
+        )
+
+    def check_leader(self, current_leader_epoch: int = NO_EPOCH) -> None:
+        """Raise unless this node leads in the asker's epoch: the epoch is judged before the role."""
+        self.check_epoch(current_leader_epoch)
+        if not self.is_leader:
+            raise NotLeaderOrFollower(
+                f"broker {self._config.node_id} does not lead {self.topic_partition}; refresh metadata"
+            )
+
+    # --- the leader's data path ---------------------------------------------------------------
+
+    def append(self, data: Buffer, acks: int, now_ms: int) -> tuple[AppendInfo, bool]:
+        """Append a client's batch; also whether the high watermark moved.
+
+        Raises `NotLeaderOrFollower`, `NotEnoughReplicas` and whatever the log refuses; nothing was
+        appended then.
+        """
+        self.check_leader()
+        if acks == ACKS_ALL and len(self.isr.committed) < self.min_insync:
+            raise NotEnoughReplicas(
+                f"{self.topic_partition} has {len(self.isr.committed)} replicas in sync, "
+                f"min.insync.replicas asks for {self.min_insync}; retry"
+            )
+        info = self.log.append_as_leader(data, leader_epoch=self.leader_epoch, now_ms=now_ms)
+        return info, self.advance_high_watermark(now_ms)
+
+    def advance_high_watermark(self, now_ms: int) -> bool:
+        """Move the high watermark as far as the followers allow; True if it moved."""
+        if not self.is_leader or self.log.high_watermark == self.log.log_end_offset:
+            return False
+        synced = self._config.durability is Durability.SYNCED
+        leader_end_offset = self.log.log_end_offset
+        candidate = next_high_watermark(
+            self.isr,
+            leader_id=self._config.node_id,
+            leader_end_offset=leader_end_offset,
+            leader_safe_offset=min(self.log.recovery_point, leader_end_offset)
+            if synced
+            else leader_end_offset,
+            replicas=self._remote.values(),
+            eligible=frozenset(filter(self._metadata.is_alive, self._remote)),
+            min_insync=self.min_insync,
+            now_ms=now_ms,
+            lag_time_max_ms=self._config.replica_lag_time_max_ms,
+        )
+        if candidate is None or candidate <= self.log.high_watermark:
+            return False
+        return self.log.advance_high_watermark(candidate)
+
+    def read(
+        self,
+        replica_id: int,
+        wanted: FetchPartition,
+        *,
+        max_bytes: int,
+        at_least_one: bool,
+        broker_epoch: int = -1,
+    ) -> FetchResult:
+        """What a fetch gets: bytes up to the end for a follower, below the high watermark for a consumer.
+
+        Changes nothing. The high watermark in the answer is the one from before this fetch is
+        counted. Raises the epoch errors, `NotLeaderOrFollower` and `OffsetOutOfRange`.
+        """
+        self.check_leader(wanted.current_leader_epoch)
+        is_follower = replica_id >= 0
+        if is_follower:
+            self._check_member(replica_id, wanted.current_leader_epoch, broker_epoch)
+        log = self.log
+        high_watermark, log_start_offset = log.high_watermark, log.log_start_offset
+        if wanted.last_fetched_epoch != NO_EPOCH:
+            divergence = divergence_of(
+                fetch_offset=wanted.fetch_offset,
+                last_fetched_epoch=wanted.last_fetched_epoch,
+                log_start_offset=log_start_offset,
+                end_of=log.end_offset_for_epoch(wanted.last_fetched_epoch),
+            )
+            if divergence.is_out_of_range:
+                raise OffsetOutOfRange(wanted.fetch_offset, log_start_offset, log.log_end_offset)
+            if divergence.diverging is not None:
+                return FetchResult(
+                    ErrorCode.NONE, high_watermark, log_start_offset, diverging_epoch=divergence.diverging
+                )
+        fetched = log.read_bytes(
+            wanted.fetch_offset,
+            max_bytes,
+            isolation=FetchIsolation.LOG_END if is_follower else FetchIsolation.HIGH_WATERMARK,
+            at_least_one=at_least_one,
+        )
+        return FetchResult(ErrorCode.NONE, high_watermark, log_start_offset, fetched.records)
+
+    def _check_member(self, replica_id: int, current_leader_epoch: int, broker_epoch: int) -> None:
+        replica = self._remote.get(replica_id)
+        if replica is None:
+            if current_leader_epoch != NO_EPOCH:
+                # It may know of an assignment that has not reached us: let it try again.
+                raise UnknownLeaderEpoch(
+                    f"broker {replica_id} is no replica of {self.topic_partition} here yet"
+                )
+            raise NotLeaderOrFollower(f"broker {replica_id} is no replica of {self.topic_partition}")
+        newest = max(replica.broker_epoch, self._metadata.broker_epoch(replica_id))
+        if UNKNOWN_BROKER_EPOCH < broker_epoch < newest:
+            raise NotLeaderOrFollower(
+                f"fetch of an earlier life of broker {replica_id} ({broker_epoch}, now {newest})"
+            )
+
+    def record_fetch(
+        self,
+        replica_id: int,
+        wanted: FetchPartition,
+        now_ms: int,
+        *,
+        broker_epoch: int,
+        own_broker_epoch: int,
+    ) -> tuple[bool, PendingExpand | None]:
+        """Count a follower's successful read: did the high watermark move, and is it to join the ISR?
+
+        Only for the first read of a request: a fetch that was parked says nothing new later on, and
+        one that failed or diverged says nothing about our log.
+        """
+        replica = self._remote[replica_id].fetched(
+            wanted.fetch_offset,
+            log_start_offset=wanted.log_start_offset,
+            leader_end_offset=self.log.log_end_offset,
+            now_ms=now_ms,
+            broker_epoch=broker_epoch,
+        )
+        self._remote[replica_id] = replica
+        # The expansion first: once proposed, the new member counts for the high watermark.
+        pending = self._propose_expand(replica, own_broker_epoch)
+        return self.advance_high_watermark(now_ms), pending
+
+    # --- the in-sync replicas -----------------------------------------------------------------
+
+    def _propose_expand(self, replica: RemoteReplica, own_broker_epoch: int) -> PendingExpand | None:
+        assert self.epoch_start_offset is not None, "only a leader counts fetches"
+        isr = self.isr
+        if not isinstance(isr, CommittedIsr) or not may_join(
+            replica,
+            isr,
+            high_watermark=self.log.high_watermark,
+            epoch_start_offset=self.epoch_start_offset,
+            is_alive=self._metadata.is_alive(replica.replica_id),
+            live_broker_epoch=self._metadata.broker_epoch(replica.replica_id),
+        ):
+            return None
+        proposal = self._proposal(isr.isr | {replica.replica_id}, own_broker_epoch)
+        pending = PendingExpand(isr, replica.replica_id, proposal)
+        self.isr = pending
+        return pending
+
+    def propose_shrink(self, now_ms: int, *, own_broker_epoch: int) -> PendingShrink | None:
+        """Propose to drop the members that lag; they count until the store has confirmed it."""
+        isr = self.isr
+        if not self.is_leader or not isinstance(isr, CommittedIsr):
+            return None
+        removed = members_to_drop(
+            isr,
+            self._config.node_id,
+            self._remote,
+            self.log.log_end_offset,
+            now_ms,
+            LagBounds(self._config.replica_lag_time_max_ms, self._config.replica_lag_max_messages),
+        )
+        if not removed:
+            return None
+        pending = PendingShrink(isr, removed, self._proposal(isr.isr - removed, own_broker_epoch))
+        self.isr = pending
+        return pending
+
+    def _proposal(self, isr: frozenset[int], own_broker_epoch: int) -> IsrProposal:
+        members = tuple(sorted(isr))
+        return IsrProposal(
+            self.leader_epoch,
+            self.partition_epoch,
+            members,
+            tuple(
+                own_broker_epoch
+                if member == self._config.node_id
+                else self._remote[member].broker_epoch
+                if member in self._remote
+                else UNKNOWN_BROKER_EPOCH
+                for member in members
+            ),
+        )
+
+    def on_isr_answer(self, pending: PendingIsr, answer: AlterPartitionResult) -> IsrOutcome:
+        """Take the controller's answer to `pending`."""
+        if self.isr is not pending:
+            return IsrOutcome.STALE
+        if answer.error is ErrorCode.NONE:
+            if answer.leader_epoch != self.leader_epoch or answer.partition_epoch < self.partition_epoch:
+                return IsrOutcome.STALE
+            # An equal partition epoch is a repeat of what was applied before.
+            self.isr = CommittedIsr(frozenset(answer.isr))
+            self.partition_epoch = answer.partition_epoch
+            if isinstance(pending, PendingExpand):
+                self._counters.isr_expands += 1
+            else:
+                self._counters.isr_shrinks += 1
+            return IsrOutcome.ADOPTED
+        if answer.error in _NEVER_WRITTEN:
+            self.isr = pending.last
+            return IsrOutcome.REVERTED
+        if answer.error in _OVERTAKEN:
+            return IsrOutcome.UNKNOWN
+        return IsrOutcome.RESEND
+
+    # --- questions ----------------------------------------------------------------------------
+
+    def end_of_epoch(self, epoch: int, current_leader_epoch: int) -> EpochEndOffset:
+        """Where `epoch` ends in the leader's log (KIP-101).
+
+        Raises the epoch errors and `NotLeaderOrFollower`.
+        """
+        self.check_leader(current_leader_epoch)
+        return self.log.end_offset_for_epoch(epoch)
+
+    def list_offset(self, timestamp: int, *, replica_id: int, current_leader_epoch: int) -> ListOffsetsResult:
+        """The offset for a time, or one of the two ends.
+
+        A replica sees all of the log, a client what is committed.
+
+        Raises the epoch errors, `NotLeaderOrFollower`, and `OffsetNotAvailable` to clients while the
+        high watermark has not reached the start of this leadership: the answer could lie below one
+        that the leader before gave (KIP-207).
+        """
+        self.check_leader(current_leader_epoch)
+        log = self.log
+        if timestamp == EARLIEST_TIMESTAMP:
+            epochs = log.epochs
+            epoch = epochs[0].epoch if epochs and epochs[0].start_offset <= log.log_start_offset else NO_EPOCH
+            return ListOffsetsResult(ErrorCode.NONE, -1, log.log_start_offset, epoch)
+        is_replica = replica_id >= 0
+        bound = log.log_end_offset if is_replica else log.high_watermark
+        if timestamp == LATEST_TIMESTAMP:
+            if not is_replica:
+                self._check_caught_up_with_epoch()
+            return ListOffsetsResult(ErrorCode.NONE, -1, bound, self.leader_epoch)
+        found = log.offset_for_timestamp(timestamp)
+        if found is not None and found.offset < bound:
+            return ListOffsetsResult(ErrorCode.NONE, found.timestamp_ms, found.offset, found.leader_epoch)
+        if found is not None:
+            self._check_caught_up_with_epoch()
+        return ListOffsetsResult(ErrorCode.NONE)
+
+    def _check_caught_up_with_epoch(self) -> None:
+        assert self.epoch_start_offset is not None, "asked of a leader only"
+        if self.log.high_watermark < self.epoch_start_offset:
+            raise OffsetNotAvailable(
+                f"{self.topic_partition}: high watermark {self.log.high_watermark} has not reached "
+                f"{self.epoch_start_offset}, where this leadership began; retry"
+            )
+
+    # --- the follower's data path -------------------------------------------------------------
+
+    def append_fetched(self, records: Buffer, *, high_watermark: int, log_start_offset: int) -> None:
+        """Append what the leader sent, then take over its high watermark and log start.
+
+        The high watermark may go down here: a new leader may know less than the old one told us.
+        Raises what the log refuses, a batch of an epoch above ours among it.
+        """
+        log = self.log
+        if records:
+            try:
+                log.append_as_follower(records, leader_epoch=self.leader_epoch)
+            except UnexpectedAppendOffset as error:
+                # The leader's log starts inside a batch, and batches are not split: an empty log
+                # starts where the batch does. In any other log this is a broken fetch.
+                is_empty = log.log_start_offset == log.log_end_offset
+                if not (is_empty and error.first_offset < log.log_end_offset <= error.last_offset):
+                    raise
+                log.truncate_fully_and_start_at(error.first_offset)
+                log.append_as_follower(records, leader_epoch=self.leader_epoch)
+        log.set_high_watermark(min(high_watermark, log.log_end_offset))
+        if log_start_offset > log.log_start_offset:
+            log.advance_log_start_offset(min(log_start_offset, log.high_watermark))
+
+    def reconcile(self, answer: EpochEndOffset) -> Truncation:
+        """Cut the log where it leaves the leader's; says whether the leader must be asked again."""
+        log = self.log
+        decision = truncation_for(
+            answer,
+            log_end_offset=log.log_end_offset,
+            high_watermark=log.high_watermark,
+            own_end_of=log.end_offset_for_epoch,
+        )
+        self.truncate_to(decision.offset)
+        return decision
+
+    def truncate_to(self, offset: int) -> None:
+        """Cut the log to end at `offset`, epochs without records behind it included."""
+        log = self.log
+        self._count_truncation(offset)
+        # Also when nothing is cut: an epoch that starts at the end has no records and must go
+        # (KAFKA-10706), or the leader would answer "diverging" for ever.
+        log.truncate_to(max(offset, log.log_start_offset))
+
+    def restart_at(self, offset: int) -> None:
+        """Drop the whole log: the leader's begins only at `offset`."""
+        self._counters.truncations += 1
+        self._counters.records_truncated += self.log.log_end_offset - self.log.log_start_offset
+        self.log.truncate_fully_and_start_at(offset)
+
+    def _count_truncation(self, offset: int) -> None:
+        log = self.log
+        lost = log.log_end_offset - max(offset, log.log_start_offset)
+        if lost > 0:
+            self._counters.truncations += 1
+            self._counters.records_truncated += lost
+            # Legal after an unclean election or a lost disk only; anything else is a bug elsewhere.
+            self._counters.truncations_below_high_watermark += offset < log.high_watermark
+
+    def __str__(self) -> str:
+        """The notation of the schedules: the epoch of each record, then the high watermark."""
+        entries = self.log.epochs
+        epochs = []
+        slot = -1
+        for offset in range(self.log.log_start_offset, self.log.log_end_offset):
+            while slot + 1 < len(entries) and entries[slot + 1].start_offset <= offset:
+                slot += 1
+            epochs.append(str(entries[slot].epoch) if slot >= 0 else "?")
+        return f"{self._config.node_id} = {' '.join(epochs) or '·'} | hw {self.log.high_watermark}"

@@ -1,0 +1,94 @@
+"""What a leader knows about one of its followers: where its log ends, and since when it keeps up.
+
+All of it is the leader's memory of one leader epoch, rebuilt from the follower's fetches. A fetch at
+offset x says "I hold everything below x"; there is no other acknowledgement.
+
+"Caught up" is not "equal": under load a follower never equals a leader that appends all the time.
+It has caught up at time t when a fetch of its reached what was the leader's end at t.
+
+         leader's end      10        15        15
+    ──fetch at──────────── 5 ─────── 10 ────── 15 ──▶ time
+                           t1        t2        t3
+    caught up since        never     t1        t3      (t2's fetch reached the end as of t1)
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, replace
+
+UNKNOWN_OFFSET = -1
+UNKNOWN_BROKER_EPOCH = -1
+# Not 0: a simulated clock may start there, and a replica never heard of would count as caught up.
+NEVER_MS = -(1 << 62)
+
+
+@dataclass(frozen=True, slots=True)
+class RemoteReplica:
+    """A follower as its leader sees it; a value, replaced at every fetch.
+
+    Offsets are -1 while unknown (an unknown end holds the high watermark back), times are epoch
+    milliseconds, or `NEVER_MS`. `broker_epoch` is the incarnation that fetched last.
+    """
+
+    replica_id: int
+    log_end_offset: int = UNKNOWN_OFFSET
+    log_start_offset: int = UNKNOWN_OFFSET
+    caught_up_ms: int = NEVER_MS
+    last_fetch_ms: int = NEVER_MS
+    last_fetch_leader_end_offset: int = 0
+    broker_epoch: int = UNKNOWN_BROKER_EPOCH
+
+    def fetched(
+        self,
+        fetch_offset: int,
+        *,
+        log_start_offset: int,
+        leader_end_offset: int,
+        now_ms: int,
+        broker_epoch: int = UNKNOWN_BROKER_EPOCH,
+    ) -> RemoteReplica:
+        """After a successful read at `fetch_offset`, the leader's log then ending at `leader_end_offset`."""
+        caught_up_ms = self.caught_up_ms
+        if fetch_offset >= leader_end_offset:
+            caught_up_ms = max(caught_up_ms, now_ms)  # the clock may have stepped back
+        elif fetch_offset >= self.last_fetch_leader_end_offset:
+            caught_up_ms = max(caught_up_ms, self.last_fetch_ms)
+        return replace(
+            self,
+            log_end_offset=fetch_offset,
+            log_start_offset=log_start_offset,
+            caught_up_ms=caught_up_ms,
+            last_fetch_ms=now_ms,
+            last_fetch_leader_end_offset=max(leader_end_offset, self.last_fetch_leader_end_offset),
+            broker_epoch=broker_epoch,
+        )
+
+    def under_new_epoch(
+        self, *, in_isr: bool, was_leader: bool, leader_end_offset: int, now_ms: int
+    ) -> RemoteReplica:
+        """Reset for a new leader epoch.
+
+        A leader that is re-elected keeps what it knows of its followers' logs; a new leader knows
+        nothing. An ISR member is given the whole lag bound to show up, others none.
+        """
+        caught_up_ms = now_ms if in_isr else NEVER_MS
+        if was_leader:
+            return replace(
+                self,
+                caught_up_ms=caught_up_ms,
+                last_fetch_ms=now_ms if in_isr else NEVER_MS,
+                last_fetch_leader_end_offset=leader_end_offset,
+            )
+        return RemoteReplica(
+            self.replica_id,
+            caught_up_ms=caught_up_ms,
+            last_fetch_leader_end_offset=UNKNOWN_OFFSET,
+        )
+
+    def is_caught_up(self, leader_end_offset: int, now_ms: int, lag_time_max_ms: int) -> bool:
+        """Equal to the leader now, or at its end within the lag bound.
+
+        Equality counts however old the last fetch is: an idle topic must not churn its ISR
+        (KAFKA-7152).
+        """
+        return self.log_end_offset == leader_end_offset or now_ms - self.caught_up_ms <= lag_time_max_ms

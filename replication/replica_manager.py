@@ -1,0 +1,721 @@
+"""All replicas of one node: requests in, answers and requests to others out.
+
+    clients     Produce, Fetch, ListOffsets                    ─┐
+    followers   Fetch, ListOffsets, OffsetForLeaderEpoch        ├─▶ Partition ─▶ Log
+    controller  LeaderAndIsr, StopReplica, UpdateMetadata      ─┘
+    leaders ◀── Followers (fetches)      controller ◀── IsrChannel (proposals)
+    waiting     Purgatory of produces and of fetches, by partition
+
+Every public method is one turn: it changes partitions, notes whose waiting requests may be ready,
+and answers those at the end of the turn, never in the middle of a partition's change. What it wants
+sent is returned as effects.
+
+A partition whose log fails is taken out alone: it answers `KAFKA_STORAGE_ERROR` until the node is
+started anew, all others go on.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Hashable, Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from checkpoint.errors import EngineError, ErrorCode
+from checkpoint.topic_partition import TopicPartition
+from logstore.config import LogConfig
+from logstore.errors import LogDirOffline
+from logstore.log_manager import LogManager
+from replication.config import Durability, NodeConfig
+from replication.delayed import DelayedOperation, Purgatory
+from replication.effects import Effect, Reply, Respond, Send, Sync, SyncDone
+from replication.errors import (
+    InvalidRequest,
+    InvalidRequiredAcks,
+    NotLeaderOrFollower,
+    ReplicaStorageFailed,
+    UnknownTopicOrPartition,
+    code_of,
+)
+from replication.follower import Followers
+from replication.isr import PendingIsr
+from replication.isr_channel import IsrChannel
+from replication.messages import (
+    NO_LEADER,
+    AlterPartitionResponse,
+    EpochAnswer,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchResult,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsResult,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
+    PartitionState,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceResult,
+    ResponseBody,
+    StopReplicaPartition,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    UpdateMetadataRequest,
+    UpdateMetadataResponse,
+)
+from replication.metadata_cache import MetadataCache
+from replication.partition import ACKS_ALL, Counters, IsrOutcome, Partition
+
+NO_EPOCH_GIVEN = -1
+TOPIC_DELETION = -2
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Answer to a node's request."""
+
+    broker_id: int
+    correlation_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Answer to a client's request."""
+
+    token: Hashable
+
+
+Address: TypeAlias = Peer | Client
+
+
+def answer(address: Address, body: ResponseBody) -> Effect:
+    """The effect that takes `body` to whoever asked."""
+    if isinstance(address, Peer):
+        return Respond(address.broker_id, address.correlation_id, body)
+    return Reply(address.token, body)
+
+
+class ReplicaManager:
+    """The replicas of this node, their waiting requests, and what they ask of others."""
+
+    def __init__(
+        self, config: NodeConfig, logs: LogManager, *, next_id: Callable[[], int], default_config: LogConfig
+    ) -> None:
+        """`default_config` is what topics without settings of their own have."""
+        self.config = config
+        self.logs = logs
+        self.metadata = MetadataCache()
+        self.counters = Counters()
+        self.controller_epoch = 0
+        self.controller_id = -1
+        self.broker_epoch = -1
+        self._default_config = default_config
+        self._next_id = next_id
+        self._partitions: dict[TopicPartition, Partition] = {}
+        self._offline: dict[TopicPartition, str] = {}
+        self._produces: Purgatory[TopicPartition, _DelayedProduce] = Purgatory(
+            purge_interval_requests=config.purgatory_purge_interval_requests
+        )
+        self._fetches: Purgatory[TopicPartition, _DelayedFetch] = Purgatory(
+            purge_interval_requests=config.purgatory_purge_interval_requests
+        )
+        self._channel = IsrChannel(config)
+        self._followers = Followers(
+            config,
+            next_id=next_id,
+            may_fetch=self._is_flushed_to,
+            on_storage_failure=self._take_offline,
+        )
+        self._effects: list[Effect] = []
+        self._woken: dict[TopicPartition, None] = {}
+        self._syncing: dict[TopicPartition, int] = {}
+        self._configs: dict[str, tuple[Mapping[str, str], LogConfig]] = {}
+        self._next_shrink_check_ms: int | None = None
+        self._next_checkpoint_ms: int | None = None
+
+    @property
+    def partitions(self) -> Mapping[TopicPartition, Partition]:
+        """The replicas that this node knows its role for."""
+        return self._partitions
+
+    @property
+    def knows_all_roles(self) -> bool:
+        """Whether the controller has spoken about every log here since the process started."""
+        return all(known in self._partitions for known in self.logs.logs())
+
+    @property
+    def followers(self) -> Followers:
+        return self._followers
+
+    @property
+    def offline(self) -> Mapping[TopicPartition, str]:
+        """Replicas whose log failed, and why."""
+        return self._offline
+
+    def partition(self, topic_partition: TopicPartition) -> Partition:
+        """The replica here. Raises the errors that a client understands where there is none."""
+        if topic_partition in self._offline:
+            raise ReplicaStorageFailed(f"{topic_partition} is offline: {self._offline[topic_partition]}")
+        found = self._partitions.get(topic_partition)
+        if found is not None:
+            return found
+        if topic_partition in self.metadata.partitions:
+            raise NotLeaderOrFollower(
+                f"broker {self.config.node_id} has no replica of {topic_partition}; refresh metadata"
+            )
+        raise UnknownTopicOrPartition(f"{topic_partition} is not known here")
+
+    # --- turns --------------------------------------------------------------------------------
+
+    def _end_turn(self, now_ms: int) -> list[Effect]:
+        """Answer what has become ready, send what is due, hand everything over."""
+        while self._woken:
+            topic_partition = next(iter(self._woken))
+            del self._woken[topic_partition]
+            self._produces.check(topic_partition, now_ms)
+            self._fetches.check(topic_partition, now_ms)
+        self._effects += self._followers.pump(self.broker_epoch, now_ms)
+        if self.controller_id >= 0:
+            request = self._channel.next_request(self._next_id, self.broker_epoch, now_ms)
+            if request is not None:
+                self._effects.append(Send(self.controller_id, *request))
+        effects, self._effects = self._effects, []
+        return effects
+
+    def _wake(self, topic_partition: TopicPartition) -> None:
+        self._woken[topic_partition] = None
+
+    def _take_offline(self, topic_partition: TopicPartition, error: Exception) -> None:
+        """The log of one replica failed: nothing is acknowledged or served from it any more."""
+        self._offline[topic_partition] = str(error)
+        self._followers.remove(topic_partition)
+        self._channel.withdraw(topic_partition)
+        self._wake(topic_partition)
+
+    def _guard(self, topic_partition: TopicPartition, error: Exception) -> ErrorCode:
+        """The code for a refusal; a storage failure also takes the replica offline."""
+        if isinstance(error, LogDirOffline | OSError):
+            self._take_offline(topic_partition, error)
+        return code_of(error)
+
+    def tick(self, now_ms: int) -> list[Effect]:
+        """What time asks for: expired requests, lagging ISR members, checkpoints."""
+        self._produces.expire(now_ms)
+        self._fetches.expire(now_ms)
+        if self._next_shrink_check_ms is not None and self._next_shrink_check_ms <= now_ms:
+            self._next_shrink_check_ms = now_ms + self._shrink_check_interval_ms
+            self._check_isrs(now_ms)
+        if self._next_checkpoint_ms is not None and self._next_checkpoint_ms <= now_ms:
+            self._next_checkpoint_ms = now_ms + self.config.high_watermark_checkpoint_interval_ms
+            self.logs.checkpoint_high_watermarks()
+        return self._end_turn(now_ms)
+
+    @property
+    def _shrink_check_interval_ms(self) -> int:
+        return max(self.config.replica_lag_time_max_ms // 2, 1)
+
+    @property
+    def deadline_ms(self) -> int | None:
+        deadlines = (
+            self._produces.deadline_ms,
+            self._fetches.deadline_ms,
+            self._followers.deadline_ms,
+            self._channel.deadline_ms if self.broker_epoch >= 0 and self.controller_id >= 0 else None,
+            self._next_shrink_check_ms,
+            self._next_checkpoint_ms,
+        )
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    # --- the controller's word ----------------------------------------------------------------
+
+    def on_registered(self, broker_epoch: int, now_ms: int) -> list[Effect]:
+        """This node is registered in the metadata store, as this incarnation."""
+        self.broker_epoch = broker_epoch
+        return self._end_turn(now_ms)
+
+    def on_session_lost(self, now_ms: int) -> list[Effect]:
+        """The store gave this node up: stop leading at once; whoever waits is sent elsewhere."""
+        self.broker_epoch = -1
+        for topic_partition, partition in self._partitions.items():
+            if partition.is_leader:
+                partition.suspend()
+                self._wake(topic_partition)
+        return self._end_turn(now_ms)
+
+    def leader_and_isr(self, address: Address, body: LeaderAndIsrRequest, now_ms: int) -> list[Effect]:
+        """Take the roles that the controller gives; each partition succeeds or fails alone."""
+        if refusal := self._refuse_controller(body.controller_epoch, body.broker_epoch):
+            results = dict.fromkeys(body.partitions, refusal)
+            self._effects.append(answer(address, LeaderAndIsrResponse(refusal, results)))
+            return self._end_turn(now_ms)
+        self._know_controller(body.controller_id, body.controller_epoch)
+        codes: dict[TopicPartition, ErrorCode] = {}
+        # Leaders first: they stop following before anybody asks them anything.
+        order = sorted(
+            body.partitions, key=lambda known: body.partitions[known].leader != self.config.node_id
+        )
+        for topic_partition in order:
+            try:
+                codes[topic_partition] = self._take_role(
+                    topic_partition, body.partitions[topic_partition], body, now_ms
+                )
+            except (EngineError, OSError) as error:
+                codes[topic_partition] = self._guard(topic_partition, error)
+        if self._next_checkpoint_ms is None:
+            self._next_checkpoint_ms = now_ms + self.config.high_watermark_checkpoint_interval_ms
+            self._next_shrink_check_ms = now_ms + self._shrink_check_interval_ms
+        self._followers.drop_idle()
+        self._effects.append(answer(address, LeaderAndIsrResponse(ErrorCode.NONE, codes)))
+        return self._end_turn(now_ms)
+
+    def _refuse_controller(self, controller_epoch: int, broker_epoch: int) -> ErrorCode | None:
+        # A newer incarnation than we know of is ours: the reply to our registration is on its way.
+        if NO_EPOCH_GIVEN < broker_epoch < self.broker_epoch:
+            return ErrorCode.STALE_BROKER_EPOCH
+        if controller_epoch < self.controller_epoch:
+            return ErrorCode.STALE_CONTROLLER_EPOCH
+        return None
+
+    def _know_controller(self, controller_id: int, controller_epoch: int) -> None:
+        self.controller_id = controller_id
+        self.controller_epoch = controller_epoch
+
+    def _take_role(
+        self,
+        topic_partition: TopicPartition,
+        state: PartitionState,
+        body: LeaderAndIsrRequest,
+        now_ms: int,
+    ) -> ErrorCode:
+        if topic_partition in self._offline:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        if self.config.node_id not in state.replicas:
+            return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        known = self._partitions.get(topic_partition)
+        topic_id = body.topic_ids.get(topic_partition.topic, "")
+        if known is not None and topic_id and known.log.topic_id and topic_id != known.log.topic_id:
+            return ErrorCode.INCONSISTENT_TOPIC_ID
+        if known is not None:
+            self._configure(known, body)
+            verdict = self._judge(known, state, body)
+            if verdict is not None:
+                return verdict
+        # The log exists from here on whoever leads: its entry in the next high watermark
+        # checkpoint would be lost otherwise (KAFKA-1647).
+        partition = known or self._create(topic_partition, topic_id, body)
+        if state.leader == self.config.node_id:
+            # Not one more append of the old leader's records: stop following first.
+            self._followers.remove(topic_partition)
+            self._channel.withdraw(topic_partition)
+            partition.become_leader(state, now_ms)
+            partition.advance_high_watermark(now_ms)
+            self._want_flush(partition)
+        else:
+            self._channel.withdraw(topic_partition)
+            is_following = known is not None and not known.leads and not known.is_suspended
+            if partition.become_follower(state) or not is_following:
+                self._followers.remove(topic_partition)
+                if state.leader != NO_LEADER:
+                    self._followers.add(partition)
+        self._wake(topic_partition)
+        return ErrorCode.NONE
+
+    def _judge(self, known: Partition, state: PartitionState, body: LeaderAndIsrRequest) -> ErrorCode | None:
+        """None for news; otherwise the answer to what is old, a repeat, or impossible.
+
+        Within one leader epoch the partition epoch tells news apart: an ISR or assignment that
+        changed reaches a leader without a new epoch, and followers need not start over.
+        """
+        if state.leader_epoch > known.leader_epoch:
+            return None
+        if state.leader_epoch < known.leader_epoch or state.partition_epoch < known.partition_epoch:
+            return ErrorCode.STALE_CONTROLLER_EPOCH
+        if state.leader != known.leader_id:
+            return ErrorCode.INVALID_REQUEST  # one epoch has one leader
+        if known.is_suspended:
+            # Addressed to our present registration: the store still names us, nobody else led.
+            return None if body.broker_epoch >= self.broker_epoch >= 0 else ErrorCode.STALE_BROKER_EPOCH
+        if state.partition_epoch > known.partition_epoch:
+            return None
+        return ErrorCode.NONE
+
+    def _create(self, topic_partition: TopicPartition, topic_id: str, body: LeaderAndIsrRequest) -> Partition:
+        log = self.logs.get_or_create(
+            topic_partition, config=self._log_config(topic_partition.topic, body), topic_id=topic_id
+        )
+        log.set_high_watermark(
+            max(self.logs.checkpointed_high_watermark(topic_partition), log.log_start_offset)
+        )
+        partition = Partition(log, self.config, self.metadata, self.counters, was_clean=self.logs.was_clean)
+        self._partitions[topic_partition] = partition
+        return partition
+
+    def _log_config(self, topic: str, body: LeaderAndIsrRequest) -> LogConfig:
+        settings = body.configs.get(topic, {})
+        known = self._configs.get(topic)
+        if known is None or known[0] != settings:
+            known = self._configs[topic] = settings, LogConfig.from_kafka(settings, base=self._default_config)
+        return known[1]
+
+    def _configure(self, partition: Partition, body: LeaderAndIsrRequest) -> None:
+        """Take over topic settings that changed; they hold from the next use on."""
+        config = self._log_config(partition.topic_partition.topic, body)
+        if partition.log.config != config:
+            partition.log.config = config
+
+    def stop_replica(self, address: Address, body: StopReplicaRequest, now_ms: int) -> list[Effect]:
+        """Stop serving partitions, and drop their logs where asked."""
+        if refusal := self._refuse_controller(body.controller_epoch, body.broker_epoch):
+            results = dict.fromkeys(body.partitions, refusal)
+            self._effects.append(answer(address, StopReplicaResponse(refusal, results)))
+            return self._end_turn(now_ms)
+        self._know_controller(body.controller_id, body.controller_epoch)
+        codes: dict[TopicPartition, ErrorCode] = {}
+        for topic_partition, order in body.partitions.items():
+            try:
+                codes[topic_partition] = self._stop(topic_partition, order)
+            except (EngineError, OSError) as error:
+                codes[topic_partition] = self._guard(topic_partition, error)
+        self._followers.drop_idle()
+        self._effects.append(answer(address, StopReplicaResponse(ErrorCode.NONE, codes)))
+        return self._end_turn(now_ms)
+
+    def _stop(self, topic_partition: TopicPartition, order: StopReplicaPartition) -> ErrorCode:
+        if topic_partition in self._offline:
+            return ErrorCode.KAFKA_STORAGE_ERROR
+        known = self._partitions.get(topic_partition)
+        is_sentinel = order.leader_epoch in (NO_EPOCH_GIVEN, TOPIC_DELETION)
+        if known is not None and not is_sentinel and order.leader_epoch < known.leader_epoch:
+            return ErrorCode.FENCED_LEADER_EPOCH
+        self._followers.remove(topic_partition)
+        self._channel.withdraw(topic_partition)
+        if known is not None:
+            known.suspend()  # a stopped leader serves nobody, whether or not its log stays
+        if order.delete:
+            self._partitions.pop(topic_partition, None)
+            self._syncing.pop(topic_partition, None)
+            if self.logs.get(topic_partition) is not None:
+                self.logs.delete(topic_partition)
+        self._wake(topic_partition)
+        return ErrorCode.NONE
+
+    def update_metadata(self, address: Address, body: UpdateMetadataRequest, now_ms: int) -> list[Effect]:
+        """Learn who is alive and who leads what."""
+        refusal = self._refuse_controller(body.controller_epoch, body.broker_epoch)
+        if refusal is None:
+            self._know_controller(body.controller_id, body.controller_epoch)
+            self.metadata.update(body)
+            # The high watermark waits for followers that are about to join; one that died does not.
+            for partition in self._partitions.values():
+                self._advance(partition, now_ms)
+        self._effects.append(answer(address, UpdateMetadataResponse(refusal or ErrorCode.NONE)))
+        return self._end_turn(now_ms)
+
+    # --- produce ------------------------------------------------------------------------------
+
+    def produce(self, address: Client, body: ProduceRequest, now_ms: int) -> list[Effect]:
+        """Append a client's batches; acks=all is answered once they are committed."""
+        if body.acks not in (0, 1, ACKS_ALL):
+            error = InvalidRequiredAcks(f"acks is {body.acks}; it takes 0, 1 or -1 (all)")
+            results = {known: ProduceResult(error.code, message=str(error)) for known in body.records}
+            self._effects.append(answer(address, ProduceResponse(results)))
+            return self._end_turn(now_ms)
+        statuses: dict[TopicPartition, _ProduceStatus] = {}
+        for topic_partition, data in body.records.items():
+            statuses[topic_partition] = self._append(topic_partition, data, body.acks, now_ms)
+        if body.acks == 0:
+            has_failed = any(status.result.error is not ErrorCode.NONE for status in statuses.values())
+            self._effects.append(Reply(address.token, None, close=has_failed))
+        elif body.acks == ACKS_ALL and any(status.is_pending for status in statuses.values()):
+            operation = _DelayedProduce(self, address, statuses, now_ms + body.timeout_ms)
+            self._produces.try_complete_else_watch(operation, statuses, now_ms)
+        else:
+            results = {known: status.result for known, status in statuses.items()}
+            self._effects.append(answer(address, ProduceResponse(results)))
+        return self._end_turn(now_ms)
+
+    def _append(self, topic_partition: TopicPartition, data: bytes, acks: int, now_ms: int) -> _ProduceStatus:
+        try:
+            partition = self.partition(topic_partition)
+            info, _ = partition.append(data, acks, now_ms)
+        except (EngineError, OSError) as error:
+            return _ProduceStatus(ProduceResult(self._guard(topic_partition, error), message=str(error)))
+        self._wake(topic_partition)
+        self._want_flush(partition)
+        result = ProduceResult(
+            ErrorCode.NONE, info.first_offset, info.log_append_time_ms, info.log_start_offset
+        )
+        if acks != ACKS_ALL:
+            return _ProduceStatus(result)
+        return _ProduceStatus(result, info.last_offset + 1, partition.tenure, is_pending=True)
+
+    def _progress(self, topic_partition: TopicPartition, status: _ProduceStatus) -> ErrorCode | None:
+        """How a waiting append stands: None while undecided."""
+        try:
+            partition = self.partition(topic_partition)
+        except EngineError as error:
+            return error.code
+        if not partition.is_leader or partition.tenure != status.tenure:
+            # The offset may hold another record by now.
+            return ErrorCode.NOT_LEADER_OR_FOLLOWER
+        if partition.log.high_watermark < status.required_offset:
+            return None
+        if len(partition.isr.maximal) < partition.min_insync:
+            return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        return ErrorCode.NONE
+
+    # --- fetch --------------------------------------------------------------------------------
+
+    def fetch(self, address: Address, body: FetchRequest, now_ms: int) -> list[Effect]:
+        """Read for a consumer or a follower; with too little to say, wait for more."""
+        results, is_final = self._read(body)
+        if body.replica_id >= 0:
+            for topic_partition, result in results.items():
+                if result.error is ErrorCode.NONE and result.diverging_epoch is None:
+                    self._count_fetch(topic_partition, body, now_ms)
+        size = sum(len(result.records) for result in results.values())
+        if is_final or body.max_wait_ms <= 0 or not body.partitions or size >= body.min_bytes:
+            self._effects.append(answer(address, FetchResponse(results)))
+        else:
+            operation = _DelayedFetch(self, address, body, now_ms + body.max_wait_ms)
+            self._fetches.try_complete_else_watch(operation, body.partitions, now_ms)
+        return self._end_turn(now_ms)
+
+    def _read(self, body: FetchRequest) -> tuple[dict[TopicPartition, FetchResult], bool]:
+        """Results for all partitions; also whether one of them (an error, a divergence) cannot wait."""
+        results: dict[TopicPartition, FetchResult] = {}
+        room = body.max_bytes
+        is_final = False
+        for topic_partition, wanted in body.partitions.items():
+            result = self._read_one(topic_partition, wanted, body, room)
+            is_final |= result.error is not ErrorCode.NONE or result.diverging_epoch is not None
+            room -= len(result.records)
+            results[topic_partition] = result
+        return results, is_final
+
+    def _read_one(
+        self, topic_partition: TopicPartition, wanted: FetchPartition, body: FetchRequest, room: int
+    ) -> FetchResult:
+        try:
+            return self.partition(topic_partition).read(
+                body.replica_id,
+                wanted,
+                max_bytes=max(min(wanted.max_bytes, room), 0),
+                # The first batch of a response may be of any size, or it could never be read.
+                at_least_one=room == body.max_bytes,
+                broker_epoch=body.broker_epoch,
+            )
+        except (EngineError, OSError) as error:
+            return FetchResult(self._guard(topic_partition, error))
+
+    def _count_fetch(self, topic_partition: TopicPartition, body: FetchRequest, now_ms: int) -> None:
+        has_moved, pending = self._partitions[topic_partition].record_fetch(
+            body.replica_id,
+            body.partitions[topic_partition],
+            now_ms,
+            broker_epoch=body.broker_epoch,
+            own_broker_epoch=self.broker_epoch,
+        )
+        if has_moved:
+            self._wake(topic_partition)
+        if pending is not None:
+            self._channel.submit(topic_partition, pending)
+
+    # --- questions ----------------------------------------------------------------------------
+
+    def list_offsets(self, address: Address, body: ListOffsetsRequest, now_ms: int) -> list[Effect]:
+        """Offsets by time."""
+        results: dict[TopicPartition, ListOffsetsResult] = {}
+        for topic_partition, wanted in body.partitions.items():
+            try:
+                results[topic_partition] = self.partition(topic_partition).list_offset(
+                    wanted.timestamp,
+                    replica_id=body.replica_id,
+                    current_leader_epoch=wanted.current_leader_epoch,
+                )
+            except (EngineError, OSError) as error:
+                results[topic_partition] = ListOffsetsResult(self._guard(topic_partition, error))
+        self._effects.append(answer(address, ListOffsetsResponse(results)))
+        return self._end_turn(now_ms)
+
+    def offset_for_leader_epoch(
+        self, address: Address, body: OffsetForLeaderEpochRequest, now_ms: int
+    ) -> list[Effect]:
+        """Where epochs end in this leader's logs."""
+        results: dict[TopicPartition, EpochAnswer] = {}
+        for topic_partition, query in body.partitions.items():
+            try:
+                end = self.partition(topic_partition).end_of_epoch(
+                    query.leader_epoch, query.current_leader_epoch
+                )
+                results[topic_partition] = EpochAnswer(ErrorCode.NONE, end.epoch, end.end_offset)
+            except (EngineError, OSError) as error:
+                results[topic_partition] = EpochAnswer(self._guard(topic_partition, error))
+        self._effects.append(answer(address, OffsetForLeaderEpochResponse(results)))
+        return self._end_turn(now_ms)
+
+    # --- answers from others ------------------------------------------------------------------
+
+    def on_response(
+        self,
+        correlation_id: int,
+        body: FetchResponse | ListOffsetsResponse | OffsetForLeaderEpochResponse | AlterPartitionResponse,
+        now_ms: int,
+    ) -> list[Effect]:
+        """An answer of a leader or of the controller. Late ones are dropped."""
+        if isinstance(body, AlterPartitionResponse):
+            if self._channel.owns(correlation_id):
+                self._on_isr_answers(body, now_ms)
+        else:
+            try:
+                self._followers.on_response(correlation_id, body, now_ms)
+            except InvalidRequest:
+                # The peer broke the protocol. All that was asked of it pauses; nothing was changed.
+                self.counters.protocol_violations += 1
+        return self._end_turn(now_ms)
+
+    def on_disconnected(self, correlation_id: int, now_ms: int) -> bool:
+        """No answer will come. False if the request was not one of ours."""
+        if self._channel.owns(correlation_id):
+            self._channel.on_disconnected(now_ms)
+            return True
+        return self._followers.on_disconnected(correlation_id, now_ms)
+
+    def _on_isr_answers(self, body: AlterPartitionResponse, now_ms: int) -> None:
+        for topic_partition, pending, result in self._channel.on_response(body, now_ms):
+            partition = self._partitions.get(topic_partition)
+            if partition is None:
+                continue
+            match partition.on_isr_answer(pending, result):
+                case IsrOutcome.ADOPTED:
+                    self._advance(partition, now_ms)
+                    self._wake(topic_partition)
+                case IsrOutcome.RESEND:
+                    self._channel.resend(topic_partition, pending, now_ms)
+                case IsrOutcome.STALE | IsrOutcome.REVERTED | IsrOutcome.UNKNOWN:
+                    # UNKNOWN waits for the controller's next word with the larger ISR. Asking for
+                    # the state after a bounded wait would end that sooner (replication ISR notes).
+                    pass
+
+    def _check_isrs(self, now_ms: int) -> None:
+        for topic_partition, partition in self._partitions.items():
+            if topic_partition in self._offline:
+                continue
+            pending: PendingIsr | None = partition.propose_shrink(now_ms, own_broker_epoch=self.broker_epoch)
+            if pending is not None:
+                self._channel.submit(topic_partition, pending)
+            self._advance(partition, now_ms)
+
+    def _advance(self, partition: Partition, now_ms: int) -> None:
+        if partition.topic_partition not in self._offline and partition.advance_high_watermark(now_ms):
+            self._wake(partition.topic_partition)
+
+    # --- flushes (SYNCED durability) ----------------------------------------------------------
+
+    def _is_flushed_to(self, partition: Partition, offset: int) -> bool:
+        """Whether a fetch may claim `offset`; asks for the flush it lacks."""
+        if self.config.durability is Durability.REPLICATED or partition.log.recovery_point >= offset:
+            return True
+        self._want_flush(partition)
+        return False
+
+    def _want_flush(self, partition: Partition) -> None:
+        """One flush at a time: those who come meanwhile share the next one."""
+        topic_partition, log = partition.topic_partition, partition.log
+        if (
+            self.config.durability is Durability.SYNCED
+            and log.recovery_point < log.log_end_offset
+            and topic_partition not in self._syncing
+        ):
+            self._syncing[topic_partition] = log.log_end_offset
+            self._effects.append(Sync(topic_partition, log.log_end_offset))
+
+    def on_sync_done(self, event: SyncDone, now_ms: int) -> list[Effect]:
+        """A flush ended. How far the log is safe is read from the log, which may have been cut since."""
+        self._syncing.pop(event.topic_partition, None)
+        partition = self._partitions.get(event.topic_partition)
+        if event.error:
+            self._take_offline(event.topic_partition, LogDirOffline(event.error))
+        elif partition is not None:
+            self._advance(partition, now_ms)
+            self._want_flush(partition)
+        return self._end_turn(now_ms)
+
+
+# --- waiting requests -------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _ProduceStatus:
+    """One partition of a produce request; `required_offset` is where the high watermark must get to."""
+
+    result: ProduceResult
+    required_offset: int = -1
+    tenure: int = -1
+    is_pending: bool = field(default=False, kw_only=True)
+
+
+class _DelayedProduce(DelayedOperation):
+    """acks=all: answered when every partition is decided, or at the deadline with what is not timed out."""
+
+    __slots__ = ("_address", "_manager", "_statuses")
+
+    def __init__(
+        self,
+        manager: ReplicaManager,
+        address: Client,
+        statuses: dict[TopicPartition, _ProduceStatus],
+        deadline_ms: int,
+    ) -> None:
+        super().__init__(deadline_ms)
+        self._manager = manager
+        self._address = address
+        self._statuses = statuses
+
+    def is_ready(self, now_ms: int) -> bool:
+        for topic_partition, status in self._statuses.items():
+            if status.is_pending:
+                code = self._manager._progress(topic_partition, status)
+                if code is not None:
+                    status.is_pending = False
+                    if code is not ErrorCode.NONE:
+                        status.result = ProduceResult(code)
+        return not any(status.is_pending for status in self._statuses.values())
+
+    def on_complete(self, now_ms: int) -> None:
+        results = {
+            topic_partition: ProduceResult(ErrorCode.REQUEST_TIMED_OUT)
+            if status.is_pending
+            else status.result
+            for topic_partition, status in self._statuses.items()
+        }
+        self._manager._effects.append(answer(self._address, ProduceResponse(results)))
+
+
+class _DelayedFetch(DelayedOperation):
+    """A fetch with too little to say: answered from a second reading, which counts for nothing else."""
+
+    __slots__ = ("_address", "_body", "_manager", "_results")
+
+    def __init__(
+        self, manager: ReplicaManager, address: Address, body: FetchRequest, deadline_ms: int
+    ) -> None:
+        super().__init__(deadline_ms)
+        self._manager = manager
+        self._address = address
+        self._body = body
+        self._results: dict[TopicPartition, FetchResult] | None = None
+
+    def is_ready(self, now_ms: int) -> bool:
+        results, is_final = self._manager._read(self._body)
+        size = sum(len(result.records) for result in results.values())
+        if not is_final and size < self._body.min_bytes:
+            return False
+        self._results = results
+        return True
+
+    def on_complete(self, now_ms: int) -> None:
+        results = self._results if self._results is not None else self._manager._read(self._body)[0]
+        self._manager._effects.append(answer(self._address, FetchResponse(results)))
