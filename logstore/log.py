@@ -860,6 +860,13 @@ class Log:
                     segment.let_go()
                 self._owner.closed(self, is_clean=is_clean)
 
+    def abandon(self) -> None:
+        """Let go of the files without writing: the log was deleted, or its node is as good as dead."""
+        with self._lock:
+            self._is_closed = True
+            for segment in self._segments.values():
+                segment.let_go()
+
     def _close_books(self) -> None:
         self._snapshots.take(self._producers, self._log_end_offset)
         self._active.become_inactive()

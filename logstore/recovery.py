@@ -396,8 +396,8 @@ class _Loader:
         if follows:
             raise DamagedLog(
                 f"{segment.path(LOG_SUFFIX)} holds {fault.value} at byte {end} (offset {next_offset}), "
-                "below the recovery point, and good batches follow it; nothing was changed. Fetch the partition from "
-                "another replica, or give up what lies behind it with `logstore recover`"
+                "below the recovery point, and good batches follow it; nothing was changed. "
+                "Fetch the partition from another replica, or give up what lies behind it with `logstore recover`"
             )
 
     def _refuse_below(
@@ -406,7 +406,8 @@ class _Loader:
         if offset < recovery_point and (segment.size or any(self.segments[base].size for base in later)):
             raise DamagedLog(
                 f"{segment.path(LOG_SUFFIX)} {reason}, below the recovery point {recovery_point}; "
-                "nothing was changed. Fetch the partition from another replica, or give it up with `logstore recover`"
+                "nothing was changed. "
+                "Fetch the partition from another replica, or give it up with `logstore recover`"
             )
 
     def _cut_segments(self, bases: list[int]) -> None:

@@ -173,8 +173,12 @@ class Segment:
     def _rebuild(self, offset_index: OffsetIndex, time_index: TimeIndex) -> None:
         found = IndexEntries(self.base_offset, self._config.index_interval_bytes)
         file = self._file or self._disk.open(self.path(LOG_SUFFIX))
-        for scanned in scan(file, 0, self.size, base_offset=self.base_offset):
-            found.add(scanned)
+        try:
+            for scanned in scan(file, 0, self.size, base_offset=self.base_offset):
+                found.add(scanned)
+        finally:
+            if file is not self._file:
+                file.close()
         found.finish()
         offset_index.replace(found.offset_entries)
         time_index.replace(found.time_entries)

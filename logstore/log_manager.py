@@ -1,0 +1,446 @@
+"""The logs of one node, in one or several log dirs, each dir with its lock and its checkpoints.
+
+    data/                                   a log dir
+      .lock                                 this process owns it
+      .kafka_cleanshutdown                  its last owner stopped in order
+      recovery-point-offset-checkpoint      below it each log is durable
+      log-start-offset-checkpoint           logs that start inside their first segment
+      replication-offset-checkpoint         high watermarks
+      orders-0/ orders-1/ …                 partitions
+      orders-2.<32 hex>-delete/             waiting to be removed
+
+A disk that fails takes its log dir offline, with every log in it, until a new start has recovered it;
+the other dirs go on. What a crash leaves is each log's own matter (`recovery.py`); the checkpoints here
+are bounds, never truths: a missing or unreadable one costs time, not data.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable, Mapping, Sequence
+from typing import Final
+
+from checkpoint.clean_shutdown import (
+    CleanShutdown,
+    read_clean_shutdown,
+    remove_clean_shutdown,
+    write_clean_shutdown,
+)
+from checkpoint.disk import Disk, Lock
+from checkpoint.errors import CorruptCheckpoint
+from checkpoint.offset_checkpoint import (
+    HIGH_WATERMARK_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    read_offset_checkpoint,
+    write_offset_checkpoint,
+)
+from checkpoint.topic_partition import TopicPartition, parse_directory_name, set_aside_fate
+from logstore.config import LogConfig
+from logstore.errors import DamagedLog, LogDirOffline
+from logstore.log import Clock, Log
+from logstore.recovery import load
+from logstore.stand_alone import forget_stand_alone
+
+RECOVERY_POINT_INTERVAL_MS: Final = 60_000
+LOG_START_INTERVAL_MS: Final = 60_000
+NO_BROKER_EPOCH: Final = -1
+
+DirectoryProgress = Callable[[str, int, int], None]
+"""Told the partition's directory, bytes judged so far and bytes to judge in it."""
+
+
+class LogManager:
+    """Every log of one node. Opening it recovers what needs it; `close` leaves the marks of a clean stop.
+
+    Raises `DirectoryLocked` if somebody owns one of the dirs, `InvalidTopic` for a directory that is no
+    partition's, `LogDirOffline` if not one dir can be used. A dir that fails alone is listed in
+    `offline_dirs`.
+    """
+
+    def __init__(
+        self,
+        log_dirs: Sequence[str],
+        *,
+        disk: Disk,
+        clock: Clock,
+        random: random.Random,
+        config: LogConfig | None = None,
+        configs: Mapping[str, LogConfig] | None = None,
+        broker_epoch: int = NO_BROKER_EPOCH,
+        progress: DirectoryProgress | None = None,
+    ) -> None:
+        """Open the log dirs. `configs` gives topics settings of their own; others have `config`."""
+        if not log_dirs or len(set(log_dirs)) != len(log_dirs):
+            raise ValueError(f"log dirs {list(log_dirs)}: give one or more, each once")
+        self.config = config or LogConfig()
+        self._configs = dict(configs or {})
+        self._random = random
+        self._clock = clock
+        self._next_recovery_point_ms = clock() + RECOVERY_POINT_INTERVAL_MS
+        self._next_log_start_ms = clock() + LOG_START_INTERVAL_MS
+        self._dirs: list[_LogDir] = []
+        try:
+            for directory in log_dirs:
+                log_dir = _LogDir(directory, disk, clock, random, broker_epoch)
+                self._dirs.append(log_dir)
+                log_dir.open(lambda topic: self._configs.get(topic, self.config), progress)
+        except BaseException:
+            for log_dir in self._dirs:
+                log_dir.abandon()
+            raise
+        if not self._online():
+            reasons = "; ".join(f"{path}: {reason}" for path, reason in self.offline_dirs.items())
+            raise LogDirOffline(f"no log dir can be used: {reasons}")
+        self.was_clean = all(log_dir.was_clean for log_dir in self._dirs)
+
+    # --- what there is --------------------------------------------------------------------------------
+
+    def logs(self) -> Mapping[TopicPartition, Log]:
+        """The logs of the dirs that are online, in order of partition."""
+        found = {tp: log for log_dir in self._online() for tp, log in log_dir.logs.items()}
+        return dict(sorted(found.items()))
+
+    @property
+    def damaged(self) -> Mapping[TopicPartition, DamagedLog]:
+        """Partitions that were left as they are because synced batches are gone from them."""
+        return {tp: error for log_dir in self._dirs for tp, error in log_dir.damaged.items()}
+
+    @property
+    def offline_dirs(self) -> Mapping[str, str]:
+        """Log dirs whose disk failed, and why."""
+        return {log_dir.path: str(log_dir.failure) for log_dir in self._dirs if log_dir.failure is not None}
+
+    def get(self, topic_partition: TopicPartition) -> Log | None:
+        """The partition's log; None if there is none.
+
+        Raises `LogDirOffline` if its dir has failed, `DamagedLog` if it could not be opened.
+        """
+        for log_dir in self._dirs:
+            if topic_partition in log_dir.damaged:
+                raise DamagedLog(str(log_dir.damaged[topic_partition]))
+            if log_dir.failure is None:
+                if topic_partition in log_dir.logs:
+                    return log_dir.logs[topic_partition]
+            elif topic_partition in log_dir.known:
+                raise LogDirOffline(
+                    f"{topic_partition} lives in {log_dir.path}, which is offline: {log_dir.failure}"
+                )
+        return None
+
+    def get_or_create(
+        self, topic_partition: TopicPartition, *, config: LogConfig | None = None, topic_id: str = ""
+    ) -> Log:
+        """The partition's log, made in the dir with the fewest logs if there is none.
+
+        `topic_id` is made durable before the log can be written. Raises `InconsistentTopicId`,
+        `LogDirOffline`, `DamagedLog`.
+        """
+        log = self.get(topic_partition)
+        if log is None:
+            online = self._online()
+            if not online:
+                raise LogDirOffline(f"{topic_partition} cannot be made: every log dir is offline")
+            home = min(online, key=lambda log_dir: len(log_dir.logs))
+            topic_config = config or self._configs.get(topic_partition.topic, self.config)
+            log = home.create(topic_partition, topic_config)
+        elif config is not None:
+            log.config = config
+        if topic_id:
+            log.set_topic_id(topic_id)
+        return log
+
+    def delete(self, topic_partition: TopicPartition) -> None:
+        """Take the log away; its files go after `file.delete.delay.ms`. Unknown partitions are fine.
+
+        Raises `LogDirOffline`.
+        """
+        if self.get(topic_partition) is None:
+            return
+        for log_dir in self._online():
+            if topic_partition in log_dir.logs:
+                log_dir.delete(topic_partition, f"{self._random.getrandbits(128):032x}")
+
+    def _online(self) -> list[_LogDir]:
+        return [log_dir for log_dir in self._dirs if log_dir.failure is None]
+
+    # --- checkpoints ----------------------------------------------------------------------------------
+
+    def checkpointed_high_watermark(self, topic_partition: TopicPartition) -> int:
+        """The high watermark that was last checkpointed; 0 if none: a lower bound, never more."""
+        for log_dir in self._online():
+            if topic_partition in log_dir.high_watermarks:
+                return log_dir.high_watermarks[topic_partition]
+        return 0
+
+    def checkpoint_high_watermarks(self) -> None:
+        """Write every log's high watermark. A dir that fails goes offline."""
+        for log_dir in self._online():
+            log_dir.guarded(log_dir.checkpoint_high_watermarks)
+
+    def checkpoint_recovery_points(self) -> None:
+        """Sync the sealed segments and write how far every log is durable."""
+        for log_dir in self._online():
+            log_dir.guarded(log_dir.checkpoint_recovery_points)
+
+    def checkpoint_log_start_offsets(self) -> None:
+        """Write the log start offsets that lie above their first segment."""
+        for log_dir in self._online():
+            log_dir.guarded(log_dir.checkpoint_log_start_offsets)
+
+    def tick(self, now_ms: int) -> None:
+        """Do what is due: flush by age, write checkpoints, remove what was deleted long enough ago."""
+        for log_dir in self._online():
+            log_dir.guarded(lambda log_dir=log_dir: log_dir.tick(now_ms))  # type: ignore[misc]
+        if now_ms >= self._next_recovery_point_ms:
+            self._next_recovery_point_ms = now_ms + RECOVERY_POINT_INTERVAL_MS
+            self.checkpoint_recovery_points()
+        if now_ms >= self._next_log_start_ms:
+            self._next_log_start_ms = now_ms + LOG_START_INTERVAL_MS
+            self.checkpoint_log_start_offsets()
+
+    def close(self) -> None:
+        """Flush and close every log, write the checkpoints, then the mark of a clean stop.
+
+        A dir whose disk fails on the way stays without its mark: its next start recovers it.
+        """
+        for log_dir in self._dirs:
+            log_dir.close()
+
+
+class _LogDir:
+    """One log dir: the owner of the logs in it."""
+
+    def __init__(self, path: str, disk: Disk, clock: Clock, random: random.Random, broker_epoch: int) -> None:
+        self.path = path.rstrip("/") or "/"
+        self._disk = disk
+        self._clock = clock
+        self._random = random
+        self._broker_epoch = broker_epoch
+        self._lock: Lock | None = None
+        self.logs: dict[TopicPartition, Log] = {}
+        self.known: set[TopicPartition] = set()
+        self.damaged: dict[TopicPartition, DamagedLog] = {}
+        self.failure: OSError | None = None
+        self.was_clean = False
+        self.high_watermarks: dict[TopicPartition, int] = {}
+        self._recovery_points: dict[TopicPartition, int] = {}
+        self._log_starts: dict[TopicPartition, int] = {}
+        self._unflushed_since_ms: dict[TopicPartition, tuple[int, int]] = {}
+        self._doomed: list[tuple[int, str]] = []
+
+    # --- opening --------------------------------------------------------------------------------------
+
+    def open(self, config_of: Callable[[str], LogConfig], progress: DirectoryProgress | None) -> None:
+        self.guarded(lambda: self._open(config_of, progress))
+
+    def _open(self, config_of: Callable[[str], LogConfig], progress: DirectoryProgress | None) -> None:
+        self._disk.make_dir(self.path)
+        self._lock = self._disk.lock(self.path)
+        self.was_clean = read_clean_shutdown(self._disk, self.path) is not None
+        # Gone for good before anything else is written: a crash from here on is an unclean stop.
+        remove_clean_shutdown(self._disk, self.path)
+        self._recovery_points = self._read(RECOVERY_POINT_CHECKPOINT)
+        self._log_starts = self._read(LOG_START_OFFSET_CHECKPOINT)
+        self.high_watermarks = self._read(HIGH_WATERMARK_CHECKPOINT)
+        is_empty = True
+        for entry in self._disk.scan(self.path):
+            if not entry.is_directory:
+                continue
+            fate = set_aside_fate(entry.name)
+            if fate == "delete":
+                self._doomed.append((self._clock(), f"{self.path}/{entry.name}"))
+            if fate is not None or entry.name == "remote-log-index-cache":
+                continue
+            is_empty = False
+            topic_partition = parse_directory_name(entry.name)
+            self.known.add(topic_partition)
+            forget_stand_alone(self._disk, f"{self.path}/{entry.name}")
+            try:
+                self._load(topic_partition, config_of(topic_partition.topic), progress)
+            except DamagedLog as error:
+                # Kept as it is, for its owner to judge; the other partitions go on.
+                self.damaged[topic_partition] = error
+        # A dir that never held anything lost nothing.
+        self.was_clean = self.was_clean or is_empty
+
+    def _read(self, name: str) -> dict[TopicPartition, int]:
+        try:
+            return read_offset_checkpoint(self._disk, self.path, name)
+        except CorruptCheckpoint:
+            # As if it were not there: every log is then read from its start.
+            return {}
+
+    def _load(
+        self, topic_partition: TopicPartition, config: LogConfig, progress: DirectoryProgress | None = None
+    ) -> Log:
+        directory = f"{self.path}/{topic_partition.directory_name}"
+
+        def jitter_ms() -> int:
+            bound = min(config.segment_jitter_ms, config.segment_ms)
+            return self._random.randrange(bound) if bound else 0
+
+        loaded = load(
+            self._disk,
+            directory,
+            config,
+            is_clean=self.was_clean,
+            recovery_point=self._recovery_points.get(topic_partition, 0),
+            log_start_offset=self._log_starts.get(topic_partition, 0),
+            now_ms=self._clock(),
+            jitter_ms=jitter_ms,
+            progress=None if progress is None else lambda done, total: progress(directory, done, total),
+        )
+        log = Log(
+            directory,
+            topic_partition,
+            config,
+            loaded,
+            disk=self._disk,
+            clock=self._clock,
+            jitter_ms=jitter_ms,
+            owner=self,
+        )
+        log.set_high_watermark(self.high_watermarks.get(topic_partition, 0))
+        self.logs[topic_partition] = log
+        self.known.add(topic_partition)
+        return log
+
+    def create(self, topic_partition: TopicPartition, config: LogConfig) -> Log:
+        """A new, empty log; durable as a directory when this returns. Raises `LogDirOffline`."""
+        try:
+            self._disk.make_dir(f"{self.path}/{topic_partition.directory_name}")
+            self._disk.sync_dir(self.path)
+            return self._load(topic_partition, config)
+        except OSError as error:
+            self._take_offline(error)
+            raise LogDirOffline(f"{self.path} went offline making {topic_partition}: {error}") from error
+
+    def delete(self, topic_partition: TopicPartition, unique: str) -> None:
+        log = self.logs.pop(topic_partition)
+        self.known.discard(topic_partition)
+        for offsets in (self._recovery_points, self._log_starts, self.high_watermarks):
+            offsets.pop(topic_partition, None)
+        log.abandon()
+        # The whole name may have 255 characters: a long topic name is cut, the id tells them apart.
+        suffix = f"-{topic_partition.partition}.{unique}-delete"
+        doomed = f"{self.path}/{topic_partition.topic[: 255 - len(suffix)]}{suffix}"
+        try:
+            self._disk.rename(log.directory, doomed)
+            self._disk.sync_dir(self.path)
+        except OSError as error:
+            self._take_offline(error)
+            raise LogDirOffline(f"{self.path} went offline deleting {topic_partition}: {error}") from error
+        self._doomed.append((self._clock() + log.config.file_delete_delay_ms, doomed))
+
+    # --- what the logs tell it ------------------------------------------------------------------------
+
+    def lower_recovery_point(self, log: Log, offset: int) -> None:
+        if offset < self._recovery_points.get(log.topic_partition, 0):
+            self._recovery_points[log.topic_partition] = offset
+            write_offset_checkpoint(self._disk, self.path, RECOVERY_POINT_CHECKPOINT, self._recovery_points)
+
+    def log_start_moved(self, log: Log) -> None:
+        self.checkpoint_log_start_offsets()
+
+    def flushed(self, log: Log) -> None:
+        """Nothing at once: the recovery points are written on a schedule."""
+
+    def failed(self, log: Log, error: OSError) -> None:
+        self._take_offline(error)
+
+    def closed(self, log: Log, *, is_clean: bool) -> None:
+        """The manager closes them all and writes the checkpoints itself."""
+
+    # --- checkpoints ----------------------------------------------------------------------------------
+
+    def checkpoint_high_watermarks(self) -> None:
+        self.high_watermarks.update({tp: log.high_watermark for tp, log in self.logs.items()})
+        write_offset_checkpoint(self._disk, self.path, HIGH_WATERMARK_CHECKPOINT, self.high_watermarks)
+
+    def checkpoint_recovery_points(self) -> None:
+        for log in list(self.logs.values()):
+            log.flush_sealed()
+        self._write_recovery_points()
+
+    def _write_recovery_points(self) -> None:
+        self._recovery_points = {tp: log.recovery_point for tp, log in sorted(self.logs.items())}
+        write_offset_checkpoint(self._disk, self.path, RECOVERY_POINT_CHECKPOINT, self._recovery_points)
+
+    def checkpoint_log_start_offsets(self) -> None:
+        self._log_starts = {
+            tp: log.log_start_offset
+            for tp, log in sorted(self.logs.items())
+            if log.log_start_offset > log.segments[0].base_offset
+        }
+        write_offset_checkpoint(self._disk, self.path, LOG_START_OFFSET_CHECKPOINT, self._log_starts)
+
+    def tick(self, now_ms: int) -> None:
+        for tp, log in self.logs.items():
+            self._flush_by_age(tp, log, now_ms)
+        due = [path for at_ms, path in self._doomed if at_ms <= now_ms]
+        self._doomed = [(at_ms, path) for at_ms, path in self._doomed if at_ms > now_ms]
+        for path in due:
+            self._remove_tree(path)
+
+    def _flush_by_age(self, tp: TopicPartition, log: Log, now_ms: int) -> None:
+        """`flush.ms`: the age of the oldest record that was not durable when this last looked."""
+        if log.recovery_point >= log.log_end_offset:
+            self._unflushed_since_ms.pop(tp, None)
+            return
+        offset, since_ms = self._unflushed_since_ms.get(tp, (-1, now_ms))
+        if log.recovery_point > offset:
+            offset, since_ms = log.log_end_offset, now_ms
+        if now_ms - since_ms >= log.config.flush_ms:
+            log.flush()
+            self._unflushed_since_ms.pop(tp, None)
+        else:
+            self._unflushed_since_ms[tp] = (offset, since_ms)
+
+    def _remove_tree(self, directory: str) -> None:
+        for entry in self._disk.scan(directory):
+            path = f"{directory}/{entry.name}"
+            if entry.is_directory:
+                self._remove_tree(path)
+            else:
+                self._disk.remove(path)
+        self._disk.remove_dir(directory)
+
+    # --- failing and closing --------------------------------------------------------------------------
+
+    def guarded(self, action: Callable[[], None]) -> None:
+        """Run `action`; a disk that fails takes this dir offline and leaves the others alone."""
+        try:
+            action()
+        except OSError as error:
+            self._take_offline(error)
+        except LogDirOffline:
+            # The log at fault has reported itself through `failed`.
+            assert self.failure is not None, "a log went offline without its dir"
+
+    def _take_offline(self, error: OSError) -> None:
+        if self.failure is None:
+            self.failure = error
+            for log in self.logs.values():
+                log.take_offline(error)
+
+    def close(self) -> None:
+        for log in list(self.logs.values()):
+            self.guarded(log.close)
+        if self.failure is None and self._lock is not None:
+            self.guarded(self._mark_clean)
+        self.abandon()
+
+    def _mark_clean(self) -> None:
+        self._write_recovery_points()
+        self.checkpoint_log_start_offsets()
+        self.checkpoint_high_watermarks()
+        write_clean_shutdown(self._disk, self.path, CleanShutdown(self._broker_epoch))
+
+    def abandon(self) -> None:
+        """Let go of everything without writing."""
+        for log in self.logs.values():
+            log.abandon()
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
