@@ -1,0 +1,91 @@
+"""Brokers that came, went, or came back so fast that nobody saw them go.
+
+The list of live brokers is read anew at every event; what it was before does not matter, except to
+tell an old acquaintance from a new incarnation. A broker that re-registered (same id, later creation
+transaction) has failed first and started then, in this order, within one event: it leaves what it
+was part of before it is a member of anything again.
+"""
+
+from __future__ import annotations
+
+from checkpoint.topic_partition import TopicPartition
+from replication.controller.context import Broker, Context, Steps
+from replication.controller.errors import MetadataConflict
+from replication.controller.partition_states import after_failures, out_of_date, settle
+from replication.messages import BrokerEndpoint
+from replication.metastore import layout
+from replication.metastore.errors import CorruptMetadata
+from replication.metastore.operations import Children, Get, Outcome
+
+
+def read_brokers(context: Context) -> Steps[dict[int, Broker]]:
+    """Who is registered now. The watch is set by the very read, so no change falls between."""
+    (listing,) = yield (Children(layout.BROKER_IDS_PATH, watch=True),)
+    if listing.stat is None:
+        raise MetadataConflict(f"{layout.BROKER_IDS_PATH} is gone")
+    names = [name for name in listing.children if name.isascii() and name.isdecimal()]
+    reads = yield tuple(Get(layout.broker_path(int(name))) for name in names)
+    found = ((int(name), _parse(context, int(name), read)) for name, read in zip(names, reads, strict=True))
+    return {broker_id: broker for broker_id, broker in sorted(found) if broker is not None}
+
+
+def _parse(context: Context, broker_id: int, read: Outcome) -> Broker | None:
+    path = layout.broker_path(broker_id)
+    context.unreadable.pop(path, None)
+    if read.stat is None:
+        return None
+    try:
+        registration = layout.parse_broker(read.data)
+    except CorruptMetadata as error:
+        # Nobody could reach it: as good as dead, until it registers properly.
+        context.unreadable[path] = str(error)
+        return None
+    endpoint = BrokerEndpoint(broker_id, registration.host, registration.port, read.stat.created_txid)
+    return Broker(endpoint, registration.clean)
+
+
+def brokers_changed(context: Context) -> Steps[None]:
+    """React to whatever is different in `/brokers/ids`."""
+    found = yield from read_brokers(context)
+    for broker_id, broker in list(context.brokers.items()):
+        if broker_id not in found or found[broker_id].endpoint.epoch != broker.endpoint.epoch:
+            forget_broker(context, broker_id)
+    # Going by states, not by who just left: an event that failed half-way and starts again must
+    # find the same work.
+    decide = after_failures(context)
+    yield from settle(context, out_of_date(context, decide), decide)
+    new = {broker_id: broker for broker_id, broker in found.items() if broker_id not in context.brokers}
+    yield from _welcome(context, new)
+
+
+def forget_broker(context: Context, broker_id: int) -> None:
+    del context.brokers[broker_id]
+    context.shutting_down.discard(broker_id)
+    context.offline_replicas.pop(broker_id, None)
+    context.channels.close(broker_id)
+
+
+def meet_brokers(context: Context, new: dict[int, Broker]) -> None:
+    context.brokers.update(new)
+    for broker_id, broker in sorted(new.items()):
+        context.channels.open(broker_id, broker.endpoint.epoch)
+
+
+def _welcome(context: Context, new: dict[int, Broker]) -> Steps[None]:
+    meet_brokers(context, new)
+    # Addresses before roles: a follower that cannot find its leader would wait for another message.
+    context.announce_brokers()
+    context.announce(context.states, to=new)
+    decide = after_failures(context)
+    yield from settle(context, out_of_date(context, decide), decide)
+
+
+def replicas_failed(
+    context: Context, broker_id: int, broker_epoch: int, failed: frozenset[TopicPartition]
+) -> Steps[None]:
+    """A live broker could not open these logs: for these partitions it is as good as dead."""
+    broker = context.brokers.get(broker_id)
+    if broker is None or broker.endpoint.epoch != broker_epoch:
+        return  # said by an incarnation that is gone
+    context.offline_replicas.setdefault(broker_id, set()).update(failed)
+    yield from settle(context, failed, after_failures(context))

@@ -1,0 +1,191 @@
+"""What still has to reach each broker: per incarnation one queue, one request in flight.
+
+    enqueue ──► [ entry ][ entry ][ entry ] ──► in flight ──► answered
+                  newest       oldest │            │ timeout, disconnect, error
+                                      └────────────┘ back to the head, sent again after a back-off
+
+An entry is one request to be: a kind (LeaderAndIsr, UpdateMetadata, StopReplica) and partitions. Its
+body is built when it is sent, so it carries the live brokers of that moment. A partition that is
+enqueued again leaves the older entries of the same kind: only its last state matters. Requests are
+sent until answered or until the broker's incarnation is gone; a slow broker delays only itself.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias
+
+from checkpoint.errors import ErrorCode
+from checkpoint.topic_partition import TopicPartition
+from replication.controller.config import ControllerConfig
+from replication.effects import Send
+from replication.messages import (
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    PartitionState,
+    RequestBody,
+    ResponseBody,
+    StopReplicaPartition,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    UpdateMetadataRequest,
+    UpdateMetadataResponse,
+)
+
+ControlRequest: TypeAlias = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
+ControlResponse: TypeAlias = LeaderAndIsrResponse | UpdateMetadataResponse | StopReplicaResponse
+
+_RESPONSES = {
+    LeaderAndIsrRequest: LeaderAndIsrResponse,
+    UpdateMetadataRequest: UpdateMetadataResponse,
+    StopReplicaRequest: StopReplicaResponse,
+}
+
+
+@dataclass(slots=True)
+class Entry:
+    """One request to be: its kind, and what it says of each partition."""
+
+    kind: type[ControlRequest]
+    partitions: dict[TopicPartition, PartitionState | StopReplicaPartition] = field(default_factory=dict)
+
+
+class _InFlight(NamedTuple):
+    correlation_id: int
+    entry: Entry
+    deadline_ms: int
+
+
+class Answer(NamedTuple):
+    """A broker's answer that ended a request."""
+
+    broker_id: int
+    broker_epoch: int
+    body: ControlResponse
+
+
+Build: TypeAlias = Callable[[int, int, Entry], RequestBody]
+"""(broker id, broker epoch, entry) → the request as it is now."""
+
+
+class Channel:
+    """The queue for one incarnation of one broker."""
+
+    def __init__(self, broker_id: int, broker_epoch: int, config: ControllerConfig) -> None:
+        self.broker_id, self.broker_epoch = broker_id, broker_epoch
+        self._config = config
+        self._queue: deque[Entry] = deque()
+        self._in_flight: _InFlight | None = None
+        self._not_before_ms = 0
+
+    def enqueue(
+        self,
+        kind: type[ControlRequest],
+        partitions: Mapping[TopicPartition, PartitionState | StopReplicaPartition],
+    ) -> None:
+        for entry in self._queue:
+            if entry.kind is kind:
+                for topic_partition in entry.partitions.keys() & partitions.keys():
+                    del entry.partitions[topic_partition]
+        if self._queue and self._queue[-1].kind is kind:
+            self._queue[-1].partitions.update(partitions)
+        else:
+            self._queue.append(Entry(kind, dict(partitions)))
+        self._drop_empty()
+
+    def _drop_empty(self) -> None:
+        # An empty UpdateMetadata still brings the live brokers, but any one that is waiting will
+        # bring the list of its own sending: the oldest is enough, and must keep its place in front.
+        kept: deque[Entry] = deque()
+        metadata_waits = False
+        for entry in self._queue:
+            is_metadata = entry.kind is UpdateMetadataRequest
+            if entry.partitions or (is_metadata and not metadata_waits):
+                kept.append(entry)
+            metadata_waits |= is_metadata
+        self._queue = kept
+
+    def pump(self, now_ms: int, next_id: Callable[[], int], build: Build) -> Send | None:
+        """The next request, if one is due; gives up waiting for an answer that is overdue."""
+        if self._in_flight is not None and now_ms >= self._in_flight.deadline_ms:
+            self._take_back(now_ms)
+        if self._in_flight is not None or not self._queue or now_ms < self._not_before_ms:
+            return None
+        entry = self._queue.popleft()
+        body = build(self.broker_id, self.broker_epoch, entry)
+        self._in_flight = _InFlight(next_id(), entry, now_ms + self._config.request_timeout_ms)
+        return Send(self.broker_id, self._in_flight.correlation_id, body)
+
+    def answered(self, correlation_id: int, body: ResponseBody, now_ms: int) -> Answer | None:
+        """Take the answer to what is in flight; None if it is not that, or if it will be sent again."""
+        if self._in_flight is None or self._in_flight.correlation_id != correlation_id:
+            return None
+        if not isinstance(body, _RESPONSES[self._in_flight.entry.kind]):
+            self._take_back(now_ms)
+            return None
+        assert isinstance(body, LeaderAndIsrResponse | UpdateMetadataResponse | StopReplicaResponse)
+        if body.error not in (ErrorCode.NONE, ErrorCode.STALE_CONTROLLER_EPOCH):
+            # Stale broker epoch: its registration is on its way to us. Others: its trouble may pass.
+            self._take_back(now_ms)
+            return None
+        self._in_flight = None
+        return Answer(self.broker_id, self.broker_epoch, body)
+
+    def disconnected(self, correlation_id: int, now_ms: int) -> None:
+        if self._in_flight is not None and self._in_flight.correlation_id == correlation_id:
+            self._take_back(now_ms)
+
+    def _take_back(self, now_ms: int) -> None:
+        assert self._in_flight is not None
+        entry = self._in_flight.entry
+        for waiting in self._queue:
+            if waiting.kind is entry.kind:
+                for topic_partition in entry.partitions.keys() & waiting.partitions.keys():
+                    del entry.partitions[topic_partition]
+        self._queue.appendleft(entry)
+        self._drop_empty()
+        self._in_flight = None
+        self._not_before_ms = now_ms + self._config.retry_backoff_ms
+
+    @property
+    def deadline_ms(self) -> int | None:
+        if self._in_flight is not None:
+            return self._in_flight.deadline_ms
+        return self._not_before_ms if self._queue else None
+
+
+class Channels:
+    """One channel for each live broker's incarnation."""
+
+    def __init__(self, config: ControllerConfig) -> None:
+        self._config = config
+        self._channels: dict[int, Channel] = {}
+
+    def open(self, broker_id: int, broker_epoch: int) -> None:
+        """Begin an empty queue; what an older incarnation was owed is forgotten."""
+        self._channels[broker_id] = Channel(broker_id, broker_epoch, self._config)
+
+    def close(self, broker_id: int) -> None:
+        self._channels.pop(broker_id, None)
+
+    def __getitem__(self, broker_id: int) -> Channel:
+        return self._channels[broker_id]
+
+    def pump(self, now_ms: int, next_id: Callable[[], int], build: Build) -> list[Send]:
+        sends = (channel.pump(now_ms, next_id, build) for _, channel in sorted(self._channels.items()))
+        return [send for send in sends if send is not None]
+
+    def answered(self, broker_id: int, correlation_id: int, body: ResponseBody, now_ms: int) -> Answer | None:
+        channel = self._channels.get(broker_id)
+        return channel.answered(correlation_id, body, now_ms) if channel else None
+
+    def disconnected(self, broker_id: int, correlation_id: int, now_ms: int) -> None:
+        if channel := self._channels.get(broker_id):
+            channel.disconnected(correlation_id, now_ms)
+
+    @property
+    def deadline_ms(self) -> int | None:
+        deadlines = (channel.deadline_ms for channel in self._channels.values())
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)

@@ -1,0 +1,49 @@
+"""Settings of the controller, checked once. Names follow Kafka's where it has the setting."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from logstore.errors import InvalidConfig
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ControllerConfig:
+    """One broker's part as a possible controller. Durations in milliseconds."""
+
+    request_timeout_ms: int = 30_000
+    """`controller.socket.timeout.ms`: when a broker, or the store, counts as not answering."""
+
+    retry_backoff_ms: int = 100
+    """Between two tries of a request, a read or a failed event."""
+
+    event_retries: int = 3
+    """How often a failed event is tried again before the controller resigns."""
+
+    num_partitions: int = 1
+    default_replication_factor: int = 1
+    """What a topic gets that asks for -1 of either."""
+
+    unclean_leader_election_enable: bool = False
+    """For topics that do not say: may a replica outside the ISR lead when no member can?"""
+
+    elect_unclean_restarted_last_member: bool = False
+    """May the last ISR member lead again by itself after a stop that lost acknowledged records?
+
+    False keeps such a partition offline, so that the loss is loud. True is right only where every
+    ISR member syncs before it counts: then an unclean stop loses nothing acknowledged.
+    """
+
+    def __post_init__(self) -> None:
+        for name in (
+            "request_timeout_ms",
+            "retry_backoff_ms",
+            "num_partitions",
+            "default_replication_factor",
+        ):
+            if getattr(self, name) < 1:
+                raise InvalidConfig(
+                    f"{name.replace('_', '.')} is {getattr(self, name)}; it must be at least 1"
+                )
+        if self.event_retries < 0:
+            raise InvalidConfig(f"event.retries is {self.event_retries}; it must not be negative")

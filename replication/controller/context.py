@@ -1,0 +1,211 @@
+"""What the active controller knows: a copy of the store, and what it owes the brokers.
+
+Everything here can be thrown away and read again; a controller that resigns does just that. The
+copy is never evidence for a write: procedures read a state node again right before they decide.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Collection, Generator, Iterable, Mapping
+from dataclasses import dataclass, field
+from typing import NamedTuple, TypeAlias, TypeVar
+
+from checkpoint.topic_partition import TopicPartition
+from replication.controller.channel import Channels, ControlRequest, Entry
+from replication.controller.config import ControllerConfig
+from replication.controller.election import Incarnation
+from replication.messages import (
+    BrokerEndpoint,
+    LeaderAndIsrRequest,
+    PartitionState,
+    RequestBody,
+    StopReplicaPartition,
+    StopReplicaRequest,
+    UpdateMetadataRequest,
+)
+from replication.metastore.layout import CONTROLLER_EPOCH_PATH, LeaderAndIsr
+from replication.metastore.operations import Check, Create, Delete, Multi, Operation, Outcome, Set
+
+UNCLEAN_ELECTION = "unclean.leader.election.enable"
+
+Result = TypeVar("Result")
+Steps: TypeAlias = Generator[tuple[Operation, ...], tuple[Outcome, ...], Result]
+"""A procedure: it yields store operations, issued together, and is resumed with their outcomes.
+
+Reads that were lost are repeated underneath it; a write that was lost comes back as
+`CONNECTION_LOSS`, and the procedure must find out what became of it.
+"""
+
+
+class Broker(NamedTuple):
+    """A live, registered broker."""
+
+    endpoint: BrokerEndpoint
+    clean: bool
+
+
+class KnownState(NamedTuple):
+    """A state node as last seen or written."""
+
+    state: LeaderAndIsr
+    partition_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    topic_id: str
+    config: Mapping[str, str] = field(default_factory=dict)
+
+
+class Context:
+    """One term of one controller: from its claim of `/controller` to its resignation."""
+
+    def __init__(
+        self,
+        node_id: int,
+        epoch: int,
+        epoch_version: int,
+        config: ControllerConfig,
+        random_source: random.Random,
+    ) -> None:
+        self.node_id, self.epoch, self.config = node_id, epoch, config
+        self.random = random_source
+        self._fence = Check(CONTROLLER_EPOCH_PATH, epoch_version)
+        self.channels = Channels(config)
+        self.forget_all()
+
+    def forget_all(self) -> None:
+        """Back to knowing nothing, for a takeover that starts again."""
+        for broker_id in getattr(self, "brokers", {}):
+            self.channels.close(broker_id)
+        self.brokers: dict[int, Broker] = {}
+        self.shutting_down: set[int] = set()
+        self.topics: dict[str, Topic] = {}
+        self.replicas: dict[TopicPartition, tuple[int, ...]] = {}
+        self.states: dict[TopicPartition, KnownState] = {}
+        self.offline_replicas: dict[int, set[TopicPartition]] = {}
+        """Replicas on live brokers whose log dir failed, by broker; until it starts anew."""
+        self.unreadable: dict[str, str] = {}
+        """Nodes that could not be understood, and why. They are left alone and reported."""
+
+    # --- the store ----------------------------------------------------------------------------
+
+    def fenced(self, *writes: Create | Set | Delete) -> Multi:
+        """These writes, provided that no other controller was elected since."""
+        return Multi((self._fence, *writes))
+
+    # --- brokers and partitions ---------------------------------------------------------------
+
+    def live(self, topic_partition: TopicPartition) -> dict[int, Incarnation]:
+        """The brokers that can serve this partition."""
+        return {
+            broker_id: Incarnation(
+                broker.endpoint.epoch, broker.clean or self.config.elect_unclean_restarted_last_member
+            )
+            for broker_id, broker in sorted(self.brokers.items())
+            if topic_partition not in self.offline_replicas.get(broker_id, ())
+        }
+
+    def unclean_enabled(self, topic: str) -> bool:
+        """The topic's word on unclean election, else the broker's; read at every use."""
+        word = self.topics[topic].config.get(UNCLEAN_ELECTION)
+        return self.config.unclean_leader_election_enable if word is None else word.lower() == "true"
+
+    def partitions_of(self, topic: str) -> list[TopicPartition]:
+        return sorted(topic_partition for topic_partition in self.replicas if topic_partition.topic == topic)
+
+    def forget_topic(self, topic: str) -> None:
+        for topic_partition in self.partitions_of(topic):
+            del self.replicas[topic_partition]
+            self.states.pop(topic_partition, None)
+        self.topics.pop(topic, None)
+
+    # --- what brokers are told ----------------------------------------------------------------
+
+    def announce(
+        self,
+        topic_partitions: Iterable[TopicPartition],
+        *,
+        to: Collection[int] | None = None,
+        new: Collection[TopicPartition] = (),
+    ) -> None:
+        """Tell replicas what they are to be, and every broker where the leaders are.
+
+        `to` restricts both to some brokers; `new` are partitions that nobody can have had before.
+        Metadata comes after, but a broker that has just been met got `announce_brokers` first: a
+        follower must know its leader's address.
+        """
+        known = [each for each in sorted(topic_partitions) if each in self.states]
+        told = [broker_id for broker_id in sorted(self.brokers) if to is None or broker_id in to]
+        for broker_id in told:
+            mine = {
+                each: self._wire_state(each, is_new=each in new)
+                for each in known
+                if broker_id in self.replicas[each]
+            }
+            if mine:
+                self.channels[broker_id].enqueue(LeaderAndIsrRequest, mine)
+        self.announce_metadata(known, to=told)
+
+    def announce_metadata(
+        self, topic_partitions: Iterable[TopicPartition], *, to: Collection[int] | None = None
+    ) -> None:
+        """Tell brokers, all if `to` is None, who leads these partitions."""
+        states = {each: self._wire_state(each) for each in sorted(topic_partitions) if each in self.states}
+        for broker_id in sorted(self.brokers):
+            if states and (to is None or broker_id in to):
+                self.channels[broker_id].enqueue(UpdateMetadataRequest, states)
+
+    def announce_brokers(self) -> None:
+        """Tell every broker which brokers live."""
+        for broker_id in sorted(self.brokers):
+            self.channels[broker_id].enqueue(UpdateMetadataRequest, {})
+
+    def _wire_state(self, topic_partition: TopicPartition, *, is_new: bool = False) -> PartitionState:
+        state, partition_epoch = self.states[topic_partition]
+        return PartitionState(
+            controller_epoch=state.controller_epoch,
+            leader=state.leader,
+            leader_epoch=state.leader_epoch,
+            isr=state.isr,
+            partition_epoch=partition_epoch,
+            replicas=self.replicas[topic_partition],
+            is_new=is_new,
+        )
+
+    def build(self, broker_id: int, broker_epoch: int, entry: Entry) -> RequestBody:
+        """The request for `entry`, with the brokers, topic ids and settings of this moment."""
+        kind: type[ControlRequest] = entry.kind
+        partitions = entry.partitions
+        states = {each: value for each, value in partitions.items() if isinstance(value, PartitionState)}
+        topics = {each.topic: self.topics[each.topic] for each in states if each.topic in self.topics}
+        topic_ids = {name: topic.topic_id for name, topic in topics.items()}
+        if kind is LeaderAndIsrRequest:
+            leaders = sorted({state.leader for state in states.values()} & self.brokers.keys())
+            return LeaderAndIsrRequest(
+                controller_id=self.node_id,
+                controller_epoch=self.epoch,
+                broker_epoch=broker_epoch,
+                partitions=states,
+                topic_ids=topic_ids,
+                live_leaders=tuple(self.brokers[leader].endpoint for leader in leaders),
+                configs={name: topic.config for name, topic in topics.items()},
+            )
+        if kind is UpdateMetadataRequest:
+            return UpdateMetadataRequest(
+                controller_id=self.node_id,
+                controller_epoch=self.epoch,
+                broker_epoch=broker_epoch,
+                partitions=states,
+                live_brokers=tuple(broker.endpoint for _, broker in sorted(self.brokers.items())),
+                topic_ids=topic_ids,
+            )
+        return StopReplicaRequest(
+            controller_id=self.node_id,
+            controller_epoch=self.epoch,
+            broker_epoch=broker_epoch,
+            partitions={
+                each: value for each, value in partitions.items() if isinstance(value, StopReplicaPartition)
+            },
+        )

@@ -1,0 +1,381 @@
+"""The controller's shell: one queue, one event at a time, store calls and requests as effects.
+
+    watch, session, request, answer ──► queue ──► one procedure ──► StoreCall … StoreReply ──► …
+                                                        │
+                                                        └──► channels ──► Send to brokers
+
+Every broker has one of these; the one that holds `/controller` is active. An event becomes a
+procedure (`failover.py`, `broker_changes.py`, `topics.py`, `topic_creation.py`, `isr_changes.py`): a
+generator that yields store operations. The next event starts when it has ended, so procedures never
+interleave and need no locks. Another procedure is another file and one more line here.
+
+What can go wrong with an event, and what happens then:
+
+    a read's reply is lost             the read is repeated after a back-off
+    a write's reply is lost            the procedure reads what became of it
+    a refusal nobody planned for       the event starts again, `event_retries` times; then we resign
+    our epoch is not the latest        resign: forget everything, answer those who wait, compete anew
+    the session is over                the same, once there is a new one
+    an AssertionError                  is not caught: a bug takes the node down, another takes over
+
+Nothing is dropped: an event ends, is tried again, or ends the term, and a term begins with reading
+everything. A crash leaves what the store has; no file is written here.
+"""
+
+from __future__ import annotations
+
+import random as random_module
+from collections import deque
+from collections.abc import Callable, Hashable
+from dataclasses import dataclass, field
+
+from checkpoint.errors import EngineError, ErrorCode
+from replication.controller import broker_changes, failover, isr_changes, topic_creation, topics
+from replication.controller.config import ControllerConfig
+from replication.controller.context import Context, Steps
+from replication.controller.errors import ControllerFenced
+from replication.effects import Effect, Reply, Respond, StoreCall
+from replication.messages import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    CreateTopicsResult,
+    LeaderAndIsrResponse,
+    RequestBody,
+    ResponseBody,
+)
+from replication.metastore import layout
+from replication.metastore.operations import Children, Get, Operation, Outcome, StoreError, WatchKind
+
+
+@dataclass(slots=True)
+class _Event:
+    """Something to react to. `key` merges those that would do the same thing twice."""
+
+    name: str
+    start: Callable[[], Steps[None]]
+    abandon: Callable[[], None] | None = None
+    key: str = ""
+    in_term: bool = True
+    failures: int = 0
+    not_before_ms: int = 0
+
+
+@dataclass(slots=True)
+class _Run:
+    """The procedure under way, and the store calls that it waits for."""
+
+    event: _Event
+    steps: Steps[None]
+    operations: tuple[Operation, ...] = ()
+    outcomes: dict[int, Outcome] = field(default_factory=dict)
+    calls: dict[int, int] = field(default_factory=dict)
+    """call id → which operation"""
+    calls_deadline_ms: int = 0
+    repeat_at_ms: dict[int, int] = field(default_factory=dict)
+    """which operation → when to send it again"""
+
+
+class Controller:
+    """A broker's part as (possible) controller. Every method returns the effects to carry out."""
+
+    def __init__(
+        self,
+        node_id: int,
+        config: ControllerConfig,
+        *,
+        random: random_module.Random,
+        next_id: Callable[[], int],
+    ) -> None:
+        """`next_id` gives call and correlation ids; the node draws its own from the same source."""
+        self.node_id, self.config = node_id, config
+        self.resigned_because = ""
+        """Why the last term ended; empty before the first end."""
+        self._random, self._next_id = random, next_id
+        self._session_id: int | None = None
+        self._term: Context | None = None
+        self._queue: deque[_Event] = deque()
+        self._run: _Run | None = None
+        self._effects: list[Effect] = []
+        self._now_ms = 0
+
+    @property
+    def is_active(self) -> bool:
+        """Does this node believe to be the controller? (Others may know better: hence the fences.)"""
+        return self._term is not None
+
+    @property
+    def context(self) -> Context | None:
+        """What the active controller knows; for tests, metrics and tools, to be read only."""
+        return self._term
+
+    # --- events -------------------------------------------------------------------------------
+
+    def on_session(self, session_id: int, broker_epoch: int, now_ms: int) -> list[Effect]:
+        """The node has a session and has registered as incarnation `broker_epoch`: compete."""
+        assert broker_epoch >= 0, "register before competing: an unregistered controller leads nobody"
+        self._now_ms = now_ms
+        if self._session_id is not None:
+            self._end_session()
+        self._session_id = session_id
+        self._enqueue(_Event("compete", self._compete, in_term=False))
+        return self._carry_on()
+
+    def on_session_lost(self, now_ms: int) -> list[Effect]:
+        """The session is over: whatever we were, we are no more."""
+        self._now_ms = now_ms
+        self._end_session()
+        return self._carry_on()
+
+    def on_store_reply(self, call_id: int, outcome: Outcome, now_ms: int) -> list[Effect]:
+        """The outcome of a `StoreCall`; one that nobody waits for any more is ignored."""
+        self._now_ms = now_ms
+        if self._run is not None and call_id in self._run.calls:
+            self._take_outcome(self._run, self._run.calls.pop(call_id), outcome)
+        return self._carry_on()
+
+    def on_watch(self, path: str, kind: WatchKind, now_ms: int) -> list[Effect]:
+        """A watch of this session fired; `kind` is not looked at, since everything is read again."""
+        self._now_ms = now_ms
+        if self._session_id is not None:
+            self._notice(path)
+        return self._carry_on()
+
+    def on_request(self, source: int, correlation_id: int, body: RequestBody, now_ms: int) -> list[Effect]:
+        """A broker's request to the controller."""
+        assert isinstance(body, AlterPartitionRequest), f"{type(body).__name__} is not for the controller"
+        self._now_ms = now_ms
+
+        def refuse() -> None:
+            response = AlterPartitionResponse(ErrorCode.NOT_CONTROLLER)
+            self._effects.append(Respond(source, correlation_id, response))
+
+        def serve() -> Steps[None]:
+            response = yield from isr_changes.alter_partitions(self._active, body)
+            self._effects.append(Respond(source, correlation_id, response))
+
+        self._enqueue(_Event("alter partition", serve, refuse))
+        return self._carry_on()
+
+    def on_client_request(self, token: Hashable, body: RequestBody, now_ms: int) -> list[Effect]:
+        """A client's request to the controller."""
+        assert isinstance(body, CreateTopicsRequest), f"{type(body).__name__} is not for the controller"
+        self._now_ms = now_ms
+        results: dict[str, CreateTopicsResult] = {}
+
+        def answer() -> None:
+            # Also when the term ends half-way: what was created is created, the rest may try elsewhere.
+            refusal = CreateTopicsResult(ErrorCode.NOT_CONTROLLER, "ask the active controller")
+            complete = {topic.name: results.get(topic.name, refusal) for topic in body.topics}
+            self._effects.append(Reply(token, CreateTopicsResponse(complete)))
+
+        def serve() -> Steps[None]:
+            yield from topic_creation.create_topics(self._active, body, results)
+            answer()
+
+        self._enqueue(_Event("create topics", serve, answer))
+        return self._carry_on()
+
+    def on_response(self, source: int, correlation_id: int, body: ResponseBody, now_ms: int) -> list[Effect]:
+        """A broker answered one of our requests."""
+        self._now_ms = now_ms
+        answer = self._term and self._term.channels.answered(source, correlation_id, body, now_ms)
+        if answer:
+            self._notice_answer(answer.broker_id, answer.broker_epoch, answer.body)
+        return self._carry_on()
+
+    def on_disconnected(self, source: int, correlation_id: int, now_ms: int) -> list[Effect]:
+        """One of our requests will not be answered; it is sent again while the broker lives."""
+        self._now_ms = now_ms
+        if self._term is not None:
+            self._term.channels.disconnected(source, correlation_id, now_ms)
+        return self._carry_on()
+
+    def tick(self, now_ms: int) -> list[Effect]:
+        """Do what is due: repeat reads, give up waiting, send again."""
+        self._now_ms = now_ms
+        if self._run is not None:
+            self._repeat_and_expire(self._run)
+        return self._carry_on()
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When `tick` is next needed; None if only an event can move us."""
+        deadlines: list[int] = []
+        if self._run is not None:
+            deadlines += self._run.repeat_at_ms.values()
+            if self._run.calls:
+                deadlines.append(self._run.calls_deadline_ms)
+        elif self._queue:
+            deadlines.append(self._queue[0].not_before_ms)
+        if self._term is not None and (deadline := self._term.channels.deadline_ms) is not None:
+            deadlines.append(deadline)
+        return min(deadlines, default=None)
+
+    # --- what events mean ---------------------------------------------------------------------
+
+    @property
+    def _active(self) -> Context:
+        assert self._term is not None
+        return self._term
+
+    def _notice(self, path: str) -> None:
+        if path == layout.CONTROLLER_PATH:
+            self._enqueue(_Event("controller changed", self._controller_changed, key=path, in_term=False))
+        elif self._term is None:
+            return  # left over from an earlier term of this session; a new term reads it all
+        elif path == layout.BROKER_IDS_PATH:
+            self._enqueue(_Event("brokers", lambda: broker_changes.brokers_changed(self._active), key=path))
+        elif path == layout.TOPICS_PATH:
+            self._enqueue(_Event("topics", lambda: topics.topics_changed(self._active), key=path))
+        else:
+            directory, _, topic = path.rpartition("/")
+            if directory == layout.TOPICS_PATH:
+                self._enqueue(_Event("topic", lambda: topics.topic_changed(self._active, topic), key=path))
+            elif directory == layout.TOPIC_CONFIGS_PATH:
+                self._enqueue(
+                    _Event("config", lambda: topics.topic_config_changed(self._active, topic), key=path)
+                )
+
+    def _notice_answer(self, broker_id: int, broker_epoch: int, body: ResponseBody) -> None:
+        if getattr(body, "error", ErrorCode.NONE) is ErrorCode.STALE_CONTROLLER_EPOCH:
+            # A broker knows a later controller. If the store does not (it was restored from a copy,
+            # say), giving the term up still helps: the next one has a higher epoch.
+            self._resign(f"broker {broker_id} has heard of a later controller", abdicate=True)
+        elif isinstance(body, LeaderAndIsrResponse):
+            failed = frozenset(
+                each for each, error in body.partitions.items() if error is ErrorCode.KAFKA_STORAGE_ERROR
+            )
+            if failed:
+                self._enqueue(
+                    _Event(
+                        "replicas failed",
+                        lambda: broker_changes.replicas_failed(self._active, broker_id, broker_epoch, failed),
+                    )
+                )
+
+    def _compete(self) -> Steps[None]:
+        assert self._session_id is not None
+        claimed = yield from failover.claim(self.node_id, self._session_id, self._now_ms)
+        if claimed is None:
+            return
+        self._term = Context(self.node_id, claimed.epoch, claimed.epoch_version, self.config, self._random)
+        self._queue.appendleft(_Event("take over", lambda: failover.take_over(self._active)))
+
+    def _controller_changed(self) -> Steps[None]:
+        assert self._session_id is not None
+        if self._term is None:
+            yield from self._compete()
+        elif not (yield from failover.still_mine(self.node_id, self._session_id)):
+            raise ControllerFenced(f"{layout.CONTROLLER_PATH} does not name this broker any more")
+
+    # --- ending a term ------------------------------------------------------------------------
+
+    def _end_session(self) -> None:
+        self._session_id = None
+        self._resign("the session with the metadata store is over")
+
+    def _resign(self, reason: str, *, abdicate: bool = False) -> None:
+        """Forget the term, answer everybody who waits for it, and compete again if there is a session."""
+        ended, self._term = self._term, None
+        if ended is not None:
+            self.resigned_because = reason
+        waiting = [self._run.event, *self._queue] if self._run is not None else [*self._queue]
+        if self._run is not None:
+            self._run.steps.close()
+            self._run = None
+        self._queue.clear()
+        for event in waiting:
+            if event.abandon is not None:
+                event.abandon()
+        if self._session_id is None:
+            return
+        compete = _Event("compete", self._compete, in_term=False)
+        if abdicate and ended is not None:
+            self._enqueue(_Event("abdicate", lambda: failover.abdicate(ended), in_term=False))
+            # Whatever broke here may work elsewhere: let the others try first.
+            compete.not_before_ms = self._now_ms + self.config.retry_backoff_ms
+        self._enqueue(compete)
+
+    # --- the queue ----------------------------------------------------------------------------
+
+    def _enqueue(self, event: _Event) -> None:
+        if event.in_term and self._term is None:
+            if event.abandon is not None:
+                event.abandon()
+        elif not event.key or all(waiting.key != event.key for waiting in self._queue):
+            self._queue.append(event)
+
+    def _carry_on(self) -> list[Effect]:
+        """Run what can run, send what can be sent, and hand over the effects."""
+        while self._run is None and self._queue and self._queue[0].not_before_ms <= self._now_ms:
+            event = self._queue.popleft()
+            self._run = _Run(event, event.start())
+            self._resume(self._run, None)
+        if self._term is not None:
+            self._effects += self._term.channels.pump(self._now_ms, self._next_id, self._term.build)
+        effects, self._effects = self._effects, []
+        return effects
+
+    def _resume(self, run: _Run, outcomes: tuple[Outcome, ...] | None) -> None:
+        """Let the procedure run to its next store operations, or to its end."""
+        try:
+            operations = next(run.steps) if outcomes is None else run.steps.send(outcomes)
+            while not operations:
+                operations = run.steps.send(())
+        except StopIteration:
+            self._run = None
+        except ControllerFenced as error:
+            self._run = None
+            if run.event.abandon is not None:
+                run.event.abandon()
+            self._resign(str(error))
+        except EngineError as error:
+            self._run = None
+            self._fail(run.event, error)
+        else:
+            run.operations, run.outcomes = operations, {}
+            self._call(run, range(len(operations)))
+
+    def _fail(self, event: _Event, error: EngineError) -> None:
+        event.failures += 1
+        event.not_before_ms = self._now_ms + self.config.retry_backoff_ms
+        self._queue.appendleft(event)
+        if event.in_term and event.failures > self.config.event_retries:
+            self._resign(f"{event.name} failed {event.failures} times: {error}", abdicate=True)
+
+    # --- store calls --------------------------------------------------------------------------
+
+    def _call(self, run: _Run, which: range | list[int]) -> None:
+        assert self._session_id is not None
+        run.calls_deadline_ms = self._now_ms + self.config.request_timeout_ms
+        for index in which:
+            call_id = self._next_id()
+            run.calls[call_id] = index
+            self._effects.append(StoreCall(self._session_id, call_id, run.operations[index]))
+
+    def _take_outcome(self, run: _Run, index: int, outcome: Outcome) -> None:
+        if outcome.error is StoreError.SESSION_EXPIRED:
+            # The node will say so too; but not one more write may be tried until it has a new one.
+            self._end_session()
+            return
+        is_read = isinstance(run.operations[index], Get | Children)
+        if outcome.error is StoreError.CONNECTION_LOSS and is_read:
+            run.repeat_at_ms[index] = self._now_ms + self.config.retry_backoff_ms
+            return
+        run.outcomes[index] = outcome
+        if len(run.outcomes) == len(run.operations):
+            self._resume(run, tuple(run.outcomes[each] for each in range(len(run.operations))))
+
+    def _repeat_and_expire(self, run: _Run) -> None:
+        if run.calls and self._now_ms >= run.calls_deadline_ms:
+            # As good as lost: a reply that comes later finds its call forgotten.
+            overdue, run.calls = run.calls, {}
+            for index in sorted(overdue.values()):
+                self._take_outcome(run, index, Outcome(StoreError.CONNECTION_LOSS))
+        due = sorted(index for index, at in run.repeat_at_ms.items() if at <= self._now_ms)
+        for index in due:
+            del run.repeat_at_ms[index]
+        if due and self._run is run:
+            self._call(run, due)

@@ -1,0 +1,172 @@
+"""Who leads a partition. Pure: the state as persisted, the brokers that live, the verdict.
+
+The order of the assignment decides, never the order of the ISR. The first half are Kafka's
+strategies, one function each. The second half, `next_state`, is the one decision behind every
+failure: given who lives *now*, what should the state node say? It is asked again after any doubt
+and answers None when nothing has to change, so no event needs to be remembered.
+
+An ISR member can be trusted with leadership in this order:
+
+    intact      alive, and the very incarnation that the state node names
+    restarted   alive in a later incarnation that stopped without losing what it had acknowledged
+    dead        not alive; may hold everything
+    lost        alive in a later incarnation that cannot say that
+
+While an intact member exists, all others leave the ISR: a restarted one must catch up before it
+counts, whatever it kept. Without one, the restarted members lead (they hold all that was committed,
+and a new leader epoch fences their former selves). A lost member is never elected unless unclean
+election is allowed; it is remembered as lost in the state node, for its next, clean, restart does
+not bring anything back. The ISR is never emptied: it names those who may have the committed records.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Collection, Mapping
+from dataclasses import dataclass, replace
+from enum import Enum
+from typing import NamedTuple
+
+from replication.messages import NO_LEADER
+from replication.metastore.layout import LOST_BROKER_EPOCH, UNKNOWN_BROKER_EPOCH, LeaderAndIsr
+
+
+class Elected(NamedTuple):
+    leader: int
+    unclean: bool = False
+
+
+def offline_leader(
+    replicas: Collection[int], isr: Collection[int], live: Collection[int], *, unclean_enabled: bool = False
+) -> Elected | None:
+    """The first replica that lives and is in sync; unclean: the first that lives at all."""
+    for replica in replicas:
+        if replica in live and replica in isr:
+            return Elected(replica)
+    if unclean_enabled:
+        for replica in replicas:
+            if replica in live:
+                return Elected(replica, unclean=True)
+    return None
+
+
+def reassigned_leader(target: Collection[int], isr: Collection[int], live: Collection[int]) -> int | None:
+    """The first of the target's replicas that lives and is in sync."""
+    return next((replica for replica in target if replica in live and replica in isr), None)
+
+
+def preferred_leader(replicas: Collection[int], isr: Collection[int], live: Collection[int]) -> int | None:
+    """The first replica of the assignment, if it lives and is in sync; nobody else."""
+    preferred = next(iter(replicas))
+    return preferred if preferred in live and preferred in isr else None
+
+
+def shutdown_leader(
+    replicas: Collection[int], isr: Collection[int], live: Collection[int], shutting_down: Collection[int]
+) -> int | None:
+    """The first replica that lives, is in sync and stays. `live` includes those shutting down."""
+    return next(
+        (
+            replica
+            for replica in replicas
+            if replica in live and replica in isr and replica not in shutting_down
+        ),
+        None,
+    )
+
+
+# --- the state after a change of brokers ------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Incarnation:
+    """A live broker process; `clean` says that it lost nothing acknowledged when it last stopped."""
+
+    epoch: int
+    clean: bool
+
+
+class Standing(Enum):
+    INTACT = "intact"
+    RESTARTED = "restarted"
+    DEAD = "dead"
+    LOST = "lost"
+
+
+def standing(recorded_epoch: int, incarnation: Incarnation | None) -> Standing:
+    """What an ISR member is worth, from the incarnation on record and the one that lives."""
+    if incarnation is None:
+        return Standing.DEAD
+    if recorded_epoch == LOST_BROKER_EPOCH:
+        return Standing.LOST
+    if recorded_epoch in (UNKNOWN_BROKER_EPOCH, incarnation.epoch):
+        return Standing.INTACT
+    return Standing.RESTARTED if incarnation.clean else Standing.LOST
+
+
+def first_state(
+    replicas: tuple[int, ...], live: Mapping[int, Incarnation], controller_epoch: int
+) -> LeaderAndIsr | None:
+    """The state of a partition that never had one: its live replicas, the first of them leading."""
+    isr = tuple(replica for replica in replicas if replica in live)
+    if not isr:
+        return None
+    return LeaderAndIsr(
+        leader=isr[0],
+        leader_epoch=0,
+        isr=isr,
+        controller_epoch=controller_epoch,
+        isr_broker_epochs=tuple(live[replica].epoch for replica in isr),
+    )
+
+
+def next_state(
+    state: LeaderAndIsr,
+    replicas: tuple[int, ...],
+    live: Mapping[int, Incarnation],
+    controller_epoch: int,
+    *,
+    unclean_enabled: bool = False,
+) -> LeaderAndIsr | None:
+    """What the state node must say now that just these brokers live; None if it says so already.
+
+    Every change takes a new leader epoch: it fences the leader that does not know of it.
+    """
+    recorded = dict(zip(state.isr, state.isr_broker_epochs, strict=True))
+    standings = {member: standing(recorded[member], live.get(member)) for member in state.isr}
+
+    def members(wanted: Standing) -> tuple[int, ...]:
+        return tuple(member for member in state.isr if standings[member] is wanted)
+
+    recovering = False
+    if intact := members(Standing.INTACT):
+        isr = intact
+        leader = state.leader if state.leader in isr else _first(replicas, isr)
+        recovering = state.recovering and leader == state.leader
+    elif restarted := members(Standing.RESTARTED):
+        isr, leader = restarted, _first(replicas, restarted)
+        recorded.update({member: live[member].epoch for member in isr})
+    elif unclean_enabled and (elected := offline_leader(replicas, (), live, unclean_enabled=True)):
+        leader, isr, recovering = elected.leader, (elected.leader,), True
+        recorded[leader] = live[leader].epoch
+    else:
+        # Dead members may have kept everything: they alone stay. If all came back with a loss,
+        # they stay too, marked, because an ISR is never empty.
+        isr, leader = members(Standing.DEAD) or state.isr, NO_LEADER
+        recorded.update(dict.fromkeys(members(Standing.LOST), LOST_BROKER_EPOCH))
+    epochs = tuple(recorded[member] for member in isr)
+    if (leader, isr, epochs) == (state.leader, state.isr, state.isr_broker_epochs):
+        return None
+    return replace(
+        state,
+        leader=leader,
+        leader_epoch=state.leader_epoch + 1,
+        isr=isr,
+        controller_epoch=controller_epoch,
+        isr_broker_epochs=epochs,
+        recovering=recovering,
+    )
+
+
+def _first(replicas: tuple[int, ...], candidates: tuple[int, ...]) -> int:
+    # An ISR member outside the assignment is possible only half-way through a reassignment.
+    return next((replica for replica in replicas if replica in candidates), candidates[0])

@@ -1,0 +1,44 @@
+"""Why the controller refuses a request, or stops being one.
+
+    EngineError
+    ├── TopicExists                36
+    ├── InvalidPartitions          37   a count of partitions that cannot be
+    ├── InvalidReplicationFactor   38   a count of replicas that cannot be placed
+    ├── InvalidReplicaAssignment   39   replicas listed by hand, and wrong
+    ├── ControllerFenced           11   another controller was elected: this one resigns
+    └── MetadataConflict           -1   a node kept changing under us; the event is tried again
+
+The first four are answers to a client; the last two never leave the controller.
+"""
+
+from __future__ import annotations
+
+from checkpoint.errors import EngineError, ErrorCode
+
+
+class TopicExists(EngineError):
+    code = ErrorCode.TOPIC_ALREADY_EXISTS
+
+
+class InvalidPartitions(EngineError):
+    code = ErrorCode.INVALID_PARTITIONS
+
+
+class InvalidReplicationFactor(EngineError):
+    code = ErrorCode.INVALID_REPLICATION_FACTOR
+
+
+class InvalidReplicaAssignment(EngineError):
+    code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
+
+
+class ControllerFenced(EngineError):
+    """`/controller_epoch` has moved on: whatever this controller still believes is history."""
+
+    code = ErrorCode.STALE_CONTROLLER_EPOCH
+
+
+class MetadataConflict(EngineError):
+    """Conditional writes failed more often than honest races explain."""
+
+    code = ErrorCode.UNKNOWN_SERVER_ERROR

@@ -1,0 +1,95 @@
+"""AlterPartition: leaders propose another ISR, the state node's version decides.
+
+The leader epoch stays: the leader goes on, only the partition epoch moves. A proposal whose write
+met another version is refused, not repeated, since it was made without knowing what is there now; the
+leader hears the state that is. Everything is judged on the copy (the version guards it), and the copy
+is read again after every conflict.
+"""
+
+from __future__ import annotations
+
+from checkpoint.errors import ErrorCode
+from checkpoint.topic_partition import TopicPartition
+from replication.controller.alter_partition import judge
+from replication.controller.context import Context, KnownState, Steps
+from replication.controller.errors import MetadataConflict
+from replication.controller.partition_states import ROUNDS, check_fence, fenced_write, learn_state
+from replication.messages import AlterPartitionRequest, AlterPartitionResponse, AlterPartitionResult
+from replication.metastore import layout
+from replication.metastore.operations import Get, StoreError
+
+
+def alter_partitions(context: Context, request: AlterPartitionRequest) -> Steps[AlterPartitionResponse]:
+    """Judge each proposal and write those that stand; the answer has one result for each."""
+    sender = context.brokers.get(request.broker_id)
+    if sender is None or sender.endpoint.epoch != request.broker_epoch:
+        return AlterPartitionResponse(ErrorCode.STALE_BROKER_EPOCH)
+    results: dict[TopicPartition, AlterPartitionResult] = {}
+    writes: dict[TopicPartition, layout.LeaderAndIsr] = {}
+    for each, proposal in sorted(request.partitions.items()):
+        known = context.states.get(each)
+        if known is None:
+            results[each] = AlterPartitionResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+            continue
+        verdict = judge(
+            proposal,
+            known.state,
+            known.partition_epoch,
+            context.replicas[each],
+            sender=request.broker_id,
+            live=context.live(each),
+            shutting_down=context.shutting_down,
+            controller_epoch=context.epoch,
+        )
+        if verdict.write is not None:
+            writes[each] = verdict.write
+        else:
+            results[each] = _result(verdict.error, known)
+    yield from _write(context, writes, results)
+    return AlterPartitionResponse(ErrorCode.NONE, results)
+
+
+def _result(error: ErrorCode, known: KnownState) -> AlterPartitionResult:
+    if error is not ErrorCode.NONE:
+        return AlterPartitionResult(error)
+    state, partition_epoch = known
+    return AlterPartitionResult(error, state.leader, state.leader_epoch, state.isr, partition_epoch)
+
+
+def _write(
+    context: Context,
+    writes: dict[TopicPartition, layout.LeaderAndIsr],
+    results: dict[TopicPartition, AlterPartitionResult],
+) -> Steps[None]:
+    based_on = {each: context.states[each] for each in writes}
+    remaining = list(writes)
+    for _ in range(ROUNDS):
+        if not remaining:
+            return
+        outcomes = yield tuple(
+            fenced_write(context, each, writes[each], over=based_on[each]) for each in remaining
+        )
+        changed, in_doubt = [], []
+        for each, outcome in zip(remaining, outcomes, strict=True):
+            check_fence(outcome)
+            if outcome.error is not None:
+                in_doubt.append((each, outcome.error))
+                continue
+            stat = outcome.results[1].stat
+            assert stat is not None
+            context.states[each] = KnownState(writes[each], stat.version)
+            changed.append(each)
+        reads = yield tuple(Get(layout.partition_state_path(each)) for each, _ in in_doubt)
+        remaining = []
+        for (each, error), read in zip(in_doubt, reads, strict=True):
+            known = learn_state(context, each, read)
+            if known is not None and known.state == writes[each]:
+                changed.append(each)
+            elif known == based_on[each] and error is StoreError.CONNECTION_LOSS:
+                remaining.append(each)
+            else:
+                results[each] = AlterPartitionResult(ErrorCode.INVALID_UPDATE_VERSION)
+        results.update({each: _result(ErrorCode.NONE, context.states[each]) for each in changed})
+        context.announce_metadata(changed)
+    if remaining:
+        raise MetadataConflict(f"the states of {', '.join(map(str, remaining))} could not be written")

@@ -1,0 +1,140 @@
+"""The one way in which a state node is written: read, decide, write if unchanged, tell.
+
+A decision is only as good as the state it was made on, so each round reads the nodes again and
+writes with the version it read. Whoever lost a race is read and decided once more. A write whose
+reply was lost is recognised by its content at the next reading. Store, copy and announcement move
+together, before anything else can happen: a state that was written is always told of, by this
+controller or, if it dies first, by the next one's takeover.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from typing import TypeAlias
+
+from checkpoint.topic_partition import TopicPartition
+from replication.controller import election
+from replication.controller.context import Context, KnownState, Steps
+from replication.controller.errors import ControllerFenced, MetadataConflict
+from replication.metastore import layout
+from replication.metastore.errors import CorruptMetadata
+from replication.metastore.operations import Create, Get, Multi, Outcome, Set
+
+ROUNDS = 10
+
+Decide: TypeAlias = Callable[[TopicPartition, layout.LeaderAndIsr | None], layout.LeaderAndIsr | None]
+"""(partition, its persisted state if any) → the state to write; None to leave it."""
+
+
+def check_fence(outcome: Outcome) -> None:
+    """Raise `ControllerFenced` if a fenced write failed because of its fence."""
+    if outcome.error is not None and outcome.failed_index == 0:
+        raise ControllerFenced("another controller has been elected")
+
+
+def learn_state(context: Context, topic_partition: TopicPartition, read: Outcome) -> KnownState | None:
+    """Take a reading of a state node into the copy. An unreadable one is reported and forgotten."""
+    path = layout.partition_state_path(topic_partition)
+    context.unreadable.pop(path, None)
+    context.states.pop(topic_partition, None)
+    if read.stat is None:
+        return None
+    try:
+        state = layout.parse_state(read.data)
+    except CorruptMetadata as error:
+        context.unreadable[path] = str(error)
+        return None
+    if state.controller_epoch > context.epoch:
+        raise ControllerFenced(f"{topic_partition} was written by controller epoch {state.controller_epoch}")
+    context.states[topic_partition] = known = KnownState(state, read.stat.version)
+    return known
+
+
+def fenced_write(
+    context: Context, topic_partition: TopicPartition, state: layout.LeaderAndIsr, over: KnownState | None
+) -> Multi:
+    """The write of `state` over what was read: nothing (`None`) or a version."""
+    path, data = layout.partition_state_path(topic_partition), layout.encode_state(state)
+    if over is None:
+        return context.fenced(Create(path, data, make_parents=True))
+    return context.fenced(Set(path, data, over.partition_epoch))
+
+
+def settle(
+    context: Context, topic_partitions: Iterable[TopicPartition], decide: Decide, *, announce: bool = True
+) -> Steps[None]:
+    """Bring these partitions' state nodes to what `decide` says, and tell the brokers of each change.
+
+    `announce=False` is for a takeover, which tells everybody everything afterwards.
+    Raises `ControllerFenced`, or `MetadataConflict` if a node keeps changing.
+    """
+    remaining = sorted(topic_partitions)
+    attempted: dict[TopicPartition, layout.LeaderAndIsr] = {}
+    new: set[TopicPartition] = set()
+    for _ in range(ROUNDS):
+        remaining = [each for each in remaining if each in context.replicas]
+        if not remaining:
+            return
+        reads = yield tuple(Get(layout.partition_state_path(each)) for each in remaining)
+        wanted: dict[TopicPartition, layout.LeaderAndIsr] = {}
+        changed: list[TopicPartition] = []
+        for each, read in zip(remaining, reads, strict=True):
+            known = learn_state(context, each, read)
+            if known is None and layout.partition_state_path(each) in context.unreadable:
+                continue
+            if known is not None and attempted.get(each) == known.state:
+                changed.append(each)
+            elif (state := decide(each, known.state if known else None)) is not None:
+                wanted[each] = state
+        attempted.update(wanted)
+        before = context.states.keys() & wanted.keys()
+        writes = yield tuple(
+            fenced_write(context, each, state, context.states.get(each)) for each, state in wanted.items()
+        )
+        remaining = []
+        for (each, state), outcome in zip(wanted.items(), writes, strict=True):
+            check_fence(outcome)
+            if outcome.error is not None:
+                remaining.append(each)
+                continue
+            stat = outcome.results[1].stat
+            assert stat is not None
+            context.states[each] = KnownState(state, stat.version)
+            changed.append(each)
+            if each not in before:
+                new.add(each)
+        if announce:
+            context.announce(changed, new=new)
+    if remaining:
+        raise MetadataConflict(f"the states of {', '.join(map(str, remaining))} kept changing")
+
+
+def after_failures(context: Context) -> Decide:
+    """Decide by who lives: a first state, a new leader, a smaller ISR, or nothing."""
+
+    def decide(
+        topic_partition: TopicPartition, state: layout.LeaderAndIsr | None
+    ) -> layout.LeaderAndIsr | None:
+        replicas = context.replicas[topic_partition]
+        live = context.live(topic_partition)
+        if state is None:
+            return election.first_state(replicas, live, context.epoch)
+        return election.next_state(
+            state,
+            replicas,
+            live,
+            context.epoch,
+            unclean_enabled=context.unclean_enabled(topic_partition.topic),
+        )
+
+    return decide
+
+
+def out_of_date(context: Context, decide: Decide) -> list[TopicPartition]:
+    """The partitions for which `decide` would write, going by the copy."""
+    return [
+        each
+        for each in sorted(context.replicas)
+        if layout.partition_state_path(each) not in context.unreadable
+        and decide(each, known.state if (known := context.states.get(each)) else None) is not None
+    ]

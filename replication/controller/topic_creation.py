@@ -1,0 +1,141 @@
+"""Creating topics for a client: check, assign, write, and answer once the leaders are persisted.
+
+A topic's node and its settings are written together; whoever finds the node (this controller or the
+next) gives its partitions their states, so a crash in between only delays the leaders. An answer
+other than NONE means that this request created nothing.
+"""
+
+from __future__ import annotations
+
+import base64
+from collections.abc import Iterable, Mapping
+
+from checkpoint.errors import EngineError, ErrorCode, InvalidTopic
+from checkpoint.topic_partition import check_topic_name
+from logstore.config import LogConfig
+from replication.controller import assignment
+from replication.controller.context import Context, Steps
+from replication.controller.errors import InvalidReplicaAssignment, MetadataConflict, TopicExists
+from replication.controller.partition_states import ROUNDS, after_failures, check_fence, settle
+from replication.controller.topics import load_topics
+from replication.errors import InvalidRequest
+from replication.messages import CreateTopicsRequest, CreateTopicsResult, NewTopic
+from replication.metastore import layout
+from replication.metastore.operations import Create, Get, Multi, StoreError
+
+
+def create_topics(
+    context: Context, request: CreateTopicsRequest, results: dict[str, CreateTopicsResult]
+) -> Steps[None]:
+    """Create what can be created; `results` fills as the fate of each topic becomes certain."""
+    planned: dict[str, tuple[NewTopic, layout.TopicAssignment]] = {}
+    counts = {topic.name: 0 for topic in request.topics}
+    for topic in request.topics:
+        counts[topic.name] += 1
+    for topic in request.topics:
+        if topic.name in results:
+            continue
+        try:
+            if counts[topic.name] > 1:
+                raise InvalidRequest(
+                    f"topic {topic.name!r} is listed {counts[topic.name]} times; once is enough"
+                )
+            check_new_topic(topic, [*context.topics, *planned])
+            planned[topic.name] = (topic, assign(context, topic))
+        except EngineError as error:
+            results[topic.name] = CreateTopicsResult(error.code, str(error))
+    yield from _write(context, planned, results)
+    created = [name for name in planned if results[name].error is ErrorCode.NONE]
+    new = yield from load_topics(context, created)
+    yield from settle(context, new, after_failures(context))
+
+
+def check_new_topic(topic: NewTopic, existing: Iterable[str]) -> None:
+    """Raise what is wrong with the name or the settings, given the topics there are."""
+    check_topic_name(topic.name)
+    for other in existing:
+        if other == topic.name:
+            raise TopicExists(f"topic {topic.name!r} exists")
+        if _metric_name(other) == _metric_name(topic.name):
+            raise InvalidTopic(f"topic {topic.name!r} collides with {other!r}: '.' and '_' count as the same")
+    LogConfig.from_kafka(topic.configs)
+
+
+def _metric_name(topic: str) -> str:
+    return topic.replace(".", "_")
+
+
+def assign(context: Context, topic: NewTopic) -> layout.TopicAssignment:
+    """The new topic's node: an id, and the replicas as listed or by the formula asked for."""
+    if topic.assignment:
+        assignment.check_manual(topic.assignment)
+        lists = list(topic.assignment)
+    else:
+        config = context.config
+        partitions = config.num_partitions if topic.partitions == -1 else topic.partitions
+        factor = config.default_replication_factor
+        if topic.replication_factor != -1:
+            factor = topic.replication_factor
+        lists = _by_formula(context, topic.spread, partitions, factor)
+    return layout.TopicAssignment(new_topic_id(context), dict(enumerate(lists)))
+
+
+def _by_formula(context: Context, formula: str, partitions: int, factor: int) -> list[assignment.Replicas]:
+    brokers = sorted(context.brokers.keys() - context.shutting_down)
+    match formula:
+        case "round-robin":
+            return assignment.round_robin(brokers, partitions, factor)
+        case "kafka":
+            start, shift = (context.random.randrange(max(1, len(brokers))) for _ in range(2))
+            return assignment.spread(brokers, partitions, factor, start=start, shift=shift)
+    raise InvalidReplicaAssignment(f"no placement is called {formula!r}; use 'kafka' or 'round-robin'")
+
+
+def new_topic_id(context: Context) -> str:
+    """A random 128-bit id in Kafka's text: 22 characters of URL-safe base 64, no leading hyphen."""
+    while True:
+        text = base64.urlsafe_b64encode(context.random.randbytes(16)).decode().rstrip("=")
+        if not text.startswith("-"):
+            return text
+
+
+def _write(
+    context: Context,
+    planned: Mapping[str, tuple[NewTopic, layout.TopicAssignment]],
+    results: dict[str, CreateTopicsResult],
+) -> Steps[None]:
+    remaining = list(planned)
+    for _ in range(ROUNDS):
+        if not remaining:
+            return
+        outcomes = yield tuple(_creation(context, *planned[name]) for name in remaining)
+        in_doubt = []
+        for name, outcome in zip(remaining, outcomes, strict=True):
+            check_fence(outcome)
+            if outcome.error is None:
+                results[name] = CreateTopicsResult(ErrorCode.NONE, topic_id=planned[name][1].topic_id)
+            elif outcome.error in (StoreError.NODE_EXISTS, StoreError.CONNECTION_LOSS):
+                in_doubt.append(name)
+            else:
+                raise MetadataConflict(f"the store refused topic {name!r}: {outcome.error.value}")
+        # Whose node is it? The id is random: if it is the one we drew, only the reply was lost.
+        reads = yield tuple(Get(layout.topic_path(name)) for name in in_doubt)
+        remaining = []
+        for name, read in zip(in_doubt, reads, strict=True):
+            if read.stat is None:
+                remaining.append(name)
+            elif read.data == layout.encode_topic(planned[name][1]):
+                results[name] = CreateTopicsResult(ErrorCode.NONE, topic_id=planned[name][1].topic_id)
+            else:
+                results[name] = CreateTopicsResult(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} exists")
+    if remaining:
+        raise MetadataConflict(f"topics {', '.join(remaining)} could not be written")
+
+
+def _creation(context: Context, topic: NewTopic, node: layout.TopicAssignment) -> Multi:
+    return context.fenced(
+        Create(layout.topic_path(topic.name), layout.encode_topic(node), make_parents=True),
+        Create(
+            layout.topic_config_path(topic.name), layout.encode_topic_config(topic.configs), make_parents=True
+        ),
+    )

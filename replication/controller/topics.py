@@ -1,0 +1,105 @@
+"""Topics as the store has them: which exist, where their replicas are, how they are configured.
+
+A topic may be made by this controller, by a tool that writes the store directly, or by a controller
+that died half-way. All three look the same here: a topic node appears, and its partitions get the
+states that they lack.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable
+
+from checkpoint.errors import InvalidTopic
+from checkpoint.topic_partition import TopicPartition, check_topic_name
+from replication.controller.context import Context, Steps, Topic
+from replication.controller.errors import MetadataConflict
+from replication.controller.partition_states import after_failures, settle
+from replication.metastore import layout
+from replication.metastore.errors import CorruptMetadata
+from replication.metastore.operations import Children, Get, Outcome
+
+
+def list_topics(context: Context) -> Steps[list[str]]:
+    """The names under `/brokers/topics` that are topic names; the watch is set again."""
+    (listing,) = yield (Children(layout.TOPICS_PATH, watch=True),)
+    if listing.stat is None:
+        raise MetadataConflict(f"{layout.TOPICS_PATH} is gone")
+    names = []
+    for name in listing.children:
+        try:
+            check_topic_name(name)
+        except InvalidTopic as error:
+            context.unreadable[layout.topic_path(name)] = str(error)
+            continue
+        names.append(name)
+    return names
+
+
+def load_topics(context: Context, names: Iterable[str]) -> Steps[list[TopicPartition]]:
+    """Read these topics' nodes and settings, watches set again. Returns the partitions new to us."""
+    wanted = list(names)
+    nodes = yield tuple(Get(layout.topic_path(name), watch=True) for name in wanted)
+    configs = yield tuple(Get(layout.topic_config_path(name), watch=True) for name in wanted)
+    new: list[TopicPartition] = []
+    for name, node, config in zip(wanted, nodes, configs, strict=True):
+        assignment = _parse_topic(context, name, node)
+        if assignment is None:
+            if node.stat is None:
+                context.forget_topic(name)
+            continue
+        context.topics[name] = Topic(assignment.topic_id, _parse_config(context, name, config))
+        for partition, replicas in assignment.partitions.items():
+            topic_partition = TopicPartition(name, partition)
+            # A list that changed or shrank is a reassignment's or a deletion's business.
+            if topic_partition not in context.replicas:
+                context.replicas[topic_partition] = replicas
+                new.append(topic_partition)
+    return new
+
+
+def _parse_topic(context: Context, name: str, node: Outcome) -> layout.TopicAssignment | None:
+    path = layout.topic_path(name)
+    context.unreadable.pop(path, None)
+    if node.stat is None:
+        return None
+    try:
+        return layout.parse_topic(node.data)
+    except CorruptMetadata as error:
+        context.unreadable[path] = str(error)
+        return None
+
+
+def _parse_config(context: Context, name: str, node: Outcome) -> dict[str, str]:
+    path = layout.topic_config_path(name)
+    context.unreadable.pop(path, None)
+    if node.stat is None:
+        return {}
+    try:
+        return layout.parse_topic_config(node.data)
+    except CorruptMetadata as error:
+        context.unreadable[path] = str(error)
+        return {}
+
+
+def topics_changed(context: Context) -> Steps[None]:
+    """React to names that appeared in, or vanished from, `/brokers/topics`."""
+    names = yield from list_topics(context)
+    for topic in sorted(context.topics.keys() - set(names)):
+        context.forget_topic(topic)
+    new = yield from load_topics(context, [name for name in names if name not in context.topics])
+    yield from settle(context, new, after_failures(context))
+
+
+def topic_changed(context: Context, topic: str) -> Steps[None]:
+    """React to a topic node that was written: only partitions that are new matter here."""
+    yield from load_topics(context, [topic])
+    stateless = [each for each in context.partitions_of(topic) if each not in context.states]
+    yield from settle(context, stateless, after_failures(context))
+
+
+def topic_config_changed(context: Context, topic: str) -> Steps[None]:
+    """Hand a topic's new settings to its replicas; unclean election may just have been allowed."""
+    yield from load_topics(context, [topic])
+    partitions = context.partitions_of(topic)
+    context.announce(partitions)
+    yield from settle(context, partitions, after_failures(context))

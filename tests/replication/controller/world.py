@@ -1,0 +1,398 @@
+"""A world for controllers alone: a metadata store, links with a memory, brokers that only answer.
+
+Nothing happens by itself: each test says which calls and requests are delivered, delayed or lost. A
+broker here keeps what it was told (epochs, roles) and answers as a real one would; it has no log.
+"""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from itertools import count
+
+from checkpoint.errors import ErrorCode
+from checkpoint.topic_partition import TopicPartition
+from replication.controller.config import ControllerConfig
+from replication.controller.controller import Controller
+from replication.effects import Effect, Reply, Respond, Send, StoreCall, WatchFired
+from replication.messages import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    IsrProposal,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    NewTopic,
+    PartitionState,
+    RequestBody,
+    ResponseBody,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    UpdateMetadataRequest,
+    UpdateMetadataResponse,
+)
+from replication.metastore import layout
+from replication.metastore.memory import MemoryStore
+from replication.metastore.operations import (
+    Children,
+    Create,
+    Get,
+    Multi,
+    Operation,
+    Outcome,
+    Set,
+    StoreError,
+)
+
+SESSION_TIMEOUT_MS = 6_000
+
+
+@dataclass
+class ScriptedBroker:
+    """What a broker was told, fenced by the same epochs as the real one."""
+
+    broker_id: int
+    epoch: int = -1
+    controller_epoch: int = 0
+    states: dict[TopicPartition, PartitionState] = field(default_factory=dict)
+    metadata: dict[TopicPartition, PartitionState] = field(default_factory=dict)
+    live: tuple[int, ...] = ()
+    received: list[RequestBody] = field(default_factory=list)
+    failing: set[TopicPartition] = field(default_factory=set)
+    """partitions whose log dir is broken"""
+
+    def serve(self, body: RequestBody) -> ResponseBody:
+        assert isinstance(body, LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest)
+        answer = {
+            LeaderAndIsrRequest: LeaderAndIsrResponse,
+            UpdateMetadataRequest: UpdateMetadataResponse,
+            StopReplicaRequest: StopReplicaResponse,
+        }[type(body)]
+        if body.broker_epoch < self.epoch:
+            return answer(ErrorCode.STALE_BROKER_EPOCH)
+        if body.controller_epoch < self.controller_epoch:
+            return answer(ErrorCode.STALE_CONTROLLER_EPOCH)
+        self.controller_epoch = body.controller_epoch
+        self.received.append(body)
+        if isinstance(body, UpdateMetadataRequest):
+            self.live = tuple(broker.broker_id for broker in body.live_brokers)
+            self.metadata.update(body.partitions)
+            return UpdateMetadataResponse(ErrorCode.NONE)
+        if isinstance(body, StopReplicaRequest):
+            return StopReplicaResponse(ErrorCode.NONE)
+        errors = {}
+        for each, state in body.partitions.items():
+            known = self.states.get(each)
+            if each in self.failing:
+                errors[each] = ErrorCode.KAFKA_STORAGE_ERROR
+            elif known is not None and state.leader_epoch <= known.leader_epoch:
+                errors[each] = ErrorCode.STALE_CONTROLLER_EPOCH
+            else:
+                errors[each] = ErrorCode.NONE
+                self.states[each] = state
+        return LeaderAndIsrResponse(ErrorCode.NONE, errors)
+
+
+@dataclass
+class Member:
+    """One broker process: its session, its controller, what travels to and from it."""
+
+    broker: ScriptedBroker
+    controller: Controller
+    session_id: int = 0
+    running: bool = True
+    inbox: list[WatchFired | tuple[int, Outcome]] = field(default_factory=list)
+    """what the store sends this session, in order"""
+    store_calls: list[StoreCall] = field(default_factory=list)
+    requests: list[Send] = field(default_factory=list)
+
+
+class World:
+    """Brokers 1..n, each with a possible controller, over one store. Time moves by `run`."""
+
+    def __init__(self, brokers: int, *, seed: int = 0, config: ControllerConfig | None = None) -> None:
+        self.config = config or ControllerConfig(request_timeout_ms=1_000, retry_backoff_ms=100)
+        self.store = MemoryStore()
+        self.now_ms = 0
+        self.members: dict[int, Member] = {}
+        self.replies: dict[object, ResponseBody | None] = {}
+        self.responses: dict[int, ResponseBody] = {}
+        self.history: list[tuple[int, StoreCall, Outcome]] = []
+        """every store call that was applied: by whom, what, how it ended"""
+        self._random = random.Random(seed)
+        self._ids = count(1)
+        self._admin = self.store.open_session(10**9, 0)
+        for broker_id in range(1, brokers + 1):
+            self.start(broker_id)
+            self.run()
+
+    # --- processes ----------------------------------------------------------------------------
+
+    def start(self, broker_id: int, *, clean: bool = True) -> None:
+        """Start a broker's process; if one was there, it is gone (its session may linger)."""
+        controller = Controller(
+            broker_id,
+            self.config,
+            random=random.Random(self._random.randrange(2**32)),
+            next_id=lambda: next(self._ids),
+        )
+        self.members[broker_id] = Member(ScriptedBroker(broker_id), controller)
+        self.register(broker_id, clean=clean)
+
+    def register(self, broker_id: int, *, clean: bool = True) -> None:
+        """Open a session, replace an old registration of ours, compete."""
+        member = self.members[broker_id]
+        member.session_id = self.store.open_session(SESSION_TIMEOUT_MS, self.now_ms)
+        member.inbox.clear()
+        member.store_calls.clear()
+        path = layout.broker_path(broker_id)
+        old = self.admin(Get(path)).stat
+        if old is not None:
+            self._deliver(self.store.close_session(old.ephemeral_owner))
+        data = layout.encode_broker(layout.BrokerRegistration(f"host{broker_id}", 9092, clean=clean))
+        outcome, fired = self.store.call(
+            member.session_id, Create(path, data, ephemeral=True, make_parents=True), self.now_ms
+        )
+        assert outcome.stat is not None
+        self._deliver(fired)
+        member.running = True
+        member.broker.epoch = outcome.stat.created_txid
+        self.perform(
+            member,
+            member.controller.on_session(member.session_id, outcome.stat.created_txid, self.now_ms),
+        )
+
+    def kill(self, broker_id: int) -> None:
+        """The process is gone; the store will notice when the session times out."""
+        member = self.members[broker_id]
+        member.running = False
+        member.inbox.clear()
+        member.store_calls.clear()
+        member.requests.clear()
+
+    def expire(self, broker_id: int) -> None:
+        """The store gives up on the broker's session now; the process is not told."""
+        self._deliver(self.store.close_session(self.members[broker_id].session_id))
+
+    def stop(self, broker_id: int) -> None:
+        """Kill, and let everybody know at once."""
+        self.kill(broker_id)
+        self.expire(broker_id)
+
+    # --- the network --------------------------------------------------------------------------
+
+    def perform(self, member: Member, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case StoreCall():
+                    member.store_calls.append(effect)
+                case Send():
+                    member.requests.append(effect)
+                case Respond(_, correlation_id, body):
+                    self.responses[correlation_id] = body
+                case Reply(token, body):
+                    self.replies[token] = body
+                case _:
+                    raise AssertionError(f"a controller has no business with {effect}")
+
+    def _deliver(self, fired: list[WatchFired]) -> None:
+        for watch in fired:
+            for member in self.members.values():
+                if member.running and member.session_id == watch.session_id:
+                    member.inbox.append(watch)
+
+    def apply_call(self, broker_id: int, *, lose_reply: bool = False, lose_call: bool = False) -> StoreCall:
+        """The store takes the member's oldest call; the answer waits in its inbox."""
+        member = self.members[broker_id]
+        call = member.store_calls.pop(0)
+        outcome = Outcome(StoreError.CONNECTION_LOSS)
+        if not lose_call:
+            outcome, fired = self.store.call(call.session_id, call.operation, self.now_ms)
+            self.history.append((broker_id, call, outcome))
+            self._deliver(fired)
+            if lose_reply and outcome.error is not StoreError.SESSION_EXPIRED:
+                outcome = Outcome(StoreError.CONNECTION_LOSS)
+        member.inbox.append((call.call_id, outcome))
+        return call
+
+    def read_inbox(self, broker_id: int) -> None:
+        """The member takes the oldest thing the store sent."""
+        member = self.members[broker_id]
+        item = member.inbox.pop(0)
+        if isinstance(item, WatchFired):
+            effects = member.controller.on_watch(item.path, item.kind, self.now_ms)
+        else:
+            effects = member.controller.on_store_reply(*item, self.now_ms)
+        self.perform(member, effects)
+
+    def send_request(self, broker_id: int, *, lose: bool = False, lose_answer: bool = False) -> Send:
+        """The oldest request of this controller reaches its broker (if that runs) and is answered."""
+        member = self.members[broker_id]
+        send = member.requests.pop(0)
+        target = self.members[send.target]
+        if lose or not target.running:
+            effects = member.controller.on_disconnected(send.target, send.correlation_id, self.now_ms)
+        else:
+            answer = target.broker.serve(send.body)
+            if lose_answer:
+                effects = member.controller.on_disconnected(send.target, send.correlation_id, self.now_ms)
+            else:
+                effects = member.controller.on_response(send.target, send.correlation_id, answer, self.now_ms)
+        self.perform(member, effects)
+        return send
+
+    def run(self, *, until: Callable[[], bool] | None = None, for_ms: int = 2_000) -> None:
+        """Deliver everything that can be delivered, then move time, for a while or until a condition."""
+        end_ms = self.now_ms + for_ms
+        for _ in range(100_000):
+            if until is not None and until():
+                return
+            if self._one_step():
+                continue
+            if self.now_ms >= end_ms:
+                assert until is None, "the condition did not come true"
+                return
+            deadlines = [
+                deadline
+                for member in self.members.values()
+                if member.running and (deadline := member.controller.deadline_ms) is not None
+            ]
+            self.now_ms = min([end_ms, *(max(deadline, self.now_ms + 1) for deadline in deadlines)])
+            for member in self.members.values():
+                if member.running:
+                    self.store.heartbeat(member.session_id, self.now_ms)
+            self._deliver(self.store.tick(self.now_ms)[1])
+            for member in list(self.members.values()):
+                if member.running:
+                    self.perform(member, member.controller.tick(self.now_ms))
+        raise AssertionError("the world does not come to rest")
+
+    def _one_step(self) -> bool:
+        for broker_id, member in self.members.items():
+            if not member.running:
+                continue
+            if member.inbox:
+                self.read_inbox(broker_id)
+            elif member.store_calls:
+                self.apply_call(broker_id)
+            elif member.requests:
+                self.send_request(broker_id)
+            else:
+                continue
+            return True
+        return False
+
+    # --- asking -------------------------------------------------------------------------------
+
+    def admin(self, operation: Operation) -> Outcome:
+        outcome, fired = self.store.call(self._admin, operation, self.now_ms)
+        self._deliver(fired)
+        return outcome
+
+    @property
+    def active(self) -> Member:
+        (member,) = [each for each in self.members.values() if each.running and each.controller.is_active]
+        return member
+
+    @property
+    def controller_id(self) -> int:
+        return self.active.broker.broker_id
+
+    def state(self, partition: int = 0, topic: str = "t") -> layout.LeaderAndIsr | None:
+        read = self.admin(Get(layout.partition_state_path(TopicPartition(topic, partition))))
+        return layout.parse_state(read.data) if read.stat else None
+
+    def view(self, partition: int = 0, topic: str = "t") -> tuple[int, int, tuple[int, ...]]:
+        """(leader, leader epoch, ISR) as persisted."""
+        state = self.state(partition, topic)
+        assert state is not None
+        return state.leader, state.leader_epoch, state.isr
+
+    def version(self, partition: int = 0, topic: str = "t") -> int:
+        stat = self.admin(Get(layout.partition_state_path(TopicPartition(topic, partition)))).stat
+        assert stat is not None
+        return stat.version
+
+    def controller_epoch(self) -> int:
+        return layout.parse_controller_epoch(self.admin(Get(layout.CONTROLLER_EPOCH_PATH)).data)
+
+    def create(self, *topics: NewTopic, via: int | None = None) -> CreateTopicsResponse:
+        token = object()
+        member = self.members[via if via is not None else self.controller_id]
+        self.perform(
+            member, member.controller.on_client_request(token, CreateTopicsRequest(topics), self.now_ms)
+        )
+        self.run(until=lambda: token in self.replies)
+        self.run()
+        body = self.replies[token]
+        assert isinstance(body, CreateTopicsResponse)
+        return body
+
+    def alter(
+        self,
+        sender: int,
+        isr: tuple[int, ...],
+        partition: int = 0,
+        *,
+        leader_epoch: int | None = None,
+        partition_epoch: int | None = None,
+        via: int | None = None,
+        broker_epoch: int | None = None,
+        broker_epochs: tuple[int, ...] = (),
+    ) -> AlterPartitionResponse:
+        """The leader asks for another ISR, on top of what is persisted unless said otherwise."""
+        correlation_id = next(self._ids)
+        state = self.state(partition)
+        assert state is not None
+        proposal = IsrProposal(
+            state.leader_epoch if leader_epoch is None else leader_epoch,
+            self.version(partition) if partition_epoch is None else partition_epoch,
+            isr,
+            broker_epochs,
+        )
+        epoch = self.members[sender].broker.epoch if broker_epoch is None else broker_epoch
+        request = AlterPartitionRequest(sender, epoch, {TopicPartition("t", partition): proposal})
+        member = self.members[via if via is not None else self.controller_id]
+        self.perform(member, member.controller.on_request(sender, correlation_id, request, self.now_ms))
+        self.run(until=lambda: correlation_id in self.responses)
+        self.run()
+        body = self.responses[correlation_id]
+        assert isinstance(body, AlterPartitionResponse)
+        return body
+
+    def partitions(self) -> list[TopicPartition]:
+        found = []
+        for topic in self.admin(Children(layout.TOPICS_PATH)).children:
+            node = layout.parse_topic(self.admin(Get(layout.topic_path(topic))).data)
+            found += [TopicPartition(topic, partition) for partition in node.partitions]
+        return found
+
+
+def topic(*replicas: tuple[int, ...], name: str = "t", **configs: str) -> NewTopic:
+    settings = {key.replace("_", "."): value for key, value in configs.items()}
+    return NewTopic(name, assignment=replicas, configs=settings)
+
+
+def writes_of(operation: Operation) -> tuple[Operation, ...]:
+    """The writes in an operation, a Multi's one by one."""
+    if isinstance(operation, Multi):
+        return operation.writes
+    return () if isinstance(operation, Get | Children) else (operation,)
+
+
+def state_writes(world: World) -> list[tuple[int, TopicPartition, layout.LeaderAndIsr]]:
+    """Every partition state that was really written, in order, with the version it got."""
+    written = []
+    for _, call, outcome in world.history:
+        if outcome.error is not None:
+            continue
+        for write in writes_of(call.operation):
+            if isinstance(write, Create | Set) and write.path.endswith("/state"):
+                *_, name, _, partition, _ = write.path.split("/")
+                version = write.version + 1 if isinstance(write, Set) else 0
+                written.append(
+                    (version, TopicPartition(name, int(partition)), layout.parse_state(write.data))
+                )
+    return written
