@@ -24,7 +24,7 @@ _BATCH_RECORDS = 8192
 
 
 def append(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The log; made if it is missing.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The log, <topic>-<partition>; made if missing.")],
     key_separator: Annotated[
         str | None, typer.Option(metavar="TEXT", help="What is before it, in each line, is the key.")
     ] = None,
@@ -51,7 +51,7 @@ def append(
                     break
                 pairs.append(split_key(line, separator))
             if pairs:
-                info = log.append_records(pairs, sync=sync)
+                info = log.append(pairs, sync=sync)
                 first_offset = info.first_offset if first_offset is None else first_offset
                 last_offset = info.last_offset
                 count += len(pairs)

@@ -49,8 +49,9 @@ class _ShadowFile:
         return bytes(data)
 
     def pwrite(self, data: Buffer, at: int) -> None:
-        self._content.writes.append((at, bytes(data)))
-        self._content.size = max(self._content.size, at + len(self._content.writes[-1][1]))
+        if written := bytes(data):
+            self._content.writes.append((at, written))
+            self._content.size = max(self._content.size, at + len(written))
 
     def map(self, size: int) -> memoryview:
         return memoryview(self.pread(size, 0))
@@ -99,7 +100,8 @@ class ShadowDisk:
         content = self._find(source)
         if content is None:
             raise FileNotFoundError(errno.ENOENT, os.strerror(errno.ENOENT), source)
-        self._changed[target], self._changed[source] = content, None
+        if source != target:
+            self._changed[target], self._changed[source] = content, None
 
     def remove(self, path: str) -> None:
         if self._find(path) is None:
