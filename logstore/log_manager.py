@@ -207,6 +207,11 @@ class LogManager:
         for log_dir in self._dirs:
             log_dir.close()
 
+    def abandon(self) -> None:
+        """Let go of every dir without writing anything: the stop that a killed process makes."""
+        for log_dir in self._dirs:
+            log_dir.abandon()
+
 
 class _LogDir:
     """One log dir: the owner of the logs in it."""
