@@ -24,7 +24,7 @@ _BATCH_RECORDS = 8192
 
 
 def append(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="The log, <topic>-<partition>; made if missing.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="<topic>-<partition>, made if missing.")],
     key_separator: Annotated[
         str | None, typer.Option(metavar="TEXT", help="What is before it, in each line, is the key.")
     ] = None,

@@ -32,7 +32,7 @@ def tear(partition: Path) -> None:
     """Half a batch at the end, an index lost, another one overwritten."""
     with (partition / f"{SEGMENT_4}.log").open("ab") as file:
         file.write(THIRD[:50])
-    (partition / f"{SEGMENT_0}.timeindex").unlink()
+    (partition / f"{SEGMENT_4}.timeindex").unlink()
     (partition / f"{SEGMENT_0}.index").write_bytes(struct.pack(">ii", 2, 7))
 
 
@@ -57,7 +57,7 @@ def test_the_answer(command: Command, partition: Path) -> None:
     ]  # fmt: skip
     (cut,) = answer["cut"]
     assert (cut["file"], cut["from"], cut["to"]) == (f"{SEGMENT_4}.log", len(THIRD), len(THIRD) + 50)
-    assert {f"{SEGMENT_0}.index", f"{SEGMENT_0}.timeindex"} <= set(answer["rebuilt"])
+    assert {f"{SEGMENT_0}.index", f"{SEGMENT_4}.timeindex"} <= set(answer["rebuilt"])
     with Log.open(partition) as log:
         assert [record.value for record in log.read(3)] == [None, b"four", b"five"]
 
