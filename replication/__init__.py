@@ -1,1 +1,32 @@
+"""Replicas that agree: who leads, who is in sync, what is committed.
 
+    driver           several nodes in one process; also how to embed one
+    node             one node's engine: events in, effects out
+      replica_manager  requests on one side, partitions on the other
+        partition      a replica as leader or follower; rules in replica, isr, reconcile
+        follower       what is asked of leaders (fetcher) and what their answers do
+        delayed        requests that wait
+        isr_channel    ISR proposals on their way to the controller
+      controller/    elections, topics, the procedures that move leadership
+      metastore/     versioned nodes and watches: in memory, on disk
+    messages, effects  the vocabulary
+
+Nothing here reads a clock, waits, opens a socket or starts a thread.
+"""
+
+from __future__ import annotations
+
+from replication.config import Durability, NodeConfig
+from replication.controller.config import ControllerConfig
+from replication.driver import Envelope, InProcessCluster, PendingReply
+from replication.node import Node
+
+__all__ = [
+    "ControllerConfig",
+    "Durability",
+    "Envelope",
+    "InProcessCluster",
+    "Node",
+    "NodeConfig",
+    "PendingReply",
+]
