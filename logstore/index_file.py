@@ -77,7 +77,9 @@ class IndexFile:
         return self._tail[slot - self._written]
 
     def _last(self) -> tuple[int, int] | None:
-        return self._entry(self.entry_count - 1) if self.entry_count else None
+        if self._tail:
+            return self._tail[-1]
+        return self._entry(self._written - 1) if self._written else None
 
     # --- opening --------------------------------------------------------------------------------
 
@@ -118,6 +120,7 @@ class IndexFile:
     # --- writing --------------------------------------------------------------------------------
 
     def _append(self, first: int, second: int) -> None:
+        assert self._written + len(self._tail) < self.capacity, f"{self.path}: appending to a full index"
         with self._lock:
             self._tail.append((first, second))
             if len(self._tail) >= _WRITE_BEHIND_ENTRIES:

@@ -396,9 +396,10 @@ class Log:
                 )
             if leader_epoch > self._epochs.latest_epoch:
                 self._assign_epoch(leader_epoch, self._log_end_offset)
-            extent = Placed(0, placed.last_offset, placed.max_timestamp_ms)
+            extent = Placed(batch.size, placed.last_offset, placed.max_timestamp_ms)
             self._write(placed.data, (extent,), placed.first_offset, placed.max_timestamp_ms, now_ms)
-            self._note_producers((batch,))
+            if batch.has_producer_id:
+                self._note_producers((batch,))
             return AppendInfo(
                 placed.first_offset,
                 placed.last_offset,
@@ -428,10 +429,9 @@ class Log:
             for batch in found.batches:
                 if batch.leader_epoch > self._epochs.latest_epoch:
                     self._assign_epoch(batch.leader_epoch, batch.base_offset)
-            extents, start = [], 0
-            for batch in found.batches:
-                extents.append(Placed(start, batch.last_offset, batch.max_timestamp_ms))
-                start += batch.size
+            extents = [
+                Placed(batch.size, batch.last_offset, batch.max_timestamp_ms) for batch in found.batches
+            ]
             self._write(found.data, extents, found.first_offset, found.max_timestamp_ms, self._clock())
             self._note_producers(found.batches)
             return AppendInfo(
@@ -443,7 +443,7 @@ class Log:
     ) -> None:
         last_offset = extents[-1].last_offset
         incoming = Incoming(len(data), max_timestamp_ms, last_offset)
-        if roll_reason(self._active.roll_facts(), incoming, self.config, now_ms) is not None:
+        if roll_reason(self._active, incoming, self.config, now_ms) is not None:
             self._roll(max(first_offset, self._log_end_offset), now_ms)
         try:
             self._active.append(data, extents)
@@ -469,7 +469,6 @@ class Log:
                 entry = completed.index_entry() if completed else None
                 if entry is not None:
                     self._guarded(lambda entry=entry: self._active.append_aborted(entry))  # type: ignore[misc]
-        producers.end_offset = self._log_end_offset
 
     # --- epochs ---------------------------------------------------------------------------------------
 

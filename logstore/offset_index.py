@@ -60,10 +60,8 @@ class OffsetIndex(IndexFile):
         """Note that the batch at `position` ends with `offset`, which is above all before it."""
         relative = offset - self.base_offset
         assert 0 <= relative <= MAX_INT, f"{self.path}: offset {offset} does not fit the segment"
-        assert not self.is_full, f"{self.path}: appending to a full index"
-        assert self.entry_count == 0 or offset > self.last_offset, (
-            f"{self.path}: offset {offset} does not rise above {self.last_offset}"
-        )
+        last = self._last()
+        assert last is None or relative > last[0], f"{self.path}: offset {offset} does not rise"
         self._append(relative, position)
 
     def lookup(self, offset: int) -> OffsetPosition:

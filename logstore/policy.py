@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, Protocol
 
 from logstore.config import MAX_INT, LogConfig
 
@@ -15,12 +15,11 @@ class RollReason(Enum):
 
     SEGMENT_BYTES = "segment.bytes"
     SEGMENT_MS = "segment.ms"
-    OFFSET_INDEX_FULL = "offset index full"
-    TIME_INDEX_FULL = "time index full"
+    INDEX_FULL = "segment.index.bytes"
     OFFSET_OVERFLOW = "offset does not fit the segment"
 
 
-class ActiveSegment(NamedTuple):
+class ActiveSegment(Protocol):
     """What the decision weighs of the active segment.
 
     `first_timestamp_ms` is the largest record time of its first append, -1 if that had none;
@@ -28,13 +27,18 @@ class ActiveSegment(NamedTuple):
     `segment.jitter.ms`.
     """
 
-    base_offset: int
-    size: int
-    first_timestamp_ms: int
-    created_ms: int
-    jitter_ms: int
-    offset_index_is_full: bool
-    time_index_is_full: bool
+    @property
+    def base_offset(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def first_timestamp_ms(self) -> int: ...
+    @property
+    def created_ms(self) -> int: ...
+    @property
+    def jitter_ms(self) -> int: ...
+    @property
+    def index_is_full(self) -> bool: ...
 
 
 class Incoming(NamedTuple):
@@ -49,27 +53,17 @@ def roll_reason(
     active: ActiveSegment, incoming: Incoming, config: LogConfig, now_ms: int
 ) -> RollReason | None:
     """Why the incoming batches start a new segment; None while the active one can take them."""
-    if active.size > config.segment_bytes - incoming.size and active.size > 0:
-        return RollReason.SEGMENT_BYTES
     if active.size > 0:
+        if active.size > config.segment_bytes - incoming.size:
+            return RollReason.SEGMENT_BYTES
         # Records' time against records' time where both are known: last year's data, replayed
         # today, must not roll at every batch, and a stalled clock must not stop rolling.
-        waited_ms = (
-            incoming.max_timestamp_ms - active.first_timestamp_ms
-            if active.first_timestamp_ms >= 0
-            else now_ms - active.created_ms
-        )
+        first_ms = active.first_timestamp_ms
+        waited_ms = incoming.max_timestamp_ms - first_ms if first_ms >= 0 else now_ms - active.created_ms
         if waited_ms > config.longest_segment_ms - active.jitter_ms:
             return RollReason.SEGMENT_MS
-    if active.offset_index_is_full:
-        return RollReason.OFFSET_INDEX_FULL
-    if active.time_index_is_full:
-        return RollReason.TIME_INDEX_FULL
-    if not is_representable(active.base_offset, incoming.last_offset):
+    if active.index_is_full:
+        return RollReason.INDEX_FULL
+    if not 0 <= incoming.last_offset - active.base_offset <= MAX_INT:
         return RollReason.OFFSET_OVERFLOW
     return None
-
-
-def is_representable(base_offset: int, offset: int) -> bool:
-    """Whether `offset` fits the 32-bit relative offsets of a segment that starts at `base_offset`."""
-    return 0 <= offset - base_offset <= MAX_INT

@@ -26,7 +26,6 @@ from logstore.batch import HEADER_BYTES, LOG_OVERHEAD, MAGIC, Batch
 from logstore.config import LogConfig
 from logstore.errors import CorruptBatch, CorruptIndex
 from logstore.offset_index import OffsetIndex
-from logstore.policy import ActiveSegment
 from logstore.scan import IndexEntries, scan
 from logstore.time_index import NO_TIMESTAMP, TimeIndex
 from logstore.transaction_index import AbortedTransaction, TransactionIndex
@@ -58,9 +57,9 @@ class Located(NamedTuple):
 
 
 class Placed(NamedTuple):
-    """What an append tells a segment of one batch: where it starts in the data, and its extent."""
+    """What an append tells a segment of each batch in its data, which lie end to end."""
 
-    start: int
+    size: int
     last_offset: int
     max_timestamp_ms: int
 
@@ -218,17 +217,16 @@ class Segment:
             next_offset = located.last_offset + 1
         return next_offset
 
-    def roll_facts(self) -> ActiveSegment:
-        """What the decision to roll weighs of this segment."""
-        return ActiveSegment(
-            base_offset=self.base_offset,
-            size=self.size,
-            first_timestamp_ms=self._first_batch_timestamp(),
-            created_ms=self.created_ms,
-            jitter_ms=self.jitter_ms,
-            offset_index_is_full=self.offset_index.is_full,
-            time_index_is_full=self.time_index.is_full,
-        )
+    @property
+    def index_is_full(self) -> bool:
+        """Whether one of the indexes takes no more entries: the next append needs a new segment."""
+        return self.offset_index.is_full or self.time_index.is_full
+
+    @property
+    def first_timestamp_ms(self) -> int:
+        """The largest record time of the first append; -1 for none and for an empty segment."""
+        first = self._first_timestamp_ms
+        return first if first is not None else self._first_batch_timestamp()
 
     def _first_batch_timestamp(self) -> int:
         if self._first_timestamp_ms is None:
@@ -295,31 +293,31 @@ class Segment:
         except OSError:
             file.truncate(position)
             raise
-        end = position + len(data)
-        if self._first_timestamp_ms is None and position == 0:
+        if position == 0:
             self._first_timestamp_ms = max(batch.max_timestamp_ms for batch in batches)
-        self._note(position, end, batches)
-        self.size = end
+        interval = self._config.index_interval_bytes
+        since = self._bytes_since_entry
+        largest_ms = self.max_timestamp_ms
+        at = position
+        for size, last_offset, timestamp_ms in batches:
+            if timestamp_ms > largest_ms:
+                self._max_timestamp_ms = largest_ms = timestamp_ms
+                self._offset_of_max_timestamp = last_offset
+            if since > interval:
+                self._add_entries(last_offset, at, largest_ms)
+                since = 0
+            since += size
+            at += size
+        self._bytes_since_entry = since
+        self.size = at
         return position
 
-    def _note(self, position: int, end: int, batches: Sequence[Placed]) -> None:
-        interval = self._config.index_interval_bytes
-        max_timestamp_ms = self.max_timestamp_ms
-        since = self._bytes_since_entry
-        data_end = end - position
-        for number, (start, last_offset, timestamp_ms) in enumerate(batches):
-            if timestamp_ms > max_timestamp_ms:
-                self._max_timestamp_ms = max_timestamp_ms = timestamp_ms
-                self._offset_of_max_timestamp = last_offset
-            # A long follower append may fill an index on its way; the next one then rolls.
-            if since > interval and not self.offset_index.is_full:
-                self.offset_index.append(last_offset, position + start)
-                if not self.time_index.is_full:
-                    self.time_index.maybe_append(max_timestamp_ms, self._offset_of_max_timestamp)
-                since = 0
-            following = batches[number + 1].start if number + 1 < len(batches) else data_end
-            since += following - start
-        self._bytes_since_entry = since
+    def _add_entries(self, last_offset: int, position: int, largest_ms: int) -> None:
+        # A long append of many batches may fill an index on its way; the next append then rolls.
+        if not self.offset_index.is_full:
+            self.offset_index.append(last_offset, position)
+        if not self.time_index.is_full:
+            self.time_index.maybe_append(largest_ms, self._offset_of_max_timestamp)
 
     # --- reading ----------------------------------------------------------------------------------------
 

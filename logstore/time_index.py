@@ -65,14 +65,17 @@ class TimeIndex(IndexFile):
 
         `is_last` may use the slot that is kept for the moment the segment stops being active.
         """
-        last = self.last
-        if timestamp_ms <= last.timestamp_ms:
-            assert timestamp_ms == last.timestamp_ms, f"{self.path}: time {timestamp_ms} goes back"
+        last = self._last()
+        if last is None:
+            if timestamp_ms < 0:
+                return
+        elif timestamp_ms <= last[0]:
+            assert timestamp_ms == last[0], f"{self.path}: time {timestamp_ms} goes back"
             return
         relative = offset - self.base_offset
         assert 0 <= relative <= MAX_INT, f"{self.path}: offset {offset} does not fit the segment"
-        assert offset >= last.offset, f"{self.path}: offset {offset} goes back from {last.offset}"
-        assert not self.is_full or (is_last and self.entry_count < self.capacity), f"{self.path} is full"
+        assert last is None or relative >= last[1], f"{self.path}: offset {offset} goes back"
+        assert not self.is_full or is_last, f"{self.path} is full"
         self._append(timestamp_ms, relative)
 
     def lookup(self, timestamp_ms: int) -> TimestampedOffset:
