@@ -4,6 +4,8 @@
     disks/                                    disks that record, fail, lose power
     offset_checkpoint  leader_epoch_checkpoint  partition_metadata  meta_properties  clean_shutdown
     topic_partition  ids  errors              names and errors that every room shares
+
+It knows nothing of batches or offsets' meaning; every room above stands on it.
 """
 
 from __future__ import annotations

@@ -248,6 +248,7 @@ class OsFile:
             written += more
 
     def map(self, size: int) -> memoryview:
+        self._check_open()  # -1 would be a map of no file at all, all zeros
         if size == 0:
             return memoryview(b"")
         try:
@@ -263,6 +264,7 @@ class OsFile:
         os.ftruncate(self._descriptor, size)
 
     def sync(self, *, data_only: bool = False) -> None:
+        self._check_open()
         if data_only:
             _data_sync(self._descriptor)
         else:
@@ -275,6 +277,11 @@ class OsFile:
         descriptor, self._descriptor = self._descriptor, -1
         if descriptor >= 0:
             os.close(descriptor)
+
+    def _check_open(self) -> None:
+        # The calls that take a bare descriptor answer -1 with EBADF by themselves, these two do not.
+        if self._descriptor < 0:
+            raise OSError(errno.EBADF, os.strerror(errno.EBADF), self._path)
 
     def _forked(self) -> OSError:
         # The lock stayed with the parent, which goes on writing at the same positions.

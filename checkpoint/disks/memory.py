@@ -384,15 +384,15 @@ class MemoryDisk:
 
     def rename(self, source: str, target: str) -> None:
         source_directory, source_name = self._parent(source)
-        node = _existing(source_directory, source_name, source)
         target_directory, target_name = self._parent(target)
+        node = _existing(source_directory, source_name, source)
         replaced = target_directory.entries.get(target_name)
         if replaced is node:
             return
         if isinstance(node, _Directory) and self._is_inside(target_directory, node):
             raise _error(errno.EINVAL, source)
         if isinstance(replaced, _Directory):
-            if not isinstance(node, _Directory):
+            if not isinstance(node, _Directory) and not self._is_inside(source_directory, replaced):
                 raise _error(errno.EISDIR, target)
             if replaced.entries:
                 raise _error(errno.ENOTEMPTY, target)
@@ -692,7 +692,7 @@ class MemoryFile:
     def truncate(self, size: int) -> None:
         inode = self._checked(size)
         if not self._writable:
-            raise _error(errno.EBADF, self._path)
+            raise _error(errno.EINVAL, self._path)
         body, disk = inode.body, self._disk
         before, covered = body.size, bytes(body.buffer[size:])
         inode.resize(size)
