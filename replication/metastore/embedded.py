@@ -21,6 +21,7 @@ which reads what the disk really kept.
 
 from __future__ import annotations
 
+import os.path
 from collections.abc import Sequence
 
 from checkpoint.disk import Disk, File, publish, read_small_file, remove_if_exists
@@ -47,7 +48,7 @@ class EmbeddedStore:
         self._failure: OSError | None = None
         self._closed = False
         self._unsynced: list[journal.Transaction] = []
-        disk.make_dir(directory)
+        _make_dir(disk, directory)
         self._lock = disk.lock(directory)
         try:
             self._tree, torn = _recover(disk, directory)
@@ -183,6 +184,20 @@ class EmbeddedStore:
         for old in _journals(self._disk, self._directory):
             if old != name:
                 remove_if_exists(self._disk, f"{self._directory}/{old}")
+
+
+def _make_dir(disk: Disk, directory: str) -> None:
+    """Make the directory, and make its name, with those above it that were missing, survive power loss."""
+    made = [directory]
+    while os.path.dirname(made[-1]) not in ("", "/"):
+        try:
+            disk.scan(os.path.dirname(made[-1]))
+            break
+        except FileNotFoundError:
+            made.append(os.path.dirname(made[-1]))
+    disk.make_dir(directory)
+    for path in reversed(made):
+        disk.sync_dir(os.path.dirname(path) or ".")
 
 
 def _journals(disk: Disk, directory: str) -> list[str]:

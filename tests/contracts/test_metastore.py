@@ -8,6 +8,7 @@ from pathlib import Path
 import pytest
 
 from checkpoint.disk import OsDisk
+from checkpoint.disks.memory import MemoryDisk
 from replication.effects import WatchFired
 from replication.metastore.embedded import EmbeddedStore
 from replication.metastore.memory import MemoryStore, MetadataStore
@@ -24,12 +25,16 @@ from replication.metastore.operations import (
 )
 
 
-@pytest.fixture(params=["memory", "embedded"])
+@pytest.fixture(params=["memory", "embedded, operating system", "embedded, memory"])
 def store(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[MetadataStore]:
     if request.param == "memory":
         yield MemoryStore()
         return
-    with EmbeddedStore(str(tmp_path / "meta"), disk=OsDisk(), journal_limit=300) as embedded:
+    on_disk = "operating" in request.param
+    directory = str(tmp_path / "meta") if on_disk else "/meta"
+    disk = OsDisk() if on_disk else MemoryDisk()
+    # A limit that small makes the journal rotate under the tests.
+    with EmbeddedStore(directory, disk=disk, journal_limit=300) as embedded:
         yield embedded
 
 
