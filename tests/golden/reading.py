@@ -32,7 +32,8 @@ def same_blob(actual: bytes | None, listed: dict[str, Any] | None) -> bool:
     if actual is None or listed is None:
         return actual is None and listed is None
     if "sha256" in listed:
-        return len(actual) == listed["length"] and hashlib.sha256(actual).hexdigest() == listed["sha256"]
+        digest = hashlib.sha256(actual).hexdigest()
+        return (len(actual), digest) == (listed["length"], listed["sha256"])
     if "repeat_hex" in listed:
-        return actual == bytes.fromhex(listed["repeat_hex"]) * listed["times"]
-    return actual == bytes.fromhex(listed["hex"])
+        return bytes.fromhex(listed["repeat_hex"]) * int(listed["times"]) == actual
+    return bytes.fromhex(listed["hex"]) == actual

@@ -55,7 +55,7 @@ def test_valid_prefix_and_what_follows_from_it(entry: dict[str, Any]) -> None:
 
 
 def test_walking_looks_at_no_checksum() -> None:
-    """§10.1 row 8's other half: a walk yields the damaged batch; asking for its checksum is a call of its own."""
+    """§10.1 row 8, the other half: a walk yields the damaged batch; its checksum is a question of its own."""
     entry = named(STREAMS, "stream-bad-crc-middle")
     batches = list(walk(content(entry["file"])))
     positions = [sum(batch.size for batch in batches[:slot]) for slot in range(len(batches))]
@@ -73,7 +73,7 @@ def is_intact(batch: Batch) -> bool:
 
 
 def test_committed_readers_of_the_transaction_stream() -> None:
-    """What a read-committed consumer sees: no markers, nothing aborted, nothing at or past the stable offset."""
+    """What a read-committed consumer sees: no markers, nothing aborted, nothing past the stable offset."""
     entry = named(STREAMS, "stream-transactions")
     batches, _ = valid_batches(content(entry["file"]))
     producers, aborts = ProducerState(), TransactionIndex()
@@ -82,7 +82,7 @@ def test_committed_readers_of_the_transaction_stream() -> None:
         if completed is not None and (aborted := completed.index_entry()) is not None:
             aborts.append(aborted)
     high_watermark = producers.end_offset
-    assert producers.last_stable_offset(high_watermark, 0) == 0, "no marker is below a high watermark of 0 yet"
+    assert producers.last_stable_offset(high_watermark, 0) == 0, "no marker is replicated yet"
     producers.advance_high_watermark(high_watermark)
     stable = producers.last_stable_offset(high_watermark, 0)
     assert stable == entry["last_stable_offset_when_hw_is_leo"]
