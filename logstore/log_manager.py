@@ -16,6 +16,7 @@ are bounds, never truths: a missing or unreadable one costs time, not data.
 
 from __future__ import annotations
 
+import os
 import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -92,6 +93,7 @@ class LogManager:
         if not self._online():
             reasons = "; ".join(f"{path}: {reason}" for path, reason in self.offline_dirs.items())
             raise LogDirOffline(f"no log dir can be used: {reasons}")
+        # An empty dir counts as unclean: it may be the new disk in the place of one that was lost.
         self.was_clean = all(log_dir.was_clean for log_dir in self._dirs)
 
     # --- what there is --------------------------------------------------------------------------------
@@ -240,7 +242,7 @@ class _LogDir:
         self.guarded(lambda: self._open(config_of, progress))
 
     def _open(self, config_of: Callable[[str], LogConfig], progress: DirectoryProgress | None) -> None:
-        self._disk.make_dir(self.path)
+        self._make_dir()
         self._lock = self._disk.lock(self.path)
         self.was_clean = read_clean_shutdown(self._disk, self.path) is not None
         # Gone for good before anything else is written: a crash from here on is an unclean stop.
@@ -248,7 +250,6 @@ class _LogDir:
         self._recovery_points = self._read(RECOVERY_POINT_CHECKPOINT)
         self._log_starts = self._read(LOG_START_OFFSET_CHECKPOINT)
         self.high_watermarks = self._read(HIGH_WATERMARK_CHECKPOINT)
-        is_empty = True
         for entry in self._disk.scan(self.path):
             if not entry.is_directory:
                 continue
@@ -257,7 +258,6 @@ class _LogDir:
                 self._doomed.append((self._clock(), f"{self.path}/{entry.name}"))
             if fate is not None or entry.name == "remote-log-index-cache":
                 continue
-            is_empty = False
             topic_partition = parse_directory_name(entry.name)
             self.known.add(topic_partition)
             forget_stand_alone(self._disk, f"{self.path}/{entry.name}")
@@ -266,8 +266,14 @@ class _LogDir:
             except DamagedLog as error:
                 # Kept as it is, for its owner to judge; the other partitions go on.
                 self.damaged[topic_partition] = error
-        # A dir that never held anything lost nothing.
-        self.was_clean = self.was_clean or is_empty
+
+    def _make_dir(self) -> None:
+        """The dir's own name must survive a power cut, or all that is synced in it is lost with it."""
+        self._disk.make_dir(self.path)
+        above = self.path
+        while above not in ("", ".", "/"):
+            above = os.path.dirname(above)
+            self._disk.sync_dir(above or ".")
 
     def _read(self, name: str) -> dict[TopicPartition, int]:
         try:
