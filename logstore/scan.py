@@ -128,8 +128,10 @@ class _Walk:
         walked, fault = self._walk(chunk, at)
         if walked == at and fault is None:
             # Not one whole batch: take as many bytes as it says it has, if the file does hold them.
-            size = LOG_OVERHEAD + (_LENGTH.unpack_from(chunk, 8)[0] if len(chunk) >= LOG_OVERHEAD else end)
-            if at + size > end or len(chunk) < min(CHUNK_BYTES, end - at):
+            if len(chunk) < HEADER_BYTES:
+                return Fault.TORN
+            size = LOG_OVERHEAD + _LENGTH.unpack_from(chunk, 8)[0]
+            if at + size > end:
                 return Fault.TORN
             walked, fault = self._walk(file.pread(size, at), at)
             if walked == at and fault is None:
