@@ -65,15 +65,10 @@ class ScriptedBroker:
 
     def serve(self, body: RequestBody) -> ResponseBody:
         assert isinstance(body, LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest)
-        answer = {
-            LeaderAndIsrRequest: LeaderAndIsrResponse,
-            UpdateMetadataRequest: UpdateMetadataResponse,
-            StopReplicaRequest: StopReplicaResponse,
-        }[type(body)]
         if body.broker_epoch < self.epoch:
-            return answer(ErrorCode.STALE_BROKER_EPOCH)
+            return _refusal(body, ErrorCode.STALE_BROKER_EPOCH)
         if body.controller_epoch < self.controller_epoch:
-            return answer(ErrorCode.STALE_CONTROLLER_EPOCH)
+            return _refusal(body, ErrorCode.STALE_CONTROLLER_EPOCH)
         self.controller_epoch = body.controller_epoch
         self.received.append(body)
         if isinstance(body, UpdateMetadataRequest):
@@ -93,6 +88,16 @@ class ScriptedBroker:
                 errors[each] = ErrorCode.NONE
                 self.states[each] = state
         return LeaderAndIsrResponse(ErrorCode.NONE, errors)
+
+
+def _refusal(
+    body: LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest, error: ErrorCode
+) -> ResponseBody:
+    if isinstance(body, LeaderAndIsrRequest):
+        return LeaderAndIsrResponse(error)
+    if isinstance(body, UpdateMetadataRequest):
+        return UpdateMetadataResponse(error)
+    return StopReplicaResponse(error)
 
 
 @dataclass
@@ -392,7 +397,6 @@ def state_writes(world: World) -> list[tuple[int, TopicPartition, layout.LeaderA
             if isinstance(write, Create | Set) and write.path.endswith("/state"):
                 *_, name, _, partition, _ = write.path.split("/")
                 version = write.version + 1 if isinstance(write, Set) else 0
-                written.append(
-                    (version, TopicPartition(name, int(partition)), layout.parse_state(write.data))
-                )
+                each = TopicPartition(name, int(partition))
+                written.append((version, each, layout.parse_state(write.data)))
     return written

@@ -286,3 +286,15 @@ def test_one_owner() -> None:
         with pytest.raises(MetadataStoreFailed, match="closed"):
             store.open_session(1000, 0)
     EmbeddedStore(DIRECTORY, disk=disk).close()
+
+
+def test_a_new_journal_does_not_begin_on_the_remains_of_an_old_one() -> None:
+    """With no whole frame in it, a torn journal's name is the next one's too."""
+    disk = MemoryDisk()
+    EmbeddedStore(DIRECTORY, disk=disk)
+    path, data = journal_of(disk)
+    assert data == b""
+    torn = MemoryDisk(disk.files() | {path: b"\xff" * 500})
+    EmbeddedStore(DIRECTORY, disk=torn).open_session(1000, 0)
+    frames, end = journal.read_journal(torn.files()[path], "journal")
+    assert (len(frames), end) == (1, len(torn.files()[path]))

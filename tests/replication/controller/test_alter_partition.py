@@ -1,0 +1,93 @@
+"""AlterPartition, step by step: of several things that are wrong, the right one is said."""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+import pytest
+
+from checkpoint.errors import ErrorCode
+from replication.controller.alter_partition import Verdict, judge
+from replication.controller.election import Incarnation
+from replication.messages import IsrProposal
+from replication.metastore.layout import LeaderAndIsr
+
+STATE = LeaderAndIsr(leader=1, leader_epoch=5, isr=(1, 2), controller_epoch=3, isr_broker_epochs=(10, 20))
+VERSION = 7
+LIVE = {1: Incarnation(10, True), 2: Incarnation(20, True), 3: Incarnation(30, True)}
+
+
+def verdict(
+    isr: tuple[int, ...],
+    *,
+    leader_epoch: int = 5,
+    partition_epoch: int = VERSION,
+    broker_epochs: tuple[int, ...] = (),
+    state: LeaderAndIsr = STATE,
+    sender: int = 1,
+    live: dict[int, Incarnation] = LIVE,
+    shutting_down: frozenset[int] = frozenset(),
+) -> Verdict:
+    return judge(
+        IsrProposal(leader_epoch, partition_epoch, isr, broker_epochs),
+        state,
+        VERSION,
+        (1, 2, 3),
+        sender=sender,
+        live=live,
+        shutting_down=shutting_down,
+        controller_epoch=4,
+    )
+
+
+def test_expansion_and_shrink_keep_the_leader_epoch() -> None:
+    grown = verdict((1, 2, 3)).write
+    assert grown == replace(STATE, isr=(1, 2, 3), isr_broker_epochs=(10, 20, 30), controller_epoch=4)
+    shrunk = verdict((1,)).write
+    assert shrunk == replace(STATE, isr=(1,), isr_broker_epochs=(10,), controller_epoch=4)
+
+
+def test_members_that_stay_keep_the_incarnation_on_record() -> None:
+    """Member 2 restarted and the leader does not know: its new self has proved nothing."""
+    live = LIVE | {2: Incarnation(21, True)}
+    grown = verdict((1, 2, 3), live=live).write
+    assert grown is not None
+    assert grown.isr_broker_epochs == (10, 20, 30)
+
+
+@pytest.mark.parametrize(
+    ("arguments", "error"),
+    [
+        # Whoever knows more than we do proves that we are history, whatever else is wrong.
+        ({"isr": (1, 9), "leader_epoch": 6, "sender": 2}, ErrorCode.NOT_CONTROLLER),
+        ({"isr": (1, 9), "partition_epoch": 8, "leader_epoch": 4}, ErrorCode.NOT_CONTROLLER),
+        ({"isr": (1, 9), "leader_epoch": 4, "partition_epoch": 6}, ErrorCode.FENCED_LEADER_EPOCH),
+        ({"isr": (1, 2), "sender": 2}, ErrorCode.INVALID_REQUEST),
+        ({"isr": (2, 1), "partition_epoch": 6}, ErrorCode.NONE),
+        ({"isr": (1, 9), "partition_epoch": 6}, ErrorCode.INVALID_UPDATE_VERSION),
+        ({"isr": (2,)}, ErrorCode.INVALID_REQUEST),
+        ({"isr": ()}, ErrorCode.INVALID_REQUEST),
+        ({"isr": (1, 9)}, ErrorCode.INVALID_REQUEST),
+        ({"isr": (1, 3, 3)}, ErrorCode.INVALID_REQUEST),
+        ({"isr": (1, 3), "broker_epochs": (10,)}, ErrorCode.INVALID_REQUEST),
+        ({"isr": (1, 2, 3), "live": {1: LIVE[1], 2: LIVE[2]}}, ErrorCode.INELIGIBLE_REPLICA),
+        ({"isr": (1, 2, 3), "shutting_down": frozenset({3})}, ErrorCode.INELIGIBLE_REPLICA),
+        ({"isr": (1, 2, 3), "broker_epochs": (10, 20, 29)}, ErrorCode.INELIGIBLE_REPLICA),
+        ({"isr": (1, 3), "leader_epoch": 5, "state": replace(STATE, leader=-1)}, ErrorCode.INVALID_REQUEST),
+    ],
+)
+def test_refusals_and_repeats_write_nothing(arguments: dict[str, object], error: ErrorCode) -> None:
+    assert verdict(**arguments) == Verdict(error)  # type: ignore[arg-type]
+
+
+def test_incarnations_that_agree_or_are_unknown_pass() -> None:
+    assert verdict((1, 2, 3), broker_epochs=(10, 20, 30)).write is not None
+    assert verdict((1, 2, 3), broker_epochs=(-1, 20, -1)).write is not None
+
+
+def test_a_recovering_leader_recovers_with_its_first_report() -> None:
+    """Elected outside the ISR, it says the ISR that it was given: that is news, and is written."""
+    state = replace(STATE, isr=(1,), isr_broker_epochs=(10,), recovering=True)
+    written = verdict((1,), state=state).write
+    assert written is not None
+    assert not written.recovering
