@@ -323,6 +323,11 @@ class _Loader:
                 )
                 self._cut_segments([base_offset, *later])
                 return
+            if number and base_offset > max(next_offset, recovery_point):
+                # A segment between them never reached the disk. Offsets may be missing where a log was
+                # compacted, and that is below the recovery point: here the log would have a hole.
+                self._cut_segments([base_offset, *later])
+                return
             end_offset, was_cut = self._recover_segment(
                 segment, next_offset=base_offset, recovery_point=recovery_point, total=total, later=later
             )
