@@ -179,21 +179,20 @@ class _Inode:
             self._write_through(data, at)
 
     def resize(self, size: int) -> None:
-        try:
-            self.body.resize(size)
-        except BufferError:
-            assert size >= self.mapped_size, (
+        if size < self.mapped_size:
+            assert not self._is_mapped(), (
                 f"a file of which {self.mapped_size} bytes are mapped is cut to {size}: touching the map "
                 "would kill the process; let go of the map first"
             )
+            self.mapped_size = 0
+        try:
+            self.body.resize(size)
+        except BufferError:
             self._leave_mapped_buffer()
             self.body.resize(size)
-        assert not self._still_mapped() or size >= self.mapped_size, "as above, for an older map"
 
     def map(self, size: int) -> memoryview:
-        if not self._still_mapped() and not _is_exported(self.body.buffer):
-            self.mapped_size = 0
-        self.mapped_size = max(self.mapped_size, size)
+        self.mapped_size = max(self.mapped_size if self._is_mapped() else 0, size)
         buffer = self.body.buffer
         if len(buffer) < size:
             if _is_exported(buffer):
@@ -202,17 +201,20 @@ class _Inode:
             buffer += bytes(size - len(buffer))
         return memoryview(buffer)[:size].toreadonly()
 
+    def _is_mapped(self) -> bool:
+        return self._old_buffers_mapped() or _is_exported(self.body.buffer)
+
     def _leave_mapped_buffer(self) -> None:
         self.mapped.append(self.body.buffer)
         self.body.buffer = bytearray(self.body.buffer)
 
-    def _still_mapped(self) -> bool:
+    def _old_buffers_mapped(self) -> bool:
         if self.mapped:
             self.mapped = [buffer for buffer in self.mapped if _is_exported(buffer)]
         return bool(self.mapped)
 
     def _write_through(self, data: bytes, at: int) -> None:
-        if self._still_mapped():
+        if self._old_buffers_mapped():
             for buffer in self.mapped:
                 room = len(buffer) - at
                 if room > 0:
