@@ -245,11 +245,11 @@ class _Loader:
         had_segments = bool(self.segments)
         is_clean = is_clean and self._tail_is_whole()
         if not is_clean:
-            self._recover_from(0 if not epochs_are_sound else recovery_point, recovery_point)
+            self._recover_from(0 if not epochs_are_sound else recovery_point, recovery_point, log_start_offset)
         else:
             self._recover_unindexed()
             if not epochs_are_sound:
-                self._recover_from(0, recovery_point)
+                self._recover_from(0, recovery_point, log_start_offset)
         log_end_offset = self._end_offset()
         if had_segments and log_end_offset < log_start_offset:
             # The log lost what lies between: nothing below its start may come back.
@@ -308,7 +308,7 @@ class _Loader:
             if segment.size and file_name(base_offset, OffsetIndex.suffix) not in self.files:
                 self._recover_segment(segment, next_offset=base_offset, recovery_point=0, total=segment.size)
 
-    def _recover_from(self, from_offset: int, recovery_point: int) -> None:
+    def _recover_from(self, from_offset: int, recovery_point: int, log_start_offset: int) -> None:
         """Read every segment from the one that holds `from_offset` on; cut at the first fault."""
         first = max(self.segments.bisect_right(from_offset) - 1, 0)
         todo = list(self.segments.items())[first:]
@@ -323,7 +323,7 @@ class _Loader:
                 )
                 self._cut_segments([base_offset, *later])
                 return
-            if number and base_offset > max(next_offset, recovery_point):
+            if number and base_offset > max(next_offset, recovery_point) and next_offset >= log_start_offset:
                 # A segment between them never reached the disk. Offsets may be missing where a log was
                 # compacted, and that is below the recovery point: here the log would have a hole.
                 self._cut_segments([base_offset, *later])
