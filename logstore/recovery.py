@@ -245,7 +245,8 @@ class _Loader:
         had_segments = bool(self.segments)
         is_clean = is_clean and self._tail_is_whole()
         if not is_clean:
-            self._recover_from(0 if not epochs_are_sound else recovery_point, recovery_point, log_start_offset)
+            from_offset = recovery_point if epochs_are_sound else 0
+            self._recover_from(from_offset, recovery_point, log_start_offset)
         else:
             self._recover_unindexed()
             if not epochs_are_sound:
