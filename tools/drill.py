@@ -26,8 +26,9 @@ from logstore.batch import Batch, encode_batch
 from logstore.config import LogConfig
 from logstore.record import Record
 from replication.config import Durability, NodeConfig
-from replication.driver import InProcessCluster, PendingReply
-from replication.messages import NewTopic, ProduceResponse
+from replication.driver import Envelope, InProcessCluster, PendingReply
+from replication.effects import Response
+from replication.messages import FetchResponse, NewTopic, ProduceResponse
 from replication.metastore.embedded import EmbeddedStore
 from replication.partition import Partition
 from tools.inspection import PartitionReader
@@ -40,7 +41,8 @@ BATCH_RECORDS = 100
 SEGMENT_BYTES = 1 << 20
 RETRY_MS = 100
 STUCK_MS = 10 * 60 * 1000
-_PATIENCE_TURNS = 200
+_PATIENCE_TURNS = 1000
+_SLOW = 0.2
 
 _RETRIED = frozenset(
     {
@@ -209,6 +211,7 @@ class Drill:
             now_ms=plan.now_ms,
             store=self._store,
         )
+        self.cluster.intercept = self._is_slow
         batch_records = max(1, min(BATCH_RECORDS, plan.record_count // (8 * (plan.kills + 1))))
         self.producer = Producer(plan.lines, plan.record_count, batch_records)
 
@@ -226,6 +229,7 @@ class Drill:
         self._until(lambda: self.producer.is_done and self._all_in_sync() and self._all_caught_up())
         leader = self.cluster.leader_of(PARTITION)
         assert leader is not None, "a replica in sync with nobody"
+        self.cluster.release_all()
         for node_id in self.cluster.nodes:
             self._count(node_id)
         self.tally.elections -= 1  # the first one replaced nobody
@@ -263,12 +267,12 @@ class Drill:
         """The leader loses its power in the middle of its work, and comes back while the next one works."""
         for _ in range(self._random.randrange(40)):
             self._turn()
-        # Then the worst moment there is: one replica has what another one has not. Not waited for
-        # for ever, because without any input left there is no such moment.
+        # Then a bad moment: one that will not lead holds what the one that will lead does not. Not
+        # waited for for ever: without any input left there is none.
         turns = count()
         self._until(
             lambda: self.cluster.leader_of(PARTITION) is not None
-            and (self._survivors_disagree() or next(turns) > _PATIENCE_TURNS)
+            and (self._heir_is_behind() or next(turns) > _PATIENCE_TURNS)
         )
         victim = self.cluster.leader_of(PARTITION)
         assert victim is not None, "just seen"
@@ -311,9 +315,23 @@ class Drill:
     def _turn(self) -> None:
         """Deliver one message; if there is none, let time pass to the next deadline."""
         self.producer.pump(self.cluster)
+        cluster = self.cluster
+        if not cluster.queue:
+            cluster.release_all()
+        elif cluster.held and self._random.random() < _SLOW:
+            cluster.release(cluster.held[0])
         turns = count()
         self.cluster.run_until(lambda: next(turns) > 0)
         self.plan.watch(self)
+
+    def _is_slow(self, envelope: Envelope) -> bool:
+        """Some answers to followers take longer, so that the replicas are not always in step."""
+        event = envelope.event
+        return (
+            isinstance(event, Response)
+            and isinstance(event.body, FetchResponse)
+            and self._random.random() < _SLOW
+        )
 
     # --- facts ----------------------------------------------------------------------------------
 
@@ -328,10 +346,18 @@ class Drill:
             and len(self._partition(leader).isr.committed) == self.plan.replicas
         )
 
-    def _survivors_disagree(self) -> bool:
+    def _heir_is_behind(self) -> bool:
+        """Whether a follower holds more than the one that is elected if the leader dies now."""
         leader = self.cluster.leader_of(PARTITION)
-        logs = [self._partition(node_id).log for node_id in self.cluster.nodes if node_id != leader]
-        return len({log.log_end_offset for log in logs}) > 1
+        if leader is None or len(self.cluster.nodes) < 3:
+            return True
+        partition = self._partition(leader)
+        heir, *others = [
+            self._partition(replica).log.log_end_offset
+            for replica in partition.replicas
+            if replica != leader and replica in partition.isr.committed
+        ]
+        return any(other > heir for other in others)
 
     def _all_caught_up(self) -> bool:
         logs = [self._partition(node_id).log for node_id in self.cluster.nodes]
