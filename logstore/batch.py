@@ -69,6 +69,8 @@ DELETE_HORIZON: Final = 1 << 6
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
 _BODY: Final = struct.Struct(">hiqqqhii")  # the header from the attributes on
 _SIZE: Final = struct.Struct(">8xi")
+_OFFSET: Final = struct.Struct(">q")
+_EPOCH: Final = struct.Struct(">i")
 _CRC: Final = struct.Struct(">I")
 _unpack_header = _HEADER.unpack_from
 _unpack_size = _SIZE.unpack_from
@@ -197,11 +199,11 @@ class Batch:
 
     def payload(self, *, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> bytes:
         """The records' bytes, decompressed; `InvalidRecord` past `max_bytes`."""
-        codec = codec_of(self.attributes)
-        if codec is Codec.NONE:
+        stored = self.buffer[HEADER_BYTES:]
+        if not self.attributes & CODEC_MASK:
             # Already in memory, at a size that somebody has judged.
-            return bytes(self.buffer[HEADER_BYTES:])
-        return decompress(codec, self.buffer[HEADER_BYTES:], max_bytes=max_bytes)
+            return bytes(stored)
+        return decompress(codec_of(self.attributes), stored, max_bytes=max_bytes)
 
     def records(self, *, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> Iterator[Record]:
         """The records, in order; `InvalidRecord` where they break a rule or decompress past `max_bytes`."""
@@ -467,8 +469,8 @@ def set_offsets_and_epoch(
     buffer: bytearray | memoryview, *, base_offset: int, leader_epoch: int, position: int = 0
 ) -> None:
     """Place the batch at `position`: both fields lie outside its checksum."""
-    struct.pack_into(">q", buffer, position, base_offset)
-    struct.pack_into(">i", buffer, position + 12, leader_epoch)
+    _OFFSET.pack_into(buffer, position, base_offset)
+    _EPOCH.pack_into(buffer, position + 12, leader_epoch)
 
 
 def set_max_timestamp(

@@ -42,6 +42,7 @@ class Codec(IntEnum):
     ZSTD = 4
 
 
+_CODECS: Final = tuple(Codec)
 PIECE_BYTES: Final = 256 * 1024
 """Output made at a time."""
 FEED_BYTES: Final = 64 * 1024
@@ -65,9 +66,9 @@ _ZSTD_HEADER_BYTES: Final = 18
 def codec_of(attributes: int) -> Codec:
     """The codec in a batch's attributes; `UnsupportedCompression` for 5, 6 and 7, which mean nothing."""
     number = attributes & 7
-    if number > Codec.ZSTD:
+    if number >= len(_CODECS):
         raise UnsupportedCompression(f"codec {number} is unknown; 0 to 4 are none, gzip, snappy, lz4, zstd")
-    return Codec(number)
+    return _CODECS[number]
 
 
 def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:

@@ -43,7 +43,7 @@ from logstore.record import MAX_LONG, NO_TIMESTAMP, RecordsSummary
 if TYPE_CHECKING:
     from checkpoint.disk import Buffer
 
-_COMPRESSION_TYPES: Final = {
+_TARGETS: Final = {
     "uncompressed": Codec.NONE,
     "gzip": Codec.GZIP,
     "snappy": Codec.SNAPPY,
@@ -84,9 +84,8 @@ class AppendOrigin(Enum):
 
 
 class ValidatedBatch(NamedTuple):
-    """A client's batch with its place in the log; `data` is ready to be written.
+    """A client's batch with its place in the log; `data` is ready to be written, `batch` a view of it.
 
-    `offset_of_max_timestamp` is the batch's last offset, which is what the time index wants;
     `log_append_time_ms` is -1 on a CreateTime topic.
     """
 
@@ -95,8 +94,12 @@ class ValidatedBatch(NamedTuple):
     first_offset: int
     last_offset: int
     max_timestamp_ms: int
-    offset_of_max_timestamp: int
     log_append_time_ms: int
+
+    @property
+    def offset_of_max_timestamp(self) -> int:
+        """Shallow: the batch's last offset, whichever of its records has the time."""
+        return self.last_offset
 
 
 class FollowerBatches(NamedTuple):
@@ -125,38 +128,36 @@ def validate_and_assign(
     Raises `CorruptBatch`, `RecordTooLarge`, `InvalidRecord`, `InvalidTimestamp` (the last two with the
     records at fault) or `UnsupportedCompression`; then nothing may be written.
     """
-    batch = _only_batch(data)
+    if len(data) > config.max_message_bytes:
+        raise RecordTooLarge(len(data), config.max_message_bytes)
+    placed = bytearray(data)
+    batch = _only_batch(placed)
     if batch.base_offset != 0:
         raise InvalidRecord(f"base offset {batch.base_offset}: a producer's batch starts at 0")
-    if batch.size > config.max_message_bytes:
-        raise RecordTooLarge(batch.size, config.max_message_bytes)
     batch.check_crc()
     _check_header(batch, origin)
-    codec = batch.codec
-    log_append_time = config.message_timestamp_type == "LogAppendTime"
+    log_append_time_ms = now_ms if config.message_timestamp_type == "LogAppendTime" else None
     summary = batch.check_records(max_bytes=max_decompressed_bytes)
     max_timestamp_ms = _check_each_record(batch, summary, now_ms, config, max_decompressed_bytes)
-    if log_append_time:
-        max_timestamp_ms = now_ms
-    target = codec if config.compression_type == "producer" else _COMPRESSION_TYPES[config.compression_type]
-    if target is codec or batch.is_control:
-        placed = bytearray(data)
-        set_max_timestamp(placed, TimestampType(log_append_time), max_timestamp_ms)
-    else:
-        append_time_ms = now_ms if log_append_time else None
-        placed = _recompressed(batch, target, append_time_ms, config, max_decompressed_bytes)
+    if log_append_time_ms is not None:
+        max_timestamp_ms = log_append_time_ms
+
+    target = batch.codec if config.compression_type == "producer" else _TARGETS[config.compression_type]
+    if target is not batch.codec and not batch.is_control:
+        placed = _recompressed(batch, target, log_append_time_ms, config, max_decompressed_bytes)
         if len(placed) > config.max_message_bytes:
             raise RecordTooLarge(len(placed), config.max_message_bytes)
+    elif log_append_time_ms is not None or batch.max_timestamp_ms != max_timestamp_ms:
+        set_max_timestamp(placed, TimestampType(log_append_time_ms is not None), max_timestamp_ms)
     set_offsets_and_epoch(placed, base_offset=next_offset, leader_epoch=leader_epoch)
-    last_offset = next_offset + batch.last_offset_delta
+    batch = Batch(placed)
     return ValidatedBatch(
-        data=placed,
-        batch=Batch(placed),
-        first_offset=next_offset,
-        last_offset=last_offset,
-        max_timestamp_ms=max_timestamp_ms,
-        offset_of_max_timestamp=last_offset,
-        log_append_time_ms=now_ms if log_append_time else NO_TIMESTAMP,
+        placed,
+        batch,
+        next_offset,
+        batch.last_offset,
+        max_timestamp_ms,
+        NO_TIMESTAMP if log_append_time_ms is None else log_append_time_ms,
     )
 
 

@@ -332,6 +332,14 @@ def test_smaller_than_its_own_header() -> None:
             list(walk(forge(bytes(100), length=length)))
 
 
+def test_a_cut_batch_of_no_format_is_corruption() -> None:
+    """§1.8: from 17 bytes on the version is there to be judged, torn tail or not."""
+    data = forge(payload(*values(1)), magic=3)
+    for size in range(17, len(data) + 1):
+        with pytest.raises(CorruptBatch, match="format version 3"):
+            list(walk(data[:size]))
+
+
 def test_a_length_past_the_end_is_the_end() -> None:
     """§1.8: a *too large* length is a partial batch."""
     assert list(walk(forge(bytes(10), length=MAX_INT))) == []

@@ -21,6 +21,7 @@ from logstore.producer_state import (
     AppendedBatch,
     CompletedTransaction,
     Duplicate,
+    ProducerEntry,
     ProducerState,
     decode_snapshot,
 )
@@ -328,6 +329,13 @@ def test_a_snapshot_keeps_one_batch_and_the_open_transaction(writer: Writer) -> 
     writer.refuse(writer.data(1, 0, 0, transactional=True), OutOfOrderSequence)
     completed = writer.append(writer.marker(1, 0, ABORT))
     assert completed == CompletedTransaction(1, 0, 4, True, 5)
+
+
+def test_a_producer_of_unknown_epoch_may_start_anywhere(writer: Writer) -> None:
+    """§5.4: a snapshot may name a producer without an epoch; it says no more than no entry."""
+    writer.state = ProducerState.load([ProducerEntry(1)], end_offset=0)
+    writer.append(writer.data(1, 3, 17))
+    writer.refuse(writer.data(1, 3, 17, count=2), OutOfOrderSequence)
 
 
 def test_loading_drops_the_expired(writer: Writer) -> None:

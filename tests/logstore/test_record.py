@@ -211,7 +211,7 @@ def test_the_check_reports_times_and_missing_keys() -> None:
 def test_check_agrees_with_reading(
     rows: list[tuple[int, bytes | None, bytes | None, tuple[Header, ...]]], places: list[tuple[int, int]]
 ) -> None:
-    """The check refuses exactly what reading refuses, and gaps; neither raises anything but `InvalidRecord`."""
+    """The check refuses exactly what reading refuses, and gaps; both raise only `InvalidRecord`."""
     records = [Record(offset, *row) for offset, row in enumerate(rows)]
     data = bytearray(payload(*records))
     for place, byte in places:
