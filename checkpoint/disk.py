@@ -23,7 +23,6 @@ import os
 import stat
 import sys
 import threading
-import warnings
 from typing import ClassVar, NamedTuple, Protocol, TypeAlias
 
 from checkpoint.errors import DirectoryLocked
@@ -288,9 +287,9 @@ class OsFile:
         return OSError(errno.EBADF, "opened before a fork: only the parent process writes it", self._path)
 
     def __del__(self) -> None:
-        if self._descriptor >= 0:
-            warnings.warn(f"{self._path} was never closed", ResourceWarning, stacklevel=1, source=self)
-            self.close()
+        # Not a leak but a rule: a segment that goes is let go of, so that a reader in the middle of it
+        # keeps the descriptor, and its number is not given to another file under the reader's hands.
+        self.close()
 
 
 class _OsLock:

@@ -180,13 +180,14 @@ def test_a_log_dir_may_itself_be_a_link(tmp_path: Path) -> None:
 # --- descriptors --------------------------------------------------------------------------------
 
 
-def test_a_file_that_nobody_closed_is_closed_and_reported(tmp_path: Path) -> None:
-    """Leaks end in EMFILE, days later and elsewhere; tests turn the warning into a failure."""
+def test_a_file_that_nobody_closed_is_closed_with_its_last_reference(tmp_path: Path) -> None:
+    """Segments are let go of, never closed under a reader; the last one out closes the descriptor."""
     file = OsDisk().open(f"{tmp_path}/file", create=True)
-    descriptor = file._descriptor
-    with pytest.warns(ResourceWarning, match="never closed"):
-        del file
-    with pytest.raises(OSError):
+    reader, descriptor = file, file._descriptor
+    del file
+    os.fstat(descriptor)
+    del reader
+    with pytest.raises(OSError, match="Bad file descriptor"):
         os.fstat(descriptor)
 
 

@@ -1,0 +1,132 @@
+"""Every figure beside the raw device or memory, measured in the same run, round by round in turn.
+
+`beside(raw, ours, …)` runs one round of the rival and one of ours, again and again, so that a noisy
+machine slows both. The ratio is that of the medians; rates are in the unit of work that both did.
+
+`pytest bench --table docs/performance-table.md` writes the table that docs/performance.md shows.
+"""
+
+from __future__ import annotations
+
+import statistics
+import time
+from collections.abc import Callable, Iterator
+from dataclasses import dataclass, field
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+Work = Callable[[], object]
+
+
+@dataclass
+class Comparison:
+    """One line of the table. Seconds a round; `units` of work in each round."""
+
+    name: str
+    rival: str
+    bar: str
+    unit: str
+    units: float
+    holds: Callable[[float, float], bool]
+    raw: list[float] = field(default_factory=list)
+    ours: list[float] = field(default_factory=list)
+
+    @property
+    def ratio(self) -> float:
+        """Our rate over the rival's."""
+        return statistics.median(self.raw) / statistics.median(self.ours)
+
+    @property
+    def rate(self) -> float:
+        """Our units a second."""
+        return self.units / statistics.median(self.ours)
+
+    def row(self) -> str:
+        rival = self.units / statistics.median(self.raw)
+        verdict = "yes" if self.holds(self.ratio, self.rate) else "no"
+        return (
+            f"| {self.name} | {_human(self.rate)} {self.unit} | {_human(rival)} {self.unit} ({self.rival}) "
+            f"| {self.ratio:.2f} | {self.bar} | {verdict} |"
+        )
+
+
+HEADER = "| what | ours | beside it | ratio | bar | held |\n|---|---|---|---|---|---|"
+_comparisons: list[Comparison] = []
+
+
+def _human(rate: float) -> str:
+    for limit, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
+        if rate >= limit:
+            return f"{rate / limit:.2f} {suffix}"
+    return f"{rate:.1f} "
+
+
+@pytest.fixture
+def beside(benchmark: Any, request: pytest.FixtureRequest) -> Callable[..., Comparison]:
+    """Measure ours against a rival; see the module's docstring."""
+
+    def measure(
+        *,
+        raw: Work,
+        ours: Work,
+        name: str,
+        rival: str,
+        units: float,
+        unit: str,
+        bar: str,
+        holds: Callable[[float, float], bool],
+        rounds: int = 7,
+        before: Work = lambda: None,
+        after: Work = lambda: None,
+    ) -> Comparison:
+        comparison = Comparison(name, rival, bar, unit, units, holds)
+
+        def one_round_of_the_rival() -> None:
+            after()
+            before()
+            started = time.perf_counter()
+            raw()
+            comparison.raw.append(time.perf_counter() - started)
+            after()
+            before()
+
+        def one_round_of_ours() -> None:
+            started = time.perf_counter()
+            ours()
+            comparison.ours.append(time.perf_counter() - started)
+
+        benchmark.pedantic(one_round_of_ours, setup=one_round_of_the_rival, rounds=rounds, warmup_rounds=1)
+        after()
+        del comparison.raw[0], comparison.ours[0]  # the warm-up
+        benchmark.extra_info["ratio"] = comparison.ratio
+        benchmark.extra_info["bar"] = bar
+        _comparisons.append(comparison)
+        return comparison
+
+    return measure
+
+
+def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--table", default=None, help="write the table of ratios to this file")
+
+
+def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    if not _comparisons:
+        return
+    table = "\n".join([HEADER, *(comparison.row() for comparison in _comparisons)])
+    terminalreporter.write_sep("=", "beside the raw device, in this run")
+    terminalreporter.write_line(table)
+    if (path := config.getoption("--table")) is not None:
+        Path(path).write_text(table + "\n", encoding="utf-8")
+
+
+@pytest.fixture
+def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
+    """An empty directory on the device under test."""
+    import shutil
+
+    path = tmp_path_factory.mktemp("bench")
+    yield path
+    shutil.rmtree(path, ignore_errors=True)

@@ -1,0 +1,48 @@
+"""Batches and directories that the benchmarks share."""
+
+from __future__ import annotations
+
+import random
+import shutil
+from pathlib import Path
+
+from logstore.batch import encode_batch
+from logstore.config import LogConfig
+from logstore.log import Log
+from logstore.record import Record
+
+T0 = 1_700_000_000_000
+NEVER_OLD = LogConfig()
+_noise = random.Random(1)
+
+
+def ready_batch(size: int, records: int = 1) -> bytes:
+    """A client's batch of exactly `size` bytes with incompressible values."""
+    overhead = len(encode_batch(_records(records, 200))) - 200 * records
+    value = (size - overhead) // records
+    for attempt in range(value - 8, value + 1):
+        batch = encode_batch(_records(records, attempt))
+        rest = size - len(batch)
+        if 0 <= rest < 64:
+            rows = _records(records, attempt)
+            rows[-1] = rows[-1]._replace(value=_noise.randbytes(attempt + rest))
+            batch = encode_batch(rows)
+            if len(batch) == size:
+                return batch
+    raise AssertionError(f"no batch of {size} bytes with {records} records")
+
+
+def _records(count: int, value_bytes: int) -> list[Record]:
+    return [Record(offset, T0 + offset, None, _noise.randbytes(value_bytes)) for offset in range(count)]
+
+
+def fresh_log(directory: Path, config: LogConfig = NEVER_OLD) -> Log:
+    """An empty log in `directory`/bench-0, whatever was there before."""
+    shutil.rmtree(directory / "bench-0", ignore_errors=True)
+    return Log.open(directory / "bench-0", config)
+
+
+def fill(log: Log, batch: bytes, count: int) -> None:
+    """Append `batch` `count` times."""
+    for _ in range(count):
+        log.append_as_leader(batch, leader_epoch=0, now_ms=T0)
