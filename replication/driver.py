@@ -60,6 +60,7 @@ from replication.messages import (
     ResponseBody,
 )
 from replication.metastore.memory import MemoryStore, MetadataStore
+from replication.metastore.operations import Outcome, StoreError
 from replication.node import Node
 
 LOG_DIR = "data"
@@ -140,6 +141,7 @@ class InProcessCluster:
         }
         self._cut_links: set[frozenset[int]] = set()
         self._cut_from_store: set[int] = set()
+        self._late_watches: list[tuple[int, WatchFired]] = []
         self._clients: dict[int, PendingReply] = {}
         self._next_token = 0
 
@@ -238,6 +240,10 @@ class InProcessCluster:
             if session_id is not None and not self.store.heartbeat(session_id, self.now_ms):
                 self._expire(node_id)
         self._cut_from_store.clear()
+        late, self._late_watches = self._late_watches, []
+        for node_id, watch in late:
+            if self._slots[node_id].session_id == watch.session_id:
+                self._post(None, node_id, watch)
 
     def release(self, envelope: Envelope) -> None:
         """Put a held message back, at the end of the queue."""
@@ -313,6 +319,8 @@ class InProcessCluster:
 
     def _call_store(self, node_id: int, call: StoreCall) -> None:
         if node_id in self._cut_from_store:
+            lost = Outcome(StoreError.CONNECTION_LOSS)
+            self._post(None, node_id, StoreReply(call.call_id, lost))
             return
         outcome, fired = self.store.call(call.session_id, call.operation, self.now_ms)
         self._fire(fired)
@@ -332,7 +340,11 @@ class InProcessCluster:
         owners = {slot.session_id: node_id for node_id, slot in self._slots.items() if slot.node is not None}
         for watch in watches:
             owner = owners.get(watch.session_id)
-            if owner is not None and owner not in self._cut_from_store:
+            if owner is None:
+                continue
+            if owner in self._cut_from_store:
+                self._late_watches.append((owner, watch))  # a session that survives misses none
+            else:
                 self._post(None, owner, watch)
 
     def _expire(self, node_id: int) -> None:

@@ -283,7 +283,10 @@ class Node:
                     return self._store_call(Delete(path, outcome.stat.version), now_ms)
                 self._register_at_ms = now_ms + self.config.registration_retry_ms
                 return []
-            case StoreError.NODE_EXISTS | StoreError.CONNECTION_LOSS:
+            case StoreError.CONNECTION_LOSS:
+                self._register_at_ms = now_ms + self.config.registration_retry_ms
+                return []
+            case StoreError.NODE_EXISTS:
                 return self._store_call(Get(path), now_ms)
             case StoreError.NO_NODE | StoreError.BAD_VERSION:
                 return self._register(now_ms)
