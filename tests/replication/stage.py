@@ -1,0 +1,455 @@
+"""A stage for failure schedules: replicas under a script, which plays controller, network and clock.
+
+    stage = Stage("AB")
+    stage.elect("A", isr="AB")        the controller's word, to all or to those named by `to`
+    stage.append("A", acks=1)         a client writes one record
+    stage.fetch("B")                  B's fetch goes to its leader, and the answer comes back
+    stage.fetch("B", answer=False)    … the answer stays on the wire
+    stage.power_cut("B"); stage.start("B")
+
+Nothing moves unless the script says so: what a replica sends stays on `wire` until it is delivered,
+held or dropped by hand. Each action adds one line to the transcript, with the state it led to in the
+notation of the schedules: the epoch of each record, then the high watermark.
+"""
+
+from __future__ import annotations
+
+import random
+from dataclasses import dataclass, replace
+
+from checkpoint.disks.memory import MemoryDisk
+from checkpoint.errors import ErrorCode
+from checkpoint.topic_partition import TopicPartition
+from logstore.batch import encode_batch
+from logstore.config import LogConfig
+from logstore.log import Log
+from logstore.log_manager import LogManager
+from logstore.record import Record
+from replication.config import NodeConfig
+from replication.effects import Effect, Reply, Respond, Send
+from replication.messages import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    AlterPartitionResult,
+    BrokerEndpoint,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchResult,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    ListOffsetsResult,
+    OffsetForLeaderEpochRequest,
+    PartitionState,
+    ProduceRequest,
+    ProduceResponse,
+    ProduceResult,
+    RequestBody,
+    ResponseBody,
+    UpdateMetadataRequest,
+)
+from replication.partition import Partition
+from replication.replica_manager import Client, Peer, ReplicaManager
+
+TP = TopicPartition("t", 0)
+CONTROLLER = 99
+CONSUMER = -1
+
+
+def batch(*values: bytes) -> bytes:
+    """A client's ready batch, one record a value."""
+    return encode_batch([Record(number, 0, None, value) for number, value in enumerate(values)])
+
+
+@dataclass(frozen=True, eq=False)
+class Message:
+    """Something on the wire between replicas, or to the controller."""
+
+    source: int
+    target: int
+    correlation_id: int
+    body: RequestBody | ResponseBody
+    is_request: bool
+
+
+class Pending:
+    """A client's append: its result once it has one."""
+
+    def __init__(self) -> None:
+        self.result: ProduceResult | None = None
+
+    @property
+    def error(self) -> ErrorCode | None:
+        """None while the client waits."""
+        return self.result.error if self.result is not None else None
+
+
+class Stage:
+    """Replicas of one partition, called A, B, C … (brokers 0, 1, 2 …)."""
+
+    def __init__(
+        self,
+        names: str = "ABC",
+        *,
+        min_insync: int = 1,
+        config: NodeConfig | None = None,
+        first_epoch: int = 0,
+    ) -> None:
+        base = config or NodeConfig(node_id=0, replica_fetch_wait_max_ms=0, replica_lag_time_max_ms=10_000)
+        self.names = names
+        self.now_ms = 1_000_000
+        self.wire: list[Message] = []
+        self.transcript: list[str] = []
+        self.log_config = LogConfig(min_insync_replicas=min_insync)
+        self.configs = [replace(base, node_id=number) for number in range(len(names))]
+        self.disks = [MemoryDisk() for _ in names]
+        self.managers: list[ReplicaManager | None] = [None for _ in names]
+        self.logs: list[LogManager | None] = [None for _ in names]
+        self.broker_epochs = [0 for _ in names]
+        self.state = PartitionState(1, -1, first_epoch - 1, (), -1, tuple(range(len(names))))
+        self._next_id = 0
+        self._written = 0
+        self._clients: dict[int, Pending] = {}
+        self._replies: dict[int, ResponseBody | None] = {}
+        for name in names:
+            self.start(name)
+        self.transcript.clear()
+
+    # --- who is who ---------------------------------------------------------------------------
+
+    def number(self, name: str) -> int:
+        return self.names.index(name)
+
+    def manager(self, name: str) -> ReplicaManager:
+        manager = self.managers[self.number(name)]
+        assert manager is not None, f"{name} is down"
+        return manager
+
+    def partition(self, name: str) -> Partition:
+        return self.manager(name).partitions[TP]
+
+    def log(self, name: str) -> Log:
+        logs = self.logs[self.number(name)]
+        assert logs is not None, f"{name} is down"
+        log = logs.logs().get(TP)
+        assert log is not None, f"{name} has no log"
+        return log
+
+    def values(self, name: str) -> list[bytes | None]:
+        """What the replica's log holds, from its start."""
+        return [record.value for record in self.log(name).read()]
+
+    def picture(self, name: str) -> str:
+        """`A = 0 0 1 | hw 2`, or `A down`."""
+        manager = self.managers[self.number(name)]
+        if manager is None:
+            return f"{name} down"
+        if TP not in manager.partitions:
+            return f"{name} new"
+        text = str(manager.partitions[TP])
+        return f"{name}{text[text.index(' ') :]}"
+
+    def note(self, action: str) -> None:
+        """Add a line to the transcript."""
+        pictures = " ; ".join(self.picture(name) for name in self.names)
+        self.transcript.append(f"{action:<40} {pictures}")
+
+    def check(self, expected: str) -> None:
+        """The transcript must be this, spaces aside."""
+        told = [" ".join(line.split()) for line in self.transcript]
+        wanted = [" ".join(line.split()) for line in expected.strip().splitlines() if line.strip()]
+        assert told == wanted, "\n" + "\n".join(self.transcript)
+
+    # --- processes ----------------------------------------------------------------------------
+
+    def start(self, name: str) -> None:
+        """Start the process: logs are recovered, the broker registers anew; it has no role yet."""
+        number = self.number(name)
+        assert self.managers[number] is None, f"{name} runs"
+        logs = LogManager(
+            ["data"],
+            disk=self.disks[number],
+            clock=lambda: self.now_ms,
+            random=random.Random(number),
+            config=self.log_config,
+        )
+        self.logs[number] = logs
+        self.broker_epochs[number] += 1
+        manager = ReplicaManager(
+            self.configs[number], logs, next_id=self._take_id, default_config=self.log_config
+        )
+        self.managers[number] = manager
+        self._carry_out(number, manager.on_registered(self.broker_epochs[number], self.now_ms))
+        self.tell_who_lives()
+        self.note(f"{name} starts")
+
+    def kill(self, name: str) -> None:
+        """The process dies; what it wrote stays."""
+        self._drop_process(name)
+        self.note(f"{name} dies")
+
+    def power_cut(self, name: str) -> None:
+        """The machine dies with everything that was not synced."""
+        self.disks[self.number(name)] = self.disks[self.number(name)].durable_image()
+        self._drop_process(name)
+        self.note(f"{name} loses power")
+
+    def _drop_process(self, name: str) -> None:
+        number = self.number(name)
+        logs = self.logs[number]
+        assert logs is not None, f"{name} is down"
+        logs.abandon()
+        self.logs[number] = self.managers[number] = None
+        self.wire = [message for message in self.wire if number not in (message.source, message.target)]
+        self.tell_who_lives()
+
+    # --- the controller -----------------------------------------------------------------------
+
+    def elect(self, leader: str | None, *, isr: str, to: str | None = None) -> None:
+        """Write a new leader and epoch to the store; tell it to those running, or to `to` only."""
+        self.state = replace(
+            self.state,
+            leader=-1 if leader is None else self.number(leader),
+            leader_epoch=self.state.leader_epoch + 1,
+            isr=tuple(map(self.number, isr)),
+            partition_epoch=self.state.partition_epoch + 1,
+        )
+        for name in to if to is not None else self._running():
+            self._tell(name, self.state)
+        self.note(
+            f"{leader or 'nobody'} leads e{self.state.leader_epoch}, ISR {isr}"
+            + (f", told {to}" if to else "")
+        )
+
+    def tell(self, name: str) -> ErrorCode:
+        """Send the persisted state to one replica."""
+        code = self._tell(name, self.state)
+        self.note(f"{name} hears of e{self.state.leader_epoch}")
+        return code
+
+    def tell_state(self, name: str, state: PartitionState, *, broker_epoch: int | None = None) -> ErrorCode:
+        """Send any state, old ones for instance; no line in the transcript."""
+        return self._tell(name, state, broker_epoch=broker_epoch)
+
+    def _tell(self, name: str, state: PartitionState, *, broker_epoch: int | None = None) -> ErrorCode:
+        number = self.number(name)
+        epoch = self.broker_epochs[number] if broker_epoch is None else broker_epoch
+        body = LeaderAndIsrRequest(CONTROLLER, state.controller_epoch, epoch, {TP: state})
+        response = self._ask(number, body)
+        assert isinstance(response, LeaderAndIsrResponse)
+        return response.partitions[TP] if response.error is ErrorCode.NONE else response.error
+
+    def _ask(self, number: int, body: LeaderAndIsrRequest | UpdateMetadataRequest) -> ResponseBody:
+        manager = self.managers[number]
+        assert manager is not None, f"{self.names[number]} is down"
+        peer = Peer(CONTROLLER, self._take_id())
+        if isinstance(body, LeaderAndIsrRequest):
+            effects = manager.leader_and_isr(peer, body, self.now_ms)
+        else:
+            effects = manager.update_metadata(peer, body, self.now_ms)
+        found = [e for e in effects if isinstance(e, Respond) and e.correlation_id == peer.correlation_id]
+        self._carry_out(number, [e for e in effects if e not in found])
+        return found[0].body
+
+    def tell_who_lives(self, *, alive: str | None = None) -> None:
+        """Everybody running hears who is alive."""
+        living = self._running() if alive is None else alive
+        endpoints = tuple(
+            BrokerEndpoint(self.number(name), epoch=self.broker_epochs[self.number(name)]) for name in living
+        )
+        for name in self._running():
+            body = UpdateMetadataRequest(CONTROLLER, self.state.controller_epoch, -1, {}, endpoints)
+            self._ask(self.number(name), body)
+
+    def _running(self) -> str:
+        return "".join(name for name in self.names if self.managers[self.number(name)] is not None)
+
+    def proposal(self) -> Message | None:
+        """The ISR proposal on the wire, if there is one."""
+        return next((m for m in self.wire if isinstance(m.body, AlterPartitionRequest)), None)
+
+    def persist_isr(self, *, answer: bool = True) -> None:
+        """The store takes the ISR proposal on the wire; without `answer` the leader never hears of it."""
+        message = self.proposal()
+        assert message is not None, "no ISR proposal on the wire"
+        assert isinstance(message.body, AlterPartitionRequest)
+        self.wire.remove(message)
+        wanted = message.body.partitions[TP]
+        state = self.state
+        if wanted.leader_epoch != state.leader_epoch:
+            result = AlterPartitionResult(ErrorCode.FENCED_LEADER_EPOCH)
+        elif wanted.partition_epoch != state.partition_epoch:
+            result = AlterPartitionResult(ErrorCode.INVALID_UPDATE_VERSION)
+        else:
+            self.state = state = replace(state, isr=wanted.new_isr, partition_epoch=state.partition_epoch + 1)
+            result = AlterPartitionResult(
+                ErrorCode.NONE, state.leader, state.leader_epoch, state.isr, state.partition_epoch
+            )
+        if answer:
+            self.answer_isr(message, result)
+        members = "".join(self.names[member] for member in wanted.new_isr)
+        verdict = result.error.name if result.error else "stored"
+        self.note(f"ISR {members} {verdict}" + ("" if answer else ", not answered"))
+
+    def answer_isr(self, message: Message, result: AlterPartitionResult) -> None:
+        """Let the leader hear `result`."""
+        manager = self.managers[message.source]
+        assert manager is not None
+        body = AlterPartitionResponse(ErrorCode.NONE, {TP: result})
+        self._carry_out(message.source, manager.on_response(message.correlation_id, body, self.now_ms))
+
+    # --- clients ------------------------------------------------------------------------------
+
+    def append(self, name: str, count: int = 1, *, acks: int = 1) -> Pending:
+        """A client writes `count` records, each a batch of its own; returns the last one's fate."""
+        pending = Pending()
+        for _ in range(count):
+            pending = self._append(name, acks)
+        self.note(f"{name} takes {count}, acks={'all' if acks < 0 else acks}")
+        return pending
+
+    def _append(self, name: str, acks: int) -> Pending:
+        value = b"%d" % self._written
+        self._written += 1
+        token = self._take_id()
+        pending = self._clients[token] = Pending()
+        request = ProduceRequest({TP: batch(value)}, acks, 30_000)
+        self._carry_out(self.number(name), self.manager(name).produce(Client(token), request, self.now_ms))
+        return pending
+
+    def consume(self, name: str, offset: int) -> FetchResult:
+        """A consumer's read, answered at once."""
+        request = FetchRequest(CONSUMER, 0, 1, 1 << 20, {TP: FetchPartition(offset, 1 << 20)})
+        token = self._take_id()
+        self._carry_out(self.number(name), self.manager(name).fetch(Client(token), request, self.now_ms))
+        body = self._replies.pop(token)
+        assert isinstance(body, FetchResponse)
+        return body.partitions[TP]
+
+    def list_offset(self, name: str, timestamp: int) -> ListOffsetsResult:
+        """A consumer's question for an offset."""
+        request = ListOffsetsRequest(CONSUMER, {TP: ListOffsetsPartition(timestamp)})
+        token = self._take_id()
+        self._carry_out(
+            self.number(name), self.manager(name).list_offsets(Client(token), request, self.now_ms)
+        )
+        body = self._replies.pop(token)
+        assert isinstance(body, ListOffsetsResponse)
+        return body.partitions[TP]
+
+    # --- the network --------------------------------------------------------------------------
+
+    def request_of(self, name: str) -> Message:
+        """What `name` has on the wire for its leader."""
+        number = self.number(name)
+        return next(m for m in self.wire if m.is_request and m.source == number and m.target != CONTROLLER)
+
+    def take(self, message: Message) -> Message:
+        """Hold a message: it leaves the wire, and comes back by `deliver` or never."""
+        self.wire.remove(message)
+        return message
+
+    def deliver(self, message: Message) -> None:
+        """Hand a message over now. What is not on the wire any more is delivered too: a late copy."""
+        if message in self.wire:
+            self.wire.remove(message)
+        manager = self.managers[message.target]
+        if manager is None:
+            return
+        body = message.body
+        if not message.is_request:
+            assert not isinstance(body, LeaderAndIsrResponse)
+            self._carry_out(
+                message.target,
+                manager.on_response(message.correlation_id, body, self.now_ms),  # type: ignore[arg-type]
+            )
+            return
+        peer = Peer(message.source, message.correlation_id)
+        match body:
+            case FetchRequest():
+                effects = manager.fetch(peer, body, self.now_ms)
+            case ListOffsetsRequest():
+                effects = manager.list_offsets(peer, body, self.now_ms)
+            case OffsetForLeaderEpochRequest():
+                effects = manager.offset_for_leader_epoch(peer, body, self.now_ms)
+            case _:
+                raise AssertionError(f"{type(body).__name__} between replicas")
+        self._carry_out(message.target, effects)
+
+    def answer_to(self, message: Message) -> Message | None:
+        """The answer to a request, if it is on the wire."""
+        return next(
+            (m for m in self.wire if not m.is_request and m.correlation_id == message.correlation_id), None
+        )
+
+    def fetch(self, name: str, *, answer: bool = True) -> Message | None:
+        """One round of `name` with its leader; returns the answer where it is kept back.
+
+        The round may be a fetch, or a question about an epoch or a bound.
+        """
+        request = self.request_of(name)
+        self.deliver(request)
+        response = self.answer_to(request)
+        if response is not None and answer:
+            self.deliver(response)
+        what = ""
+        if isinstance(request.body, FetchRequest):
+            wanted = request.body.partitions[TP]
+            what = f" at {wanted.fetch_offset}"
+            if wanted.last_fetched_epoch >= 0:
+                what += f" (e{wanted.last_fetched_epoch})"
+        verb = "fetches" if isinstance(request.body, FetchRequest) else "asks"
+        outcome = self._outcome(response.body) if response is not None else ": waits"
+        self.note(f"{name} {verb}{what}{outcome}" + ("" if answer else ", not answered"))
+        return None if answer else response
+
+    def _outcome(self, body: RequestBody | ResponseBody) -> str:
+        if not isinstance(body, FetchResponse):
+            return ""
+        result = body.partitions[TP]
+        if result.error is not ErrorCode.NONE:
+            return f": {result.error.name}"
+        if result.diverging_epoch is not None:
+            return f": diverging({result.diverging_epoch.epoch},{result.diverging_epoch.end_offset})"
+        return ""
+
+    def replicate(self, *names: str, rounds: int = 3) -> None:
+        """Several rounds of each, without a line for each: for setting the scene."""
+        kept = list(self.transcript)
+        for _ in range(rounds):
+            for name in names:
+                self.fetch(name)
+        self.transcript = kept
+
+    def advance(self, duration_ms: int) -> None:
+        """Time passes for everybody."""
+        self.now_ms += duration_ms
+        for number, manager in enumerate(self.managers):
+            if manager is not None:
+                self._carry_out(number, manager.tick(self.now_ms))
+        self.note(f"{duration_ms} ms pass")
+
+    def _take_id(self) -> int:
+        self._next_id += 1
+        return self._next_id
+
+    def _carry_out(self, number: int, effects: list[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Send(target, correlation_id, body):
+                    self.wire.append(Message(number, target, correlation_id, body, True))
+                case Respond(target, correlation_id, body):
+                    self.wire.append(Message(number, target, correlation_id, body, False))
+                case Reply(token, body, _):
+                    assert isinstance(token, int)
+                    if token in self._clients:
+                        assert self._clients[token].result is None, "answered twice"
+                        assert isinstance(body, ProduceResponse)
+                        self._clients[token].result = body.partitions[TP]
+                    else:
+                        self._replies[token] = body
+                case _:
+                    raise AssertionError(f"a replica manager with {effect}")

@@ -1,0 +1,178 @@
+"""What a follower asks next, and which answers are still for it (replication 3.1, 3.2, 3.7, 6.5). Pure."""
+
+from __future__ import annotations
+
+from itertools import count
+
+from checkpoint.topic_partition import TopicPartition
+from replication.config import NodeConfig
+from replication.fetcher import Fetcher, FetchState, InFlight, Phase
+from replication.messages import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    FetchRequest,
+    ListOffsetsRequest,
+    OffsetForLeaderEpochRequest,
+)
+
+P0, P1, P2 = (TopicPartition("t", number) for number in range(3))
+CONFIG = NodeConfig(node_id=1)
+BACKOFF_MS = CONFIG.replica_fetch_backoff_ms
+
+
+class Asking:
+    """A fetcher with what it needs around it."""
+
+    def __init__(self, config: NodeConfig = CONFIG) -> None:
+        self.fetcher = Fetcher(0, config)
+        self.held_back: set[TopicPartition] = set()
+        self._ids = count(1)
+
+    def ask(self, now_ms: int = 0) -> InFlight | None:
+        self.fetcher.expire(now_ms)
+        return self.fetcher.next_request(
+            lambda: next(self._ids),
+            7,
+            now_ms,
+            may_fetch=lambda topic_partition, state: topic_partition not in self.held_back,
+            log_start_of=lambda topic_partition: 3,
+        )
+
+
+def state(offset: int = 10, epoch: int = 2, phase: Phase = Phase.FETCHING) -> FetchState:
+    return FetchState(5, offset, epoch, phase)
+
+
+def test_a_fetch_names_epochs_positions_and_this_life() -> None:
+    """KIP-320, KIP-595, KIP-903: current epoch, last fetched epoch, log start, broker epoch."""
+    asking = Asking()
+    asking.fetcher.put(P0, state())
+    in_flight = asking.ask()
+    assert in_flight is not None
+    assert isinstance(in_flight.body, FetchRequest)
+    assert in_flight.body.replica_id == 1
+    assert in_flight.body.broker_epoch == 7
+    wanted = in_flight.body.partitions[P0]
+    assert (wanted.fetch_offset, wanted.current_leader_epoch) == (10, 5)
+    assert (wanted.last_fetched_epoch, wanted.log_start_offset) == (2, 3)
+
+
+def test_one_request_at_a_time() -> None:
+    asking = Asking()
+    asking.fetcher.put(P0, state())
+    first = asking.ask()
+    assert first is not None
+    assert asking.ask() is None
+    assert asking.fetcher.finish(first) == [(P0, first.sent[P0])]
+    assert asking.ask() is not None
+
+
+def test_reconciling_comes_before_bounds_and_bounds_before_fetching() -> None:
+    """3.1: a partition that does not know its place must not wait behind a parked fetch of another."""
+    asking = Asking()
+    asking.fetcher.put(P0, state())
+    asking.fetcher.put(P1, state(phase=Phase.ASKING_END))
+    asking.fetcher.put(P2, state(phase=Phase.TRUNCATING))
+    first = asking.ask()
+    assert first is not None
+    assert isinstance(first.body, OffsetForLeaderEpochRequest)
+    assert first.body.partitions[P2].leader_epoch == 2
+    assert first.body.partitions[P2].current_leader_epoch == 5
+    assert list(first.sent) == [P2]
+    asking.fetcher.finish(first)
+    asking.fetcher.remove(P2)
+    asking.fetcher.put(P0, state(phase=Phase.ASKING_START))
+    second = asking.ask()
+    assert second is not None
+    assert isinstance(second.body, ListOffsetsRequest)
+    assert second.body.partitions[P1].timestamp == LATEST_TIMESTAMP
+    assert second.body.partitions[P0].timestamp == EARLIEST_TIMESTAMP
+
+
+def test_an_answer_is_for_the_state_it_was_asked_from() -> None:
+    """S16, S17, 6.5: removed, moved or in another epoch since: not for us."""
+    asking = Asking()
+    for partition in (P0, P1, P2):
+        asking.fetcher.put(partition, state())
+    in_flight = asking.ask()
+    assert in_flight is not None
+    asking.fetcher.remove(P0)
+    asking.fetcher.put(P0, state())  # the same values, another life
+    asking.fetcher.put(P1, state(offset=11))
+    assert [partition for partition, _ in asking.fetcher.finish(in_flight)] == [P2]
+
+
+def test_a_request_that_concerns_nobody_any_more_is_given_up() -> None:
+    """A change of roles must not wait for a fetch that is parked at, or lost on the way to, an old leader."""
+    asking = Asking()
+    asking.fetcher.put(P0, state())
+    old = asking.ask()
+    assert old is not None
+    asking.fetcher.remove(P0)
+    asking.fetcher.put(P0, state())
+    new = asking.ask()
+    assert new is not None
+    assert asking.fetcher.finish(old) == [], "the late answer finds nobody"
+    assert asking.fetcher.in_flight is new, "and does not end the request under way"
+
+
+def test_delay_keeps_the_phase() -> None:
+    """6.5: UNKNOWN_LEADER_EPOCH and other errors pause a partition in the state it is in."""
+    asking = Asking()
+    asking.fetcher.put(P0, state(phase=Phase.TRUNCATING))
+    asking.fetcher.put(P1, state())
+    asking.fetcher.delay(P0, 100)
+    in_flight = asking.ask(100)
+    assert in_flight is not None
+    assert list(in_flight.sent) == [P1], "only the one is delayed"
+    asking.fetcher.finish(in_flight)
+    asking.fetcher.remove(P1)
+    assert asking.ask(100 + BACKOFF_MS - 1) is None
+    assert asking.fetcher.deadline_ms == 100 + BACKOFF_MS
+    again = asking.ask(100 + BACKOFF_MS)
+    assert again is not None
+    assert isinstance(again.body, OffsetForLeaderEpochRequest)
+
+
+def test_an_unanswered_request_times_out_and_all_of_it_pauses() -> None:
+    """6.5: request fails: nothing is sent until the back-off is over."""
+    asking = Asking()
+    asking.fetcher.put(P0, state())
+    assert asking.ask(0) is not None
+    timeout_ms = CONFIG.request_timeout_ms
+    assert asking.fetcher.deadline_ms == timeout_ms
+    assert asking.ask(timeout_ms - 1) is None
+    assert asking.ask(timeout_ms) is None
+    assert asking.ask(timeout_ms + BACKOFF_MS) is not None
+
+
+def test_partitions_take_turns() -> None:
+    """A response has room for so much: whoever got records goes to the back."""
+    asking = Asking()
+    for partition in (P0, P1):
+        asking.fetcher.put(partition, state())
+    asking.fetcher.move_to_back(P0)
+    in_flight = asking.ask()
+    assert in_flight is not None
+    assert list(in_flight.sent) == [P1, P0]
+
+
+def test_a_partition_that_waits_for_its_flush_neither_fetches_nor_wakes() -> None:
+    """SYNCED durability: a fetch claims what is below it, so it waits; the flush wakes it, not the clock."""
+    asking = Asking()
+    asking.fetcher.put(P0, state())
+    asking.held_back.add(P0)
+    assert asking.ask() is None
+    assert asking.fetcher.deadline_ms is None
+    asking.held_back.clear()
+    assert asking.ask() is not None
+
+
+def test_without_truncate_on_fetch_the_last_epoch_is_not_named() -> None:
+    """Such a follower has reconciled before; the leader is not to judge again."""
+    asking = Asking(NodeConfig(node_id=1, truncate_on_fetch=False))
+    asking.fetcher.put(P0, state())
+    in_flight = asking.ask()
+    assert in_flight is not None
+    assert isinstance(in_flight.body, FetchRequest)
+    assert in_flight.body.partitions[P0].last_fetched_epoch == -1

@@ -1,0 +1,59 @@
+"""What a node last heard of the cluster (replication 1.6)."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from checkpoint.topic_partition import TopicPartition
+from replication.messages import BrokerEndpoint, PartitionState, UpdateMetadataRequest
+from replication.metadata_cache import MetadataCache
+
+TP = TopicPartition("t", 0)
+
+
+def state(leader: int, epoch: int, version: int = 0) -> PartitionState:
+    return PartitionState(1, leader, epoch, (0, 1), version, (0, 1))
+
+
+def update(
+    partitions: Mapping[TopicPartition, PartitionState],
+    brokers: tuple[int, ...] = (0, 1),
+    topic_ids: Mapping[str, str] | None = None,
+) -> UpdateMetadataRequest:
+    live = tuple(BrokerEndpoint(broker, epoch=10 + broker) for broker in brokers)
+    return UpdateMetadataRequest(7, 1, -1, partitions, live, topic_ids or {})
+
+
+def test_brokers_are_replaced_and_partitions_merged() -> None:
+    cache = MetadataCache()
+    cache.update(update({TP: state(0, 1)}))
+    assert (cache.controller_id, cache.leader_of(TP)) == (7, 0)
+    assert (cache.is_alive(1), cache.broker_epoch(1)) == (True, 11)
+    cache.update(update({}, brokers=(0,)))
+    assert cache.leader_of(TP) == 0
+    assert (cache.is_alive(1), cache.broker_epoch(1)) == (False, -1)
+
+
+def test_an_older_state_does_not_replace_a_newer_one() -> None:
+    """Updates may overtake each other on the way."""
+    cache = MetadataCache()
+    cache.update(update({TP: state(1, 5, 9)}))
+    cache.update(update({TP: state(0, 4, 8)}))
+    assert cache.leader_of(TP) == 1
+
+
+def test_a_deleted_topic_leaves_the_cache() -> None:
+    """Leader -2."""
+    cache = MetadataCache()
+    cache.update(update({TP: state(1, 5)}))
+    assert cache.update(update({TP: state(-2, 5)})) == [TP]
+    assert cache.leader_of(TP) == -1
+    assert not cache.partitions
+
+
+def test_a_new_incarnation_of_a_topic_starts_its_epochs_anew() -> None:
+    """S59: without topic ids epoch 0 of the new topic would look old for ever."""
+    cache = MetadataCache()
+    cache.update(update({TP: state(1, 5)}, topic_ids={"t": "first"}))
+    cache.update(update({TP: state(0, 0)}, topic_ids={"t": "second"}))
+    assert cache.leader_of(TP) == 0
