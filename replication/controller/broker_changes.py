@@ -54,30 +54,31 @@ def brokers_changed(context: Context) -> Steps[None]:
     # find the same work.
     decide = after_failures(context)
     yield from settle(context, out_of_date(context, decide), decide)
-    new = {broker_id: broker for broker_id, broker in found.items() if broker_id not in context.brokers}
-    yield from _welcome(context, new)
+    meet_brokers(context, {key: broker for key, broker in found.items() if key not in context.brokers})
+    # Addresses before roles: a follower that cannot find its leader would wait for another message.
+    context.announce_brokers()
+    # Roles only once the states account for the newcomers: a broker that came back with a loss takes
+    # its first role as proof that this is on record, and may stop cleanly afterwards.
+    decide = after_failures(context)
+    yield from settle(context, out_of_date(context, decide), decide)
+    context.announce(context.states, to=context.newcomers)
+    context.newcomers.clear()
 
 
 def forget_broker(context: Context, broker_id: int) -> None:
     del context.brokers[broker_id]
     context.shutting_down.discard(broker_id)
     context.offline_replicas.pop(broker_id, None)
+    context.newcomers.discard(broker_id)
     context.channels.close(broker_id)
 
 
 def meet_brokers(context: Context, new: dict[int, Broker]) -> None:
+    """Open a channel to each; they are to be told everything, see `Context.newcomers`."""
     context.brokers.update(new)
+    context.newcomers.update(new)
     for broker_id, broker in sorted(new.items()):
         context.channels.open(broker_id, broker.endpoint.epoch)
-
-
-def _welcome(context: Context, new: dict[int, Broker]) -> Steps[None]:
-    meet_brokers(context, new)
-    # Addresses before roles: a follower that cannot find its leader would wait for another message.
-    context.announce_brokers()
-    context.announce(context.states, to=new)
-    decide = after_failures(context)
-    yield from settle(context, out_of_date(context, decide), decide)
 
 
 def replicas_failed(

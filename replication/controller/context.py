@@ -80,6 +80,8 @@ class Context:
         for broker_id in getattr(self, "brokers", {}):
             self.channels.close(broker_id)
         self.brokers: dict[int, Broker] = {}
+        self.newcomers: set[int] = set()
+        """Brokers that were met and not yet told their roles: kept here in case the event fails half-way."""
         self.shutting_down: set[int] = set()
         self.topics: dict[str, Topic] = {}
         self.replicas: dict[TopicPartition, tuple[int, ...]] = {}

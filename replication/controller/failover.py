@@ -84,6 +84,7 @@ def take_over(context: Context) -> Steps[None]:
     context.announce_brokers()
     yield from settle(context, context.replicas, after_failures(context), announce=False)
     context.announce(context.states)
+    context.newcomers.clear()
 
 
 def _make_directories(context: Context) -> Steps[None]:

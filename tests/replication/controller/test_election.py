@@ -159,7 +159,7 @@ def test_a_lost_member_stays_lost_over_a_clean_restart() -> None:
 
 
 def test_every_combination_keeps_the_state_node_sound() -> None:
-    """All standings of three members × unclean × leader: 2,000 states, the rules checked on each."""
+    """All standings of three members × unclean × leader: 1,536 cases, the rules checked on each."""
     incarnations = [None, "intact", "clean", "unclean"]
     recorded = {1: 10, 2: 20, 3: 30}
     for kinds in product(incarnations, repeat=4):

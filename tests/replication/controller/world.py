@@ -108,6 +108,8 @@ class Member:
     controller: Controller
     session_id: int = 0
     running: bool = True
+    paused: bool = False
+    """the process stands still: it neither reads, nor writes, nor keeps its session alive"""
     inbox: list[WatchFired | tuple[int, Outcome]] = field(default_factory=list)
     """what the store sends this session, in order"""
     store_calls: list[StoreCall] = field(default_factory=list)
@@ -262,21 +264,27 @@ class World:
             deadlines = [
                 deadline
                 for member in self.members.values()
-                if member.running and (deadline := member.controller.deadline_ms) is not None
+                if member.running
+                and not member.paused
+                and (deadline := member.controller.deadline_ms) is not None
             ]
             self.now_ms = min([end_ms, *(max(deadline, self.now_ms + 1) for deadline in deadlines)])
-            for member in self.members.values():
-                if member.running:
-                    self.store.heartbeat(member.session_id, self.now_ms)
-            self._deliver(self.store.tick(self.now_ms)[1])
-            for member in list(self.members.values()):
-                if member.running:
-                    self.perform(member, member.controller.tick(self.now_ms))
+            self.pass_time()
         raise AssertionError("the world does not come to rest")
+
+    def pass_time(self, by_ms: int = 0) -> None:
+        """Heartbeats, expiries and ticks of this moment, or of a later one."""
+        self.now_ms += by_ms
+        awake = [member for member in self.members.values() if member.running and not member.paused]
+        for member in awake:
+            self.store.heartbeat(member.session_id, self.now_ms)
+        self._deliver(self.store.tick(self.now_ms)[1])
+        for member in awake:
+            self.perform(member, member.controller.tick(self.now_ms))
 
     def _one_step(self) -> bool:
         for broker_id, member in self.members.items():
-            if not member.running:
+            if not member.running or member.paused:
                 continue
             if member.inbox:
                 self.read_inbox(broker_id)

@@ -1,0 +1,300 @@
+"""Random histories of brokers, sessions, lost replies and rival controllers; the invariants at each step.
+
+I2   a leader epoch of a partition belongs to one incarnation of one broker
+I11  leader in ISR or none, ISR never empty and inside the assignment, versions without gaps, leader
+     epochs never back and a new one whenever the leader changes
+I12  no write of an older controller epoch after one of a later
+R2   nobody who lost records leads by a clean election
+I22  when the faults stop: one controller, leaders wherever one can be, and everybody told
+"""
+
+from __future__ import annotations
+
+import random
+from collections import defaultdict
+from collections.abc import Callable
+
+import pytest
+
+from checkpoint.topic_partition import TopicPartition
+from replication.controller.election import Standing, standing
+from replication.messages import (
+    NO_LEADER,
+    AlterPartitionRequest,
+    CreateTopicsRequest,
+    IsrProposal,
+    LeaderAndIsrRequest,
+)
+from replication.metastore import layout
+from replication.metastore.layout import LeaderAndIsr
+from replication.metastore.operations import Delete, Get
+from tests.replication.controller.world import World, state_writes, topic
+
+BROKERS = 4
+ASSIGNMENT = ((1, 2, 3), (2, 3, 4), (3,), (4, 1))
+MOVES = 250
+
+
+def replicas_of(each: TopicPartition) -> tuple[int, ...]:
+    return ASSIGNMENT[each.partition] if each.topic == "t" else (1, 2)
+
+
+class Swarm:
+    """A world, a seed, and what the rules say so far."""
+
+    def __init__(self, seed: int) -> None:
+        self.chance = random.Random(seed)
+        self.world = World(BROKERS, seed=seed)
+        self.world.create(topic(*ASSIGNMENT))
+        self.owners: dict[tuple[TopicPartition, int], tuple[int, int]] = {}
+        self.tainted: defaultdict[TopicPartition, set[int]] = defaultdict(set)
+        """members that came back having lost records, until they have left the ISR"""
+        self.in_doubt: set[int] = set()
+        """brokers that started unclean and have not heard since that the controller accounts for it"""
+        self.checked_writes = 0
+        self.latest: dict[TopicPartition, tuple[int, LeaderAndIsr]] = {}
+        self.controller_epoch = 0
+        self.note_writes()
+        for member in self.world.members.values():
+            self.note_roles(member.broker.broker_id, dict(member.broker.states))
+
+    # --- the rules ----------------------------------------------------------------------------
+
+    def note_writes(self) -> None:
+        """Check every state that was written since we last looked (I11, I12)."""
+        written = state_writes(self.world)
+        for version, each, state in written[self.checked_writes :]:
+            assert state.isr
+            assert set(state.isr) <= set(replicas_of(each))
+            assert len(set(state.isr)) == len(state.isr) == len(state.isr_broker_epochs)
+            assert state.leader == NO_LEADER or state.leader in state.isr
+            assert state.controller_epoch >= self.controller_epoch
+            self.controller_epoch = state.controller_epoch
+            if each in self.latest:
+                last_version, last = self.latest[each]
+                assert version == last_version + 1
+                assert state.leader_epoch >= last.leader_epoch
+                if state.leader != last.leader:
+                    assert state.leader_epoch > last.leader_epoch
+            else:
+                assert version == 0
+            self.latest[each] = version, state
+            self.tainted[each] &= set(state.isr)
+        self.checked_writes = len(written)
+
+    def note_roles(self, broker_id: int, before: dict[TopicPartition, object]) -> None:
+        """Check what a broker has just accepted (I2, R2, and that it was persisted)."""
+        broker = self.world.members[broker_id].broker
+        for each, state in broker.states.items():
+            if before.get(each) == state and self.owners:
+                continue
+            _, last = self.latest[each]
+            assert state.leader_epoch <= last.leader_epoch, "told before it was written"
+            if state.leader != broker_id:
+                continue
+            owner = self.owners.setdefault((each, state.leader_epoch), (broker_id, broker.epoch))
+            assert owner == (broker_id, broker.epoch), "two incarnations in one leader epoch"
+            assert broker_id not in self.tainted[each], "elected although it lost records"
+
+    # --- the moves ----------------------------------------------------------------------------
+
+    def move(self) -> None:
+        moves: list[tuple[int, Callable[[], None]]] = [
+            (40, self.deliver_some),
+            (4, self.restart),
+            (2, self.kill),
+            (2, self.expire),
+            (4, self.renew_session),
+            (8, self.propose),
+            (1, self.depose),
+            (8, self.wait),
+            (1, self.create),
+        ]
+        (chosen,) = self.chance.choices([move for _, move in moves], [weight for weight, _ in moves])
+        chosen()
+        self.note_writes()
+
+    def deliver_some(self) -> None:
+        for _ in range(self.chance.randrange(1, 60)):
+            self.deliver_one()
+            self.note_writes()
+
+    def deliver_one(self) -> None:
+        world = self.world
+        ready: list[Callable[[], None]] = []
+        for broker_id, member in world.members.items():
+            if not member.running:
+                continue
+            if member.inbox:
+                ready.append(lambda broker_id=broker_id: world.read_inbox(broker_id))  # type: ignore[misc]
+            if member.store_calls:
+                ready.append(lambda broker_id=broker_id: self.call_store(broker_id))  # type: ignore[misc]
+            if member.requests:
+                ready.append(lambda broker_id=broker_id: self.send(broker_id))  # type: ignore[misc]
+        if ready:
+            self.chance.choice(ready)()
+
+    def call_store(self, broker_id: int) -> None:
+        fate = self.chance.random()
+        self.world.apply_call(broker_id, lose_reply=fate < 0.05, lose_call=0.05 <= fate < 0.08)
+
+    def send(self, broker_id: int) -> None:
+        target = self.world.members[broker_id].requests[0].target
+        before = dict(self.world.members[target].broker.states)
+        fate = self.chance.random()
+        self.world.send_request(broker_id, lose=fate < 0.1, lose_answer=0.1 <= fate < 0.2)
+        self.note_roles(target, dict(before))
+        told = self.world.members[target].broker.states
+        if all(each in told for each, tainted in self.tainted.items() if target in tainted):
+            self.in_doubt.discard(target)
+
+    def some_broker(self) -> int:
+        return self.chance.randrange(1, BROKERS + 1)
+
+    def restart(self) -> None:
+        broker_id = self.some_broker()
+        stopped_cleanly = self.chance.random() < 0.5
+        if not stopped_cleanly:
+            self.in_doubt.add(broker_id)
+            for each, (_, state) in self.latest.items():
+                if broker_id in state.isr:
+                    self.tainted[each].add(broker_id)
+        # A clean stop does not make good what an unclean one lost before.
+        self.world.start(broker_id, clean=broker_id not in self.in_doubt)
+
+    def kill(self) -> None:
+        self.world.kill(self.some_broker())
+
+    def expire(self) -> None:
+        self.world.expire(self.some_broker())
+
+    def renew_session(self) -> None:
+        """A running process hears that its session is over, and registers again: it lost nothing."""
+        broker_id = self.some_broker()
+        member = self.world.members[broker_id]
+        if member.running:
+            self.world.expire(broker_id)
+            self.world.perform(member, member.controller.on_session_lost(self.world.now_ms))
+            self.world.register(broker_id, clean=broker_id not in self.in_doubt)
+
+    def propose(self) -> None:
+        """A broker that believes to lead asks some controller for some ISR, on epochs that may be old."""
+        world = self.world
+        sender = self.some_broker()
+        broker = world.members[sender].broker
+        led = [each for each, state in broker.states.items() if state.leader == sender]
+        if not world.members[sender].running or not led:
+            return
+        each = self.chance.choice(sorted(led))
+        state = broker.metadata.get(each, broker.states[each])
+        others = [replica for replica in replicas_of(each) if replica != sender]
+        isr = (sender, *(replica for replica in others if self.chance.random() < 0.6))
+        # A real leader admits only whom it saw catch up in this very incarnation (KIP-903).
+        epochs = tuple(world.members[member].broker.epoch for member in isr)
+        proposal = IsrProposal(
+            state.leader_epoch, state.partition_epoch - (self.chance.random() < 0.1), isr, epochs
+        )
+        request = AlterPartitionRequest(sender, broker.epoch, {each: proposal})
+        member = world.members[self.some_broker()]
+        if member.running:
+            world.perform(member, member.controller.on_request(sender, -1, request, world.now_ms))
+
+    def depose(self) -> None:
+        self.world.admin(Delete(layout.CONTROLLER_PATH))
+
+    def wait(self) -> None:
+        self.world.pass_time(self.chance.choice((0, 50, 150, 1_100, 6_500)))
+
+    def create(self) -> None:
+        member = self.world.members[self.some_broker()]
+        if member.running:
+            request = CreateTopicsRequest((topic((1, 2), name=f"n{self.chance.randrange(3)}"),))
+            self.world.perform(member, member.controller.on_client_request("n", request, self.world.now_ms))
+
+    # --- the end ------------------------------------------------------------------------------
+
+    def heal(self) -> None:
+        """Faults stop; each process that is up has a session again (a real node sees to that)."""
+        world = self.world
+        for broker_id, member in world.members.items():
+            session_is_over = not world.store.heartbeat(member.session_id, world.now_ms)
+            if member.running and session_is_over:
+                world.perform(member, member.controller.on_session_lost(world.now_ms))
+                world.register(broker_id, clean=broker_id not in self.in_doubt)
+        world.run(for_ms=15_000)
+        self.note_writes()
+
+    def check_healed(self) -> None:
+        world = self.world
+        running = [member for member in world.members.values() if member.running]
+        if not running:
+            return
+        context = world.active.controller.context
+        assert context is not None
+        live = {member.broker.broker_id for member in running}
+        assert set(context.brokers) == live
+        for each in world.partitions():
+            read = world.admin(Get(layout.partition_state_path(each)))
+            if read.stat is None:
+                assert not set(context.replicas[each]) & live
+                continue
+            state = layout.parse_state(read.data)
+            standings = {
+                member: standing(state.broker_epoch_of(member), context.live(each).get(member))
+                for member in state.isr
+            }
+            if state.leader == NO_LEADER:
+                assert all(value in (Standing.DEAD, Standing.LOST) for value in standings.values())
+            else:
+                assert set(standings.values()) == {Standing.INTACT}
+            for member in running:
+                broker = member.broker
+                assert broker.metadata[each].leader == state.leader
+                assert broker.metadata[each].isr == state.isr
+                assert broker.metadata[each].partition_epoch == read.stat.version
+                if broker.broker_id in context.replicas[each]:
+                    assert broker.states[each].leader == state.leader
+                    assert broker.states[each].leader_epoch == state.leader_epoch
+
+
+@pytest.mark.parametrize("first_seed", range(0, 60, 6))
+def test_invariants_hold_whatever_happens(first_seed: int) -> None:
+    for seed in range(first_seed, first_seed + 6):
+        swarm = Swarm(seed)
+        try:
+            for _ in range(MOVES):
+                swarm.move()
+            swarm.heal()
+            swarm.check_healed()
+        except AssertionError as error:
+            raise AssertionError(f"seed {seed}: {error}") from error
+
+
+def test_one_seed_is_one_history() -> None:
+    def history() -> list[object]:
+        swarm = Swarm(4)
+        for _ in range(MOVES):
+            swarm.move()
+        return [(broker, call.operation, outcome.error) for broker, call, outcome in swarm.world.history]
+
+    assert history() == history()
+
+
+def test_the_swarm_reaches_what_it_is_for() -> None:
+    """Without rivals, refused writes and lost members, the invariants above would be cheap."""
+    fenced = lost = unled = roles = 0
+    for seed in range(6):
+        swarm = Swarm(seed)
+        for _ in range(MOVES):
+            swarm.move()
+        swarm.heal()
+        fenced += sum(outcome.failed_index == 0 for _, _, outcome in swarm.world.history)
+        written = [state for _, _, state in state_writes(swarm.world)]
+        lost += sum(layout.LOST_BROKER_EPOCH in state.isr_broker_epochs for state in written)
+        unled += sum(state.leader == NO_LEADER for state in written)
+        roles += sum(
+            isinstance(body, LeaderAndIsrRequest)
+            for member in swarm.world.members.values()
+            for body in member.broker.received
+        )
+    assert min(fenced, lost, unled, roles) > 5, (fenced, lost, unled, roles)
