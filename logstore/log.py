@@ -50,10 +50,15 @@ from logstore.errors import (
 )
 from logstore.policy import Incoming, roll_reason
 from logstore.producer_snapshots import replay_into
-from logstore.record import Header, Record
+from logstore.record import NO_TIMESTAMP, Header, Record
 from logstore.recovery import LoadedLog, Progress, RecoveryReport
 from logstore.segment import Placed, Segment
-from logstore.validation import AppendOrigin, analyse_follower_batches, validate_and_assign
+from logstore.validation import (
+    AppendOrigin,
+    ValidatedBatch,
+    analyse_follower_batches,
+    validate_and_assign,
+)
 
 Clock: TypeAlias = Callable[[], int]
 """Wall-clock time in epoch milliseconds."""
@@ -64,6 +69,7 @@ Appendable: TypeAlias = Buffer | Record | Batch | tuple[bytes | None, bytes | No
 T = TypeVar("T")
 
 READ_BYTES = 1 << 20
+GROUP_BYTES = 1 << 20
 STAND_ALONE_EPOCH = 0
 _FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
@@ -308,12 +314,7 @@ class Log:
             raise TypeError("a value is bytes; encode the text first")
         else:
             batches = self._batches(records, now_ms)
-        info = AppendInfo(self._log_end_offset, self._log_end_offset - 1, -1, -1, self._log_start_offset)
-        for number, batch in enumerate(batches):
-            appended = self.append_as_leader(
-                batch, leader_epoch=max(self.latest_epoch, STAND_ALONE_EPOCH), now_ms=self._clock()
-            )
-            info = appended if number == 0 else appended._replace(first_offset=info.first_offset)
+        info = self._append_in_groups(batches)
         if sync:
             self.sync_up_to(info.last_offset + 1)
         return info
@@ -321,6 +322,69 @@ class Log:
     def append_batches(self, data: Buffer, *, sync: bool = False) -> AppendInfo:
         """Append ready batches that lie end to end in `data`, each as `append_as_leader` would."""
         return self.append(walk(data), sync=sync)
+
+    def _append_in_groups(self, batches: Iterable[Buffer]) -> AppendInfo:
+        """Append ready batches, some at a time, so that one write serves many."""
+        info: AppendInfo | None = None
+        group: list[Buffer] = []
+        size = 0
+        for batch in batches:
+            group.append(batch)
+            size += len(batch)
+            if size >= GROUP_BYTES:
+                info = _joined(info, self._append_group(group))
+                group, size = [], 0
+        if group or info is None:
+            info = _joined(info, self._append_group(group))
+        return info
+
+    def _append_group(self, group: Sequence[Buffer]) -> AppendInfo:
+        now_ms = self._clock()
+        with self._lock:
+            self._check_writable()
+            leader_epoch = max(self.latest_epoch, STAND_ALONE_EPOCH)
+            end = self._log_end_offset
+            info = AppendInfo(end, end - 1, NO_TIMESTAMP, NO_TIMESTAMP, self._log_start_offset)
+            if len(group) == 1:
+                return self._append_one(group[0], leader_epoch, now_ms, AppendOrigin.CLIENT)
+            waiting: list[ValidatedBatch] = []
+            size = 0
+            try:
+                for data in group:
+                    next_offset = waiting[-1].last_offset + 1 if waiting else self._log_end_offset
+                    placed = self._validated(data, next_offset, leader_epoch, now_ms, AppendOrigin.CLIENT)
+                    fits = self._active.size + size + len(placed.data) <= self.config.segment_bytes
+                    if placed.has_producer_id or not fits:
+                        info = self._write_group(waiting, leader_epoch, now_ms, info)
+                        waiting, size = [], 0
+                        info = _joined(
+                            info, self._append_one(data, leader_epoch, now_ms, AppendOrigin.CLIENT)
+                        )
+                    else:
+                        waiting.append(placed)
+                        size += len(placed.data)
+            finally:
+                info = self._write_group(waiting, leader_epoch, now_ms, info)
+            return info
+
+    def _write_group(
+        self, group: Sequence[ValidatedBatch], leader_epoch: int, now_ms: int, info: AppendInfo
+    ) -> AppendInfo:
+        if not group:
+            return info
+        self._enter_epoch(leader_epoch, group[0].first_offset)
+        extents = [Placed(len(each.data), each.last_offset, each.max_timestamp_ms) for each in group]
+        largest_ms = max(each.max_timestamp_ms for each in group)
+        self._write(b"".join(each.data for each in group), extents, group[0].first_offset, largest_ms, now_ms)
+        last = group[-1]
+        written = AppendInfo(
+            group[0].first_offset,
+            last.last_offset,
+            largest_ms,
+            last.log_append_time_ms,
+            self._log_start_offset,
+        )
+        return _joined(info, written)
 
     def _batches(self, items: Iterable[Appendable], now_ms: int) -> Iterator[Buffer]:
         pending: list[Record] = []
@@ -374,39 +438,39 @@ class Log:
         """
         with self._lock:
             self._check_writable()
-            placed = validate_and_assign(
-                data,
-                next_offset=self._log_end_offset,
-                leader_epoch=leader_epoch,
-                now_ms=now_ms,
-                config=self.config,
-                origin=origin,
-            )
-            batch = placed.batch
-            if batch.size > self.config.segment_bytes:
-                raise RecordBatchTooLarge(batch.size, self.config.segment_bytes)
-            if batch.has_producer_id and (duplicate := self._producers.check(batch, origin)):
-                return AppendInfo(
-                    duplicate.first_offset,
-                    duplicate.last_offset,
-                    duplicate.timestamp_ms,
-                    -1,
-                    self._log_start_offset,
-                    is_duplicate=True,
-                )
-            if leader_epoch > self._epochs.latest_epoch:
-                self._assign_epoch(leader_epoch, self._log_end_offset)
-            extent = Placed(batch.size, placed.last_offset, placed.max_timestamp_ms)
-            self._write(placed.data, (extent,), placed.first_offset, placed.max_timestamp_ms, now_ms)
-            if batch.has_producer_id:
-                self._note_producers((batch,))
-            return AppendInfo(
-                placed.first_offset,
-                placed.last_offset,
-                placed.max_timestamp_ms,
-                placed.log_append_time_ms,
-                self._log_start_offset,
-            )
+            return self._append_one(data, leader_epoch, now_ms, origin)
+
+    def _append_one(self, data: Buffer, leader_epoch: int, now_ms: int, origin: AppendOrigin) -> AppendInfo:
+        placed = self._validated(data, self._log_end_offset, leader_epoch, now_ms, origin)
+        _, first_offset, last_offset, max_timestamp_ms, append_time_ms, has_producer_id = placed
+        batch = Batch(placed.data) if has_producer_id else None
+        if batch is not None and (duplicate := self._producers.check(batch, origin)):
+            return AppendInfo(*duplicate, NO_TIMESTAMP, self._log_start_offset, is_duplicate=True)
+        self._enter_epoch(leader_epoch, first_offset)
+        extent = Placed(len(placed.data), last_offset, max_timestamp_ms)
+        self._write(placed.data, (extent,), first_offset, max_timestamp_ms, now_ms)
+        if batch is not None:
+            self._note_producers((batch,))
+        return AppendInfo(first_offset, last_offset, max_timestamp_ms, append_time_ms, self._log_start_offset)
+
+    def _validated(
+        self, data: Buffer, next_offset: int, leader_epoch: int, now_ms: int, origin: AppendOrigin
+    ) -> ValidatedBatch:
+        placed = validate_and_assign(
+            data,
+            next_offset=next_offset,
+            leader_epoch=leader_epoch,
+            now_ms=now_ms,
+            config=self.config,
+            origin=origin,
+        )
+        if len(placed.data) > self.config.segment_bytes:
+            raise RecordBatchTooLarge(len(placed.data), self.config.segment_bytes)
+        return placed
+
+    def _enter_epoch(self, leader_epoch: int, first_offset: int) -> None:
+        if leader_epoch > self._epochs.latest_epoch:
+            self._assign_epoch(leader_epoch, first_offset)
 
     def append_as_follower(self, data: Buffer, *, leader_epoch: int) -> AppendInfo:
         """Append a leader's batches byte for byte; a torn last one is left out.
@@ -427,8 +491,7 @@ class Log:
                 end = self._log_end_offset
                 return AppendInfo(end, end - 1, -1, -1, self._log_start_offset)
             for batch in found.batches:
-                if batch.leader_epoch > self._epochs.latest_epoch:
-                    self._assign_epoch(batch.leader_epoch, batch.base_offset)
+                self._enter_epoch(batch.leader_epoch, batch.base_offset)
             extents = [
                 Placed(batch.size, batch.last_offset, batch.max_timestamp_ms) for batch in found.batches
             ]
@@ -873,6 +936,16 @@ class Log:
         for segment in self._segments.values():
             segment.close()
         self._disk.sync_dir(self.directory)
+
+
+def _joined(before: AppendInfo | None, after: AppendInfo) -> AppendInfo:
+    """One answer for two appends in a row."""
+    if before is None or before.last_offset < before.first_offset:
+        return after
+    if after.last_offset < after.first_offset:
+        return before
+    largest_ms = max(before.max_timestamp_ms, after.max_timestamp_ms)
+    return after._replace(first_offset=before.first_offset, max_timestamp_ms=largest_ms)
 
 
 def _headers(headers: Sequence[tuple[str, bytes | None]]) -> tuple[Header, ...]:

@@ -364,13 +364,14 @@ def _decode_headers(data: bytes, position: int, record_end: int) -> tuple[tuple[
     return tuple(headers), position
 
 
-def check_records(data: bytes, count: int) -> RecordsSummary:
-    """Check that `data` is exactly `count` well-formed records at offset deltas 0, 1, 2…; `InvalidRecord`.
+def check_records(data: bytes, count: int, position: int = 0) -> RecordsSummary:
+    """Check that `data` from `position` on is `count` well-formed records at offset deltas 0, 1, 2…
+
+    Raises `InvalidRecord` unless it is exactly that.
 
     The rules of `decode_records` and one more, that offsets are dense, without making a single object for
     a record: this runs on every batch that a client sends.
     """
-    position = 0
     end = len(data)
     min_delta, max_delta = MAX_LONG, -MAX_LONG - 1
     keyless = 0
@@ -384,6 +385,10 @@ def check_records(data: bytes, count: int) -> RecordsSummary:
             elif (high := data[position]) < 0x80:
                 position += 1
                 length = length & 0x7F | high << 7
+                length = length >> 1 ^ -(length & 1)
+            elif (top := data[position + 1]) < 0x80:
+                position += 2
+                length = length & 0x7F | (high & 0x7F) << 7 | top << 14
                 length = length >> 1 ^ -(length & 1)
             else:
                 length, position = decode_varint(data, start)
@@ -436,6 +441,10 @@ def check_records(data: bytes, count: int) -> RecordsSummary:
             elif (high := data[position + 1]) < 0x80:
                 position += 2
                 size = size & 0x7F | high << 7
+                size = size >> 1 if not size & 1 else -1
+            elif (top := data[position + 2]) < 0x80:
+                position += 3
+                size = size & 0x7F | (high & 0x7F) << 7 | top << 14
                 size = size >> 1 if not size & 1 else -1
             else:
                 size, position = decode_varint(data, position)

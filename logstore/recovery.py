@@ -403,7 +403,7 @@ class _Loader:
             raise DamagedLog(
                 f"{segment.path(LOG_SUFFIX)} holds {fault.value} at byte {end} (offset {next_offset}), "
                 "below the recovery point, and good batches follow it; nothing was changed. "
-                "Fetch the partition from another replica, or give up what lies behind it with `logstore recover`"
+                "Fetch the partition from another replica, or give up what follows with `logstore recover`"
             )
 
     def _refuse_below(

@@ -84,22 +84,18 @@ class AppendOrigin(Enum):
 
 
 class ValidatedBatch(NamedTuple):
-    """A client's batch with its place in the log; `data` is ready to be written, `batch` a view of it.
+    """A client's batch with its place in the log; `data` is ready to be written.
 
-    `log_append_time_ms` is -1 on a CreateTime topic.
+    `log_append_time_ms` is -1 on a CreateTime topic. The largest timestamp belongs to `last_offset` as far
+    as the time index goes: whichever record has it, the whole batch is where it is.
     """
 
     data: bytearray
-    batch: Batch
     first_offset: int
     last_offset: int
     max_timestamp_ms: int
     log_append_time_ms: int
-
-    @property
-    def offset_of_max_timestamp(self) -> int:
-        """Shallow: the batch's last offset, whichever of its records has the time."""
-        return self.last_offset
+    has_producer_id: bool
 
 
 class FollowerBatches(NamedTuple):
@@ -130,8 +126,7 @@ def validate_and_assign(
     """
     if len(data) > config.max_message_bytes:
         raise RecordTooLarge(len(data), config.max_message_bytes)
-    placed = bytearray(data)
-    batch = _only_batch(placed)
+    batch = _only_batch(data if isinstance(data, bytes) else bytes(data))
     if batch.base_offset != 0:
         raise InvalidRecord(f"base offset {batch.base_offset}: a producer's batch starts at 0")
     batch.check_crc()
@@ -142,22 +137,24 @@ def validate_and_assign(
     if log_append_time_ms is not None:
         max_timestamp_ms = log_append_time_ms
 
-    target = batch.codec if config.compression_type == "producer" else _TARGETS[config.compression_type]
-    if target is not batch.codec and not batch.is_control:
+    compression_type = config.compression_type
+    if compression_type != "producer" and _TARGETS[compression_type] is not batch.codec and not batch.is_control:
+        target = _TARGETS[compression_type]
         placed = _recompressed(batch, target, log_append_time_ms, config, max_decompressed_bytes)
         if len(placed) > config.max_message_bytes:
             raise RecordTooLarge(len(placed), config.max_message_bytes)
-    elif log_append_time_ms is not None or batch.max_timestamp_ms != max_timestamp_ms:
-        set_max_timestamp(placed, TimestampType(log_append_time_ms is not None), max_timestamp_ms)
+    else:
+        placed = bytearray(data)
+        if log_append_time_ms is not None or batch.max_timestamp_ms != max_timestamp_ms:
+            set_max_timestamp(placed, TimestampType(log_append_time_ms is not None), max_timestamp_ms)
     set_offsets_and_epoch(placed, base_offset=next_offset, leader_epoch=leader_epoch)
-    batch = Batch(placed)
     return ValidatedBatch(
         placed,
-        batch,
         next_offset,
-        batch.last_offset,
+        next_offset + batch.last_offset_delta,
         max_timestamp_ms,
         NO_TIMESTAMP if log_append_time_ms is None else log_append_time_ms,
+        batch.has_producer_id,
     )
 
 

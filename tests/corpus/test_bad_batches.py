@@ -199,4 +199,4 @@ def test_every_flipped_bit_of_a_good_batch() -> None:
             except EngineError:
                 continue
             assert 12 <= place < 16, f"byte {place}, bit {bit}"
-            assert list(validated.batch.records()) == expected
+            assert list(Batch(validated.data).records()) == expected
