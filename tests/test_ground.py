@@ -1,0 +1,236 @@
+"""The ground that everything stands on: public names, one-way imports, bans, and pages that tell the truth."""
+
+from __future__ import annotations
+
+import ast
+import importlib
+import io
+import re
+import shlex
+import subprocess
+import sys
+import tomllib
+from collections.abc import Iterator
+from fnmatch import fnmatch
+from pathlib import Path
+
+import pytest
+
+from tools.main import run
+
+ROOT = Path(__file__).parent.parent
+ROOMS = ("checkpoint", "logstore", "replication", "broker", "pipeline", "simulation", "tools")
+MAY_IMPORT = {
+    "checkpoint": set[str](),
+    "logstore": {"checkpoint"},
+    "replication": {"checkpoint", "logstore"},
+    "broker": {"checkpoint", "logstore", "replication"},
+    "pipeline": {"checkpoint", "logstore", "replication", "broker"},
+    "simulation": {"checkpoint", "logstore", "replication", "broker"},
+    "tools": {"checkpoint", "logstore", "replication", "broker"},
+}
+PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
+PAGES = sorted(
+    path
+    for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
+    if path.is_file()
+)
+
+
+def sources(*rooms: str) -> list[Path]:
+    return [path for room in rooms for path in sorted((ROOT / room).rglob("*.py"))]
+
+
+def imports(path: Path) -> Iterator[str]:
+    """Every module that a file imports, wherever in the file it does."""
+    for node in ast.walk(ast.parse(path.read_text())):
+        if isinstance(node, ast.Import):
+            yield from (alias.name for alias in node.names)
+        elif isinstance(node, ast.ImportFrom) and node.module and not node.level:
+            yield node.module
+
+
+# --- rooms ------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("room", ROOMS)
+def test_arrows_point_one_way(room: str) -> None:
+    """A room that knew the one above it could not be used without it."""
+    for path in sources(room):
+        first_party = {name.split(".")[0] for name in imports(path)} & set(ROOMS)
+        assert first_party <= MAY_IMPORT[room] | {room}, path.relative_to(ROOT)
+
+
+def test_every_room_is_shipped() -> None:
+    """A package that is missing from the list would be missing from an installation."""
+    found = PYPROJECT["tool"]["setuptools"]["packages"]["find"]["include"]
+    assert sorted(found) == sorted(f"{room}*" for room in ROOMS)
+    assert all((ROOT / room / "py.typed").is_file() for room in ROOMS)
+
+
+PUBLIC: dict[str, list[str]] = {}
+
+
+@pytest.mark.parametrize("room", PUBLIC)
+def test_public_names(room: str) -> None:
+    """What `__all__` names is kept across versions; the rest is ours to change. Changing this list is a decision."""
+    module = importlib.import_module(room)
+    assert sorted(module.__all__) == sorted(PUBLIC[room])
+    assert all(hasattr(module, name) for name in module.__all__)
+
+
+# --- bans -------------------------------------------------------------------------------------
+
+BANNED = PYPROJECT["tool"]["ruff"]["lint"]["flake8-tidy-imports"]["banned-api"]
+EXEMPT = [
+    pattern
+    for pattern, codes in PYPROJECT["tool"]["ruff"]["lint"]["per-file-ignores"].items()
+    if "TID251" in codes
+]
+
+
+def offences(source: str) -> list[str]:
+    """The banned names that a module uses, however it imported them."""
+    tree = ast.parse(source)
+    known: dict[str, str] = {"open": "builtins.open"}
+    found = []
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Import):
+            for alias in node.names:
+                known[alias.asname or alias.name.split(".")[0]] = (
+                    alias.name if alias.asname else alias.name.split(".")[0]
+                )
+                found.append(alias.name)
+        elif isinstance(node, ast.ImportFrom) and node.module:
+            for alias in node.names:
+                known[alias.asname or alias.name] = f"{node.module}.{alias.name}"
+                found += [node.module, f"{node.module}.{alias.name}"]
+    for node in ast.walk(tree):
+        if isinstance(node, ast.Attribute | ast.Name) and isinstance(node.ctx, ast.Load):
+            parts: list[str] = []
+            inner: ast.expr = node
+            while isinstance(inner, ast.Attribute):
+                parts.insert(0, inner.attr)
+                inner = inner.value
+            if isinstance(inner, ast.Name) and inner.id in known:
+                found.append(".".join([known[inner.id], *parts]))
+    return sorted(name for name in set(found) if name in BANNED)
+
+
+def test_the_engine_reads_no_clock_draws_no_luck_and_touches_no_file() -> None:
+    """One seed, one trace; and a test disk under everything. Exceptions are listed with their reasons."""
+    for path in sources("checkpoint", "logstore", "replication", "simulation"):
+        name = str(path.relative_to(ROOT))
+        if not any(fnmatch(name, pattern) for pattern in EXEMPT):
+            assert offences(path.read_text()) == [], name
+
+
+@pytest.mark.parametrize(
+    ("source", "name"),
+    [
+        ("import time\ntime.time()", "time.time"),
+        ("import time as t\nx = t.monotonic", "time.monotonic"),
+        ("from time import sleep\nsleep(1)", "time.sleep"),
+        ("from datetime import datetime\ndatetime.now()", "datetime.datetime.now"),
+        ("import random\nrandom.shuffle([])", "random.shuffle"),
+        ("import uuid\nuuid.uuid4()", "uuid.uuid4"),
+        ("import os\nos.fsync(3)", "os.fsync"),
+        ("open('x')", "builtins.open"),
+        ("import mmap", "mmap"),
+        ("import pickle", "pickle"),
+    ],
+)
+def test_the_bans_bite(source: str, name: str) -> None:
+    """A checker that never fails is not a checker."""
+    assert offences(source) == [name]
+
+
+def test_what_is_allowed_is_allowed() -> None:
+    assert offences("import random, os\nr = random.Random(1)\nr.shuffle([])\nos.path.join('a')") == []
+
+
+# --- pages ------------------------------------------------------------------------------------
+
+
+def code_blocks(page: Path, language: str) -> list[str]:
+    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
+
+
+@pytest.mark.parametrize("number", range(len(code_blocks(ROOT / "README.md", "python"))))
+def test_python_in_the_readme_runs(
+    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """The first thing that people copy."""
+    monkeypatch.chdir(tmp_path)
+    exec(compile(code_blocks(ROOT / "README.md", "python")[number], "README.md", "exec"), {})
+    assert capsys.readouterr().out
+
+
+def shell_lines() -> list[str]:
+    return [line for block in code_blocks(ROOT / "README.md", "sh") for line in block.splitlines()]
+
+
+def test_shell_in_the_readme_runs(
+    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
+) -> None:
+    """Every line, in order: ours in this process, make's as a dry run, an installation by what it names."""
+    monkeypatch.chdir(tmp_path)
+    for line in shell_lines():
+        source, _, command = line.rpartition(" | ")
+        words = shlex.split(command)
+        if source:
+            typed = shlex.split(source)
+            assert typed[0] == "printf", line
+            data = typed[1].encode().decode("unicode_escape").encode()
+            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
+        match words:
+            case ["logstore", *arguments]:
+                assert run(arguments) == 0, line
+            case ["make", target]:
+                subprocess.run(["make", "-n", target], cwd=ROOT, check=True, capture_output=True)
+            case ["python", "-m", "simulation", *arguments]:
+                from simulation.__main__ import main
+
+                assert main(arguments) == 0, line
+            case ["pip", "install", what]:
+                extra = re.fullmatch(r"\.(?:\[(\w+)\])?", what)
+                assert extra is not None, line
+                assert extra[1] is None or extra[1] in PYPROJECT["project"]["optional-dependencies"], line
+            case _:
+                raise AssertionError(f"a kind of command that nothing runs: {line}")
+    assert b"two" in capfdbinary.readouterr().out
+
+
+def test_every_code_block_in_the_readme_is_run() -> None:
+    """A block in another language would be run by nobody."""
+    fences = re.findall(r"^```(\w*)$", (ROOT / "README.md").read_text(), re.MULTILINE)
+    assert set(fences) == {"", "sh", "python"}
+    assert len(fences) % 2 == 0
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_links_lead_somewhere(page: Path) -> None:
+    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text()):
+        if "://" not in target:
+            assert (page.parent / target).exists(), target
+
+
+@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
+def test_files_that_pages_name_exist(page: Path) -> None:
+    """A page that names a file which moved sends its reader astray."""
+    for name in re.findall(r"`((?:\w+/)+\w+\.py)`", page.read_text()):
+        assert (ROOT / name).exists(), name
+
+
+def test_make_targets_are_the_ones_that_are_told() -> None:
+    text = (ROOT / "Makefile").read_text()
+    targets = set(re.findall(r"^([a-z]+):", text, re.MULTILINE))
+    told = set(re.findall(r"^ +make ([a-z]+)", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE))
+    assert told <= targets
+
+
+def test_nothing_names_a_path_of_one_machine() -> None:
+    """What works only where it was written does not work."""
+    places = re.compile("|".join(f"(?<![\\w.])/{name}/\\w" for name in ("work", "root", "home")))
+    files = [*PAGES, ROOT / "pyproject.toml", ROOT / "Makefile", *sources(*ROOMS), *sources("tests")]
+    assert [str(path) for path in files if places.search(path.read_text())] == []
