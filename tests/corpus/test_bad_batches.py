@@ -12,7 +12,7 @@ import struct
 import pytest
 
 from checkpoint.errors import EngineError
-from logstore.batch import encode_batch, encode_marker_batch
+from logstore.batch import Batch, encode_batch, encode_marker_batch
 from logstore.compression import Codec, compress
 from logstore.config import LogConfig
 from logstore.errors import (
