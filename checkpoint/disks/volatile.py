@@ -13,8 +13,7 @@ What `power_cut` leaves, a subset of what a real one may (`MemoryDisk` has more 
 * Of the writes and cuts below it, each is undone or not, sometimes in part. A cut of more than
   `SAVED_BYTES` stays.
 * Of the names of a directory, a random run from its last sync onwards stays, the later ones are undone.
-  An operation whose way back would need more than `SAVED_BYTES` of content (a large file removed, or
-  replaced by a rename) counts as durable at once, with those before it in that directory.
+  (A file that was removed, or replaced by a rename, is held open until then, for its content.)
 * A rename between directories counts as durable at once, with what was done before in either.
 * A directory whose own name is lost is lost with all that is in it, synced or not.
 
@@ -24,11 +23,10 @@ An append costs a comparison; a write into synced bytes first reads what it cove
 from __future__ import annotations
 
 import os
-import weakref
 from random import Random
 from typing import NamedTuple, TypeAlias
 
-from checkpoint.disk import Buffer, DirectoryEntry, Disk, File, Lock, read_small_file, remove_if_exists
+from checkpoint.disk import Buffer, DirectoryEntry, Disk, File, Lock
 from checkpoint.disks.memory import power_lost
 
 SAVED_BYTES = 1 << 20
@@ -45,17 +43,23 @@ class _Undo(NamedTuple):
 
 
 class _Node:
-    """A file that was opened for writing, by whatever name it has now; None once it has none."""
+    """A file that was opened, by whatever name it has now."""
 
-    __slots__ = ("cuts", "durable_size", "mapped", "path", "undo", "written")
+    __slots__ = ("cuts", "durable_size", "mapped", "undo", "written")
 
-    def __init__(self, path: str, durable_size: int) -> None:
-        self.path: str | None = path
+    def __init__(self, durable_size: int) -> None:
         self.durable_size = durable_size
         self.undo: list[_Undo] = []
         self.written = False
         self.mapped = False
         self.cuts = 0
+
+
+class _Kept(NamedTuple):
+    """A file that lost its name: held open for its content; None in place of a node never opened."""
+
+    file: File
+    node: _Node | None
 
 
 class _Created(NamedTuple):
@@ -65,13 +69,13 @@ class _Created(NamedTuple):
 
 class _Removed(NamedTuple):
     name: str
-    content: bytes | None  # None: it was a directory
+    kept: _Kept | None  # None: it was a directory
 
 
 class _Renamed(NamedTuple):
     source: str
     name: str
-    replaced: bytes | None  # content of the file that had the name
+    replaced: _Kept | None  # the file that had the name
 
 
 _NameChange: TypeAlias = _Created | _Removed | _Renamed
@@ -84,7 +88,8 @@ class VolatileDisk:
         self.inner = inner
         self._nodes: dict[str, _Node] = {}
         self._names: dict[str, list[_NameChange]] = {}
-        self._files: weakref.WeakSet[VolatileFile] = weakref.WeakSet()
+        # Held here until closed: whoever is killed by the power cut never closes anything.
+        self._files: dict[int, VolatileFile] = {}
         self._locks: list[Lock] = []
         self._lost = False
 
@@ -108,41 +113,47 @@ class VolatileDisk:
         path = _normal(path)
         node = self._nodes.get(path)
         if created:
-            node = self._nodes[path] = _Node(path, 0)
-            self._note(path, _Created(os.path.basename(path), False))
+            node = self._nodes[path] = _Node(0)
+            self._note(_directory_of(path), _Created(os.path.basename(path), False))
         elif node is None:
-            node = self._nodes[path] = _Node(path, file.size())
+            node = self._nodes[path] = _Node(file.size())
         opened = VolatileFile(self, file, node, path)
-        self._files.add(opened)
+        self._files[id(opened)] = opened
         return opened
 
     def rename(self, source: str, target: str) -> None:
         self._check_power(source)
         old, new = _normal(source), _normal(target)
-        replaced, undoable = self._content_of_file(new)
-        self.inner.rename(source, target)
         if old == new:
+            self.inner.rename(source, target)
             return
-        self._forget(new)
-        for path in [path for path in self._nodes if _is_at_or_below(path, old)]:
-            node = self._nodes.pop(path)
-            node.path = new + path[len(old) :]
-            self._nodes[node.path] = node
-        for path in [path for path in self._names if _is_at_or_below(path, old)]:
-            self._names[new + path[len(old) :]] = self._names.pop(path)
-        if os.path.dirname(old) != os.path.dirname(new):
-            self._names.pop(os.path.dirname(old) or ".", None)
+        replaced, undoable = self._keep(new)
+        try:
+            self.inner.rename(source, target)
+        except OSError:
+            _let_go(replaced)
+            raise
+        self._nodes.pop(new, None)
+        for table in (self._nodes, self._names):
+            for path in [path for path in table if _is_at_or_below(path, old)]:
+                table[new + path[len(old) :]] = table.pop(path)  # type: ignore[assignment]
+        directory, other = _directory_of(new), _directory_of(old)
+        if directory != other:
+            self._commit(other)
             undoable = False
-        change = _Renamed(os.path.basename(old), os.path.basename(new), replaced)
-        self._note(new, change, undoable=undoable)
+        self._note(directory, _Renamed(os.path.basename(old), os.path.basename(new), replaced), undoable)
 
     def remove(self, path: str) -> None:
         self._check_power(path)
         name = _normal(path)
-        content, undoable = self._content_of_file(name)
-        self.inner.remove(path)
-        self._forget(name)
-        self._note(name, _Removed(os.path.basename(name), content), undoable=undoable)
+        kept, undoable = self._keep(name)
+        try:
+            self.inner.remove(path)
+        except OSError:
+            _let_go(kept)
+            raise
+        self._nodes.pop(name, None)
+        self._note(_directory_of(name), _Removed(os.path.basename(name), kept), undoable)
 
     def scan(self, directory: str) -> list[DirectoryEntry]:
         self._check_power(directory)
@@ -154,22 +165,22 @@ class VolatileDisk:
         level = _normal(path)
         while level not in missing and not self._is_directory(level):
             missing.append(level)
-            level = os.path.dirname(level) or "."
+            level = _directory_of(level)
         self.inner.make_dir(path)
         for level in reversed(missing):
-            self._note(level, _Created(os.path.basename(level), True))
+            self._note(_directory_of(level), _Created(os.path.basename(level), True))
 
     def remove_dir(self, path: str) -> None:
         self._check_power(path)
         self.inner.remove_dir(path)
         name = _normal(path)
-        self._names.pop(name, None)
-        self._note(name, _Removed(os.path.basename(name), None))
+        self._commit(name)
+        self._note(_directory_of(name), _Removed(os.path.basename(name), None))
 
     def sync_dir(self, directory: str) -> None:
         self._check_power(directory)
         self.inner.sync_dir(directory)
-        self._names.pop(_normal(directory), None)
+        self._commit(_normal(directory))
 
     def lock(self, directory: str) -> Lock:
         self._check_power(directory)
@@ -190,77 +201,66 @@ class VolatileDisk:
         """
         self._check_power("")
         self._lost = True
-        for file in list(self._files):  # in any order: each is only closed
+        for file in list(self._files.values()):
             file.close()
         for lock in self._locks:
             lock.release()
         for path in sorted(self._nodes):
-            self._roll_back(path, self._nodes[path], random)
+            self._roll_back_file(path, self._nodes[path], random)
         # Deepest first: the way back inside a directory is written in terms of where it is now.
         for directory in sorted(self._names, key=lambda path: (-path.count("/"), path)):
             changes = self._names[directory]
             kept = random.randint(0, len(changes))
             for change in reversed(changes[kept:]):
-                self._take_back(directory, change)
+                self._take_back(directory, change, random)
+        for directory in list(self._names):
+            self._commit(directory)
         return VolatileDisk(self.inner)
 
-    def _roll_back(self, path: str, node: _Node, random: Random) -> None:
+    def _roll_back_file(self, path: str, node: _Node, random: Random) -> None:
         if not node.written:
             return
         file = self.inner.open(path, write=True)
+        if node.mapped:
+            # Cutting a file under a map kills whoever touches the map: leave that file to it.
+            try:
+                self.inner.remove(path)
+                self._restore(path, _Kept(file, node), random)
+            finally:
+                file.close()
+            return
         try:
-            if node.mapped:
-                # Cutting a file under a map kills whoever touches the map: leave that file to it.
-                file = self._replaced(path, file)
-            size = file.size()
-            if size > node.durable_size:
-                keep = node.durable_size + _torn(size - node.durable_size, random)
-                file.truncate(keep)
-                if random.random() < 0.25:
-                    file.truncate(random.randint(keep, size))
-            for undo in reversed(node.undo):
-                if random.random() < 0.5:
-                    _take_back_write(file, undo, random)
+            _roll_back(file, node, random)
         finally:
             file.close()
 
-    def _replaced(self, path: str, file: File) -> File:
-        temporary = f"{path}.power-cut"
-        remove_if_exists(self.inner, temporary)
-        copy = self.inner.open(temporary, create=True, exclusive=True)
+    def _restore(self, path: str, kept: _Kept, random: Random) -> None:
+        """Give a file that has no name a new one, as a copy, rolled back."""
+        copy = self.inner.open(path, create=True, exclusive=True)
         try:
-            size = file.size()
+            size = kept.file.size()
             for position in range(0, size, SAVED_BYTES):
-                copy.pwrite(file.pread(min(SAVED_BYTES, size - position), position), position)
-            self.inner.rename(temporary, path)
-        except BaseException:
+                copy.pwrite(kept.file.pread(min(SAVED_BYTES, size - position), position), position)
+            if kept.node is not None:
+                _roll_back(copy, kept.node, random)
+        finally:
             copy.close()
-            raise
-        file.close()
-        return copy
 
-    def _take_back(self, directory: str, change: _NameChange) -> None:
+    def _take_back(self, directory: str, change: _NameChange, random: Random) -> None:
         path = f"{directory}/{change.name}"
         match change:
             case _Created(is_directory=True):
                 self._remove_tree(path)
             case _Created():
-                remove_if_exists(self.inner, path)
-            case _Removed(content=None):
+                self.inner.remove(path)
+            case _Removed(kept=None):
                 self.inner.make_dir(path)
-            case _Removed(content=bytes(content)):
-                self._write(path, content)
+            case _Removed(kept=_Kept() as kept):
+                self._restore(path, kept, random)
             case _Renamed(source=source, replaced=replaced):
                 self.inner.rename(path, f"{directory}/{source}")
                 if replaced is not None:
-                    self._write(path, replaced)
-
-    def _write(self, path: str, content: bytes) -> None:
-        file = self.inner.open(path, create=True)
-        try:
-            file.pwrite(content, 0)
-        finally:
-            file.close()
+                    self._restore(path, replaced, random)
 
     def _remove_tree(self, path: str) -> None:
         for entry in self.inner.scan(path):
@@ -276,24 +276,26 @@ class VolatileDisk:
         if self._lost:
             raise power_lost(path)
 
-    def _note(self, path: str, change: _NameChange, *, undoable: bool = True) -> None:
-        directory = os.path.dirname(path) or "."
-        if undoable:
-            self._names.setdefault(directory, []).append(change)
-        else:
-            self._names.pop(directory, None)
+    def _note(self, directory: str, change: _NameChange, undoable: bool = True) -> None:
+        self._names.setdefault(directory, []).append(change)
+        if not undoable:
+            self._commit(directory)
 
-    def _forget(self, path: str) -> None:
-        node = self._nodes.pop(path, None)
-        if node is not None:
-            node.path = None
+    def _commit(self, directory: str) -> None:
+        """The names in `directory` are durable as they are now."""
+        for change in self._names.pop(directory, ()):
+            match change:
+                case _Removed(kept=kept) | _Renamed(replaced=kept):
+                    _let_go(kept)
 
-    def _content_of_file(self, path: str) -> tuple[bytes | None, bool]:
-        """Content of the file at `path`, None if there is none; False if it is too much to keep."""
+    def _keep(self, path: str) -> tuple[_Kept | None, bool]:
+        """The file at `path`, None if there is none, and whether taking it away can be undone."""
         try:
-            return read_small_file(self.inner, path, limit=SAVED_BYTES), True
+            return _Kept(self.inner.open(path, write=True), self._nodes.get(path)), True
+        except FileNotFoundError:
+            return None, True
         except OSError:
-            # Too large, a directory, a lock file. If it is worse, the operation itself will say so.
+            # A directory, a lock file. If something is wrong with it, the operation itself will say so.
             return None, False
 
     def _is_directory(self, path: str) -> bool:
@@ -309,7 +311,7 @@ class VolatileDisk:
 class VolatileFile:
     """An open file of a `VolatileDisk`."""
 
-    __slots__ = ("__weakref__", "_disk", "_inner", "_node", "_path")
+    __slots__ = ("_disk", "_inner", "_node", "_path")
 
     def __init__(self, disk: VolatileDisk, inner: File, node: _Node, path: str) -> None:
         self._disk = disk
@@ -365,6 +367,7 @@ class VolatileFile:
         return self._inner.size()
 
     def close(self) -> None:
+        self._disk._files.pop(id(self), None)
         self._inner.close()
 
     def _check_power(self) -> None:
@@ -372,13 +375,34 @@ class VolatileFile:
             raise power_lost(self._path)
 
 
+def _let_go(kept: _Kept | None) -> None:
+    if kept is not None:
+        kept.file.close()
+
+
+def _roll_back(file: File, node: _Node, random: Random) -> None:
+    """Lose, of what was not synced, a random part."""
+    size = file.size()
+    if size > node.durable_size:
+        keep = node.durable_size + _torn(size - node.durable_size, random)
+        file.truncate(keep)
+        if random.random() < 0.25:
+            file.truncate(random.randint(keep, size))
+    for undo in reversed(node.undo):
+        if random.random() < 0.5:
+            _take_back_write(file, undo, random)
+
+
 def _take_back_write(file: File, undo: _Undo, random: Random) -> None:
     position, before, is_cut = undo
-    if is_cut:  # wholly or not at all: a file has one length
-        file.pwrite(before, position)
+    room = file.size() - position
+    if is_cut:
+        # Wholly or not at all, since a file has one length; and not behind a later cut that stays.
+        if room >= 0:
+            file.pwrite(before, position)
         return
     start = _torn(len(before), random) if random.random() < 0.3 else 0
-    stop = min(len(before), file.size() - position)  # what was cut off later, and stayed so, has no place
+    stop = min(len(before), room)  # what was cut off later, and stayed so, has no place
     if start < stop:
         file.pwrite(before[start:stop], position + start)
 
@@ -392,6 +416,10 @@ def _torn(size: int, random: Random) -> int:
         return size
     part = random.randint(0, size)
     return part // _SECTOR * _SECTOR if fate < 0.7 else part
+
+
+def _directory_of(path: str) -> str:
+    return os.path.dirname(path) or "."
 
 
 def _normal(path: str) -> str:
