@@ -1,0 +1,73 @@
+"""Names of topics and of their directories."""
+
+from __future__ import annotations
+
+import pytest
+
+from checkpoint.errors import InvalidTopic
+from checkpoint.topic_partition import (
+    TopicPartition,
+    check_topic_name,
+    parse_directory_name,
+    set_aside_fate,
+)
+
+
+@pytest.mark.parametrize("topic", ["a", "A.b_c-9", "x" * 249, "...", "a-0", "__consumer_offsets"])
+def test_names_that_kafka_accepts(topic: str) -> None:
+    check_topic_name(topic)
+
+
+@pytest.mark.parametrize(
+    "topic", ["", ".", "..", "x" * 250, "a/b", "a b", "a\n", "a\0", "\u00e9", "\u0661", "a:b", "a*"]
+)
+def test_names_that_it_refuses(topic: str) -> None:
+    with pytest.raises(InvalidTopic):
+        check_topic_name(topic)
+
+
+@pytest.mark.parametrize(
+    ("name", "expected"),
+    [
+        ("orders-0", ("orders", 0)),
+        ("my-topic-11", ("my-topic", 11)),
+        ("a--1", ("a-", 1)),
+        ("t-2147483647", ("t", 2**31 - 1)),
+    ],
+)
+def test_the_last_hyphen_separates(name: str, expected: tuple[str, int]) -> None:
+    assert parse_directory_name(name) == expected
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "orders", "-0", "orders-", "orders-x", "orders-+1", "orders-\u0661", "orders-0 ", "orders-0\n",
+        "..-0", "orders-2147483648", "orders-99999999999", "x" * 250 + "-0",
+        "orders-0.0123456789abcdef0123456789abcdef-delete",
+    ],
+)  # fmt: skip
+def test_other_directories_are_no_partitions(name: str) -> None:
+    with pytest.raises(InvalidTopic):
+        parse_directory_name(name)
+
+
+@pytest.mark.parametrize("fate", ["delete", "stray", "future"])
+def test_directories_set_aside(fate: str) -> None:
+    assert set_aside_fate(f"orders-0.{'0a' * 16}-{fate}") == fate
+
+
+@pytest.mark.parametrize(
+    "name", ["orders-0", "orders-0-delete", f"orders-0.{'0A' * 16}-delete", f"orders-0.{'0a' * 15}-delete"]
+)
+def test_directories_not_set_aside(name: str) -> None:
+    assert set_aside_fate(name) is None
+
+
+def test_order_and_name() -> None:
+    assert sorted([TopicPartition("b", 0), TopicPartition("a", 10), TopicPartition("a", 9)]) == [
+        ("a", 9), ("a", 10), ("b", 0),
+    ]  # fmt: skip
+    assert (
+        str(TopicPartition("my-topic", 11)) == TopicPartition("my-topic", 11).directory_name == "my-topic-11"
+    )
