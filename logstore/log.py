@@ -568,15 +568,18 @@ class Log:
             del segments[old.base_offset]
             self._guarded(old.delete)
         else:
-            # At most one sealed segment may be unsynced: a crash then re-reads two at the most.
-            if self._recovery_point < old.base_offset:
-                self._sync_segments(old.base_offset)
+            # Durable before its successor exists: only the active segment can lose anything, so a
+            # crash never leaves a hole between two segments (compaction may, and recovery keeps it).
             self._guarded(old.become_inactive)
+            self._sync_segments(self._log_end_offset)
+            self._guarded(old.sync_indexes)
             self._producers.end_offset = base_offset
             self._guarded(lambda: self._snapshots.take(self._producers, base_offset))
         new = self._new_segment(base_offset, now_ms)
         segments[base_offset] = new
         self._segments, self._active = segments, new
+        if old.size:
+            self._guarded(lambda: self._owner.flushed(self))
 
     def _new_segment(self, base_offset: int, now_ms: int) -> Segment:
         def make() -> Segment:

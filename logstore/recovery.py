@@ -246,11 +246,11 @@ class _Loader:
         is_clean = is_clean and self._tail_is_whole()
         if not is_clean:
             from_offset = recovery_point if epochs_are_sound else 0
-            self._recover_from(from_offset, recovery_point, log_start_offset)
+            self._recover_from(from_offset, recovery_point)
         else:
             self._recover_unindexed()
             if not epochs_are_sound:
-                self._recover_from(0, recovery_point, log_start_offset)
+                self._recover_from(0, recovery_point)
         log_end_offset = self._end_offset()
         if had_segments and log_end_offset < log_start_offset:
             # The log lost what lies between: nothing below its start may come back.
@@ -309,7 +309,7 @@ class _Loader:
             if segment.size and file_name(base_offset, OffsetIndex.suffix) not in self.files:
                 self._recover_segment(segment, next_offset=base_offset, recovery_point=0, total=segment.size)
 
-    def _recover_from(self, from_offset: int, recovery_point: int, log_start_offset: int) -> None:
+    def _recover_from(self, from_offset: int, recovery_point: int) -> None:
         """Read every segment from the one that holds `from_offset` on; cut at the first fault."""
         first = max(self.segments.bisect_right(from_offset) - 1, 0)
         todo = list(self.segments.items())[first:]
@@ -322,11 +322,6 @@ class _Loader:
                 self._refuse_below(
                     recovery_point, base_offset, segment, later, "overlaps the segment before it"
                 )
-                self._cut_segments([base_offset, *later])
-                return
-            if number and base_offset > max(next_offset, recovery_point) and next_offset >= log_start_offset:
-                # A segment between them never reached the disk. Offsets may be missing where a log was
-                # compacted, and that is below the recovery point: here the log would have a hole.
                 self._cut_segments([base_offset, *later])
                 return
             end_offset, was_cut = self._recover_segment(
