@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import random
 from dataclasses import dataclass, replace
+from itertools import groupby
 
 from checkpoint.disks.memory import MemoryDisk
 from checkpoint.errors import ErrorCode
@@ -51,7 +52,7 @@ from replication.messages import (
     ResponseBody,
     UpdateMetadataRequest,
 )
-from replication.partition import Partition
+from replication.partition import ACKS_ALL, Partition
 from replication.replica_manager import Client, Peer, ReplicaManager
 
 TP = TopicPartition("t", 0)
@@ -113,6 +114,8 @@ class Stage:
         self._next_id = 0
         self._written = 0
         self._clients: dict[int, Pending] = {}
+        self.promised: dict[bytes, Pending] = {}
+        """What was written with acks=all."""
         self._replies: dict[int, ResponseBody | None] = {}
         for name in names:
             self.start(name)
@@ -143,19 +146,32 @@ class Stage:
         return [record.value for record in self.log(name).read()]
 
     def picture(self, name: str) -> str:
-        """`A = 0 0 1 | hw 2`, or `A down`."""
+        """`A = 0 0 1 | hw 2`, `A = 0x5 1 | hw 2` for long runs, or `A down`."""
         manager = self.managers[self.number(name)]
         if manager is None:
             return f"{name} down"
         if TP not in manager.partitions:
             return f"{name} new"
-        text = str(manager.partitions[TP])
-        return f"{name}{text[text.index(' ') :]}"
+        epochs, _, high_watermark = str(manager.partitions[TP]).partition(" = ")[2].partition(" | ")
+        runs = []
+        for epoch, run in groupby(epochs.split()):
+            count = len(list(run))
+            runs.append(f"{epoch}x{count}" if count > 3 else " ".join([epoch] * count))
+        return f"{name} = {' '.join(runs)} | {high_watermark}"
+
+    def lost(self) -> list[bytes]:
+        """Acknowledged to a client with acks=all, and not in the log of the leader that the store names."""
+        held = self.values(self.names[self.state.leader])
+        return [
+            value
+            for value, pending in self.promised.items()
+            if pending.error is ErrorCode.NONE and value not in held
+        ]
 
     def note(self, action: str) -> None:
         """Add a line to the transcript."""
-        pictures = " ; ".join(self.picture(name) for name in self.names)
-        self.transcript.append(f"{action:<40} {pictures}")
+        pictures = "; ".join(self.picture(name) for name in self.names)
+        self.transcript.append(f"{action:<35} {pictures}")
 
     def check(self, expected: str) -> None:
         """The transcript must be this, spaces aside."""
@@ -197,6 +213,13 @@ class Stage:
         self._drop_process(name)
         self.note(f"{name} loses power")
 
+    def checkpoint(self, name: str) -> None:
+        """The replica's high watermark goes to its checkpoint."""
+        logs = self.logs[self.number(name)]
+        assert logs is not None, f"{name} is down"
+        logs.checkpoint_high_watermarks()
+        self.note(f"{name} checkpoints its hw")
+
     def _drop_process(self, name: str) -> None:
         number = self.number(name)
         logs = self.logs[number]
@@ -221,7 +244,7 @@ class Stage:
             self._tell(name, self.state)
         self.note(
             f"{leader or 'nobody'} leads e{self.state.leader_epoch}, ISR {isr}"
-            + (f", told {to}" if to else "")
+            + (f", told {to or 'nobody'}" if to is not None else "")
         )
 
     def tell(self, name: str) -> ErrorCode:
@@ -294,6 +317,14 @@ class Stage:
         verdict = result.error.name if result.error else "stored"
         self.note(f"ISR {members} {verdict}" + ("" if answer else ", not answered"))
 
+    def refuse_isr(self, error: ErrorCode) -> None:
+        """The controller refuses the ISR proposal on the wire."""
+        message = self.proposal()
+        assert message is not None, "no ISR proposal on the wire"
+        self.wire.remove(message)
+        self.answer_isr(message, AlterPartitionResult(error))
+        self.note(f"ISR refused: {error.name}")
+
     def answer_isr(self, message: Message, result: AlterPartitionResult) -> None:
         """Let the leader hear `result`."""
         manager = self.managers[message.source]
@@ -316,6 +347,8 @@ class Stage:
         self._written += 1
         token = self._take_id()
         pending = self._clients[token] = Pending()
+        if acks == ACKS_ALL:
+            self.promised[value] = pending
         request = ProduceRequest({TP: batch(value)}, acks, 30_000)
         self._carry_out(self.number(name), self.manager(name).produce(Client(token), request, self.now_ms))
         return pending
@@ -343,9 +376,10 @@ class Stage:
     # --- the network --------------------------------------------------------------------------
 
     def request_of(self, name: str) -> Message:
-        """What `name` has on the wire for its leader."""
+        """The last request that `name` has on the wire for its leader."""
         number = self.number(name)
-        return next(m for m in self.wire if m.is_request and m.source == number and m.target != CONTROLLER)
+        sent = [m for m in self.wire if m.is_request and m.source == number and m.target != CONTROLLER]
+        return sent[-1]
 
     def take(self, message: Message) -> Message:
         """Hold a message: it leaves the wire, and comes back by `deliver` or never."""
@@ -402,11 +436,13 @@ class Stage:
             if wanted.last_fetched_epoch >= 0:
                 what += f" (e{wanted.last_fetched_epoch})"
         verb = "fetches" if isinstance(request.body, FetchRequest) else "asks"
-        outcome = self._outcome(response.body) if response is not None else ": waits"
+        outcome = self.outcome(response.body) if response is not None else ": waits"
         self.note(f"{name} {verb}{what}{outcome}" + ("" if answer else ", not answered"))
         return None if answer else response
 
-    def _outcome(self, body: RequestBody | ResponseBody) -> str:
+    @staticmethod
+    def outcome(body: RequestBody | ResponseBody) -> str:
+        """`: diverging(1,4)`, the name of an error, or nothing worth a word."""
         if not isinstance(body, FetchResponse):
             return ""
         result = body.partitions[TP]

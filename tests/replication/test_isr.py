@@ -73,7 +73,7 @@ def test_a_pending_shrink_still_counts_who_is_to_go() -> None:
 
 
 def test_who_is_about_to_join_holds_the_high_watermark() -> None:
-    """2.4: with the leader alone in sync it would run ahead of every follower, which then never joins (S32)."""
+    """2.4, S32: else a leader alone would run ahead of every follower, which then never joins."""
     follower = replica(1, 8, caught_up_ms=0)
     assert high_watermark(committed(0), follower, end=12, eligible=(1,)) == 8
     assert high_watermark(committed(0), follower, end=12, eligible=(1,), now_ms=LAG_MS + 1) == 12
@@ -176,7 +176,7 @@ def test_who_may_join() -> None:
     assert not joins(replica(1, 9), alone, high_watermark=10, epoch_start=0)
     assert not joins(replica(1, 7), alone, high_watermark=6, epoch_start=10), "KAFKA-7128, S30"
     assert not joins(replica(1, 10), alone, high_watermark=10, epoch_start=10, alive=False)
-    assert not joins(replica(1, 10, epoch=3), alone, high_watermark=10, epoch_start=10, epoch=4), "KIP-903, S31"
+    assert not joins(replica(1, 10, epoch=3), alone, high_watermark=10, epoch_start=10, epoch=4), "KIP-903"
     assert joins(replica(1, 10, epoch=4), alone, high_watermark=10, epoch_start=10, epoch=4)
     assert joins(replica(1, 10), alone, high_watermark=10, epoch_start=10, epoch=4), "one that does not say"
     assert not joins(replica(1, 10), committed(LEADER, 1), high_watermark=10, epoch_start=10)

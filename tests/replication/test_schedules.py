@@ -1,0 +1,1034 @@
+"""Failure schedules as transcripts: each line an action, and every replica after it (replication 4.1, 4.2).
+
+`A = 0 0 1 | hw 2` is the leader epoch of each record in A's log, then A's high watermark; `0x5` is five
+records of epoch 0, `·` an empty log. `e1@3` in a comment: epoch 1 starts at offset 3. A replica that is
+`new` runs but knows no role yet. Logs are real ones, over disks in memory.
+
+The second half plants the bug that each rule is there to prevent, and sees that it is found.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from checkpoint.errors import ErrorCode
+from logstore.epochs import EpochEndOffset
+from replication.config import NodeConfig
+from replication.isr import CommittedIsr, PendingExpand, PendingShrink, may_join
+from replication.messages import (
+    LATEST_TIMESTAMP,
+    AlterPartitionResult,
+    FetchPartition,
+    FetchResult,
+    PartitionState,
+)
+from replication.partition import ACKS_ALL, Partition
+from replication.replica import RemoteReplica
+from tests.replication.stage import Message, Stage
+
+
+def test_s0a_the_high_watermark_travels_by_fetches() -> None:
+    """Two fetches commit a record: the first carries it, the second says so.
+
+    The second has no new data: it is parked, and answered on timeout from a second reading.
+    """
+    stage = Stage("AB", config=NodeConfig(node_id=0, replica_fetch_wait_max_ms=500))
+    stage.elect("A", isr="AB")
+    stage.append("A")
+    stage.fetch("B")
+    parked = stage.request_of("B")
+    stage.fetch("B")
+    stage.advance(500)
+    answer = stage.answer_to(parked)
+    assert answer is not None
+    stage.deliver(answer)
+    stage.note("B hears the answer")
+    stage.check(
+        """
+        A leads e0, ISR AB                  A = · | hw 0; B = · | hw 0
+        A takes 1, acks=1                   A = 0 | hw 0; B = · | hw 0
+        B fetches at 0                      A = 0 | hw 0; B = 0 | hw 0
+        B fetches at 1 (e0): waits          A = 0 | hw 1; B = 0 | hw 0
+        500 ms pass                         A = 0 | hw 1; B = 0 | hw 0
+        B hears the answer                  A = 0 | hw 1; B = 0 | hw 1
+        """
+    )
+
+
+def test_s0b_an_epoch_that_ended_elsewhere() -> None:
+    """A led e1 up to 6, B took over at 4: A asks about e1, hears 4, drops two and copies e2@4."""
+    stage = Stage("AB", first_epoch=1)
+    stage.elect("A", isr="AB")
+    stage.append("A", 4)
+    stage.replicate("B")
+    stage.append("A", 2)
+    stage.kill("A")
+    stage.elect("B", isr="B")
+    stage.append("B", 3)
+    stage.start("A")
+    stage.tell("A")
+    stage.fetch("A")
+    stage.fetch("A")
+    stage.check(
+        """
+        A leads e1, ISR AB                  A = · | hw 0; B = · | hw 0
+        A takes 4, acks=1                   A = 1x4 | hw 0; B = · | hw 0
+        A takes 2, acks=1                   A = 1x6 | hw 4; B = 1x4 | hw 4
+        A dies                              A down; B = 1x4 | hw 4
+        B leads e2, ISR B                   A down; B = 1x4 | hw 4
+        B takes 3, acks=1                   A down; B = 1x4 2 2 2 | hw 7
+        A starts                            A new; B = 1x4 2 2 2 | hw 7
+        A hears of e2                       A = 1x6 | hw 0; B = 1x4 2 2 2 | hw 7
+        A fetches at 6 (e1): diverging(1,4) A = 1x4 | hw 0; B = 1x4 2 2 2 | hw 7
+        A fetches at 4 (e1)                 A = 1x4 2 2 2 | hw 7; B = 1x4 2 2 2 | hw 7
+        """
+    )
+    assert stage.log("A").epochs == ((1, 0), (2, 4))
+
+
+def test_s1_nobody_cuts_by_high_watermark() -> None:
+    """KIP-101, the loss: B bounces before it hears of hw 2, A dies, B leads. The second record was
+    acknowledged and must be there; cutting to B's own hw would have dropped it."""
+    stage = Stage("AB")
+    stage.elect("A", isr="AB")
+    stage.append("A")
+    stage.fetch("B")
+    stage.fetch("B")
+    promise = stage.append("A", acks=ACKS_ALL)
+    stage.fetch("B")
+    stage.fetch("B", answer=False)
+    assert promise.error is ErrorCode.NONE
+    stage.kill("B")
+    stage.start("B")
+    stage.tell("B")
+    stage.kill("A")
+    stage.elect("B", isr="B")
+    stage.start("A")
+    stage.tell("A")
+    stage.fetch("A")
+    stage.check(
+        """
+        A leads e0, ISR AB                  A = · | hw 0; B = · | hw 0
+        A takes 1, acks=1                   A = 0 | hw 0; B = · | hw 0
+        B fetches at 0                      A = 0 | hw 0; B = 0 | hw 0
+        B fetches at 1 (e0)                 A = 0 | hw 1; B = 0 | hw 0
+        A takes 1, acks=all                 A = 0 0 | hw 1; B = 0 | hw 0
+        B fetches at 1 (e0)                 A = 0 0 | hw 1; B = 0 0 | hw 1
+        B fetches at 2 (e0), not answered   A = 0 0 | hw 2; B = 0 0 | hw 1
+        B dies                              A = 0 0 | hw 2; B down
+        B starts                            A = 0 0 | hw 2; B new
+        B hears of e0                       A = 0 0 | hw 2; B = 0 0 | hw 0
+        A dies                              A down; B = 0 0 | hw 0
+        B leads e1, ISR B                   A down; B = 0 0 | hw 2
+        A starts                            A new; B = 0 0 | hw 2
+        A hears of e1                       A = 0 0 | hw 0; B = 0 0 | hw 2
+        A fetches at 2 (e0)                 A = 0 0 | hw 2; B = 0 0 | hw 2
+        """
+    )
+    assert stage.lost() == []
+    assert stage.log("B").epochs == ((0, 0), (1, 2)), "e1@2, though nothing was written under it"
+
+
+def test_s2_two_histories_become_one() -> None:
+    """KIP-101, the divergence: both lose power, B without its last record; B leads and goes on.
+
+    The loss was declared (nobody synced), so the record may go; what may not be is `0 0` beside `0 1`.
+    """
+    stage = Stage("AB")
+    stage.elect("A", isr="AB")
+    stage.append("A")
+    stage.fetch("B")
+    stage.log("B").flush()
+    stage.append("A")
+    stage.fetch("B")
+    stage.fetch("B", answer=False)
+    stage.log("A").flush()
+    stage.power_cut("A")
+    stage.power_cut("B")
+    stage.start("B")
+    stage.elect("B", isr="B")
+    stage.append("B")
+    stage.start("A")
+    stage.tell("A")
+    stage.fetch("A")
+    stage.fetch("A")
+    stage.check(
+        """
+        A leads e0, ISR AB                  A = · | hw 0; B = · | hw 0
+        A takes 1, acks=1                   A = 0 | hw 0; B = · | hw 0
+        B fetches at 0                      A = 0 | hw 0; B = 0 | hw 0
+        A takes 1, acks=1                   A = 0 0 | hw 0; B = 0 | hw 0
+        B fetches at 1 (e0)                 A = 0 0 | hw 1; B = 0 0 | hw 0
+        B fetches at 2 (e0), not answered   A = 0 0 | hw 2; B = 0 0 | hw 0
+        A loses power                       A down; B = 0 0 | hw 0
+        B loses power                       A down; B down
+        B starts                            A down; B new
+        B leads e1, ISR B                   A down; B = 0 | hw 1
+        B takes 1, acks=1                   A down; B = 0 1 | hw 2
+        A starts                            A new; B = 0 1 | hw 2
+        A hears of e1                       A = 0 0 | hw 0; B = 0 1 | hw 2
+        A fetches at 2 (e0): diverging(0,1) A = 0 | hw 0; B = 0 1 | hw 2
+        A fetches at 1 (e0)                 A = 0 1 | hw 2; B = 0 1 | hw 2
+        """
+    )
+    assert stage.values("A") == stage.values("B")
+
+
+def test_s3_the_answer_names_the_epoch_it_speaks_of() -> None:
+    """KIP-279: B led e2 and lost it at once. A does not know e2 and answers (1, 4): B looks up where its
+    own e1 ended, 2, and drops its record of e2. An answer of "4" alone would have kept it."""
+    stage = Stage("AB", first_epoch=1)
+    stage.elect("A", isr="AB")
+    stage.append("A", 2)
+    stage.replicate("B")
+    stage.append("A", 2)
+    stage.elect("B", isr="AB", to="B")
+    stage.append("B")
+    stage.elect("A", isr="AB", to="A")
+    stage.append("A")
+    stage.tell("B")
+    stage.fetch("B")
+    stage.fetch("B")
+    stage.check(
+        """
+        A leads e1, ISR AB                  A = · | hw 0; B = · | hw 0
+        A takes 2, acks=1                   A = 1 1 | hw 0; B = · | hw 0
+        A takes 2, acks=1                   A = 1x4 | hw 2; B = 1 1 | hw 2
+        B leads e2, ISR AB, told B          A = 1x4 | hw 2; B = 1 1 | hw 2
+        B takes 1, acks=1                   A = 1x4 | hw 2; B = 1 1 2 | hw 2
+        A leads e3, ISR AB, told A          A = 1x4 | hw 2; B = 1 1 2 | hw 2
+        A takes 1, acks=1                   A = 1x4 3 | hw 2; B = 1 1 2 | hw 2
+        B hears of e3                       A = 1x4 3 | hw 2; B = 1 1 2 | hw 2
+        B fetches at 3 (e2): diverging(1,4) A = 1x4 3 | hw 2; B = 1 1 | hw 2
+        B fetches at 2 (e1)                 A = 1x4 3 | hw 2; B = 1x4 3 | hw 2
+        """
+    )
+    assert stage.values("A") == stage.values("B")
+
+
+def test_s4_a_fetch_of_an_older_epoch_counts_for_nothing() -> None:
+    """KIP-320: B said "I have 5" under e1, then cut to 3 under e2. The late request carries its epoch and
+    is fenced; counted, it would commit two records that B does not have."""
+    stage = Stage("ABC", first_epoch=1)
+    stage.elect("A", isr="ABC")
+    stage.append("A", 3)
+    stage.replicate("B", "C")
+    stage.append("A", 2)
+    stage.fetch("B")
+    late = stage.take(stage.request_of("B"))
+    stage.note("B's fetch at 5 is held")
+    stage.elect("C", isr="ABC", to="BC")
+    stage.fetch("B")
+    stage.kill("C")
+    stage.elect("A", isr="AB", to="A")
+    stage.deliver(late)
+    stage.note("B's late fetch arrives")
+    assert stage.log("A").high_watermark == 3
+    answer = stage.answer_to(late)
+    assert answer is not None
+    assert stage.outcome(answer.body) == ": FENCED_LEADER_EPOCH"
+    stage.tell("B")
+    stage.fetch("B")
+    stage.fetch("B")
+    stage.check(
+        """
+        A leads e1, ISR ABC                 A = · | hw 0; B = · | hw 0; C = · | hw 0
+        A takes 3, acks=1                   A = 1 1 1 | hw 0; B = · | hw 0; C = · | hw 0
+        A takes 2, acks=1                   A = 1x5 | hw 3; B = 1 1 1 | hw 3; C = 1 1 1 | hw 3
+        B fetches at 3 (e1)                 A = 1x5 | hw 3; B = 1x5 | hw 3; C = 1 1 1 | hw 3
+        B's fetch at 5 is held              A = 1x5 | hw 3; B = 1x5 | hw 3; C = 1 1 1 | hw 3
+        C leads e2, ISR ABC, told BC        A = 1x5 | hw 3; B = 1x5 | hw 3; C = 1 1 1 | hw 3
+        B fetches at 5 (e1): diverging(1,3) A = 1x5 | hw 3; B = 1 1 1 | hw 3; C = 1 1 1 | hw 3
+        C dies                              A = 1x5 | hw 3; B = 1 1 1 | hw 3; C down
+        A leads e3, ISR AB, told A          A = 1x5 | hw 3; B = 1 1 1 | hw 3; C down
+        B's late fetch arrives              A = 1x5 | hw 3; B = 1 1 1 | hw 3; C down
+        B hears of e3                       A = 1x5 | hw 3; B = 1 1 1 | hw 3; C down
+        B fetches at 3 (e1)                 A = 1x5 | hw 3; B = 1x5 | hw 3; C down
+        B fetches at 5 (e1)                 A = 1x5 | hw 5; B = 1x5 | hw 3; C down
+        """
+    )
+
+
+def test_s5_a_fetch_from_the_future() -> None:
+    """B knows e4 already, A still leads e3: A says so and counts nothing; later all goes on."""
+    stage = Stage("AB", first_epoch=3)
+    stage.elect("A", isr="AB")
+    stage.append("A", 2)
+    stage.replicate("B")
+    stage.append("A")
+    stage.elect("A", isr="AB", to="B")
+    stage.fetch("B")
+    assert stage.partition("A").remote_replicas[1].log_end_offset == 2
+    stage.tell("A")
+    stage.advance(1000)
+    stage.fetch("B")
+    stage.fetch("B")
+    stage.check(
+        """
+        A leads e3, ISR AB                  A = · | hw 0; B = · | hw 0
+        A takes 2, acks=1                   A = 3 3 | hw 0; B = · | hw 0
+        A takes 1, acks=1                   A = 3 3 3 | hw 2; B = 3 3 | hw 2
+        A leads e4, ISR AB, told B          A = 3 3 3 | hw 2; B = 3 3 | hw 2
+        B fetches at 2 (e3): UNKNOWN_LEADER_EPOCH A = 3 3 3 | hw 2; B = 3 3 | hw 2
+        A hears of e4                       A = 3 3 3 | hw 2; B = 3 3 | hw 2
+        1000 ms pass                        A = 3 3 3 | hw 2; B = 3 3 | hw 2
+        B fetches at 2 (e3)                 A = 3 3 3 | hw 2; B = 3 3 3 | hw 2
+        B fetches at 3 (e3)                 A = 3 3 3 | hw 3; B = 3 3 3 | hw 2
+        """
+    )
+
+
+def test_s6_an_unclean_election_is_reported() -> None:
+    """A alone committed 5..9; B, which lacks them, is elected all the same. A follows: it cuts below its own
+    high watermark, which is counted, and both go on with one history."""
+    stage = Stage("AB")
+    stage.elect("A", isr="AB")
+    stage.append("A", 5)
+    stage.replicate("B")
+    stage.kill("B")
+    stage.elect("A", isr="A")
+    stage.append("A", 5, acks=ACKS_ALL)
+    stage.checkpoint("A")
+    stage.kill("A")
+    stage.start("B")
+    stage.elect("B", isr="B")
+    stage.append("B", 2)
+    stage.start("A")
+    stage.tell("A")
+    stage.fetch("A")
+    assert stage.manager("A").counters.truncations_below_high_watermark == 1
+    stage.fetch("A")
+    stage.fetch("A")
+    stage.persist_isr()
+    stage.check(
+        """
+        A leads e0, ISR AB                  A = · | hw 0; B = · | hw 0
+        A takes 5, acks=1                   A = 0x5 | hw 0; B = · | hw 0
+        B dies                              A = 0x5 | hw 5; B down
+        A leads e1, ISR A                   A = 0x5 | hw 5; B down
+        A takes 5, acks=all                 A = 0x5 1x5 | hw 10; B down
+        A checkpoints its hw                A = 0x5 1x5 | hw 10; B down
+        A dies                              A down; B down
+        B starts                            A down; B new
+        B leads e2, ISR B                   A down; B = 0x5 | hw 5
+        B takes 2, acks=1                   A down; B = 0x5 2 2 | hw 7
+        A starts                            A new; B = 0x5 2 2 | hw 7
+        A hears of e2                       A = 0x5 1x5 | hw 10; B = 0x5 2 2 | hw 7
+        A fetches at 10 (e1): diverging(0,5) A = 0x5 | hw 5; B = 0x5 2 2 | hw 7
+        A fetches at 5 (e0)                 A = 0x5 2 2 | hw 7; B = 0x5 2 2 | hw 7
+        A fetches at 7 (e2)                 A = 0x5 2 2 | hw 7; B = 0x5 2 2 | hw 7
+        ISR AB stored                       A = 0x5 2 2 | hw 7; B = 0x5 2 2 | hw 7
+        """
+    )
+    assert stage.partition("B").isr.committed == {0, 1}
+
+
+def test_s7_two_unclean_elections() -> None:
+    """S6, but B dies before A hears of it, and A leads again with all it had: B finds out the same way."""
+    stage = Stage("AB")
+    stage.elect("A", isr="AB")
+    stage.append("A", 5)
+    stage.replicate("B")
+    stage.kill("B")
+    stage.append("A", 5)
+    stage.kill("A")
+    stage.start("B")
+    stage.elect("B", isr="B")
+    stage.append("B", 2)
+    stage.kill("B")
+    stage.start("A")
+    stage.elect("A", isr="A")
+    stage.append("A")
+    stage.start("B")
+    stage.tell("B")
+    stage.fetch("B")
+    stage.fetch("B")
+    stage.check(
+        """
+        A leads e0, ISR AB                  A = · | hw 0; B = · | hw 0
+        A takes 5, acks=1                   A = 0x5 | hw 0; B = · | hw 0
+        B dies                              A = 0x5 | hw 5; B down
+        A takes 5, acks=1                   A = 0x10 | hw 5; B down
+        A dies                              A down; B down
+        B starts                            A down; B new
+        B leads e1, ISR B                   A down; B = 0x5 | hw 5
+        B takes 2, acks=1                   A down; B = 0x5 1 1 | hw 7
+        B dies                              A down; B down
+        A starts                            A new; B down
+        A leads e2, ISR A                   A = 0x10 | hw 10; B down
+        A takes 1, acks=1                   A = 0x10 2 | hw 11; B down
+        B starts                            A = 0x10 2 | hw 11; B new
+        B hears of e2                       A = 0x10 2 | hw 11; B = 0x5 1 1 | hw 0
+        B fetches at 7 (e1): diverging(0,10) A = 0x10 2 | hw 11; B = 0x5 | hw 0
+        B fetches at 5 (e0)                 A = 0x10 2 | hw 11; B = 0x10 2 | hw 11
+        """
+    )
+    assert stage.values("A") == stage.values("B")
+
+
+def test_s9a_a_stale_checkpoint_of_a_leader_alone() -> None:
+    """The checkpoint says 4 of 10: with nobody else in sync the high watermark is whole at once."""
+    stage = Stage("AB")
+    stage.elect("A", isr="AB")
+    stage.append("A", 4)
+    stage.replicate("B")
+    stage.checkpoint("A")
+    stage.append("A", 6)
+    stage.replicate("B")
+    stage.kill("B")
+    stage.elect("A", isr="A")
+    stage.kill("A")
+    stage.start("A")
+    stage.elect("A", isr="A")
+    stage.check(
+        """
+        A leads e0, ISR AB                  A = · | hw 0; B = · | hw 0
+        A takes 4, acks=1                   A = 0x4 | hw 0; B = · | hw 0
+        A checkpoints its hw                A = 0x4 | hw 4; B = 0x4 | hw 4
+        A takes 6, acks=1                   A = 0x10 | hw 4; B = 0x4 | hw 4
+        B dies                              A = 0x10 | hw 10; B down
+        A leads e1, ISR A                   A = 0x10 | hw 10; B down
+        A dies                              A down; B down
+        A starts                            A new; B down
+        A leads e2, ISR A                   A = 0x10 | hw 10; B down
+        """
+    )
+
+
+def test_s9b_a_stale_checkpoint_of_a_new_leader() -> None:
+    """B starts from hw 4: nothing is cut, and it does not tell clients where committed records end before
+    it knows (KIP-207)."""
+    stage = Stage("AB")
+    stage.elect("A", isr="AB")
+    stage.append("A", 4)
+    stage.replicate("B")
+    stage.checkpoint("A")
+    stage.checkpoint("B")
+    stage.append("A", 6)
+    stage.replicate("B")
+    stage.kill("A")
+    stage.start("A")
+    stage.kill("B")
+    stage.start("B")
+    stage.elect("B", isr="AB")
+    assert stage.list_offset("B", LATEST_TIMESTAMP).error is ErrorCode.OFFSET_NOT_AVAILABLE
+    stage.fetch("A")
+    assert stage.list_offset("B", LATEST_TIMESTAMP).offset == 10
+    stage.check(
+        """
+        A leads e0, ISR AB                  A = · | hw 0; B = · | hw 0
+        A takes 4, acks=1                   A = 0x4 | hw 0; B = · | hw 0
+        A checkpoints its hw                A = 0x4 | hw 4; B = 0x4 | hw 4
+        B checkpoints its hw                A = 0x4 | hw 4; B = 0x4 | hw 4
+        A takes 6, acks=1                   A = 0x10 | hw 4; B = 0x4 | hw 4
+        A dies                              A down; B = 0x10 | hw 10
+        A starts                            A new; B = 0x10 | hw 10
+        B dies                              A new; B down
+        B starts                            A new; B new
+        B leads e1, ISR AB                  A = 0x10 | hw 4; B = 0x10 | hw 4
+        A fetches at 10 (e0)                A = 0x10 | hw 4; B = 0x10 | hw 10
+        """
+    )
+
+
+def test_s11_a_follower_longer_than_its_leader() -> None:
+    """A wrote two records that nobody else had: they were never committed, and they go."""
+    stage = Stage("ABC", first_epoch=1)
+    stage.elect("A", isr="ABC")
+    stage.append("A", 3)
+    stage.replicate("B", "C")
+    stage.append("A", 2)
+    stage.kill("A")
+    stage.elect("B", isr="BC")
+    stage.append("B")
+    stage.start("A")
+    stage.tell("A")
+    stage.fetch("A")
+    stage.fetch("A")
+    stage.check(
+        """
+        A leads e1, ISR ABC                 A = · | hw 0; B = · | hw 0; C = · | hw 0
+        A takes 3, acks=1                   A = 1 1 1 | hw 0; B = · | hw 0; C = · | hw 0
+        A takes 2, acks=1                   A = 1x5 | hw 3; B = 1 1 1 | hw 3; C = 1 1 1 | hw 3
+        A dies                              A down; B = 1 1 1 | hw 3; C = 1 1 1 | hw 3
+        B leads e2, ISR BC                  A down; B = 1 1 1 | hw 3; C = 1 1 1 | hw 3
+        B takes 1, acks=1                   A down; B = 1 1 1 2 | hw 3; C = 1 1 1 | hw 3
+        A starts                            A new; B = 1 1 1 2 | hw 3; C = 1 1 1 | hw 3
+        A hears of e2                       A = 1x5 | hw 0; B = 1 1 1 2 | hw 3; C = 1 1 1 | hw 3
+        A fetches at 5 (e1): diverging(1,3) A = 1 1 1 | hw 0; B = 1 1 1 2 | hw 3; C = 1 1 1 | hw 3
+        A fetches at 3 (e1)                 A = 1 1 1 2 | hw 3; B = 1 1 1 2 | hw 3; C = 1 1 1 | hw 3
+        """
+    )
+
+
+def test_s12_missed_epochs_of_the_same_leader() -> None:
+    """KAFKA-7164: B hears of e3 only. Its leader's name is the same, its log has to be compared anew."""
+    stage = Stage("ABC", first_epoch=1)
+    stage.elect("A", isr="ABC")
+    stage.append("A", 3)
+    stage.replicate("B", "C")
+    stage.append("A", 2)
+    stage.fetch("B")
+    stage.elect("C", isr="ABC", to="AC")
+    stage.append("C")
+    stage.fetch("A")
+    stage.fetch("A")
+    stage.elect("A", isr="ABC")
+    stage.fetch("B")
+    stage.fetch("B")
+    stage.check(
+        """
+        A leads e1, ISR ABC                 A = · | hw 0; B = · | hw 0; C = · | hw 0
+        A takes 3, acks=1                   A = 1 1 1 | hw 0; B = · | hw 0; C = · | hw 0
+        A takes 2, acks=1                   A = 1x5 | hw 3; B = 1 1 1 | hw 3; C = 1 1 1 | hw 3
+        B fetches at 3 (e1)                 A = 1x5 | hw 3; B = 1x5 | hw 3; C = 1 1 1 | hw 3
+        C leads e2, ISR ABC, told AC        A = 1x5 | hw 3; B = 1x5 | hw 3; C = 1 1 1 | hw 3
+        C takes 1, acks=1                   A = 1x5 | hw 3; B = 1x5 | hw 3; C = 1 1 1 2 | hw 3
+        A fetches at 5 (e1): diverging(1,3) A = 1 1 1 | hw 3; B = 1x5 | hw 3; C = 1 1 1 2 | hw 3
+        A fetches at 3 (e1)                 A = 1 1 1 2 | hw 3; B = 1x5 | hw 3; C = 1 1 1 2 | hw 3
+        A leads e3, ISR ABC                 A = 1 1 1 2 | hw 3; B = 1x5 | hw 3; C = 1 1 1 2 | hw 3
+        B fetches at 5 (e1): diverging(1,3) A = 1 1 1 2 | hw 3; B = 1 1 1 | hw 3; C = 1 1 1 2 | hw 3
+        B fetches at 3 (e1)                 A = 1 1 1 2 | hw 3; B = 1 1 1 2 | hw 3; C = 1 1 1 2 | hw 3
+        """
+    )
+    assert stage.values("A") == stage.values("B")
+
+
+def test_s13_a_leader_that_wrote_nothing() -> None:
+    """KAFKA-7415: B led e2 and A leads e3, neither wrote. A knows where e3 began, and nothing is cut."""
+    stage = Stage("AB", first_epoch=1)
+    stage.elect("A", isr="AB")
+    stage.append("A", 2)
+    stage.replicate("B")
+    stage.elect("B", isr="AB")
+    stage.elect("A", isr="AB")
+    stage.fetch("B")
+    stage.check(
+        """
+        A leads e1, ISR AB                  A = · | hw 0; B = · | hw 0
+        A takes 2, acks=1                   A = 1 1 | hw 0; B = · | hw 0
+        B leads e2, ISR AB                  A = 1 1 | hw 2; B = 1 1 | hw 2
+        A leads e3, ISR AB                  A = 1 1 | hw 2; B = 1 1 | hw 2
+        B fetches at 2 (e2): diverging(1,2) A = 1 1 | hw 2; B = 1 1 | hw 2
+        """
+    )
+    assert stage.manager("B").counters.truncations == 0
+
+
+def test_s13b_a_cut_to_the_end_still_drops_an_epoch_without_records() -> None:
+    """KAFKA-10706: A led e2 and wrote nothing. It must forget e2@5, or hear "diverging" for ever."""
+    stage = Stage("AB", first_epoch=1)
+    stage.elect("B", isr="AB")
+    stage.append("B", 5)
+    stage.replicate("A")
+    stage.elect("A", isr="AB", to="A")
+    assert stage.log("A").epochs == ((1, 0), (2, 5))
+    stage.elect("B", isr="AB")
+    stage.fetch("A")
+    assert stage.log("A").epochs == ((1, 0),)
+    stage.fetch("A")
+    stage.check(
+        """
+        B leads e1, ISR AB                  A = · | hw 0; B = · | hw 0
+        B takes 5, acks=1                   A = · | hw 0; B = 1x5 | hw 0
+        A leads e2, ISR AB, told A          A = 1x5 | hw 5; B = 1x5 | hw 5
+        B leads e3, ISR AB                  A = 1x5 | hw 5; B = 1x5 | hw 5
+        A fetches at 5 (e2): diverging(1,5) A = 1x5 | hw 5; B = 1x5 | hw 5
+        A fetches at 5 (e1)                 A = 1x5 | hw 5; B = 1x5 | hw 5
+        """
+    )
+
+
+def test_s14_s15_what_stands_beside_a_divergence_is_of_another_history() -> None:
+    """KAFKA-14704, 8400: A takes over neither the high watermark nor records from a diverging answer, and
+    B counts nothing of a fetch that diverged."""
+    stage = Stage("AB", first_epoch=1)
+    stage.elect("A", isr="AB")
+    stage.append("A", 8)
+    stage.replicate("B")
+    stage.append("A", 1)
+    stage.fetch("B")
+    stage.append("A", 3)
+    stage.elect("B", isr="B", to="B")
+    stage.append("B", 2)
+    stage.tell("A")
+    assert stage.log("B").high_watermark == 11
+    stage.fetch("A")
+    assert stage.log("A").high_watermark == 8
+    assert stage.partition("B").remote_replicas[0].log_end_offset == -1
+    stage.fetch("A")
+    stage.check(
+        """
+        A leads e1, ISR AB                  A = · | hw 0; B = · | hw 0
+        A takes 8, acks=1                   A = 1x8 | hw 0; B = · | hw 0
+        A takes 1, acks=1                   A = 1x9 | hw 8; B = 1x8 | hw 8
+        B fetches at 8 (e1)                 A = 1x9 | hw 8; B = 1x9 | hw 8
+        A takes 3, acks=1                   A = 1x12 | hw 8; B = 1x9 | hw 8
+        B leads e2, ISR B, told B           A = 1x12 | hw 8; B = 1x9 | hw 9
+        B takes 2, acks=1                   A = 1x12 | hw 8; B = 1x9 2 2 | hw 11
+        A hears of e2                       A = 1x12 | hw 8; B = 1x9 2 2 | hw 11
+        A fetches at 12 (e1): diverging(1,9) A = 1x9 | hw 8; B = 1x9 2 2 | hw 11
+        A fetches at 9 (e1)                 A = 1x9 2 2 | hw 11; B = 1x9 2 2 | hw 11
+        """
+    )
+
+
+def test_s16_an_answer_of_an_older_position_is_dropped() -> None:
+    """B asked A for what follows 4; before the answer arrives, C leads and B has cut to 3."""
+    stage = Stage("ABC", first_epoch=1)
+    stage.elect("A", isr="ABC")
+    stage.append("A", 3)
+    stage.replicate("B", "C")
+    stage.append("A")
+    stage.fetch("B")
+    stage.append("A")
+    late = stage.fetch("B", answer=False)
+    assert late is not None
+    stage.take(late)
+    stage.elect("C", isr="ABC", to="BC")
+    stage.fetch("B")
+    stage.deliver(late)
+    stage.note("A's late answer arrives")
+    stage.check(
+        """
+        A leads e1, ISR ABC                 A = · | hw 0; B = · | hw 0; C = · | hw 0
+        A takes 3, acks=1                   A = 1 1 1 | hw 0; B = · | hw 0; C = · | hw 0
+        A takes 1, acks=1                   A = 1x4 | hw 3; B = 1 1 1 | hw 3; C = 1 1 1 | hw 3
+        B fetches at 3 (e1)                 A = 1x4 | hw 3; B = 1x4 | hw 3; C = 1 1 1 | hw 3
+        A takes 1, acks=1                   A = 1x5 | hw 3; B = 1x4 | hw 3; C = 1 1 1 | hw 3
+        B fetches at 4 (e1), not answered   A = 1x5 | hw 3; B = 1x4 | hw 3; C = 1 1 1 | hw 3
+        C leads e2, ISR ABC, told BC        A = 1x5 | hw 3; B = 1x4 | hw 3; C = 1 1 1 | hw 3
+        B fetches at 4 (e1): diverging(1,3) A = 1x5 | hw 3; B = 1 1 1 | hw 3; C = 1 1 1 | hw 3
+        A's late answer arrives             A = 1x5 | hw 3; B = 1 1 1 | hw 3; C = 1 1 1 | hw 3
+        """
+    )
+
+
+def isolated_leader(stage: Stage) -> None:
+    """S23: A is cut off with two records that nobody else has, one of them waiting for acks=all."""
+    stage.elect("A", isr="ABC")
+    stage.append("A", 10)
+    stage.replicate("B", "C")
+    stage.append("A")
+    stage.append("A", acks=ACKS_ALL)
+    stage.elect("B", isr="BC", to="BC")
+    stage.append("B", acks=ACKS_ALL)
+    stage.fetch("C")
+    stage.fetch("C")
+    stage.advance(11_000)
+    stage.persist_isr()
+    stage.advance(30_000)
+    stage.tell("A")
+    stage.fetch("A")
+    stage.fetch("A")
+    assert stage.lost() == []
+
+
+def test_s23_an_isolated_leader_commits_nothing_alone() -> None:
+    """It may want to shrink the ISR to itself, but the store refuses, and until it agrees B and C count.
+    The client of acks=all is told that time ran out; only the acks=1 record was promised less and is lost."""
+    stage = Stage("ABC", first_epoch=1)
+    isolated_leader(stage)
+    stage.check(
+        """
+        A leads e1, ISR ABC                 A = · | hw 0; B = · | hw 0; C = · | hw 0
+        A takes 10, acks=1                  A = 1x10 | hw 0; B = · | hw 0; C = · | hw 0
+        A takes 1, acks=1                   A = 1x11 | hw 10; B = 1x10 | hw 10; C = 1x10 | hw 10
+        A takes 1, acks=all                 A = 1x12 | hw 10; B = 1x10 | hw 10; C = 1x10 | hw 10
+        B leads e2, ISR BC, told BC         A = 1x12 | hw 10; B = 1x10 | hw 10; C = 1x10 | hw 10
+        B takes 1, acks=all                 A = 1x12 | hw 10; B = 1x10 2 | hw 10; C = 1x10 | hw 10
+        C fetches at 10 (e1)                A = 1x12 | hw 10; B = 1x10 2 | hw 10; C = 1x10 2 | hw 10
+        C fetches at 11 (e2)                A = 1x12 | hw 10; B = 1x10 2 | hw 11; C = 1x10 2 | hw 10
+        11000 ms pass                       A = 1x12 | hw 10; B = 1x10 2 | hw 11; C = 1x10 2 | hw 10
+        ISR A FENCED_LEADER_EPOCH           A = 1x12 | hw 10; B = 1x10 2 | hw 11; C = 1x10 2 | hw 10
+        30000 ms pass                       A = 1x12 | hw 10; B = 1x10 2 | hw 11; C = 1x10 2 | hw 10
+        A hears of e2                       A = 1x12 | hw 10; B = 1x10 2 | hw 11; C = 1x10 2 | hw 10
+        A fetches at 12 (e1): diverging(1,10) A = 1x10 | hw 10; B = 1x10 2 | hw 11; C = 1x10 2 | hw 10
+        A fetches at 10 (e1)                A = 1x10 2 | hw 11; B = 1x10 2 | hw 11; C = 1x10 2 | hw 10
+        """
+    )
+    assert [promise.error for promise in stage.promised.values()] == [
+        ErrorCode.REQUEST_TIMED_OUT,
+        ErrorCode.NONE,
+    ]
+
+
+def expansion_races_the_watermark(stage: Stage) -> None:
+    """S28: C's admission is in the store, the leader does not know it yet, and dies."""
+    stage.elect("A", isr="ABC")
+    stage.append("A", 10)
+    stage.replicate("B", "C")
+    stage.elect("A", isr="AB")
+    stage.append("A", 2, acks=ACKS_ALL)
+    stage.fetch("B")
+    stage.fetch("C", answer=False)
+    stage.persist_isr(answer=False)
+    stage.fetch("B")
+    stage.kill("A")
+    stage.elect("C", isr="BC")
+    stage.fetch("B")
+    assert stage.lost() == []
+
+
+def test_s28_a_new_member_counts_before_it_is_confirmed() -> None:
+    """The high watermark stayed at 10, so C, elected, holds all that was committed."""
+    stage = Stage("ABC", first_epoch=1)
+    expansion_races_the_watermark(stage)
+    stage.check(
+        """
+        A leads e1, ISR ABC                 A = · | hw 0; B = · | hw 0; C = · | hw 0
+        A takes 10, acks=1                  A = 1x10 | hw 0; B = · | hw 0; C = · | hw 0
+        A leads e2, ISR AB                  A = 1x10 | hw 10; B = 1x10 | hw 10; C = 1x10 | hw 10
+        A takes 2, acks=all                 A = 1x10 2 2 | hw 10; B = 1x10 | hw 10; C = 1x10 | hw 10
+        B fetches at 10 (e1)                A = 1x10 2 2 | hw 10; B = 1x10 2 2 | hw 10; C = 1x10 | hw 10
+        C fetches at 10 (e1), not answered  A = 1x10 2 2 | hw 10; B = 1x10 2 2 | hw 10; C = 1x10 | hw 10
+        ISR ABC stored, not answered        A = 1x10 2 2 | hw 10; B = 1x10 2 2 | hw 10; C = 1x10 | hw 10
+        B fetches at 12 (e2)                A = 1x10 2 2 | hw 10; B = 1x10 2 2 | hw 10; C = 1x10 | hw 10
+        A dies                              A down; B = 1x10 2 2 | hw 10; C = 1x10 | hw 10
+        C leads e3, ISR BC                  A down; B = 1x10 2 2 | hw 10; C = 1x10 | hw 10
+        B fetches at 12 (e2): diverging(1,10) A down; B = 1x10 | hw 10; C = 1x10 | hw 10
+        """
+    )
+
+
+def lagging_member(stage: Stage) -> None:
+    """The scene of S29: C stopped at 8, A and B are at 12."""
+    stage.elect("A", isr="ABC")
+    stage.append("A", 8)
+    stage.replicate("B", "C")
+    stage.append("A", 4, acks=ACKS_ALL)
+    stage.replicate("B")
+    stage.advance(11_000)
+
+
+def test_s29a_a_shrink_that_is_confirmed_lets_the_watermark_go() -> None:
+    """In the very turn that the confirmation arrives (KAFKA-13091)."""
+    stage = Stage("ABC", first_epoch=1)
+    lagging_member(stage)
+    stage.persist_isr()
+    stage.check(
+        """
+        A leads e1, ISR ABC                 A = · | hw 0; B = · | hw 0; C = · | hw 0
+        A takes 8, acks=1                   A = 1x8 | hw 0; B = · | hw 0; C = · | hw 0
+        A takes 4, acks=all                 A = 1x12 | hw 8; B = 1x8 | hw 8; C = 1x8 | hw 8
+        11000 ms pass                       A = 1x12 | hw 8; B = 1x12 | hw 8; C = 1x8 | hw 8
+        ISR AB stored                       A = 1x12 | hw 12; B = 1x12 | hw 8; C = 1x8 | hw 8
+        """
+    )
+    assert stage.lost() == []
+
+
+def shrink_is_lost(stage: Stage) -> None:
+    """S29b: the proposal is lost, the leader dies, and C is still in the ISR."""
+    lagging_member(stage)
+    proposal = stage.proposal()
+    assert proposal is not None
+    stage.take(proposal)
+    stage.kill("A")
+    stage.elect("C", isr="BC")
+    stage.fetch("B")
+    assert stage.lost() == []
+
+
+def test_s29b_until_then_the_member_counts() -> None:
+    """C may be elected: nothing that it lacks was committed."""
+    stage = Stage("ABC", first_epoch=1)
+    shrink_is_lost(stage)
+    stage.check(
+        """
+        A leads e1, ISR ABC                 A = · | hw 0; B = · | hw 0; C = · | hw 0
+        A takes 8, acks=1                   A = 1x8 | hw 0; B = · | hw 0; C = · | hw 0
+        A takes 4, acks=all                 A = 1x12 | hw 8; B = 1x8 | hw 8; C = 1x8 | hw 8
+        11000 ms pass                       A = 1x12 | hw 8; B = 1x12 | hw 8; C = 1x8 | hw 8
+        A dies                              A down; B = 1x12 | hw 8; C = 1x8 | hw 8
+        C leads e2, ISR BC                  A down; B = 1x12 | hw 8; C = 1x8 | hw 8
+        B fetches at 12 (e1): diverging(1,8) A down; B = 1x8 | hw 8; C = 1x8 | hw 8
+        """
+    )
+
+
+def late_admission(stage: Stage) -> Message:
+    """S30: B leads with hw 6 what A had committed up to 10. C, out of sync, has 7 records."""
+    stage.elect("A", isr="ABD")
+    stage.tell_who_lives(alive="ABD")
+    stage.append("A", 6)
+    stage.replicate("B", "D")
+    stage.append("A", acks=ACKS_ALL)
+    stage.replicate("C", rounds=1)
+    stage.fetch("B")
+    stage.fetch("D")
+    stage.append("A", 3, acks=ACKS_ALL)
+    stage.fetch("B")
+    stage.fetch("D")
+    stage.fetch("B", answer=False)
+    stage.fetch("D", answer=False)
+    stage.kill("A")
+    stage.elect("B", isr="BD", to="BC")
+    answer = stage.fetch("C", answer=False)
+    assert answer is not None
+    if stage.proposal() is not None:  # as planted bugs make it
+        stage.persist_isr()
+        stage.elect("C", isr="CD")
+        assert stage.lost() == []
+    assert stage.partition("B").isr.maximal == {1, 3}
+    return answer
+
+
+def test_s30_nobody_joins_below_the_start_of_the_epoch() -> None:
+    """KAFKA-7128: B's hw is 6, and 7 is above it; but records 7..9 are committed, and B knows only that its
+    own epoch began at 10. C has to get there first."""
+    stage = Stage("ABCD")
+    stage.deliver(late_admission(stage))
+    stage.note("C hears the answer")
+    stage.fetch("C", answer=False)
+    assert stage.proposal() is not None
+    stage.check(
+        """
+        A leads e0, ISR ABD                 A = · | hw 0; B = · | hw 0; C = · | hw 0; D = · | hw 0
+        A takes 6, acks=1                   A = 0x6 | hw 0; B = · | hw 0; C = · | hw 0; D = · | hw 0
+        A takes 1, acks=all                 A = 0x7 | hw 6; B = 0x6 | hw 6; C = · | hw 0; D = 0x6 | hw 6
+        B fetches at 6 (e0)                 A = 0x7 | hw 6; B = 0x7 | hw 6; C = 0x7 | hw 6; D = 0x6 | hw 6
+        D fetches at 6 (e0)                 A = 0x7 | hw 6; B = 0x7 | hw 6; C = 0x7 | hw 6; D = 0x7 | hw 6
+        A takes 3, acks=all                 A = 0x10 | hw 6; B = 0x7 | hw 6; C = 0x7 | hw 6; D = 0x7 | hw 6
+        B fetches at 7 (e0)                 A = 0x10 | hw 6; B = 0x10 | hw 6; C = 0x7 | hw 6; D = 0x7 | hw 6
+        D fetches at 7 (e0)                 A = 0x10 | hw 7; B = 0x10 | hw 6; C = 0x7 | hw 6; D = 0x10 | hw 6
+        B fetches at 10 (e0), not answered  A = 0x10 | hw 7; B = 0x10 | hw 6; C = 0x7 | hw 6; D = 0x10 | hw 6
+        D fetches at 10 (e0), not answered  A = 0x10 | hw 10; B = 0x10 | hw 6; C = 0x7 | hw 6; D = 0x10 | hw 6
+        A dies                              A down; B = 0x10 | hw 6; C = 0x7 | hw 6; D = 0x10 | hw 6
+        B leads e1, ISR BD, told BC         A down; B = 0x10 | hw 6; C = 0x7 | hw 6; D = 0x10 | hw 6
+        C fetches at 7 (e0), not answered   A down; B = 0x10 | hw 6; C = 0x7 | hw 6; D = 0x10 | hw 6
+        C hears the answer                  A down; B = 0x10 | hw 6; C = 0x10 | hw 6; D = 0x10 | hw 6
+        C fetches at 10 (e0), not answered  A down; B = 0x10 | hw 6; C = 0x10 | hw 6; D = 0x10 | hw 6
+        """
+    )
+
+
+def test_s37_a_consumer_beyond_the_new_high_watermark() -> None:
+    """It read up to 10 from A. B knows of 7 at first: it answers with nothing, never with an older end, and
+    later with the very same bytes."""
+    stage = Stage("ABC")
+    stage.elect("A", isr="ABC")
+    stage.append("A", 7)
+    stage.replicate("B", "C")
+    stage.append("A", 3)
+    stage.fetch("B")
+    stage.fetch("C")
+    stage.fetch("B", answer=False)
+    stage.fetch("C", answer=False)
+    before = [stage.consume("A", offset).records for offset in (7, 8, 9)]
+    assert all(before)
+    stage.kill("A")
+    stage.elect("B", isr="BC")
+    beyond = stage.consume("B", 10)
+    assert (beyond.error, beyond.records) == (ErrorCode.NONE, b"")
+    assert stage.consume("B", 7).records == b""
+    assert stage.list_offset("B", LATEST_TIMESTAMP).error is ErrorCode.OFFSET_NOT_AVAILABLE
+    stage.fetch("C")
+    assert stage.list_offset("B", LATEST_TIMESTAMP).offset == 10
+    assert [stage.consume("B", offset).records for offset in (7, 8, 9)] == before
+    stage.check(
+        """
+        A leads e0, ISR ABC                 A = · | hw 0; B = · | hw 0; C = · | hw 0
+        A takes 7, acks=1                   A = 0x7 | hw 0; B = · | hw 0; C = · | hw 0
+        A takes 3, acks=1                   A = 0x10 | hw 7; B = 0x7 | hw 7; C = 0x7 | hw 7
+        B fetches at 7 (e0)                 A = 0x10 | hw 7; B = 0x10 | hw 7; C = 0x7 | hw 7
+        C fetches at 7 (e0)                 A = 0x10 | hw 7; B = 0x10 | hw 7; C = 0x10 | hw 7
+        B fetches at 10 (e0), not answered  A = 0x10 | hw 7; B = 0x10 | hw 7; C = 0x10 | hw 7
+        C fetches at 10 (e0), not answered  A = 0x10 | hw 10; B = 0x10 | hw 7; C = 0x10 | hw 7
+        A dies                              A down; B = 0x10 | hw 7; C = 0x10 | hw 7
+        B leads e1, ISR BC                  A down; B = 0x10 | hw 7; C = 0x10 | hw 7
+        C fetches at 10 (e0)                A down; B = 0x10 | hw 10; C = 0x10 | hw 7
+        """
+    )
+
+
+def test_s38_a_followers_high_watermark_may_go_down() -> None:
+    """C heard 10 from A, and hears 7 from B, which leads and does not know better yet."""
+    stage = Stage("ABC")
+    stage.elect("A", isr="ABC")
+    stage.append("A", 7)
+    stage.replicate("B", "C")
+    stage.append("A", 3)
+    stage.fetch("B")
+    stage.fetch("C")
+    stage.fetch("B", answer=False)
+    stage.fetch("C")
+    stage.fetch("C")
+    stage.kill("A")
+    stage.elect("B", isr="BC")
+    stage.fetch("C")
+    stage.fetch("C")
+    stage.check(
+        """
+        A leads e0, ISR ABC                 A = · | hw 0; B = · | hw 0; C = · | hw 0
+        A takes 7, acks=1                   A = 0x7 | hw 0; B = · | hw 0; C = · | hw 0
+        A takes 3, acks=1                   A = 0x10 | hw 7; B = 0x7 | hw 7; C = 0x7 | hw 7
+        B fetches at 7 (e0)                 A = 0x10 | hw 7; B = 0x10 | hw 7; C = 0x7 | hw 7
+        C fetches at 7 (e0)                 A = 0x10 | hw 7; B = 0x10 | hw 7; C = 0x10 | hw 7
+        B fetches at 10 (e0), not answered  A = 0x10 | hw 7; B = 0x10 | hw 7; C = 0x10 | hw 7
+        C fetches at 10 (e0)                A = 0x10 | hw 10; B = 0x10 | hw 7; C = 0x10 | hw 7
+        C fetches at 10 (e0)                A = 0x10 | hw 10; B = 0x10 | hw 7; C = 0x10 | hw 10
+        A dies                              A down; B = 0x10 | hw 7; C = 0x10 | hw 10
+        B leads e1, ISR BC                  A down; B = 0x10 | hw 7; C = 0x10 | hw 10
+        C fetches at 10 (e0)                A down; B = 0x10 | hw 10; C = 0x10 | hw 7
+        C fetches at 10 (e0)                A down; B = 0x10 | hw 10; C = 0x10 | hw 10
+        """
+    )
+
+
+def test_s41_an_isr_answer_that_a_newer_word_overtook() -> None:
+    """The store took the change as v1, then the controller wrote v2: the answer to v1 comes too late."""
+    stage = Stage("AB")
+    stage.elect("A", isr="A")
+    stage.append("A")
+    stage.replicate("B", rounds=2)
+    proposal = stage.proposal()
+    assert proposal is not None
+    stage.persist_isr(answer=False)
+    stage.elect("A", isr="A")
+    stage.answer_isr(proposal, AlterPartitionResult(ErrorCode.NONE, 0, 0, (0, 1), 1))
+    stage.note("the answer of v1 arrives")
+    stage.check(
+        """
+        A leads e0, ISR A                   A = · | hw 0; B = · | hw 0
+        A takes 1, acks=1                   A = 0 | hw 1; B = · | hw 0
+        ISR AB stored, not answered         A = 0 | hw 1; B = 0 | hw 1
+        A leads e1, ISR A                   A = 0 | hw 1; B = 0 | hw 1
+        the answer of v1 arrives            A = 0 | hw 1; B = 0 | hw 1
+        """
+    )
+    assert stage.partition("A").isr.maximal == {0}
+    assert stage.partition("A").partition_epoch == 2
+
+
+def test_s44_reordered_and_repeated_words_of_the_controller() -> None:
+    """e3, e2, e3 again, then e3 with a newer ISR: one change of roles; the fetcher is not disturbed."""
+    stage = Stage("AB", first_epoch=2)
+    stage.elect("A", isr="AB", to="")
+    old = stage.state
+    stage.elect("A", isr="AB")
+    stage.append("A")
+    stage.fetch("B")
+    request = stage.request_of("B")
+    start = stage.partition("A").epoch_start_offset
+    for name in "AB":
+        assert stage.tell_state(name, old) is ErrorCode.STALE_CONTROLLER_EPOCH
+        assert stage.tell_state(name, stage.state) is ErrorCode.NONE
+        newer = replace(stage.state, partition_epoch=stage.state.partition_epoch + 1, isr=(0,))
+        assert stage.tell_state(name, newer) is ErrorCode.NONE
+    assert stage.request_of("B") is request
+    assert stage.partition("A").epoch_start_offset == start
+    assert stage.partition("A").isr.committed == {0}, "within an epoch, the partition epoch tells news apart"
+    stage.fetch("B")
+    stage.check(
+        """
+        A leads e2, ISR AB, told nobody     A new; B new
+        A leads e3, ISR AB                  A = · | hw 0; B = · | hw 0
+        A takes 1, acks=1                   A = 3 | hw 0; B = · | hw 0
+        B fetches at 0                      A = 3 | hw 0; B = 3 | hw 0
+        B fetches at 1 (e3)                 A = 3 | hw 1; B = 3 | hw 0
+        """
+    )
+
+
+# --- planted bugs -----------------------------------------------------------------------------------
+
+
+def shrink_before_it_is_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S24: the leader believes its own proposal."""
+    honest = Partition.propose_shrink
+
+    def hasty(self: Partition, now_ms: int, *, own_broker_epoch: int) -> PendingShrink | None:
+        pending = honest(self, now_ms, own_broker_epoch=own_broker_epoch)
+        if pending is not None:
+            self.isr = CommittedIsr(pending.last.isr - pending.removed)
+        return pending
+
+    monkeypatch.setattr(Partition, "propose_shrink", hasty)
+
+
+def count_the_committed_isr_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The high watermark does not wait for a member that may be in already."""
+    monkeypatch.setattr(PendingExpand, "maximal", property(lambda self: self.last.isr))
+    monkeypatch.setattr(RemoteReplica, "is_caught_up", lambda *_: False)
+
+
+def count_who_remains_only(monkeypatch: pytest.MonkeyPatch) -> None:
+    """The high watermark does not wait for a member that is about to leave."""
+    monkeypatch.setattr(PendingShrink, "maximal", property(lambda self: self.last.isr - self.removed))
+
+
+def no_gate_at_the_epoch_start(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A follower joins as soon as it reaches the high watermark."""
+
+    def lax(*args: object, **kwargs: object) -> bool:
+        return may_join(*args, **{**kwargs, "epoch_start_offset": 0})  # type: ignore[arg-type]
+
+    monkeypatch.setattr("replication.partition.may_join", lax)
+
+
+def no_fence_on_fetches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Epochs in requests are not looked at."""
+    monkeypatch.setattr(Partition, "check_epoch", lambda self, epoch: None)
+
+
+def truncate_to_the_high_watermark(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What Kafka did before KIP-101."""
+    honest = Partition.become_follower
+
+    def by_watermark(self: Partition, state: PartitionState) -> bool:
+        is_new = honest(self, state)
+        self.truncate_to(self.log.high_watermark)
+        return is_new
+
+    monkeypatch.setattr(Partition, "become_follower", by_watermark)
+
+
+def answer_without_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
+    """KIP-101 alone: the leader says where, not of which epoch (before KIP-279)."""
+    honest = Partition.reconcile
+
+    def blind(self: Partition, answer: EpochEndOffset) -> object:
+        return honest(self, EpochEndOffset(-1, answer.end_offset))
+
+    monkeypatch.setattr(Partition, "reconcile", blind)
+
+
+def count_failed_fetches(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A follower's position counts although its log has left ours (KAFKA-8400)."""
+    honest = Partition.read
+
+    def counting(self: Partition, replica_id: int, wanted: FetchPartition, **rest: object) -> FetchResult:
+        if replica_id in self.remote_replicas and self.is_leader:
+            self.record_fetch(replica_id, wanted, 0, broker_epoch=-1, own_broker_epoch=-1)
+        return honest(self, replica_id, wanted, **rest)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Partition, "read", counting)
+
+
+@pytest.mark.parametrize(
+    ("plant", "schedule"),
+    [
+        (shrink_before_it_is_confirmed, lambda: isolated_leader(Stage("ABC", first_epoch=1))),
+        (count_the_committed_isr_only, lambda: expansion_races_the_watermark(Stage("ABC", first_epoch=1))),
+        (count_who_remains_only, lambda: shrink_is_lost(Stage("ABC", first_epoch=1))),
+        (no_gate_at_the_epoch_start, lambda: late_admission(Stage("ABCD"))),
+        (no_fence_on_fetches, test_s4_a_fetch_of_an_older_epoch_counts_for_nothing),
+        (truncate_to_the_high_watermark, test_s1_nobody_cuts_by_high_watermark),
+        (answer_without_the_epoch, test_s3_the_answer_names_the_epoch_it_speaks_of),
+        (count_failed_fetches, test_s14_s15_what_stands_beside_a_divergence_is_of_another_history),
+    ],
+)
+def test_a_planted_bug_is_found(
+    plant: Callable[[pytest.MonkeyPatch], None],
+    schedule: Callable[[], object],
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """S24 and its like: a schedule that no bug can fail proves nothing."""
+    schedule()
+    plant(monkeypatch)
+    with pytest.raises(AssertionError):
+        schedule()
