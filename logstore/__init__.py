@@ -1,1 +1,64 @@
+"""One partition's log on one disk: what is in it, and is it safe?
 
+    log            Log: append, read, truncate, flush; stand_alone: one that owns its directory
+    log_manager    the logs of a node, over log dirs that fail one by one
+      recovery     what opening a directory finds, cuts and rebuilds
+      segment      a `.log` with its indexes: offset_index, time_index, transaction_index
+      scan         thousands of batch headers at once
+      validation   what may enter; producer_state: what is remembered of its senders
+      batch        format v2, read in place; record, compression, varint, crc below it
+    config, policy, epochs   pure
+
+It knows nothing of other nodes, sockets or leaders.
+"""
+
+from __future__ import annotations
+
+from logstore.batch import Batch, encode_batch, walk
+from logstore.compression import Codec
+from logstore.config import LogConfig
+from logstore.errors import (
+    CorruptBatch,
+    DamagedLog,
+    DiskFull,
+    InvalidConfig,
+    InvalidRecord,
+    InvalidTimestamp,
+    LogClosed,
+    LogDirOffline,
+    OffsetOutOfRange,
+    RecordBatchTooLarge,
+    RecordTooLarge,
+    UnsupportedCompression,
+)
+from logstore.log import AppendInfo, FetchedBytes, FetchIsolation, Log, TimestampOffset
+from logstore.log_manager import LogManager
+from logstore.record import Header, Record
+
+__all__ = [
+    "AppendInfo",
+    "Batch",
+    "Codec",
+    "CorruptBatch",
+    "DamagedLog",
+    "DiskFull",
+    "FetchIsolation",
+    "FetchedBytes",
+    "Header",
+    "InvalidConfig",
+    "InvalidRecord",
+    "InvalidTimestamp",
+    "Log",
+    "LogClosed",
+    "LogConfig",
+    "LogDirOffline",
+    "LogManager",
+    "OffsetOutOfRange",
+    "Record",
+    "RecordBatchTooLarge",
+    "RecordTooLarge",
+    "TimestampOffset",
+    "UnsupportedCompression",
+    "encode_batch",
+    "walk",
+]

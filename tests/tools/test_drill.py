@@ -1,4 +1,4 @@
-"""`logstore demo`: every acknowledged record is there once, whatever dies; and the account would notice if not."""
+"""`logstore demo`: each acknowledged record is there once, whatever dies, and the account would notice."""
 
 from __future__ import annotations
 
@@ -59,8 +59,9 @@ def test_one_seed_is_one_run(command: Command, tmp_path: Path) -> None:
 
     def events(number: int) -> tuple[str, list[object]]:
         outcome = command(
-            "demo", tmp_path / "input", "--records", 1000, "--seed", 5, "--json", "--dir", tmp_path / str(number)
-        )
+            "demo", tmp_path / "input", "--records", 1000, "--seed", 5, "--json",
+            "--dir", tmp_path / str(number),
+        )  # fmt: skip
         verdict = json.loads(outcome.out)
         return outcome.err, [verdict[name] for name in verdict if name != "seconds"]
 
@@ -85,7 +86,7 @@ def test_the_table_on_a_terminal(tmp_path: Path) -> None:
         watch=lambda drill: tables.append(_table(drill, 500)),
     )  # fmt: skip
     Drill(plan, OsDisk()).run()
-    columns = [[list(column.cells) for column in table.columns] for table in tables]
+    columns = [[[str(cell) for cell in column.cells] for column in table.columns] for table in tables]
     assert all(len(roles) == 3 and roles.count("leader") <= 1 for _, roles, *_ in columns)
     assert any("down" in roles for _, roles, *_ in columns)
     _, roles, epochs, in_sync, _, log_ends = columns[-1]

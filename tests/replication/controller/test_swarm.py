@@ -16,6 +16,7 @@ from collections.abc import Callable
 
 import pytest
 
+from checkpoint.errors import ErrorCode
 from checkpoint.topic_partition import TopicPartition
 from replication.controller.election import Standing, standing
 from replication.messages import (
@@ -31,12 +32,16 @@ from replication.metastore.operations import Delete, Get
 from tests.replication.controller.world import World, state_writes, topic
 
 BROKERS = 4
-ASSIGNMENT = ((1, 2, 3), (2, 3, 4), (3,), (4, 1))
+ASSIGNMENT = {
+    "three": ((1, 2, 3), (2, 3, 4), (4, 1, 2)),
+    "two": ((4, 1), (2, 3)),
+    "one": ((3,), (1,)),
+}
 MOVES = 250
 
 
 def replicas_of(each: TopicPartition) -> tuple[int, ...]:
-    return ASSIGNMENT[each.partition] if each.topic == "t" else (1, 2)
+    return ASSIGNMENT[each.topic][each.partition] if each.topic in ASSIGNMENT else (1, 2)
 
 
 class Swarm:
@@ -45,13 +50,14 @@ class Swarm:
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
         self.world = World(BROKERS, seed=seed)
-        self.world.create(topic(*ASSIGNMENT))
+        made = self.world.create(*(topic(*lists, name=name) for name, lists in ASSIGNMENT.items()))
+        assert all(result.error is ErrorCode.NONE for result in made.topics.values())
         self.owners: dict[tuple[TopicPartition, int], tuple[int, int]] = {}
         self.tainted: defaultdict[TopicPartition, set[int]] = defaultdict(set)
         """members that came back having lost records, until they have left the ISR"""
         self.in_doubt: set[int] = set()
         """brokers that started unclean and have not heard since that the controller accounts for it"""
-        self.checked_writes = 0
+        self.checked_calls = 0
         self.latest: dict[TopicPartition, tuple[int, LeaderAndIsr]] = {}
         self.controller_epoch = 0
         self.note_writes()
@@ -62,8 +68,9 @@ class Swarm:
 
     def note_writes(self) -> None:
         """Check every state that was written since we last looked (I11, I12)."""
-        written = state_writes(self.world)
-        for version, each, state in written[self.checked_writes :]:
+        written = state_writes(self.world, since=self.checked_calls)
+        self.checked_calls = len(self.world.history)
+        for version, each, state in written:
             assert state.isr
             assert set(state.isr) <= set(replicas_of(each))
             assert len(set(state.isr)) == len(state.isr) == len(state.isr_broker_epochs)
@@ -80,7 +87,6 @@ class Swarm:
                 assert version == 0
             self.latest[each] = version, state
             self.tainted[each] &= set(state.isr)
-        self.checked_writes = len(written)
 
     def note_roles(self, broker_id: int, before: dict[TopicPartition, object]) -> None:
         """Check what a broker has just accepted (I2, R2, and that it was persisted)."""

@@ -395,10 +395,10 @@ def writes_of(operation: Operation) -> tuple[Operation, ...]:
     return () if isinstance(operation, Get | Children) else (operation,)
 
 
-def state_writes(world: World) -> list[tuple[int, TopicPartition, layout.LeaderAndIsr]]:
+def state_writes(world: World, *, since: int = 0) -> list[tuple[int, TopicPartition, layout.LeaderAndIsr]]:
     """Every partition state that was really written, in order, with the version it got."""
     written = []
-    for _, call, outcome in world.history:
+    for _, call, outcome in world.history[since:]:
         if outcome.error is not None:
             continue
         for write in writes_of(call.operation):
