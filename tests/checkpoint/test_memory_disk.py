@@ -217,6 +217,17 @@ def test_a_file_is_never_under_two_names_nor_under_none(profile: Profile) -> Non
         assert list(image.files().values()) == [b"content"]
 
 
+@BOTH
+def test_a_synced_move_out_of_an_unsynced_directory_stands(profile: Profile) -> None:
+    """The creation under the old name is not synced; it may not bring that name back, nor lose the file."""
+    disk = MemoryDisk(directories=["/d", "/e"])
+    put(disk, "/d/a", b"content", sync=True)
+    disk.rename("/d/a", "/e/b")
+    disk.sync_dir("/e")
+    for image in (disk.durable_image(), *images(disk, profile)):
+        assert image.files() == {"/e/b": b"content"}
+
+
 def test_syncing_a_directory_orders_what_was_done_elsewhere_in_a_journal() -> None:
     """A journal is one: a later operation in it does not survive without the earlier ones."""
     disk = MemoryDisk(directories=["/d", "/e"])
