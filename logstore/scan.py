@@ -46,7 +46,7 @@ HEADER_DTYPE = np.dtype(
 )
 assert HEADER_DTYPE.itemsize == HEADER_BYTES
 
-_LENGTH = Struct(">i")
+_LENGTH = Struct(">8xi")  # behind the base offset
 
 
 class Fault(Enum):
@@ -130,7 +130,7 @@ class _Walk:
             # Not one whole batch: take as many bytes as it says it has, if the file does hold them.
             if len(chunk) < HEADER_BYTES:
                 return Fault.TORN
-            size = LOG_OVERHEAD + _LENGTH.unpack_from(chunk, 8)[0]
+            size = LOG_OVERHEAD + _LENGTH.unpack_from(chunk)[0]
             if at + size > end:
                 return Fault.TORN
             walked, fault = self._walk(file.pread(size, at), at)
@@ -147,11 +147,11 @@ class _Walk:
         add_header, add_checksum = self._headers.append, self._checksums.append
         start = 0
         while start <= last_start:
-            end = start + LOG_OVERHEAD + length_at(chunk, start + 8)[0]
-            if end > total:
+            end = start + LOG_OVERHEAD + length_at(chunk, start)[0]
+            if not start + HEADER_BYTES <= end <= total:
+                if end <= total:
+                    return at + start, Fault.SIZE
                 break
-            if end - start < HEADER_BYTES:
-                return at + start, Fault.SIZE
             add_checksum(checksum(view[start + 21 : end]))
             add_header(chunk[start : start + HEADER_BYTES])
             start = end
