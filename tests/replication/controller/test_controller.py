@@ -320,6 +320,19 @@ def test_r2_last_member_that_lost_records_is_not_elected(trusted: bool) -> None:
     assert world.view()[0] in (2, 3), "the operator accepts the loss"
 
 
+def test_r2_a_broker_is_given_a_role_only_when_its_loss_is_on_record() -> None:
+    """From its first role on, it takes a clean stop for a clean slate: a controller may die in between."""
+    world = World(2)
+    world.create(topic((2,)))
+    world.start(2, clean=False)
+    broker = world.members[2].broker
+    while T0 not in broker.states:
+        assert world._one_step()
+    state = world.state()
+    assert state is not None
+    assert state.isr_broker_epochs == (LOST_BROKER_EPOCH,)
+
+
 def test_r1_restarted_member_leaves_the_isr_first() -> None:
     world = World(3)
     world.create(topic((1, 2, 3)))
@@ -676,10 +689,14 @@ def test_store_that_says_expired_ends_the_term_before_the_node_hears() -> None:
     member = world.members[1]
     request = CreateTopicsRequest((NewTopic("x"),))
     world.perform(member, member.controller.on_client_request("x", request, world.now_ms))
-    world.run()
+    world.apply_call(1)
+    world.read_inbox(1)
+    assert not member.controller.is_active
     response = world.replies["x"]
     assert isinstance(response, CreateTopicsResponse)
     assert response.topics["x"].error is ErrorCode.NOT_CONTROLLER
+    assert not member.store_calls, "nothing more in a session that is over"
+    world.run()
     world.register(1)
     world.run()
     assert world.controller_id == 2
