@@ -1,0 +1,627 @@
+"""One partition's rules on its log, as leader and follower (replication 2.1 to 2.8, 6.2)."""
+
+from __future__ import annotations
+
+import random
+from collections.abc import Mapping
+
+import pytest
+
+from checkpoint.disks.memory import MemoryDisk
+from checkpoint.errors import EngineError, ErrorCode
+from checkpoint.topic_partition import TopicPartition
+from logstore.batch import encode_batch
+from logstore.config import LogConfig
+from logstore.epochs import EpochEndOffset
+from logstore.errors import OffsetOutOfRange, UnexpectedAppendOffset
+from logstore.log import Log
+from logstore.log_manager import LogManager
+from logstore.record import Record
+from replication.config import Durability, NodeConfig
+from replication.errors import (
+    FencedLeaderEpoch,
+    NotEnoughReplicas,
+    NotLeaderOrFollower,
+    OffsetNotAvailable,
+    UnknownLeaderEpoch,
+)
+from replication.isr import PendingExpand, PendingShrink
+from replication.messages import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    AlterPartitionResult,
+    BrokerEndpoint,
+    FetchPartition,
+    FetchResult,
+    PartitionState,
+    UpdateMetadataRequest,
+)
+from replication.metadata_cache import MetadataCache
+from replication.partition import ACKS_ALL, Counters, IsrOutcome, Partition
+from replication.replica import NEVER_MS
+
+TP = TopicPartition("t", 0)
+ME, F1, F2, CONSUMER = 0, 1, 2, -1
+LAG_MS = 10_000
+NOW_MS = 1_000_000
+
+
+def data(*epochs: int, base_offset: int = 0) -> bytes:
+    """Batches as a leader would send them: one record each, of these epochs."""
+    return b"".join(
+        encode_batch(
+            [Record(base_offset + number, 0, None, b"%d" % number)],
+            base_offset=base_offset + number,
+            leader_epoch=epoch,
+        )
+        for number, epoch in enumerate(epochs)
+    )
+
+
+class Rig:
+    """A partition on broker 0, with brokers 1 and 2 alive."""
+
+    def __init__(
+        self,
+        *,
+        durability: Durability = Durability.REPLICATED,
+        log_config: LogConfig | None = None,
+        disk: MemoryDisk | None = None,
+        lag_messages: int = -1,
+        was_clean: bool = True,
+    ) -> None:
+        self.disk = disk if disk is not None else MemoryDisk()
+        self.logs = LogManager(
+            ["data"],
+            disk=self.disk,
+            clock=lambda: NOW_MS,
+            random=random.Random(0),
+            config=log_config or LogConfig(),
+        )
+        self.metadata = MetadataCache()
+        self.counters = Counters()
+        self.alive({ME: 1, F1: 1, F2: 1})
+        config = NodeConfig(
+            node_id=ME,
+            replica_lag_time_max_ms=LAG_MS,
+            replica_lag_max_messages=lag_messages,
+            durability=durability,
+        )
+        self.partition = Partition(
+            self.logs.get_or_create(TP), config, self.metadata, self.counters, was_clean=was_clean
+        )
+        self._versions = -1
+
+    @property
+    def log(self) -> Log:
+        return self.partition.log
+
+    def alive(self, brokers: Mapping[int, int]) -> None:
+        endpoints = tuple(BrokerEndpoint(broker, epoch=epoch) for broker, epoch in brokers.items())
+        self.metadata.update(UpdateMetadataRequest(9, 1, -1, {}, endpoints))
+
+    def state(
+        self,
+        leader: int,
+        epoch: int,
+        *,
+        isr: tuple[int, ...] = (ME, F1, F2),
+        replicas: tuple[int, ...] = (ME, F1, F2),
+        version: int | None = None,
+    ) -> PartitionState:
+        self._versions = self._versions + 1 if version is None else version
+        return PartitionState(1, leader, epoch, isr, self._versions, replicas)
+
+    def lead(self, epoch: int = 1, *, isr: tuple[int, ...] = (ME, F1, F2), now_ms: int = NOW_MS) -> bool:
+        return self.partition.become_leader(self.state(ME, epoch, isr=isr), now_ms)
+
+    def write(self, count: int = 1, *, acks: int = 1) -> None:
+        for number in range(count):
+            self.partition.append(encode_batch([Record(0, 0, None, b"%d" % number)]), acks, NOW_MS)
+
+    def fetch(
+        self,
+        replica: int,
+        offset: int,
+        *,
+        now_ms: int = NOW_MS,
+        epoch: int = -1,
+        last_epoch: int = -1,
+        broker_epoch: int = 1,
+    ) -> FetchResult:
+        """A follower's fetch, counted as the replica manager counts it."""
+        wanted = FetchPartition(
+            offset, 1 << 20, current_leader_epoch=epoch, last_fetched_epoch=last_epoch, log_start_offset=0
+        )
+        result = self.partition.read(
+            replica, wanted, max_bytes=1 << 20, at_least_one=True, broker_epoch=broker_epoch
+        )
+        if result.diverging_epoch is None:
+            self.partition.record_fetch(
+                replica, wanted, now_ms, broker_epoch=broker_epoch, own_broker_epoch=1
+            )
+        return result
+
+    def answer(
+        self, error: ErrorCode, *, isr: tuple[int, ...] = (), epoch: int = 1, version: int = 0
+    ) -> IsrOutcome:
+        """The controller's answer to what is pending."""
+        pending = self.partition.isr
+        assert isinstance(pending, PendingExpand | PendingShrink)
+        return self.partition.on_isr_answer(pending, AlterPartitionResult(error, ME, epoch, isr, version))
+
+
+def error_of(call: object, *args: object, **kwargs: object) -> ErrorCode:
+    try:
+        call(*args, **kwargs)  # type: ignore[operator]
+    except EngineError as error:
+        return error.code
+    return ErrorCode.NONE
+
+
+# --- roles and epochs -------------------------------------------------------------------------------
+
+
+def test_an_election_is_in_the_epoch_cache_before_any_record() -> None:
+    """KAFKA-7415: epoch 8 on a log that ends at 4 already answers (8, 4)."""
+    rig = Rig()
+    rig.partition.become_follower(rig.state(F1, 7))
+    rig.partition.append_fetched(data(7, 7, 7, 7), high_watermark=4, log_start_offset=0)
+    rig.lead(8)
+    assert rig.partition.end_of_epoch(8, 8) == EpochEndOffset(8, 4)
+    assert rig.partition.end_of_epoch(7, 8) == EpochEndOffset(7, 4)
+
+
+@pytest.mark.parametrize(
+    ("named", "expected"),
+    [
+        (4, ErrorCode.FENCED_LEADER_EPOCH),
+        (-1, ErrorCode.NONE),
+        (5, ErrorCode.NONE),
+        (6, ErrorCode.UNKNOWN_LEADER_EPOCH),
+    ],
+)
+def test_requests_to_a_leader_of_epoch_5(named: int, expected: ErrorCode) -> None:
+    """6.2: e-1, none, e, e+1 for a fetch, ListOffsets and OffsetsForLeaderEpoch."""
+    rig = Rig()
+    rig.lead(5)
+    assert error_of(rig.fetch, F1, 0, epoch=named) is expected
+    ask = rig.partition.list_offset
+    assert error_of(ask, EARLIEST_TIMESTAMP, replica_id=CONSUMER, current_leader_epoch=named) is expected
+    assert error_of(rig.partition.end_of_epoch, 5, named) is expected
+
+
+@pytest.mark.parametrize(
+    ("named", "expected"),
+    [
+        (4, ErrorCode.FENCED_LEADER_EPOCH),
+        (-1, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        (5, ErrorCode.NOT_LEADER_OR_FOLLOWER),
+        (6, ErrorCode.UNKNOWN_LEADER_EPOCH),
+    ],
+)
+def test_requests_to_a_follower_of_epoch_5(named: int, expected: ErrorCode) -> None:
+    """6.2: the epoch is judged before the role."""
+    rig = Rig()
+    rig.partition.become_follower(rig.state(F1, 5))
+    assert error_of(rig.fetch, F1, 0, epoch=named) is expected
+    assert error_of(rig.partition.end_of_epoch, 5, named) is expected
+
+
+def test_a_stranger_fetches() -> None:
+    """6.2: with an epoch it may know a newer assignment; without one it is lost."""
+    rig = Rig()
+    rig.lead(5)
+    assert error_of(rig.fetch, 77, 0, epoch=5) is ErrorCode.UNKNOWN_LEADER_EPOCH
+    assert error_of(rig.fetch, 77, 0) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_a_new_assignment_within_the_epoch() -> None:
+    """6.2: same epoch, higher partition epoch: the new replica may fetch, the others' states are kept."""
+    rig = Rig()
+    rig.lead(1)
+    rig.write(3)
+    rig.fetch(F1, 2)
+    start = rig.partition.epoch_start_offset
+    state = rig.state(ME, 1, replicas=(ME, F1, F2, 3))
+    assert rig.partition.become_leader(state, NOW_MS) is False
+    rig.fetch(3, 0)
+    assert rig.partition.remote_replicas[F1].log_end_offset == 2
+    assert rig.partition.remote_replicas[3].log_end_offset == 0
+    assert rig.partition.epoch_start_offset == start
+
+
+def test_re_election_of_the_leader_keeps_ends_and_restarts_the_lag_clock() -> None:
+    """6.2: now for members, never for others."""
+    rig = Rig()
+    rig.lead(1)
+    rig.write(3)
+    rig.fetch(F1, 2)
+    rig.fetch(F2, 1)
+    rig.lead(2, isr=(ME, F1), now_ms=NOW_MS + 50)
+    remote = rig.partition.remote_replicas
+    assert [remote[r].log_end_offset for r in (F1, F2)] == [2, 1]
+    assert [remote[r].caught_up_ms for r in (F1, F2)] == [NOW_MS + 50, NEVER_MS]
+
+
+def test_becoming_a_follower_forgets_the_leadership() -> None:
+    """6.2: no ISR, no remote states, no epoch start; True iff the epoch grew."""
+    rig = Rig()
+    rig.lead(1)
+    assert rig.partition.become_follower(rig.state(F1, 2)) is True
+    assert rig.partition.become_follower(rig.state(F1, 2)) is False
+    assert rig.partition.isr.maximal == frozenset()
+    assert not rig.partition.remote_replicas
+    assert rig.partition.epoch_start_offset is None
+    with pytest.raises(NotLeaderOrFollower):
+        rig.write()
+
+
+def test_a_log_that_outgrew_the_word_of_the_controller() -> None:
+    """Epochs only grow in the store: a role of epoch 5 for a log that holds epoch 7 is an old message."""
+    rig = Rig()
+    rig.partition.become_follower(rig.state(F1, 7))
+    rig.partition.append_fetched(data(7), high_watermark=1, log_start_offset=0)
+    anew = Partition(rig.log, NodeConfig(node_id=ME), rig.metadata, rig.counters, was_clean=True)
+    with pytest.raises(FencedLeaderEpoch):
+        anew.become_leader(rig.state(ME, 5), NOW_MS)
+    with pytest.raises(FencedLeaderEpoch):
+        anew.become_follower(rig.state(F2, 5))
+
+
+@pytest.mark.parametrize("was_clean", [True, False])
+def test_after_an_unclean_stop_a_leader_needs_a_new_epoch(was_clean: bool) -> None:
+    """R3: it may have lost records of epoch 7 that others copied, and would write others in their place."""
+    rig = Rig()
+    rig.lead(7)
+    rig.write(2)
+    anew = Partition(rig.log, NodeConfig(node_id=ME), rig.metadata, rig.counters, was_clean=was_clean)
+    if was_clean:
+        assert anew.become_leader(rig.state(ME, 7), NOW_MS)
+        return
+    with pytest.raises(FencedLeaderEpoch):
+        anew.become_leader(rig.state(ME, 7), NOW_MS)
+    assert anew.become_leader(rig.state(ME, 8), NOW_MS)
+
+
+def test_a_suspended_leader_answers_nobody() -> None:
+    """R7: its store session is gone: no append, no read, no watermark, until the controller speaks."""
+    rig = Rig()
+    rig.lead(1, isr=(ME,))
+    rig.alive({ME: 1})
+    rig.write()
+    tenure = rig.partition.tenure
+    rig.partition.suspend()
+    assert error_of(rig.write) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert error_of(rig.fetch, F1, 0) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert rig.partition.advance_high_watermark(NOW_MS) is False
+    assert rig.partition.propose_shrink(NOW_MS, own_broker_epoch=1) is None
+    assert rig.partition.tenure != tenure, "what was promised is void"
+    rig.lead(2)
+    rig.write()
+
+
+# --- append and the high watermark ------------------------------------------------------------------
+
+
+def test_min_isr_is_asked_before_anything_is_written() -> None:
+    """2.2: acks=all only; the count is of the committed ISR, the leader included."""
+    rig = Rig(log_config=LogConfig(min_insync_replicas=2))
+    rig.lead(1, isr=(ME,))
+    with pytest.raises(NotEnoughReplicas):
+        rig.write(acks=ACKS_ALL)
+    assert rig.log.log_end_offset == 0
+    rig.write(acks=1)
+    assert rig.log.log_end_offset == 1
+
+
+def test_min_isr_is_never_more_than_there_are_replicas() -> None:
+    rig = Rig(log_config=LogConfig(min_insync_replicas=5))
+    rig.lead(1)
+    assert rig.partition.min_insync == 3
+    rig.write(acks=ACKS_ALL)
+
+
+def test_the_watermark_stands_while_too_few_are_in_sync() -> None:
+    """6.2: ISR below the minimum, all followers advance: unchanged; it moves once the ISR is confirmed."""
+    rig = Rig(log_config=LogConfig(min_insync_replicas=3))
+    rig.lead(1, isr=(ME, F1))
+    rig.write(10)
+    for follower in (F1, F2):
+        rig.fetch(follower, 10)
+    assert rig.log.high_watermark == 0
+    assert rig.partition.isr.maximal == {ME, F1, F2}
+    assert rig.answer(ErrorCode.NONE, isr=(ME, F1, F2), version=1) is IsrOutcome.ADOPTED
+    assert rig.partition.advance_high_watermark(NOW_MS)
+    assert rig.log.high_watermark == 10
+
+
+def test_a_replica_that_died_is_not_waited_for() -> None:
+    """6.2: ISR {leader}, end 20, a caught-up follower at 10: 10 while it lives, 20 once it is gone."""
+    rig = Rig()
+    rig.lead(1, isr=(ME,))
+    rig.write(10)
+    rig.fetch(F1, 10)
+    assert rig.answer(ErrorCode.INELIGIBLE_REPLICA) is IsrOutcome.REVERTED
+    rig.write(10)
+    assert rig.log.high_watermark == 10
+    rig.alive({ME: 1, F2: 1})
+    assert rig.partition.advance_high_watermark(NOW_MS)
+    assert rig.log.high_watermark == 20
+
+
+def test_the_checkpointed_watermark_is_where_a_leader_starts() -> None:
+    """6.2: 4 in the file: hw 4 until the followers have said where they are."""
+    rig = Rig()
+    rig.partition.become_follower(rig.state(F1, 1))
+    rig.partition.append_fetched(data(1, 1, 1, 1, 1, 1), high_watermark=4, log_start_offset=0)
+    rig.lead(2)
+    assert rig.log.high_watermark == 4
+    with pytest.raises(OffsetNotAvailable):
+        rig.partition.list_offset(LATEST_TIMESTAMP, replica_id=CONSUMER, current_leader_epoch=-1)
+    answer = rig.partition.list_offset(LATEST_TIMESTAMP, replica_id=F1, current_leader_epoch=2)
+    assert answer.offset == 6, "a replica gets the end"
+    earliest = rig.partition.list_offset(EARLIEST_TIMESTAMP, replica_id=CONSUMER, current_leader_epoch=-1)
+    assert (earliest.offset, earliest.leader_epoch) == (0, 1)
+    for follower in (F1, F2):
+        rig.fetch(follower, 6)
+    answer = rig.partition.list_offset(LATEST_TIMESTAMP, replica_id=CONSUMER, current_leader_epoch=-1)
+    assert answer.offset == 6
+
+
+def test_a_synced_leader_votes_with_what_it_flushed() -> None:
+    """SYNCED durability: the followers hold and flushed it, this machine may still lose it."""
+    rig = Rig(durability=Durability.SYNCED)
+    rig.lead(1)
+    rig.write(3)
+    for follower in (F1, F2):
+        rig.fetch(follower, 3)
+    assert rig.log.high_watermark == 0
+    rig.log.flush()
+    assert rig.partition.advance_high_watermark(NOW_MS)
+    assert rig.log.high_watermark == 3
+
+
+# --- follower fetches -------------------------------------------------------------------------------
+
+
+def test_a_failed_or_diverging_read_counts_for_nothing() -> None:
+    """KAFKA-8400, 13141: nothing changes on an error, and nothing on a divergence."""
+    rig = Rig()
+    rig.partition.become_follower(rig.state(F1, 1))
+    rig.partition.append_fetched(data(1, 1, 1), high_watermark=3, log_start_offset=0)
+    rig.lead(2)
+    before = dict(rig.partition.remote_replicas)
+    with pytest.raises(OffsetOutOfRange):
+        rig.fetch(F1, 9)
+    with pytest.raises(UnknownLeaderEpoch):
+        rig.fetch(F1, 3, epoch=3)
+    assert rig.fetch(F1, 5, last_epoch=1).diverging_epoch == EpochEndOffset(1, 3)
+    assert rig.partition.remote_replicas == before
+
+
+def test_the_answer_carries_the_watermark_from_before_the_fetch() -> None:
+    """1.16: the position is recorded after the read."""
+    rig = Rig()
+    rig.lead(1, isr=(ME, F1))
+    rig.alive({ME: 1, F1: 1})
+    rig.write(2)
+    assert rig.fetch(F1, 2).high_watermark == 0
+    assert rig.log.high_watermark == 2
+
+
+def test_a_fetch_of_an_earlier_life_is_refused() -> None:
+    """KIP-903: by what the metadata says, and by what was seen fetching."""
+    rig = Rig()
+    rig.lead(1)
+    rig.alive({ME: 1, F1: 5, F2: 1})
+    assert error_of(rig.fetch, F1, 0, broker_epoch=4) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert error_of(rig.fetch, F1, 0, broker_epoch=5) is ErrorCode.NONE
+    assert error_of(rig.fetch, F1, 0, broker_epoch=6) is ErrorCode.NONE
+    assert error_of(rig.fetch, F1, 0, broker_epoch=5) is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert error_of(rig.fetch, F1, 0, broker_epoch=-1) is ErrorCode.NONE
+
+
+# --- the ISR ----------------------------------------------------------------------------------------
+
+
+def test_expansion() -> None:
+    """6.2: not below the epoch start although above the watermark; proposed at it; then confirmed."""
+    rig = Rig()
+    rig.partition.become_follower(rig.state(F1, 1))
+    rig.partition.append_fetched(data(*[1] * 6), high_watermark=3, log_start_offset=0)
+    rig.lead(2, isr=(ME, F1))
+    rig.fetch(F2, 5)
+    assert rig.partition.isr.maximal == {ME, F1}
+    rig.fetch(F2, 6)
+    pending = rig.partition.isr
+    assert isinstance(pending, PendingExpand)
+    assert pending.committed == {ME, F1}
+    assert pending.maximal == {ME, F1, F2}
+    assert pending.proposal.new_isr == (ME, F1, F2)
+    assert pending.proposal.broker_epochs == (1, -1, 1), "F1 has not been seen in this epoch"
+    assert rig.answer(ErrorCode.NONE, isr=(ME, F1, F2), epoch=2, version=7) is IsrOutcome.ADOPTED
+    assert rig.partition.isr.committed == rig.partition.isr.maximal == {ME, F1, F2}
+    assert rig.partition.partition_epoch == 7
+    assert rig.counters.isr_expands == 1
+
+
+def expanding() -> Rig:
+    rig = Rig()
+    rig.lead(1, isr=(ME, F1))
+    rig.fetch(F2, 0)
+    assert isinstance(rig.partition.isr, PendingExpand)
+    return rig
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ErrorCode.INVALID_UPDATE_VERSION,
+        ErrorCode.FENCED_LEADER_EPOCH,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.UNKNOWN_TOPIC_ID,
+        ErrorCode.INVALID_REQUEST,
+        ErrorCode.NEW_LEADER_ELECTED,
+    ],
+)
+def test_a_definite_refusal_leaves_the_larger_isr(error: ErrorCode) -> None:
+    """6.2: the state has moved on without us; until we hear how, whoever may be in counts."""
+    rig = expanding()
+    pending = rig.partition.isr
+    assert rig.answer(error) is IsrOutcome.UNKNOWN
+    assert rig.partition.isr is pending
+    rig.fetch(F2, 0)
+    assert rig.partition.isr is pending, "and nothing else is proposed"
+
+
+@pytest.mark.parametrize("error", [ErrorCode.INELIGIBLE_REPLICA, ErrorCode.OPERATION_NOT_ATTEMPTED])
+def test_what_was_never_written_is_taken_back(error: ErrorCode) -> None:
+    """6.2: back to the committed ISR; the next fetch may propose again."""
+    rig = expanding()
+    assert rig.answer(error) is IsrOutcome.REVERTED
+    assert rig.partition.isr.maximal == {ME, F1}
+    rig.fetch(F2, 0)
+    assert isinstance(rig.partition.isr, PendingExpand)
+
+
+@pytest.mark.parametrize("error", [ErrorCode.UNKNOWN_SERVER_ERROR, ErrorCode.REQUEST_TIMED_OUT])
+def test_no_real_answer_is_asked_again(error: ErrorCode) -> None:
+    rig = expanding()
+    pending = rig.partition.isr
+    assert rig.answer(error) is IsrOutcome.RESEND
+    assert rig.partition.isr is pending
+
+
+def test_answers_of_other_epochs_are_not_taken() -> None:
+    """2.6: another leader epoch, or a lower partition epoch; an equal one is a repeat and fine."""
+    rig = expanding()
+    assert rig.answer(ErrorCode.NONE, isr=(ME, F1, F2), epoch=2, version=5) is IsrOutcome.STALE
+    assert rig.answer(ErrorCode.NONE, isr=(ME, F1, F2), version=-1) is IsrOutcome.STALE
+    assert rig.answer(ErrorCode.NONE, isr=(ME, F1, F2), version=0) is IsrOutcome.ADOPTED
+
+
+def test_a_new_word_of_the_controller_ends_what_is_pending() -> None:
+    """6.2: dropped; the late answer is for a state that is gone."""
+    rig = expanding()
+    pending = rig.partition.isr
+    assert isinstance(pending, PendingExpand)
+    rig.lead(2, isr=(ME, F1))
+    assert rig.partition.isr.maximal == {ME, F1}
+    late = AlterPartitionResult(ErrorCode.NONE, ME, 1, (ME, F1, F2), 9)
+    assert rig.partition.on_isr_answer(pending, late) is IsrOutcome.STALE
+    assert rig.partition.isr.maximal == {ME, F1}
+
+
+def test_shrinking() -> None:
+    """6.2: none at the start; after the bound proposed; committed ISR and watermark wait for the answer."""
+    rig = Rig()
+    rig.lead(1)
+    rig.write(5)
+    rig.fetch(F1, 5)
+    assert rig.partition.propose_shrink(NOW_MS + LAG_MS, own_broker_epoch=1) is None
+    pending = rig.partition.propose_shrink(NOW_MS + LAG_MS + 1, own_broker_epoch=1)
+    assert pending is not None
+    assert pending.proposal.new_isr == (ME, F1)
+    assert rig.partition.isr.committed == {ME, F1, F2}
+    assert rig.log.high_watermark == 0
+    assert rig.partition.propose_shrink(NOW_MS + 2 * LAG_MS, own_broker_epoch=1) is None, "one at a time"
+    assert rig.answer(ErrorCode.NONE, isr=(ME, F1), version=1) is IsrOutcome.ADOPTED
+    assert rig.partition.advance_high_watermark(NOW_MS + LAG_MS + 1)
+    assert rig.log.high_watermark == 5
+
+
+def test_an_idle_follower_at_the_end_stays() -> None:
+    """6.2, S34: however long it is silent."""
+    rig = Rig()
+    rig.lead(1, isr=(ME, F1))
+    rig.write(5)
+    rig.fetch(F1, 5)
+    assert rig.partition.propose_shrink(NOW_MS + 100 * LAG_MS, own_broker_epoch=1) is None
+
+
+def test_a_follower_that_reaches_each_previous_end_stays() -> None:
+    """6.2: never equal to the leader, always in time; then it stops, and goes."""
+    rig = Rig()
+    rig.lead(1, isr=(ME, F1))
+    now_ms = NOW_MS
+    for end in range(0, 50, 5):
+        rig.write(5)
+        now_ms += LAG_MS * 3 // 4
+        rig.fetch(F1, end, now_ms=now_ms)
+        assert rig.partition.propose_shrink(now_ms, own_broker_epoch=1) is None
+    assert rig.partition.propose_shrink(now_ms + LAG_MS + 1, own_broker_epoch=1) is not None
+
+
+def test_a_follower_that_fetches_without_ever_arriving_goes() -> None:
+    """S33, KIP-16: constant fetching is not keeping up."""
+    rig = Rig()
+    rig.lead(1, isr=(ME, F1))
+    rig.write(100)
+    for step in range(30):
+        rig.write(5)
+        rig.fetch(F1, step, now_ms=NOW_MS + step * 1000)
+    assert rig.partition.propose_shrink(NOW_MS + LAG_MS + 1, own_broker_epoch=1) is not None
+
+
+def test_the_message_criterion_is_there_for_who_wants_it() -> None:
+    """1.3: replica.lag.max.messages, off by default."""
+    rig = Rig(lag_messages=4)
+    rig.lead(1, isr=(ME, F1))
+    rig.fetch(F1, 0)
+    rig.write(4)
+    assert rig.partition.propose_shrink(NOW_MS, own_broker_epoch=1) is None
+    rig.write(1)
+    assert rig.partition.propose_shrink(NOW_MS, own_broker_epoch=1) is not None
+
+
+# --- following --------------------------------------------------------------------------------------
+
+
+def test_a_followers_watermark_follows_even_down() -> None:
+    """S38; and never past its own end."""
+    rig = Rig()
+    rig.partition.become_follower(rig.state(F1, 1))
+    rig.partition.append_fetched(data(1, 1, 1), high_watermark=9, log_start_offset=0)
+    assert rig.log.high_watermark == 3
+    rig.partition.append_fetched(b"", high_watermark=1, log_start_offset=0)
+    assert rig.log.high_watermark == 1
+
+
+def test_a_batch_above_our_epoch_is_refused() -> None:
+    """S21, KAFKA-18723: it would be a record of a leadership that we have not reconciled with."""
+    rig = Rig()
+    rig.partition.become_follower(rig.state(F1, 1))
+    with pytest.raises(EngineError):
+        rig.partition.append_fetched(data(3), high_watermark=0, log_start_offset=0)
+    assert rig.log.log_end_offset == 0
+
+
+def test_a_log_may_begin_inside_a_batch() -> None:
+    """S20, 6.2: started at 5, a batch of 4..6 comes: the empty log starts at 4; a later 3 is refused."""
+    rig = Rig()
+    rig.partition.become_follower(rig.state(F1, 1))
+    rig.partition.restart_at(5)
+    with pytest.raises(UnexpectedAppendOffset):
+        rig.partition.append_fetched(data(1, base_offset=3), high_watermark=0, log_start_offset=0)
+    records = [Record(4 + number, 0, None, b"x") for number in range(3)]
+    whole = encode_batch(records, base_offset=4, leader_epoch=1)
+    rig.partition.append_fetched(whole, high_watermark=7, log_start_offset=5)
+    assert (rig.log.log_start_offset, rig.log.log_end_offset, rig.log.high_watermark) == (5, 7, 7)
+    with pytest.raises(UnexpectedAppendOffset):
+        rig.partition.append_fetched(data(1, base_offset=3), high_watermark=7, log_start_offset=5)
+
+
+def test_truncations_are_counted_and_those_below_the_watermark_apart() -> None:
+    """S22: in a run without unclean elections or lost disks the second number stays 0."""
+    rig = Rig()
+    rig.partition.become_follower(rig.state(F1, 1))
+    rig.partition.append_fetched(data(*[1] * 6), high_watermark=4, log_start_offset=0)
+    rig.partition.truncate_to(5)
+    rig.partition.truncate_to(5)
+    assert (rig.counters.truncations, rig.counters.records_truncated) == (1, 1)
+    assert rig.counters.truncations_below_high_watermark == 0
+    rig.partition.truncate_to(2)
+    assert (rig.counters.truncations, rig.counters.records_truncated) == (2, 4)
+    assert rig.counters.truncations_below_high_watermark == 1
+    assert rig.log.high_watermark == 2
