@@ -1,0 +1,542 @@
+"""What must hold, whatever the faults: judges of what replicas, store and clients show. Pure.
+
+The checkers are handed observations and raise `Violation`; they know no world, no node and no file, so a
+test can hand them a history made by hand. Names of invariants, from the reliability plan:
+
+    C1  one accepting broker for each (partition, epoch)   C5  failed sends never appear, nothing is invented
+    C2  epochs never go back                               C6  offsets dense, a record committed once
+    C3  replicas agree below any high watermark            C7  high watermark ≤ ends of the ISR, monotone;
+    C4  what was acknowledged by acks=all is never lost        nothing above it is served
+    C8  a consumer sees offsets rise, none skipped, and the same bytes for ever
+    C13 leader ∈ ISR ⊆ replicas, by fenced conditional writes only
+    C14 whoever the store calls in sync holds all that is committed
+    I1–I7 what a restart finds on the disk it was left
+
+Three facts carry most of the weight. `history`: a batch is named by (base offset, leader epoch), and that
+name fixes its bytes *and* the batch before it, on every replica and for ever; hence two logs that agree
+on one batch agree on all below it, and comparing logs is comparing one name. `committed`: every batch that
+any leader's high watermark has ever covered; it only grows. And an election outside the ISR, where
+allowed, cuts `committed` to what the new leader holds: `floor` is the lowest such cut. What leaders of
+older epochs claim after that is void, and records acknowledged above the cut are declared lost.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Sequence
+from dataclasses import dataclass, field
+from itertools import pairwise
+from struct import Struct
+from typing import NamedTuple
+
+from logstore.epochs import EpochEntry
+from replication.messages import NO_LEADER
+from replication.metastore.layout import LeaderAndIsr
+
+_HEADER = Struct(">qiiBiHi")
+_OVERHEAD = 12
+_UNSIGNED = 17  # the first bytes of a batch are its place in a log, not its content
+
+
+class Violation(Exception):
+    """An invariant does not hold. `invariant` is its name, the message says who did what."""
+
+    def __init__(self, invariant: str, message: str) -> None:
+        super().__init__(f"{invariant}: {message}")
+        self.invariant = invariant
+        self.message = message
+
+
+class Stored(NamedTuple):
+    """A batch as it lies in a log: offsets [base, end), the leader epoch, all of its bytes."""
+
+    base: int
+    end: int
+    epoch: int
+    data: bytes
+
+    @property
+    def identity(self) -> bytes:
+        """What its producer sent: everything but offset, length and epoch."""
+        return self.data[_UNSIGNED:]
+
+
+def parse(data: bytes) -> list[Stored]:
+    """The batches that lie end to end in `data`; checks nothing but that they are whole."""
+    found = []
+    at, size = 0, len(data)
+    while at < size:
+        base, length, epoch, _, _, _, delta = _HEADER.unpack_from(data, at)
+        end = at + _OVERHEAD + length
+        assert end <= size, "a torn batch where whole ones are promised"
+        found.append(Stored(base, base + delta + 1, epoch, data[at:end]))
+        at = end
+    return found
+
+
+@dataclass(slots=True, eq=False)
+class ReplicaView:
+    """A replica as it shows itself; kept up to date by whoever observes it."""
+
+    node: int
+    life: int = 0
+    leader_epoch: int = -1
+    is_leader: bool = False
+    log_start: int = 0
+    high_watermark: int = 0
+    log_end: int = 0
+    batches: list[Stored] = field(default_factory=list)
+
+    def holding(self, offset: int) -> Stored | None:
+        """The batch that holds `offset`."""
+        return find(self.batches, offset)
+
+    def __str__(self) -> str:
+        role = "leads" if self.is_leader else "follows"
+        return (
+            f"node {self.node} ({role} at epoch {self.leader_epoch}, high watermark {self.high_watermark}, "
+            f"end {self.log_end})"
+        )
+
+
+def find(batches: Sequence[Stored], offset: int) -> Stored | None:
+    """The batch that holds `offset`, among batches in offset order."""
+    slot = bisect_right(batches, offset, key=_base) - 1
+    return batches[slot] if slot >= 0 and offset < batches[slot].end else None
+
+
+def _base(batch: Stored) -> int:
+    return batch.base
+
+
+@dataclass(slots=True)
+class ConsumerView:
+    """A consumer's session: where it reads on."""
+
+    position: int = 0
+
+
+def _nobody(node: int) -> int:
+    return -1
+
+
+class PartitionChecker:
+    """Everything that must hold for one partition over a whole run.
+
+    `unclean_allowed` says whether an election outside the ISR may happen now. `incarnation` gives the
+    broker epoch that a node is registered as, -1 for none: an ISR member is judged only while it is
+    the very process that the store names.
+    """
+
+    def __init__(
+        self,
+        name: str,
+        replicas: Sequence[int],
+        *,
+        min_insync: int = 1,
+        unclean_allowed: Callable[[], bool] = lambda: False,
+        incarnation: Callable[[int], int] = _nobody,
+    ) -> None:
+        self.name = name
+        self.replicas = tuple(replicas)
+        self.min_insync = min(min_insync, len(self.replicas))
+        self.unclean_allowed = unclean_allowed
+        self.incarnation = incarnation
+        self.state: LeaderAndIsr | None = None
+        self.version = -1
+        self.committed: list[Stored] = []
+        self.floor: int | None = None
+        self.unclean_elections = 0
+        self.acked: dict[int, bytes] = {}
+        self.declared_lost = 0
+        self.views: dict[int, ReplicaView] = {}
+        self._commit_epochs: list[int] = []
+        self._committed_ids: dict[bytes, int] = {}
+        self._history: dict[tuple[int, int], tuple[bytes, tuple[int, int] | None]] = {}
+        self._owners: dict[int, tuple[int, int]] = {}
+        self._acted: set[int] = set()
+        self._leader_watermarks: dict[tuple[int, int, int], int] = {}
+        self._newest_epochs: dict[tuple[int, int], int] = {}
+        self._sent: set[bytes] = set()
+        self._refused: set[bytes] = set()
+        self._appended: set[bytes] = set()
+        self._unclean_epoch = -1
+        self._cut_is_due = False
+
+    def _fail(self, invariant: str, message: str) -> None:
+        raise Violation(invariant, f"{self.name}: {message}")
+
+    @property
+    def committed_end(self) -> int:
+        """One past the last offset that any leader claimed to be committed."""
+        return self.committed[-1].end if self.committed else 0
+
+    @property
+    def clean_since_epoch(self) -> int:
+        """Claims of leaders older than this are void; -1 while no election was unclean."""
+        return self._unclean_epoch
+
+    # --- the store ----------------------------------------------------------------------------
+
+    def state_written(
+        self, state: LeaderAndIsr, version: int, *, expected_version: int | None, controller_epoch: int
+    ) -> None:
+        """The state node was written: `expected_version` is the condition (None: it was created),
+        `controller_epoch` what `/controller_epoch` said at that moment."""
+        old = self.state
+        if state.leader != NO_LEADER and state.leader not in state.isr:
+            self._fail("C13", f"leader {state.leader} is not in the ISR {state.isr}")
+        if not state.isr or not set(state.isr) <= set(self.replicas):
+            self._fail("C13", f"ISR {state.isr} is empty or not among the replicas {self.replicas}")
+        if old is not None:
+            if expected_version != self.version:
+                self._fail("C13", f"written over version {self.version} on condition {expected_version}")
+            if state.leader_epoch < old.leader_epoch:
+                self._fail("C2", f"leader epoch went from {old.leader_epoch} to {state.leader_epoch}")
+            if state.leader != old.leader and state.leader_epoch == old.leader_epoch:
+                self._fail(
+                    "C2", f"epoch {state.leader_epoch} got a second leader {state.leader} after {old.leader}"
+                )
+        if state.controller_epoch != controller_epoch and (
+            old is None or state.controller_epoch != old.controller_epoch
+        ):
+            self._fail(
+                "C13", f"controller {state.controller_epoch} wrote while {controller_epoch} had been elected"
+            )
+        self._judge_election(old, state)
+        self._judge_members(old, state)
+        self.state, self.version = state, version
+
+    def _judge_election(self, old: LeaderAndIsr | None, state: LeaderAndIsr) -> None:
+        if old is None or state.leader == NO_LEADER or state.leader_epoch == old.leader_epoch:
+            return
+        is_outside = state.leader not in old.isr
+        # A member that came back with a loss is as good as outside; the mark stays while it leads on.
+        has_lost = state.recovering and (
+            is_outside or state.broker_epoch_of(state.leader) != old.broker_epoch_of(state.leader)
+        )
+        if not is_outside and not has_lost:
+            return
+        if not self.unclean_allowed():
+            self._fail("C13", f"{state.leader} was elected from outside the ISR {old.isr}")
+        self.unclean_elections += 1
+        self._unclean_epoch = state.leader_epoch
+        self._cut_is_due = True
+
+    def _judge_members(self, old: LeaderAndIsr | None, state: LeaderAndIsr) -> None:
+        leader = self.views.get(state.leader)
+        if old is None or not (leader and leader.is_leader and leader.leader_epoch == state.leader_epoch):
+            return
+        for member in set(state.isr) - set(old.isr):
+            self._check_member(leader, state, member, "was admitted to the ISR")
+
+    def _check_member(self, leader: ReplicaView, state: LeaderAndIsr, member: int, what: str) -> None:
+        view = self.views.get(member)
+        if view is None or view is leader or self.incarnation(member) != state.broker_epoch_of(member):
+            return
+        high_watermark = leader.high_watermark
+        if view.log_end < high_watermark:
+            self._fail("C7", f"node {member} {what} with its log ending at {view.log_end}; {leader}")
+        if high_watermark > max(view.log_start, leader.log_start) and _name(
+            view.holding(high_watermark - 1)
+        ) != _name(leader.holding(high_watermark - 1)):
+            self._fail("C14", f"node {member} {what} with other records than its leader's; {leader}")
+
+    # --- replicas -----------------------------------------------------------------------------
+
+    def replica_changed(
+        self, view: ReplicaView, *, first_new: int, cut_to: int | None = None, high_watermark_before: int = 0
+    ) -> None:
+        """A replica shows something new: batches from slot `first_new` on, perhaps after a cut to `cut_to`."""
+        self.views[view.node] = view
+        if not 0 <= view.log_start <= view.high_watermark <= view.log_end:
+            self._fail("C7", f"bounds out of order, log start {view.log_start}; {view}")
+        self._judge_epoch(view)
+        self._judge_batches(view, first_new)
+        if view.is_leader:
+            self._judge_leader(view, first_new)
+        self._judge_agreement(view)
+        if cut_to is not None:
+            self._judge_cut(view, cut_to, high_watermark_before)
+
+    def _judge_epoch(self, view: ReplicaView) -> None:
+        key = view.node, view.life
+        newest = self._newest_epochs.get(key, -1)
+        if view.leader_epoch < newest:
+            self._fail("C2", f"went back from epoch {newest}; {view}")
+        self._newest_epochs[key] = view.leader_epoch
+
+    def _judge_batches(self, view: ReplicaView, first_new: int) -> None:
+        batches = view.batches
+        for slot in range(first_new, len(batches)):
+            batch = batches[slot]
+            previous = batches[slot - 1] if slot else None
+            if previous is not None and batch.base != previous.end:
+                self._fail("C6", f"offset {batch.base} follows {previous.end - 1}; {view}")
+            if previous is not None and batch.epoch < previous.epoch:
+                self._fail("C2", f"epoch {batch.epoch} after {previous.epoch} at {batch.base}; {view}")
+            if batch.epoch > view.leader_epoch >= 0:
+                self._fail("C2", f"offset {batch.base} is of epoch {batch.epoch}, not known here yet; {view}")
+            known = self._history.get((batch.base, batch.epoch))
+            if known is None:
+                identity = batch.identity
+                if identity in self._refused:
+                    self._fail("C5", f"a refused send appeared at {batch.base}; {view}")
+                if identity not in self._sent:
+                    self._fail("C5", f"nobody sent what lies at {batch.base}; {view}")
+                self._appended.add(identity)
+                self._history[batch.base, batch.epoch] = batch.data, _name(previous)
+            elif known[0] != batch.data:
+                self._fail("C3", f"offset {batch.base} of epoch {batch.epoch} has two contents; {view}")
+            elif previous is not None and known[1] != _name(previous):
+                self._fail(
+                    "C3",
+                    f"before offset {batch.base} of epoch {batch.epoch} lies a batch of epoch {previous.epoch}, "
+                    f"elsewhere {known[1]}; {view}",
+                )
+
+    def _judge_leader(self, view: ReplicaView, first_new: int) -> None:
+        epoch = view.leader_epoch
+        owner = self._owners.setdefault(epoch, (view.node, view.life))
+        if owner[0] != view.node:
+            self._fail("C1", f"epoch {epoch} is led by node {owner[0]} and by {view}")
+        if owner[1] != view.life and first_new < len(view.batches):
+            appended = view.batches[first_new]
+            if appended.epoch == epoch:
+                self._fail("C1", f"an epoch of its former life goes on at {appended.base}; {view}")
+        if epoch not in self._acted:
+            self._acted.add(epoch)
+            self._leadership_begins(view)
+        key = view.node, view.life, epoch
+        known = self._leader_watermarks.get(key, -1)
+        if view.high_watermark < known:
+            self._fail("C7", f"a leader's high watermark fell from {known}; {view}")
+        if view.high_watermark > known:
+            self._leader_watermarks[key] = view.high_watermark
+            self._watermark_rose(view)
+
+    def _leadership_begins(self, view: ReplicaView) -> None:
+        epoch = view.leader_epoch
+        if epoch < self._unclean_epoch:
+            return
+        if self._cut_is_due:
+            self._cut_is_due = False
+            self._cut_committed(view)
+        for slot in range(len(self.committed) - 1, -1, -1):
+            if self._commit_epochs[slot] < epoch:
+                self._check_holds(view, self.committed[slot])
+                return
+
+    def _cut_committed(self, view: ReplicaView) -> None:
+        keep = len(self.committed)
+        while keep and _name(view.holding(self.committed[keep - 1].base)) != _name(self.committed[keep - 1]):
+            keep -= 1
+        for batch in self.committed[keep:]:
+            del self._committed_ids[batch.identity]
+        del self.committed[keep:], self._commit_epochs[keep:]
+        end = self.committed_end
+        self.floor = end if self.floor is None else min(self.floor, end)
+        lost = [base for base in self.acked if base >= end]
+        for base in lost:
+            del self.acked[base]
+        self.declared_lost += len(lost)
+
+    def _check_holds(self, view: ReplicaView, batch: Stored) -> None:
+        if batch.base >= view.log_start and _name(view.holding(batch.base)) != _name(batch):
+            self._fail(
+                "C4",
+                f"offset {batch.end - 1} of epoch {batch.epoch} was committed, its leader now has "
+                f"{_name(view.holding(batch.base))} there; {view}",
+            )
+
+    def _watermark_rose(self, view: ReplicaView) -> None:
+        if view.leader_epoch < self._unclean_epoch:
+            return
+        end = self.committed_end
+        state = self.state
+        if view.high_watermark > end:
+            slot = bisect_right(view.batches, end, key=_base) - 1
+            for batch in view.batches[max(slot, 0) :]:
+                if batch.end > view.high_watermark:
+                    break
+                if batch.base >= end:
+                    self._commit(batch, view)
+            for other in self.views.values():
+                if other.is_leader and other.leader_epoch > view.leader_epoch:
+                    self._check_holds(other, self.committed[-1])
+        if state is not None and state.leader == view.node and state.leader_epoch == view.leader_epoch:
+            for member in state.isr:
+                self._check_member(view, state, member, "is in the ISR")
+
+    def _commit(self, batch: Stored, view: ReplicaView) -> None:
+        identity = batch.identity
+        if identity in self._committed_ids:
+            self._fail(
+                "C6",
+                f"what was sent once is committed at {self._committed_ids[identity]} and {batch.base}; {view}",
+            )
+        self._committed_ids[identity] = batch.base
+        self.committed.append(batch)
+        self._commit_epochs.append(view.leader_epoch)
+
+    def _judge_agreement(self, view: ReplicaView) -> None:
+        bound = min(view.high_watermark, self.committed_end)
+        if bound <= view.log_start:
+            return
+        mine, agreed = view.holding(bound - 1), find(self.committed, bound - 1)
+        if _name(mine) == _name(agreed):
+            return
+        if self.floor is not None and mine is not None and mine.epoch < self._unclean_epoch:
+            return  # the other history, which an unclean election gave up; it is cut at the next fetch
+        if self._cut_is_due:
+            return
+        self._fail("C3", f"below the high watermark, offset {bound - 1} differs from what was committed; {view}")
+
+    def _judge_cut(self, view: ReplicaView, cut_to: int, high_watermark: int) -> None:
+        """Whoever leads holds all that is committed: to agree with it nobody gives up any of that."""
+        if cut_to < high_watermark and self.floor is None and not self._cut_is_due:
+            self._fail("C3", f"cut to {cut_to}, below the high watermark {high_watermark} it had; {view}")
+
+    def replica_gone(self, node: int) -> None:
+        """The process ended; its log is not looked at until it is back."""
+        self.views.pop(node, None)
+
+    # --- clients ------------------------------------------------------------------------------
+
+    def sent(self, identity: bytes) -> None:
+        """A producer is about to send this."""
+        self._sent.add(identity)
+
+    def acknowledged(self, identity: bytes, base_offset: int, view: ReplicaView, *, isr_size: int) -> None:
+        """A leader answered acks=all with success; `isr_size` counts the maximal ISR it holds."""
+        if view.leader_epoch < self._unclean_epoch:
+            self.declared_lost += 1
+            return
+        if isr_size < self.min_insync:
+            self._fail("C4", f"acknowledged by {isr_size} replicas, {self.min_insync} are asked for; {view}")
+        batch = find(self.committed, base_offset)
+        if batch is None or batch.base != base_offset or batch.identity != identity:
+            self._fail("C4", f"offset {base_offset} was acknowledged and is not committed; {view}")
+        self.acked[base_offset] = identity
+
+    def refused(self, identity: bytes) -> None:
+        """A send that was tried once met an error that says that nothing was appended."""
+        if identity in self._appended:
+            self._fail("C5", "a send was refused and appended all the same")
+        self._refused.add(identity)
+
+    def served(self, view: ReplicaView, batches: Sequence[Stored]) -> None:
+        """A replica answered a consumer with these."""
+        if batches and batches[-1].end > view.high_watermark:
+            self._fail("C7", f"offset {batches[-1].end - 1} was served to a consumer; {view}")
+
+    def consumed(
+        self, consumer: ConsumerView, wanted: int, batches: Sequence[Stored], *, leader_epoch: int
+    ) -> None:
+        """A consumer that asked for `wanted` in its leader's epoch got these; its position moves on."""
+        if leader_epoch < self._unclean_epoch or self._cut_is_due:
+            return
+        position = consumer.position
+        if wanted != position:
+            return
+        for number, batch in enumerate(batches):
+            if batch.base > position or (number and batch.base != position):
+                self._fail("C8", f"a consumer at {position} was given offset {batch.base}: some are skipped")
+            if batch.end <= position:
+                self._fail("C8", f"a consumer at {position} was given offset {batch.base} again")
+            if find(self.committed, batch.base) != batch:
+                self._fail("C8", f"a consumer was given another record at {batch.base} than was committed")
+            position = batch.end
+        consumer.position = position
+
+    # --- the end ------------------------------------------------------------------------------
+
+    def read_back(self, batches: Sequence[Stored]) -> None:
+        """The whole log as it was read at the end, everything being healed."""
+        if len(batches) < len(self.committed):
+            self._fail("C4", f"{len(self.committed)} batches were committed, {len(batches)} can be read")
+        for batch, agreed in zip(batches, self.committed, strict=False):
+            if batch != agreed:
+                self._fail("C4", f"what was committed at {agreed.base} is not what can be read there")
+        for base, identity in self.acked.items():
+            batch = find(batches, base)
+            if batch is None or batch.base != base or batch.identity != identity:
+                self._fail("C4", f"what was acknowledged at {base} is not there")
+
+
+def _name(batch: Stored | None) -> tuple[int, int] | None:
+    return None if batch is None else (batch.base, batch.epoch)
+
+
+# --- the store of one replica -------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Remains:
+    """A log as it was when its process or its machine died.
+
+    `durable_end`: everything below it had been synced. `cache_survived`: only the process died.
+    """
+
+    name: str
+    batches: tuple[Stored, ...]
+    log_start: int
+    durable_end: int
+    cache_survived: bool
+
+    @property
+    def log_end(self) -> int:
+        return self.batches[-1].end if self.batches else self.log_start
+
+
+def check_recovery(
+    before: Remains,
+    after: Sequence[Stored] | None,
+    *,
+    log_start: int,
+    log_end: int,
+    epochs: Iterable[EpochEntry],
+) -> None:
+    """I1–I7: what a restart found (`after`; None if it could not open the log) against what was left."""
+    name = before.name
+    if after is None:
+        if before.durable_end > before.log_start or before.cache_survived:
+            raise Violation("I1", f"{name}: the log could not be opened")
+        return
+    end = after[-1].end if after else log_start
+    if log_end != end:
+        raise Violation("I7", f"{name}: the log ends at {log_end}, its last batch at {end}")
+    if log_start != before.log_start:
+        raise Violation("I6", f"{name}: the log started at {before.log_start}, now at {log_start}")
+    if end < before.durable_end:
+        raise Violation("I7", f"{name}: synced up to {before.durable_end}, recovered up to {end}")
+    if before.cache_survived and end != before.log_end:
+        raise Violation("I7", f"{name}: only the process died; the log ended at {before.log_end}, now at {end}")
+    for slot, batch in enumerate(after):
+        if slot >= len(before.batches):
+            raise Violation("I3", f"{name}: offset {batch.base} was never written")
+        if batch != before.batches[slot]:
+            which = "I2" if before.batches[slot].base < before.durable_end else "I3"
+            raise Violation(which, f"{name}: offset {before.batches[slot].base} is not what was written")
+    for one, following in pairwise(after):
+        if one.end != following.base:
+            raise Violation("I4", f"{name}: offset {following.base} follows {one.end - 1}")
+    check_epochs(name, after, epochs)
+
+
+def check_epochs(name: str, batches: Sequence[Stored], epochs: Iterable[EpochEntry]) -> None:
+    """I5: epochs never go back, and the epoch checkpoint says of every batch what its header says."""
+    end = batches[-1].end if batches else 0
+    entries = [entry for entry in epochs if entry.start_offset < end]
+    transitions = [
+        EpochEntry(batch.epoch, batch.base)
+        for slot, batch in enumerate(batches)
+        if slot == 0 or batch.epoch != batches[slot - 1].epoch
+    ]
+    for one, following in pairwise(transitions):
+        if following.epoch < one.epoch:
+            raise Violation("I5", f"{name}: epoch {following.epoch} after {one.epoch}")
+    if [tuple(entry) for entry in entries] != [tuple(entry) for entry in transitions]:
+        raise Violation(
+            "I5", f"{name}: the epoch checkpoint says {entries}, the batches say {transitions}"
+        )

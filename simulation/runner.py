@@ -1,0 +1,318 @@
+"""One seed from beginning to end: set up, break, heal, read everything back.
+
+    set-up     a calm network; the topic is made and led
+    faults     until `events` events have happened; safety is judged after every turn
+    healing    everything mended; within a bound every partition has a leader, a full ISR, one log
+    reading    new records are acknowledged, all is read back from the leader and, after an orderly
+               stop, from every disk
+
+A partition all of whose in-sync replicas came back with a loss waits for its operator (reliability R2).
+The run then plays the operator: it allows unclean election, and only then may records be lost.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass
+from random import Random
+
+from checkpoint.topic_partition import TopicPartition
+from logstore.log_manager import LogManager
+from replication.controller.context import UNCLEAN_ELECTION
+from replication.messages import (
+    CreateTopicsRequest,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    NewTopic,
+    ResponseBody,
+)
+from replication.metastore import layout
+from replication.metastore.layout import LOST_BROKER_EPOCH
+from replication.metastore.operations import Set
+from simulation.checkers import PartitionChecker, Stored, Violation, check_epochs, parse
+from simulation.clients import Consumer, Producer
+from simulation.nemesis import Nemesis
+from simulation.swarm import Swarm, draw
+from simulation.world import LOG_DIR, START_MS, TOPIC, Tally, World, describe, read_all
+
+SETUP_BOUND_MS = 60_000
+HEALING_BOUND_MS = 120_000
+OPERATOR_PATIENCE_MS = 5_000
+_SLICE = 20
+
+
+@dataclass(frozen=True, slots=True)
+class Report:
+    """How a seed ended. `violation` is empty for a good one; `last_events` explain a bad one."""
+
+    swarm: Swarm
+    tally: Tally
+    trace_hash: str
+    virtual_ms: int
+    invariant: str = ""
+    violation: str = ""
+    last_events: tuple[str, ...] = ()
+
+    @property
+    def is_good(self) -> bool:
+        return not self.violation
+
+
+def run(
+    seed: int,
+    events: int = 2000,
+    *,
+    trace: Callable[[str], None] | None = None,
+    swarm: Swarm | None = None,
+) -> Report:
+    """Run `seed` (or the given `swarm`) through all phases; a violation ends it and is reported."""
+    swarm = swarm if swarm is not None else draw(seed)
+    world = World(swarm, trace=trace)
+    invariant = violation = ""
+    try:
+        _Run(world).go(events)
+    except Violation as found:
+        invariant, violation = found.invariant, str(found)
+        cause = found.__cause__
+        if cause is not None:
+            violation += f" ({_where(cause)})"
+    recent = tuple(
+        f"{at_ms - START_MS:>7} {describe(facts)}" for at_ms, facts in world.recent
+    ) if violation else ()
+    return Report(
+        swarm, world.tally, world.trace_hash(), world.now_ms - START_MS, invariant, violation, recent
+    )
+
+
+def _where(error: BaseException) -> str:
+    trace = error.__traceback__
+    places = []
+    while trace is not None:
+        code = trace.tb_frame.f_code
+        places.append(f"{code.co_filename.rpartition('/')[2]}:{trace.tb_lineno} {code.co_name}")
+        trace = trace.tb_next
+    return " > ".join(places[-4:])
+
+
+class _Run:
+    def __init__(self, world: World) -> None:
+        self.world = world
+        self.nemesis = Nemesis(world)
+        self.producers: list[Producer] = []
+        self.consumers: list[Consumer] = []
+
+    def go(self, events: int) -> None:
+        self._set_up()
+        world = self.world
+        world.is_calm = False
+        world.at(0, self.nemesis.run)
+        self._start_clients()
+        world.tally.events = 0
+        while world.tally.events < events:
+            assert world.step(), "a world with clients never stops"
+        self._heal()
+        self._read_back()
+
+    def _until(self, holds: Callable[[], bool], bound_ms: int) -> bool:
+        world = self.world
+        end_ms = world.now_ms + bound_ms
+        while not holds():
+            if world.now_ms >= end_ms:
+                return False
+            for _ in range(_SLICE):
+                if not world.step():
+                    return holds()
+        return True
+
+    # --- set-up -------------------------------------------------------------------------------
+
+    def _set_up(self) -> None:
+        world, swarm = self.world, self.world.swarm
+        assignment = tuple(
+            tuple((first + offset) % swarm.nodes for offset in range(swarm.replication_factor))
+            for first in range(swarm.partitions)
+        )
+        for number, replicas in enumerate(assignment):
+            topic_partition = TopicPartition(TOPIC, number)
+            world.expect(topic_partition, replicas)
+            if swarm.unclean_election:
+                world.unclean_allowed.add(topic_partition)
+        for host in world.hosts.values():
+            world.start(host)
+        configs = {"min.insync.replicas": str(swarm.min_insync_replicas)}
+        if swarm.unclean_election:
+            configs[UNCLEAN_ELECTION] = "true"
+        topic = NewTopic(TOPIC, assignment=assignment, configs=configs)
+
+        def create() -> None:
+            active = [host for host in world.running if host.node and host.node.controller.is_active]
+            everybody_is_there = active and len(_brokers_of(active[0].node)) == swarm.nodes
+            if not everybody_is_there:
+                world.at(50, create)
+                return
+            world.call(
+                active[0].node_id,
+                CreateTopicsRequest((topic,)),
+                lambda body: None if _has_states(world) else world.at(50, create),
+                timeout_ms=2000,
+            )
+
+        create()
+        if not self._until(self._all_lead, SETUP_BOUND_MS):
+            raise Violation("C18", "no leader in a calm cluster")
+
+    def _all_lead(self) -> bool:
+        return all(self._leader(checker) is not None for checker in self.world.checkers.values())
+
+    def _leader(self, checker: PartitionChecker) -> int | None:
+        """The node that the store calls the leader, if it acts as such."""
+        state = checker.state
+        view = checker.views.get(state.leader) if state is not None else None
+        if state is None or view is None or not view.is_leader or view.leader_epoch != state.leader_epoch:
+            return None
+        return state.leader
+
+    def _start_clients(self) -> None:
+        world, swarm = self.world, self.world.swarm
+        partitions = list(world.checkers)
+        for number in range(max(swarm.producers, len(partitions))):
+            is_idempotent = swarm.features.idempotence and number % 2 == 0
+            producer = Producer(
+                world, number, partitions[number % len(partitions)], is_idempotent=is_idempotent
+            )
+            self.producers.append(producer)
+            world.at(number, producer.run)
+        for number in range(swarm.consumers):
+            consumer = Consumer(world, number, partitions[number % len(partitions)])
+            self.consumers.append(consumer)
+            world.at(number, consumer.run)
+
+    # --- healing ------------------------------------------------------------------------------
+
+    def _heal(self) -> None:
+        world = self.world
+        world.note("everything is mended")
+        self.nemesis.heal()
+        for producer in self.producers:
+            producer.is_finishing = True
+        world.at(OPERATOR_PATIENCE_MS, self._play_operator)
+        if not self._until(self._is_healed, HEALING_BOUND_MS):
+            raise Violation("C18", f"not healed in {HEALING_BOUND_MS} ms: {self._complaints()}")
+
+    def _complaints(self) -> str:
+        texts = []
+        for topic_partition, checker in self.world.checkers.items():
+            views = ", ".join(str(view) for _, view in sorted(checker.views.items()))
+            texts.append(f"{topic_partition}: {checker.state}; {views}")
+        stuck = [producer.name for producer in self.producers if not producer.is_done]
+        return "; ".join(texts) + (f"; {stuck} not answered" if stuck else "")
+
+    def _is_healed(self) -> bool:
+        return all(producer.is_done for producer in self.producers) and all(
+            self._is_in_sync(checker) for checker in self.world.checkers.values()
+        )
+
+    def _is_in_sync(self, checker: PartitionChecker) -> bool:
+        leader = self._leader(checker)
+        if leader is None or checker.state is None or set(checker.state.isr) != set(checker.replicas):
+            return False
+        ends = {(view.log_end, view.high_watermark) for view in checker.views.values()}
+        end, high_watermark = next(iter(ends))
+        return len(checker.views) == len(checker.replicas) and len(ends) == 1 and end == high_watermark
+
+    def _play_operator(self) -> None:
+        """Allow an unclean election where nobody else can help; keep looking."""
+        world = self.world
+        for topic_partition, checker in world.checkers.items():
+            state = checker.state
+            assert state is not None
+            if state.leader >= 0 or topic_partition in world.unclean_allowed:
+                continue
+            if any(epoch != LOST_BROKER_EPOCH for epoch in state.isr_broker_epochs):
+                continue  # somebody in it kept everything: the controller must elect by itself
+            world.note("the operator allows an unclean election of", topic_partition)
+            world.tally.operator_elections += 1
+            world.unclean_allowed.update(world.checkers)  # the setting is the topic's
+            path = layout.topic_config_path(topic_partition.topic)
+            found = world.read_as_operator(path)
+            assert found.stat is not None
+            settings = {**layout.parse_topic_config(found.data), UNCLEAN_ELECTION: "true"}
+            world.write_as_operator(Set(path, layout.encode_topic_config(settings), found.stat.version))
+        world.at(OPERATOR_PATIENCE_MS, self._play_operator)
+
+    # --- reading back -------------------------------------------------------------------------
+
+    def _read_back(self) -> None:
+        world = self.world
+        for number, topic_partition in enumerate(world.checkers):
+            before = len(world.checkers[topic_partition].acked)
+            last = Producer(world, 1000 + number, topic_partition, is_idempotent=True)
+            last.is_finishing = True
+            last.send_now()
+            last.run()
+            if not self._until(lambda last=last: last.is_done, HEALING_BOUND_MS):  # type: ignore[misc]
+                raise Violation("C18", f"{topic_partition} takes no records after all is mended")
+            assert len(world.checkers[topic_partition].acked) > before
+        if not self._until(self._is_healed, HEALING_BOUND_MS):
+            raise Violation("C18", f"not in sync after the last records: {self._complaints()}")
+        for topic_partition, checker in world.checkers.items():
+            checker.read_back(self._read(topic_partition, checker))
+        for host in world.hosts.values():
+            world.stop(host)
+            self._read_disk(host.node_id)
+
+    def _read(self, topic_partition: TopicPartition, checker: PartitionChecker) -> list[Stored]:
+        """The whole partition, as a consumer gets it from the leader."""
+        found: list[Stored] = []
+        answers: list[ResponseBody | None] = []
+        for _ in range(10_000):
+            answers.clear()
+            leader = self._leader(checker)
+            position = found[-1].end if found else 0
+            if leader is None or position >= checker.views[leader].high_watermark:
+                break
+            request = FetchRequest(
+                -1, 0, 1, 1 << 16, {topic_partition: FetchPartition(position, 1 << 16)}
+            )
+            self.world.call(leader, request, answers.append, timeout_ms=5000)
+            if not self._until(lambda: bool(answers), 10_000):
+                break
+            body = answers[0]
+            if isinstance(body, FetchResponse):
+                found += parse(bytes(body.partitions[topic_partition].records))
+        return found
+
+    def _read_disk(self, node_id: int) -> None:
+        """Stopped in order, a node's logs are clean, whole, and agree with what was committed."""
+        world = self.world
+        host = world.hosts[node_id]
+        logs = LogManager(
+            [LOG_DIR],
+            disk=host.disk,
+            clock=lambda: world.now_ms,
+            random=Random(node_id),
+            config=world.log_config,
+        )
+        try:
+            for topic_partition, checker in world.checkers.items():
+                if node_id not in checker.replicas:
+                    continue
+                log = logs.get(topic_partition)
+                if log is None or not logs.was_clean:
+                    raise Violation("I1", f"{topic_partition} on node {node_id} is not there after a clean stop")
+                batches = read_all(log)
+                check_epochs(f"{topic_partition} on node {node_id}", batches, log.epochs)
+                if batches[: len(checker.committed)] != checker.committed:
+                    raise Violation("C3", f"{topic_partition} on the disk of node {node_id} is another log")
+        finally:
+            logs.close()
+
+
+def _brokers_of(node: object) -> object:
+    context = getattr(getattr(node, "controller", None), "context", None)
+    return context.brokers if context is not None else ()
+
+
+def _has_states(world: World) -> bool:
+    return all(checker.state is not None for checker in world.checkers.values())

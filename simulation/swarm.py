@@ -1,0 +1,137 @@
+"""What one seed is made of: the shape of its cluster, its faults and their rates. Pure.
+
+Every seed switches about half of the features off. A run with everything in it is mostly noise: two
+faults that must meet would be kept apart by ten others, and some bugs show only where something never
+happens (a topic without a flush, a cluster without a restart).
+
+Every concern draws from a stream of its own, named for it, so that a fault that is taken out of a seed
+leaves the clients' draws, and the other faults', as they were.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field, fields
+from random import Random
+
+from replication.config import Durability
+
+
+def stream(seed: int, concern: str) -> Random:
+    """The random numbers of one concern in one seed; a text seeds the same in every process."""
+    return Random(f"{seed}/{concern}")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Features:
+    """What may happen in a seed at all. Each is on in about half of them."""
+
+    drops: bool
+    """A message is lost; its sender hears that the connection broke, or nothing."""
+    duplicates: bool
+    """A message arrives twice (requests of clients only where a retry is harmless)."""
+    reordering: bool
+    """Messages of one connection overtake each other."""
+    slow_links: bool
+    """Now and then a message takes as long as a timeout."""
+    cuts: bool
+    """Two nodes do not hear each other for a while, or one is cut off from all."""
+    one_way_cuts: bool
+    """A cut in one direction only."""
+    store_cuts: bool
+    """A node does not reach the metadata store, clients and peers still reach the node."""
+    store_losses: bool
+    """Store calls are lost, or applied with their answer lost."""
+    pauses: bool
+    """A node stands still, then goes on as if nothing had been: the zombie."""
+    kills: bool
+    """A process dies; what it wrote is in the page cache and survives."""
+    power_cuts: bool
+    """A machine dies: a random legal image of its disk survives."""
+    stops: bool
+    """A node is stopped and started in order."""
+    flushes: bool
+    """Recovery points move: part of the log is durable."""
+    bad_batches: bool
+    """Clients send batches with a wrong checksum."""
+    idempotence: bool
+    """Producers number their batches and send again what was not answered."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Swarm:
+    """One seed's world. Times are milliseconds of virtual time, rates are probabilities."""
+
+    seed: int
+    nodes: int
+    partitions: int
+    replication_factor: int
+    min_insync_replicas: int
+    durability: Durability
+    truncate_on_fetch: bool
+    lag_max_messages: int
+    unclean_election: bool
+    reckless: bool
+    """Faults may take the last in-sync replica: the partition may then have to wait for its operator."""
+    session_timeout_ms: int
+    lag_time_max_ms: int
+    fetch_wait_ms: int
+    fetch_max_bytes: int
+    request_timeout_ms: int
+    backoff_ms: int
+    checkpoint_interval_ms: int
+    segment_bytes: int
+    delay_ms: int
+    drop_rate: float
+    duplicate_rate: float
+    slow_rate: float
+    store_loss_rate: float
+    fault_interval_ms: int
+    produce_interval_ms: int
+    producers: int
+    consumers: int
+    features: Features = field(repr=False)
+
+    @property
+    def enabled(self) -> list[str]:
+        """The features that are on."""
+        return [each.name for each in fields(self.features) if getattr(self.features, each.name)]
+
+
+def draw(seed: int) -> Swarm:
+    """The world of `seed`."""
+    random = stream(seed, "swarm")
+    features = Features(**{each.name: random.random() < 0.5 for each in fields(Features)})
+    nodes = random.choice((3, 3, 3, 4, 5))
+    factor = random.choice((3, 3, 3, 2))
+    session_timeout_ms = random.choice((150, 300, 800))
+    lag_time_max_ms = random.choice((100, 250, 600))
+    return Swarm(
+        seed=seed,
+        nodes=nodes,
+        partitions=random.choice((1, 1, 1, 2)),
+        replication_factor=factor,
+        min_insync_replicas=random.choice((1, 1, 2, 2, factor)),
+        durability=Durability.SYNCED if random.random() < 0.3 else Durability.REPLICATED,
+        truncate_on_fetch=random.random() < 0.75,
+        lag_max_messages=random.choice((-1, -1, -1, 4)),
+        unclean_election=random.random() < 0.15,
+        reckless=random.random() < 0.25,
+        session_timeout_ms=session_timeout_ms,
+        lag_time_max_ms=lag_time_max_ms,
+        fetch_wait_ms=random.choice((20, 50, 100)),
+        fetch_max_bytes=random.choice((1, 300, 1 << 16)),
+        request_timeout_ms=random.choice((120, 300)),
+        backoff_ms=random.choice((10, 30, 80)),
+        checkpoint_interval_ms=random.choice((100, 500, 2000)),
+        segment_bytes=random.choice((1500, 6000, 1 << 20)),
+        delay_ms=random.choice((1, 4, 12)),
+        drop_rate=random.choice((0.005, 0.02, 0.06)) if features.drops else 0.0,
+        duplicate_rate=random.choice((0.01, 0.05, 0.15)) if features.duplicates else 0.0,
+        slow_rate=random.choice((0.005, 0.02)) if features.slow_links else 0.0,
+        store_loss_rate=random.choice((0.02, 0.1)) if features.store_losses else 0.0,
+        fault_interval_ms=int(session_timeout_ms * random.choice((0.3, 0.8, 2.0))),
+        produce_interval_ms=random.choice((10, 25, 70)),
+        producers=random.choice((1, 2, 3)),
+        consumers=random.choice((1, 1, 2)),
+        features=features,
+    )
