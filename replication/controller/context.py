@@ -72,13 +72,11 @@ class Context:
         self.node_id, self.epoch, self.config = node_id, epoch, config
         self.random = random_source
         self._fence = Check(CONTROLLER_EPOCH_PATH, epoch_version)
-        self.channels = Channels(config)
         self.forget_all()
 
     def forget_all(self) -> None:
         """Back to knowing nothing, for a takeover that starts again."""
-        for broker_id in getattr(self, "brokers", {}):
-            self.channels.close(broker_id)
+        self.channels = Channels(self.config)
         self.brokers: dict[int, Broker] = {}
         self.newcomers: set[int] = set()
         """Brokers that were met and not yet told their roles: kept here in case the event fails half-way."""

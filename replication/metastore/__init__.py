@@ -1,1 +1,8 @@
+"""The metadata store: ZooKeeper's shape, without ZooKeeper.
 
+    operations   the vocabulary: nodes, versions, watches, sessions
+    layout       which node means what: Kafka's paths and JSON
+    tree         the state machine, pure
+    memory       over it, the store in memory, and the protocol that every store offers
+    embedded     over it, the store on disk; its bytes are in journal
+"""

@@ -56,9 +56,8 @@ class EmbeddedStore:
                 publish(disk, directory, name + journal.TORN_SUFFIX, tail)
             for session_id in list(self._tree.sessions):
                 self._tree.close_session(session_id)
-            self._journal: File
+            self._journal = self._new_journal()
             self._journal_size = 0
-            self._rotate()
         except BaseException:
             self._lock.release()
             raise
@@ -171,6 +170,12 @@ class EmbeddedStore:
             ) from error
 
     def _rotate(self) -> None:
+        former, self._journal = self._journal, self._new_journal()
+        self._journal_size = 0
+        former.close()
+
+    def _new_journal(self) -> File:
+        """Publish a snapshot, begin the journal that follows it, remove the ones before."""
         publish(self._disk, self._directory, journal.SNAPSHOT_FILE, journal.encode_snapshot(self._tree))
         name = journal.journal_name(self._tree.last_txid + 1)
         # Left over from an opening that crashed here, if it exists: it can hold nothing but a torn frame.
@@ -178,12 +183,10 @@ class EmbeddedStore:
         file.truncate(0)
         file.sync()
         self._disk.sync_dir(self._directory)
-        if hasattr(self, "_journal"):
-            self._journal.close()
-        self._journal, self._journal_size = file, 0
         for old in _journals(self._disk, self._directory):
             if old != name:
                 remove_if_exists(self._disk, f"{self._directory}/{old}")
+        return file
 
 
 def _make_dir(disk: Disk, directory: str) -> None:
