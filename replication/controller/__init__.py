@@ -10,4 +10,6 @@
     channel            what still has to reach each broker
     context            what the active controller knows
     election, assignment, alter_partition    pure: who leads, where replicas go, what a leader may do
+
+Another procedure (reassignment, deletion, …) is another file and one more line in `controller`.
 """

@@ -5,4 +5,6 @@
     tree         the state machine, pure
     memory       over it, the store in memory, and the protocol that every store offers
     embedded     over it, the store on disk; its bytes are in journal
+
+One contract suite holds every store to the same answers.
 """
