@@ -801,13 +801,19 @@ class Log:
             self._check_writable()
             if offset > self.high_watermark:
                 raise OffsetOutOfRange(offset, self._log_start_offset, self.high_watermark)
-            if offset <= self._log_start_offset:
+            before = self._log_start_offset
+            if offset <= before:
                 return False
+            # Published before anything below it is forgotten: a crash in between must not find records
+            # served whose epochs are gone. The recovery point stays: nothing was synced here.
             self._log_start_offset = offset
-            self._recovery_point = max(self._recovery_point, offset)
+            try:
+                self._guarded(lambda: self._owner.log_start_moved(self))
+            except DiskFull:
+                self._log_start_offset = before
+                raise
             self._high_watermark = max(self._high_watermark, offset)
             self._change_epochs(lambda epochs: epochs.truncate_from_start(offset))
-            self._guarded(lambda: self._owner.log_start_moved(self))
             return True
 
     def truncate_to(self, offset: int) -> bool:
@@ -889,8 +895,14 @@ class Log:
     def _rebuild_producers(self, end_offset: int) -> None:
         """Let the producers' state be that of the log below `end_offset`."""
 
+        def forget_snapshots() -> None:
+            # Durably: one that comes back after a crash would tell of batches that are gone, and other
+            # batches have their offsets by then.
+            if self._snapshots.remove_above(end_offset):
+                self._disk.sync_dir(self.directory)
+
         def rebuild() -> None:
-            self._snapshots.remove_above(end_offset)
+            forget_snapshots()
             self._producers = self._snapshots.newest(at_most=end_offset, above=self._log_start_offset)
             for segment in self._segments.values():
                 if segment.next_offset > self._producers.end_offset:
@@ -900,7 +912,7 @@ class Log:
         if len(self._producers):
             self._guarded(rebuild)
         else:
-            self._guarded(lambda: self._snapshots.remove_above(end_offset))
+            self._guarded(forget_snapshots)
             self._producers.end_offset = end_offset
 
     # --- the end --------------------------------------------------------------------------------------

@@ -16,7 +16,6 @@ are bounds, never truths: a missing or unreadable one costs time, not data.
 
 from __future__ import annotations
 
-import os
 import random
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
@@ -41,7 +40,7 @@ from logstore.config import LogConfig
 from logstore.errors import DamagedLog, LogDirOffline
 from logstore.log import Clock, Log
 from logstore.recovery import load
-from logstore.stand_alone import forget_stand_alone
+from logstore.stand_alone import forget_stand_alone, make_dir_durably
 
 RECOVERY_POINT_INTERVAL_MS: Final = 60_000
 LOG_START_INTERVAL_MS: Final = 60_000
@@ -242,7 +241,7 @@ class _LogDir:
         self.guarded(lambda: self._open(config_of, progress))
 
     def _open(self, config_of: Callable[[str], LogConfig], progress: DirectoryProgress | None) -> None:
-        self._make_dir()
+        make_dir_durably(self._disk, self.path)
         self._lock = self._disk.lock(self.path)
         self.was_clean = read_clean_shutdown(self._disk, self.path) is not None
         # Gone for good before anything else is written: a crash from here on is an unclean stop.
@@ -266,14 +265,6 @@ class _LogDir:
             except DamagedLog as error:
                 # Kept as it is, for its owner to judge; the other partitions go on.
                 self.damaged[topic_partition] = error
-
-    def _make_dir(self) -> None:
-        """The dir's own name must survive a power cut, or all that is synced in it is lost with it."""
-        self._disk.make_dir(self.path)
-        above = self.path
-        while above not in ("", ".", "/"):
-            above = os.path.dirname(above)
-            self._disk.sync_dir(above or ".")
 
     def _read(self, name: str) -> dict[TopicPartition, int]:
         try:

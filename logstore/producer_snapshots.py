@@ -71,10 +71,12 @@ class ProducerSnapshots:
             self._remove(offset)
         return strays
 
-    def remove_above(self, offset: int) -> None:
-        """Delete the snapshots of state past `offset`: the log was truncated there."""
-        for stale in [known for known in self.offsets if known > offset]:
-            self._remove(stale)
+    def remove_above(self, offset: int) -> bool:
+        """Delete the snapshots of state past `offset`: the log was cut there. True if there were any."""
+        stale = [known for known in self.offsets if known > offset]
+        for each in stale:
+            self._remove(each)
+        return bool(stale)
 
     def remove(self, offset: int) -> None:
         """Delete the snapshot at `offset`, if there is one: its segment went."""

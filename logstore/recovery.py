@@ -202,9 +202,9 @@ class _Loader:
 
     def _delete(self, names: Iterable[str]) -> None:
         for name in sorted(names):
-            remove_if_exists(self.disk, f"{self.directory}/{name}")
+            if remove_if_exists(self.disk, f"{self.directory}/{name}"):
+                self.report.deleted.append(name)
             self.files.pop(name, None)
-            self.report.deleted.append(name)
 
     # --- segments ---------------------------------------------------------------------------------
 
@@ -422,9 +422,8 @@ class _Loader:
         for base in sorted(bases, reverse=True):
             segment = self.segments.pop(base)
             segment.let_go()
-            self._delete(
-                [name for name in self.files if offset_in(name) == base and name.endswith(SEGMENT_SUFFIXES)]
-            )
+            # Also the indexes that this recovery has made: they are not in the list of what was found.
+            self._delete(file_name(base, suffix) for suffix in SEGMENT_SUFFIXES)
 
     # --- epochs -------------------------------------------------------------------------------------
 

@@ -103,6 +103,7 @@ class Segment:
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
         self._transaction_index: TransactionIndex | None = None
+        self._aborts_are_durable = True
         self._hints: dict[int, int] = {}
         self._bytes_since_entry = 0
         self._first_timestamp_ms: int | None = None
@@ -264,6 +265,7 @@ class Segment:
             file.pwrite(data, at)
         finally:
             file.close()
+        self._aborts_are_durable = False
 
     def replace_transaction_index(self, entries: Sequence[AbortedTransaction]) -> None:
         """Hold these entries instead of what there is; no file for none. Raises `OSError`."""
@@ -482,6 +484,15 @@ class Segment:
         """Make the indexes survive power loss: for a segment that recovery will not read again."""
         self.offset_index.sync()
         self.time_index.sync()
+        if not self._aborts_are_durable:
+            # Nothing would tell that this file is missing or short, so its name has to be durable too.
+            file = self._disk.open(self.path(TRANSACTION_INDEX_SUFFIX), write=True)
+            try:
+                file.sync()
+            finally:
+                file.close()
+            self._disk.sync_dir(self._directory)
+            self._aborts_are_durable = True
 
     def close(self) -> None:
         """Write what is buffered, close the books and let go of the files."""

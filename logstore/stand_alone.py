@@ -53,7 +53,7 @@ def open_stand_alone(
     directory = os.fspath(path).rstrip("/") or "/"
     topic_partition = parse_directory_name(os.path.basename(directory))
     try:
-        disk.make_dir(directory)
+        make_dir_durably(disk, directory)
         lock = disk.lock(directory)
     except OSError as error:
         raise LogDirOffline(
@@ -69,6 +69,18 @@ def open_stand_alone(
     except BaseException:
         lock.release()
         raise
+
+
+def make_dir_durably(disk: Disk, directory: str) -> None:
+    """Make the directory and its parents; their names must survive, or all that is synced in it is lost."""
+    disk.make_dir(directory)
+    above = directory
+    while above not in ("", ".", "/"):
+        above = os.path.dirname(above)
+        try:
+            disk.sync_dir(above or ".")
+        except PermissionError:
+            return  # what we may not even list was not made by us
 
 
 def check_not_locked(disk: Disk, directory: str) -> None:
@@ -98,7 +110,6 @@ def _open_locked(
     lock: Lock,
     progress: Progress | None,
 ) -> Log:
-    disk.sync_dir(os.path.dirname(directory) or ".")
     marker = read_clean_shutdown(disk, directory)
     # Gone for good before anything else is written: a crash from here on is an unclean stop.
     remove_clean_shutdown(disk, directory)
@@ -126,6 +137,8 @@ def _open_locked(
     loaded = loaded_as(marker is not None)
     if marker is not None and marker.extra.get(_END_OFFSET) != loaded.log_end_offset:
         # Somebody else wrote here since (a broker, a copy): the marker speaks of another log.
+        for segment in loaded.segments.values():
+            segment.let_go()  # no index may be mapped while recovery rewrites it
         loaded = loaded_as(False)
     return Log(
         directory,
