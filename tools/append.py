@@ -68,7 +68,8 @@ def append(
             }
         )
     elif count:
-        print(f"appended {count} records at offsets {first_offset} to {last_offset}")
+        records = "1 record at offset" if count == 1 else f"{count} records at offsets {first_offset} to"
+        print(f"appended {records} {last_offset}")
     else:
         print(f"appended nothing; the log ends at offset {log_end_offset}")
     if refused:

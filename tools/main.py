@@ -9,6 +9,7 @@ cost of importing typer (docs/decisions/002-command-line.md).
 
 from __future__ import annotations
 
+import io
 import signal
 import sys
 from collections.abc import Sequence
@@ -87,6 +88,10 @@ def main() -> NoReturn:
     """The process: like any filter, it ends quietly when the reader of its output has gone."""
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    for stream in (sys.stdout, sys.stderr):
+        # A record's text, or a file's name, may not exist in the terminal's encoding.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
     sys.exit(run(sys.argv[1:]))
 
 

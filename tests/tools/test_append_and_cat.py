@@ -81,7 +81,7 @@ def test_a_line_without_its_key_ends_the_input(
     outcome = command("append", log, "--key-separator", "=")
     assert outcome.code == 1
     assert outcome.err == "logstore: line 2 has no '=': it and the rest was left out\n"
-    assert outcome.out == "appended 1 records at offsets 0 to 0\n"
+    assert outcome.out == "appended 1 record at offset 0\n"
 
 
 def test_a_log_that_is_open_elsewhere_is_refused(

@@ -2,14 +2,17 @@
 
 from __future__ import annotations
 
+import os
 import subprocess
 import sys
 from collections.abc import Callable
+from pathlib import Path
 
 import pytest
 
 import tools.main
-from tests.tools.conftest import Outcome
+from logstore import Record, encode_batch
+from tests.tools.conftest import SEGMENT_0, Outcome, write_files
 
 Command = Callable[..., Outcome]
 
@@ -77,6 +80,19 @@ def test_help_imports_nothing_heavy() -> None:
     )
     done = subprocess.run([sys.executable, "-c", code], capture_output=True, text=True, check=False)
     assert (done.returncode, done.stderr) == (0, "")
+
+
+def test_any_text_reaches_any_terminal(tmp_path: Path) -> None:
+    """A record's letters, or a file name's bytes, that the terminal's encoding lacks are escaped."""
+    name = os.fsdecode(b"\xff-0")
+    data = encode_batch([Record(0, 1, None, "ünï".encode())])
+    write_files(tmp_path / name, {f"{SEGMENT_0}.log": data})
+    done = subprocess.run(
+        [sys.executable, "-m", "tools.main", "dump", "--records", str(tmp_path / name)],
+        capture_output=True, check=False, env={**os.environ, "PYTHONIOENCODING": "ascii"},
+    )  # fmt: skip
+    assert (done.returncode, done.stderr) == (0, b"")
+    assert b"value \\xfcn\\xef" in done.stdout
 
 
 def test_refuses_to_run_without_asserts() -> None:
