@@ -76,7 +76,10 @@ class File(Protocol):
         """Length in bytes."""
 
     def close(self) -> None:
-        """Release the descriptor; closing twice is harmless. Does not sync."""
+        """Release the descriptor; closing twice is harmless. Does not sync.
+
+        A file that nobody refers to any more is closed too.
+        """
 
 
 class Lock(Protocol):

@@ -716,6 +716,9 @@ class MemoryFile:
             inode.opened -= 1
             self._disk._reclaim(inode)
 
+    def __del__(self) -> None:
+        self.close()  # as the real one: who lets go of a file need not close it
+
     def drop_unsynced(self) -> None:
         """What a failed fsync does: the pages look clean, and no later `sync` will write them.
 

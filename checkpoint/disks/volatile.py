@@ -23,6 +23,7 @@ An append costs a comparison; a write into synced bytes first reads what it cove
 from __future__ import annotations
 
 import os
+import weakref
 from random import Random
 from typing import NamedTuple, TypeAlias
 
@@ -88,8 +89,7 @@ class VolatileDisk:
         self.inner = inner
         self._nodes: dict[str, _Node] = {}
         self._names: dict[str, list[_NameChange]] = {}
-        # Held here until closed: whoever is killed by the power cut never closes anything.
-        self._files: dict[int, VolatileFile] = {}
+        self._files: weakref.WeakSet[VolatileFile] = weakref.WeakSet()
         self._locks: list[Lock] = []
         self._lost = False
 
@@ -118,7 +118,7 @@ class VolatileDisk:
         elif node is None:
             node = self._nodes[path] = _Node(file.size())
         opened = VolatileFile(self, file, node, path)
-        self._files[id(opened)] = opened
+        self._files.add(opened)
         return opened
 
     def rename(self, source: str, target: str) -> None:
@@ -201,7 +201,7 @@ class VolatileDisk:
         """
         self._check_power("")
         self._lost = True
-        for file in list(self._files.values()):
+        for file in list(self._files):  # in any order: each is only closed
             file.close()
         for lock in self._locks:
             lock.release()
@@ -311,7 +311,7 @@ class VolatileDisk:
 class VolatileFile:
     """An open file of a `VolatileDisk`."""
 
-    __slots__ = ("_disk", "_inner", "_node", "_path")
+    __slots__ = ("__weakref__", "_disk", "_inner", "_node", "_path")
 
     def __init__(self, disk: VolatileDisk, inner: File, node: _Node, path: str) -> None:
         self._disk = disk
@@ -367,7 +367,6 @@ class VolatileFile:
         return self._inner.size()
 
     def close(self) -> None:
-        self._disk._files.pop(id(self), None)
         self._inner.close()
 
     def _check_power(self) -> None:

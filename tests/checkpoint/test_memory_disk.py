@@ -316,6 +316,12 @@ def test_room_comes_back_when_the_last_handle_goes() -> None:
     assert disk.free("/d") == 2
     file.close()
     assert disk.free("/d") == 10
+    put(disk, "/d/file", b"12345678")
+    file = disk.open("/d/file")
+    disk.remove("/d/file")
+    assert disk.free("/d") == 2
+    del file  # let go of, not closed
+    assert disk.free("/d") == 10
     put(disk, "/d/a", b"1234")
     put(disk, "/d/b", b"5678")
     disk.rename("/d/a", "/d/b")

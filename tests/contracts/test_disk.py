@@ -7,6 +7,8 @@ of them, and none knows which one it has.
 from __future__ import annotations
 
 import errno
+import gc
+import os
 from array import array
 from collections.abc import Callable, Iterator
 from pathlib import Path
@@ -194,6 +196,18 @@ def test_sync_keeps_the_content(file: File) -> None:
     file.pwrite(b"more", 7)
     file.sync(data_only=True)
     assert file.pread(100, 0) == b"contentmore"
+
+
+def test_a_file_that_is_let_go_of_is_closed(disk: Disk, root: str) -> None:
+    """Segments are let go of, not closed, so that a reader in the middle of one can finish."""
+    before = len(os.listdir("/dev/fd"))
+    for number in range(30):
+        file = disk.open(f"{root}/{number}", create=True)
+        file.pwrite(b"content", 0)
+        file.sync()
+        del file
+    gc.collect()
+    assert len(os.listdir("/dev/fd")) == before
 
 
 # --- maps ---------------------------------------------------------------------------------------
