@@ -126,6 +126,12 @@ class IndexFile:
             if len(self._tail) >= _WRITE_BEHIND_ENTRIES:
                 self._write_tail()
 
+    def _extend(self, entries: list[tuple[int, int]]) -> None:
+        with self._lock:
+            self._tail.extend(entries)
+            if len(self._tail) >= _WRITE_BEHIND_ENTRIES:
+                self._write_tail()
+
     def replace(self, entries: npt.NDArray[np.void] | Sequence[tuple[int, int]]) -> None:
         """Drop what there is and hold `entries` instead: the index was rebuilt from its log."""
         with self._lock:

@@ -52,12 +52,13 @@ from logstore.policy import Incoming, roll_reason
 from logstore.producer_snapshots import replay_into
 from logstore.record import NO_TIMESTAMP, Header, Record
 from logstore.recovery import LoadedLog, Progress, RecoveryReport
-from logstore.segment import Placed, Segment
+from logstore.segment import Extent, Segment
 from logstore.validation import (
     AppendOrigin,
     ValidatedBatch,
     analyse_follower_batches,
     validate_and_assign,
+    validate_plain_group,
 )
 
 Clock: TypeAlias = Callable[[], int]
@@ -161,6 +162,7 @@ class Log:
         self._flush_lock = threading.Lock()
         self._failure: OSError | None = None
         self._is_closed = False
+        self._group_buffer: bytearray | None = None
         self._topic_id = read_partition_metadata(disk, directory)
         self._adopt(loaded)
 
@@ -320,8 +322,57 @@ class Log:
         return info
 
     def append_batches(self, data: Buffer, *, sync: bool = False) -> AppendInfo:
-        """Append ready batches that lie end to end in `data`, each as `append_as_leader` would."""
-        return self.append(walk(data), sync=sync)
+        """Append ready batches that lie end to end in `data`, each as `append_as_leader` would.
+
+        Raises what it raises, and `CorruptBatch` for a torn last batch; batches before a refused one
+        stay appended.
+        """
+        info: AppendInfo | None = None
+        view, position = memoryview(data), 0
+        while position < len(view) or info is None:
+            size, appended = self._append_some(view[position:])
+            info = _joined(info, appended)
+            position += size
+        if sync:
+            self.sync_up_to(info.last_offset + 1)
+        return info
+
+    def _append_some(self, data: memoryview) -> tuple[int, AppendInfo]:
+        """Append the first batches of `data`: about `GROUP_BYTES` at once if they are plain, else one."""
+        now_ms = self._clock()
+        with self._lock:
+            self._check_writable()
+            leader_epoch = max(self.latest_epoch, STAND_ALONE_EPOCH)
+            size = max(min(len(data), GROUP_BYTES, self.config.segment_bytes - self._active.size), 0)
+            # Into memory that is there already: a fresh megabyte costs more page faults than its copy.
+            self._scratch[:size] = data[:size]
+            group = validate_plain_group(
+                self._scratch,
+                size,
+                next_offset=self._log_end_offset,
+                leader_epoch=leader_epoch,
+                now_ms=now_ms,
+                config=self.config,
+            )
+            if group is None:
+                first = Batch(data)
+                return first.size, self._append_one(first.buffer, leader_epoch, now_ms, AppendOrigin.CLIENT)
+            self._enter_epoch(leader_epoch, group.first_offset)
+            placed = memoryview(self._scratch)[: group.size]
+            self._write(placed, group.extents, group.first_offset, group.max_timestamp_ms, now_ms)
+            return group.size, AppendInfo(
+                group.first_offset,
+                group.last_offset,
+                group.max_timestamp_ms,
+                NO_TIMESTAMP,
+                self._log_start_offset,
+            )
+
+    @property
+    def _scratch(self) -> bytearray:
+        if self._group_buffer is None:
+            self._group_buffer = bytearray(GROUP_BYTES)
+        return self._group_buffer
 
     def _append_in_groups(self, batches: Iterable[Buffer]) -> AppendInfo:
         """Append ready batches, some at a time, so that one write serves many."""
@@ -373,7 +424,7 @@ class Log:
         if not group:
             return info
         self._enter_epoch(leader_epoch, group[0].first_offset)
-        extents = [Placed(len(each.data), each.last_offset, each.max_timestamp_ms) for each in group]
+        extents = [(len(each.data), each.last_offset, each.max_timestamp_ms) for each in group]
         largest_ms = max(each.max_timestamp_ms for each in group)
         self._write(b"".join(each.data for each in group), extents, group[0].first_offset, largest_ms, now_ms)
         last = group[-1]
@@ -447,7 +498,7 @@ class Log:
         if batch is not None and (duplicate := self._producers.check(batch, origin)):
             return AppendInfo(*duplicate, NO_TIMESTAMP, self._log_start_offset, is_duplicate=True)
         self._enter_epoch(leader_epoch, first_offset)
-        extent = Placed(len(placed.data), last_offset, max_timestamp_ms)
+        extent = (len(placed.data), last_offset, max_timestamp_ms)
         self._write(placed.data, (extent,), first_offset, max_timestamp_ms, now_ms)
         if batch is not None:
             self._note_producers((batch,))
@@ -492,9 +543,7 @@ class Log:
                 return AppendInfo(end, end - 1, -1, -1, self._log_start_offset)
             for batch in found.batches:
                 self._enter_epoch(batch.leader_epoch, batch.base_offset)
-            extents = [
-                Placed(batch.size, batch.last_offset, batch.max_timestamp_ms) for batch in found.batches
-            ]
+            extents = [(batch.size, batch.last_offset, batch.max_timestamp_ms) for batch in found.batches]
             self._write(found.data, extents, found.first_offset, found.max_timestamp_ms, self._clock())
             self._note_producers(found.batches)
             return AppendInfo(
@@ -502,9 +551,9 @@ class Log:
             )
 
     def _write(
-        self, data: Buffer, extents: Sequence[Placed], first_offset: int, max_timestamp_ms: int, now_ms: int
+        self, data: Buffer, extents: Sequence[Extent], first_offset: int, max_timestamp_ms: int, now_ms: int
     ) -> None:
-        last_offset = extents[-1].last_offset
+        last_offset = extents[-1][1]
         incoming = Incoming(len(data), max_timestamp_ms, last_offset)
         if roll_reason(self._active, incoming, self.config, now_ms) is not None:
             self._roll(max(first_offset, self._log_end_offset), now_ms)

@@ -23,6 +23,7 @@ import numpy.typing as npt
 from logstore.config import MAX_INT
 from logstore.errors import CorruptIndex
 from logstore.index_file import IndexFile
+from logstore.index_rule import Int64s
 
 
 class OffsetPosition(NamedTuple):
@@ -63,6 +64,17 @@ class OffsetIndex(IndexFile):
         last = self._last()
         assert last is None or relative > last[0], f"{self.path}: offset {offset} does not rise"
         self._append(relative, position)
+
+    def extend(self, offsets: Int64s, positions: Int64s) -> None:
+        """`append` for columns of rising offsets; what no longer fits the index is left out."""
+        room = self.capacity - self.entry_count
+        if len(offsets) and room > 0:
+            assert self.entry_count == 0 or offsets[0] > self.last_offset, f"{self.path}: offsets go back"
+            self._extend(
+                list(
+                    zip((offsets[:room] - self.base_offset).tolist(), positions[:room].tolist(), strict=True)
+                )
+            )
 
     def lookup(self, offset: int) -> OffsetPosition:
         """The entry with the largest offset at or below `offset`; (base offset, 0) if none."""

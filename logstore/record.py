@@ -364,15 +364,17 @@ def _decode_headers(data: bytes, position: int, record_end: int) -> tuple[tuple[
     return tuple(headers), position
 
 
-def check_records(data: bytes, count: int, position: int = 0) -> RecordsSummary:
-    """Check that `data` from `position` on is `count` well-formed records at offset deltas 0, 1, 2…
+def check_records(
+    data: bytes | bytearray, count: int, position: int = 0, end: int | None = None
+) -> RecordsSummary:
+    """Check that `data[position:end]` is `count` well-formed records at offset deltas 0, 1, 2…
 
     Raises `InvalidRecord` unless it is exactly that.
 
     The rules of `decode_records` and one more, that offsets are dense, without making a single object for
     a record: this runs on every batch that a client sends.
     """
-    end = len(data)
+    end = len(data) if end is None else end
     min_delta, max_delta = MAX_LONG, -MAX_LONG - 1
     keyless = 0
     try:
@@ -467,7 +469,7 @@ def check_records(data: bytes, count: int, position: int = 0) -> RecordsSummary:
     return RecordsSummary(min_delta, max_delta, keyless)
 
 
-def _check_headers(data: bytes, position: int, record_end: int) -> int:
+def _check_headers(data: bytes | bytearray, position: int, record_end: int) -> int:
     start = position
     count, position = decode_varint(data, position)
     if not 0 <= count <= record_end - position:

@@ -21,6 +21,7 @@ import numpy.typing as npt
 from checkpoint.disk import File
 from logstore.batch import HEADER_BYTES, LOG_OVERHEAD, MAGIC
 from logstore.crc import crc32c
+from logstore.index_rule import IndexState, due_entries
 from logstore.offset_index import OffsetIndex
 from logstore.time_index import NO_TIMESTAMP, TimeIndex
 
@@ -110,12 +111,22 @@ def scan(
         yield found
 
 
+def scan_buffer(data: bytes | bytearray, size: int) -> Scanned:
+    """The batches in the first `size` bytes of `data`, checksums judged, offsets and epochs not.
+
+    The fault is TORN where the last batch is cut short.
+    """
+    walk = _Walk(0)
+    walk.end, fault = walk.walk(data, 0, size)
+    return walk.checked(fault or (Fault.TORN if walk.end < size else None))
+
+
 class _Walk:
     """Batches found by their length fields, with the checksums computed on the way."""
 
     def __init__(self, position: int) -> None:
         self.begin = self.end = position
-        self._headers: list[bytes] = []
+        self._headers: list[bytes | bytearray] = []
         self._checksums: list[int] = []
 
     def __len__(self) -> int:
@@ -125,7 +136,7 @@ class _Walk:
         """Walk one more chunk; the reason if no batch can follow it before byte `end`."""
         at = self.end
         chunk = file.pread(min(CHUNK_BYTES, end - at), at)
-        walked, fault = self._walk(chunk, at)
+        walked, fault = self.walk(chunk, at, len(chunk))
         if walked == at and fault is None:
             # Not one whole batch: take as many bytes as it says it has, if the file does hold them.
             if len(chunk) < HEADER_BYTES:
@@ -133,15 +144,19 @@ class _Walk:
             size = LOG_OVERHEAD + _LENGTH.unpack_from(chunk)[0]
             if at + size > end:
                 return Fault.TORN
-            walked, fault = self._walk(file.pread(size, at), at)
+            chunk = file.pread(size, at)
+            walked, fault = self.walk(chunk, at, len(chunk))
             if walked == at and fault is None:
                 return Fault.TORN
         self.end = walked
         return fault
 
-    def _walk(self, chunk: bytes, at: int) -> tuple[int, Fault | None]:
+    def walk(self, chunk: bytes | bytearray, at: int, total: int) -> tuple[int, Fault | None]:
+        """Walk the first `total` bytes of `chunk`, which lies at byte `at`.
+
+        Returns where its whole batches end, and why they end there if not because it does.
+        """
         view = memoryview(chunk)
-        total = len(chunk)
         last_start = total - HEADER_BYTES
         length_at, checksum = _LENGTH.unpack_from, crc32c
         add_header, add_checksum = self._headers.append, self._checksums.append
@@ -207,36 +222,34 @@ class IndexEntries:
     def __init__(self, base_offset: int, interval_bytes: int) -> None:
         self._base_offset = base_offset
         self._interval_bytes = interval_bytes
-        self._last_position = 0
+        self._state = IndexState(0, NO_TIMESTAMP, base_offset)
         self._offset_entries: list[npt.NDArray[np.void]] = []
         self._time_entries: list[npt.NDArray[np.void]] = []
         self._last_time_entry = NO_TIMESTAMP
-        self.max_timestamp_ms = NO_TIMESTAMP
-        self.offset_of_max_timestamp = base_offset
+
+    @property
+    def max_timestamp_ms(self) -> int:
+        """The largest record time so far; -1 if no record has one."""
+        return self._state.max_timestamp_ms
+
+    @property
+    def offset_of_max_timestamp(self) -> int:
+        """The last offset of the earliest batch that has it."""
+        return self._state.offset_of_max_timestamp
 
     def add(self, found: Scanned) -> None:
         """Take in the next batches."""
         if not len(found.headers):
             return
-        positions = found.positions
-        chosen = self._chosen(positions)
-        relative = found.last_offsets - self._base_offset
         times = found.headers["max_timestamp"].astype(np.int64)
-        running = np.maximum.accumulate(np.maximum(times, self.max_timestamp_ms))
-        # For each batch, the earliest one that had the largest time so far; -1: it was seen before.
-        rises = np.diff(running, prepend=self.max_timestamp_ms) > 0
-        earliest = np.maximum.accumulate(np.where(rises, np.arange(len(running)), -1))
-        holders = np.where(earliest < 0, self.offset_of_max_timestamp - self._base_offset, relative[earliest])
-        self._offset_entries.append(_table(OffsetIndex.dtype, relative[chosen], positions[chosen]))
-        self._add_time_entries(running[chosen], holders[chosen])
-        self.max_timestamp_ms = int(running[-1])
-        self.offset_of_max_timestamp = self._base_offset + int(holders[-1])
+        due = due_entries(self._state, self._interval_bytes, found.positions, found.last_offsets, times)
+        self._state = due.state
+        self._offset_entries.append(_table(OffsetIndex.dtype, due.offsets - self._base_offset, due.positions))
+        self._add_time_entries(due.timestamps, due.timestamp_offsets)
 
     def finish(self) -> None:
         """Add the time entry that a segment gets when it stops being active."""
-        self._add_time_entries(
-            np.array([self.max_timestamp_ms]), np.array([self.offset_of_max_timestamp - self._base_offset])
-        )
+        self._add_time_entries(np.array([self.max_timestamp_ms]), np.array([self.offset_of_max_timestamp]))
 
     @property
     def offset_entries(self) -> npt.NDArray[np.void]:
@@ -248,23 +261,12 @@ class IndexEntries:
         """Rows of `TimeIndex.dtype`."""
         return _joined(self._time_entries, TimeIndex.dtype)
 
-    def _chosen(self, positions: npt.NDArray[np.int64]) -> npt.NDArray[np.int64]:
-        interval, last = self._interval_bytes, self._last_position
-        if (np.diff(positions, prepend=last) > interval).all():
-            self._last_position = int(positions[-1])
-            return np.arange(len(positions))
-        slots = []
-        for slot, position in enumerate(positions.tolist()):
-            if position - last > interval:
-                slots.append(slot)
-                last = position
-        self._last_position = last
-        return np.array(slots, np.int64)
-
     def _add_time_entries(self, times: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64]) -> None:
         rises = np.diff(times, prepend=self._last_time_entry) > 0
         if rises.any():
-            self._time_entries.append(_table(TimeIndex.dtype, times[rises], offsets[rises]))
+            self._time_entries.append(
+                _table(TimeIndex.dtype, times[rises], offsets[rises] - self._base_offset)
+            )
             self._last_time_entry = int(times[-1])
 
 

@@ -19,12 +19,15 @@ from __future__ import annotations
 import threading
 from collections.abc import Iterator, Sequence
 from struct import Struct
-from typing import NamedTuple
+from typing import NamedTuple, TypeAlias
+
+import numpy as np
 
 from checkpoint.disk import Buffer, Disk, File, read_small_file, remove_if_exists
 from logstore.batch import HEADER_BYTES, LOG_OVERHEAD, MAGIC, Batch
 from logstore.config import LogConfig
 from logstore.errors import CorruptBatch, CorruptIndex
+from logstore.index_rule import IndexState, due_entries
 from logstore.offset_index import OffsetIndex
 from logstore.scan import IndexEntries, scan
 from logstore.time_index import NO_TIMESTAMP, TimeIndex
@@ -36,6 +39,7 @@ SNAPSHOT_SUFFIX = ".snapshot"
 SEGMENT_SUFFIXES = (LOG_SUFFIX, OffsetIndex.suffix, TimeIndex.suffix, TRANSACTION_INDEX_SUFFIX)
 
 _POSITION_HINTS = 32
+_FEW_BATCHES = 8
 _PLACE = Struct(">qiixxxxxxxi")  # base offset, length, leader epoch; last offset delta at byte 23
 assert _PLACE.size == 27
 _OFFSET_AND_LENGTH = Struct(">qi")
@@ -56,12 +60,8 @@ class Located(NamedTuple):
     leader_epoch: int
 
 
-class Placed(NamedTuple):
-    """What an append tells a segment of each batch in its data, which lie end to end."""
-
-    size: int
-    last_offset: int
-    max_timestamp_ms: int
+Extent: TypeAlias = tuple[int, int, int]
+"""What an append tells a segment of each batch, which lie end to end: size, last offset, largest time."""
 
 
 class SegmentRead(NamedTuple):
@@ -105,7 +105,7 @@ class Segment:
         self._transaction_index: TransactionIndex | None = None
         self._aborts_are_durable = True
         self._hints: dict[int, int] = {}
-        self._bytes_since_entry = 0
+        self._last_entry_position = size
         self._first_timestamp_ms: int | None = None
         self._max_timestamp_ms: int | None = NO_TIMESTAMP if is_new else None
         self._offset_of_max_timestamp = base_offset
@@ -282,7 +282,7 @@ class Segment:
 
     # --- appending ------------------------------------------------------------------------------------
 
-    def append(self, data: Buffer, batches: Sequence[Placed]) -> int:
+    def append(self, data: Buffer, batches: Sequence[Extent]) -> int:
         """Write whole batches at the end; returns the position they start at.
 
         `batches` says what lies in `data`. Raises `OSError` with the segment as it was: what was
@@ -296,23 +296,37 @@ class Segment:
             file.truncate(position)
             raise
         if position == 0:
-            self._first_timestamp_ms = max(batch.max_timestamp_ms for batch in batches)
+            self._first_timestamp_ms = max(timestamp_ms for _, _, timestamp_ms in batches)
+        self.size = position + len(data)
+        if len(batches) > _FEW_BATCHES:
+            self._index_many(batches, position)
+        else:
+            self._index_few(batches, position)
+        return position
+
+    def _index_few(self, batches: Sequence[Extent], position: int) -> None:
         interval = self._config.index_interval_bytes
-        since = self._bytes_since_entry
+        last_position = self._last_entry_position
         largest_ms = self.max_timestamp_ms
-        at = position
         for size, last_offset, timestamp_ms in batches:
             if timestamp_ms > largest_ms:
                 self._max_timestamp_ms = largest_ms = timestamp_ms
                 self._offset_of_max_timestamp = last_offset
-            if since > interval:
-                self._add_entries(last_offset, at, largest_ms)
-                since = 0
-            since += size
-            at += size
-        self._bytes_since_entry = since
-        self.size = at
-        return position
+            if position - last_position > interval:
+                self._add_entries(last_offset, position, largest_ms)
+                last_position = position
+            position += size
+        self._last_entry_position = last_position
+
+    def _index_many(self, batches: Sequence[Extent], position: int) -> None:
+        """`_index_few` for batches by the dozen, as columns."""
+        sizes, last_offsets, times = np.array(batches, np.int64).T
+        positions = position + np.cumsum(sizes) - sizes
+        state = IndexState(self._last_entry_position, self.max_timestamp_ms, self._offset_of_max_timestamp)
+        due = due_entries(state, self._config.index_interval_bytes, positions, last_offsets, times)
+        self._last_entry_position, self._max_timestamp_ms, self._offset_of_max_timestamp = due.state
+        self.offset_index.extend(due.offsets, due.positions)
+        self.time_index.extend(due.timestamps, due.timestamp_offsets)
 
     def _add_entries(self, last_offset: int, position: int, largest_ms: int) -> None:
         # A long append of many batches may fill an index on its way; the next append then rolls.
@@ -452,7 +466,7 @@ class Segment:
         self.log_file.truncate(located.position)
         if self.transaction_index.truncate_to(offset):
             self.replace_transaction_index(self.transaction_index.entries)
-        self._bytes_since_entry = 0
+        self._last_entry_position = located.position
         if located.position == 0:
             self.created_ms = now_ms
             self._first_timestamp_ms = None

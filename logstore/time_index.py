@@ -23,6 +23,7 @@ import numpy.typing as npt
 from logstore.config import MAX_INT
 from logstore.errors import CorruptIndex
 from logstore.index_file import IndexFile
+from logstore.index_rule import Int64s
 
 NO_TIMESTAMP = -1
 
@@ -77,6 +78,14 @@ class TimeIndex(IndexFile):
         assert last is None or relative >= last[1], f"{self.path}: offset {offset} goes back"
         assert not self.is_full or is_last, f"{self.path} is full"
         self._append(timestamp_ms, relative)
+
+    def extend(self, timestamps: Int64s, offsets: Int64s) -> None:
+        """`maybe_append` for columns of times that do not fall; what no longer fits is left out."""
+        rises = np.diff(timestamps, prepend=self.last.timestamp_ms) > 0
+        room = self.capacity - 1 - self.entry_count
+        if room > 0 and rises.any():
+            kept, holders = timestamps[rises][:room], offsets[rises][:room] - self.base_offset
+            self._extend(list(zip(kept.tolist(), holders.tolist(), strict=True)))
 
     def lookup(self, timestamp_ms: int) -> TimestampedOffset:
         """The entry with the largest time at or below `timestamp_ms`; (-1, base offset) if none."""

@@ -15,11 +15,16 @@ from __future__ import annotations
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
+import numpy as np
+
 from logstore.batch import (
     CONTROL,
     DELETE_HORIZON,
+    HEADER_BYTES,
     LOG_APPEND_TIME,
+    LOG_OVERHEAD,
     MAX_DECOMPRESSED_BYTES,
+    NO_PRODUCER_ID,
     TRANSACTIONAL,
     Batch,
     TimestampType,
@@ -38,7 +43,8 @@ from logstore.errors import (
     RecordTooLarge,
     UnexpectedAppendOffset,
 )
-from logstore.record import MAX_LONG, NO_TIMESTAMP, RecordsSummary
+from logstore.record import MAX_LONG, NO_TIMESTAMP, RecordsSummary, check_records
+from logstore.scan import Fault, scan_buffer
 
 if TYPE_CHECKING:
     from checkpoint.disk import Buffer
@@ -137,9 +143,8 @@ def validate_and_assign(
     if log_append_time_ms is not None:
         max_timestamp_ms = log_append_time_ms
 
-    compression_type = config.compression_type
-    if compression_type != "producer" and _TARGETS[compression_type] is not batch.codec and not batch.is_control:
-        target = _TARGETS[compression_type]
+    kind = config.compression_type
+    if kind != "producer" and (target := _TARGETS[kind]) is not batch.codec and not batch.is_control:
         placed = _recompressed(batch, target, log_append_time_ms, config, max_decompressed_bytes)
         if len(placed) > config.max_message_bytes:
             raise RecordTooLarge(len(placed), config.max_message_bytes)
@@ -156,6 +161,74 @@ def validate_and_assign(
         NO_TIMESTAMP if log_append_time_ms is None else log_append_time_ms,
         batch.has_producer_id,
     )
+
+
+class ValidatedGroup(NamedTuple):
+    """Ready batches that lie end to end in `size` bytes, each with its place; an extent is as in `Placed`."""
+
+    size: int
+    extents: list[tuple[int, int, int]]
+    first_offset: int
+    last_offset: int
+    max_timestamp_ms: int
+
+
+def validate_plain_group(
+    data: bytearray,
+    size: int,
+    *,
+    next_offset: int,
+    leader_epoch: int,
+    now_ms: int,
+    config: ValidationConfig,
+) -> ValidatedGroup | None:
+    """`validate_and_assign` for the batches in the first `size` bytes of `data`, in place, if all are plain.
+
+    A last batch that is cut short is left out. None as soon as anything is out of the ordinary: a codec,
+    a producer id, a topic that stamps times or wants keys, and whatever would be refused; `data` is then
+    as it was. The caller takes one batch by itself and learns why.
+    """
+    if config.compression_type not in ("producer", "uncompressed") or "compact" in config.cleanup_policy:
+        return None
+    if config.message_timestamp_type != "CreateTime":
+        return None
+    found = scan_buffer(data, size)
+    headers = found.headers
+    counts = headers["record_count"].astype(np.int64)
+    base_ms = headers["base_timestamp"].astype(np.int64)
+    sizes = headers["batch_length"].astype(np.int64) + LOG_OVERHEAD
+    plain = (
+        (headers["base_offset"] == 0)
+        & (headers["attributes"] == 0)
+        & (headers["producer_id"] == NO_PRODUCER_ID)
+        & (counts > 0)
+        & (counts == headers["last_offset_delta"].astype(np.int64) + 1)
+        & (base_ms >= NO_TIMESTAMP)
+        & (sizes <= config.max_message_bytes)
+    )
+    if found.fault not in (None, Fault.TORN) or not len(headers) or not plain.all():
+        return None
+    starts = found.positions
+    try:
+        summaries = [
+            check_records(data, count, start + HEADER_BYTES, start + size)
+            for count, start, size in zip(counts.tolist(), starts.tolist(), sizes.tolist(), strict=True)
+        ]
+    except InvalidRecord:
+        return None
+    deltas = np.array(summaries, np.int64)
+    times = headers["max_timestamp"].astype(np.int64)
+    earliest, latest = int((base_ms + deltas[:, 0]).min()), int(times.max())
+    oldest_ms = max(now_ms - config.message_timestamp_before_max_ms, 0)
+    newest_ms = min(now_ms + config.message_timestamp_after_max_ms, MAX_LONG)
+    if not oldest_ms <= earliest or latest > newest_ms or (base_ms + deltas[:, 1] != times).any():
+        return None
+    ends = next_offset + np.cumsum(counts)
+    octets = np.frombuffer(data, np.uint8)
+    octets[starts[:, None] + np.arange(8)] = (ends - counts).astype(">i8").view(np.uint8).reshape(-1, 8)
+    octets[starts[:, None] + np.arange(12, 16)] = np.frombuffer(leader_epoch.to_bytes(4, "big"), np.uint8)
+    extents = list(zip(sizes.tolist(), (ends - 1).tolist(), times.tolist(), strict=True))
+    return ValidatedGroup(found.end, extents, next_offset, int(ends[-1]) - 1, latest)
 
 
 def _only_batch(data: Buffer) -> Batch:

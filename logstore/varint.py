@@ -36,17 +36,17 @@ def encode_varint(value: int) -> bytes:
     return encode_varlong(value)
 
 
-def decode_varint(data: bytes, position: int) -> tuple[int, int]:
+def decode_varint(data: bytes | bytearray, position: int) -> tuple[int, int]:
     """The varint at `position` and the position after it; `InvalidRecord` if it is cut or too long."""
     return _decode(data, position, MAX_VARINT_BYTES, 0xFFFF_FFFF)
 
 
-def decode_varlong(data: bytes, position: int) -> tuple[int, int]:
+def decode_varlong(data: bytes | bytearray, position: int) -> tuple[int, int]:
     """The varlong at `position` and the position after it; `InvalidRecord` if it is cut or too long."""
     return _decode(data, position, MAX_VARLONG_BYTES, 0xFFFF_FFFF_FFFF_FFFF)
 
 
-def _decode(data: bytes, position: int, max_bytes: int, mask: int) -> tuple[int, int]:
+def _decode(data: bytes | bytearray, position: int, max_bytes: int, mask: int) -> tuple[int, int]:
     zigzag = shift = 0
     start = position
     try:
