@@ -7,6 +7,7 @@ from collections.abc import Mapping
 
 import pytest
 
+from checkpoint.disk import Disk
 from checkpoint.disks.memory import MemoryDisk
 from checkpoint.errors import EngineError, ErrorCode
 from checkpoint.topic_partition import TopicPartition
@@ -66,11 +67,11 @@ class Rig:
         *,
         durability: Durability = Durability.REPLICATED,
         log_config: LogConfig | None = None,
-        disk: MemoryDisk | None = None,
+        disk: Disk | None = None,
         lag_messages: int = -1,
         was_clean: bool = True,
     ) -> None:
-        self.disk = disk if disk is not None else MemoryDisk()
+        self.disk: Disk = disk if disk is not None else MemoryDisk()
         self.logs = LogManager(
             ["data"],
             disk=self.disk,
