@@ -295,9 +295,9 @@ class ReplicaManager:
             return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         known = self._partitions.get(topic_partition)
         topic_id = body.topic_ids.get(topic_partition.topic, "")
-        if known is not None and topic_id and known.log.topic_id and topic_id != known.log.topic_id:
-            return ErrorCode.INCONSISTENT_TOPIC_ID
         if known is not None:
+            if topic_id:
+                known.log.set_topic_id(topic_id)
             self._configure(known, body)
             verdict = self._judge(known, state, body)
             if verdict is not None:

@@ -1,0 +1,625 @@
+"""Requests to a node's replicas, and who waits for what (replication 1.5, 1.6, 1.16, 1.17, 6.4)."""
+
+from __future__ import annotations
+
+import random
+from dataclasses import replace
+from typing import TypeVar
+
+import pytest
+
+from checkpoint.disk import Disk
+from checkpoint.disks.faulty import Fault, FaultyDisk
+from checkpoint.disks.memory import MemoryDisk
+from checkpoint.errors import ErrorCode
+from checkpoint.topic_partition import TopicPartition
+from logstore.config import LogConfig
+from logstore.log_manager import LogManager
+from replication.config import Durability, NodeConfig
+from replication.effects import Effect, Reply, Respond, Send, Sync, SyncDone
+from replication.messages import (
+    AlterPartitionRequest,
+    BrokerEndpoint,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    PartitionState,
+    ProduceRequest,
+    ProduceResponse,
+    StopReplicaPartition,
+    StopReplicaRequest,
+    StopReplicaResponse,
+    UpdateMetadataRequest,
+)
+from replication.replica_manager import Client, Peer, ReplicaManager
+from tests.replication.stage import batch
+
+P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)
+ELSEWHERE, NOWHERE = TopicPartition("elsewhere", 0), TopicPartition("nowhere", 0)
+ME, F1, F2, CONTROLLER = 0, 1, 2, 9
+LAG_MS = 10_000
+BODY = TypeVar("BODY")
+
+
+class Manager:
+    """Broker 0, incarnation 5, with brokers 1 and 2 alive."""
+
+    def __init__(
+        self,
+        *,
+        disk: Disk | None = None,
+        log_config: LogConfig | None = None,
+        durability: Durability = Durability.REPLICATED,
+    ) -> None:
+        self.now_ms = 1_000_000
+        self.disk = disk if disk is not None else MemoryDisk()
+        self.log_config = log_config or LogConfig()
+        self.logs = LogManager(
+            ["data"],
+            disk=self.disk,
+            clock=lambda: self.now_ms,
+            random=random.Random(0),
+            config=self.log_config,
+        )
+        self._ids = 0
+        self.config = NodeConfig(node_id=ME, replica_lag_time_max_ms=LAG_MS, durability=durability)
+        self.manager = ReplicaManager(
+            self.config, self.logs, next_id=self._next_id, default_config=self.log_config
+        )
+        self.versions = 0
+        self.take(self.manager.on_registered(5, self.now_ms))
+        self.effects: list[Effect] = []
+        self.metadata((ME, F1, F2))
+
+    def _next_id(self) -> int:
+        self._ids += 1
+        return self._ids
+
+    def take(self, effects: list[Effect]) -> list[Effect]:
+        self.effects = effects
+        return effects
+
+    def body(self, kind: type[BODY], token: object = None) -> BODY | None:
+        """The answer of this kind among the last effects."""
+        for effect in self.effects:
+            if not isinstance(effect, Respond | Reply) or not isinstance(effect.body, kind):
+                continue
+            if token is None or (isinstance(effect, Reply) and effect.token == token):
+                return effect.body
+        return None
+
+    def metadata(self, brokers: tuple[int, ...]) -> None:
+        live = tuple(BrokerEndpoint(broker, epoch=5) for broker in brokers)
+        known = {ELSEWHERE: PartitionState(1, F1, 0, (F1,), 0, (F1,))}
+        body = UpdateMetadataRequest(CONTROLLER, 1, -1, known, live)
+        self.take(self.manager.update_metadata(Peer(CONTROLLER, self._next_id()), body, self.now_ms))
+
+    def role(
+        self,
+        leader: int,
+        epoch: int,
+        *partitions: TopicPartition,
+        isr: tuple[int, ...] = (ME, F1, F2),
+        controller_epoch: int = 1,
+        broker_epoch: int = 5,
+        topic_ids: dict[str, str] | None = None,
+        configs: dict[str, dict[str, str]] | None = None,
+        version: int | None = None,
+        replicas: tuple[int, ...] = (ME, F1, F2),
+    ) -> LeaderAndIsrResponse:
+        self.versions = self.versions + 1 if version is None else version
+        states = {
+            tp: PartitionState(controller_epoch, leader, epoch, isr, self.versions, replicas)
+            for tp in partitions or (P0,)
+        }
+        body = LeaderAndIsrRequest(
+            CONTROLLER, controller_epoch, broker_epoch, states, topic_ids or {}, (), configs or {}
+        )
+        self.take(self.manager.leader_and_isr(Peer(CONTROLLER, self._next_id()), body, self.now_ms))
+        response = self.body(LeaderAndIsrResponse)
+        assert response is not None
+        return response
+
+    def stop(
+        self, epoch: int, *, delete: bool, controller_epoch: int = 1, tp: TopicPartition = P0
+    ) -> StopReplicaResponse:
+        body = StopReplicaRequest(CONTROLLER, controller_epoch, 5, {tp: StopReplicaPartition(epoch, delete)})
+        self.take(self.manager.stop_replica(Peer(CONTROLLER, self._next_id()), body, self.now_ms))
+        response = self.body(StopReplicaResponse)
+        assert response is not None
+        return response
+
+    def produce(
+        self, token: str, *partitions: TopicPartition, acks: int = -1, timeout_ms: int = 1000
+    ) -> None:
+        request = ProduceRequest({tp: batch(token.encode()) for tp in partitions or (P0,)}, acks, timeout_ms)
+        self.take(self.manager.produce(Client(token), request, self.now_ms))
+
+    def fetch(
+        self,
+        address: Client | Peer,
+        offset: int,
+        *partitions: TopicPartition,
+        epoch: int = -1,
+        max_wait_ms: int = 0,
+        min_bytes: int = 1,
+        max_bytes: int = 1 << 20,
+    ) -> FetchResponse | None:
+        wanted = FetchPartition(offset, 1 << 20, current_leader_epoch=epoch)
+        replica = address.broker_id if isinstance(address, Peer) else -1
+        request = FetchRequest(
+            replica, max_wait_ms, min_bytes, max_bytes, dict.fromkeys(partitions or (P0,), wanted), 5
+        )
+        self.take(self.manager.fetch(address, request, self.now_ms))
+        return self.body(FetchResponse)
+
+    def follow(self, broker: int, offset: int, *partitions: TopicPartition) -> FetchResponse | None:
+        return self.fetch(Peer(broker, self._next_id()), offset, *partitions)
+
+    def tick(self, after_ms: int) -> None:
+        self.now_ms += after_ms
+        self.take(self.manager.tick(self.now_ms))
+
+    def error(self, token: str, tp: TopicPartition = P0) -> ErrorCode | None:
+        """What the last effects answered to this client's append; None if nothing."""
+        response = self.body(ProduceResponse, token)
+        return None if response is None else response.partitions[tp].error
+
+
+# --- produce ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize("acks", [3, 2, -2])
+def test_other_acks_are_refused(acks: int) -> None:
+    """6.4: INVALID_REQUIRED_ACKS, nothing appended."""
+    rig = Manager()
+    rig.role(ME, 1)
+    rig.produce("w", acks=acks)
+    assert rig.error("w") is ErrorCode.INVALID_REQUIRED_ACKS
+    assert rig.manager.partitions[P0].log.log_end_offset == 0
+
+
+def test_acks_one_and_zero_are_answered_at_once() -> None:
+    """2.2; and acks=0 says nothing but whether the connection is to be closed."""
+    rig = Manager()
+    rig.role(ME, 1)
+    rig.produce("one", acks=1)
+    assert rig.error("one") is ErrorCode.NONE
+    rig.produce("zero", acks=0)
+    assert Reply("zero", None) in rig.effects
+    rig.produce("lost", NOWHERE, acks=0)
+    assert Reply("lost", None, close=True) in rig.effects
+
+
+def test_acks_all_waits_for_the_high_watermark() -> None:
+    """2.2: answered in the very turn in which the last member's fetch arrives."""
+    rig = Manager()
+    rig.role(ME, 1)
+    rig.produce("w")
+    assert rig.error("w") is None
+    rig.follow(F1, 1)
+    assert rig.error("w") is None
+    rig.follow(F2, 1)
+    assert rig.error("w") is ErrorCode.NONE
+    response = rig.body(ProduceResponse)
+    assert response is not None
+    assert response.partitions[P0].base_offset == 0
+
+
+def test_acks_all_alone_in_the_isr_is_answered_at_once() -> None:
+    rig = Manager()
+    rig.role(ME, 1, isr=(ME,))
+    rig.produce("w")
+    assert rig.error("w") is ErrorCode.NONE
+
+
+def test_time_runs_out_and_the_record_stays() -> None:
+    """2.2: REQUEST_TIMED_OUT; the outcome is unknown to the client, and it may find its record later."""
+    rig = Manager()
+    rig.role(ME, 1)
+    rig.produce("w", timeout_ms=500)
+    assert rig.manager.deadline_ms == rig.now_ms + 500
+    rig.tick(499)
+    assert rig.error("w") is None
+    rig.tick(1)
+    assert rig.error("w") is ErrorCode.REQUEST_TIMED_OUT
+    rig.follow(F1, 1)
+    rig.follow(F2, 1)
+    assert rig.error("w") is None, "answered once (I14)"
+    assert rig.manager.partitions[P0].log.high_watermark == 1
+
+
+def test_one_request_of_two_partitions_waits_for_both() -> None:
+    """2.2: complete when no partition is pending; an error counts as decided."""
+    rig = Manager()
+    rig.role(ME, 1, P0, P1)
+    rig.produce("w", P0, P1, NOWHERE)
+    for broker in (F1, F2):
+        rig.follow(broker, 1, P0)
+    assert rig.error("w") is None
+    for broker in (F1, F2):
+        rig.follow(broker, 1, P1)
+    response = rig.body(ProduceResponse)
+    assert response is not None
+    assert [response.partitions[tp].error for tp in (P0, P1, NOWHERE)] == [
+        ErrorCode.NONE,
+        ErrorCode.NONE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ]
+
+
+def test_a_leader_that_becomes_a_follower_sends_waiters_away() -> None:
+    """6.4: NOT_LEADER_OR_FOLLOWER; the record may or may not survive."""
+    rig = Manager()
+    rig.role(ME, 1)
+    rig.produce("w")
+    rig.role(F1, 2)
+    assert rig.error("w") is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_losing_the_store_session_stops_every_acknowledgement() -> None:
+    """R7: who waits is sent away, who comes is refused, what arrives late moves nothing."""
+    rig = Manager()
+    rig.role(ME, 1)
+    rig.produce("w")
+    rig.follow(F1, 1)
+    rig.take(rig.manager.on_session_lost(rig.now_ms))
+    assert rig.error("w") is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    rig.follow(F2, 1)
+    rig.produce("next", acks=1)
+    assert rig.error("next") is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert rig.manager.partitions[P0].log.high_watermark == 0
+
+
+def test_a_leader_resumes_when_the_controller_confirms_it_to_its_new_registration() -> None:
+    """R7: same epoch, nothing lost: this process never stopped. A word for its former life is not enough."""
+    rig = Manager()
+    rig.role(ME, 1)
+    rig.take(rig.manager.on_session_lost(rig.now_ms))
+    rig.take(rig.manager.on_registered(6, rig.now_ms))
+    assert rig.role(ME, 1, version=rig.versions, broker_epoch=5).error is ErrorCode.STALE_BROKER_EPOCH
+    rig.produce("early", acks=1)
+    assert rig.error("early") is ErrorCode.NOT_LEADER_OR_FOLLOWER
+    assert rig.role(ME, 1, version=rig.versions, broker_epoch=6).partitions[P0] is ErrorCode.NONE
+    rig.produce("w", acks=1)
+    assert rig.error("w") is ErrorCode.NONE
+
+
+def test_min_isr_broken_after_the_append() -> None:
+    """S35: the ISR shrinks while the write waits; with the wall at min.insync.replicas it times out, and
+    the next one is refused up front. Never a success."""
+    rig = Manager(log_config=LogConfig(min_insync_replicas=3))
+    rig.role(ME, 1)
+    rig.produce("w", timeout_ms=5000)
+    rig.follow(F1, 1)
+    rig.role(ME, 1, isr=(ME, F1))
+    assert rig.error("w") is None
+    rig.follow(F1, 1)
+    assert rig.error("w") is None
+    rig.produce("next")
+    assert rig.error("next") is ErrorCode.NOT_ENOUGH_REPLICAS
+    rig.tick(5000)
+    assert rig.error("w") is ErrorCode.REQUEST_TIMED_OUT
+
+
+# --- fetch ------------------------------------------------------------------------------------------
+
+
+def test_beyond_the_high_watermark() -> None:
+    """6.4: a replica gets the records, a consumer gets nothing and no error."""
+    rig = Manager()
+    rig.role(ME, 1)
+    rig.produce("w", acks=1)
+    consumer = rig.fetch(Client("c"), 0)
+    assert consumer is not None
+    assert (consumer.partitions[P0].error, consumer.partitions[P0].records) == (ErrorCode.NONE, b"")
+    follower = rig.follow(F1, 0)
+    assert follower is not None
+    assert follower.partitions[P0].records
+    assert rig.fetch(Client("c"), 5).partitions[P0].error is ErrorCode.OFFSET_OUT_OF_RANGE  # type: ignore[union-attr]
+
+
+def test_a_consumer_waits_for_the_watermark_and_a_follower_for_records() -> None:
+    """1.16: the append wakes the follower, the commit wakes the consumer."""
+    rig = Manager()
+    rig.role(ME, 1, isr=(ME, F1))
+    rig.metadata((ME, F1))
+    assert rig.fetch(Client("c"), 0, max_wait_ms=500) is None
+    assert rig.fetch(Peer(F1, 77), 0, max_wait_ms=500) is None
+    rig.produce("w", acks=1)
+    [answer] = [e for e in rig.effects if isinstance(e, Respond)]
+    assert answer.correlation_id == 77
+    assert not [e for e in rig.effects if isinstance(e, Reply) and e.token == "c"]
+    rig.fetch(Peer(F1, 78), 1, max_wait_ms=500)
+    response = rig.body(FetchResponse, "c")
+    assert response is not None
+    assert response.partitions[P0].records
+    assert response.partitions[P0].high_watermark == 1
+
+
+def test_a_parked_fetch_is_answered_on_time_from_a_second_reading() -> None:
+    """S0a: it carries the watermark as it is then; the follower's position is not counted again."""
+    rig = Manager()
+    rig.role(ME, 1, isr=(ME, F1))
+    rig.metadata((ME, F1))
+    rig.produce("w", acks=1)
+    assert rig.fetch(Peer(F1, 70), 1, max_wait_ms=500) is None
+    before = rig.manager.partitions[P0].remote_replicas[F1]
+    rig.tick(500)
+    response = rig.body(FetchResponse)
+    assert response is not None
+    assert response.partitions[P0].high_watermark == 1
+    assert rig.manager.partitions[P0].remote_replicas[F1] == before
+
+
+def test_min_bytes() -> None:
+    rig = Manager()
+    rig.role(ME, 1, isr=(ME,))
+    size = len(batch(b"a"))
+    assert rig.fetch(Client("c"), 0, max_wait_ms=500, min_bytes=2 * size) is None
+    rig.produce("a", acks=1)
+    assert rig.body(FetchResponse) is None
+    rig.produce("b", acks=1)
+    response = rig.body(FetchResponse)
+    assert response is not None
+    assert len(response.partitions[P0].records) == 2 * size
+
+
+@pytest.mark.parametrize(
+    ("epoch", "expected"),
+    [(-1, ErrorCode.NOT_LEADER_OR_FOLLOWER), (1, ErrorCode.FENCED_LEADER_EPOCH)],
+)
+def test_a_parked_fetch_when_its_leader_steps_down(epoch: int, expected: ErrorCode) -> None:
+    """6.4: without an epoch NOT_LEADER, with one FENCED."""
+    rig = Manager()
+    rig.role(ME, 1)
+    assert rig.fetch(Client("c"), 0, epoch=epoch, max_wait_ms=500) is None
+    rig.role(F1, 2)
+    response = rig.body(FetchResponse)
+    assert response is not None
+    assert response.partitions[P0].error is expected
+
+
+def test_one_error_answers_the_whole_fetch() -> None:
+    """6.4: the other partition is served at once, with what there is."""
+    rig = Manager()
+    rig.role(ME, 1)
+    response = rig.fetch(Client("c"), 0, P0, ELSEWHERE, NOWHERE, max_wait_ms=500)
+    assert response is not None
+    assert [response.partitions[tp].error for tp in (P0, ELSEWHERE, NOWHERE)] == [
+        ErrorCode.NONE,
+        ErrorCode.NOT_LEADER_OR_FOLLOWER,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ]
+
+
+def test_a_batch_larger_than_the_limit_still_gets_through() -> None:
+    """1.16: the first batch of a response may be of any size; the next partition then gets nothing."""
+    rig = Manager()
+    rig.role(ME, 1, P0, P1, isr=(ME,))
+    rig.produce("w", P0, P1, acks=1)
+    response = rig.fetch(Client("c"), 0, P0, P1, max_bytes=1)
+    assert response is not None
+    assert response.partitions[P0].records
+    assert not response.partitions[P1].records
+
+
+# --- the controller's word --------------------------------------------------------------------------
+
+
+def test_old_controllers_and_former_lives() -> None:
+    """1.5, 6.7: stale epochs are refused whole, a newer incarnation is accepted (the registration race)."""
+    rig = Manager()
+    assert rig.role(ME, 1, broker_epoch=4).error is ErrorCode.STALE_BROKER_EPOCH
+    assert rig.role(ME, 1, controller_epoch=0).error is ErrorCode.STALE_CONTROLLER_EPOCH
+    assert not rig.manager.partitions
+    assert rig.role(ME, 1, broker_epoch=6).partitions[P0] is ErrorCode.NONE
+    assert rig.stop(1, delete=True, controller_epoch=0).error is ErrorCode.STALE_CONTROLLER_EPOCH
+    assert rig.logs.get(P0) is not None, "S43"
+
+
+def test_what_is_refused_for_one_partition() -> None:
+    """1.5: not a replica, another incarnation of the topic, one epoch with two leaders."""
+    rig = Manager()
+    refused = rig.role(F1, 1, P1, replicas=(F1, F2)).partitions[P1]
+    assert refused is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    first, second = "A" * 21 + "Q", "A" * 21 + "g"
+    assert rig.role(ME, 1, topic_ids={"t": first}).partitions[P0] is ErrorCode.NONE
+    assert rig.role(ME, 9, topic_ids={"t": second}).partitions[P0] is ErrorCode.INCONSISTENT_TOPIC_ID
+    assert rig.role(ME, 2).partitions[P0] is ErrorCode.NONE, "an absent id is accepted"
+    assert rig.role(ME, 1, P1).partitions[P1] is ErrorCode.NONE
+    assert rig.role(ME, 2, P1, topic_ids={"t": first}).partitions[P1] is ErrorCode.NONE, (
+        "and one that comes late"
+    )
+    assert rig.role(ME, 3, P1, topic_ids={"t": second}).partitions[P1] is ErrorCode.INCONSISTENT_TOPIC_ID
+    assert rig.role(F1, 2).partitions[P0] is ErrorCode.INVALID_REQUEST
+
+
+def test_a_missed_leader_is_followed_by_name() -> None:
+    """S46: the metadata does not know the leader yet: the log exists, and the fetch goes to it."""
+    rig = Manager()
+    rig.metadata((ME,))
+    rig.role(F2, 3)
+    assert rig.logs.get(P0) is not None
+    assert [e.target for e in rig.effects if isinstance(e, Send)] == [F2]
+
+
+def test_no_leader_no_fetch() -> None:
+    """Leader -1: the log exists, its place in the checkpoint too (KAFKA-1647); nobody is asked."""
+    rig = Manager()
+    rig.role(-1, 3)
+    assert not [e for e in rig.effects if isinstance(e, Send)]
+    rig.tick(5000)
+    assert b"t 0 0" in read_checkpoint(rig.disk)
+
+
+def read_checkpoint(disk: Disk) -> bytes:
+    file = disk.open("data/replication-offset-checkpoint")
+    try:
+        return file.pread(1 << 16, 0)
+    finally:
+        file.close()
+
+
+def test_the_watermark_is_checkpointed_on_schedule_from_the_first_role_on() -> None:
+    """2.9: every five seconds."""
+    rig = Manager()
+    rig.tick(60_000)
+    rig.role(ME, 1, isr=(ME,))
+    rig.produce("a", acks=1)
+    rig.tick(5000)
+    assert b"t 0 1" in read_checkpoint(rig.disk)
+
+
+def test_settings_arrive_with_the_role_and_later() -> None:
+    """Also beside states that are no news."""
+    rig = Manager()
+    rig.role(ME, 1, configs={"t": {"min.insync.replicas": "2"}})
+    assert rig.manager.partitions[P0].min_insync == 2
+    assert rig.role(ME, 1, version=rig.versions, configs={}).partitions[P0] is ErrorCode.NONE
+    assert rig.manager.partitions[P0].min_insync == 1
+
+
+@pytest.mark.parametrize("delete", [True, False])
+@pytest.mark.parametrize(
+    ("epoch", "expected"),
+    [
+        (-2, ErrorCode.NONE),
+        (-1, ErrorCode.NONE),
+        (4, ErrorCode.FENCED_LEADER_EPOCH),
+        (5, ErrorCode.NONE),
+        (6, ErrorCode.NONE),
+    ],
+)
+def test_stop_replica(epoch: int, expected: ErrorCode, delete: bool) -> None:
+    """6.4: epochs against a current 5; waiting requests are sent away; the log goes only if asked."""
+    rig = Manager()
+    rig.role(ME, 5)
+    rig.produce("w")
+    assert rig.stop(epoch, delete=delete).partitions[P0] is expected
+    if expected is ErrorCode.NONE:
+        assert rig.error("w") in (ErrorCode.NOT_LEADER_OR_FOLLOWER, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
+        assert (rig.logs.get(P0) is None) is delete
+    else:
+        assert rig.error("w") is None
+        assert rig.logs.get(P0) is not None
+
+
+def test_stop_replica_of_a_log_without_a_role() -> None:
+    """6.4: what an earlier life left on disk is removed as well."""
+    rig = Manager()
+    rig.logs.get_or_create(P1)
+    assert rig.stop(-2, delete=True, tp=P1).partitions[P1] is ErrorCode.NONE
+    assert rig.logs.get(P1) is None
+    assert rig.stop(-2, delete=True, tp=P1).partitions[P1] is ErrorCode.NONE
+
+
+def test_a_stopped_replica_takes_its_role_up_again() -> None:
+    """Stopped without deletion, then told the same role once more: it fetches again."""
+    rig = Manager()
+    rig.role(F1, 5)
+    rig.stop(5, delete=False)
+    assert P0 not in rig.manager.followers.followed
+    rig.role(F1, 5, version=rig.versions)
+    assert P0 in rig.manager.followers.followed
+
+
+# --- the ISR ----------------------------------------------------------------------------------------
+
+
+def test_lagging_members_are_proposed_to_the_controller() -> None:
+    """2.6: looked at every half of the bound, sent to whoever is controller."""
+    rig = Manager()
+    rig.role(ME, 1)
+    rig.produce("w", acks=1)
+    rig.tick(LAG_MS // 2)
+    assert not [e for e in rig.effects if isinstance(e, Send)]
+    rig.tick(LAG_MS // 2)
+    rig.tick(LAG_MS // 2)
+    [send] = [e for e in rig.effects if isinstance(e, Send)]
+    assert send.target == CONTROLLER
+    assert isinstance(send.body, AlterPartitionRequest)
+    assert send.body.broker_epoch == 5
+    assert send.body.partitions[P0].new_isr == (ME,)
+
+
+# --- disks ------------------------------------------------------------------------------------------
+
+
+def test_one_failing_log_leaves_the_others_alone() -> None:
+    """S58, 6.4: the log of one cannot be made: KAFKA_STORAGE_ERROR for it, the others take their role."""
+    disk = FaultyDisk(MemoryDisk())
+    rig = Manager(disk=disk)
+    disk.inject(Fault(operation="open", path=lambda path: "t-1/" in path, forever=True))
+    codes = rig.role(F1, 1, P0, P1).partitions
+    assert codes[P1] is ErrorCode.KAFKA_STORAGE_ERROR
+    assert P1 in rig.manager.offline
+    assert rig.role(F1, 2, P1).partitions[P1] is ErrorCode.KAFKA_STORAGE_ERROR, "until a new start"
+
+
+def test_a_disk_that_fails_under_a_leader() -> None:
+    """F2: no acknowledgement, no read from it any more; those who wait are told."""
+    disk = FaultyDisk(MemoryDisk())
+    rig = Manager(disk=disk)
+    rig.role(ME, 1)
+    rig.produce("w")
+    disk.inject(Fault(operation="pwrite", path=lambda path: path.endswith(".log")))
+    rig.produce("next")
+    assert rig.error("next") is ErrorCode.KAFKA_STORAGE_ERROR
+    assert rig.error("w") is ErrorCode.KAFKA_STORAGE_ERROR
+    rig.follow(F1, 2)
+    response = rig.body(FetchResponse)
+    assert response is not None
+    assert response.partitions[P0].error is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+# --- SYNCED durability ------------------------------------------------------------------------------
+
+
+def test_a_synced_leader_acknowledges_after_its_own_flush() -> None:
+    """D2: the followers have it, flushed; our own disk does not yet. One flush serves all who wait."""
+    rig = Manager(durability=Durability.SYNCED)
+    rig.role(ME, 1)
+    rig.produce("a")
+    assert Sync(P0, 1) in rig.effects
+    rig.produce("b")
+    assert not [e for e in rig.effects if isinstance(e, Sync)], "one at a time"
+    for broker in (F1, F2):
+        rig.follow(broker, 2)
+    assert rig.error("a") is None
+    rig.manager.partitions[P0].log.flush()
+    rig.take(rig.manager.on_sync_done(SyncDone(P0, 1), rig.now_ms))
+    assert rig.error("a") is ErrorCode.NONE
+    assert rig.error("b") is ErrorCode.NONE, "what was flushed counts, not what was asked for"
+
+
+def test_a_synced_follower_claims_only_what_it_flushed() -> None:
+    """D2: its fetch at offset x says that everything below x is on its disk."""
+    rig = Manager(durability=Durability.SYNCED)
+    rig.role(F1, 1)
+    [send] = [e for e in rig.effects if isinstance(e, Send)]
+    source = Manager()
+    source.role(ME, 1)
+    source.produce("a", acks=1)
+    response = source.follow(F1, 0)
+    assert response is not None
+    result = replace(response.partitions[P0], high_watermark=0)
+    rig.take(rig.manager.on_response(send.correlation_id, FetchResponse({P0: result}), rig.now_ms))
+    assert rig.effects == [Sync(P0, 1)]
+    rig.manager.partitions[P0].log.flush()
+    rig.take(rig.manager.on_sync_done(SyncDone(P0, 1), rig.now_ms))
+    [send] = [e for e in rig.effects if isinstance(e, Send)]
+    assert isinstance(send.body, FetchRequest)
+    assert send.body.partitions[P0].fetch_offset == 1
+
+
+def test_a_flush_that_fails_takes_the_replica_out() -> None:
+    """F1, F2: never retried, never acknowledged."""
+    rig = Manager(durability=Durability.SYNCED)
+    rig.role(ME, 1)
+    rig.produce("a")
+    rig.take(rig.manager.on_sync_done(SyncDone(P0, 1, "no space on the moon"), rig.now_ms))
+    assert rig.error("a") is ErrorCode.KAFKA_STORAGE_ERROR
+    assert "moon" in rig.manager.offline[P0]
