@@ -20,6 +20,7 @@ from __future__ import annotations
 import errno
 import mmap
 import os
+import posixpath
 import stat
 import sys
 import threading
@@ -146,6 +147,30 @@ def publish(disk: Disk, directory: str, name: str, data: bytes) -> None:
         file.close()
     disk.rename(temporary, f"{directory}/{name}")
     disk.sync_dir(directory)
+
+
+def make_durable_dir(disk: Disk, directory: str) -> None:
+    """Make the directory with those above it that are missing, and make their names survive power loss.
+
+    All that is synced inside a directory is lost with its name. Raises `OSError`.
+    """
+    made = [directory]
+    while (above := posixpath.dirname(made[-1])) not in ("", "/"):
+        try:
+            disk.scan(above)
+            break
+        except FileNotFoundError:
+            made.append(above)
+        except PermissionError:  # there, and not made by us
+            break
+    disk.make_dir(directory)
+    for path in reversed(made):
+        try:
+            disk.sync_dir(posixpath.dirname(path) or ".")
+        except PermissionError:
+            if path == directory:
+                continue  # what we may not open was not made by us
+            raise
 
 
 def read_small_file(disk: Disk, path: str, *, limit: int = 64 << 20) -> bytes | None:

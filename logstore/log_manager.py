@@ -26,7 +26,7 @@ from checkpoint.clean_shutdown import (
     remove_clean_shutdown,
     write_clean_shutdown,
 )
-from checkpoint.disk import Disk, Lock
+from checkpoint.disk import Disk, Lock, make_durable_dir
 from checkpoint.errors import CorruptCheckpoint
 from checkpoint.offset_checkpoint import (
     HIGH_WATERMARK_CHECKPOINT,
@@ -40,7 +40,7 @@ from logstore.config import LogConfig
 from logstore.errors import DamagedLog, LogDirOffline
 from logstore.log import Clock, Log
 from logstore.recovery import load
-from logstore.stand_alone import forget_stand_alone, make_dir_durably
+from logstore.stand_alone import forget_stand_alone
 
 RECOVERY_POINT_INTERVAL_MS: Final = 60_000
 LOG_START_INTERVAL_MS: Final = 60_000
@@ -200,13 +200,15 @@ class LogManager:
             self._next_log_start_ms = now_ms + LOG_START_INTERVAL_MS
             self.checkpoint_log_start_offsets()
 
-    def close(self) -> None:
+    def close(self, *, mark_clean: bool = True) -> None:
         """Flush and close every log, write the checkpoints, then the mark of a clean stop.
 
-        A dir whose disk fails on the way stays without its mark: its next start recovers it.
+        A dir whose disk fails on the way stays without its mark: its next start recovers it. Without
+        `mark_clean` so does every dir: a node that started unclean, and has not yet been told which of
+        its replicas still count, must not look intact the next time.
         """
         for log_dir in self._dirs:
-            log_dir.close()
+            log_dir.close(mark_clean=mark_clean)
 
     def abandon(self) -> None:
         """Let go of every dir without writing anything: the stop that a killed process makes."""
@@ -241,7 +243,7 @@ class _LogDir:
         self.guarded(lambda: self._open(config_of, progress))
 
     def _open(self, config_of: Callable[[str], LogConfig], progress: DirectoryProgress | None) -> None:
-        make_dir_durably(self._disk, self.path)
+        make_durable_dir(self._disk, self.path)
         self._lock = self._disk.lock(self.path)
         self.was_clean = read_clean_shutdown(self._disk, self.path) is not None
         # Gone for good before anything else is written: a crash from here on is an unclean stop.
@@ -426,18 +428,19 @@ class _LogDir:
             for log in self.logs.values():
                 log.take_offline(error)
 
-    def close(self) -> None:
+    def close(self, *, mark_clean: bool) -> None:
         for log in list(self.logs.values()):
             self.guarded(log.close)
         if self.failure is None and self._lock is not None:
-            self.guarded(self._mark_clean)
+            self.guarded(lambda: self._leave_marks(mark_clean))
         self.abandon()
 
-    def _mark_clean(self) -> None:
+    def _leave_marks(self, mark_clean: bool) -> None:
         self._write_recovery_points()
         self.checkpoint_log_start_offsets()
         self.checkpoint_high_watermarks()
-        write_clean_shutdown(self._disk, self.path, CleanShutdown(self._broker_epoch))
+        if mark_clean:
+            write_clean_shutdown(self._disk, self.path, CleanShutdown(self._broker_epoch))
 
     def abandon(self) -> None:
         """Let go of everything without writing."""

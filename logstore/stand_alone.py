@@ -25,7 +25,7 @@ from checkpoint.clean_shutdown import (
     write_clean_shutdown,
 )
 from checkpoint.clock import wall_clock_ms
-from checkpoint.disk import LOCK_FILE, Disk, Lock, remove_if_exists
+from checkpoint.disk import LOCK_FILE, Disk, Lock, make_durable_dir, remove_if_exists
 from checkpoint.errors import CorruptCheckpoint
 from checkpoint.offset_checkpoint import (
     LOG_START_OFFSET_CHECKPOINT,
@@ -53,7 +53,7 @@ def open_stand_alone(
     directory = os.fspath(path).rstrip("/") or "/"
     topic_partition = parse_directory_name(os.path.basename(directory))
     try:
-        make_dir_durably(disk, directory)
+        make_durable_dir(disk, directory)
         lock = disk.lock(directory)
     except OSError as error:
         raise LogDirOffline(
@@ -69,18 +69,6 @@ def open_stand_alone(
     except BaseException:
         lock.release()
         raise
-
-
-def make_dir_durably(disk: Disk, directory: str) -> None:
-    """Make the directory and its parents; their names must survive, or all that is synced in it is lost."""
-    disk.make_dir(directory)
-    above = directory
-    while above not in ("", ".", "/"):
-        above = os.path.dirname(above)
-        try:
-            disk.sync_dir(above or ".")
-        except PermissionError:
-            return  # what we may not even list was not made by us
 
 
 def check_not_locked(disk: Disk, directory: str) -> None:

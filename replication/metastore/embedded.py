@@ -21,10 +21,9 @@ which reads what the disk really kept.
 
 from __future__ import annotations
 
-import os.path
 from collections.abc import Sequence
 
-from checkpoint.disk import Disk, File, publish, read_small_file, remove_if_exists
+from checkpoint.disk import Disk, File, make_durable_dir, publish, read_small_file, remove_if_exists
 from replication.effects import WatchFired
 from replication.metastore import journal
 from replication.metastore.errors import CorruptMetadata, MetadataStoreFailed
@@ -48,7 +47,7 @@ class EmbeddedStore:
         self._failure: OSError | None = None
         self._closed = False
         self._unsynced: list[journal.Transaction] = []
-        _make_dir(disk, directory)
+        make_durable_dir(disk, directory)
         self._lock = disk.lock(directory)
         try:
             self._tree, torn = _recover(disk, directory)
@@ -187,20 +186,6 @@ class EmbeddedStore:
             if old != name:
                 remove_if_exists(self._disk, f"{self._directory}/{old}")
         return file
-
-
-def _make_dir(disk: Disk, directory: str) -> None:
-    """Make the directory, and make its name, with those above it that were missing, survive power loss."""
-    made = [directory]
-    while os.path.dirname(made[-1]) not in ("", "/"):
-        try:
-            disk.scan(os.path.dirname(made[-1]))
-            break
-        except FileNotFoundError:
-            made.append(os.path.dirname(made[-1]))
-    disk.make_dir(directory)
-    for path in reversed(made):
-        disk.sync_dir(os.path.dirname(path) or ".")
 
 
 def _journals(disk: Disk, directory: str) -> list[str]:
