@@ -124,13 +124,13 @@ class IndexFile:
         with self._lock:
             self._tail.append((first, second))
             if len(self._tail) >= _WRITE_BEHIND_ENTRIES:
-                self._write_tail()
+                self._write_tail_if_possible()
 
     def _extend(self, entries: list[tuple[int, int]]) -> None:
         with self._lock:
             self._tail.extend(entries)
             if len(self._tail) >= _WRITE_BEHIND_ENTRIES:
-                self._write_tail()
+                self._write_tail_if_possible()
 
     def replace(self, entries: npt.NDArray[np.void] | Sequence[tuple[int, int]]) -> None:
         """Drop what there is and hold `entries` instead: the index was rebuilt from its log."""
@@ -163,14 +163,27 @@ class IndexFile:
                 self._tail.clear()
                 self._shrink(count)
 
+    def _write_tail_if_possible(self) -> None:
+        try:
+            self._write_tail()
+        except OSError:
+            # The batch is written and its entry is held: no reason to fail the append. The next entry
+            # tries again, and a roll, a flush or a close reports what is then still wrong.
+            pass
+
     def _write_tail(self) -> None:
         if not self._tail:
             return
         data = np.array(self._tail, self.dtype).tobytes()
         self._open().pwrite(data, self._written * self.dtype.itemsize)
-        self._written += len(self._tail)
-        self._tail.clear()
-        self._mapped()
+        tail, self._tail = self._tail, []
+        self._written += len(tail)
+        try:
+            self._mapped()
+        except OSError:
+            self._written -= len(tail)
+            self._tail = tail
+            raise
 
     def _shrink(self, count: int) -> None:
         self._tail.clear()

@@ -38,7 +38,7 @@ from checkpoint.partition_metadata import read_partition_metadata, write_partiti
 from checkpoint.topic_partition import TopicPartition
 from logstore.batch import Batch, encode_batch, walk
 from logstore.compression import Codec
-from logstore.config import LogConfig
+from logstore.config import MAX_INT, LogConfig
 from logstore.epochs import EpochEndOffset, EpochEntry, LeaderEpochCache
 from logstore.errors import (
     DiskFull,
@@ -50,6 +50,7 @@ from logstore.errors import (
 )
 from logstore.policy import Incoming, roll_reason
 from logstore.producer_snapshots import replay_into
+from logstore.producer_state import check_markers
 from logstore.record import NO_TIMESTAMP, Header, Record
 from logstore.recovery import LoadedLog, Progress, RecoveryReport
 from logstore.segment import Extent, Segment
@@ -527,8 +528,8 @@ class Log:
         """Append a leader's batches byte for byte; a torn last one is left out.
 
         Raises `UnexpectedAppendOffset` below the log end, `OffsetsOutOfOrder`, `CorruptBatch`,
-        `InvalidRecord` for an epoch above `leader_epoch`, `DiskFull` or `LogDirOffline`; nothing is
-        written then.
+        `InvalidRecord` for an epoch above `leader_epoch` or a marker that cannot be read, `DiskFull` or
+        `LogDirOffline`; nothing is written then.
         """
         with self._lock:
             self._check_writable()
@@ -541,11 +542,17 @@ class Log:
             if found is None:
                 end = self._log_end_offset
                 return AppendInfo(end, end - 1, -1, -1, self._log_start_offset)
+            check_markers(found.batches)
             for batch in found.batches:
                 self._enter_epoch(batch.leader_epoch, batch.base_offset)
-            extents = [(batch.size, batch.last_offset, batch.max_timestamp_ms) for batch in found.batches]
-            self._write(found.data, extents, found.first_offset, found.max_timestamp_ms, self._clock())
-            self._note_producers(found.batches)
+            now_ms = self._clock()
+            for run in _runs_that_fit_a_segment(found.batches):
+                extents = [(batch.size, batch.last_offset, batch.max_timestamp_ms) for batch in run]
+                whole = len(run) == len(found.batches)
+                data = found.data if whole else b"".join(batch.buffer for batch in run)
+                largest_ms = max(batch.max_timestamp_ms for batch in run)
+                self._write(data, extents, run[0].base_offset, largest_ms, now_ms)
+                self._note_producers(run)
             return AppendInfo(
                 found.first_offset, found.last_offset, found.max_timestamp_ms, -1, self._log_start_offset
             )
@@ -580,7 +587,8 @@ class Log:
                 completed = producers.replay(batch)
                 entry = completed.index_entry() if completed else None
                 if entry is not None:
-                    self._guarded(lambda entry=entry: self._active.append_aborted(entry))  # type: ignore[misc]
+                    # The marker is in the log already: without its entry only recovery can go on.
+                    self._or_offline(lambda entry=entry: self._active.append_aborted(entry))  # type: ignore[misc]
 
     # --- epochs ---------------------------------------------------------------------------------------
 
@@ -615,7 +623,7 @@ class Log:
         if old.size == 0:
             # The only way to a usable index of an empty segment, and to a base past a gap.
             del segments[old.base_offset]
-            self._guarded(old.delete)
+            self._or_offline(old.delete)
         else:
             # Durable before its successor exists: only the active segment can lose anything, so a
             # crash never leaves a hole between two segments (compaction may, and recovery keeps it).
@@ -624,26 +632,24 @@ class Log:
             self._guarded(old.sync_indexes)
             self._producers.end_offset = base_offset
             self._guarded(lambda: self._snapshots.take(self._producers, base_offset))
-        new = self._new_segment(base_offset, now_ms)
+        making = self._guarded if old.size else self._or_offline
+        new = making(lambda: self._new_segment(base_offset, now_ms))
         segments[base_offset] = new
         self._segments, self._active = segments, new
         if old.size:
             self._guarded(lambda: self._owner.flushed(self))
 
     def _new_segment(self, base_offset: int, now_ms: int) -> Segment:
-        def make() -> Segment:
-            return Segment(
-                self._disk,
-                self.directory,
-                base_offset,
-                self.config,
-                size=0,
-                now_ms=now_ms,
-                jitter_ms=self._jitter_ms(),
-                is_new=True,
-            )
-
-        return self._guarded(make)
+        return Segment(
+            self._disk,
+            self.directory,
+            base_offset,
+            self.config,
+            size=0,
+            now_ms=now_ms,
+            jitter_ms=self._jitter_ms(),
+            is_new=True,
+        )
 
     # --- making durable -----------------------------------------------------------------------------
 
@@ -723,6 +729,13 @@ class Log:
         except OSError as error:
             self._append_failed(error)
 
+    def _or_offline(self, action: Callable[[], T]) -> T:
+        """As `_guarded`, where a failure leaves something half done: then no room is as bad as a bad disk."""
+        try:
+            return action()
+        except OSError as error:
+            self._fail(error)
+
     # --- reading --------------------------------------------------------------------------------------
 
     def read_bytes(
@@ -763,6 +776,14 @@ class Log:
         try:
             return segment.read(start_offset, max_bytes, end_offset, at_least_one=at_least_one)
         except OSError as error:
+            self._read_failed(segment, error)
+            return None
+
+    def _read_failed(self, segment: Segment, error: OSError) -> None:
+        """A file that went under its reader, with a truncation, a deletion or a close, is no bad disk."""
+        if self._is_closed:
+            raise LogClosed(f"{self.directory} was closed; open it again") from error
+        if self._segments.get(segment.base_offset) is segment:
             self._fail(error)
 
     def _bound(self, isolation: FetchIsolation) -> int:
@@ -807,14 +828,17 @@ class Log:
         self, timestamp_ms: int, *, isolation: FetchIsolation = FetchIsolation.LOG_END
     ) -> TimestampOffset | None:
         """The first record whose time is at or past `timestamp_ms`; None if there is none."""
+        if self._is_closed:
+            raise LogClosed(f"{self.directory} was closed; open it again")
         start_offset, end_offset = self._log_start_offset, self._bound(isolation)
         for segment in self._segments.values():
-            if segment.max_timestamp_ms < timestamp_ms:
-                continue
             try:
+                if segment.max_timestamp_ms < timestamp_ms:
+                    continue
                 batch = segment.find_timestamp(timestamp_ms, start_offset, end_offset)
             except OSError as error:
-                self._fail(error)
+                self._read_failed(segment, error)
+                continue
             if batch is None:
                 continue
             for record in batch.records():
@@ -888,10 +912,11 @@ class Log:
             self._lower_recovery_point(offset)
             self._log_end_offset = offset
             self._high_watermark = min(self._high_watermark, offset)
-            self._guarded(lambda: self._cut(offset))
+            self._or_offline(lambda: self._cut(offset))
             self._log_start_offset = min(self._log_start_offset, offset)
-            self._change_epochs(lambda epochs: epochs.truncate_from_end(offset))
             self._rebuild_producers(offset)
+            # Last, because a full disk may refuse it: the same call again then does the rest.
+            self._change_epochs(lambda epochs: epochs.truncate_from_end(offset))
             return True
 
     def _cut(self, offset: int) -> None:
@@ -927,19 +952,22 @@ class Log:
             for base_offset in reversed(list(segments)):
                 self._drop(segments, base_offset)
 
-        self._guarded(drop_all)
-        self._active = self._new_segment(offset, self._clock())
-        self._segments = SortedDict({offset: self._active})
-        self._guarded(lambda: self._disk.sync_dir(self.directory))
-        self._active.name_is_durable = True
-        self._change_epochs(lambda epochs: epochs.clear())
-        self._guarded(lambda: self._owner.log_start_moved(self))
+        def start_anew() -> None:
+            drop_all()
+            self._active = self._new_segment(offset, self._clock())
+            self._segments = SortedDict({offset: self._active})
+            self._disk.sync_dir(self.directory)
+            self._active.name_is_durable = True
+
+        self._or_offline(start_anew)
         self._rebuild_producers(offset)
+        self._guarded(lambda: self._owner.log_start_moved(self))
+        self._change_epochs(lambda epochs: epochs.clear())
 
     def _lower_recovery_point(self, offset: int) -> None:
-        if offset < self._recovery_point:
-            self._guarded(lambda: self._owner.lower_recovery_point(self, offset))
-            self._recovery_point = offset
+        # In memory first: a checkpoint that is being written meanwhile must not carry the old one.
+        self._recovery_point = min(self._recovery_point, offset)
+        self._guarded(lambda: self._owner.lower_recovery_point(self, offset))
 
     def _rebuild_producers(self, end_offset: int) -> None:
         """Let the producers' state be that of the log below `end_offset`."""
@@ -959,9 +987,9 @@ class Log:
             self._producers.end_offset = end_offset
 
         if len(self._producers):
-            self._guarded(rebuild)
+            self._or_offline(rebuild)
         else:
-            self._guarded(forget_snapshots)
+            self._or_offline(forget_snapshots)
             self._producers.end_offset = end_offset
 
     # --- the end --------------------------------------------------------------------------------------
@@ -1010,6 +1038,16 @@ def _joined(before: AppendInfo | None, after: AppendInfo) -> AppendInfo:
         return before
     largest_ms = max(before.max_timestamp_ms, after.max_timestamp_ms)
     return after._replace(first_offset=before.first_offset, max_timestamp_ms=largest_ms)
+
+
+def _runs_that_fit_a_segment(batches: Sequence[Batch]) -> Iterator[Sequence[Batch]]:
+    """The batches, parted where an offset is too far above the first of its run for one segment."""
+    first = 0
+    for number, batch in enumerate(batches):
+        if batch.last_offset - batches[first].base_offset > MAX_INT:
+            yield batches[first:number]
+            first = number
+    yield batches[first:]
 
 
 def _headers(headers: Sequence[tuple[str, bytes | None]]) -> tuple[Header, ...]:

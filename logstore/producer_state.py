@@ -382,6 +382,13 @@ def _decode_entry(fields: tuple[int, ...]) -> ProducerEntry:
     return entry
 
 
+def check_markers(batches: Iterable[Batch]) -> None:
+    """`InvalidRecord` for a control batch that `replay` could not take up."""
+    for batch in batches:
+        if batch.is_control and batch.has_producer_id:
+            _marker(batch)
+
+
 def _marker(batch: Batch) -> EndTransactionMarker | None:
     """The marker of a control batch; None if compaction emptied it or it holds another control record."""
     record = next(batch.records(), None)

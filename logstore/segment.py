@@ -411,6 +411,8 @@ class Segment:
                 yield located
                 start += located.size
             if start == 0:
+                if position >= self.size:
+                    return  # truncated under us
                 raise CorruptBatch(
                     f"{self.path(LOG_SUFFIX)}: no batch at byte {position}; "
                     "verify the log and recover it, or fetch it from another replica"
