@@ -212,11 +212,17 @@ class InProcessCluster:
         self._clients = {token: reply for token, reply in self._clients.items() if not reply.is_done}
 
     def stop_node(self, node_id: int) -> None:
-        """Stop a node in order: its session ends, its logs are closed clean."""
+        """Stop a node in order: its session ends, its logs are closed.
+
+        They get the mark of a clean stop, unless the node cannot vouch for what its start found.
+        """
         slot = self._slots[node_id]
         assert slot.node is not None, f"node {node_id} is not running"
         self._carry_out(node_id, slot.node.stop(self.now_ms))
-        slot.node.logs.close()
+        if slot.node.is_clean:
+            slot.node.logs.close()
+        else:
+            slot.node.logs.abandon()
         slot.node, slot.session_id = None, None
         slot.outstanding.clear()
 

@@ -116,12 +116,25 @@ class Node:
         deadlines = (self.replicas.deadline_ms, self.controller.deadline_ms, self._register_at_ms)
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
+    @property
+    def is_clean(self) -> bool:
+        """Whether nothing that this node acknowledged can be missing from its logs.
+
+        After an unclean start that cannot be said, until the controller has put it on record: its
+        first role proves that. Only then may the logs be closed with the mark of a clean stop, and
+        a later registration of this same process, which has lost nothing since, call itself clean.
+        """
+        return self.logs.was_clean or self.replicas.is_on_record
+
     def start(self, now_ms: int) -> list[Effect]:
         """Begin: ask for a session."""
         return [OpenSession(self.config.zookeeper_session_timeout_ms)]
 
     def stop(self, now_ms: int) -> list[Effect]:
-        """End in order: lead nothing any more, give up the session. The logs are the caller's to close."""
+        """End in order: lead nothing any more, give up the session.
+
+        The logs are then the caller's: to close if `is_clean`, else to abandon.
+        """
         if self.session_id is None:
             return []
         session_id = self.session_id
@@ -248,21 +261,12 @@ class Node:
 
     def _register(self, now_ms: int) -> list[Effect]:
         registration = BrokerRegistration(
-            self.config.host, self.config.port, timestamp_ms=now_ms, clean=self._is_clean
+            self.config.host, self.config.port, timestamp_ms=now_ms, clean=self.is_clean
         )
         return self._store_call(
             Create(broker_path(self.node_id), encode_broker(registration), ephemeral=True, make_parents=True),
             now_ms,
         )
-
-    @property
-    def _is_clean(self) -> bool:
-        """Whether nothing that this node acknowledged can be missing from its logs.
-
-        After an unclean start that cannot be said, until the controller has dealt with that life for
-        every log here. A later registration of this same process has lost nothing since.
-        """
-        return self.logs.was_clean or self.replicas.knows_all_roles
 
     def _on_registration_reply(self, outcome: Outcome, now_ms: int) -> list[Effect]:
         """Create and Get take turns until the node in the store is ours.

@@ -111,6 +111,8 @@ class ReplicaManager:
         self.controller_epoch = 0
         self.controller_id = -1
         self.broker_epoch = -1
+        self.is_on_record = False
+        """Whether the controller gave this process a role: what its start may have lost is written down."""
         self._default_config = default_config
         self._next_id = next_id
         self._partitions: dict[TopicPartition, Partition] = {}
@@ -139,11 +141,6 @@ class ReplicaManager:
     def partitions(self) -> Mapping[TopicPartition, Partition]:
         """The replicas that this node knows its role for."""
         return self._partitions
-
-    @property
-    def knows_all_roles(self) -> bool:
-        """Whether the controller has spoken about every log here since the process started."""
-        return all(known in self._partitions for known in self.logs.logs())
 
     @property
     def followers(self) -> Followers:
@@ -251,6 +248,8 @@ class ReplicaManager:
             self._effects.append(answer(address, LeaderAndIsrResponse(refusal, results)))
             return self._end_turn(now_ms)
         self._know_controller(body.controller_id, body.controller_epoch)
+        # A controller settles every state with our registration before it gives us the first role.
+        self.is_on_record |= body.broker_epoch == self.broker_epoch >= 0
         codes: dict[TopicPartition, ErrorCode] = {}
         # Leaders first: they stop following before anybody asks them anything.
         order = sorted(

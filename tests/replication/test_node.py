@@ -1,0 +1,271 @@
+"""A node's registration, and where it sends what comes in (replication 1.5, 1.7; reliability R7)."""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from checkpoint.disks.memory import MemoryDisk
+from checkpoint.errors import ErrorCode
+from checkpoint.topic_partition import TopicPartition
+from logstore.log_manager import LogManager
+from replication.config import NodeConfig
+from replication.effects import (
+    ClientRequest,
+    CloseSession,
+    Effect,
+    OpenSession,
+    Reply,
+    Request,
+    Respond,
+    SessionExpired,
+    SessionOpened,
+    StoreCall,
+    StoreReply,
+)
+from replication.errors import InvalidRequest
+from replication.messages import (
+    FetchPartition,
+    FetchRequest,
+    LeaderAndIsrRequest,
+    LeaderAndIsrResponse,
+    PartitionState,
+    ProduceRequest,
+    ProduceResponse,
+    UpdateMetadataResponse,
+)
+from replication.metastore.layout import broker_path, parse_broker
+from replication.metastore.operations import Create, Delete, Get, Outcome, Stat, StoreError
+from replication.node import Node
+from tests.replication.stage import batch
+
+TP = TopicPartition("t", 0)
+PATH = broker_path(0)
+
+
+class Registering:
+    """One node; the test is the store."""
+
+    def __init__(self, disk: MemoryDisk | None = None) -> None:
+        self.now_ms = 1_000_000
+        self.disk = disk if disk is not None else MemoryDisk()
+        self.logs = LogManager(["data"], disk=self.disk, clock=lambda: self.now_ms, random=random.Random(0))
+        self.node = Node(NodeConfig(node_id=0), self.logs, random=random.Random(0))
+        self.effects = self.node.start(self.now_ms)
+
+    def receive(self, event: object) -> list[Effect]:
+        self.effects = self.node.receive(event, self.now_ms)  # type: ignore[arg-type]
+        return self.effects
+
+    def call(self) -> StoreCall:
+        """The node's own store call among the last effects."""
+        found = [
+            e for e in self.effects if isinstance(e, StoreCall) and getattr(e.operation, "path", "") == PATH
+        ]
+        assert len(found) == 1, self.effects
+        return found[0]
+
+    def answer(self, outcome: Outcome) -> list[Effect]:
+        return self.receive(StoreReply(self.call().call_id, outcome))
+
+    def register(self, session_id: int = 7, txid: int = 100) -> None:
+        self.receive(SessionOpened(session_id))
+        self.answer(Outcome(stat=Stat(0, txid, session_id), path=PATH))
+
+    def leader_and_isr(self, broker_epoch: int, correlation_id: int = 1) -> list[Effect]:
+        state = PartitionState(1, 0, 3, (0,), 1, (0,))
+        body = LeaderAndIsrRequest(9, 1, broker_epoch, {TP: state})
+        return self.receive(Request(9, correlation_id, body))
+
+
+def responses(effects: list[Effect]) -> list[object]:
+    return [effect.body for effect in effects if isinstance(effect, Respond)]
+
+
+def test_a_node_registers_as_an_ephemeral_node_and_takes_its_transaction_as_broker_epoch() -> None:
+    rig = Registering()
+    assert rig.effects == [OpenSession(18_000)]
+    rig.receive(SessionOpened(7))
+    operation = rig.call().operation
+    assert isinstance(operation, Create)
+    assert operation.ephemeral
+    assert not parse_broker(operation.data).clean, "a dir without the mark of a clean stop proves nothing"
+    rig.answer(Outcome(stat=Stat(0, 100, 7), path=PATH))
+    assert rig.node.broker_epoch == 100
+    assert any(isinstance(effect, StoreCall) for effect in rig.effects), "it competes to be controller"
+
+
+def test_a_clean_stop_is_told_at_registration() -> None:
+    disk = MemoryDisk()
+    first = Registering(disk)
+    assert not first.node.is_clean, "its stop would not be marked clean: nothing is on record yet"
+    first.register()
+    first.leader_and_isr(100)
+    assert first.node.is_clean
+    first.logs.close()
+    rig = Registering(disk)
+    rig.receive(SessionOpened(7))
+    operation = rig.call().operation
+    assert isinstance(operation, Create)
+    assert parse_broker(operation.data).clean
+
+
+def test_the_reply_was_lost_but_the_node_is_ours() -> None:
+    """KAFKA-7165: look who owns it."""
+    rig = Registering()
+    rig.receive(SessionOpened(7))
+    rig.answer(Outcome(StoreError.NODE_EXISTS))
+    assert isinstance(rig.call().operation, Get)
+    rig.answer(Outcome(stat=Stat(0, 100, 7)))
+    assert rig.node.broker_epoch == 100
+
+
+def test_a_former_sessions_node_is_removed() -> None:
+    """ZOOKEEPER-2985: it would go by itself later, and take us for dead then."""
+    rig = Registering()
+    rig.register(7, 100)
+    rig.receive(SessionExpired(7))
+    assert rig.node.broker_epoch == -1
+    assert OpenSession(18_000) in rig.effects
+    rig.receive(SessionOpened(8))
+    rig.answer(Outcome(StoreError.NODE_EXISTS))
+    rig.answer(Outcome(stat=Stat(3, 100, 7)))
+    assert rig.call().operation == Delete(PATH, 3)
+    rig.answer(Outcome())
+    assert isinstance(rig.call().operation, Create)
+    rig.answer(Outcome(stat=Stat(0, 120, 8), path=PATH))
+    assert rig.node.broker_epoch == 120
+
+
+def test_a_former_processs_node_is_waited_for() -> None:
+    """Its session has to run out first: until then the cluster counts on what that process held."""
+    rig = Registering()
+    rig.receive(SessionOpened(8))
+    rig.answer(Outcome(StoreError.NODE_EXISTS))
+    rig.answer(Outcome(stat=Stat(0, 90, 3)))
+    assert rig.effects == []
+    due_ms = rig.node.deadline_ms
+    assert due_ms == rig.now_ms + 500
+    rig.now_ms = due_ms
+    rig.effects = rig.node.tick(rig.now_ms)
+    assert isinstance(rig.call().operation, Create)
+
+
+@pytest.mark.parametrize("lost", [True, False])
+def test_a_store_that_does_not_answer_is_asked_again(lost: bool) -> None:
+    """Whether the connection is known to be lost or nothing comes at all."""
+    rig = Registering()
+    rig.receive(SessionOpened(8))
+    if lost:
+        assert rig.answer(Outcome(StoreError.CONNECTION_LOSS)) == []
+    due_ms = rig.node.deadline_ms
+    assert due_ms is not None
+    assert due_ms > rig.now_ms
+    rig.now_ms = due_ms
+    rig.effects = rig.node.tick(rig.now_ms)
+    assert isinstance(rig.call().operation, Create)
+
+
+def test_the_controllers_word_is_held_until_we_know_who_we_are() -> None:
+    """Before the broker epoch is known, a word for a former life cannot be told from one for this life."""
+    rig = Registering()
+    rig.receive(SessionOpened(7))
+    rig_call = rig.call()
+    assert rig.leader_and_isr(90, 1) == []
+    assert rig.leader_and_isr(100, 2) == []
+    rig.receive(StoreReply(rig_call.call_id, Outcome(stat=Stat(0, 100, 7), path=PATH)))
+    answers = responses(rig.effects)
+    assert [body.error for body in answers if isinstance(body, LeaderAndIsrResponse)] == [
+        ErrorCode.STALE_BROKER_EPOCH,
+        ErrorCode.NONE,
+    ]
+    assert rig.node.replicas.partitions[TP].is_leader
+
+
+def test_session_expiry_stops_the_leader_at_once() -> None:
+    """R7."""
+    rig = Registering()
+    rig.register()
+    rig.leader_and_isr(100)
+    rig.receive(SessionExpired(7))
+    rig.receive(ClientRequest("c", ProduceRequest({TP: batch(b"x")}, 1, 1000)))
+    [reply] = [effect for effect in rig.effects if isinstance(effect, Reply)]
+    assert isinstance(reply.body, ProduceResponse)
+    assert reply.body.partitions[TP].error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+
+
+def test_an_old_sessions_end_is_no_news() -> None:
+    rig = Registering()
+    rig.register(8, 100)
+    assert rig.receive(SessionExpired(7)) == []
+    assert rig.node.broker_epoch == 100
+
+
+def test_after_an_unclean_start_a_later_registration_is_clean_once_the_controller_has_spoken() -> None:
+    """This very process has lost nothing since; what it lost before, the controller has dealt with."""
+    disk = MemoryDisk()
+    first = Registering(disk)
+    first.register()
+    first.leader_and_isr(100)
+    first.logs.abandon()
+    rig = Registering(disk)
+    rig.register(8, 200)
+    assert TP in rig.logs.logs()
+    rig.receive(SessionExpired(8))
+    rig.receive(SessionOpened(9))
+    operation = rig.call().operation
+    assert isinstance(operation, Create)
+    assert not parse_broker(operation.data).clean, "what it may have lost is not on record yet"
+    rig.answer(Outcome(stat=Stat(0, 300, 9), path=PATH))
+    state = PartitionState(1, -1, 4, (0,), 2, (0,))
+    rig.receive(Request(9, 5, LeaderAndIsrRequest(9, 1, 300, {TP: state})))
+    rig.receive(SessionExpired(9))
+    rig.receive(SessionOpened(10))
+    operation = rig.call().operation
+    assert isinstance(operation, Create)
+    assert parse_broker(operation.data).clean
+
+
+def test_stopping_gives_the_session_up() -> None:
+    rig = Registering()
+    rig.register()
+    rig.leader_and_isr(100)
+    effects = rig.node.stop(rig.now_ms)
+    assert CloseSession(7) in effects
+    assert not rig.node.replicas.partitions[TP].is_leader
+    assert rig.node.stop(rig.now_ms) == []
+
+
+def test_followers_and_consumers_are_served_by_the_same_reads() -> None:
+    rig = Registering()
+    rig.register()
+    rig.leader_and_isr(100)
+    fetch = FetchRequest(-1, 0, 1, 1 << 20, {TP: FetchPartition(0, 1 << 20)})
+    assert isinstance(rig.receive(ClientRequest("c", fetch))[0], Reply)
+    assert isinstance(rig.receive(Request(1, 4, fetch))[0], Respond)
+
+
+def test_what_no_peer_sends_is_refused() -> None:
+    rig = Registering()
+    rig.register()
+    with pytest.raises(InvalidRequest):
+        rig.receive(Request(1, 4, ProduceRequest({}, 1, 0)))
+
+
+def test_late_answers_find_nobody() -> None:
+    """Delivery is at most once and in no order: an unknown correlation or call id is no error."""
+    from replication.effects import Disconnected, Response
+    from replication.messages import AlterPartitionResponse, FetchResponse
+
+    rig = Registering()
+    rig.register()
+    for body in (
+        FetchResponse({}),
+        AlterPartitionResponse(ErrorCode.NONE),
+        UpdateMetadataResponse(ErrorCode.NONE),
+        LeaderAndIsrResponse(ErrorCode.NONE),
+    ):
+        assert rig.receive(Response(1, 999, body)) == []
+    assert rig.receive(Disconnected(1, 999)) == []
+    assert rig.receive(StoreReply(999, Outcome())) == []
