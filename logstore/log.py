@@ -48,6 +48,7 @@ from logstore.errors import (
     OffsetOutOfRange,
     RecordBatchTooLarge,
 )
+from logstore.group_commit import GroupCommit
 from logstore.policy import Incoming, roll_reason
 from logstore.producer_snapshots import replay_into
 from logstore.producer_state import check_markers
@@ -160,7 +161,7 @@ class Log:
         self._owner = owner
         self._follows_end = follows_end
         self._lock = threading.RLock()
-        self._flush_lock = threading.Lock()
+        self._group_commit = GroupCommit(lambda: self._sync_segments(self._log_end_offset))
         self._failure: OSError | None = None
         self._is_closed = False
         self._group_buffer: bytearray | None = None
@@ -670,15 +671,12 @@ class Log:
     def sync_up_to(self, offset: int) -> None:
         """Return once everything below `offset` is durable.
 
-        Callers queue here; the one in front syncs for all that was appended by then, and the others
-        find their work done.
+        Callers that come together share one fsync (`group_commit.py`).
         """
-        if self._recovery_point >= offset:
-            return
-        with self._flush_lock:
-            if self._recovery_point < offset:
-                self._check_writable()
-                self._sync_segments(self._log_end_offset)
+        if self._recovery_point < offset:
+            self._check_writable()
+            self._group_commit.join()
+            self._check_writable()
 
     def _sync_segments(self, end_offset: int) -> None:
         """Sync the segments in [recovery point, end_offset). End offset first, bytes second: what is
@@ -899,7 +897,7 @@ class Log:
         """
         if offset < 0:
             raise ValueError(f"cannot truncate to offset {offset}")
-        with self._flush_lock, self._lock:
+        with self._group_commit.exclusive(), self._lock:
             self._check_writable()
             if offset >= self._log_end_offset:
                 self._change_epochs(lambda epochs: epochs.truncate_from_end(self._log_end_offset))
@@ -939,7 +937,7 @@ class Log:
         """Drop everything; the log starts anew, empty, at `offset`. Durable when it returns."""
         if offset < 0:
             raise ValueError(f"cannot start at offset {offset}")
-        with self._flush_lock, self._lock:
+        with self._group_commit.exclusive(), self._lock:
             self._check_writable()
             self._restart_at(offset)
 
@@ -999,7 +997,7 @@ class Log:
 
         Raises `LogDirOffline` if the last flush fails; the directory is let go of all the same.
         """
-        with self._flush_lock, self._lock:
+        with self._group_commit.exclusive(), self._lock:
             if self._is_closed:
                 return
             is_clean = False
