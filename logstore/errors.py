@@ -25,6 +25,7 @@
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Sequence
 from typing import NamedTuple
 
@@ -170,6 +171,11 @@ class DiskFull(EngineError):
 
     code = ErrorCode.KAFKA_STORAGE_ERROR
     retriable = True
+
+
+def is_full(error: OSError) -> bool:
+    """Whether a call failed for want of room (device, quota, size limit): it may work another time."""
+    return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 class LogClosed(EngineError):

@@ -22,7 +22,6 @@ checkpoints. Under a `LogManager` those belong to the log dir.
 
 from __future__ import annotations
 
-import errno
 import os
 import threading
 from collections.abc import Callable, Iterable, Iterator, Sequence
@@ -47,6 +46,7 @@ from logstore.errors import (
     LogDirOffline,
     OffsetOutOfRange,
     RecordBatchTooLarge,
+    is_full,
 )
 from logstore.group_commit import GroupCommit
 from logstore.policy import Incoming, roll_reason
@@ -74,7 +74,6 @@ T = TypeVar("T")
 READ_BYTES = 1 << 20
 GROUP_BYTES = 1 << 20
 STAND_ALONE_EPOCH = 0
-_FULL = frozenset({errno.ENOSPC, errno.EDQUOT, errno.EFBIG})
 
 
 class FetchIsolation(Enum):
@@ -574,7 +573,7 @@ class Log:
             self._sync_segments(self._log_end_offset)
 
     def _append_failed(self, error: OSError) -> NoReturn:
-        if error.errno in _FULL:
+        if is_full(error):
             raise DiskFull(
                 f"{self.directory}: no room for the append ({error.strerror}); nothing of it was kept. "
                 "Make room, then append again"

@@ -17,6 +17,7 @@ are bounds, never truths: a missing or unreadable one costs time, not data.
 from __future__ import annotations
 
 import random
+import threading
 from collections.abc import Callable, Mapping, Sequence
 from typing import Final
 
@@ -27,7 +28,7 @@ from checkpoint.clean_shutdown import (
     write_clean_shutdown,
 )
 from checkpoint.disk import Disk, Lock, make_durable_dir
-from checkpoint.errors import CorruptCheckpoint
+from checkpoint.errors import CorruptCheckpoint, EngineError
 from checkpoint.offset_checkpoint import (
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
@@ -37,7 +38,7 @@ from checkpoint.offset_checkpoint import (
 )
 from checkpoint.topic_partition import TopicPartition, parse_directory_name, set_aside_fate
 from logstore.config import LogConfig
-from logstore.errors import DamagedLog, LogDirOffline
+from logstore.errors import DamagedLog, DiskFull, LogDirOffline, is_full
 from logstore.log import Clock, Log
 from logstore.recovery import load
 from logstore.stand_alone import forget_stand_alone
@@ -226,6 +227,7 @@ class _LogDir:
         self._random = random
         self._broker_epoch = broker_epoch
         self._lock: Lock | None = None
+        self._checkpoint_lock = threading.RLock()
         self.logs: dict[TopicPartition, Log] = {}
         self.known: set[TopicPartition] = set()
         self.damaged: dict[TopicPartition, DamagedLog] = {}
@@ -240,7 +242,10 @@ class _LogDir:
     # --- opening --------------------------------------------------------------------------------------
 
     def open(self, config_of: Callable[[str], LogConfig], progress: DirectoryProgress | None) -> None:
-        self.guarded(lambda: self._open(config_of, progress))
+        try:
+            self._open(config_of, progress)
+        except OSError as error:
+            self._take_offline(error)
 
     def _open(self, config_of: Callable[[str], LogConfig], progress: DirectoryProgress | None) -> None:
         make_durable_dir(self._disk, self.path)
@@ -267,6 +272,8 @@ class _LogDir:
             except DamagedLog as error:
                 # Kept as it is, for its owner to judge; the other partitions go on.
                 self.damaged[topic_partition] = error
+            except EngineError as error:
+                self.damaged[topic_partition] = DamagedLog(f"{topic_partition} cannot be opened: {error}")
 
     def _read(self, name: str) -> dict[TopicPartition, int]:
         try:
@@ -317,6 +324,9 @@ class _LogDir:
             self._disk.sync_dir(self.path)
             return self._load(topic_partition, config)
         except OSError as error:
+            if is_full(error):
+                message = f"{self.path}: no room to make {topic_partition}; make some, then try again"
+                raise DiskFull(message) from error
             self._take_offline(error)
             raise LogDirOffline(f"{self.path} went offline making {topic_partition}: {error}") from error
 
@@ -340,9 +350,11 @@ class _LogDir:
     # --- what the logs tell it ------------------------------------------------------------------------
 
     def lower_recovery_point(self, log: Log, offset: int) -> None:
-        if offset < self._recovery_points.get(log.topic_partition, 0):
-            self._recovery_points[log.topic_partition] = offset
-            write_offset_checkpoint(self._disk, self.path, RECOVERY_POINT_CHECKPOINT, self._recovery_points)
+        with self._checkpoint_lock:
+            if offset < self._recovery_points.get(log.topic_partition, 0):
+                lowered = {**self._recovery_points, log.topic_partition: offset}
+                write_offset_checkpoint(self._disk, self.path, RECOVERY_POINT_CHECKPOINT, lowered)
+                self._recovery_points = lowered
 
     def log_start_moved(self, log: Log) -> None:
         self.checkpoint_log_start_offsets()
@@ -359,8 +371,9 @@ class _LogDir:
     # --- checkpoints ----------------------------------------------------------------------------------
 
     def checkpoint_high_watermarks(self) -> None:
-        self.high_watermarks.update({tp: log.high_watermark for tp, log in self.logs.items()})
-        write_offset_checkpoint(self._disk, self.path, HIGH_WATERMARK_CHECKPOINT, self.high_watermarks)
+        with self._checkpoint_lock:
+            self.high_watermarks.update({tp: log.high_watermark for tp, log in self.logs.items()})
+            write_offset_checkpoint(self._disk, self.path, HIGH_WATERMARK_CHECKPOINT, self.high_watermarks)
 
     def checkpoint_recovery_points(self) -> None:
         for log in list(self.logs.values()):
@@ -368,16 +381,26 @@ class _LogDir:
         self._write_recovery_points()
 
     def _write_recovery_points(self) -> None:
-        self._recovery_points = {tp: log.recovery_point for tp, log in sorted(self.logs.items())}
-        write_offset_checkpoint(self._disk, self.path, RECOVERY_POINT_CHECKPOINT, self._recovery_points)
+        with self._checkpoint_lock:
+            points = {tp: log.recovery_point for tp, log in self.logs.items()}
+            points |= self._of_damaged(self._recovery_points)
+            write_offset_checkpoint(self._disk, self.path, RECOVERY_POINT_CHECKPOINT, points)
+            self._recovery_points = points
 
     def checkpoint_log_start_offsets(self) -> None:
-        self._log_starts = {
-            tp: log.log_start_offset
-            for tp, log in sorted(self.logs.items())
-            if log.log_start_offset > log.segments[0].base_offset
-        }
-        write_offset_checkpoint(self._disk, self.path, LOG_START_OFFSET_CHECKPOINT, self._log_starts)
+        with self._checkpoint_lock:
+            starts = {
+                tp: log.log_start_offset
+                for tp, log in self.logs.items()
+                if log.log_start_offset > log.segments[0].base_offset
+            }
+            starts |= self._of_damaged(self._log_starts)
+            write_offset_checkpoint(self._disk, self.path, LOG_START_OFFSET_CHECKPOINT, starts)
+            self._log_starts = starts
+
+    def _of_damaged(self, offsets: Mapping[TopicPartition, int]) -> dict[TopicPartition, int]:
+        """What was known of the partitions that were left as they are: the next start judges by it too."""
+        return {tp: offset for tp, offset in offsets.items() if tp in self.damaged}
 
     def tick(self, now_ms: int) -> None:
         for tp, log in self.logs.items():
@@ -412,15 +435,24 @@ class _LogDir:
 
     # --- failing and closing --------------------------------------------------------------------------
 
-    def guarded(self, action: Callable[[], None]) -> None:
-        """Run `action`; a disk that fails takes this dir offline and leaves the others alone."""
+    def guarded(self, action: Callable[[], None]) -> bool:
+        """Run `action`; False if it failed. A bad disk takes this dir offline and leaves the others alone.
+
+        A full one does not: what could not be written stands as it was, and is written another time.
+        """
         try:
             action()
+        except DiskFull:
+            return False
         except OSError as error:
-            self._take_offline(error)
+            if not is_full(error):
+                self._take_offline(error)
+            return False
         except LogDirOffline:
             # The log at fault has reported itself through `failed`.
             assert self.failure is not None, "a log went offline without its dir"
+            return False
+        return True
 
     def _take_offline(self, error: OSError) -> None:
         if self.failure is None:
@@ -429,8 +461,9 @@ class _LogDir:
                 log.take_offline(error)
 
     def close(self, *, mark_clean: bool) -> None:
-        for log in list(self.logs.values()):
-            self.guarded(log.close)
+        closed = [self.guarded(log.close) for log in list(self.logs.values())]
+        # A partition left as it is must be judged again, which a clean start would not do.
+        mark_clean = mark_clean and all(closed) and not self.damaged
         if self.failure is None and self._lock is not None:
             self.guarded(lambda: self._leave_marks(mark_clean))
         self.abandon()

@@ -120,7 +120,10 @@ def load(
     loader = _Loader(disk, directory, config, now_ms, jitter_ms, progress or _no_progress)
     loader.clear_leftovers()
     loader.open_segments()
-    return loader.recover(is_clean, recovery_point, log_start_offset)
+    try:
+        return loader.recover(is_clean, recovery_point, log_start_offset)
+    except CorruptBatch as error:  # in a segment that did not have to be read again
+        raise DamagedLog(f"{directory}: {error}") from error
 
 
 class _Loader:
