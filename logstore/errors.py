@@ -1,26 +1,26 @@
 """What a caller of a log may have to handle. A class is a Kafka error code plus the facts of the case.
 
-    EngineError
-    ├── OffsetOutOfRange               1   the reader resets to a bound it is told
-    ├── CorruptBatch                   2   retriable: the sender still has the bytes
-    ├── RecordTooLarge                10   one batch above max.message.bytes
-    ├── RecordBatchTooLarge           18   one append above segment.bytes
-    ├── InvalidTimestamp              32   outside the topic's window; lists the records
-    ├── InvalidConfig                 40
-    ├── OutOfOrderSequence            45   a producer's batch before this one is missing
-    ├── InvalidProducerEpoch          47   an older instance of the producer: fenced
-    ├── InvalidTransactionState       48
-    ├── TransactionCoordinatorFenced  52
-    ├── LogDirOffline                 56   retriable: another replica has the data
-    ├── DamagedLog                    56   synced batches are gone; another replica has the data
-    ├── DiskFull                      56   retriable: nothing was written, make room
-    ├── CorruptSnapshot               56   delete the file, take the next older one
-    ├── CorruptIndex                  56   delete the file, rebuild it from the log
-    ├── UnsupportedCompression        76
-    ├── InvalidRecord                 87   lists the records
-    ├── InconsistentTopicId          103
-    ├── OffsetsOutOfOrder             -1   a follower's batches do not rise
-    └── UnexpectedAppendOffset        -1   a follower's batch lies below its log end offset
+EngineError
+├── OffsetOutOfRange               1   the reader resets to a bound it is told
+├── CorruptBatch                   2   retriable: the sender still has the bytes
+├── RecordTooLarge                10   one batch above max.message.bytes
+├── RecordBatchTooLarge           18   one append above segment.bytes
+├── InvalidTimestamp              32   outside the topic's window; lists the records
+├── InvalidConfig                 40
+├── OutOfOrderSequence            45   a producer's batch before this one is missing
+├── InvalidProducerEpoch          47   an older instance of the producer: fenced
+├── InvalidTransactionState       48
+├── TransactionCoordinatorFenced  52
+├── LogDirOffline                 56   retriable: another replica has the data
+├── DamagedLog                    56   synced batches are gone; another replica has the data
+├── DiskFull                      56   retriable: nothing was written, make room
+├── CorruptSnapshot               56   delete the file, take the next older one
+├── CorruptIndex                  56   delete the file, rebuild it from the log
+├── UnsupportedCompression        76
+├── InvalidRecord                 87   lists the records
+├── InconsistentTopicId          103
+├── OffsetsOutOfOrder             -1   a follower's batches do not rise
+└── UnexpectedAppendOffset        -1   a follower's batch lies below its log end offset
 """
 
 from __future__ import annotations

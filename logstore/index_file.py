@@ -16,7 +16,7 @@ its end would, too). A file that Kafka preallocated is read up to its zero tail;
 from __future__ import annotations
 
 import threading
-from collections.abc import Sequence
+from collections.abc import Iterable, Sequence
 from typing import ClassVar
 
 import numpy as np
@@ -123,14 +123,16 @@ class IndexFile:
         assert self._written + len(self._tail) < self.capacity, f"{self.path}: appending to a full index"
         with self._lock:
             self._tail.append((first, second))
-            if len(self._tail) >= _WRITE_BEHIND_ENTRIES:
-                self._write_tail_if_possible()
 
-    def _extend(self, entries: list[tuple[int, int]]) -> None:
+    def _extend(self, entries: Iterable[tuple[int, int]]) -> None:
         with self._lock:
             self._tail.extend(entries)
-            if len(self._tail) >= _WRITE_BEHIND_ENTRIES:
-                self._write_tail_if_possible()
+
+    def write_behind(self) -> None:
+        """Bring the tail into the file if it has grown long. Raises `OSError`; the tail is then kept."""
+        if len(self._tail) >= _WRITE_BEHIND_ENTRIES:
+            with self._lock:
+                self._write_tail()
 
     def replace(self, entries: npt.NDArray[np.void] | Sequence[tuple[int, int]]) -> None:
         """Drop what there is and hold `entries` instead: the index was rebuilt from its log."""

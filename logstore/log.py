@@ -54,7 +54,7 @@ from logstore.producer_snapshots import replay_into
 from logstore.producer_state import check_markers
 from logstore.record import NO_TIMESTAMP, Header, Record
 from logstore.recovery import LoadedLog, Progress, RecoveryReport
-from logstore.segment import Extent, Segment
+from logstore.segment import Extents, Segment
 from logstore.validation import (
     AppendOrigin,
     ValidatedBatch,
@@ -558,9 +558,9 @@ class Log:
             )
 
     def _write(
-        self, data: Buffer, extents: Sequence[Extent], first_offset: int, max_timestamp_ms: int, now_ms: int
+        self, data: Buffer, extents: Extents, first_offset: int, max_timestamp_ms: int, now_ms: int
     ) -> None:
-        last_offset = extents[-1][1]
+        last_offset = int(extents[-1][1])
         incoming = Incoming(len(data), max_timestamp_ms, last_offset)
         if roll_reason(self._active, incoming, self.config, now_ms) is not None:
             self._roll(max(first_offset, self._log_end_offset), now_ms)

@@ -16,7 +16,7 @@ from __future__ import annotations
 import struct
 from collections.abc import Iterable, Iterator
 from enum import IntEnum
-from typing import Final, NamedTuple
+from typing import Final, NamedTuple, TypeAlias
 
 from logstore.errors import InvalidRecord
 from logstore.varint import decode_varint, decode_varlong, encode_varint, encode_varlong
@@ -49,12 +49,9 @@ class Record(NamedTuple):
     sequence: int = NO_SEQUENCE
 
 
-class RecordsSummary(NamedTuple):
-    """What a check of records learned on the way; deltas in ms, relative to the batch's base timestamp."""
-
-    min_timestamp_delta: int
-    max_timestamp_delta: int
-    keyless: int
+RecordsSummary: TypeAlias = tuple[int, int, int]
+"""What a check of records learned on the way: the smallest and the largest timestamp delta, in ms from the
+batch's base timestamp, and how many records have no key."""
 
 
 class ControlType(IntEnum):
@@ -466,7 +463,7 @@ def check_records(
         raise InvalidRecord(f"the records end at byte {end}, before the last of {count}") from None
     if position != end:
         raise InvalidRecord(f"{end - position} bytes remain after the last of {count} records")
-    return RecordsSummary(min_delta, max_delta, keyless)
+    return min_delta, max_delta, keyless
 
 
 def _check_headers(data: bytes | bytearray, position: int, record_end: int) -> int:

@@ -22,6 +22,7 @@ from struct import Struct
 from typing import NamedTuple, TypeAlias
 
 import numpy as np
+import numpy.typing as npt
 
 from checkpoint.disk import Buffer, Disk, File, read_small_file, remove_if_exists
 from logstore.batch import HEADER_BYTES, LOG_OVERHEAD, MAGIC, Batch
@@ -60,8 +61,9 @@ class Located(NamedTuple):
     leader_epoch: int
 
 
-Extent: TypeAlias = tuple[int, int, int]
-"""What an append tells a segment of each batch, which lie end to end: size, last offset, largest time."""
+Extents: TypeAlias = Sequence[tuple[int, int, int]] | npt.NDArray[np.int64]
+"""What an append tells a segment of its batches, which lie end to end: rows of size, last offset and
+largest time."""
 
 
 class SegmentRead(NamedTuple):
@@ -282,12 +284,15 @@ class Segment:
 
     # --- appending ------------------------------------------------------------------------------------
 
-    def append(self, data: Buffer, batches: Sequence[Extent]) -> int:
+    def append(self, data: Buffer, batches: Extents) -> int:
         """Write whole batches at the end; returns the position they start at.
 
         `batches` says what lies in `data`. Raises `OSError` with the segment as it was: what was
         written of a failed append is cut off again (and if that fails too, that error comes out).
         """
+        # Before the batches, because all that can fail must fail while the segment is as it was.
+        self.offset_index.write_behind()
+        self.time_index.write_behind()
         position = self.size
         file = self._file or self.log_file
         try:
@@ -296,15 +301,15 @@ class Segment:
             file.truncate(position)
             raise
         if position == 0:
-            self._first_timestamp_ms = max(timestamp_ms for _, _, timestamp_ms in batches)
-        self.size = position + len(data)
+            self._first_timestamp_ms = max(int(timestamp_ms) for _, _, timestamp_ms in batches)
         if len(batches) > _FEW_BATCHES:
-            self._index_many(batches, position)
+            self._index_many(np.asarray(batches, np.int64), position)
         else:
             self._index_few(batches, position)
+        self.size = position + len(data)
         return position
 
-    def _index_few(self, batches: Sequence[Extent], position: int) -> None:
+    def _index_few(self, batches: Extents, position: int) -> None:
         interval = self._config.index_interval_bytes
         last_position = self._last_entry_position
         largest_ms = self.max_timestamp_ms
@@ -318,9 +323,9 @@ class Segment:
             position += size
         self._last_entry_position = last_position
 
-    def _index_many(self, batches: Sequence[Extent], position: int) -> None:
+    def _index_many(self, batches: npt.NDArray[np.int64], position: int) -> None:
         """`_index_few` for batches by the dozen, as columns."""
-        sizes, last_offsets, times = np.array(batches, np.int64).T
+        sizes, last_offsets, times = batches.T
         positions = position + np.cumsum(sizes) - sizes
         state = IndexState(self._last_entry_position, self.max_timestamp_ms, self._offset_of_max_timestamp)
         due = due_entries(state, self._config.index_interval_bytes, positions, last_offsets, times)

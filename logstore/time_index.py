@@ -85,7 +85,7 @@ class TimeIndex(IndexFile):
         room = self.capacity - 1 - self.entry_count
         if room > 0 and rises.any():
             kept, holders = timestamps[rises][:room], offsets[rises][:room] - self.base_offset
-            self._extend(list(zip(kept.tolist(), holders.tolist(), strict=True)))
+            self._extend(zip(kept.tolist(), holders.tolist(), strict=True))
 
     def lookup(self, timestamp_ms: int) -> TimestampedOffset:
         """The entry with the largest time at or below `timestamp_ms`; (-1, base offset) if none."""

@@ -16,6 +16,7 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import numpy as np
+import numpy.typing as npt
 
 from logstore.batch import (
     CONTROL,
@@ -164,10 +165,10 @@ def validate_and_assign(
 
 
 class ValidatedGroup(NamedTuple):
-    """Ready batches that lie end to end in `size` bytes, each with its place; an extent is as in `Placed`."""
+    """Ready batches that lie end to end in `size` bytes, each with its place; `extents` are the segment's."""
 
     size: int
-    extents: list[tuple[int, int, int]]
+    extents: npt.NDArray[np.int64]
     first_offset: int
     last_offset: int
     max_timestamp_ms: int
@@ -208,11 +209,10 @@ def validate_plain_group(
     )
     if found.fault not in (None, Fault.TORN) or not len(headers) or not plain.all():
         return None
-    starts = found.positions
+    rows = list(zip(found.positions.tolist(), sizes.tolist(), counts.tolist(), strict=True))
     try:
         summaries = [
-            check_records(data, count, start + HEADER_BYTES, start + size)
-            for count, start, size in zip(counts.tolist(), starts.tolist(), sizes.tolist(), strict=True)
+            check_records(data, count, start + HEADER_BYTES, start + size) for start, size, count in rows
         ]
     except InvalidRecord:
         return None
@@ -223,12 +223,12 @@ def validate_plain_group(
     newest_ms = min(now_ms + config.message_timestamp_after_max_ms, MAX_LONG)
     if not oldest_ms <= earliest or latest > newest_ms or (base_ms + deltas[:, 1] != times).any():
         return None
-    ends = next_offset + np.cumsum(counts)
-    octets = np.frombuffer(data, np.uint8)
-    octets[starts[:, None] + np.arange(8)] = (ends - counts).astype(">i8").view(np.uint8).reshape(-1, 8)
-    octets[starts[:, None] + np.arange(12, 16)] = np.frombuffer(leader_epoch.to_bytes(4, "big"), np.uint8)
-    extents = list(zip(sizes.tolist(), (ends - 1).tolist(), times.tolist(), strict=True))
-    return ValidatedGroup(found.end, extents, next_offset, int(ends[-1]) - 1, latest)
+    offset = next_offset
+    for start, _, count in rows:
+        set_offsets_and_epoch(data, base_offset=offset, leader_epoch=leader_epoch, position=start)
+        offset += count
+    extents = np.stack((sizes, next_offset + np.cumsum(counts) - 1, times), axis=1)
+    return ValidatedGroup(found.end, extents, next_offset, offset - 1, latest)
 
 
 def _only_batch(data: Buffer) -> Batch:
@@ -275,10 +275,11 @@ def _check_each_record(
         raise InvalidTimestamp("a batch with the broker's time on a topic that keeps the producer's")
     oldest_ms = max(now_ms - config.message_timestamp_before_max_ms, 0)
     newest_ms = min(now_ms + config.message_timestamp_after_max_ms, MAX_LONG)
-    min_ms = batch.base_timestamp_ms + summary.min_timestamp_delta
-    max_ms = batch.base_timestamp_ms + summary.max_timestamp_delta
+    min_delta, max_delta, keyless_count = summary
+    min_ms = batch.base_timestamp_ms + min_delta
+    max_ms = batch.base_timestamp_ms + max_delta
     timely = not create_time or (oldest_ms <= min_ms and max_ms <= newest_ms)
-    if timely and not (needs_keys and summary.keyless):
+    if timely and not (needs_keys and keyless_count):
         return max_ms
     max_ms = NO_TIMESTAMP
     untimely: list[RecordError] = []
