@@ -59,7 +59,7 @@ def bounds(loaded: LoadedLog) -> tuple[int, int, int]:
 
 
 def epochs(loaded: LoadedLog) -> list[tuple[int, int]]:
-    return [tuple(entry) for entry in loaded.epochs.entries]
+    return [(entry.epoch, entry.start_offset) for entry in loaded.epochs.entries]
 
 
 def index_entries(loaded: LoadedLog) -> dict[int, tuple[int, int]]:
