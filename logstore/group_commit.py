@@ -61,8 +61,20 @@ class GroupCommit:
             me = threading.Lock()
             me.acquire()
             self._waiting.append(me)
-        me.acquire()
+        try:
+            me.acquire()
+        except BaseException:  # an interrupt: whoever waits behind us must not wait for us
+            self._leave(me)
+            raise
         return me
+
+    def _leave(self, me: threading.Lock) -> None:
+        with self._mutex:
+            if me in self._waiting:
+                self._waiting.remove(me)
+            leads = self._leader is me
+        if leads:
+            self._hand_over()
 
     def _hand_over(self) -> None:
         with self._mutex:

@@ -160,7 +160,7 @@ class Log:
         self._owner = owner
         self._follows_end = follows_end
         self._lock = threading.RLock()
-        self._group_commit = GroupCommit(lambda: self._sync_segments(self._log_end_offset))
+        self._group_commit = GroupCommit(self._sync_for_group)
         self._failure: OSError | None = None
         self._is_closed = False
         self._group_buffer: bytearray | None = None
@@ -676,6 +676,11 @@ class Log:
             self._check_writable()
             self._group_commit.join()
             self._check_writable()
+
+    def _sync_for_group(self) -> None:
+        # The sync before this one may have failed: repeated, it would succeed over pages that are lost.
+        self._check_writable()
+        self._sync_segments(self._log_end_offset)
 
     def _sync_segments(self, end_offset: int) -> None:
         """Sync the segments in [recovery point, end_offset). End offset first, bytes second: what is
