@@ -1,0 +1,145 @@
+"""Settings: Kafka's names, Kafka's bounds, and no value that means something else than it says."""
+
+from __future__ import annotations
+
+from dataclasses import FrozenInstanceError, fields
+
+import pytest
+
+from logstore.config import MAX_INT, MAX_LONG, LogConfig, kafka_name
+from logstore.errors import InvalidConfig
+
+# log-format 8: topic setting, default
+DEFAULTS = {
+    "segment.bytes": "1073741824",
+    "segment.ms": "604800000",
+    "segment.jitter.ms": "0",
+    "segment.index.bytes": "10485760",
+    "index.interval.bytes": "4096",
+    "flush.messages": str(MAX_LONG),
+    "flush.ms": str(MAX_LONG),
+    "retention.bytes": "-1",
+    "retention.ms": "604800000",
+    "max.message.bytes": "1048588",
+    "delete.retention.ms": "86400000",
+    "min.compaction.lag.ms": "0",
+    "max.compaction.lag.ms": str(MAX_LONG),
+    "min.cleanable.dirty.ratio": "0.5",
+    "cleanup.policy": "delete",
+    "file.delete.delay.ms": "60000",
+    "compression.type": "producer",
+    "compression.gzip.level": "-1",
+    "compression.lz4.level": "9",
+    "compression.zstd.level": "3",
+    "preallocate": "false",
+    "message.timestamp.type": "CreateTime",
+    "message.timestamp.before.max.ms": str(MAX_LONG),
+    "message.timestamp.after.max.ms": str(MAX_LONG),
+    "min.insync.replicas": "1",
+    "unclean.leader.election.enable": "false",
+}
+
+
+def test_names_and_defaults_are_kafkas() -> None:
+    assert LogConfig().to_kafka() == DEFAULTS
+
+
+def test_text_and_back() -> None:
+    """What is written to the metadata store is what is read from it."""
+    config = LogConfig(segment_bytes=1 << 20, preallocate=True, cleanup_policy="compact,delete")
+    assert LogConfig.from_kafka(config.to_kafka()) == config
+
+
+def test_on_top_of_another() -> None:
+    """A topic's own settings overrule the node's; the rest stays the node's."""
+    base = LogConfig(segment_bytes=5000, retention_ms=7)
+    config = LogConfig.from_kafka({"retention.ms": " -1 "}, base=base)
+    assert (config.segment_bytes, config.retention_ms) == (5000, -1)
+    assert LogConfig.from_kafka({}, base=base) == base
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("segment.bytes", "13"),
+        ("segment.bytes", str(MAX_INT + 1)),
+        ("segment.bytes", "1e6"),
+        ("segment.bytes", "1_000_000"),
+        ("segment.bytes", "٣٠٠٠"),
+        ("segment.bytes", ""),
+        ("segment.bytes", "--5"),
+        ("segment.bytes", "0x100"),
+        ("segment.ms", "0"),
+        ("segment.ms", str(MAX_LONG + 1)),
+        ("segment.jitter.ms", "-1"),
+        ("segment.index.bytes", "11"),
+        ("index.interval.bytes", "-1"),
+        ("flush.messages", "0"),
+        ("flush.ms", "-1"),
+        ("retention.ms", "-2"),
+        ("retention.bytes", "-2"),
+        ("max.message.bytes", "-1"),
+        ("file.delete.delay.ms", "-1"),
+        ("min.cleanable.dirty.ratio", "1.01"),
+        ("min.cleanable.dirty.ratio", "-0.1"),
+        ("min.cleanable.dirty.ratio", "nan"),
+        ("min.cleanable.dirty.ratio", "half"),
+        ("max.compaction.lag.ms", "0"),
+        ("cleanup.policy", "remove"),
+        ("cleanup.policy", ""),
+        ("cleanup.policy", "delete,delete"),
+        ("cleanup.policy", "delete,"),
+        ("compression.type", "none"),
+        ("compression.type", "GZIP"),
+        ("compression.gzip.level", "0"),
+        ("compression.gzip.level", "10"),
+        ("compression.lz4.level", "0"),
+        ("compression.lz4.level", "18"),
+        ("compression.zstd.level", "23"),
+        ("preallocate", "yes"),
+        ("preallocate", "1"),
+        ("message.timestamp.type", "createtime"),
+        ("message.timestamp.after.max.ms", "-1"),
+        ("min.insync.replicas", "0"),
+        ("unclean.leader.election.enable", "maybe"),
+    ],
+)
+def test_a_value_it_cannot_take_is_named(name: str, text: str) -> None:
+    """The message has the setting's name, so that whoever typed it finds it."""
+    with pytest.raises(InvalidConfig, match=name.replace(".", r"\.")):
+        LogConfig.from_kafka({name: text})
+
+
+def test_an_unknown_setting_is_refused_with_those_that_exist() -> None:
+    with pytest.raises(InvalidConfig, match=r"segment\.byte, zzz; known are .*segment\.bytes"):
+        LogConfig.from_kafka({"zzz": "1", "segment.byte": "1", "segment.bytes": "100"})
+
+
+def test_settings_that_contradict_each_other() -> None:
+    with pytest.raises(InvalidConfig, match=r"min\.compaction\.lag\.ms \(6\) is above max\.compaction"):
+        LogConfig(min_compaction_lag_ms=6, max_compaction_lag_ms=5)
+    base = LogConfig(max_compaction_lag_ms=5)
+    with pytest.raises(InvalidConfig):
+        LogConfig.from_kafka({"min.compaction.lag.ms": "6"}, base=base)
+
+
+def test_it_does_not_change() -> None:
+    with pytest.raises(FrozenInstanceError):
+        LogConfig().segment_bytes = 5  # type: ignore[misc]
+
+
+def test_the_longest_a_segment_waits() -> None:
+    """log-format 4.1: a compacted log rolls early enough for its oldest record to be compacted in time."""
+    assert LogConfig(segment_ms=100, max_compaction_lag_ms=40).longest_segment_ms == 100
+    assert (
+        LogConfig(segment_ms=100, max_compaction_lag_ms=40, cleanup_policy="compact").longest_segment_ms == 40
+    )
+    assert (
+        LogConfig(segment_ms=30, max_compaction_lag_ms=40, cleanup_policy="compact").longest_segment_ms == 30
+    )
+
+
+def test_every_setting_explains_itself() -> None:
+    """The command line prints these."""
+    for setting in fields(LogConfig):
+        assert setting.metadata["help"], kafka_name(setting.name)
