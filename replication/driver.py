@@ -219,10 +219,7 @@ class InProcessCluster:
         slot = self._slots[node_id]
         assert slot.node is not None, f"node {node_id} is not running"
         self._carry_out(node_id, slot.node.stop(self.now_ms))
-        if slot.node.is_clean:
-            slot.node.logs.close()
-        else:
-            slot.node.logs.abandon()
+        slot.node.logs.close(mark_clean=slot.node.is_clean)
         slot.node, slot.session_id = None, None
         slot.outstanding.clear()
 

@@ -96,6 +96,7 @@ class Node:
         self._registration_call: int | None = None
         self._register_at_ms: int | None = None
         self._former_sessions: set[int] = set()
+        self._former_epochs: list[int] = []
         self._held: list[Request] = []
 
     def _next_id(self) -> int:
@@ -118,11 +119,10 @@ class Node:
 
     @property
     def is_clean(self) -> bool:
-        """Whether nothing that this node acknowledged can be missing from its logs.
+        """Whether the logs may be closed with the mark of a clean stop.
 
-        After an unclean start that cannot be said, until the controller has put it on record: its
-        first role proves that. Only then may the logs be closed with the mark of a clean stop, and
-        a later registration of this same process, which has lost nothing since, call itself clean.
+        After an unclean start, only once the controller has put on record what that may have cost:
+        its first role proves that. The mark would hide it from a controller that comes later.
         """
         return self.logs.was_clean or self.replicas.is_on_record
 
@@ -133,7 +133,7 @@ class Node:
     def stop(self, now_ms: int) -> list[Effect]:
         """End in order: lead nothing any more, give up the session.
 
-        The logs are then the caller's: to close if `is_clean`, else to abandon.
+        The logs are then the caller's to close, with the mark of a clean stop if `is_clean`.
         """
         if self.session_id is None:
             return []
@@ -247,6 +247,8 @@ class Node:
     def _lose_session(self, now_ms: int) -> list[Effect]:
         assert self.session_id is not None, "no session to lose"
         self._former_sessions.add(self.session_id)
+        if self.broker_epoch >= 0:
+            self._former_epochs.append(self.broker_epoch)
         self.session_id = None
         self._registration_call = None
         self._register_at_ms = None
@@ -261,7 +263,11 @@ class Node:
 
     def _register(self, now_ms: int) -> list[Effect]:
         registration = BrokerRegistration(
-            self.config.host, self.config.port, timestamp_ms=now_ms, clean=self.is_clean
+            self.config.host,
+            self.config.port,
+            timestamp_ms=now_ms,
+            clean=self.logs.was_clean,
+            continues=tuple(self._former_epochs),
         )
         return self._store_call(
             Create(broker_path(self.node_id), encode_broker(registration), ephemeral=True, make_parents=True),

@@ -41,7 +41,7 @@ def _parse(context: Context, broker_id: int, read: Outcome) -> Broker | None:
         context.unreadable[path] = str(error)
         return None
     endpoint = BrokerEndpoint(broker_id, registration.host, registration.port, read.stat.created_txid)
-    return Broker(endpoint, registration.clean)
+    return Broker(endpoint, registration.clean, registration.continues)
 
 
 def brokers_changed(context: Context) -> Steps[None]:

@@ -43,6 +43,7 @@ class Broker(NamedTuple):
 
     endpoint: BrokerEndpoint
     clean: bool
+    continues: tuple[int, ...] = ()
 
 
 class KnownState(NamedTuple):
@@ -101,7 +102,9 @@ class Context:
         """The brokers that can serve this partition."""
         return {
             broker_id: Incarnation(
-                broker.endpoint.epoch, broker.clean or self.config.elect_unclean_restarted_last_member
+                broker.endpoint.epoch,
+                broker.clean or self.config.elect_unclean_restarted_last_member,
+                broker.continues,
             )
             for broker_id, broker in sorted(self.brokers.items())
             if topic_partition not in self.offline_replicas.get(broker_id, ())

@@ -8,7 +8,7 @@ and answers None when nothing has to change, so no event needs to be remembered.
 An ISR member can be trusted with leadership in this order:
 
     intact      alive, and the very incarnation that the state node names
-    restarted   alive in a later incarnation that stopped without losing what it had acknowledged
+    restarted   alive in a later incarnation that has not lost what it had acknowledged
     dead        not alive; may hold everything
     lost        alive in a later incarnation that cannot say that
 
@@ -79,10 +79,14 @@ def shutdown_leader(
 
 @dataclass(frozen=True, slots=True)
 class Incarnation:
-    """A live broker process; `clean` says that it lost nothing acknowledged when it last stopped."""
+    """A live broker process; `clean` says that it lost nothing acknowledged when it last stopped.
+
+    `continues` are its own former epochs: what it held as one of them it still holds.
+    """
 
     epoch: int
     clean: bool
+    continues: tuple[int, ...] = ()
 
 
 class Standing(Enum):
@@ -100,7 +104,8 @@ def standing(recorded_epoch: int, incarnation: Incarnation | None) -> Standing:
         return Standing.LOST
     if recorded_epoch in (UNKNOWN_BROKER_EPOCH, incarnation.epoch):
         return Standing.INTACT
-    return Standing.RESTARTED if incarnation.clean else Standing.LOST
+    has_all = incarnation.clean or recorded_epoch in incarnation.continues
+    return Standing.RESTARTED if has_all else Standing.LOST
 
 
 def first_state(

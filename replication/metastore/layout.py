@@ -7,10 +7,11 @@
     /controller_epoch                        persistent   how many controllers there were, as text
     /config/topics/<t>                       persistent   settings that differ from the defaults
 
-Fields beyond Kafka's, which its readers skip: `clean` in a registration (nothing that this broker
-had acknowledged was lost when it last stopped) and `isr_broker_epochs` in a state node (which
-incarnation of each ISR member is known to hold every committed record: without it, a controller
-that takes over could not tell a member from its own restarted, perhaps emptier, successor).
+Fields beyond Kafka's, which its readers skip: `clean` and `continues` in a registration (what this
+broker had acknowledged was not lost when it last stopped, nor since it had one of those epochs) and
+`isr_broker_epochs` in a state node (which incarnation of each ISR member is known to hold every
+committed record: without it, a controller that takes over could not tell a member from its own
+restarted, perhaps emptier, successor).
 
 Parsing is liberal (unknown fields, numbers as text, missing optional fields); writing is canonical:
 one value, one text. What cannot be understood raises `CorruptMetadata` and is never overwritten.
@@ -64,13 +65,19 @@ def partition_state_path(topic_partition: TopicPartition) -> str:
 
 @dataclass(frozen=True, slots=True)
 class BrokerRegistration:
-    """`/brokers/ids/<id>`: where a broker listens. `clean` is False when it cannot be told."""
+    """`/brokers/ids/<id>`: where a broker listens.
+
+    `clean`: nothing acknowledged was lost when it last stopped; False when it cannot be told.
+    `continues`: broker epochs that this very process had before its session ran out: it never
+    stopped since, so it lost nothing of what it held as any of them.
+    """
 
     host: str
     port: int
     jmx_port: int = -1
     timestamp_ms: int = -1
     clean: bool = False
+    continues: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -111,16 +118,17 @@ def _encode(value: Mapping[str, object]) -> bytes:
 
 
 def encode_broker(registration: BrokerRegistration) -> bytes:
-    return _encode(
-        {
-            "version": 1,
-            "host": registration.host,
-            "port": registration.port,
-            "jmx_port": registration.jmx_port,
-            "timestamp": str(registration.timestamp_ms),
-            "clean": registration.clean,
-        }
-    )
+    value: dict[str, object] = {
+        "version": 1,
+        "host": registration.host,
+        "port": registration.port,
+        "jmx_port": registration.jmx_port,
+        "timestamp": str(registration.timestamp_ms),
+        "clean": registration.clean,
+    }
+    if registration.continues:
+        value["continues"] = list(registration.continues)
+    return _encode(value)
 
 
 def encode_topic(topic: TopicAssignment) -> bytes:
@@ -245,6 +253,7 @@ def parse_broker(data: bytes) -> BrokerRegistration:
         jmx_port=fields.integer("jmx_port", -1),
         timestamp_ms=fields.integer("timestamp", -1),
         clean=fields.truth("clean", False),
+        continues=fields.integers("continues"),
     )
 
 

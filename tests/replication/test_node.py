@@ -202,8 +202,8 @@ def test_an_old_sessions_end_is_no_news() -> None:
     assert rig.node.broker_epoch == 100
 
 
-def test_after_an_unclean_start_a_later_registration_is_clean_once_the_controller_has_spoken() -> None:
-    """This very process has lost nothing since; what it lost before, the controller has dealt with."""
+def test_a_later_registration_names_the_epochs_it_continues() -> None:
+    """This very process has lost nothing since it was 200; what it lost before that, it still has lost."""
     disk = MemoryDisk()
     first = Registering(disk)
     first.register()
@@ -216,15 +216,19 @@ def test_after_an_unclean_start_a_later_registration_is_clean_once_the_controlle
     rig.receive(SessionOpened(9))
     operation = rig.call().operation
     assert isinstance(operation, Create)
-    assert not parse_broker(operation.data).clean, "what it may have lost is not on record yet"
+    registration = parse_broker(operation.data)
+    assert not registration.clean
+    assert registration.continues == (200,)
+    assert not rig.node.is_clean, "what it may have lost is not on record yet"
     rig.answer(Outcome(stat=Stat(0, 300, 9), path=PATH))
     state = PartitionState(1, -1, 4, (0,), 2, (0,))
     rig.receive(Request(9, 5, LeaderAndIsrRequest(9, 1, 300, {TP: state})))
+    assert rig.node.is_clean
     rig.receive(SessionExpired(9))
     rig.receive(SessionOpened(10))
     operation = rig.call().operation
     assert isinstance(operation, Create)
-    assert parse_broker(operation.data).clean
+    assert parse_broker(operation.data).continues == (200, 300)
 
 
 def test_stopping_gives_the_session_up() -> None:

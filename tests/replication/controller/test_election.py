@@ -73,6 +73,8 @@ def test_standing_of_a_member() -> None:
     assert standing(5, Incarnation(5, False)) is Standing.INTACT
     assert standing(5, Incarnation(6, True)) is Standing.RESTARTED
     assert standing(5, Incarnation(6, False)) is Standing.LOST
+    assert standing(5, Incarnation(6, False, (5,))) is Standing.RESTARTED, "the same process, never stopped"
+    assert standing(4, Incarnation(6, False, (5,))) is Standing.LOST
     assert standing(UNKNOWN_BROKER_EPOCH, Incarnation(6, False)) is Standing.INTACT
     assert standing(LOST_BROKER_EPOCH, Incarnation(6, True)) is Standing.LOST, "clean stops mend nothing"
 
