@@ -472,8 +472,6 @@ class InProcessCluster:
 
         Raises `TimeoutError` if that does not happen in time, `ValueError` if the topic is refused.
         """
-        response: list[CreateTopicsResponse] = []
-
         def controller() -> int | None:
             return next((node_id for node_id, node in self.nodes.items() if node.controller.is_active), None)
 
@@ -484,7 +482,6 @@ class InProcessCluster:
         body = self.call(CreateTopicsRequest((topic,)), node_id, limit_ms=timeout_ms)
         if not isinstance(body, CreateTopicsResponse):
             raise TimeoutError(f"the controller did not answer about {topic.name}")
-        response.append(body)
         result = body.topics[topic.name]
         if result.error:
             raise ValueError(f"{topic.name} was refused: {result.error.name} {result.message}")
