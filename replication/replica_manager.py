@@ -113,6 +113,7 @@ class ReplicaManager:
         self.broker_epoch = -1
         self.is_on_record = False
         """Whether the controller gave this process a role: what its start may have lost is written down."""
+        self._newest_metadata = (-1, -1)
         self._default_config = default_config
         self._next_id = next_id
         self._partitions: dict[TopicPartition, Partition] = {}
@@ -403,7 +404,11 @@ class ReplicaManager:
     def update_metadata(self, address: Address, body: UpdateMetadataRequest, now_ms: int) -> list[Effect]:
         """Learn who is alive and who leads what."""
         refusal = self._refuse_controller(body.controller_epoch, body.broker_epoch)
-        if refusal is None:
+        # One controller's requests are numbered as they are sent. One that was given up as lost and comes
+        # late would bring a dead broker back, or hide a live one for good: nobody says the same twice.
+        order = (body.controller_epoch, address.correlation_id if isinstance(address, Peer) else 0)
+        if refusal is None and order >= self._newest_metadata:
+            self._newest_metadata = order
             self._know_controller(body.controller_id, body.controller_epoch)
             self.metadata.update(body)
             # The high watermark waits for followers that are about to join; one that died does not.
@@ -594,8 +599,8 @@ class ReplicaManager:
                 case IsrOutcome.RESEND:
                     self._channel.resend(topic_partition, pending, now_ms)
                 case IsrOutcome.STALE | IsrOutcome.REVERTED | IsrOutcome.UNKNOWN:
-                    # UNKNOWN waits for the controller's next word with the larger ISR. Asking for
-                    # the state after a bounded wait would end that sooner (replication ISR notes).
+                    # UNKNOWN waits for the controller's next word, with the larger ISR. Later:
+                    # read the state again after a bounded wait, should that word never come.
                     pass
 
     def _check_isrs(self, now_ms: int) -> None:

@@ -526,6 +526,21 @@ def test_a_stopped_replica_takes_its_role_up_again() -> None:
     assert P0 in rig.manager.followers.followed
 
 
+def test_an_update_that_comes_late_does_not_bring_the_dead_back() -> None:
+    """One controller numbers its requests; each is the whole list of the living, so an older one is void."""
+    rig = Manager()
+    everybody = UpdateMetadataRequest(
+        CONTROLLER, 1, -1, {}, tuple(BrokerEndpoint(broker, epoch=5) for broker in (ME, F1, F2))
+    )
+    late = Peer(CONTROLLER, rig._next_id())
+    rig.metadata((ME, F1))
+    rig.take(rig.manager.update_metadata(late, everybody, rig.now_ms))
+    assert sorted(rig.manager.metadata.brokers) == [ME, F1]
+    newer_term = UpdateMetadataRequest(F1, 2, -1, {}, everybody.live_brokers)
+    rig.take(rig.manager.update_metadata(Peer(F1, 1), newer_term, rig.now_ms))
+    assert sorted(rig.manager.metadata.brokers) == [ME, F1, F2]
+
+
 # --- the ISR ----------------------------------------------------------------------------------------
 
 
