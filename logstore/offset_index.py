@@ -120,7 +120,8 @@ class OffsetIndex(IndexFile):
         if (
             offsets[0] < 0
             or positions[0] < 0
-            or (np.diff(offsets) <= 0).any()
-            or (np.diff(positions) <= 0).any()
+            # Compared, not subtracted: a difference of two int32 can wrap around.
+            or (offsets[1:] <= offsets[:-1]).any()
+            or (positions[1:] <= positions[:-1]).any()
         ):
             raise CorruptIndex(f"{self.path}: offsets and positions do not both ascend; it must be rebuilt")
