@@ -37,7 +37,7 @@ from checkpoint.offset_checkpoint import (
     write_offset_checkpoint,
 )
 from checkpoint.topic_partition import TopicPartition, parse_directory_name, set_aside_fate
-from logstore.config import LogConfig
+from logstore.config import MAX_LONG, LogConfig
 from logstore.errors import DamagedLog, DiskFull, LogDirOffline, is_full
 from logstore.log import Clock, Log
 from logstore.recovery import load
@@ -190,6 +190,15 @@ class LogManager:
         for log_dir in self._online():
             log_dir.guarded(log_dir.checkpoint_log_start_offsets)
 
+    @property
+    def deadline_ms(self) -> int:
+        """When `tick` is next needed."""
+        return min(
+            self._next_recovery_point_ms,
+            self._next_log_start_ms,
+            *(log_dir.deadline_ms for log_dir in self._online()),
+        )
+
     def tick(self, now_ms: int) -> None:
         """Do what is due: flush by age, write checkpoints, remove what was deleted long enough ago."""
         for log_dir in self._online():
@@ -238,6 +247,8 @@ class _LogDir:
         self._log_starts: dict[TopicPartition, int] = {}
         self._unflushed_since_ms: dict[TopicPartition, tuple[int, int]] = {}
         self._doomed: list[tuple[int, str]] = []
+        self.deadline_ms = MAX_LONG
+        """When `tick` has something to do: a flush by age, a directory to remove."""
 
     # --- opening --------------------------------------------------------------------------------------
 
@@ -274,6 +285,7 @@ class _LogDir:
                 self.damaged[topic_partition] = error
             except EngineError as error:
                 self.damaged[topic_partition] = DamagedLog(f"{topic_partition} cannot be opened: {error}")
+        self._set_deadline(self._clock())
 
     def _read(self, name: str) -> dict[TopicPartition, int]:
         try:
@@ -315,6 +327,7 @@ class _LogDir:
         log.set_high_watermark(self.high_watermarks.get(topic_partition, 0))
         self.logs[topic_partition] = log
         self.known.add(topic_partition)
+        self._set_deadline(self._clock())
         return log
 
     def create(self, topic_partition: TopicPartition, config: LogConfig) -> Log:
@@ -346,6 +359,7 @@ class _LogDir:
             self._take_offline(error)
             raise LogDirOffline(f"{self.path} went offline deleting {topic_partition}: {error}") from error
         self._doomed.append((self._clock() + log.config.file_delete_delay_ms, doomed))
+        self._set_deadline(self._clock())
 
     # --- what the logs tell it ------------------------------------------------------------------------
 
@@ -409,6 +423,11 @@ class _LogDir:
         self._doomed = [(at_ms, path) for at_ms, path in self._doomed if at_ms > now_ms]
         for path in due:
             self._remove_tree(path)
+        self._set_deadline(now_ms)
+
+    def _set_deadline(self, now_ms: int) -> None:
+        ages_ms = [log.config.flush_ms for log in self.logs.values()]
+        self.deadline_ms = min([now_ms + min(ages_ms, default=MAX_LONG), *(at for at, _ in self._doomed)])
 
     def _flush_by_age(self, tp: TopicPartition, log: Log, now_ms: int) -> None:
         """`flush.ms`: the age of the oldest record that was not durable when this last looked."""

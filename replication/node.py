@@ -114,7 +114,12 @@ class Node:
     @property
     def deadline_ms(self) -> int | None:
         """When `tick` is next needed; None if time alone changes nothing."""
-        deadlines = (self.replicas.deadline_ms, self.controller.deadline_ms, self._register_at_ms)
+        deadlines = (
+            self.replicas.deadline_ms,
+            self.controller.deadline_ms,
+            self.logs.deadline_ms,
+            self._register_at_ms,
+        )
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     @property
@@ -145,6 +150,8 @@ class Node:
         effects: list[Effect] = []
         if self._register_at_ms is not None and self._register_at_ms <= now_ms:
             effects += self._register(now_ms)
+        if self.logs.deadline_ms <= now_ms:
+            self.logs.tick(now_ms)
         return [*effects, *self.replicas.tick(now_ms), *self.controller.tick(now_ms)]
 
     def receive(self, event: Event, now_ms: int) -> list[Effect]:
