@@ -204,8 +204,8 @@ class PartitionChecker:
                 "C13", f"controller {state.controller_epoch} wrote while {controller_epoch} had been elected"
             )
         self._judge_election(old, state)
-        self._judge_members(old, state)
         self.state, self.version = state, version
+        self._judge_members(state)
 
     def _judge_election(self, old: LeaderAndIsr | None, state: LeaderAndIsr) -> None:
         if old is None or state.leader == NO_LEADER or state.leader_epoch == old.leader_epoch:
@@ -223,24 +223,21 @@ class PartitionChecker:
         self._unclean_epoch = state.leader_epoch
         self._cut_is_due = True
 
-    def _judge_members(self, old: LeaderAndIsr | None, state: LeaderAndIsr) -> None:
-        leader = self.views.get(state.leader)
-        if old is None or not (leader and leader.is_leader and leader.leader_epoch == state.leader_epoch):
-            return
-        for member in set(state.isr) - set(old.isr):
-            self._check_member(leader, state, member, "was admitted to the ISR")
+    def _judge_members(self, state: LeaderAndIsr) -> None:
+        if not self._cut_is_due:
+            for member in state.isr:
+                self._check_member(state, member)
 
-    def _check_member(self, leader: ReplicaView, state: LeaderAndIsr, member: int, what: str) -> None:
+    def _check_member(self, state: LeaderAndIsr, member: int) -> None:
+        """Whoever the store calls in sync, and is still that process, holds all that any leader committed."""
         view = self.views.get(member)
-        if view is None or view is leader or self.incarnation(member) != state.broker_epoch_of(member):
+        if not self.committed or view is None or self.incarnation(member) != state.broker_epoch_of(member):
             return
-        high_watermark = leader.high_watermark
-        if view.log_end < high_watermark:
-            self._fail("C7", f"node {member} {what} with its log ending at {view.log_end}; {leader}")
-        if high_watermark > max(view.log_start, leader.log_start) and _name(
-            view.holding(high_watermark - 1)
-        ) != _name(leader.holding(high_watermark - 1)):
-            self._fail("C14", f"node {member} {what} with other records than its leader's; {leader}")
+        last = self.committed[-1]
+        if view.log_end < last.end:
+            self._fail("C7", f"the ISR is {state.isr}, {last.end} is committed; {view}")
+        if last.base >= view.log_start and _name(view.holding(last.base)) != _name(last):
+            self._fail("C14", f"a member of the ISR {state.isr} holds other records than committed; {view}")
 
     # --- replicas -----------------------------------------------------------------------------
 
@@ -364,9 +361,8 @@ class PartitionChecker:
             for other in self.views.values():
                 if other.is_leader and other.leader_epoch > view.leader_epoch:
                     self._check_holds(other, self.committed[-1])
-        if state is not None and state.leader == view.node and state.leader_epoch == view.leader_epoch:
-            for member in state.isr:
-                self._check_member(view, state, member, "is in the ISR")
+        if state is not None:
+            self._judge_members(state)
 
     def _commit(self, batch: Stored, view: ReplicaView) -> None:
         identity = batch.identity

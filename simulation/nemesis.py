@@ -30,6 +30,8 @@ class Nemesis:
             (features.power_cuts, self._cut_power),
             (features.stops, self._stop),
             (features.pauses, self._pause),
+            (features.expiries, self._expire),
+            (features.expiries, self._expire),
             (features.cuts, self._isolate),
             (features.cuts, self._cut_link),
             (features.one_way_cuts, self._cut_one_way),
@@ -109,6 +111,7 @@ class Nemesis:
     def _kill(self) -> None:
         host = self._victim()
         if host is not None and self._may_take(host, keeps_disk=True):
+            self._forget_session(host)
             self.world.kill(host)
             self._start_later(host)
 
@@ -122,6 +125,7 @@ class Nemesis:
         for each in hosts:
             if self._may_take(each, keeps_disk=False):
                 was_running = each.node is not None
+                self._forget_session(each)
                 self.world.cut_power(each)
                 if was_running:
                     self._start_later(each)
@@ -131,6 +135,16 @@ class Nemesis:
         if host is not None and not host.is_paused:
             self.world.stop(host)
             self._start_later(host)
+
+    def _expire(self) -> None:
+        host = self._victim()
+        if host is not None and host.session_id is not None:
+            self.world.expire(host.session_id)
+
+    def _forget_session(self, host: Host) -> None:
+        """Half of the dead are given up at once: most of their time had run out, so to say."""
+        if host.session_id is not None and self._random.random() < 0.5:
+            self.world.expire(host.session_id)
 
     def _pause(self) -> None:
         host = self._victim()

@@ -94,11 +94,13 @@ def answer_without_epoch(stack: ExitStack) -> None:
     real = _swap(stack, replication.partition, "truncation_for", truncation_for)
 
 
-@_plant("the high watermark beside a diverging answer is taken over, and the log is not cut")
+@_plant("the high watermark beside a diverging answer is taken over before the log is cut (KAFKA-14704)")
 def diverging_answer_believed(stack: ExitStack) -> None:
     def on_fetched(self: Any, partition: Partition, state: Any, result: Any) -> Any:
         if result.diverging_epoch is not None:
-            partition.log.set_high_watermark(min(result.high_watermark, partition.log.log_end_offset))
+            before = partition.log.high_watermark
+            if partition.log.set_high_watermark(result.high_watermark) != before:
+                return None
         return real(self, partition, state, result)
 
     real = _swap(stack, Followers, "_on_fetched", on_fetched)

@@ -41,6 +41,8 @@ class Features:
     """A node does not reach the metadata store, clients and peers still reach the node."""
     store_losses: bool
     """Store calls are lost, or applied with their answer lost."""
+    expiries: bool
+    """The store ends a session though its node is well; the node hears of it a while later."""
     pauses: bool
     """A node stands still, then goes on as if nothing had been: the zombie."""
     kills: bool
@@ -101,9 +103,9 @@ def draw(seed: int) -> Swarm:
     """The world of `seed`."""
     random = stream(seed, "swarm")
     features = Features(**{each.name: random.random() < 0.5 for each in fields(Features)})
-    nodes = random.choice((3, 3, 3, 4, 5))
-    factor = random.choice((3, 3, 3, 2))
-    session_timeout_ms = random.choice((150, 300, 800))
+    nodes = random.choice((3, 3, 4, 5))
+    factor = min(nodes, random.choice((2, 3, 3, 4)))
+    session_timeout_ms = random.choice((120, 200, 500))
     lag_time_max_ms = random.choice((100, 250, 600))
     return Swarm(
         seed=seed,
@@ -129,7 +131,7 @@ def draw(seed: int) -> Swarm:
         duplicate_rate=random.choice((0.01, 0.05, 0.15)) if features.duplicates else 0.0,
         slow_rate=random.choice((0.005, 0.02)) if features.slow_links else 0.0,
         store_loss_rate=random.choice((0.02, 0.1)) if features.store_losses else 0.0,
-        fault_interval_ms=int(session_timeout_ms * random.choice((0.3, 0.8, 2.0))),
+        fault_interval_ms=int(session_timeout_ms * random.choice((0.25, 0.6, 1.5))),
         produce_interval_ms=random.choice((10, 25, 70)),
         producers=random.choice((1, 2, 3)),
         consumers=random.choice((1, 1, 2)),

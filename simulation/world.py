@@ -376,9 +376,10 @@ class World:
         self._stamp(f"stop{host.node_id}")
         self.tally.stops += 1
         self._turn(host, host.node.stop)
-        host.node.logs.close()
+        is_clean = host.node.is_clean
+        host.node.logs.close(mark_clean=is_clean)
         self._leave_remains(host, cache_survives=True)
-        host.stopped_in_order = True
+        host.stopped_in_order = is_clean
         self._end_life(host)
 
     def pause(self, host: Host) -> None:
@@ -887,6 +888,13 @@ class World:
                     self._tell_expired(host, session_id)
         self._fire(fired)
         self._schedule_store_tick()
+
+    def expire(self, session_id: int) -> None:
+        """The store gives a session up; whoever had it hears so at its next sign of life."""
+        self.tally.sessions_expired += 1
+        self.note("store", "gives up session", session_id)
+        self._stamp(f"expire{session_id}")
+        self._fire(self.store.close_session(session_id))
 
     # --- cuts ---------------------------------------------------------------------------------
 
