@@ -36,11 +36,8 @@ demo: setup
 bench: setup
 	$(BIN)/python -m pytest bench -p no:xdist --benchmark-only --benchmark-columns=min,median,ops
 
-# One process a seed, so that a seed that hangs or dies names itself.
 simulate: setup
-	seq 1 $(or $(SEEDS),500) | xargs -P $(WORKERS) -I {} sh -c \
-		'$(BIN)/python -m simulation --seed {} --events $(or $(EVENTS),2000) >$(VENV)/simulate-{}.txt 2>&1 \
-		&& rm $(VENV)/simulate-{}.txt || { cat $(VENV)/simulate-{}.txt; exit 255; }'
+	$(BIN)/python -m simulation --seeds $(or $(SEEDS),1..500) --events $(or $(EVENTS),2000) -j $(WORKERS)
 
 clean:
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .benchmarks
