@@ -18,7 +18,7 @@ $(INSTALLED): pyproject.toml
 	@test -n "$(PYTHON)" || { echo "logstore needs Python 3.11 or newer on PATH" >&2; exit 2; }
 	@echo "setting up $(VENV) with $(PYTHON)"
 	@"$(PYTHON)" -m venv $(VENV)
-	@$(BIN)/python -m pip install --quiet --disable-pip-version-check --no-input --editable '.[$(EXTRAS)]'
+	@$(BIN)/python -m pip install -qq --disable-pip-version-check --no-input --editable '.[$(EXTRAS)]'
 	@touch $@
 
 check: setup
