@@ -1,0 +1,364 @@
+"""One log on a disk that may lose power before any call, what it has promised by then, and who checks it.
+
+A `Script` runs operations on a stand-alone log. Just before every call that changes the disk it draws
+images of what a power cut at that moment may leave, each with the `Promise` of that moment. `check`
+opens an image and holds the log to the invariants of docs/durability: everything promised is there,
+nothing else is, what is derived agrees with it, and the log goes on working.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from dataclasses import dataclass, field, replace
+from random import Random
+from typing import NamedTuple
+
+from checkpoint.disk import Disk
+from checkpoint.disks import MemoryDisk, MemoryFile, Operation, Profile, RecordingDisk
+from logstore.batch import Batch, encode_batch, encode_marker_batch, set_offsets_and_epoch
+from logstore.config import LogConfig
+from logstore.epochs import LeaderEpochCache
+from logstore.log import Log
+from logstore.producer_state import ProducerState, decode_snapshot
+from logstore.record import ControlType, EndTransactionMarker, Record
+from logstore.transaction_index import AbortedTransaction
+from logstore.validation import AppendOrigin
+
+ROOT = "/data"
+DIRECTORY = f"{ROOT}/orders-0"
+NOW_MS = 1_700_000_000_000
+# Segments of about three batches, an index entry for every second one.
+CONFIG = LogConfig(segment_bytes=300, index_interval_bytes=60, segment_index_bytes=240)
+SEGMENT_FILES = (".log", ".index", ".timeindex", ".txnindex")
+SINGLE_FILES = {
+    ".lock",
+    ".kafka_cleanshutdown",
+    "recovery-point-offset-checkpoint",
+    "log-start-offset-checkpoint",
+    "leader-epoch-checkpoint",
+}
+
+
+class Held(NamedTuple):
+    """One batch as the log must give it back."""
+
+    base_offset: int
+    next_offset: int
+    epoch: int
+    content: bytes
+
+    @classmethod
+    def of(cls, batch: Batch) -> Held:
+        return cls(batch.base_offset, batch.next_offset, batch.leader_epoch, bytes(batch.buffer))
+
+
+@dataclass(frozen=True)
+class Promise:
+    """What a log must be found to hold after a power cut.
+
+    The first `durable` batches of `history`, perhaps more of it, nothing else; a log start within
+    `starts` (both inclusive).
+    """
+
+    history: tuple[Held, ...] = ()
+    durable: int = 0
+    starts: tuple[int, int] = (0, 0)
+
+
+class Image(NamedTuple):
+    """A disk after a power cut just before a call, and what was promised by then."""
+
+    disk: MemoryDisk
+    promise: Promise
+    call: str
+
+
+class ForgetfulDisk(MemoryDisk):
+    """Says that it synced what `forgets` (given `sync` or `sync_dir`, and the path) tells it to skip.
+
+    A rule of the sync order switched off: what the checker must notice.
+    """
+
+    def __init__(self, forgets: Callable[[str, str], bool], directories: list[str]) -> None:
+        super().__init__(directories=directories)
+        self.forgets = forgets
+
+    def sync_dir(self, directory: str) -> None:
+        if not self.forgets("sync_dir", directory):
+            super().sync_dir(directory)
+
+    def open(
+        self, path: str, *, create: bool = False, exclusive: bool = False, write: bool = False
+    ) -> MemoryFile:
+        file = super().open(path, create=create, exclusive=exclusive, write=write)
+        assert file._inode is not None
+        return _ForgetfulFile(self, file._inode, path, writable=write or create)
+
+
+class _ForgetfulFile(MemoryFile):
+    def sync(self, *, data_only: bool = False) -> None:
+        assert isinstance(self._disk, ForgetfulDisk)
+        if not self._disk.forgets("sync", self._path):
+            super().sync(data_only=data_only)
+
+
+@dataclass
+class Script:
+    """Runs operations on one log and collects images on the way; `forgets` makes its disk a bad one."""
+
+    seed: int
+    images_a_call: int = 2
+    config: LogConfig = CONFIG
+    forgets: Callable[[str, str], bool] | None = None
+    images: list[Image] = field(default_factory=list)
+
+    def __post_init__(self) -> None:
+        self.random = Random(self.seed)
+        self.promise = Promise()
+        forgets = self.forgets
+        disk = MemoryDisk(directories=[ROOT]) if forgets is None else ForgetfulDisk(forgets, [ROOT])
+        self._open_on(disk)
+
+    def _open_on(self, disk: MemoryDisk) -> None:
+        self.disk = disk
+        self._through: Disk = RecordingDisk(disk, before=self._before)
+        self._open()
+
+    def _open(self) -> None:
+        self.log = Log.open(DIRECTORY, self.config, disk=self._through, clock=lambda: NOW_MS)
+
+    def _before(self, operation: Operation) -> None:
+        for profile in Profile:
+            for _ in range(self.images_a_call):
+                image = self.disk.image(self.random, profile)
+                self.images.append(Image(image, self.promise, f"{operation.name} {operation.path}"))
+
+    # --- operations --------------------------------------------------------------------------------
+
+    def append(self, count: int = 1, *, sync: bool = False, epoch: int | None = None) -> None:
+        """One batch of `count` records in `epoch`, by default the latest."""
+        self._append(encode_batch(self._records(count)), sync=sync, epoch=epoch)
+
+    def produce(
+        self, producer_id: int, sequence: int, *, sync: bool = False, transaction: bool = False
+    ) -> None:
+        """One batch of one record from an idempotent producer."""
+        data = encode_batch(
+            self._records(1),
+            producer_id=producer_id,
+            producer_epoch=0,
+            base_sequence=sequence,
+            is_transactional=transaction,
+        )
+        self._append(data, sync=sync)
+
+    def abort(self, producer_id: int, *, sync: bool = False) -> None:
+        """The marker that aborts the producer's transaction."""
+        data = encode_marker_batch(
+            EndTransactionMarker(ControlType.ABORT, 0),
+            producer_id=producer_id,
+            producer_epoch=0,
+            timestamp_ms=NOW_MS,
+        )
+        self._append(data, sync=sync, origin=AppendOrigin.COORDINATOR)
+
+    def _records(self, count: int) -> list[Record]:
+        # Times that neither rise nor fall, so that the time index has something to say.
+        return [
+            Record(delta, NOW_MS + self.random.randrange(50), None, b"%d" % self.random.getrandbits(30))
+            for delta in range(count)
+        ]
+
+    def _append(
+        self,
+        data: bytes,
+        *,
+        sync: bool,
+        epoch: int | None = None,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+    ) -> None:
+        epoch = max(self.log.latest_epoch, 0) if epoch is None else epoch
+        placed = bytearray(data)
+        set_offsets_and_epoch(placed, base_offset=self.log.log_end_offset, leader_epoch=epoch)
+        history = (*self.promise.history, Held.of(Batch(placed)))
+        self.promise = replace(self.promise, history=history)
+        self.log.append_as_leader(data, leader_epoch=epoch, now_ms=NOW_MS, origin=origin)
+        if sync:
+            self.flush()
+
+    def flush(self) -> None:
+        """When it returns, all that was appended is promised."""
+        self.log.flush()
+        self.promise = replace(self.promise, durable=len(self.promise.history))
+
+    def roll(self) -> None:
+        self.log.roll()
+
+    def assign_epoch(self, epoch: int) -> None:
+        self.log.assign_epoch(epoch, self.log.log_end_offset)
+
+    def truncate(self, offset: int) -> None:
+        """Until it returns any part of what goes may be there; afterwards nothing of it."""
+        before = self.promise
+        kept = tuple(held for held in before.history if held.next_offset <= offset)
+        durable = min(before.durable, len(kept))
+        low, high = before.starts
+        self.promise = replace(before, durable=durable, starts=(min(low, offset), high))
+        self.log.truncate_to(offset)
+        self.promise = Promise(kept, durable, (min(low, offset), min(high, offset)))
+
+    def truncate_fully(self, offset: int) -> None:
+        low, high = self.promise.starts
+        self.promise = replace(self.promise, durable=0, starts=(min(low, offset), max(high, offset)))
+        self.log.truncate_fully_and_start_at(offset)
+        self.promise = Promise((), 0, (offset, offset))
+
+    def advance_start(self, offset: int) -> None:
+        self.promise = replace(self.promise, starts=(self.promise.starts[0], offset))
+        self.log.advance_log_start_offset(offset)
+        self.promise = replace(self.promise, starts=(offset, offset))
+
+    def close_and_open(self) -> None:
+        """A clean stop and the start after it."""
+        self.log.close()
+        self.promise = replace(self.promise, durable=len(self.promise.history))
+        self._open()
+
+    def crash_and_open(self) -> None:
+        """A power cut and the start after it, crashes during recovery among the images."""
+        disk = self.disk.power_cut(self.random)
+        self._open_on(disk)
+        found = held_by(self.log)
+        start = self.log.log_start_offset
+        below = tuple(held for held in self.promise.history if held.next_offset <= start)
+        history = (*below, *found)
+        # What recovery has shown to a reader may not go any more.
+        self.promise = Promise(history, len(history), (start, start))
+
+
+def held_by(log: Log) -> tuple[Held, ...]:
+    """Every batch that the log serves."""
+    return tuple(Held.of(batch) for batch in log.read_batches())
+
+
+# --- the checker -----------------------------------------------------------------------------------
+
+
+def check(image: Image, *, config: LogConfig = CONFIG, goes_on: bool = True) -> None:
+    """Open what the power cut left; raises `AssertionError` for anything that was not promised.
+
+    `goes_on`: also append, and cut the power once more behind that.
+    """
+    log = opened(image.disk, config)  # I1: it can be opened
+    found = held_by(log)
+    _check_content(log, found, image.promise)
+    _check_epochs(log, found)
+    _check_producers(log, found)
+    _check_indexes(log, found)
+    _check_names(image.disk, log)
+
+    # I12, I13: what was served after one crash is served after the next, and nothing is left to repair.
+    after = image.disk.durable_image()
+    again = opened(after, config)
+    assert held_by(again) == found, "the second crash took what had been served"
+    assert (again.log_start_offset, again.log_end_offset) == (log.log_start_offset, log.log_end_offset)
+    assert not again.report.cuts, f"the second opening cuts {again.report.cuts}"
+
+    if not goes_on:
+        return
+    # I11: it goes on working.
+    offset = again.append(b"on", timestamp_ms=NOW_MS, sync=True).first_offset
+    assert offset == log.log_end_offset
+    last = opened(after.durable_image(), config)
+    assert held_by(last)[: len(found)] == found
+    assert [record.value for record in last.read(offset)] == [b"on"]
+
+
+def opened(disk: MemoryDisk, config: LogConfig = CONFIG) -> Log:
+    return Log.open(DIRECTORY, config, disk=disk, clock=lambda: NOW_MS)
+
+
+def _check_content(log: Log, found: tuple[Held, ...], promise: Promise) -> None:
+    low, high = promise.starts
+    start = log.log_start_offset
+    assert low <= start <= high, f"log start {start}, promised within {promise.starts}"
+    served = [number for number, held in enumerate(promise.history) if held.next_offset > start]
+    expected = tuple(promise.history[number] for number in served)
+    promised = sum(number < promise.durable for number in served)
+    assert found == expected[: len(found)], "something is there that was not written, or not in its place"
+    assert len(found) >= promised, f"{promised} batches were durable, {len(found)} are left"
+    end = found[-1].next_offset if found else start
+    if log.log_end_offset != end:
+        # After a cut inside a batch the log ends past its last one, once a segment has begun there.
+        last = log.segments[-1]
+        assert (last.base_offset, last.size) == (log.log_end_offset, 0)
+        assert log.log_end_offset > end
+
+
+def _check_epochs(log: Log, found: tuple[Held, ...]) -> None:
+    expected = LeaderEpochCache()
+    for held in found:
+        if held.epoch > expected.latest_epoch:
+            expected.assign(held.epoch, max(held.base_offset, log.log_start_offset))
+    if found:
+        assert log.epochs == expected.entries
+    else:
+        assert all(entry.start_offset <= log.log_end_offset for entry in log.epochs)
+
+
+def _check_producers(log: Log, found: tuple[Held, ...]) -> None:
+    if log.log_start_offset:
+        return  # what lies below the start is remembered as long as a snapshot has it
+    state = ProducerState()
+    aborted: list[AbortedTransaction] = []
+    for held in found:
+        completed = state.replay(Batch(held.content))
+        if completed is not None and (entry := completed.index_entry()) is not None:
+            aborted.append(entry)
+    assert entries_of(log._producers) == entries_of(state), "producers are not what the log says"
+    indexed = [entry for segment in log.segments for entry in segment.transaction_index.entries]
+    assert indexed == aborted, "aborted transactions are not what the log says"
+
+
+def entries_of(state: ProducerState) -> list[tuple[object, ...]]:
+    """A state as its snapshot keeps it, in order of producer."""
+    return sorted(
+        (
+            entry.producer_id,
+            entry.epoch,
+            entry.coordinator_epoch,
+            entry.transaction_first_offset,
+            entry.last_timestamp_ms,
+            entry.last_sequence,
+            entry.batches[-1].last_offset if entry.batches else -1,
+        )
+        for entry in decode_snapshot(state.encode_snapshot())
+    )
+
+
+def _check_indexes(log: Log, found: tuple[Held, ...]) -> None:
+    for held in found:
+        offset = max(held.base_offset, log.log_start_offset)
+        assert log.read_bytes(offset, 1).records == held.content, f"offset {offset} is not found"
+    times = [
+        (record.timestamp_ms, record.offset)
+        for held in found
+        for record in Batch(held.content).records()
+        if record.offset >= log.log_start_offset
+    ]
+    for time in (NOW_MS, NOW_MS + 25, NOW_MS + 49, *(time for time, _ in times[:2])):
+        answer = log.offset_for_timestamp(time)
+        right = next((offset for found_time, offset in times if found_time >= time), None)
+        assert (None if answer is None else answer.offset) == right, f"time {time} is not found"
+
+
+def _check_names(disk: MemoryDisk, log: Log) -> None:
+    bases = {segment.base_offset for segment in log.segments}
+    for entry in disk.scan(DIRECTORY):
+        if entry.name in SINGLE_FILES:
+            continue
+        digits, suffix = entry.name[:20], entry.name[20:]
+        assert digits.isdigit(), f"stray file {entry.name}"
+        if suffix != ".snapshot":
+            assert suffix in SEGMENT_FILES, f"stray file {entry.name}"
+            assert int(digits) in bases, f"{entry.name} is of no segment"

@@ -1,0 +1,270 @@
+"""The power fails before every single call that a log makes of its disk, several ways at each.
+
+Scripts cover what a log does: append, flush, roll, truncate, epochs, log start, stop and start, recovery
+itself. Each image must open to what had been promised at that moment (`script.check`). The last tests
+switch one rule of the sync order off each: a checker that never complains is not one.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+
+import pytest
+
+from checkpoint.errors import EngineError
+from tests.crash.script import DIRECTORY, ROOT, Image, Script, check
+
+
+def append_async(run: Script) -> None:
+    """Nothing is promised but order: what is found is a prefix."""
+    for count in (1, 2, 1, 3, 1):
+        run.append(count)
+
+
+def append_durable(run: Script) -> None:
+    for count in (1, 3, 2):
+        run.append(count, sync=True)
+
+
+def roll_by_size(run: Script) -> None:
+    """Segments of three batches: several rolls, with and without a flush before them."""
+    for number in range(14):
+        run.append(1 + number % 2, sync=number % 5 == 4)
+
+
+def roll_by_hand(run: Script) -> None:
+    run.append(2)
+    run.roll()
+    run.append(sync=True)
+    run.roll()
+    run.roll()
+    run.append(3)
+
+
+def truncate_inside(run: Script) -> None:
+    """At a batch's base, then inside a batch, with appends in the place of what went."""
+    for _ in range(3):
+        run.append(2, sync=True)
+    run.truncate(4)
+    run.append(3, sync=True)
+    run.append(2)
+    run.truncate(6)
+    run.append(sync=True)
+    run.append()
+
+
+def truncate_across(run: Script) -> None:
+    """Whole segments go, newest first; new ones take their names."""
+    for number in range(12):
+        run.append(2, sync=number == 7)
+    run.truncate(5)
+    run.append(sync=True)
+    for _ in range(6):
+        run.append(2)
+    run.flush()
+    run.truncate(3)
+    run.append(2)
+
+
+def truncate_inside_a_batch_then_roll(run: Script) -> None:
+    """The log end lies past the last batch: a gap, and a segment that starts behind it."""
+    run.append(3)
+    run.append(3, sync=True)
+    run.truncate(4)
+    run.roll()
+    run.append(sync=True)
+    run.append(2)
+    run.roll()
+    run.append(sync=True)
+
+
+def truncate_to_the_start(run: Script) -> None:
+    for _ in range(8):
+        run.append()
+    run.flush()
+    run.truncate(0)
+    run.append(2, sync=True)
+
+
+def restart_above(run: Script) -> None:
+    """A follower whose leader has dropped all that it knew."""
+    for _ in range(7):
+        run.append(sync=True)
+    run.truncate_fully(40)
+    run.append(2, sync=True)
+    run.append()
+
+
+def restart_below(run: Script) -> None:
+    for _ in range(7):
+        run.append(sync=True)
+    run.truncate_fully(2)
+    run.append(2)
+    run.append(sync=True)
+
+
+def epochs(run: Script) -> None:
+    """Leaderships that wrote, that wrote nothing, and that were truncated away."""
+    run.append(2, epoch=0)
+    run.append(sync=True, epoch=2)
+    run.assign_epoch(4)
+    run.append(2)
+    run.append(epoch=5, sync=True)
+    run.truncate(3)
+    run.append(epoch=6)
+    run.append(epoch=6, sync=True)
+    run.truncate(2)
+    run.append(epoch=7)
+
+
+def log_start(run: Script) -> None:
+    """Inside a batch, inside a later segment, and to the very end."""
+    for _ in range(6):
+        run.append(2)
+    run.advance_start(1)
+    run.append(sync=True)
+    run.advance_start(8)
+    run.append(2)
+    run.advance_start(run.log.log_end_offset)
+    run.append()
+    run.append(sync=True)
+
+
+def clean_stops(run: Script) -> None:
+    for _ in range(4):
+        run.append(2)
+    run.close_and_open()
+    run.append(sync=True)
+    run.close_and_open()
+    run.close_and_open()
+    run.append()
+
+
+def producers(run: Script) -> None:
+    """Sequences and an aborted transaction, across a roll and a truncation."""
+    run.produce(7, 0)
+    run.produce(8, 0, transaction=True)
+    run.produce(7, 1, sync=True)
+    run.produce(8, 1, transaction=True)
+    run.abort(8, sync=True)
+    run.produce(7, 2)
+    run.roll()
+    run.produce(7, 3, sync=True)
+    run.append(3)
+    run.truncate(6)
+    run.append(2, sync=True)
+    run.append(sync=True)
+    run.produce(7, 2)
+
+
+def producers_truncated_away(run: Script) -> None:
+    """What is known of a producer goes with its batches, also if old snapshots come back."""
+    run.append(2)
+    run.append(sync=True)
+    for sequence in range(5):
+        run.produce(9, sequence)
+    run.close_and_open()
+    run.truncate(3)
+    for _ in range(8):
+        run.append(sync=True)
+
+
+def two_crashes(run: Script) -> None:
+    """The second one while the first is being recovered from: the images of the opening."""
+    for number in range(9):
+        run.append(1 + number % 3, sync=number == 4)
+    run.crash_and_open()
+    run.append(2)
+    run.append(sync=True)
+    run.truncate(2)
+    run.append()
+    run.crash_and_open()
+    run.append()
+
+
+def crash_after_log_start(run: Script) -> None:
+    for _ in range(7):
+        run.append()
+    run.advance_start(5)
+    run.crash_and_open()
+    run.append(sync=True)
+
+
+SCRIPTS: list[Callable[[Script], None]] = [
+    append_async,
+    append_durable,
+    roll_by_size,
+    roll_by_hand,
+    truncate_inside,
+    truncate_across,
+    truncate_inside_a_batch_then_roll,
+    truncate_to_the_start,
+    restart_above,
+    restart_below,
+    epochs,
+    log_start,
+    clean_stops,
+    producers,
+    producers_truncated_away,
+    two_crashes,
+    crash_after_log_start,
+]
+
+
+def drawn(run: Script, script: Callable[[Script], None]) -> list[Image]:
+    """The images of one run, each different one once."""
+    script(run)
+    different = {(frozenset(image.disk.files().items()), image.promise): image for image in run.images}
+    return list(different.values())
+
+
+SEEDS = range(2)
+
+
+@pytest.mark.parametrize("seed", SEEDS)
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
+def test_every_point(script: Callable[[Script], None], seed: int) -> None:
+    """No image of any moment breaks a promise."""
+    images = drawn(Script(seed), script)
+    assert len(images) > 10
+    for number, image in enumerate(images):
+        try:
+            check(image, goes_on=number % 4 == 0)
+        except (AssertionError, EngineError) as error:
+            raise AssertionError(f"seed {seed}, power cut before {image.call}: {error}") from error
+
+
+def test_thousands_of_images() -> None:
+    """How far this file reaches, so that it does not shrink unnoticed: different images, each checked."""
+    images = sum(len(drawn(Script(SEEDS[0]), script)) for script in SCRIPTS)
+    assert images * len(SEEDS) > 6_000
+
+
+RULES_OFF: dict[str, tuple[Callable[[str, str], bool], Callable[[Script], None]]] = {
+    "batches are not synced": (lambda call, path: path.endswith(".log"), append_durable),
+    "batches are not synced at a roll": (lambda call, path: path.endswith(".log"), roll_by_size),
+    "nor at a truncation": (lambda call, path: path.endswith(".log"), truncate_inside),
+    "a new segment's name is not": (lambda call, path: (call, path) == ("sync_dir", DIRECTORY), roll_by_hand),
+    "nor a removed one's": (lambda call, path: (call, path) == ("sync_dir", DIRECTORY), truncate_across),
+    "nor a removed mark's": (lambda call, path: (call, path) == ("sync_dir", DIRECTORY), clean_stops),
+    "nor a removed snapshot's": (
+        lambda call, path: (call, path) == ("sync_dir", DIRECTORY),
+        producers_truncated_away,
+    ),
+    "a new log's name is not": (lambda call, path: (call, path) == ("sync_dir", ROOT), append_durable),
+    "the log start is not": (lambda call, path: path.endswith("start-offset-checkpoint.tmp"), log_start),
+    "aborts of a sealed segment are not": (lambda call, path: path.endswith(".txnindex"), producers),
+}
+
+
+@pytest.mark.parametrize("name", RULES_OFF)
+def test_the_checker_notices_a_rule_that_is_off(name: str) -> None:
+    """The same scripts on a disk that skips one kind of sync: some image must break a promise."""
+    forgets, script = RULES_OFF[name]
+    for seed in range(5):
+        try:
+            for image in drawn(Script(seed, forgets=forgets), script):
+                check(image)
+        except (AssertionError, EngineError):
+            return
+    raise AssertionError(f"nobody noticed that {name}")

@@ -1,0 +1,173 @@
+"""Walking a `.log`: where it stops and why, whatever the sizes of batches and chunks are."""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Sequence
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from checkpoint.disks import MemoryDisk
+from logstore import scan as scanning
+from logstore.batch import encode_batch
+from logstore.record import MAX_INT, Record
+from logstore.scan import Fault, IndexEntries, Scanned, scan
+from tests.logstore.forge import forge, payload, values
+from tests.logstore.logs import batch
+
+THREE = [batch(0, (5, 6), epoch=1), batch(2, (7,), epoch=1), batch(3, (9, 8, 7), epoch=2)]
+STREAM = b"".join(THREE)
+
+
+def walked(
+    data: bytes,
+    position: int = 0,
+    *,
+    end: int | None = None,
+    base_offset: int = 0,
+    next_offset: int | None = None,
+    leader_epoch: int = -1,
+) -> list[Scanned]:
+    file = MemoryDisk({"/log": data}).open("/log")
+    stop = len(data) if end is None else end
+    return list(
+        scan(
+            file, position, stop, base_offset=base_offset, next_offset=next_offset, leader_epoch=leader_epoch
+        )
+    )
+
+
+def outcome(items: Sequence[Scanned]) -> tuple[list[int], int, Fault | None]:
+    """Base offsets, where the walk ended, and why."""
+    bases = [int(offset) for item in items for offset in item.headers["base_offset"]]
+    return bases, items[-1].end if items else 0, items[-1].fault if items else None
+
+
+def test_sound_batches() -> None:
+    items = walked(STREAM)
+    assert outcome(items) == ([0, 2, 3], len(STREAM), None)
+    positions = np.concatenate([item.positions for item in items]).tolist()
+    assert positions == [0, len(THREE[0]), len(THREE[0]) + len(THREE[1])]
+    assert np.concatenate([item.last_offsets for item in items]).tolist() == [1, 2, 5]
+
+
+def test_nothing() -> None:
+    assert walked(b"") == []
+
+
+def test_from_and_to_a_position() -> None:
+    first, second = len(THREE[0]), len(THREE[0]) + len(THREE[1])
+    assert outcome(walked(STREAM, first)) == ([2, 3], len(STREAM), None)
+    assert outcome(walked(STREAM, first, end=second)) == ([2], second, None)
+
+
+@pytest.mark.parametrize("chunk_bytes", [61, 64, 80, 100, 150, 1 << 20])
+@pytest.mark.parametrize("batches_an_item", [1, 2, 4096])
+def test_chunks_of_any_size_give_the_same(
+    monkeypatch: pytest.MonkeyPatch, chunk_bytes: int, batches_an_item: int
+) -> None:
+    """A batch may lie across chunks or be larger than one."""
+    monkeypatch.setattr(scanning, "CHUNK_BYTES", chunk_bytes)
+    monkeypatch.setattr(scanning, "_BATCHES_AN_ITEM", batches_an_item)
+    for size in range(len(STREAM) + 1):
+        bases, end, fault = outcome(walked(STREAM[:size]))
+        whole = sum(sum(map(len, THREE[: count + 1])) <= size for count in range(3))
+        assert bases == [0, 2, 3][:whole], f"cut at {size}"
+        assert end == sum(map(len, THREE[:whole]))
+        assert fault is (None if end == size else Fault.TORN)
+
+
+def with_field(position: int, code: str, value: int, of: bytes = THREE[1]) -> bytes:
+    changed = bytearray(of)
+    struct.pack_into(code, changed, position, value)
+    return bytes(changed)
+
+
+@pytest.mark.parametrize(
+    ("second", "fault"),
+    [
+        (bytes(100), Fault.SIZE),
+        (with_field(8, ">i", -1), Fault.SIZE),
+        (with_field(8, ">i", -(1 << 31)), Fault.SIZE),
+        (with_field(8, ">i", 48), Fault.SIZE),
+        (with_field(8, ">i", MAX_INT), Fault.TORN),
+        (with_field(16, ">b", 1), Fault.MAGIC),
+        (with_field(16, ">b", 3), Fault.MAGIC),
+        (with_field(17, ">I", 0), Fault.CHECKSUM),
+        (THREE[1][:-1] + b"\x77", Fault.CHECKSUM),
+        (with_field(0, ">q", 1), Fault.OFFSETS),
+        (with_field(0, ">q", -5), Fault.OFFSETS),
+        (with_field(0, ">q", 1 << 31), Fault.OFFSETS),
+        (with_field(0, ">q", (1 << 63) - 1), Fault.OFFSETS),
+        (with_field(12, ">i", 0), Fault.EPOCHS),
+        (forge(payload(*values(1)), base_offset=2, last_offset_delta=-1, leader_epoch=1), Fault.OFFSETS),
+        (forge(payload(*values(1)), base_offset=(1 << 63) - 1, last_offset_delta=5), Fault.OFFSETS),
+    ],
+)
+def test_what_ends_the_walk(second: bytes, fault: Fault) -> None:
+    """The first batch stands, nothing behind it is looked at."""
+    assert outcome(walked(THREE[0] + second + THREE[2])) == ([0], len(THREE[0]), fault)
+
+
+def test_what_does_not_end_it() -> None:
+    """Gaps, unknown epochs, batches that compaction emptied."""
+    emptied = forge(b"", base_offset=20, last_offset_delta=3, count=0, leader_epoch=-1)
+    data = THREE[0] + batch(10, (5,), epoch=1) + emptied + batch(24, (6,), epoch=1)
+    assert outcome(walked(data)) == ([0, 10, 20, 24], len(data), None)
+
+
+def test_it_continues_from_what_is_known() -> None:
+    """A walk that begins in the middle knows what came before."""
+    first = len(THREE[0])
+    assert outcome(walked(STREAM, first, next_offset=3))[2] is Fault.OFFSETS
+    assert outcome(walked(STREAM, first, next_offset=2, leader_epoch=3))[2] is Fault.EPOCHS
+    assert outcome(walked(STREAM, base_offset=1))[2] is Fault.OFFSETS
+
+
+def test_a_batch_larger_than_a_chunk() -> None:
+    big = encode_batch([Record(0, 5, None, bytes(3 << 20))])
+    data = big + batch(1, (6,))
+    assert outcome(walked(data)) == ([0, 1], len(data), None)
+    assert outcome(walked(data[: len(big) - 1])) == ([], 0, Fault.TORN)
+
+
+@settings(max_examples=150, derandomize=True, deadline=None)
+@given(
+    times=st.lists(st.integers(-1, 50), min_size=1, max_size=30),
+    interval=st.integers(0, 400),
+    split=st.integers(1, 30),
+)
+def test_index_entries_follow_the_rule(times: list[int], interval: int, split: int) -> None:
+    """However the batches are handed over, the entries are those of log-format 3.4, counted by hand."""
+    batches = [batch(offset, (time,)) for offset, time in enumerate(times)]
+    found = IndexEntries(0, interval)
+    for first in range(0, len(batches), split):
+        start = sum(map(len, batches[:first]))
+        for item in walked(
+            b"".join(batches),
+            start,
+            end=start + sum(map(len, batches[first : first + split])),
+            next_offset=first,
+        ):
+            found.add(item)
+    found.finish()
+    offset_entries, time_entries = [], []
+    position, last_position, largest, holder, last_time = 0, 0, -1, 0, -1
+    for offset, time in enumerate(times):
+        if time > largest:
+            largest, holder = time, offset
+        if position - last_position > interval:
+            offset_entries.append((offset, position))
+            last_position = position
+            if largest > last_time:
+                time_entries.append((largest, holder))
+                last_time = largest
+        position += len(batches[offset])
+    if largest > last_time:
+        time_entries.append((largest, holder))
+    assert found.offset_entries.tolist() == offset_entries
+    assert found.time_entries.tolist() == time_entries
+    assert (found.max_timestamp_ms, found.offset_of_max_timestamp) == (largest, holder)
