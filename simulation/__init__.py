@@ -1,7 +1,7 @@
 """Whole clusters in memory under a seed, and the checkers that judge them.
 
-    report = run(seed=7, events=2000)
-    assert report.is_good, report.violation
+report = run(seed=7, events=2000)
+assert report.is_good, report.violation
 """
 
 from __future__ import annotations

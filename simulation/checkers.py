@@ -244,7 +244,7 @@ class PartitionChecker:
     def replica_changed(
         self, view: ReplicaView, *, first_new: int, cut_to: int | None = None, high_watermark_before: int = 0
     ) -> None:
-        """A replica shows something new: batches from slot `first_new` on, perhaps after a cut to `cut_to`."""
+        """A replica shows something new: batches from slot `first_new` on, after a cut to `cut_to` if any."""
         self.views[view.node] = view
         if not 0 <= view.log_start <= view.high_watermark <= view.log_end:
             self._fail("C7", f"bounds out of order, log start {view.log_start}; {view}")
@@ -288,7 +288,7 @@ class PartitionChecker:
             elif previous is not None and known[1] != _name(previous):
                 self._fail(
                     "C3",
-                    f"before offset {batch.base} of epoch {batch.epoch} lies a batch of epoch {previous.epoch}, "
+                    f"before offset {batch.base} of epoch {batch.epoch} lies one of epoch {previous.epoch}, "
                     f"elsewhere {known[1]}; {view}",
                 )
 
@@ -369,7 +369,7 @@ class PartitionChecker:
         if identity in self._committed_ids:
             self._fail(
                 "C6",
-                f"what was sent once is committed at {self._committed_ids[identity]} and {batch.base}; {view}",
+                f"sent once, committed at {self._committed_ids[identity]} and at {batch.base}; {view}",
             )
         self._committed_ids[identity] = batch.base
         self.committed.append(batch)
@@ -386,7 +386,9 @@ class PartitionChecker:
             return  # the other history, which an unclean election gave up; it is cut at the next fetch
         if self._cut_is_due:
             return
-        self._fail("C3", f"below the high watermark, offset {bound - 1} differs from what was committed; {view}")
+        self._fail(
+            "C3", f"below the high watermark, offset {bound - 1} differs from what was committed; {view}"
+        )
 
     def _judge_cut(self, view: ReplicaView, cut_to: int, high_watermark: int) -> None:
         """Whoever leads holds all that is committed: to agree with it nobody gives up any of that."""
@@ -455,8 +457,8 @@ class PartitionChecker:
             if batch != agreed:
                 self._fail("C4", f"what was committed at {agreed.base} is not what can be read there")
         for base, identity in self.acked.items():
-            batch = find(batches, base)
-            if batch is None or batch.base != base or batch.identity != identity:
+            found = find(batches, base)
+            if found is None or found.base != base or found.identity != identity:
                 self._fail("C4", f"what was acknowledged at {base} is not there")
 
 
@@ -507,7 +509,9 @@ def check_recovery(
     if end < before.durable_end:
         raise Violation("I7", f"{name}: synced up to {before.durable_end}, recovered up to {end}")
     if before.cache_survived and end != before.log_end:
-        raise Violation("I7", f"{name}: only the process died; the log ended at {before.log_end}, now at {end}")
+        raise Violation(
+            "I7", f"{name}: only the process died; the log ended at {before.log_end}, now at {end}"
+        )
     for slot, batch in enumerate(after):
         if slot >= len(before.batches):
             raise Violation("I3", f"{name}: offset {batch.base} was never written")
@@ -533,6 +537,4 @@ def check_epochs(name: str, batches: Sequence[Stored], epochs: Iterable[EpochEnt
         if following.epoch < one.epoch:
             raise Violation("I5", f"{name}: epoch {following.epoch} after {one.epoch}")
     if [tuple(entry) for entry in entries] != [tuple(entry) for entry in transitions]:
-        raise Violation(
-            "I5", f"{name}: the epoch checkpoint says {entries}, the batches say {transitions}"
-        )
+        raise Violation("I5", f"{name}: the epoch checkpoint says {entries}, the batches say {transitions}")

@@ -11,6 +11,8 @@ from __future__ import annotations
 from collections.abc import Callable
 
 from replication.config import Durability
+from replication.metastore.layout import CONTROLLER_PATH
+from replication.metastore.operations import Delete
 from simulation.swarm import stream
 from simulation.world import STORE, Host, World
 
@@ -32,6 +34,7 @@ class Nemesis:
             (features.pauses, self._pause),
             (features.expiries, self._expire),
             (features.expiries, self._expire),
+            (features.depositions, self._depose),
             (features.cuts, self._isolate),
             (features.cuts, self._cut_link),
             (features.one_way_cuts, self._cut_one_way),
@@ -140,6 +143,11 @@ class Nemesis:
         host = self._victim()
         if host is not None and host.session_id is not None:
             self.world.expire(host.session_id)
+
+    def _depose(self) -> None:
+        self.world.note("the operator removes the controller")
+        self.world.tally.depositions += 1
+        self.world.write_as_operator(Delete(CONTROLLER_PATH))
 
     def _forget_session(self, host: Host) -> None:
         """Half of the dead are given up at once: most of their time had run out, so to say."""

@@ -23,6 +23,7 @@ from replication.controller.context import Context
 from replication.follower import Followers
 from replication.isr import PendingExpand, PendingShrink
 from replication.metastore.operations import ANY_VERSION, Check, Multi, Set
+from replication.node import Node
 from replication.partition import Partition
 from replication.reconcile import Divergence, Truncation
 from replication.replica_manager import ReplicaManager
@@ -184,7 +185,8 @@ def no_epoch_fence_on_fetch(stack: ExitStack) -> None:
 @_plant("acks=all is answered when the leader has the record")
 def acknowledged_too_early(stack: ExitStack) -> None:
     def progress(self: Any, topic_partition: Any, status: Any) -> ErrorCode | None:
-        return ErrorCode.NONE if (found := real(self, topic_partition, status)) is None else found
+        found: ErrorCode | None = real(self, topic_partition, status)
+        return ErrorCode.NONE if found is None else found
 
     real = _swap(stack, ReplicaManager, "_progress", progress)
 
@@ -230,6 +232,20 @@ def losses_not_noticed(stack: ExitStack) -> None:
     real = _swap(stack, election, "standing", standing)
 
 
+@_plant("an unclean start followed by an orderly stop passes for no loss at all")
+def loss_forgotten_at_the_next_stop(stack: ExitStack) -> None:
+    _swap(stack, Node, "is_clean", property(lambda self: True))
+
+
+@_plant("an update of the metadata that was given up as lost and comes late replaces a newer one")
+def late_metadata_wins(stack: ExitStack) -> None:
+    def update_metadata(self: ReplicaManager, *request: Any) -> Any:
+        self._newest_metadata = (-1, -1)
+        return real(self, *request)
+
+    real = _swap(stack, ReplicaManager, "update_metadata", update_metadata)
+
+
 @_plant("a controller that was replaced writes on: nothing checks its epoch")
 def zombie_controller_writes(stack: ExitStack) -> None:
     def fenced(self: Any, *writes: Any) -> Multi:
@@ -243,7 +259,10 @@ def unconditional_writes(stack: ExitStack) -> None:
     def fenced_write(context: Any, topic_partition: Any, state: Any, over: Any) -> Multi:
         multi = real(context, topic_partition, state, over)
         return Multi(
-            tuple(replace(write, version=ANY_VERSION) if isinstance(write, Set) else write for write in multi.writes)
+            tuple(
+                replace(write, version=ANY_VERSION) if isinstance(write, Set) else write
+                for write in multi.writes
+            )
         )
 
     real = _swap(stack, partition_states, "fenced_write", fenced_write)

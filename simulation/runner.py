@@ -40,6 +40,7 @@ SETUP_BOUND_MS = 60_000
 HEALING_BOUND_MS = 120_000
 OPERATOR_PATIENCE_MS = 5_000
 _SLICE = 20
+_MOST_STEPS = 300_000
 
 
 @dataclass(frozen=True, slots=True)
@@ -77,9 +78,11 @@ def run(
         cause = found.__cause__
         if cause is not None:
             violation += f" ({_where(cause)})"
-    recent = tuple(
-        f"{at_ms - START_MS:>7} {describe(facts)}" for at_ms, facts in world.recent
-    ) if violation else ()
+    recent = (
+        tuple(f"{at_ms - START_MS:>7} {describe(facts)}" for at_ms, facts in world.recent)
+        if violation
+        else ()
+    )
     return Report(
         swarm, world.tally, world.trace_hash(), world.now_ms - START_MS, invariant, violation, recent
     )
@@ -101,6 +104,7 @@ class _Run:
         self.nemesis = Nemesis(world)
         self.producers: list[Producer] = []
         self.consumers: list[Consumer] = []
+        self._steps = 0
 
     def go(self, events: int) -> None:
         self._set_up()
@@ -123,6 +127,9 @@ class _Run:
             for _ in range(_SLICE):
                 if not world.step():
                     return holds()
+            self._steps += _SLICE
+            if self._steps > _MOST_STEPS:
+                raise Violation("C17", f"{_MOST_STEPS} events in a calm cluster: somebody never rests")
         return True
 
     # --- set-up -------------------------------------------------------------------------------
@@ -146,13 +153,17 @@ class _Run:
         topic = NewTopic(TOPIC, assignment=assignment, configs=configs)
 
         def create() -> None:
-            active = [host for host in world.running if host.node and host.node.controller.is_active]
-            everybody_is_there = active and len(_brokers_of(active[0].node)) == swarm.nodes
-            if not everybody_is_there:
+            contexts = {
+                host.node_id: host.node.controller.context for host in world.running if host.node is not None
+            }
+            active = [
+                number for number, known in contexts.items() if known and len(known.brokers) == swarm.nodes
+            ]
+            if not active:
                 world.at(50, create)
                 return
             world.call(
-                active[0].node_id,
+                active[0],
                 CreateTopicsRequest((topic,)),
                 lambda body: None if _has_states(world) else world.at(50, create),
                 timeout_ms=2000,
@@ -272,9 +283,7 @@ class _Run:
             position = found[-1].end if found else 0
             if leader is None or position >= checker.views[leader].high_watermark:
                 break
-            request = FetchRequest(
-                -1, 0, 1, 1 << 16, {topic_partition: FetchPartition(position, 1 << 16)}
-            )
+            request = FetchRequest(-1, 0, 1, 1 << 16, {topic_partition: FetchPartition(position, 1 << 16)})
             self.world.call(leader, request, answers.append, timeout_ms=5000)
             if not self._until(lambda: bool(answers), 10_000):
                 break
@@ -300,18 +309,15 @@ class _Run:
                     continue
                 log = logs.get(topic_partition)
                 if log is None or not logs.was_clean:
-                    raise Violation("I1", f"{topic_partition} on node {node_id} is not there after a clean stop")
+                    raise Violation(
+                        "I1", f"{topic_partition} on node {node_id} is not there after a clean stop"
+                    )
                 batches = read_all(log)
                 check_epochs(f"{topic_partition} on node {node_id}", batches, log.epochs)
                 if batches[: len(checker.committed)] != checker.committed:
                     raise Violation("C3", f"{topic_partition} on the disk of node {node_id} is another log")
         finally:
             logs.close()
-
-
-def _brokers_of(node: object) -> object:
-    context = getattr(getattr(node, "controller", None), "context", None)
-    return context.brokers if context is not None else ()
 
 
 def _has_states(world: World) -> bool:

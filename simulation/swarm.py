@@ -43,6 +43,8 @@ class Features:
     """Store calls are lost, or applied with their answer lost."""
     expiries: bool
     """The store ends a session though its node is well; the node hears of it a while later."""
+    depositions: bool
+    """An operator removes `/controller`: its holder is alive and well, and somebody else takes over."""
     pauses: bool
     """A node stands still, then goes on as if nothing had been: the zombie."""
     kills: bool
@@ -129,7 +131,7 @@ def draw(seed: int) -> Swarm:
         delay_ms=random.choice((1, 4, 12)),
         drop_rate=random.choice((0.005, 0.02, 0.06)) if features.drops else 0.0,
         duplicate_rate=random.choice((0.01, 0.05, 0.15)) if features.duplicates else 0.0,
-        slow_rate=random.choice((0.005, 0.02)) if features.slow_links else 0.0,
+        slow_rate=random.choice((0.01, 0.05)) if features.slow_links else 0.0,
         store_loss_rate=random.choice((0.02, 0.1)) if features.store_losses else 0.0,
         fault_interval_ms=int(session_timeout_ms * random.choice((0.25, 0.6, 1.5))),
         produce_interval_ms=random.choice((10, 25, 70)),

@@ -17,8 +17,9 @@ hear what the turn said. The seed is the only source of chance, so the same seed
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import dataclass, field, fields, is_dataclass
+from enum import Enum
 from hashlib import blake2b
 from heapq import heappop, heappush
 from random import Random
@@ -154,6 +155,7 @@ class Tally:
     pauses: int = 0
     cuts: int = 0
     sessions_expired: int = 0
+    depositions: int = 0
     elections: int = 0
     unclean_elections: int = 0
     truncations: int = 0
@@ -649,7 +651,14 @@ class World:
             return
         for _ in range(self._copies()):
             self._along(
-                host.node_id, target, self._delay(self._net), self._answered, host, other, other.life, response
+                host.node_id,
+                target,
+                self._delay(self._net),
+                self._answered,
+                host,
+                other,
+                other.life,
+                response,
             )
 
     def _answered(self, source: Host, target: Host, life: int, response: Response) -> None:
@@ -746,7 +755,9 @@ class World:
 
     def _call_store(self, host: Host, call: StoreCall) -> None:
         if self._is_store_call_lost():
-            self._answer_from_store(host, host.life, StoreReply(call.call_id, Outcome(StoreError.CONNECTION_LOSS)))
+            self._answer_from_store(
+                host, host.life, StoreReply(call.call_id, Outcome(StoreError.CONNECTION_LOSS))
+            )
             return
         self._along(
             host.node_id, STORE, self._delay(self._store_net), self._serve_store, host, host.life, call
@@ -872,7 +883,9 @@ class World:
             self._store_tick_at_ms is None or deadline_ms < self._store_tick_at_ms
         ):
             self._store_tick_at_ms = max(deadline_ms, self.now_ms + 1)
-            self._push(self._store_tick_at_ms, self._ties.random(), self._tick_store, (self._store_tick_at_ms,))
+            self._push(
+                self._store_tick_at_ms, self._ties.random(), self._tick_store, (self._store_tick_at_ms,)
+            )
 
     def _tick_store(self, at_ms: int) -> None:
         if at_ms != self._store_tick_at_ms:
@@ -932,8 +945,41 @@ def read_from(log: Log, offset: int) -> list[Stored]:
 def describe(facts: object) -> str:
     """The text of a note."""
     if isinstance(facts, tuple):
-        return " ".join(str(fact) for fact in facts)
-    return str(facts)
+        return " ".join(_text(fact) for fact in facts)
+    return _text(facts)
+
+
+def _text(fact: object) -> str:
+    match fact:
+        case Enum():
+            return fact.name
+        case str() | int() | ReplicaView() | TopicPartition():
+            return str(fact)
+        case Request(source, correlation_id, body) | Response(source, correlation_id, body):
+            return f"{source}#{correlation_id} {_text(body)}"
+        case ClientRequest(_, body):
+            return f"client {_text(body)}"
+        case StoreReply(call_id, outcome):
+            return f"store #{call_id} {_text(outcome)}"
+        case bytes() | memoryview():
+            data = bytes(fact)
+            if data[16:17] == b"\x02" and len(data) > 61:
+                return (
+                    "[" + " ".join(f"{each.base}..{each.end - 1}@{each.epoch}" for each in parse(data)) + "]"
+                )
+            return data.decode(errors="replace")
+        case Mapping():
+            return "{" + ", ".join(f"{_text(key)}: {_text(value)}" for key, value in fact.items()) + "}"
+        case list() | tuple() if not hasattr(fact, "_fields"):
+            return "(" + ", ".join(map(_text, fact)) + ")"
+    if is_dataclass(fact):
+        shown = [
+            f"{each.name}={_text(value)}"
+            for each in fields(fact)
+            if (value := getattr(fact, each.name)) not in (None, "", (), {}, b"")
+        ]
+        return f"{type(fact).__name__}({', '.join(shown)})"
+    return str(fact)
 
 
 def _node_config(swarm: Swarm, node_id: int) -> NodeConfig:
