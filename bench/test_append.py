@@ -54,7 +54,10 @@ def test_append_16k(beside: Callable[..., object], scratch: Path, records: int, 
 
     def ours() -> None:
         assert target.log is not None
-        for _ in range(BATCHES // together):
+        if together == 1:
+            for _ in range(BATCHES):
+                target.log.append_as_leader(batch, leader_epoch=0, now_ms=T0)
+        for _ in range(BATCHES // together if together > 1 else 0):
             target.log.append_batches(data)
 
     beside(

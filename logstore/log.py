@@ -73,6 +73,7 @@ T = TypeVar("T")
 
 READ_BYTES = 1 << 20
 GROUP_BYTES = 1 << 20
+WORTH_GROUPING = 4
 STAND_ALONE_EPOCH = 0
 
 
@@ -339,12 +340,18 @@ class Log:
         return info
 
     def _append_some(self, data: memoryview) -> tuple[int, AppendInfo]:
-        """Append the first batches of `data`: about `GROUP_BYTES` at once if they are plain, else one."""
+        """Append the first batches of `data`: at once if they are many and plain, else one by one.
+
+        Returns how many bytes they have.
+        """
         now_ms = self._clock()
         with self._lock:
             self._check_writable()
             leader_epoch = max(self.latest_epoch, STAND_ALONE_EPOCH)
-            size = max(min(len(data), GROUP_BYTES, self.config.segment_bytes - self._active.size), 0)
+            first = Batch(data)
+            size = min(len(data), GROUP_BYTES, max(self.config.segment_bytes - self._active.size, 0))
+            if size < first.size * WORTH_GROUPING:
+                return first.size, self._append_one(first.buffer, leader_epoch, now_ms, AppendOrigin.CLIENT)
             # Into memory that is there already: a fresh megabyte costs more page faults than its copy.
             self._scratch[:size] = data[:size]
             group = validate_plain_group(
@@ -356,8 +363,12 @@ class Log:
                 config=self.config,
             )
             if group is None:
-                first = Batch(data)
-                return first.size, self._append_one(first.buffer, leader_epoch, now_ms, AppendOrigin.CLIENT)
+                info, taken = None, 0
+                for batch in walk(data[:size]):
+                    one = self._append_one(batch.buffer, leader_epoch, now_ms, AppendOrigin.CLIENT)
+                    info, taken = _joined(info, one), taken + batch.size
+                assert info is not None, "a first batch that the walk does not see"
+                return taken, info
             self._enter_epoch(leader_epoch, group.first_offset)
             placed = memoryview(self._scratch)[: group.size]
             self._write(placed, group.extents, group.first_offset, group.max_timestamp_ms, now_ms)
