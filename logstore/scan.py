@@ -25,7 +25,7 @@ from logstore.index_rule import IndexState, due_entries
 from logstore.offset_index import OffsetIndex
 from logstore.time_index import NO_TIMESTAMP, TimeIndex
 
-CHUNK_BYTES = 1 << 20
+CHUNK_BYTES = 2 << 20
 _BATCHES_AN_ITEM = 4096
 
 HEADER_DTYPE = np.dtype(
