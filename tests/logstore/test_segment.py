@@ -1,0 +1,437 @@
+"""One segment: what it appends, finds, cuts and refuses (log-format 4, rows 76 to 95)."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from checkpoint.disks import Fault, FaultyDisk, MemoryDisk
+from logstore.batch import Batch, walk
+from logstore.config import MAX_INT, LogConfig
+from logstore.errors import CorruptBatch, CorruptIndex
+from logstore.segment import Segment, file_name
+from logstore.transaction_index import AbortedTransaction
+from tests.logstore.logs import DIRECTORY, batch, content_of, names, put
+
+BASE = 40
+END = 1 << 40
+CONFIG = LogConfig(index_interval_bytes=1, segment_index_bytes=1200)
+
+
+def new_segment(
+    disk: MemoryDisk | FaultyDisk | None = None, *, base: int = BASE, config: LogConfig = CONFIG
+) -> Segment:
+    disk = disk or MemoryDisk(directories=[DIRECTORY])
+    return Segment(disk, DIRECTORY, base, config, size=0, now_ms=7, is_new=True)
+
+
+def reopened(disk: MemoryDisk, *, base: int = BASE, config: LogConfig = CONFIG) -> Segment:
+    size = len(content_of(disk, file_name(base, ".log")))
+    return Segment(disk, DIRECTORY, base, config, size=size, now_ms=9, modified_ms=5555)
+
+
+def append(segment: Segment, *batches: bytes) -> None:
+    """All of `batches` in one append."""
+    extents = []
+    for data in batches:
+        each = Batch(data)
+        extents.append((each.size, each.last_offset, each.max_timestamp_ms))
+    segment.append(b"".join(batches), extents)
+
+
+def records(*offsets: int, time: int = 1000) -> list[bytes]:
+    return [batch(offset, (time + offset,)) for offset in offsets]
+
+
+def bases(segment: Segment, start: int, *, end: int = END, max_bytes: int = 1 << 20) -> list[int] | None:
+    """Base offsets of the batches that a read gives; None where it finds nothing."""
+    found = segment.read(start, max_bytes, end, at_least_one=True)
+    return None if found is None else [each.base_offset for each in walk(found.records)]
+
+
+class TestReading:
+    def test_row_77_an_empty_segment(self) -> None:
+        assert bases(new_segment(), BASE) is None
+
+    def test_row_78_below_the_first_batch(self) -> None:
+        segment = new_segment()
+        append(segment, batch(50, (1, 2, 3, 4)))
+        assert bases(segment, 41) == [50]
+
+    def test_row_79_past_the_last_batch(self) -> None:
+        segment = new_segment()
+        append(segment, batch(50, (1, 2)))
+        assert bases(segment, 52) is None
+
+    def test_row_80_inside_a_gap(self) -> None:
+        segment = new_segment()
+        append(segment, batch(50, (1, 2)))
+        append(segment, batch(60, (1, 2)))
+        assert bases(segment, 55) == [60]
+        assert bases(segment, 61) == [60], "a batch is given whole, from its base on"
+
+    def test_row_81_nothing_below_the_bound(self) -> None:
+        segment = new_segment()
+        append(segment, *records(50, 51))
+        assert bases(segment, 50, end=50) is None
+        assert bases(segment, 50, end=51) == [50]
+
+    def test_row_166_and_167_a_limit_below_the_first_batch(self) -> None:
+        """Whole batches only: nothing, or the first one if at least one is wanted."""
+        segment = new_segment()
+        append(segment, *records(50, 51))
+        first = len(records(50)[0])
+        for limit in (0, 1, first - 1):
+            found = segment.read(50, limit, END, at_least_one=False)
+            assert found is not None
+            assert found.records == b""
+            assert bases(segment, 50, max_bytes=limit) == [50]
+        assert bases(segment, 50, max_bytes=first) == [50]
+        assert bases(segment, 50, max_bytes=2 * first - 1) == [50]
+        assert bases(segment, 50, max_bytes=2 * first) == [50, 51]
+
+    @pytest.mark.parametrize("interval", [0, 1, 100, 300, 10_000])
+    def test_every_offset_of_every_batch(self, interval: int) -> None:
+        """However dense the index is, and also through the hints of reads before."""
+        config = LogConfig(index_interval_bytes=interval)
+        segment = new_segment(config=config)
+        spans = [(41, 3), (44, 1), (50, 10), (60, 2), (75, 1)]
+        for offset, count in spans:
+            append(segment, batch(offset, range(offset, offset + count), value=bytes(offset)))
+        for _ in range(2):
+            for target in range(BASE, 77):
+                expected = [base for base, count in spans if base + count > target]
+                assert bases(segment, target) == (expected or None)
+                found = segment.read(target, 1, END, at_least_one=True)
+                if expected:
+                    assert found is not None
+                    assert [each.base_offset for each in walk(found.records)] == expected[:1]
+                else:
+                    assert found is None
+
+    def test_a_damaged_header_is_said(self) -> None:
+        """A size that no batch has, in a segment that was sound when it was opened."""
+        disk = MemoryDisk(directories=[DIRECTORY])
+        segment = new_segment(disk, config=LogConfig())
+        append(segment, *records(50, 51))
+        at = len(records(50)[0])
+        segment.log_file.pwrite(bytes(17), at)
+        with pytest.raises(CorruptBatch, match=rf"no batch at byte {at}; verify the log and recover it"):
+            segment.locate(51)
+
+
+class TestAppending:
+    def test_row_76_the_span_of_a_segment(self) -> None:
+        """Past it the segment rolls before (policy); an index asserts that it did."""
+        segment = new_segment(base=0, config=LogConfig(index_interval_bytes=0))
+        append(segment, batch(0, (1,)))
+        append(segment, batch(MAX_INT, (1,)))
+        with pytest.raises(AssertionError, match="does not fit"):
+            append(segment, batch(MAX_INT + 1, (1,)))
+
+    def test_row_87_the_next_offset(self) -> None:
+        segment = new_segment()
+        assert segment.next_offset == BASE
+        append(segment, *records(50, 51, 52))
+        assert segment.next_offset == 53
+
+    def test_an_entry_a_batch_also_in_one_append(self) -> None:
+        """log-format 3.4, as later brokers do it: what recovery rebuilds is what appends made."""
+        together, singly = new_segment(), new_segment()
+        batches = records(*range(50, 70))
+        append(together, *batches)
+        for each in batches:
+            append(singly, each)
+        assert together.offset_index.entries() == singly.offset_index.entries()
+        assert together.time_index.entries() == singly.time_index.entries()
+
+    def test_row_95_the_first_timestamp(self) -> None:
+        """Of the first append, its largest; none while there is nothing; read again after a reopen."""
+        disk = MemoryDisk(directories=[DIRECTORY])
+        segment = new_segment(disk)
+        assert segment.first_timestamp_ms == -1
+        append(segment, batch(50, (9, 3)))
+        append(segment, batch(52, (99,)))
+        assert segment.first_timestamp_ms == 9
+        segment.close()
+        assert reopened(disk).first_timestamp_ms == 9
+
+    @pytest.mark.parametrize("short", [0, 1, 40])
+    def test_a_failed_write_leaves_no_bytes(self, short: int) -> None:
+        disk = MemoryDisk(directories=[DIRECTORY])
+        faulty = FaultyDisk(disk)
+        segment = new_segment(faulty)
+        append(segment, *records(50))
+        size = segment.size
+        faulty.inject(Fault(operation="pwrite", errno=errno.ENOSPC, short=short))
+        with pytest.raises(OSError, match="No space"):
+            append(segment, *records(51))
+        assert segment.size == size == len(content_of(disk, file_name(BASE, ".log")))
+        append(segment, *records(51))
+        assert bases(segment, BASE) == [50, 51]
+
+    def test_an_index_that_finds_no_room_refuses_before_the_write(self) -> None:
+        disk = MemoryDisk(directories=[DIRECTORY])
+        faulty = FaultyDisk(disk)
+        segment = new_segment(faulty, config=LogConfig(index_interval_bytes=0))
+        appended = 0
+        faulty.inject(
+            Fault(operation="pwrite", errno=errno.ENOSPC, path=lambda path: path.endswith("index"), at=1)
+        )
+        for offset in range(50, 700):
+            try:
+                append(segment, *records(offset))
+            except OSError:
+                assert faulty.fired
+                append(segment, *records(offset))
+            appended += 1
+        assert len(bases(segment, BASE) or ()) == appended == 650
+        assert segment.offset_index.entry_count == 649
+
+
+class TestTruncating:
+    def test_row_82_again_and_again(self) -> None:
+        """The same offsets, thirty times over."""
+        segment = new_segment()
+        for offset in range(BASE, BASE + 60, 2):
+            append(segment, *records(offset))
+            append(segment, *records(offset + 1))
+            assert segment.truncate_to(offset + 1, 0) > 0
+            assert bases(segment, offset) == [offset]
+            assert bases(segment, offset + 1) is None
+            append(segment, *records(offset + 1))
+
+    def test_row_84_time_entries_and_the_largest_time(self) -> None:
+        """After a cut the largest time is found again, by scan where no entry is left."""
+        size = len(batch(BASE, (0,)))
+        segment = new_segment(config=LogConfig(index_interval_bytes=2 * size - 1))
+        for offset in range(BASE, BASE + 30):
+            append(segment, batch(offset, (offset * 10,)))
+        assert segment.time_index.entry_count == 14
+        segment.truncate_to(41, 0)
+        assert segment.time_index.entry_count == 0
+        assert segment.largest_timestamp_ms == 400
+        assert segment.next_offset == 41
+
+    def test_row_85_whole(self) -> None:
+        """Its age begins anew and the same offsets can be written."""
+        segment = new_segment()
+        append(segment, *records(*range(40, 60)))
+        segment.truncate_to(BASE, 77)
+        assert (segment.size, segment.created_ms, segment.first_timestamp_ms) == (0, 77, -1)
+        assert segment.max_timestamp_ms == -1
+        assert not segment.index_is_full
+        append(segment, *records(*range(40, 60)))
+        assert segment.next_offset == 60
+
+    def test_row_93_inside_a_gap(self) -> None:
+        """What follows the gap goes, what lies before it stays."""
+        segment = new_segment()
+        append(segment, *records(40))
+        append(segment, *records(43))
+        segment.truncate_to(41, 0)
+        assert bases(segment, BASE) == [40]
+
+    def test_inside_a_batch_it_goes_whole(self) -> None:
+        """§12 trap 10."""
+        segment = new_segment()
+        append(segment, batch(40, (1, 2, 3)), batch(43, (4, 5, 6)))
+        segment.truncate_to(44, 0)
+        assert segment.next_offset == 43
+
+    def test_past_the_end_nothing_happens(self) -> None:
+        segment = new_segment()
+        append(segment, *records(40))
+        assert segment.truncate_to(41, 0) == 0
+        assert segment.size
+
+    def test_aborted_transactions_go_with_their_markers(self) -> None:
+        disk = MemoryDisk(directories=[DIRECTORY])
+        segment = new_segment(disk)
+        append(segment, *records(*range(40, 50)))
+        for last in (42, 46):
+            segment.append_aborted(AbortedTransaction(1, last - 1, last, last + 1))
+        segment.truncate_to(46, 0)
+        assert len(content_of(disk, file_name(BASE, ".txnindex"))) == 34
+        segment.append_aborted(AbortedTransaction(1, 44, 45, 46))
+        segment.let_go()
+        entries = reopened(disk).transaction_index.entries
+        assert [entry.last_offset for entry in entries] == [42, 45]
+        segment.truncate_to(40, 0)
+        assert file_name(BASE, ".txnindex") not in names(disk)
+
+
+class TestTimes:
+    @pytest.mark.parametrize("interval", [0, 1, 200, 10_000])
+    def test_row_86_exact_to_the_record(self, interval: int) -> None:
+        segment = new_segment(config=LogConfig(index_interval_bytes=interval))
+        for offset in range(40, 50, 2):
+            append(segment, batch(offset, (10 * offset, 10 * offset + 10)))
+        for time, expected in ((420, 42), (421, 43), (430, 43), (431, 44), (491, None), (401, 41), (399, 40)):
+            assert first_at(segment, time) == expected
+
+    @pytest.mark.parametrize("interval", [0, 200, 10_000])
+    def test_times_in_no_order(self, interval: int) -> None:
+        """Counting by hand is the definition; from every start, for every time."""
+        times = [[50, 20], [30], [90, 10, 80], [40], [95], [5, 60]]
+        segment = new_segment(config=LogConfig(index_interval_bytes=interval))
+        rows: list[tuple[int, int]] = []
+        offset = BASE
+        for group in times:
+            append(segment, batch(offset, group))
+            rows += [(time, offset + delta) for delta, time in enumerate(group)]
+            offset += len(group)
+        for start in range(BASE, offset):
+            for time in range(0, 100, 5):
+                right = next((at for found, at in rows if found >= time and at >= start), None)
+                assert first_at(segment, time, start) == right
+
+    def test_the_largest_time_is_its_earliest_batch(self) -> None:
+        segment = new_segment()
+        append(segment, *(batch(offset, (time,)) for offset, time in ((40, 5), (41, 9), (42, 9), (43, 7))))
+        assert (segment.max_timestamp_ms, segment.offset_of_max_timestamp) == (9, 41)
+
+    def test_without_times_the_files_own_counts(self) -> None:
+        disk = MemoryDisk(directories=[DIRECTORY])
+        segment = new_segment(disk)
+        append(segment, batch(40, (-1,)))
+        segment.close()
+        again = reopened(disk)
+        assert again.max_timestamp_ms == -1
+        assert again.largest_timestamp_ms == 5555
+
+
+def first_at(segment: Segment, time: int, start: int = BASE) -> int | None:
+    found = segment.find_timestamp(time, start, END)
+    if found is None:
+        return None
+    return next(each.offset for each in found.records() if each.timestamp_ms >= time and each.offset >= start)
+
+
+class TestIndexesAreNeverEvidence:
+    @pytest.mark.parametrize("suffix", [".index", ".timeindex"])
+    @pytest.mark.parametrize("noise", [None, b"", b"  ", bytes(48), b"\x01" * 48, b"\xff" * 24, b"\x7f" * 96])
+    def test_row_89_noise(self, suffix: str, noise: bytes | None) -> None:
+        """Deleted or overwritten: every record is found by offset and by time."""
+        disk = MemoryDisk(directories=[DIRECTORY])
+        segment = new_segment(disk)
+        for offset in range(40, 140):
+            append(segment, batch(offset, (10 * offset,)))
+        segment.close()
+        name = file_name(BASE, suffix)
+        if noise is None:
+            disk.remove(f"{DIRECTORY}/{name}")
+        else:
+            put(disk, name, noise)
+        again = reopened(disk)
+        for offset in range(40, 140):
+            located = again.locate(offset)
+            assert located is not None
+            assert located.base_offset == offset
+            assert first_at(again, 10 * offset) == offset
+        assert again.next_offset == 140
+
+    def test_entries_that_point_into_batches(self) -> None:
+        """In order and within the file, but not where batches begin."""
+        disk = MemoryDisk(directories=[DIRECTORY])
+        segment = new_segment(disk)
+        append(segment, *records(*range(40, 60)))
+        segment.close()
+        wrong = bytearray(content_of(disk, file_name(BASE, ".index")))
+        for slot in range(0, len(wrong), 8):
+            position = int.from_bytes(wrong[slot + 4 : slot + 8], "big") + 3
+            wrong[slot + 4 : slot + 8] = position.to_bytes(4, "big")
+        put(disk, file_name(BASE, ".index"), bytes(wrong)[:-8])
+        again = reopened(disk)
+        for offset in range(40, 60):
+            assert bases(again, offset) == list(range(offset, 60))
+
+    def test_entries_of_another_offset(self) -> None:
+        """They point to batches, but to later ones than they say."""
+        disk = MemoryDisk(directories=[DIRECTORY])
+        segment = new_segment(disk)
+        append(segment, *records(*range(40, 60)))
+        segment.close()
+        right = content_of(disk, file_name(BASE, ".index"))
+        rows = [right[at : at + 8] for at in range(0, len(right), 8)]
+        shifted = [row[:4] + later[4:] for row, later in zip(rows, rows[5:], strict=False)]
+        put(disk, file_name(BASE, ".index"), b"".join(shifted))
+        again = reopened(disk)
+        for offset in range(40, 60):
+            assert bases(again, offset) == list(range(offset, 60))
+
+
+class TestLifecycle:
+    def test_row_61_and_172_books_are_closed(self) -> None:
+        """On a roll the last time entry is made, in the slot that was kept for it."""
+        disk = MemoryDisk(directories=[DIRECTORY])
+        segment = new_segment(disk)
+        append(segment, *records(40, 41))
+        append(segment, batch(42, (5000,)))
+        segment.become_inactive()
+        segment.become_inactive()
+        assert segment.time_index.last == (5000, 42)
+        assert len(content_of(disk, file_name(BASE, ".timeindex"))) == 12 * segment.time_index.entry_count
+
+    def test_row_61_the_kept_slot(self) -> None:
+        config = LogConfig(index_interval_bytes=0, segment_index_bytes=48)
+        segment = new_segment(config=config)
+        for offset in range(40, 43):
+            append(segment, *records(offset))
+        assert not segment.index_is_full
+        append(segment, *records(43))
+        append(segment, *records(44))
+        assert segment.index_is_full
+        segment.become_inactive()
+        assert segment.time_index.entry_count == segment.time_index.capacity == 4
+
+    def test_row_75_delete_with_and_without_files(self) -> None:
+        disk = MemoryDisk(directories=[DIRECTORY])
+        segment = new_segment(disk)
+        append(segment, *records(40))
+        segment.close()
+        segment.delete()
+        assert names(disk) == []
+        segment.delete()
+
+    def test_a_reader_keeps_the_file_it_has(self) -> None:
+        """Deleted under its reader: what it reads is what was there."""
+        disk = MemoryDisk(directories=[DIRECTORY])
+        segment = new_segment(disk)
+        append(segment, *records(40))
+        file = segment.log_file
+        segment.delete()
+        assert file.pread(1 << 20, 0) == records(40)[0]
+
+    def test_a_name_that_is_taken(self) -> None:
+        """A new segment never takes over another one's bytes."""
+        disk = MemoryDisk({f"{DIRECTORY}/{file_name(BASE, '.log')}": b"bytes"})
+        with pytest.raises(FileExistsError):
+            new_segment(disk)
+
+    def test_row_74_the_transaction_index_again(self) -> None:
+        disk = MemoryDisk(directories=[DIRECTORY])
+        segment = new_segment(disk)
+        entries = [AbortedTransaction(1, 40, 42, 43), AbortedTransaction(2, 41, 44, 45)]
+        segment.append_aborted(entries[0])
+        segment.close()
+        again = reopened(disk)
+        again.append_aborted(entries[1])
+        again.let_go()
+        assert list(reopened(disk).transaction_index.entries) == entries
+        below = AbortedTransaction(1, 5, BASE - 1, 7).encode()
+        put(disk, file_name(BASE, ".txnindex"), below)
+        with pytest.raises(CorruptIndex):
+            _ = reopened(disk).transaction_index
+
+
+def test_opening_touches_nothing_until_it_is_asked() -> None:
+    """A log of a thousand segments opens by listing a directory."""
+    disk = MemoryDisk(directories=[DIRECTORY])
+    segment = new_segment(disk)
+    append(segment, *records(40))
+    segment.close()
+    faulty = FaultyDisk(disk)
+    Segment(faulty, DIRECTORY, BASE, CONFIG, size=10, now_ms=0)
+    assert faulty.calls == 0
