@@ -40,6 +40,7 @@ from checkpoint.topic_partition import TopicPartition, parse_directory_name, set
 from logstore.config import MAX_LONG, LogConfig
 from logstore.errors import DamagedLog, DiskFull, LogDirOffline, is_full
 from logstore.log import Clock, Log
+from logstore.partition_log import PartitionLog
 from logstore.recovery import load
 from logstore.stand_alone import forget_stand_alone
 
@@ -363,23 +364,23 @@ class _LogDir:
 
     # --- what the logs tell it ------------------------------------------------------------------------
 
-    def lower_recovery_point(self, log: Log, offset: int) -> None:
+    def lower_recovery_point(self, log: PartitionLog, offset: int) -> None:
         with self._checkpoint_lock:
             if offset < self._recovery_points.get(log.topic_partition, 0):
                 lowered = {**self._recovery_points, log.topic_partition: offset}
                 write_offset_checkpoint(self._disk, self.path, RECOVERY_POINT_CHECKPOINT, lowered)
                 self._recovery_points = lowered
 
-    def log_start_moved(self, log: Log) -> None:
+    def log_start_moved(self, log: PartitionLog) -> None:
         self.checkpoint_log_start_offsets()
 
-    def flushed(self, log: Log) -> None:
+    def flushed(self, log: PartitionLog) -> None:
         """Nothing at once: the recovery points are written on a schedule."""
 
-    def failed(self, log: Log, error: OSError) -> None:
+    def failed(self, log: PartitionLog, error: OSError) -> None:
         self._take_offline(error)
 
-    def closed(self, log: Log, *, is_clean: bool) -> None:
+    def closed(self, log: PartitionLog, *, is_clean: bool) -> None:
         """The manager closes them all and writes the checkpoints itself."""
 
     # --- checkpoints ----------------------------------------------------------------------------------

@@ -37,6 +37,7 @@ from checkpoint.topic_partition import TopicPartition, parse_directory_name
 from logstore.config import LogConfig
 from logstore.errors import LogDirOffline
 from logstore.log import Clock, Log
+from logstore.partition_log import PartitionLog
 from logstore.recovery import LoadedLog, Progress, load
 
 _END_OFFSET = "logEndOffset"
@@ -163,25 +164,25 @@ class _OwnDirectory:
     def _write(self, name: str, offset: int) -> None:
         write_offset_checkpoint(self._disk, self._directory, name, {self._topic_partition: offset})
 
-    def lower_recovery_point(self, log: Log, offset: int) -> None:
+    def lower_recovery_point(self, log: PartitionLog, offset: int) -> None:
         if offset < self.recovery_point:
             self._write(RECOVERY_POINT_CHECKPOINT, offset)
             self.recovery_point = offset
 
-    def log_start_moved(self, log: Log) -> None:
+    def log_start_moved(self, log: PartitionLog) -> None:
         if log.log_start_offset != self.log_start_offset:
             self._write(LOG_START_OFFSET_CHECKPOINT, log.log_start_offset)
             self.log_start_offset = log.log_start_offset
 
-    def flushed(self, log: Log) -> None:
+    def flushed(self, log: PartitionLog) -> None:
         if log.recovery_point != self.recovery_point:
             self._write(RECOVERY_POINT_CHECKPOINT, log.recovery_point)
             self.recovery_point = log.recovery_point
 
-    def failed(self, log: Log, error: OSError) -> None:
+    def failed(self, log: PartitionLog, error: OSError) -> None:
         """Nobody else to tell: the log itself refuses from now on."""
 
-    def closed(self, log: Log, *, is_clean: bool) -> None:
+    def closed(self, log: PartitionLog, *, is_clean: bool) -> None:
         try:
             if is_clean:
                 self.flushed(log)

@@ -113,9 +113,5 @@ class TimeIndex(IndexFile):
         timestamps, offsets = entries["timestamp"], entries["relative_offset"]
         if not len(entries):
             return
-        if (
-            offsets[0] < 0
-            or (timestamps[1:] <= timestamps[:-1]).any()
-            or (offsets[1:] < offsets[:-1]).any()
-        ):
+        if offsets[0] < 0 or (timestamps[1:] <= timestamps[:-1]).any() or (offsets[1:] < offsets[:-1]).any():
             raise CorruptIndex(f"{self.path}: times and offsets do not ascend; it must be rebuilt")

@@ -1,0 +1,845 @@
+"""One partition's log on this node: segments end to end, and everything that is true of them.
+
+        log start offset        high watermark      log end offset
+               ▼                      ▼                   ▼
+    ─────┬─────●───────┬──────────────●────┬──────────────●
+     old │    segment  │    segment        │ active segment
+    ─────┴─────────────┴───────────────────┴──────────────
+                       ▲
+                recovery point: everything before it is durable
+
+One writer at a time, any number of readers. The append lock covers giving offsets and writing; an
+fsync happens outside it, and one fsync serves every append that waited for it (group commit). State
+moves after the I/O it describes: readers see what `log_end_offset` covers, and that moves last.
+
+What a crash leaves: batches past the recovery point may be gone, whole or torn; `recovery.py` judges
+them at the next open. A write that failed is cut back; an fsync that failed takes the log offline,
+because the kernel may have dropped the pages it could not write and would call them clean next time.
+
+`PartitionLog` speaks in batches, as leaders and followers do; `log.py` adds what applications want.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections.abc import Callable, Iterable, Iterator, Sequence
+from enum import Enum
+from typing import NamedTuple, NoReturn, Protocol, TypeAlias, TypeVar
+
+from sortedcontainers import SortedDict
+
+from checkpoint.disk import Buffer, Disk
+from checkpoint.leader_epoch_checkpoint import write_leader_epoch_checkpoint
+from checkpoint.partition_metadata import read_partition_metadata, write_partition_metadata
+from checkpoint.topic_partition import TopicPartition
+from logstore.batch import Batch, walk
+from logstore.config import MAX_INT, LogConfig
+from logstore.epochs import EpochEndOffset, EpochEntry, LeaderEpochCache
+from logstore.errors import (
+    DiskFull,
+    InconsistentTopicId,
+    LogClosed,
+    LogDirOffline,
+    OffsetOutOfRange,
+    RecordBatchTooLarge,
+    is_full,
+)
+from logstore.group_commit import GroupCommit
+from logstore.policy import Incoming, roll_reason
+from logstore.producer_snapshots import replay_into
+from logstore.producer_state import check_markers
+from logstore.record import NO_TIMESTAMP
+from logstore.recovery import LoadedLog, RecoveryReport
+from logstore.segment import Extents, Segment
+from logstore.validation import (
+    AppendOrigin,
+    analyse_follower_batches,
+    validate_and_assign,
+    validate_plain_group,
+)
+
+Clock: TypeAlias = Callable[[], int]
+"""Wall-clock time in epoch milliseconds."""
+
+T = TypeVar("T")
+
+READ_BYTES = 1 << 20
+GROUP_BYTES = 1 << 20
+WORTH_GROUPING = 4
+
+
+class FetchIsolation(Enum):
+    """How far a reader sees."""
+
+    LOG_END = "everything written"
+    HIGH_WATERMARK = "what the in-sync replicas hold"
+
+
+class AppendInfo(NamedTuple):
+    """Where an append went; offsets inclusive, times epoch milliseconds, -1 for none.
+
+    `is_duplicate`: the batch had been appended before, and these are the offsets it has.
+    """
+
+    first_offset: int
+    last_offset: int
+    max_timestamp_ms: int
+    log_append_time_ms: int
+    log_start_offset: int
+    is_duplicate: bool = False
+
+
+class FetchedBytes(NamedTuple):
+    """Whole batches; the first may begin below `start_offset`. `next_offset` follows the last one."""
+
+    records: bytes
+    start_offset: int
+    segment_base_offset: int
+    position: int
+    next_offset: int
+
+
+class TimestampOffset(NamedTuple):
+    """A record's time and offset, and the leader epoch that wrote it."""
+
+    timestamp_ms: int
+    offset: int
+    leader_epoch: int
+
+
+class LogOwner(Protocol):
+    """Who keeps this log's place in the checkpoints, and wants to know that its disk failed."""
+
+    def lower_recovery_point(self, log: PartitionLog, offset: int) -> None:
+        """Make sure that after a crash no more than `offset` is taken for durable."""
+
+    def log_start_moved(self, log: PartitionLog) -> None:
+        """The log start offset went up: it must be durable before segments below it go."""
+
+    def flushed(self, log: PartitionLog) -> None:
+        """The recovery point went up because segments were sealed."""
+
+    def failed(self, log: PartitionLog, error: OSError) -> None:
+        """The disk under this log cannot be trusted any more."""
+
+    def closed(self, log: PartitionLog, *, is_clean: bool) -> None:
+        """The log wrote and synced all it had, and let go of its files."""
+
+
+class PartitionLog:
+    """A partition's log. Offsets are absolute; every method may be called from any thread."""
+
+    def __init__(
+        self,
+        directory: str,
+        topic_partition: TopicPartition,
+        config: LogConfig,
+        loaded: LoadedLog,
+        *,
+        disk: Disk,
+        clock: Clock,
+        jitter_ms: Callable[[], int],
+        owner: LogOwner,
+        follows_end: bool = False,
+    ) -> None:
+        """A log over what `recovery.load` found. `follows_end`: nobody replicates it, so HW is LEO."""
+        self.directory = directory
+        self.topic_partition = topic_partition
+        self.config = config
+        self._disk = disk
+        self._clock = clock
+        self._jitter_ms = jitter_ms
+        self._owner = owner
+        self._follows_end = follows_end
+        self._lock = threading.RLock()
+        self._group_commit = GroupCommit(self._sync_for_group)
+        self._failure: OSError | None = None
+        self._is_closed = False
+        self._group_buffer: bytearray | None = None
+        self._topic_id = read_partition_metadata(disk, directory)
+        self.report: RecoveryReport = loaded.report
+        self._segments = loaded.segments
+        self._active: Segment = loaded.segments.peekitem(-1)[1]
+        self._log_start_offset = loaded.log_start_offset
+        self._log_end_offset = loaded.log_end_offset
+        self._high_watermark = loaded.log_start_offset
+        self._recovery_point = loaded.recovery_point
+        self._epochs = loaded.epochs
+        self._producers = loaded.producers
+        self._snapshots = loaded.snapshots
+
+    def __repr__(self) -> str:
+        return f"Log({self.directory!r}, [{self._log_start_offset}, {self._log_end_offset}))"
+
+    # --- facts --------------------------------------------------------------------------------------
+
+    @property
+    def log_start_offset(self) -> int:
+        """The first offset that is served."""
+        return self._log_start_offset
+
+    @property
+    def log_end_offset(self) -> int:
+        """The offset that the next record gets."""
+        return self._log_end_offset
+
+    @property
+    def high_watermark(self) -> int:
+        """Below it every in-sync replica holds the log; the log end of a log that stands alone."""
+        return self._log_end_offset if self._follows_end else self._high_watermark
+
+    @property
+    def recovery_point(self) -> int:
+        """Everything below it survives power loss."""
+        return self._recovery_point
+
+    @property
+    def epochs(self) -> tuple[EpochEntry, ...]:
+        """Leader epochs and where each one starts."""
+        return self._epochs.entries
+
+    @property
+    def latest_epoch(self) -> int:
+        """The newest leader epoch known here; -1 if none."""
+        return self._epochs.latest_epoch
+
+    @property
+    def segments(self) -> tuple[Segment, ...]:
+        """The segments, oldest first; the last one is active."""
+        return tuple(self._segments.values())
+
+    @property
+    def size(self) -> int:
+        """Bytes in all `.log` files."""
+        return sum(segment.size for segment in self._segments.values())
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether its disk failed: nothing can be appended until it has been recovered."""
+        return self._failure is not None
+
+    @property
+    def topic_id(self) -> str | None:
+        """The topic's id, 22 characters; None until it is known."""
+        return self._topic_id
+
+    def set_topic_id(self, topic_id: str) -> None:
+        """Note the topic's id, durably. Raises `InconsistentTopicId` if the log has another."""
+        if self._topic_id == topic_id:
+            return
+        if self._topic_id is not None:
+            raise InconsistentTopicId(
+                f"{self.directory} belongs to topic id {self._topic_id}, not {topic_id}: "
+                "it is what a deleted topic of that name left; move it away"
+            )
+        with self._lock:
+            self._guarded(lambda: write_partition_metadata(self._disk, self.directory, topic_id))
+            self._topic_id = topic_id
+
+    def end_offset_for_epoch(self, epoch: int) -> EpochEndOffset:
+        """Where the largest epoch at or below `epoch` ends here; undefined if that cannot be told."""
+        return self._epochs.end_offset_for(epoch, self._log_end_offset)
+
+    def epoch_for_offset(self, offset: int) -> int:
+        """The leader epoch that wrote `offset`; -1 if unknown."""
+        return self._epochs.epoch_for_offset(offset)
+
+    # --- appending: leaders and followers -----------------------------------------------------------
+
+    def append_as_leader(
+        self,
+        data: Buffer,
+        *,
+        leader_epoch: int,
+        now_ms: int,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+    ) -> AppendInfo:
+        """Check the one batch in `data`, give it the next offsets and this epoch, and write it.
+
+        A batch that its producer had sent before is not written again: the answer holds its offsets.
+        Raises `CorruptBatch`, `InvalidRecord`, `InvalidTimestamp`, `RecordTooLarge`,
+        `RecordBatchTooLarge`, `UnsupportedCompression`, `OutOfOrderSequence`, `InvalidProducerEpoch`,
+        `InvalidTransactionState`, `DiskFull` or `LogDirOffline`; the log is then as it was.
+        """
+        with self._lock:
+            self._check_writable()
+            return self._append_one(data, leader_epoch, now_ms, origin)
+
+    def append_many_as_leader(self, data: Buffer, *, leader_epoch: int, now_ms: int) -> AppendInfo:
+        """Append the batches that lie end to end in `data`, each as `append_as_leader` would.
+
+        Raises what it raises, and `CorruptBatch` for a torn last batch; batches before a refused one
+        stay appended.
+        """
+        info: AppendInfo | None = None
+        view, position = memoryview(data), 0
+        while position < len(view) or info is None:
+            size, appended = self._append_some(view[position:], leader_epoch, now_ms)
+            info = joined(info, appended)
+            position += size
+        return info
+
+    def _append_some(self, data: memoryview, leader_epoch: int, now_ms: int) -> tuple[int, AppendInfo]:
+        """Append the first batches of `data`: at once if they are many and plain, else one by one.
+
+        Returns how many bytes they have.
+        """
+        with self._lock:
+            self._check_writable()
+            first = Batch(data)
+            size = min(len(data), GROUP_BYTES, max(self.config.segment_bytes - self._active.size, 0))
+            if size < first.size * WORTH_GROUPING:
+                return first.size, self._append_one(first.buffer, leader_epoch, now_ms, AppendOrigin.CLIENT)
+            # Into memory that is there already: a fresh megabyte costs more page faults than its copy.
+            self._scratch[:size] = data[:size]
+            group = validate_plain_group(
+                self._scratch,
+                size,
+                next_offset=self._log_end_offset,
+                leader_epoch=leader_epoch,
+                now_ms=now_ms,
+                config=self.config,
+            )
+            if group is None:
+                info, taken = None, 0
+                for batch in walk(data[:size]):
+                    one = self._append_one(batch.buffer, leader_epoch, now_ms, AppendOrigin.CLIENT)
+                    info, taken = joined(info, one), taken + batch.size
+                assert info is not None, "a first batch that the walk does not see"
+                return taken, info
+            self._enter_epoch(leader_epoch, group.first_offset)
+            placed = memoryview(self._scratch)[: group.size]
+            self._write(placed, group.extents, group.first_offset, group.max_timestamp_ms, now_ms)
+            return group.size, AppendInfo(
+                group.first_offset,
+                group.last_offset,
+                group.max_timestamp_ms,
+                NO_TIMESTAMP,
+                self._log_start_offset,
+            )
+
+    @property
+    def _scratch(self) -> bytearray:
+        if self._group_buffer is None:
+            self._group_buffer = bytearray(GROUP_BYTES)
+        return self._group_buffer
+
+    def _append_one(self, data: Buffer, leader_epoch: int, now_ms: int, origin: AppendOrigin) -> AppendInfo:
+        placed = validate_and_assign(
+            data,
+            next_offset=self._log_end_offset,
+            leader_epoch=leader_epoch,
+            now_ms=now_ms,
+            config=self.config,
+            origin=origin,
+        )
+        if len(placed.data) > self.config.segment_bytes:
+            raise RecordBatchTooLarge(len(placed.data), self.config.segment_bytes)
+        _, first_offset, last_offset, max_timestamp_ms, append_time_ms, has_producer_id = placed
+        batch = Batch(placed.data) if has_producer_id else None
+        if batch is not None and (duplicate := self._producers.check(batch, origin)):
+            return AppendInfo(*duplicate, NO_TIMESTAMP, self._log_start_offset, is_duplicate=True)
+        self._enter_epoch(leader_epoch, first_offset)
+        extent = (len(placed.data), last_offset, max_timestamp_ms)
+        self._write(placed.data, (extent,), first_offset, max_timestamp_ms, now_ms)
+        if batch is not None:
+            self._note_producers((batch,))
+        return AppendInfo(first_offset, last_offset, max_timestamp_ms, append_time_ms, self._log_start_offset)
+
+    def _enter_epoch(self, leader_epoch: int, first_offset: int) -> None:
+        if leader_epoch > self._epochs.latest_epoch:
+            self._assign_epoch(leader_epoch, first_offset)
+
+    def append_as_follower(self, data: Buffer, *, leader_epoch: int) -> AppendInfo:
+        """Append a leader's batches byte for byte; a torn last one is left out.
+
+        Raises `UnexpectedAppendOffset` below the log end, `OffsetsOutOfOrder`, `CorruptBatch`,
+        `InvalidRecord` for an epoch above `leader_epoch` or a marker that cannot be read, `DiskFull` or
+        `LogDirOffline`; nothing is written then.
+        """
+        with self._lock:
+            self._check_writable()
+            found = analyse_follower_batches(
+                data,
+                next_offset=self._log_end_offset,
+                leader_epoch=leader_epoch,
+                latest_epoch=self._epochs.latest_epoch,
+            )
+            if found is None:
+                end = self._log_end_offset
+                return AppendInfo(end, end - 1, -1, -1, self._log_start_offset)
+            check_markers(found.batches)
+            for batch in found.batches:
+                self._enter_epoch(batch.leader_epoch, batch.base_offset)
+            now_ms = self._clock()
+            for run in _runs_that_fit_a_segment(found.batches):
+                extents = [(batch.size, batch.last_offset, batch.max_timestamp_ms) for batch in run]
+                whole = len(run) == len(found.batches)
+                data = found.data if whole else b"".join(batch.buffer for batch in run)
+                largest_ms = max(batch.max_timestamp_ms for batch in run)
+                self._write(data, extents, run[0].base_offset, largest_ms, now_ms)
+                self._note_producers(run)
+            return AppendInfo(
+                found.first_offset, found.last_offset, found.max_timestamp_ms, -1, self._log_start_offset
+            )
+
+    def _write(
+        self, data: Buffer, extents: Extents, first_offset: int, max_timestamp_ms: int, now_ms: int
+    ) -> None:
+        last_offset = int(extents[-1][1])
+        incoming = Incoming(len(data), max_timestamp_ms, last_offset)
+        if roll_reason(self._active, incoming, self.config, now_ms) is not None:
+            self._roll(max(first_offset, self._log_end_offset), now_ms)
+        try:
+            self._active.append(data, extents)
+        except OSError as error:
+            self._append_failed(error)
+        self._log_end_offset = last_offset + 1
+        if last_offset + 1 - self._recovery_point >= self.config.flush_messages:
+            self._sync_segments(self._log_end_offset)
+
+    def _append_failed(self, error: OSError) -> NoReturn:
+        if is_full(error):
+            raise DiskFull(
+                f"{self.directory}: no room for the append ({error.strerror}); nothing of it was kept. "
+                "Make room, then append again"
+            ) from error
+        self._fail(error)
+
+    def _note_producers(self, batches: Iterable[Batch]) -> None:
+        producers = self._producers
+        for batch in batches:
+            if batch.has_producer_id:
+                completed = producers.replay(batch)
+                entry = completed.index_entry() if completed else None
+                if entry is not None:
+                    # The marker is in the log already: without its entry only recovery can go on.
+                    self._or_offline(lambda entry=entry: self._active.append_aborted(entry))  # type: ignore[misc]
+
+    # --- epochs ---------------------------------------------------------------------------------------
+
+    def assign_epoch(self, epoch: int, start_offset: int) -> None:
+        """Note that `epoch` begins at `start_offset`; durable when it returns."""
+        with self._lock:
+            self._check_writable()
+            self._assign_epoch(epoch, start_offset)
+
+    def _assign_epoch(self, epoch: int, start_offset: int) -> None:
+        self._change_epochs(lambda epochs: epochs.assign(epoch, start_offset))
+
+    def _change_epochs(self, change: Callable[[LeaderEpochCache], bool]) -> None:
+        """Let the file hold the change before the log believes it."""
+        changed = LeaderEpochCache(self._epochs.entries)
+        if change(changed):
+            self._guarded(lambda: write_leader_epoch_checkpoint(self._disk, self.directory, changed.entries))
+            self._epochs = changed
+
+    # --- rolling --------------------------------------------------------------------------------------
+
+    def roll(self) -> None:
+        """Start a new segment at the log end; an empty active segment stays."""
+        with self._lock:
+            self._check_writable()
+            if self._active.size:
+                self._roll(self._log_end_offset, self._clock())
+
+    def _roll(self, base_offset: int, now_ms: int) -> None:
+        old = self._active
+        segments = self._segments.copy()
+        if old.size == 0:
+            # The only way to a usable index of an empty segment, and to a base past a gap.
+            del segments[old.base_offset]
+            self._or_offline(old.delete)
+        else:
+            # Durable before its successor exists: only the active segment can lose anything, so a
+            # crash never leaves a hole between two segments (compaction may, and recovery keeps it).
+            self._guarded(old.become_inactive)
+            self._sync_segments(self._log_end_offset)
+            self._guarded(old.sync_indexes)
+            self._producers.end_offset = base_offset
+            self._guarded(lambda: self._snapshots.take(self._producers, base_offset))
+        making = self._guarded if old.size else self._or_offline
+        new = making(lambda: self._new_segment(base_offset, now_ms))
+        segments[base_offset] = new
+        self._segments, self._active = segments, new
+        if old.size:
+            self._guarded(lambda: self._owner.flushed(self))
+
+    def _new_segment(self, base_offset: int, now_ms: int) -> Segment:
+        return Segment(
+            self._disk,
+            self.directory,
+            base_offset,
+            self.config,
+            size=0,
+            now_ms=now_ms,
+            jitter_ms=self._jitter_ms(),
+            is_new=True,
+        )
+
+    # --- making durable -----------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Make all that was appended survive power loss, then move the recovery point.
+
+        Raises `LogDirOffline` if that fails: the log takes no more appends until it is recovered.
+        """
+        self.sync_up_to(self._log_end_offset)
+
+    def flush_sealed(self) -> None:
+        """Make every segment but the active one survive power loss."""
+        base_offset = self._active.base_offset
+        if self._recovery_point < base_offset:
+            self.sync_up_to(base_offset)
+            self._owner.flushed(self)
+
+    def sync_up_to(self, offset: int) -> None:
+        """Return once everything below `offset` is durable.
+
+        Callers that come together share one fsync (`group_commit.py`).
+        """
+        if self._recovery_point < offset:
+            self._check_writable()
+            self._group_commit.join()
+            self._check_writable()
+
+    def _sync_for_group(self) -> None:
+        # The sync before this one may have failed: repeated, it would succeed over pages that are lost.
+        self._check_writable()
+        self._sync_segments(self._log_end_offset)
+
+    def _sync_segments(self, end_offset: int) -> None:
+        """Sync the segments in [recovery point, end_offset). End offset first, bytes second: what is
+        appended meanwhile may be synced too but is not counted."""
+        segments, active = self._segments, self._active
+        first = max(segments.bisect_right(self._recovery_point) - 1, 0)
+        touched = [segments[base] for base in segments.islice(first) if base < end_offset]
+        try:
+            for segment in touched:
+                segment.sync_log()
+                if segment is not active:
+                    segment.sync_indexes()
+            new = [segment for segment in touched if not segment.name_is_durable]
+            if new:
+                self._disk.sync_dir(self.directory)
+                for segment in new:
+                    segment.name_is_durable = True
+        except OSError as error:
+            self._fail(error)
+        self._recovery_point = max(self._recovery_point, end_offset)
+
+    # --- failing --------------------------------------------------------------------------------------
+
+    def _check_writable(self) -> None:
+        if self._failure is not None:
+            raise LogDirOffline(
+                f"{self.directory} is offline since its disk failed ({self._failure}); "
+                "open it anew to recover it"
+            ) from self._failure
+        if self._is_closed:
+            raise LogClosed(f"{self.directory} was closed; open it again")
+
+    def take_offline(self, error: OSError) -> None:
+        """Take no more appends and show nothing that is not durable: the disk under the log failed."""
+        self._failure = self._failure or error
+
+    def _fail(self, error: OSError) -> NoReturn:
+        self.take_offline(error)
+        self._owner.failed(self, error)
+        raise LogDirOffline(
+            f"{self.directory} went offline: {error}. What was acknowledged as synced is safe; "
+            "check the disk, then open the log again"
+        ) from error
+
+    def _guarded(self, action: Callable[[], T]) -> T:
+        try:
+            return action()
+        except OSError as error:
+            self._append_failed(error)
+
+    def _or_offline(self, action: Callable[[], T]) -> T:
+        """As `_guarded`, where a failure leaves something half done: then no room is as bad as a bad disk."""
+        try:
+            return action()
+        except OSError as error:
+            self._fail(error)
+
+    # --- reading --------------------------------------------------------------------------------------
+
+    def read_bytes(
+        self,
+        start_offset: int,
+        max_bytes: int = READ_BYTES,
+        *,
+        isolation: FetchIsolation = FetchIsolation.LOG_END,
+        at_least_one: bool = True,
+    ) -> FetchedBytes:
+        """Whole batches from `start_offset` on, `max_bytes` of them at the most.
+
+        The first may begin below `start_offset`. With `at_least_one` it is returned even if it alone is
+        larger. At or past the end that `isolation` sets nothing is returned. Raises `OffsetOutOfRange`
+        outside [log start, log end], `CorruptBatch` where the log is damaged.
+        """
+        end_offset = self._log_end_offset
+        if not self._log_start_offset <= start_offset <= end_offset:
+            raise OffsetOutOfRange(start_offset, self._log_start_offset, end_offset)
+        if self._is_closed:
+            raise LogClosed(f"{self.directory} was closed; open it again")
+        end_offset = self._bound(isolation)
+        segments = self._segments
+        slot = max(segments.bisect_right(start_offset) - 1, 0)
+        for base_offset in segments.islice(slot):
+            if base_offset >= end_offset:
+                break
+            found = self._read_segment(
+                segments[base_offset], start_offset, max_bytes, end_offset, at_least_one
+            )
+            if found is not None:
+                return FetchedBytes(found[0], start_offset, base_offset, found[1], found[2])
+        return FetchedBytes(b"", start_offset, self._active.base_offset, self._active.size, start_offset)
+
+    def _read_segment(
+        self, segment: Segment, start_offset: int, max_bytes: int, end_offset: int, at_least_one: bool
+    ) -> tuple[bytes, int, int] | None:
+        try:
+            return segment.read(start_offset, max_bytes, end_offset, at_least_one=at_least_one)
+        except OSError as error:
+            self._read_failed(segment, error)
+            return None
+
+    def _read_failed(self, segment: Segment, error: OSError) -> None:
+        """A file that went under its reader, with a truncation, a deletion or a close, is no bad disk."""
+        if self._is_closed:
+            raise LogClosed(f"{self.directory} was closed; open it again") from error
+        if self._segments.get(segment.base_offset) is segment:
+            self._fail(error)
+
+    def _bound(self, isolation: FetchIsolation) -> int:
+        end_offset = self._log_end_offset if isolation is FetchIsolation.LOG_END else self.high_watermark
+        # After a failed fsync the page cache may hold what the disk never will.
+        return end_offset if self._failure is None else min(end_offset, self._recovery_point)
+
+    def offset_for_timestamp(
+        self, timestamp_ms: int, *, isolation: FetchIsolation = FetchIsolation.LOG_END
+    ) -> TimestampOffset | None:
+        """The first record whose time is at or past `timestamp_ms`; None if there is none."""
+        if self._is_closed:
+            raise LogClosed(f"{self.directory} was closed; open it again")
+        start_offset, end_offset = self._log_start_offset, self._bound(isolation)
+        for segment in self._segments.values():
+            try:
+                if segment.max_timestamp_ms < timestamp_ms:
+                    continue
+                batch = segment.find_timestamp(timestamp_ms, start_offset, end_offset)
+            except OSError as error:
+                self._read_failed(segment, error)
+                continue
+            if batch is None:
+                continue
+            for record in batch.records():
+                if record.timestamp_ms >= timestamp_ms and start_offset <= record.offset < end_offset:
+                    return TimestampOffset(record.timestamp_ms, record.offset, batch.leader_epoch)
+        return None
+
+    # --- moving the bounds ----------------------------------------------------------------------------
+
+    def set_high_watermark(self, offset: int) -> int:
+        """Set it, held within [log start, log end]; a follower's may go down. Returns what it is now."""
+        with self._lock:
+            self._high_watermark = min(max(offset, self._log_start_offset), self._log_end_offset)
+            self._producers.advance_high_watermark(self._high_watermark)
+            return self._high_watermark
+
+    def advance_high_watermark(self, offset: int) -> bool:
+        """Raise it to `offset`, which the log holds; False if it is there already."""
+        with self._lock:
+            assert offset <= self._log_end_offset, f"{self!r}: high watermark {offset} past the log end"
+            if offset <= self._high_watermark:
+                return False
+            self._high_watermark = offset
+            self._producers.advance_high_watermark(offset)
+            return True
+
+    def advance_log_start_offset(self, offset: int) -> bool:
+        """Serve nothing below `offset` any more; False if that is so already.
+
+        Raises `OffsetOutOfRange` past the high watermark.
+        """
+        with self._lock:
+            self._check_writable()
+            if offset > self.high_watermark:
+                raise OffsetOutOfRange(offset, self._log_start_offset, self.high_watermark)
+            before = self._log_start_offset
+            if offset <= before:
+                return False
+            # Published before anything below it is forgotten: a crash in between must not find records
+            # served whose epochs are gone. The recovery point stays: nothing was synced here.
+            self._log_start_offset = offset
+            try:
+                self._guarded(lambda: self._owner.log_start_moved(self))
+            except DiskFull:
+                self._log_start_offset = before
+                raise
+            self._high_watermark = max(self._high_watermark, offset)
+            self._change_epochs(lambda epochs: epochs.truncate_from_start(offset))
+            return True
+
+    def truncate_to(self, offset: int) -> bool:
+        """Drop everything at or past `offset`; the log end becomes `offset`. False if nothing was there.
+
+        The batch that holds `offset` goes whole, so some records below it may go with it. Durable when
+        it returns. Also when no record goes, epochs that start at the log end are forgotten: a leader
+        that wrote nothing has left no history. Raises `ValueError` for a negative offset, and
+        `LogDirOffline`.
+        """
+        if offset < 0:
+            raise ValueError(f"cannot truncate to offset {offset}")
+        with self._group_commit.exclusive(), self._lock:
+            self._check_writable()
+            if offset >= self._log_end_offset:
+                self._change_epochs(lambda epochs: epochs.truncate_from_end(self._log_end_offset))
+                return False
+            if offset < next(iter(self._segments)):
+                self._restart_at(offset)
+                return True
+            # Lowered durably before a byte goes: after a crash, what is written here anew must not
+            # be taken for synced because the old bytes at these offsets once were.
+            self._lower_recovery_point(offset)
+            self._log_end_offset = offset
+            self._high_watermark = min(self._high_watermark, offset)
+            self._or_offline(lambda: self._cut(offset))
+            self._log_start_offset = min(self._log_start_offset, offset)
+            self._rebuild_producers(offset)
+            # Last, because a full disk may refuse it: the same call again then does the rest.
+            self._change_epochs(lambda epochs: epochs.truncate_from_end(offset))
+            return True
+
+    def _cut(self, offset: int) -> None:
+        segments = self._segments.copy()
+        for base_offset in reversed([base for base in segments if base > offset]):
+            self._drop(segments, base_offset)
+        self._segments, self._active = segments, segments.peekitem(-1)[1]
+        self._active.truncate_to(offset, self._clock())
+        self._active.sync_log()
+        self._disk.sync_dir(self.directory)
+
+    def _drop(self, segments: SortedDict[int, Segment], base_offset: int) -> None:
+        # Newest first, each one durably gone before the next: no crash may leave a later segment
+        # behind a hole, because a hole is legal and what follows it would come back.
+        segment = segments.pop(base_offset)
+        segment.delete()
+        self._disk.sync_dir(self.directory)
+
+    def truncate_fully_and_start_at(self, offset: int) -> None:
+        """Drop everything; the log starts anew, empty, at `offset`. Durable when it returns."""
+        if offset < 0:
+            raise ValueError(f"cannot start at offset {offset}")
+        with self._group_commit.exclusive(), self._lock:
+            self._check_writable()
+            self._restart_at(offset)
+
+    def _restart_at(self, offset: int) -> None:
+        self._lower_recovery_point(min(self._recovery_point, offset))
+        self._log_end_offset = self._high_watermark = self._log_start_offset = offset
+
+        def drop_all() -> None:
+            segments = self._segments.copy()
+            for base_offset in reversed(list(segments)):
+                self._drop(segments, base_offset)
+
+        def start_anew() -> None:
+            drop_all()
+            self._active = self._new_segment(offset, self._clock())
+            self._segments = SortedDict({offset: self._active})
+            self._disk.sync_dir(self.directory)
+            self._active.name_is_durable = True
+
+        self._or_offline(start_anew)
+        self._rebuild_producers(offset)
+        self._guarded(lambda: self._owner.log_start_moved(self))
+        self._change_epochs(lambda epochs: epochs.clear())
+
+    def _lower_recovery_point(self, offset: int) -> None:
+        # In memory first: a checkpoint that is being written meanwhile must not carry the old one.
+        self._recovery_point = min(self._recovery_point, offset)
+        self._guarded(lambda: self._owner.lower_recovery_point(self, offset))
+
+    def _rebuild_producers(self, end_offset: int) -> None:
+        """Let the producers' state be that of the log below `end_offset`."""
+
+        def forget_snapshots() -> None:
+            # Durably: one that comes back after a crash would tell of batches that are gone, and other
+            # batches have their offsets by then.
+            if self._snapshots.remove_above(end_offset):
+                self._disk.sync_dir(self.directory)
+
+        def rebuild() -> None:
+            forget_snapshots()
+            self._producers = self._snapshots.newest(at_most=end_offset, above=self._log_start_offset)
+            for segment in self._segments.values():
+                if segment.next_offset > self._producers.end_offset:
+                    replay_into(self._producers, segment)
+            self._producers.end_offset = end_offset
+
+        if len(self._producers):
+            self._or_offline(rebuild)
+        else:
+            self._or_offline(forget_snapshots)
+            self._producers.end_offset = end_offset
+
+    # --- the end --------------------------------------------------------------------------------------
+
+    def close(self) -> None:
+        """Flush, write what the next open needs, and let go of the directory. Closing twice is harmless.
+
+        Raises `LogDirOffline` if the last flush fails; the directory is let go of all the same.
+        """
+        with self._group_commit.exclusive(), self._lock:
+            if self._is_closed:
+                return
+            is_clean = False
+            try:
+                if self._failure is None:
+                    self._sync_segments(self._log_end_offset)
+                    self._guarded(self._close_books)
+                    is_clean = True
+            finally:
+                self._is_closed = True
+                for segment in self._segments.values():
+                    segment.let_go()
+                self._owner.closed(self, is_clean=is_clean)
+
+    def abandon(self) -> None:
+        """Let go of the files without writing: the log was deleted, or its node is as good as dead."""
+        with self._lock:
+            self._is_closed = True
+            for segment in self._segments.values():
+                segment.let_go()
+
+    def _close_books(self) -> None:
+        self._snapshots.take(self._producers, self._log_end_offset)
+        self._active.become_inactive()
+        self._active.sync_indexes()
+        for segment in self._segments.values():
+            segment.close()
+        self._disk.sync_dir(self.directory)
+
+
+def joined(before: AppendInfo | None, after: AppendInfo) -> AppendInfo:
+    """One answer for two appends in a row."""
+    if before is None or before.last_offset < before.first_offset:
+        return after
+    if after.last_offset < after.first_offset:
+        return before
+    largest_ms = max(before.max_timestamp_ms, after.max_timestamp_ms)
+    return after._replace(first_offset=before.first_offset, max_timestamp_ms=largest_ms)
+
+
+def _runs_that_fit_a_segment(batches: Sequence[Batch]) -> Iterator[Sequence[Batch]]:
+    """The batches, parted where an offset is too far above the first of its run for one segment."""
+    first = 0
+    for number, batch in enumerate(batches):
+        if batch.last_offset - batches[first].base_offset > MAX_INT:
+            yield batches[first:number]
+            first = number
+    yield batches[first:]
