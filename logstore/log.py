@@ -108,8 +108,8 @@ class Log(PartitionLog):
         now_ms = self._clock() if timestamp_ms is None else timestamp_ms
         if records is None or isinstance(records, bytes | bytearray | memoryview):
             value = None if records is None else bytes(records)
-            batch = self._encode_one(key, value, headers, now_ms)
-            info = self.append_as_leader(batch, leader_epoch=self._epoch, now_ms=self._clock())
+            encoded = self._encode_one(key, value, headers, now_ms)
+            info = self.append_as_leader(encoded, leader_epoch=self._epoch, now_ms=self._clock())
             if sync:
                 self.sync_up_to(info.last_offset + 1)
             return info
