@@ -31,11 +31,12 @@ from replication.replica_manager import ReplicaManager
 
 @dataclass(frozen=True, slots=True)
 class Plant:
-    """One mistake: what it is, and how to make it."""
+    """One mistake: what it is, and how to make it. A rare one takes more than 500 seeds to be noticed."""
 
     name: str
     mistake: str
     patch: Callable[[ExitStack], None]
+    is_rare: bool = False
 
 
 PLANTS: dict[str, Plant] = {}
@@ -50,17 +51,21 @@ def planted(name: str) -> Iterator[Plant]:
         yield plant
 
 
-def _plant(mistake: str) -> Callable[[Callable[[ExitStack], None]], Callable[[ExitStack], None]]:
+def _plant(
+    mistake: str, *, is_rare: bool = False
+) -> Callable[[Callable[[ExitStack], None]], Callable[[ExitStack], None]]:
     def register(patch: Callable[[ExitStack], None]) -> Callable[[ExitStack], None]:
         name = patch.__name__.replace("_", "-")
-        PLANTS[name] = Plant(name, mistake, patch)
+        PLANTS[name] = Plant(name, mistake, patch, is_rare)
         return patch
 
     return register
 
 
 def _swap(stack: ExitStack, owner: Any, name: str, value: object) -> Any:
-    """Replace an attribute until the stack unwinds; returns what was there."""
+    """Replace an attribute, where it is defined, until the stack unwinds; returns what was there."""
+    if isinstance(owner, type):
+        owner = next(each for each in owner.__mro__ if name in each.__dict__)
     before = owner.__dict__[name]
     setattr(owner, name, value)
     stack.callback(setattr, owner, name, before)
@@ -141,8 +146,9 @@ def high_watermark_from_the_fastest(stack: ExitStack) -> None:
     def next_high_watermark(state: Any, **facts: Any) -> int | None:
         if real(state, **facts) is None:
             return None
-        ends = [replica.log_end_offset for replica in facts["replicas"]]
-        return min(max([*ends, 0]), int(facts["leader_safe_offset"]))
+        ends: list[int] = [replica.log_end_offset for replica in facts["replicas"]]
+        safe: int = facts["leader_safe_offset"]
+        return min(max([*ends, 0]), safe)
 
     real = _swap(stack, replication.partition, "next_high_watermark", next_high_watermark)
 
@@ -237,7 +243,9 @@ def loss_forgotten_at_the_next_stop(stack: ExitStack) -> None:
     _swap(stack, Node, "is_clean", property(lambda self: True))
 
 
-@_plant("an update of the metadata that was given up as lost and comes late replaces a newer one")
+@_plant(
+    "an update of the metadata that was given up as lost and comes late replaces a newer one", is_rare=True
+)
 def late_metadata_wins(stack: ExitStack) -> None:
     def update_metadata(self: ReplicaManager, *request: Any) -> Any:
         self._newest_metadata = (-1, -1)
