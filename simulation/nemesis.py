@@ -108,8 +108,18 @@ class Nemesis:
         self.world.at(self._duration_ms(), self._start, host)
 
     def _start(self, host: Host) -> None:
-        if host.node is None:
-            self.world.start(host)
+        if host.node is not None:
+            return
+        self.world.start(host)
+        if self.world.swarm.features.stops and self._random.random() < 0.25:
+            # Its operator looks at it and starts it once more: nobody else may have seen this life.
+            delay_ms = 1 + int(self._random.expovariate(1.0 / self.world.swarm.backoff_ms))
+            self.world.at(delay_ms, self._stop_again, host, host.life)
+
+    def _stop_again(self, host: Host, life: int) -> None:
+        if host.life == life and host.node is not None and not host.is_paused and not self.is_resting:
+            self.world.stop(host)
+            self._start_later(host)
 
     def _kill(self) -> None:
         host = self._victim()

@@ -400,7 +400,6 @@ class World:
         for event in backlog:
             self._receive(host, event)
         self._tick(host, host.life, None)
-        self._hear_store(host)
 
     def flush(self, host: Host, *, sealed_only: bool) -> None:
         """Make a node's logs durable, wholly or up to the active segments."""
@@ -787,7 +786,7 @@ class World:
     def _from_store(self, host: Host, life: int, event: Event) -> None:
         if host.life != life or host.node is None:
             return
-        if self.hears_store(host) and not (host.unheard and isinstance(event, WatchFired)):
+        if self.hears_store(host):
             self._receive(host, event)
         elif isinstance(event, StoreReply):
             lost = StoreReply(event.call_id, Outcome(StoreError.CONNECTION_LOSS))
@@ -798,7 +797,7 @@ class World:
 
     def _hear_store(self, host: Host) -> None:
         """The store is heard again: what it had to say comes first, unless the session is over."""
-        if host.node is None or host.is_paused or not self.hears_store(host):
+        if host.node is None or not self.hears_store(host):
             return
         unheard, host.unheard = host.unheard, []
         for event in unheard:
