@@ -29,6 +29,7 @@ from typing import NamedTuple, NoReturn, Protocol, TypeAlias, TypeVar
 from sortedcontainers import SortedDict
 
 from checkpoint.disk import Buffer, Disk
+from checkpoint.errors import EngineError
 from checkpoint.leader_epoch_checkpoint import write_leader_epoch_checkpoint
 from checkpoint.partition_metadata import read_partition_metadata, write_partition_metadata
 from checkpoint.topic_partition import TopicPartition
@@ -347,8 +348,12 @@ class PartitionLog:
         return AppendInfo(first_offset, last_offset, max_timestamp_ms, append_time_ms, self._log_start_offset)
 
     def _enter_epoch(self, leader_epoch: int, first_offset: int) -> None:
-        if leader_epoch > self._epochs.latest_epoch:
+        latest = self._epochs.latest_epoch
+        if leader_epoch > latest:
             self._assign_epoch(leader_epoch, first_offset)
+        elif 0 <= leader_epoch < latest:
+            # Recovery takes a batch behind one of a later epoch for a leftover, and would cut it.
+            raise ValueError(f"leader epoch {leader_epoch} is below {latest}, the newest in {self.directory}")
 
     def append_as_follower(self, data: Buffer, *, leader_epoch: int) -> AppendInfo:
         """Append a leader's batches byte for byte; a torn last one is left out.
@@ -491,7 +496,7 @@ class PartitionLog:
         base_offset = self._active.base_offset
         if self._recovery_point < base_offset:
             self.sync_up_to(base_offset)
-            self._owner.flushed(self)
+            self._guarded(lambda: self._owner.flushed(self))
 
     def sync_up_to(self, offset: int) -> None:
         """Return once everything below `offset` is durable.
@@ -677,7 +682,7 @@ class PartitionLog:
             self._log_start_offset = offset
             try:
                 self._guarded(lambda: self._owner.log_start_moved(self))
-            except DiskFull:
+            except EngineError:
                 self._log_start_offset = before
                 raise
             self._high_watermark = max(self._high_watermark, offset)
@@ -792,7 +797,8 @@ class PartitionLog:
     def close(self) -> None:
         """Flush, write what the next open needs, and let go of the directory. Closing twice is harmless.
 
-        Raises `LogDirOffline` if the last flush fails; the directory is let go of all the same.
+        Raises `LogDirOffline` or `DiskFull` if what is left to write cannot be written: the next open
+        recovers the log then. The directory is let go of all the same.
         """
         with self._group_commit.exclusive(), self._lock:
             if self._is_closed:
@@ -807,7 +813,7 @@ class PartitionLog:
                 self._is_closed = True
                 for segment in self._segments.values():
                     segment.let_go()
-                self._owner.closed(self, is_clean=is_clean)
+                self._guarded(lambda: self._owner.closed(self, is_clean=is_clean))
 
     def abandon(self) -> None:
         """Let go of the files without writing: the log was deleted, or its node is as good as dead."""
