@@ -705,3 +705,12 @@ def test_batches_of_other_logs_need_their_place_first() -> None:
     with pytest.raises(InvalidRecord, match="starts at 0"):
         opened().append(list(source.read_batches())[1])
     assert isinstance(next(source.read_batches()), Batch)
+
+
+def test_an_epoch_below_the_newest_is_refused() -> None:
+    """Behind a batch of a later epoch it would look like a leftover, and recovery would cut it."""
+    log = opened()
+    log.append_as_leader(one(), leader_epoch=5, now_ms=NOW_MS)
+    with pytest.raises(ValueError, match="leader epoch 3 is below 5"):
+        log.append_as_leader(one(), leader_epoch=3, now_ms=NOW_MS)
+    assert log.log_end_offset == 1

@@ -1,0 +1,314 @@
+"""A disk that fails under a log: what it says, what it still shows, and what is there after the next start.
+
+The rules are those of fsync: one that failed is never repeated, because the kernel may have dropped the
+pages it could not write and would call them clean the next time.
+"""
+
+from __future__ import annotations
+
+import errno
+import threading
+from collections.abc import Callable
+
+import pytest
+
+from checkpoint.disks import Fault, FaultyDisk, MemoryDisk, RecordingDisk
+from checkpoint.errors import EngineError
+from logstore.batch import encode_batch, encode_marker_batch
+from logstore.config import LogConfig
+from logstore.errors import DiskFull, LogDirOffline
+from logstore.log import Log
+from logstore.record import ControlType, EndTransactionMarker, Record
+from logstore.segment import Segment
+from logstore.transaction_index import AbortedTransaction
+from logstore.validation import AppendOrigin
+from tests.logstore.logs import DIRECTORY, batch
+
+LIMIT_S = 30
+CONFIG = LogConfig(segment_bytes=300, index_interval_bytes=60)
+
+
+def faulty_disk() -> FaultyDisk:
+    return FaultyDisk(MemoryDisk(directories=["/data"]))
+
+
+def opened(disk: FaultyDisk | MemoryDisk | RecordingDisk, config: LogConfig = CONFIG) -> Log:
+    return Log.open(DIRECTORY, config, disk=disk, clock=lambda: 5000)
+
+
+def memory(disk: FaultyDisk) -> MemoryDisk:
+    assert isinstance(disk.inner, MemoryDisk)
+    return disk.inner
+
+
+def values(log: Log) -> list[bytes | None]:
+    return [record.value for record in log.read()]
+
+
+class TestAFailedSync:
+    def test_nothing_that_is_not_durable_is_shown(self) -> None:
+        disk = faulty_disk()
+        log = opened(disk)
+        log.append([b"a", b"b"], sync=True)
+        log.append(b"c")
+        disk.inject(Fault(operation="sync"))
+        with pytest.raises(
+            LogDirOffline, match=r"went offline.*What was acknowledged as synced is safe"
+        ) as caught:
+            log.append(b"d", sync=True)
+        assert isinstance(caught.value.__cause__, OSError)
+        assert log.is_offline
+        assert values(log) == [b"a", b"b"]
+        assert log.read_bytes(2).records == b""
+        assert log.offset_for_timestamp(5000) is not None
+        assert log.recovery_point == 2
+
+    def test_it_is_never_repeated(self) -> None:
+        """The second one would succeed over what the first one lost."""
+        disk = faulty_disk()
+        log = opened(disk)
+        log.append(b"a")
+        disk.inject(Fault(operation="sync"))
+        syncs = disk.counts["sync"]
+        calls: list[Callable[[], object]] = [
+            log.flush,
+            log.flush,
+            lambda: log.append(b"b"),
+            lambda: log.append(b"b", sync=True),
+            lambda: log.append_as_follower(batch(1, (1,)), leader_epoch=0),
+            log.roll,
+            lambda: log.truncate_to(0),
+            lambda: log.truncate_fully_and_start_at(0),
+            lambda: log.assign_epoch(7, 1),
+            lambda: log.advance_log_start_offset(1),
+            log.flush_sealed,
+        ]
+        for call in calls[:-1]:
+            with pytest.raises(LogDirOffline):
+                call()
+        log.flush_sealed()
+        assert disk.counts["sync"] == syncs + 1
+        log.close()
+        assert disk.counts["sync"] == syncs + 1, "closing does not sync it either"
+        assert disk.fired == [("sync", f"{DIRECTORY}/00000000000000000000.log")]
+
+    def test_the_next_start_recovers(self) -> None:
+        """Unclean, with what was acknowledged; what the kernel lost is not there and never was promised."""
+        disk = faulty_disk()
+        log = opened(disk)
+        log.append([b"a", b"b"], sync=True)
+        log.append(b"c")
+        disk.inject(Fault(operation="sync"))
+        with pytest.raises(LogDirOffline):
+            log.flush()
+        log.close()
+        disk.heal()
+        assert values(opened(memory(disk).durable_image())) == [b"a", b"b"]
+        again = opened(disk)
+        assert again.report.scanned_bytes, "the mark of a clean stop is not there"
+        assert values(again)[:2] == [b"a", b"b"]
+        again.append(b"on", sync=True)
+
+    def test_those_who_waited_behind_it_are_told(self) -> None:
+        """Their sync is not tried, and the recovery point does not move past what was lost."""
+        disk = faulty_disk()
+        first_is_in, many_wait = threading.Event(), threading.Event()
+        recording = RecordingDisk(disk)
+        log = opened(recording, LogConfig())
+        log.append(b"before", sync=True)
+        disk.inject(Fault(operation="sync"))
+        outcomes: list[type[BaseException] | None] = []
+
+        def hold(operation: object) -> None:
+            if operation.name == "sync" and not first_is_in.is_set():  # type: ignore[attr-defined]
+                first_is_in.set()
+                assert many_wait.wait(LIMIT_S)
+
+        recording._before = hold
+
+        def durable_append() -> None:
+            try:
+                log.append(b"x", sync=True)
+                outcomes.append(None)
+            except LogDirOffline as error:
+                outcomes.append(type(error))
+
+        leader = threading.Thread(target=durable_append, daemon=True)
+        leader.start()
+        assert first_is_in.wait(LIMIT_S)
+        others = [threading.Thread(target=durable_append, daemon=True) for _ in range(4)]
+        for thread in others:
+            thread.start()
+        while len(log._group_commit._waiting) < 4:
+            pass
+        many_wait.set()
+        for thread in (leader, *others):
+            thread.join(LIMIT_S)
+            assert not thread.is_alive()
+        assert outcomes == [LogDirOffline] * 5
+        assert log.recovery_point == 1
+        assert values(log) == [b"before"]
+        assert len(disk.fired) == 1
+
+    @pytest.mark.parametrize("operation", ["sync", "sync_dir", "rename"])
+    def test_an_epoch_that_cannot_be_noted(self, operation: str) -> None:
+        """Its first batch is not written: the file would not know whose it is."""
+        disk = faulty_disk()
+        log = opened(disk)
+        log.append(b"a", sync=True)
+        disk.inject(Fault(operation=operation))
+        with pytest.raises(LogDirOffline):
+            log.append_as_leader(encode_batch([Record(0, 1, None, b"b")]), leader_epoch=9, now_ms=1)
+        assert (log.log_end_offset, log.latest_epoch) == (1, 0)
+
+
+class TestAFailedWrite:
+    @pytest.mark.parametrize("short", [0, 1, 50])
+    def test_a_bad_block(self, short: int) -> None:
+        disk = faulty_disk()
+        log = opened(disk)
+        log.append(b"a", sync=True)
+        disk.inject(Fault(operation="pwrite", errno=errno.EIO, short=short))
+        with pytest.raises(LogDirOffline):
+            log.append(b"b")
+        assert (log.log_end_offset, values(log)) == (1, [b"a"])
+        disk.heal()
+        assert values(opened(memory(disk).copy())) == [b"a"]
+
+    def test_a_full_disk_whose_leftover_cannot_be_cut(self) -> None:
+        """Bytes of half an append would stay: no append may follow them."""
+        disk = faulty_disk()
+        log = opened(disk)
+        log.append(b"a", sync=True)
+        disk.inject(
+            Fault(operation="pwrite", errno=errno.ENOSPC, short=20),
+            Fault(operation="truncate", errno=errno.EIO),
+        )
+        with pytest.raises(LogDirOffline):
+            log.append(b"b")
+        with pytest.raises(LogDirOffline):
+            log.append(b"c")
+        disk.heal()
+        assert values(opened(memory(disk).copy())) == [b"a"]
+
+    @pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+    def test_row_187_an_abort_that_cannot_be_noted(self, number: int) -> None:
+        """The marker is in the log: calling it refused would append it twice. Recovery finds the abort."""
+        disk = faulty_disk()
+        log = opened(disk)
+        data = encode_batch(
+            [Record(0, 1, None, b"t")],
+            producer_id=1,
+            producer_epoch=0,
+            base_sequence=0,
+            is_transactional=True,
+        )
+        log.append_as_leader(data, leader_epoch=0, now_ms=1)
+        marker = encode_marker_batch(
+            EndTransactionMarker(ControlType.ABORT, 0), producer_id=1, producer_epoch=0, timestamp_ms=1
+        )
+        disk.inject(Fault(operation="pwrite", errno=number, path=lambda path: path.endswith(".txnindex")))
+        with pytest.raises(LogDirOffline):
+            log.append_as_leader(marker, leader_epoch=0, now_ms=1, origin=AppendOrigin.COORDINATOR)
+        assert log.log_end_offset == 2
+        again = opened(memory(disk).copy())
+        assert again.segments[0].transaction_index.entries == (AbortedTransaction(1, 0, 1, 2),)
+
+
+class TestReading:
+    def test_a_file_that_cannot_be_read(self) -> None:
+        disk = faulty_disk()
+        log = opened(disk)
+        log.append(b"a", sync=True)
+        disk.inject(Fault(operation="pread", path=lambda path: path.endswith(".log")))
+        with pytest.raises(LogDirOffline):
+            log.read_bytes(0)
+        assert log.is_offline
+
+    @pytest.mark.parametrize("method", ["read", "find_timestamp"])
+    def test_files_that_went_under_a_reader(self, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A truncation between two of its steps is no failed disk."""
+        log = opened(MemoryDisk(directories=["/data"]))
+        for number in range(12):
+            log.append(b"%d" % number, timestamp_ms=number)
+        original = getattr(Segment, method)
+        pending = [True]
+
+        def interrupted(segment: Segment, *args: object, **names: object) -> object:
+            if pending:
+                pending.clear()
+                log.truncate_to(1)
+            return original(segment, *args, **names)
+
+        monkeypatch.setattr(Segment, method, interrupted)
+        if method == "read":
+            assert log.read_bytes(9).records == b""
+        else:
+            assert log.offset_for_timestamp(11) is None
+        assert not pending
+        assert not log.is_offline
+        assert log.append(b"on").first_offset == 1
+
+    def test_files_that_went_with_a_close(self) -> None:
+        """Neither an answer nor an alarm: the log was closed."""
+        log = opened(faulty_disk())
+        log.append(b"a")
+        reader = log.read_batches()
+        next(reader)
+        log.close()
+        with pytest.raises(EngineError, match="was closed"):
+            next(reader)
+        assert not log.is_offline
+
+
+def scenario(log: Log) -> None:
+    """Something of everything, all of it durable in the end."""
+    log.append([b"a", b"b"])
+    log.append(b"c", sync=True)
+    log.append_as_leader(encode_batch([Record(0, 1, None, b"d")]), leader_epoch=2, now_ms=1)
+    for number in range(6):
+        log.append(b"%d" % number * 20)
+    log.truncate_to(7)
+    log.append(b"e", sync=True)
+    log.advance_log_start_offset(2)
+    log.roll()
+    log.append(b"f")
+    log.close()
+
+
+def calls_of_the_scenario() -> int:
+    disk = faulty_disk()
+    log = opened(disk)
+    before = disk.calls
+    scenario(log)
+    return disk.calls - before
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+@pytest.mark.parametrize("done", [False, True])
+def test_every_single_call_fails_once(number: int, done: bool) -> None:
+    """Whatever call it is: an error of ours or none, nothing synced is lost, and the next start is sound.
+
+    `done`: the call took effect and only its answer was lost.
+    """
+    calls = calls_of_the_scenario()
+    assert calls > 100
+    failed = 0
+    for at in range(1, calls + 1):
+        disk = faulty_disk()
+        log = opened(disk)
+        disk.inject(Fault(at=at, errno=number, done=done))
+        try:
+            scenario(log)
+        except (LogDirOffline, DiskFull):
+            failed += 1
+        point = min(log.recovery_point, log.log_end_offset)
+        disk.heal()
+        kept = [] if log._is_closed else [each for each in log.read() if each.offset < point]
+        again = opened(memory(disk).durable_image())
+        found = {each.offset: each.value for each in again.read()}
+        # A log start whose publication was not answered may stand or not: it had been asked for.
+        for each in kept if again.log_start_offset <= log.log_start_offset else ():
+            assert found.get(each.offset) == each.value, f"call {at}, offset {each.offset}"
+        assert again.append(b"on", sync=True).first_offset == again.log_end_offset - 1
+    assert failed > calls // 2

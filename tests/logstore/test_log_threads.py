@@ -1,0 +1,223 @@
+"""Many threads on one log: nothing is lost, torn or out of order, and one fsync serves all who wait.
+
+No test here waits for time to pass: threads meet at events, and every join has a limit.
+"""
+
+from __future__ import annotations
+
+import threading
+from collections import defaultdict
+from collections.abc import Callable
+from pathlib import Path
+
+from checkpoint.disk import OsDisk
+from checkpoint.disks import MemoryDisk, Operation, RecordingDisk
+from logstore.config import LogConfig
+from logstore.errors import LogClosed, OffsetOutOfRange
+from logstore.log import Log
+from tests.logstore.logs import DIRECTORY
+
+LIMIT_S = 60
+WRITERS = 8
+
+
+def run(*targets: Callable[[], None]) -> None:
+    """Run each in a thread of its own; what one raises is raised here."""
+    failures: list[BaseException] = []
+
+    def guarded(target: Callable[[], None]) -> None:
+        try:
+            target()
+        except BaseException as error:
+            failures.append(error)
+
+    threads = [threading.Thread(target=guarded, args=(target,), daemon=True) for target in targets]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join(LIMIT_S)
+        assert not thread.is_alive(), "a thread hangs"
+    if failures:
+        raise failures[0]
+
+
+def test_writers_readers_and_a_storm_of_rolls(tmp_path: Path) -> None:
+    """Eight durable writers over tiny segments, while readers walk from the start again and again."""
+    each = 40
+    log = Log.open(tmp_path / "orders-0", LogConfig(segment_bytes=700, index_interval_bytes=100))
+    done = threading.Event()
+    remaining = [WRITERS]
+    counting = threading.Lock()
+
+    def writer(name: int) -> None:
+        for number in range(each):
+            info = log.append(b"%d %d" % (name, number), sync=True)
+            assert log.recovery_point > info.last_offset, "durable when it returns"
+        with counting:
+            remaining[0] -= 1
+            if not remaining[0]:
+                done.set()
+
+    def reader() -> None:
+        while True:
+            last = done.is_set()
+            end = log.log_end_offset
+            offsets = [record.offset for record in log.read()]
+            assert offsets == list(range(len(offsets))), "dense, in order, whole"
+            assert len(offsets) >= end, "what had been appended is seen"
+            if last:
+                return
+
+    def seeker() -> None:
+        while not done.is_set():
+            end = log.log_end_offset
+            for offset in range(0, end, 7):
+                assert next(log.read(offset)).offset == offset
+            found = log.offset_for_timestamp(0)
+            assert found is None or found.offset == 0
+
+    run(*(lambda name=name: writer(name) for name in range(WRITERS)), reader, reader, seeker)
+    check_order(log, each)
+    assert len(log.segments) > 20
+    log.close()
+    with Log.open(tmp_path / "orders-0") as again:
+        check_order(again, each)
+
+
+def check_order(log: Log, each: int) -> None:
+    """Every value once, those of one writer in the order in which it wrote them."""
+    seen: dict[bytes, list[int]] = defaultdict(list)
+    for record in log.read():
+        assert record.value is not None
+        name, number = record.value.split()
+        seen[name].append(int(number))
+    assert len(seen) == WRITERS
+    assert all(numbers == list(range(each)) for numbers in seen.values())
+
+
+def test_one_sync_serves_all_who_wait() -> None:
+    """While the first writer's sync is under way seven more append: one more sync is theirs."""
+    memory = MemoryDisk(directories=["/data"])
+    all_wait = threading.Event()
+    first = threading.Event()
+    syncs: list[str] = []
+
+    def before(operation: Operation) -> None:
+        if operation.name == "sync" and operation.path.endswith(".log"):
+            syncs.append(operation.path)
+            if not first.is_set():
+                first.set()
+                assert all_wait.wait(LIMIT_S)
+
+    disk = RecordingDisk(memory, before=before)
+    log = Log.open(DIRECTORY, disk=disk, clock=lambda: 1)
+    syncs.clear()
+    first.clear()
+
+    def follower() -> None:
+        assert first.wait(LIMIT_S)
+        info = log.append(b"x", sync=True)
+        assert log.recovery_point > info.last_offset
+
+    def conductor() -> None:
+        assert first.wait(LIMIT_S)
+        while len(log._group_commit._waiting) < WRITERS - 1:
+            pass
+        all_wait.set()
+
+    def leader() -> None:
+        log.append(b"x", sync=True)
+
+    run(leader, *[follower] * (WRITERS - 1), conductor)
+    assert len(syncs) == 2, "one for the first, one for the seven"
+    assert log.recovery_point == log.log_end_offset == WRITERS
+
+
+def test_group_commit_saves_syncs_on_a_real_disk(tmp_path: Path) -> None:
+    """Fewer syncs than durable appends: counted, not timed."""
+    disk = CountingDisk()
+    log = Log.open(tmp_path / "orders-0", disk=disk)
+    gate = threading.Barrier(WRITERS)
+    before = disk.syncs
+
+    def writer() -> None:
+        gate.wait(LIMIT_S)
+        for _ in range(25):
+            log.append(b"x" * 100, sync=True)
+
+    run(*[writer] * WRITERS)
+    assert log.recovery_point == log.log_end_offset == WRITERS * 25
+    assert disk.syncs - before < WRITERS * 25
+    log.close()
+
+
+class CountingDisk(RecordingDisk):
+    """Counts syncs; keeps no list, which threads would have to share."""
+
+    def __init__(self) -> None:
+        super().__init__(OsDisk())
+        self.syncs = 0
+        self._counting = threading.Lock()
+
+    def note(self, operation: Operation) -> None:
+        if operation.name == "sync":
+            with self._counting:
+                self.syncs += 1
+
+
+def test_readers_while_the_log_is_cut() -> None:
+    """A reader sees a prefix of what was written, or is told that its offset is gone; never half a batch."""
+    log = Log.open(
+        DIRECTORY,
+        LogConfig(segment_bytes=400, index_interval_bytes=50),
+        disk=MemoryDisk(directories=["/data"]),
+        clock=lambda: 1,
+    )
+    done = threading.Event()
+
+    def writer() -> None:
+        for turn in range(25):
+            for number in range(20):
+                log.append(b"%d" % number)
+            log.truncate_to(7 * (turn % 3))
+        done.set()
+
+    def reader() -> None:
+        while not done.is_set():
+            try:
+                for record in log.read():
+                    assert record.value is not None
+                    assert record.value.isdigit()
+            except OffsetOutOfRange:
+                pass
+
+    run(writer, reader, reader)
+    assert not log.is_offline
+    offsets = [record.offset for record in log.read()]
+    assert offsets == list(range(log.log_end_offset))
+
+
+def test_closing_under_load(tmp_path: Path) -> None:
+    """Writers are told that the log is closed; everything they were answered for is there."""
+    log = Log.open(tmp_path / "orders-0", LogConfig(segment_bytes=2000))
+    acknowledged: list[int] = []
+    started = threading.Semaphore(0)
+
+    def writer() -> None:
+        started.release()
+        try:
+            while True:
+                acknowledged.append(log.append(b"x", sync=True).last_offset)
+        except LogClosed:
+            return
+
+    def closer() -> None:
+        for _ in range(4):
+            started.acquire(timeout=LIMIT_S)
+        while len(acknowledged) < 50:
+            pass
+        log.close()
+
+    run(writer, writer, writer, writer, closer)
+    with Log.open(tmp_path / "orders-0") as again:
+        assert {record.offset for record in again.read()} >= set(acknowledged)
