@@ -364,12 +364,17 @@ class _LogDir:
 
     # --- what the logs tell it ------------------------------------------------------------------------
 
-    def lower_recovery_point(self, log: PartitionLog, offset: int) -> None:
+    def lower_bounds(self, log: PartitionLog, offset: int) -> None:
         with self._checkpoint_lock:
             if offset < self._recovery_points.get(log.topic_partition, 0):
                 lowered = {**self._recovery_points, log.topic_partition: offset}
                 write_offset_checkpoint(self._disk, self.path, RECOVERY_POINT_CHECKPOINT, lowered)
                 self._recovery_points = lowered
+            # Only after an unclean election is a log cut below what was committed once.
+            if offset < self.high_watermarks.get(log.topic_partition, 0):
+                lowered = {**self.high_watermarks, log.topic_partition: offset}
+                write_offset_checkpoint(self._disk, self.path, HIGH_WATERMARK_CHECKPOINT, lowered)
+                self.high_watermarks = lowered
 
     def log_start_moved(self, log: PartitionLog) -> None:
         self.checkpoint_log_start_offsets()

@@ -111,8 +111,8 @@ class TimestampOffset(NamedTuple):
 class LogOwner(Protocol):
     """Who keeps this log's place in the checkpoints, and wants to know that its disk failed."""
 
-    def lower_recovery_point(self, log: PartitionLog, offset: int) -> None:
-        """Make sure that after a crash no more than `offset` is taken for durable."""
+    def lower_bounds(self, log: PartitionLog, offset: int) -> None:
+        """Make sure that after a crash nothing past `offset` is taken for durable, or for committed."""
 
     def log_start_moved(self, log: PartitionLog) -> None:
         """The log start offset went up: it must be durable before segments below it go."""
@@ -708,10 +708,9 @@ class PartitionLog:
                 self._restart_at(offset)
                 return True
             # Lowered durably before a byte goes: after a crash, what is written here anew must not
-            # be taken for synced because the old bytes at these offsets once were.
-            self._lower_recovery_point(offset)
+            # be taken for synced, or for committed, because the old bytes at these offsets once were.
+            self._lower_bounds(offset)
             self._log_end_offset = offset
-            self._high_watermark = min(self._high_watermark, offset)
             self._or_offline(lambda: self._cut(offset))
             self._log_start_offset = min(self._log_start_offset, offset)
             self._rebuild_producers(offset)
@@ -744,7 +743,7 @@ class PartitionLog:
             self._restart_at(offset)
 
     def _restart_at(self, offset: int) -> None:
-        self._lower_recovery_point(min(self._recovery_point, offset))
+        self._lower_bounds(min(self._recovery_point, offset))
         self._log_end_offset = self._high_watermark = self._log_start_offset = offset
 
         def drop_all() -> None:
@@ -764,10 +763,11 @@ class PartitionLog:
         self._guarded(lambda: self._owner.log_start_moved(self))
         self._change_epochs(lambda epochs: epochs.clear())
 
-    def _lower_recovery_point(self, offset: int) -> None:
-        # In memory first: a checkpoint that is being written meanwhile must not carry the old one.
+    def _lower_bounds(self, offset: int) -> None:
+        # In memory first: a checkpoint that is being written meanwhile must not carry the old ones.
         self._recovery_point = min(self._recovery_point, offset)
-        self._guarded(lambda: self._owner.lower_recovery_point(self, offset))
+        self._high_watermark = min(self._high_watermark, offset)
+        self._guarded(lambda: self._owner.lower_bounds(self, offset))
 
     def _rebuild_producers(self, end_offset: int) -> None:
         """Let the producers' state be that of the log below `end_offset`."""

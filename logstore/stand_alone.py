@@ -164,7 +164,7 @@ class _OwnDirectory:
     def _write(self, name: str, offset: int) -> None:
         write_offset_checkpoint(self._disk, self._directory, name, {self._topic_partition: offset})
 
-    def lower_recovery_point(self, log: PartitionLog, offset: int) -> None:
+    def lower_bounds(self, log: PartitionLog, offset: int) -> None:
         if offset < self.recovery_point:
             self._write(RECOVERY_POINT_CHECKPOINT, offset)
             self.recovery_point = offset
