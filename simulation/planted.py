@@ -314,3 +314,13 @@ def followers_count_unflushed(stack: ExitStack) -> None:
 @_plant("an unclean stop passes for a clean one")
 def clean_marker_left_behind(stack: ExitStack) -> None:
     _swap(stack, logstore.log_manager, "remove_clean_shutdown", lambda disk, directory: None)
+
+
+@_plant("a high watermark checkpoint outlives a cut of its log", is_rare=True)
+def watermark_outlives_the_cut(stack: ExitStack) -> None:
+    def lower_bounds(self: Any, log: Any, offset: int) -> None:
+        before, self.high_watermarks = self.high_watermarks, {}
+        real(self, log, offset)
+        self.high_watermarks = before
+
+    real = _swap(stack, logstore.log_manager._LogDir, "lower_bounds", lower_bounds)

@@ -1,0 +1,39 @@
+"""What long runs found and short ones hardly ever meet again, each as a story of its own."""
+
+from __future__ import annotations
+
+from random import Random
+
+from checkpoint.disks.memory import MemoryDisk
+from checkpoint.topic_partition import TopicPartition
+from logstore.batch import encode_batch
+from logstore.log_manager import LogManager
+from logstore.record import Record
+
+TP = TopicPartition("t", 0)
+
+
+def open_logs(disk: MemoryDisk) -> LogManager:
+    return LogManager(["data"], disk=disk, clock=lambda: 0, random=Random(0))
+
+
+def test_a_checkpointed_high_watermark_goes_down_with_the_log() -> None:
+    """After an unclean election a log is cut below what was committed once. If the process dies before
+    the next checkpoint, the records written since must not pass for committed (seed 5228)."""
+    disk = MemoryDisk()
+    logs = open_logs(disk)
+    log = logs.get_or_create(TP)
+    for number in range(5):
+        batch = encode_batch([Record(0, 0, None, b"old")])
+        log.append_as_leader(batch, leader_epoch=0, now_ms=number)
+    log.set_high_watermark(5)
+    logs.checkpoint_high_watermarks()
+    log.truncate_to(2)
+    for number in range(4):
+        batch = encode_batch([Record(0, 0, None, b"new")])
+        log.append_as_leader(batch, leader_epoch=1, now_ms=number)
+    logs.abandon()
+    found = open_logs(disk).get(TP)
+    assert found is not None
+    assert found.log_end_offset == 6
+    assert found.high_watermark == 2
