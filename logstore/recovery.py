@@ -34,7 +34,7 @@ from checkpoint.leader_epoch_checkpoint import (
     write_leader_epoch_checkpoint,
 )
 from logstore.batch import Batch
-from logstore.config import LogConfig
+from logstore.config import MAX_INT, LogConfig
 from logstore.epochs import LeaderEpochCache
 from logstore.errors import CorruptBatch, CorruptIndex, DamagedLog
 from logstore.offset_index import OffsetIndex
@@ -45,6 +45,7 @@ from logstore.segment import (
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,
     SNAPSHOT_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
     Segment,
     file_name,
 )
@@ -250,10 +251,9 @@ class _Loader:
         if not is_clean:
             from_offset = recovery_point if epochs_are_sound else 0
             self._recover_from(from_offset, recovery_point)
-        else:
-            self._recover_unindexed()
-            if not epochs_are_sound:
-                self._recover_from(0, recovery_point)
+        elif not epochs_are_sound:
+            self._recover_from(0, recovery_point)
+        self._recover_unindexed(is_clean)
         log_end_offset = self._end_offset()
         if had_segments and log_end_offset < log_start_offset:
             # The log lost what lies between: nothing below its start may come back.
@@ -306,11 +306,35 @@ class _Loader:
                 return False
         return bool(end == segment.size)
 
-    def _recover_unindexed(self) -> None:
-        """After a clean stop only a segment without its offset index is read (6.2, step 6)."""
-        for base_offset, segment in self.segments.items():
-            if segment.size and file_name(base_offset, OffsetIndex.suffix) not in self.files:
-                self._recover_segment(segment, next_offset=base_offset, recovery_point=0, total=segment.size)
+    def _recover_unindexed(self, is_clean: bool) -> None:
+        """Read what did not have to be read, where an index is lost that tells more than where to look.
+
+        After a clean stop that is a segment without its offset index (6.2, step 6); and always one whose
+        aborted transactions cannot be read. All of it was durable, so a fault in it is damage.
+        """
+        bases = list(self.segments)
+        for number, base_offset in enumerate(bases):
+            segment = self.segments[base_offset]
+            unindexed = (
+                is_clean and segment.size and file_name(base_offset, OffsetIndex.suffix) not in self.files
+            )
+            if base_offset not in self.recovered and (unindexed or not self._aborts_are_sound(segment)):
+                self._recover_segment(
+                    segment,
+                    next_offset=base_offset,
+                    recovery_point=base_offset + MAX_INT,
+                    total=segment.size,
+                    later=bases[number + 1 :],
+                )
+
+    def _aborts_are_sound(self, segment: Segment) -> bool:
+        if file_name(segment.base_offset, TRANSACTION_INDEX_SUFFIX) not in self.files:
+            return True
+        try:
+            _ = segment.transaction_index
+        except CorruptIndex:
+            return False
+        return True
 
     def _recover_from(self, from_offset: int, recovery_point: int) -> None:
         """Read every segment from the one that holds `from_offset` on; cut at the first fault."""
