@@ -12,7 +12,7 @@ from logstore.batch import Batch, encode_batch, encode_marker_batch, walk
 from logstore.compression import Codec
 from logstore.config import MAX_INT, LogConfig
 from logstore.epochs import EpochEndOffset
-from logstore.errors import InvalidRecord, LogClosed, OffsetOutOfRange
+from logstore.errors import CorruptBatch, DamagedLog, InvalidRecord, LogClosed, OffsetOutOfRange
 from logstore.log import AppendInfo, FetchIsolation, Log
 from logstore.record import ControlType, EndTransactionMarker, Header, Record
 from logstore.segment import SNAPSHOT_SUFFIX, file_name
@@ -668,6 +668,62 @@ class TestStoppingAndStarting:
         again = opened(image)
         assert segment_bases(again) == [0, 3]
         assert again.append(b"x").first_offset == 3
+
+
+class TestDamageBelowTheRecoveryPoint:
+    """What was durable and is not there any more is never cut in silence."""
+
+    def sealed(self) -> MemoryDisk:
+        disk = new_disk()
+        log = filled(10, disk, segment_bytes=5 * SIZE)
+        log.close()
+        image = disk.copy()
+        file = image.open(f"{DIRECTORY}/{file_name(0, '.log')}", write=True)
+        file.pwrite(b"\xa5", 2 * SIZE - 1)
+        return image
+
+    def test_after_a_clean_stop_it_shows_when_it_is_read(self) -> None:
+        log = opened(self.sealed(), segment_bytes=5 * SIZE)
+        assert offsets(log, 2) == [2, 3, 4, 5, 6, 7, 8, 9]
+        with pytest.raises(CorruptBatch):
+            offsets(log)
+
+    def test_a_lost_index_does_not_let_it_be_cut(self) -> None:
+        """The segment is read because its index is missing; the batches behind the bad one stay."""
+        image = self.sealed()
+        image.remove(f"{DIRECTORY}/{file_name(0, '.index')}")
+        before = image.files()[f"{DIRECTORY}/{file_name(0, '.log')}"]
+        with pytest.raises(DamagedLog, match=rf"at byte {SIZE} \(offset 1\), below the recovery point"):
+            opened(image, segment_bytes=5 * SIZE)
+        assert image.files()[f"{DIRECTORY}/{file_name(0, '.log')}"] == before
+
+    @pytest.mark.parametrize("clean", [True, False])
+    def test_aborts_that_cannot_be_read_are_found_again(self, clean: bool) -> None:
+        """§6.2 step 6: nothing else tells a committed reader what to leave out."""
+        disk = new_disk()
+        log = opened(disk, segment_bytes=300)
+        expected = transactions(log)
+        log.close()
+        image = disk.copy()
+        if not clean:
+            image.remove(f"{DIRECTORY}/.kafka_cleanshutdown")
+        for name in names(image):
+            if name.endswith(".txnindex"):
+                file = image.open(f"{DIRECTORY}/{name}", write=True)
+                file.pwrite(b"\x00\x07", 0)
+        again = opened(image, segment_bytes=300)
+        assert [entry for each in again.segments for entry in each.transaction_index.entries] == expected
+
+    def test_a_hole_in_a_segment_that_nobody_reads_again(self) -> None:
+        """Found while producers are looked for: said as damage, with where it is."""
+        disk = new_disk()
+        log = filled(10, disk, segment_bytes=5 * SIZE)
+        log.flush_sealed()
+        image = disk.copy()
+        file = image.open(f"{DIRECTORY}/{file_name(0, '.log')}", write=True)
+        file.truncate(5 * SIZE + 7)
+        with pytest.raises(DamagedLog, match=rf"no batch at byte {5 * SIZE}"):
+            opened(image, segment_bytes=5 * SIZE)
 
 
 def test_an_epoch_is_on_disk_before_its_first_batch() -> None:

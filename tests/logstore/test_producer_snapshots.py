@@ -1,0 +1,188 @@
+"""Snapshots of the producers' state: which are kept, which is believed, what is replayed (log-format 5.6)."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+
+from checkpoint.disks import Fault, FaultyDisk, MemoryDisk, RecordingDisk
+from logstore.batch import Batch, encode_batch
+from logstore.config import LogConfig
+from logstore.producer_snapshots import ProducerSnapshots, replay_into
+from logstore.producer_state import ProducerState
+from logstore.record import Record
+from logstore.segment import Segment, file_name
+from tests.logstore.logs import DIRECTORY, batch, content_of, names, put
+
+
+def produced(base_offset: int, sequence: int, *, producer_id: int = 7) -> bytes:
+    return encode_batch(
+        [Record(base_offset, 1000 + sequence, None, b"v")],
+        base_offset=base_offset,
+        leader_epoch=0,
+        producer_id=producer_id,
+        producer_epoch=0,
+        base_sequence=sequence,
+    )
+
+
+def state_of(count: int) -> ProducerState:
+    state = ProducerState()
+    for number in range(count):
+        state.replay(Batch(produced(number, number)))
+    return state
+
+
+def last_sequence(state: ProducerState) -> int:
+    entry = state.get(7)
+    return -1 if entry is None else entry.last_sequence
+
+
+def empty_disk() -> MemoryDisk:
+    return MemoryDisk(directories=[DIRECTORY])
+
+
+def snapshot(offset: int) -> str:
+    return file_name(offset, ".snapshot")
+
+
+def taken(disk: MemoryDisk, *offsets: int) -> ProducerSnapshots:
+    """Snapshots of as many batches as each offset says."""
+    snapshots = ProducerSnapshots(disk, DIRECTORY, [])
+    for offset in offsets:
+        snapshots.take(state_of(offset), offset)
+    return snapshots
+
+
+def test_take() -> None:
+    disk = empty_disk()
+    snapshots = taken(disk, 3, 8)
+    assert names(disk) == [snapshot(3), snapshot(8)]
+    assert content_of(disk, snapshot(8)) == state_of(8).encode_snapshot()
+    assert snapshots.offsets == [3, 8]
+
+
+@pytest.mark.parametrize("offset", [2, 3])
+def test_one_that_is_not_newer_is_not_taken(offset: int) -> None:
+    disk = empty_disk()
+    taken(disk, 3).take(state_of(1), offset)
+    assert names(disk) == [snapshot(3)]
+    assert content_of(disk, snapshot(3)) == state_of(3).encode_snapshot()
+
+
+def test_taking_one_costs_no_sync() -> None:
+    """Derived data with a checksum: what a crash tears is found and replayed."""
+    disk = RecordingDisk(empty_disk())
+    ProducerSnapshots(disk, DIRECTORY, []).take(state_of(2), 2)
+    assert {operation.name for operation in disk.operations} == {"create", "truncate", "pwrite", "rename"}
+
+
+def test_bytes_of_an_older_attempt_are_not_part_of_it() -> None:
+    disk = empty_disk()
+    put(disk, snapshot(3) + ".tmp", b"x" * 500)
+    taken(disk, 3)
+    assert content_of(disk, snapshot(3)) == state_of(3).encode_snapshot()
+
+
+def test_a_failed_one_is_not_listed() -> None:
+    disk = FaultyDisk(empty_disk(), [Fault(operation="pwrite", errno=errno.ENOSPC)])
+    snapshots = ProducerSnapshots(disk, DIRECTORY, [])
+    with pytest.raises(OSError, match="No space"):
+        snapshots.take(state_of(3), 3)
+    assert snapshots.offsets == []
+    snapshots.take(state_of(3), 3)
+    assert last_sequence(snapshots.newest(at_most=3, above=0)) == 2
+
+
+@pytest.mark.parametrize(
+    ("at_most", "above", "end"),
+    [(10, 0, 8), (8, 0, 8), (7, 0, 5), (4, 0, 3), (2, 0, 0), (10, 8, 8), (10, 7, 8), (7, 5, 5)],
+)
+def test_the_newest_in_a_range(at_most: int, above: int, end: int) -> None:
+    """None in (above, at_most]: empty, as of the lower end."""
+    state = taken(empty_disk(), 3, 5, 8).newest(at_most=at_most, above=above)
+    assert state.end_offset == end
+    assert last_sequence(state) == (end - 1 if end in (3, 5, 8) and end > above else -1)
+
+
+@pytest.mark.parametrize("damage", [b"", b"\0", b"junk" * 20, None])
+def test_a_corrupt_one_is_deleted_and_the_older_one_taken(damage: bytes | None) -> None:
+    disk = empty_disk()
+    snapshots = taken(disk, 3, 5, 8)
+    if damage is None:
+        damage = content_of(disk, snapshot(8))[:-1]
+    put(disk, snapshot(8), damage)
+    state = snapshots.newest(at_most=10, above=0)
+    assert (state.end_offset, last_sequence(state)) == (5, 4)
+    assert names(disk) == [snapshot(3), snapshot(5)]
+    assert snapshots.offsets == [3, 5]
+
+
+def test_every_flipped_byte_of_one_is_noticed() -> None:
+    disk = empty_disk()
+    whole = bytearray(state_of(4).encode_snapshot())
+    for place in range(len(whole)):
+        whole[place] ^= 0x10
+        put(disk, snapshot(4), bytes(whole))
+        assert ProducerSnapshots(disk, DIRECTORY, [4]).newest(at_most=9, above=0).end_offset == 0
+        whole[place] ^= 0x10
+
+
+def test_one_that_is_gone_is_passed_over() -> None:
+    disk = empty_disk()
+    snapshots = taken(disk, 3, 5)
+    disk.remove(f"{DIRECTORY}/{snapshot(5)}")
+    assert snapshots.newest(at_most=9, above=0).end_offset == 3
+
+
+@pytest.mark.parametrize(
+    ("bases", "end", "kept"),
+    [
+        ([0, 3, 5], 8, [3, 5, 8]),
+        ([0, 3], 8, [3, 8]),
+        ([0], 8, [8]),
+        ([0, 5], 6, [5]),
+        ([0], 4, [3]),
+        ([0, 8], 8, [8]),
+        ([8], 8, [8]),
+    ],
+)
+def test_row_216_strays(bases: list[int], end: int, kept: list[int]) -> None:
+    """Kept are those at a segment's base, and the newest if it is not behind the last one."""
+    disk = empty_disk()
+    snapshots = taken(disk, 3, 5, 8)
+    removed = snapshots.remove_strays(bases, 0, end)
+    assert snapshots.offsets == kept
+    assert names(disk) == [snapshot(offset) for offset in kept]
+    assert sorted([*removed, *kept]) == [3, 5, 8]
+
+
+def test_after_a_truncation_later_ones_go() -> None:
+    disk = empty_disk()
+    snapshots = taken(disk, 3, 5, 8)
+    assert snapshots.remove_above(5)
+    assert not snapshots.remove_above(5)
+    assert names(disk) == [snapshot(3), snapshot(5)]
+    snapshots.remove(3)
+    snapshots.remove(4)
+    assert names(disk) == [snapshot(5)]
+
+
+def test_replay_reads_only_what_the_state_lacks() -> None:
+    """From its end offset on, and of the batches without a producer not more than their headers."""
+    disk = empty_disk()
+    segment = Segment(disk, DIRECTORY, 0, LogConfig(), size=0, now_ms=0, is_new=True)
+    position = 0
+    for number in range(10):
+        data = produced(number, number) if number % 2 else batch(number, (5,))
+        segment.append(data, [(len(data), number, 5)])
+        position += len(data)
+    state = state_of(4)
+    replay_into(state, segment)
+    assert (state.end_offset, last_sequence(state)) == (10, 9)
+    whole = ProducerState()
+    replay_into(whole, segment)
+    assert last_sequence(whole) == 9
+    replay_into(whole, segment)
+    assert whole.end_offset == 10

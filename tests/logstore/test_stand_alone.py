@@ -1,0 +1,195 @@
+"""A log that keeps its own lock, marks and checkpoints, and what happens when it changes hands."""
+
+from __future__ import annotations
+
+import random
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+from checkpoint.disk import OsDisk
+from checkpoint.disks import Fault, FaultyDisk, MemoryDisk, RecordingDisk
+from checkpoint.errors import DirectoryLocked
+from checkpoint.topic_partition import TopicPartition
+from logstore.config import LogConfig
+from logstore.errors import DiskFull, LogDirOffline
+from logstore.log import Log
+from logstore.log_manager import LogManager
+from tests.logstore.logs import DIRECTORY, names, put
+
+ORDERS = TopicPartition("orders", 0)
+MARK = ".kafka_cleanshutdown"
+
+
+def new_disk() -> MemoryDisk:
+    return MemoryDisk(directories=["/data"])
+
+
+def opened(disk: MemoryDisk | RecordingDisk | FaultyDisk, **settings: Any) -> Log:
+    return Log.open(DIRECTORY, LogConfig(**settings), disk=disk, clock=lambda: 1000)
+
+
+def managed(disk: MemoryDisk) -> LogManager:
+    return LogManager(["/data"], disk=disk, clock=lambda: 1000, random=random.Random(1))
+
+
+def offsets(log: Log) -> list[int]:
+    return [record.offset for record in log.read()]
+
+
+def test_what_it_keeps_beside_the_segments() -> None:
+    disk = new_disk()
+    with opened(disk) as log:
+        log.append([b"a", b"b", b"c"])
+        log.advance_log_start_offset(1)
+    files = {name: disk.files()[f"{DIRECTORY}/{name}"] for name in names(disk)}
+    assert files[MARK] == b'{"version":0,"brokerEpoch":-1,"logEndOffset":3}'
+    assert files["recovery-point-offset-checkpoint"] == b"0\n1\norders 0 3\n"
+    assert files["log-start-offset-checkpoint"] == b"0\n1\norders 0 1\n"
+    assert files["leader-epoch-checkpoint"] == b"0\n1\n0 1\n"
+    assert files[".lock"] == b""
+
+
+def test_the_mark_goes_before_anything_is_written() -> None:
+    """A crash from then on is an unclean stop."""
+    disk = new_disk()
+    with opened(disk) as log:
+        log.append(b"a")
+    recording = RecordingDisk(disk)
+    log = opened(recording)
+    calls = [(each.name, each.path) for each in recording.operations]
+    gone = calls.index(("remove", f"{DIRECTORY}/{MARK}"))
+    assert calls[gone + 1] == ("sync_dir", DIRECTORY)
+    changing = [each.name for each in recording.operations[:gone]]
+    assert set(changing) <= {"make_dir", "sync_dir", "lock"}
+    log.close()
+
+
+def test_the_mark_comes_after_everything() -> None:
+    disk = RecordingDisk(new_disk())
+    log = opened(disk)
+    log.append(b"a")
+    disk.operations.clear()
+    log.close()
+    calls = [(each.name, each.path.rsplit("/", 1)[1]) for each in disk.operations]
+    assert calls[-1] == ("sync_dir", "orders-0")
+    assert calls.index(("create", MARK)) > max(
+        number for number, call in enumerate(calls) if call[1].endswith((".log", "index", "checkpoint.tmp"))
+    )
+
+
+@pytest.mark.parametrize("content", [b"", b"junk", b'{"version":0,"brokerEpoch":4}', b'{"logEndOffset":99}'])
+def test_a_mark_of_somebody_else_is_not_believed(content: bytes) -> None:
+    """It must say where this log ended; otherwise somebody else wrote here, and all is judged again."""
+    disk = new_disk()
+    with opened(disk) as log:
+        log.append([b"a", b"b"])
+    put(disk, MARK, content)
+    file = disk.open(f"{DIRECTORY}/{'0' * 20}.log", write=True)
+    file.pwrite(b"tail", file.size())
+    log = opened(disk)
+    assert offsets(log) == [0, 1]
+    assert log.report.scanned_bytes
+
+
+@pytest.mark.parametrize("name", ["recovery-point-offset-checkpoint", "log-start-offset-checkpoint"])
+@pytest.mark.parametrize("content", [None, b"", b"0\n7\n", b"junk", b"0\n1\nother 0 9\n", b"1\n0\n"])
+def test_a_checkpoint_that_is_missing_or_torn(name: str, content: bytes | None) -> None:
+    """Costs a longer recovery, or serves again what was below the start; never an error, never a record."""
+    disk = new_disk()
+    log = opened(disk, segment_bytes=200)
+    for number in range(6):
+        log.append(b"%d" % number, sync=True)
+    log.flush_sealed()
+    image = disk.copy()
+    if content is None:
+        if name in names(image):
+            image.remove(f"{DIRECTORY}/{name}")
+    else:
+        put(image, name, content)
+    again = opened(image, segment_bytes=200)
+    assert offsets(again) == list(range(6))
+    assert again.append(b"on", sync=True).first_offset == 6
+
+
+def test_the_recovery_point_is_noted_at_every_roll() -> None:
+    """So that an unclean start reads the active segment only, and damage below it is known as damage."""
+    disk = new_disk()
+    log = opened(disk, segment_bytes=200)
+    for number in range(7):
+        log.append(b"%d" % number)
+    active = log.segments[-1].base_offset
+    again = opened(disk.copy(), segment_bytes=200)
+    assert again.recovery_point == active
+    assert again.report.scanned_bytes == log.segments[-1].size
+
+
+def test_directories_above_it_are_durable() -> None:
+    """Else everything synced inside is lost with the name of a directory above."""
+    disk = MemoryDisk()
+    log = Log.open("/new/deep/orders-0", disk=disk, clock=lambda: 1)
+    log.append(b"a", sync=True)
+    image = disk.durable_image()
+    assert offsets(Log.open("/new/deep/orders-0", disk=image, clock=lambda: 1)) == [0]
+
+
+@pytest.mark.parametrize("number", range(1, 9))
+def test_a_close_that_fails_lets_go_of_the_directory(number: int) -> None:
+    """Unclean, and open to the next owner."""
+    disk = new_disk()
+    faulty = FaultyDisk(disk)
+    log = opened(faulty)
+    log.append(b"a", sync=True)
+    faulty.inject(Fault(at=number))
+    with pytest.raises((LogDirOffline, DiskFull)):
+        log.close()
+    log.close()
+    again = opened(disk)
+    assert offsets(again) == [0]
+
+
+class TestChangingHands:
+    def test_a_broker_that_owns_the_directory_above_is_respected(self) -> None:
+        disk = new_disk()
+        manager = managed(disk)
+        with pytest.raises(DirectoryLocked):
+            opened(disk)
+        manager.close()
+        opened(disk).close()
+
+    def test_a_log_that_is_open_is_not_taken_over(self) -> None:
+        disk = new_disk()
+        log = opened(disk)
+        with pytest.raises(DirectoryLocked):
+            managed(disk)
+        log.append(b"still mine")
+        log.close()
+
+    def test_under_a_manager_and_back(self) -> None:
+        """Both read what the other wrote, and neither believes the other's marks."""
+        disk = new_disk()
+        with opened(disk, segment_bytes=200) as log:
+            for number in range(5):
+                log.append(b"%d" % number)
+        for turn in range(2):
+            manager = managed(disk)
+            theirs = manager.get(ORDERS)
+            assert theirs is not None
+            assert offsets(theirs) == list(range(5 + 2 * turn))
+            for name in (MARK, "recovery-point-offset-checkpoint", "log-start-offset-checkpoint", ".lock"):
+                assert name not in names(disk)
+            theirs.append(b"theirs")
+            manager.close()
+            with opened(disk, segment_bytes=200) as log:
+                assert log.report.scanned_bytes, "what a broker left is judged again"
+                assert offsets(log) == list(range(6 + 2 * turn))
+                log.append(b"ours")
+
+    def test_side_by_side_in_one_directory(self, tmp_path: Path) -> None:
+        """No manager, no lock above: each log has its own."""
+        with Log.open(tmp_path / "a-0", disk=OsDisk()) as first, Log.open(tmp_path / "b-0") as second:
+            first.append(b"a")
+            second.append(b"b")
+        with Log.open(tmp_path / "a-0") as first:
+            assert offsets(first) == [0]
