@@ -1,0 +1,629 @@
+"""The logs of a node: dirs that fail alone, checkpoints and their schedule, stops, damage, deletion."""
+
+from __future__ import annotations
+
+import errno
+import random
+from pathlib import Path
+
+import pytest
+
+from checkpoint.clean_shutdown import CLEAN_SHUTDOWN_FILE
+from checkpoint.disk import Disk, OsDisk
+from checkpoint.disks import Fault, FaultyDisk, MemoryDisk
+from checkpoint.errors import DirectoryLocked, InvalidTopic
+from checkpoint.offset_checkpoint import (
+    HIGH_WATERMARK_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    read_offset_checkpoint,
+)
+from checkpoint.topic_partition import TopicPartition
+from logstore.batch import encode_batch
+from logstore.config import LogConfig
+from logstore.errors import DamagedLog, DiskFull, InconsistentTopicId, LogDirOffline
+from logstore.log import Log
+from logstore.log_manager import LogManager
+from logstore.record import Record
+from logstore.segment import file_name
+
+ORDERS, PAYMENTS = TopicPartition("orders", 0), TopicPartition("payments", 3)
+TOPIC_ID, OTHER_ID = "AAECAwQFBgcICQoLDA0ODw", "AQECAwQFBgcICQoLDA0ODw"
+CONFIG = LogConfig(segment_bytes=300, file_delete_delay_ms=5000)
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ms = 1_000_000
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+def manager_on(
+    disk: Disk, *dirs: str, clock: Clock | None = None, config: LogConfig = CONFIG, **topics: LogConfig
+) -> LogManager:
+    return LogManager(
+        dirs or ("/a",),
+        disk=disk,
+        clock=clock or Clock(),
+        random=random.Random(7),
+        config=config,
+        configs=topics,
+    )
+
+
+def append(log: Log, count: int = 1) -> None:
+    for _ in range(count):
+        data = encode_batch([Record(0, 5000, b"k", b"value" * 5)])
+        log.append_as_leader(data, leader_epoch=1, now_ms=5000)
+
+
+def in_dir(path: str) -> str:
+    """Which log dir a path lies in."""
+    return path.split("/")[1]
+
+
+def offsets(log: Log | None) -> list[int]:
+    assert log is not None
+    return [record.offset for record in log.read()]
+
+
+def checkpoint(disk: MemoryDisk, name: str, directory: str = "/a") -> dict[TopicPartition, int]:
+    return dict(read_offset_checkpoint(disk, directory, name))
+
+
+def is_marked_clean(disk: MemoryDisk, directory: str = "/a") -> bool:
+    return f"{directory}/{CLEAN_SHUTDOWN_FILE}" in disk.files()
+
+
+class TestLogs:
+    def test_get_and_get_or_create(self) -> None:
+        manager = manager_on(MemoryDisk())
+        assert manager.get(ORDERS) is None
+        log = manager.get_or_create(ORDERS)
+        assert manager.get(ORDERS) is manager.get_or_create(ORDERS) is log
+        assert list(manager.logs()) == [ORDERS]
+        assert log.topic_partition == ORDERS
+
+    def test_a_new_log_goes_where_the_fewest_are(self) -> None:
+        manager = manager_on(MemoryDisk(), "/a", "/b", "/c")
+        for number in range(6):
+            manager.get_or_create(TopicPartition("t", number))
+        homes = [log.directory.split("/")[1] for log in manager.logs().values()]
+        assert sorted(homes) == ["a", "a", "b", "b", "c", "c"]
+
+    def test_a_new_log_is_durable_as_a_directory(self) -> None:
+        disk = MemoryDisk()
+        log = manager_on(disk).get_or_create(ORDERS)
+        append(log, 2)
+        log.flush()
+        assert offsets(manager_on(disk.durable_image()).get(ORDERS)) == [0, 1]
+
+    def test_settings_of_topics(self) -> None:
+        own = LogConfig(segment_bytes=999)
+        disk = MemoryDisk()
+        manager = manager_on(disk, orders=own)
+        assert manager.get_or_create(ORDERS).config == own
+        assert manager.get_or_create(PAYMENTS).config == CONFIG
+        assert manager.get_or_create(PAYMENTS, config=own).config == own
+        manager.close()
+        again = manager_on(disk, orders=own)
+        assert [log.config for log in again.logs().values()] == [own, CONFIG]
+
+    def test_row_188_the_topics_id(self) -> None:
+        """On disk before the first record; another topic of the same name is refused."""
+        disk = MemoryDisk()
+        log = manager_on(disk).get_or_create(ORDERS, topic_id=TOPIC_ID)
+        assert log.topic_id == TOPIC_ID
+        image = disk.durable_image()
+        manager = manager_on(image)
+        with pytest.raises(InconsistentTopicId, match=r"belongs to topic id.*move it away"):
+            manager.get_or_create(ORDERS, topic_id=OTHER_ID)
+        assert manager.get_or_create(ORDERS, topic_id=TOPIC_ID).topic_id == TOPIC_ID
+        assert manager.get_or_create(ORDERS).topic_id == TOPIC_ID
+
+    def test_row_189_a_directory_that_is_no_partition(self) -> None:
+        """Better to stop than to guess whose data it is; and everything is let go of."""
+        disk = MemoryDisk(directories=["/a/orders-0", "/a/not_a_partition"])
+        with pytest.raises(InvalidTopic, match="not_a_partition"):
+            manager_on(disk)
+        disk.remove_dir("/a/not_a_partition")
+        assert list(manager_on(disk).logs()) == [ORDERS]
+
+    def test_dirs_are_given_and_given_once(self) -> None:
+        for dirs in ([], ["/a", "/a"]):
+            with pytest.raises(ValueError, match="give one or more, each once"):
+                LogManager(dirs, disk=MemoryDisk(), clock=Clock(), random=random.Random(1))
+
+
+class TestStops:
+    def test_clean(self) -> None:
+        disk = MemoryDisk()
+        manager = manager_on(disk)
+        assert not manager.was_clean, "an empty dir may be a new disk in the place of a lost one"
+        append(manager.get_or_create(ORDERS), 9)
+        manager.close()
+        assert is_marked_clean(disk)
+        again = manager_on(disk)
+        assert again.was_clean
+        assert not is_marked_clean(disk), "from now on a crash is an unclean stop"
+        log = again.get(ORDERS)
+        assert log is not None
+        assert (log.recovery_point, log.report.scanned_bytes) == (9, 0)
+
+    def test_unclean(self) -> None:
+        disk = MemoryDisk()
+        manager = manager_on(disk)
+        append(manager.get_or_create(ORDERS), 9)
+        manager.abandon()
+        assert not is_marked_clean(disk)
+        again = manager_on(disk)
+        assert not again.was_clean
+        assert offsets(again.get(ORDERS)) == list(range(9))
+
+    def test_one_dir_that_was_not_clean(self) -> None:
+        disk = MemoryDisk()
+        manager_on(disk, "/a").close()
+        manager_on(disk, "/b").abandon()
+        assert not manager_on(disk, "/a", "/b").was_clean
+
+    @pytest.mark.parametrize("content", [b"", b'{"version":0,"brokerEpoch":5,"more":[1]}'])
+    def test_row_193_only_the_marks_existence_counts(self, content: bytes) -> None:
+        disk = MemoryDisk()
+        manager_on(disk).close()
+        file = disk.open(f"/a/{CLEAN_SHUTDOWN_FILE}", create=True, write=True)
+        file.truncate(0)
+        file.pwrite(content, 0)
+        assert manager_on(disk).was_clean
+
+    def test_row_192_a_start_that_did_not_finish_leaves_no_mark(self) -> None:
+        disk = MemoryDisk(directories=["/a/orders-0", "/a/junk"])
+        with pytest.raises(InvalidTopic):
+            manager_on(disk)
+        assert not is_marked_clean(disk)
+
+    def test_without_the_mark_if_so_asked(self) -> None:
+        """A node in doubt must not look intact the next time; its data is flushed all the same."""
+        disk = MemoryDisk()
+        manager = manager_on(disk)
+        append(manager.get_or_create(ORDERS), 2)
+        manager.close(mark_clean=False)
+        assert not is_marked_clean(disk)
+        assert checkpoint(disk, RECOVERY_POINT_CHECKPOINT) == {ORDERS: 2}
+
+    def test_closing_twice(self) -> None:
+        disk = MemoryDisk()
+        manager = manager_on(disk)
+        manager.close()
+        manager.close()
+        manager_on(disk).close()
+
+
+class TestLocks:
+    def test_row_191_a_second_manager(self) -> None:
+        disk = MemoryDisk()
+        manager = manager_on(disk, "/a", "/b")
+        for dirs in (("/a",), ("/c", "/b")):
+            with pytest.raises(DirectoryLocked):
+                manager_on(disk, *dirs)
+        manager_on(disk, "/c").close()
+        manager.close()
+        manager_on(disk, "/a", "/b").close()
+
+    def test_on_the_operating_system(self, tmp_path: Path) -> None:
+        first = manager_on(OsDisk(), f"{tmp_path}/a")
+        append(first.get_or_create(ORDERS), 3)
+        with pytest.raises(DirectoryLocked, match=f"{tmp_path}/a"):
+            manager_on(OsDisk(), f"{tmp_path}/a")
+        first.close()
+        second = manager_on(OsDisk(), f"{tmp_path}/a")
+        assert offsets(second.get(ORDERS)) == [0, 1, 2]
+        second.close()
+
+
+class TestCheckpoints:
+    def test_what_they_hold(self) -> None:
+        disk = MemoryDisk()
+        manager = manager_on(disk)
+        orders, payments = manager.get_or_create(ORDERS), manager.get_or_create(PAYMENTS)
+        append(orders, 9)
+        append(payments, 2)
+        orders.set_high_watermark(7)
+        manager.checkpoint_high_watermarks()
+        assert checkpoint(disk, HIGH_WATERMARK_CHECKPOINT) == {ORDERS: 7, PAYMENTS: 0}
+        assert manager.checkpointed_high_watermark(ORDERS) == 7
+        assert manager.checkpointed_high_watermark(TopicPartition("x", 1)) == 0
+        manager.checkpoint_recovery_points()
+        sealed = orders.segments[-1].base_offset
+        assert 0 < sealed < 9
+        assert checkpoint(disk, RECOVERY_POINT_CHECKPOINT) == {ORDERS: sealed, PAYMENTS: 0}
+
+    def test_row_194_only_starts_inside_a_segment(self) -> None:
+        disk = MemoryDisk()
+        manager = manager_on(disk)
+        orders, payments = manager.get_or_create(ORDERS), manager.get_or_create(PAYMENTS)
+        append(orders, 5)
+        append(payments, 5)
+        orders.set_high_watermark(5)
+        orders.advance_log_start_offset(2)
+        payments.truncate_fully_and_start_at(40)
+        assert checkpoint(disk, LOG_START_OFFSET_CHECKPOINT) == {ORDERS: 2}
+        again = manager_on(disk.durable_image())
+        assert [log.log_start_offset for log in again.logs().values()] == [2, 40]
+
+    def test_the_schedule(self) -> None:
+        """Recovery points and log starts once a minute, nothing in between."""
+        disk, clock = MemoryDisk(), Clock()
+        manager = manager_on(disk, clock=clock)
+        log = manager.get_or_create(ORDERS)
+        append(log, 9)
+        manager.tick(clock.now_ms + 59_999)
+        assert checkpoint(disk, RECOVERY_POINT_CHECKPOINT) == {}
+        manager.tick(clock.now_ms + 60_000)
+        sealed = log.segments[-1].base_offset
+        assert checkpoint(disk, RECOVERY_POINT_CHECKPOINT) == {ORDERS: sealed}
+        append(log, 9)
+        manager.tick(clock.now_ms + 119_999)
+        assert checkpoint(disk, RECOVERY_POINT_CHECKPOINT) == {ORDERS: sealed}
+        manager.tick(clock.now_ms + 120_000)
+        assert checkpoint(disk, RECOVERY_POINT_CHECKPOINT)[ORDERS] > sealed
+
+    def test_flush_by_age(self) -> None:
+        """`flush.ms` counts from the first look at which there was something to flush."""
+        clock = Clock()
+        manager = manager_on(MemoryDisk(), clock=clock, config=LogConfig(flush_ms=1000))
+        log = manager.get_or_create(ORDERS)
+        now = clock.now_ms
+        manager.tick(now)
+        append(log)
+        manager.tick(now + 10)
+        append(log)
+        manager.tick(now + 1009)
+        assert log.recovery_point == 0
+        manager.tick(now + 1010)
+        assert log.recovery_point == 2
+        append(log)
+        manager.tick(now + 5000)
+        assert log.recovery_point == 2
+        manager.tick(now + 6000)
+        assert log.recovery_point == 3
+
+    def test_a_high_watermark_that_claims_too_much_is_held_within_the_log(self) -> None:
+        disk = MemoryDisk()
+        manager = manager_on(disk)
+        append(manager.get_or_create(ORDERS), 4)
+        manager.close()
+        for name, claimed, expected in (("99", 99, 4), ("3", 3, 3)):
+            file = disk.open(f"/a/{HIGH_WATERMARK_CHECKPOINT}", write=True)
+            file.truncate(0)
+            file.pwrite(f"0\n1\norders 0 {name}\n".encode(), 0)
+            manager = manager_on(disk)
+            log = manager.get(ORDERS)
+            assert log is not None
+            assert log.high_watermark == expected
+            assert manager.checkpointed_high_watermark(ORDERS) == claimed
+            manager.close()
+
+    @pytest.mark.parametrize(
+        "name", [RECOVERY_POINT_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT]
+    )
+    @pytest.mark.parametrize("content", [None, b"", b"0\n9\n", b"9\n0\n", b"\xff\xff"])
+    def test_one_that_is_missing_or_torn(self, name: str, content: bytes | None) -> None:
+        """A bound, never a truth: without it more is read, and no record is lost."""
+        disk = MemoryDisk()
+        manager = manager_on(disk)
+        append(manager.get_or_create(ORDERS), 9)
+        manager.tick(10**9)
+        manager.abandon()
+        if content is None:
+            if f"/a/{name}" in disk.files():
+                disk.remove(f"/a/{name}")
+        else:
+            file = disk.open(f"/a/{name}", create=True, write=True)
+            file.truncate(0)
+            file.pwrite(content, 0)
+        again = manager_on(disk)
+        assert offsets(again.get(ORDERS)) == list(range(9))
+
+    def test_a_truncation_lowers_it_before_a_byte_goes(self) -> None:
+        """Also at the second attempt, when the first one found no room for the checkpoint."""
+        memory = MemoryDisk()
+        disk = FaultyDisk(memory)
+        manager = manager_on(disk)
+        log = manager.get_or_create(ORDERS)
+        append(log, 9)
+        log.flush()
+        manager.checkpoint_recovery_points()
+        assert checkpoint(memory, RECOVERY_POINT_CHECKPOINT) == {ORDERS: 9}
+        disk.inject(
+            Fault(operation="pwrite", errno=errno.ENOSPC, path=lambda path: RECOVERY_POINT_CHECKPOINT in path)
+        )
+        with pytest.raises(DiskFull):
+            log.truncate_to(4)
+        assert log.log_end_offset == 9
+        assert log.truncate_to(4)
+        assert checkpoint(memory, RECOVERY_POINT_CHECKPOINT) == {ORDERS: 4}
+
+
+class TestDirsThatFail:
+    def two_dirs(self) -> tuple[FaultyDisk, LogManager, Log, Log]:
+        disk = FaultyDisk(MemoryDisk())
+        manager = manager_on(disk, "/a", "/b")
+        first, second = manager.get_or_create(ORDERS), manager.get_or_create(PAYMENTS)
+        assert (in_dir(first.directory), in_dir(second.directory)) == ("a", "b")
+        append(first, 2)
+        append(second, 2)
+        return disk, manager, first, second
+
+    def check_only_a_is_offline(self, manager: LogManager, second: Log) -> None:
+        assert list(manager.offline_dirs) == ["/a"]
+        assert "Input/output error" in manager.offline_dirs["/a"]
+        assert list(manager.logs()) == [PAYMENTS]
+        with pytest.raises(LogDirOffline, match="orders-0 lives in /a, which is offline"):
+            manager.get(ORDERS)
+        with pytest.raises(LogDirOffline):
+            manager.get_or_create(ORDERS)
+        append(second)
+        second.flush()
+        assert offsets(manager.get(PAYMENTS)) == [0, 1, 2]
+        new = manager.get_or_create(TopicPartition("new", 0))
+        assert in_dir(new.directory) == "b"
+
+    @pytest.mark.parametrize("operation", ["make_dir", "lock", "scan", "remove", "sync_dir", "open"])
+    def test_at_the_start(self, operation: str) -> None:
+        memory = MemoryDisk()
+        manager = manager_on(memory, "/a", "/b")
+        append(manager.get_or_create(ORDERS))
+        append(manager.get_or_create(PAYMENTS), 2)
+        manager.abandon()
+        fault = Fault(operation=operation, path=lambda path: path.startswith("/a"), forever=True)
+        manager = manager_on(FaultyDisk(memory, [fault]), "/a", "/b")
+        assert list(manager.offline_dirs) == ["/a"]
+        second = manager.get(PAYMENTS)
+        assert second is not None
+        append(second)
+        assert offsets(second) == [0, 1, 2]
+        manager.close()
+        assert not is_marked_clean(memory, "/a")
+        assert is_marked_clean(memory, "/b")
+
+    def test_all_of_them_at_the_start(self) -> None:
+        disk = FaultyDisk(MemoryDisk(), [Fault(operation="lock", forever=True)])
+        with pytest.raises(LogDirOffline, match=r"no log dir can be used: /a: .*; /b: .*Input/output"):
+            manager_on(disk, "/a", "/b")
+
+    def test_during_an_append(self) -> None:
+        disk, manager, first, second = self.two_dirs()
+        disk.inject(Fault(operation="pwrite", path=lambda path: path.startswith("/a")))
+        with pytest.raises(LogDirOffline):
+            append(first)
+        self.check_only_a_is_offline(manager, second)
+
+    def test_every_log_in_it_goes(self) -> None:
+        """Nothing of any of them is shown that is not durable."""
+        disk = FaultyDisk(MemoryDisk())
+        manager = manager_on(disk)
+        first, second = manager.get_or_create(ORDERS), manager.get_or_create(PAYMENTS)
+        append(first, 2)
+        append(second, 3)
+        second.flush()
+        append(second)
+        disk.inject(Fault(operation="sync"))
+        with pytest.raises(LogDirOffline):
+            first.flush()
+        assert second.is_offline
+        assert second.read_bytes(3).records == b""
+        with pytest.raises(LogDirOffline):
+            append(second)
+        with pytest.raises(LogDirOffline):
+            manager.get(PAYMENTS)
+
+    @pytest.mark.parametrize("operation", ["open", "pwrite", "sync", "rename", "sync_dir"])
+    def test_during_a_checkpoint(self, operation: str) -> None:
+        disk, manager, _, second = self.two_dirs()
+        fault = Fault(operation=operation, path=lambda path: path.startswith("/a") and "orders" not in path)
+        disk.inject(fault)
+        manager.checkpoint_recovery_points()
+        self.check_only_a_is_offline(manager, second)
+        manager.checkpoint_high_watermarks()
+        memory = disk.inner
+        assert isinstance(memory, MemoryDisk)
+        assert checkpoint(memory, HIGH_WATERMARK_CHECKPOINT, "/b").keys() >= {PAYMENTS}
+
+    def test_during_a_deletion(self) -> None:
+        disk, manager, _, second = self.two_dirs()
+        disk.inject(Fault(operation="rename", path=lambda path: path.startswith("/a")))
+        with pytest.raises(LogDirOffline, match="went offline deleting orders-0"):
+            manager.delete(ORDERS)
+        assert list(manager.offline_dirs) == ["/a"]
+        append(second)
+
+    def test_during_the_stop(self) -> None:
+        """The other dir is closed clean; the failed one is recovered at its next start."""
+        disk, manager, _, _ = self.two_dirs()
+        disk.inject(Fault(operation="sync", path=lambda path: path.startswith("/a")))
+        manager.close()
+        memory = disk.inner
+        assert isinstance(memory, MemoryDisk)
+        assert (is_marked_clean(memory, "/a"), is_marked_clean(memory, "/b")) == (False, True)
+        disk.heal()
+        again = manager_on(disk, "/a", "/b")
+        assert not again.offline_dirs
+        assert offsets(again.get(PAYMENTS)) == [0, 1]
+
+
+class TestAFullDisk:
+    def test_a_checkpoint_waits_for_room(self) -> None:
+        """The old one stands, the logs go on, and the next one is written."""
+        memory = MemoryDisk()
+        disk, clock = FaultyDisk(memory), Clock()
+        manager = manager_on(disk, clock=clock)
+        log = manager.get_or_create(ORDERS)
+        append(log, 2)
+        disk.inject(Fault(operation="pwrite", errno=errno.ENOSPC, path=lambda path: "checkpoint" in path))
+        manager.tick(clock.now_ms + 60_000)
+        assert not manager.offline_dirs
+        append(log)
+        log.flush()
+        manager.tick(clock.now_ms + 120_000)
+        assert checkpoint(memory, RECOVERY_POINT_CHECKPOINT) == {ORDERS: 3}
+
+    def test_a_new_partition_waits_for_room(self) -> None:
+        disk = FaultyDisk(MemoryDisk())
+        manager = manager_on(disk)
+        for operation in ("make_dir", "open"):
+            disk.inject(Fault(operation=operation, errno=errno.ENOSPC))
+            with pytest.raises(DiskFull, match="no room to make"):
+                manager.get_or_create(ORDERS)
+            disk.heal()
+            assert not manager.offline_dirs
+        append(manager.get_or_create(ORDERS))
+
+    def test_a_stop_lets_go_of_everything(self) -> None:
+        """What was flushed is safe; without its last words the next start is unclean."""
+        memory = MemoryDisk()
+        disk = FaultyDisk(memory)
+        manager = manager_on(disk, "/a", "/b")
+        for partition in (ORDERS, PAYMENTS):
+            append(manager.get_or_create(partition), 2)
+        disk.inject(
+            Fault(
+                operation="pwrite", errno=errno.ENOSPC, path=lambda path: path.startswith("/a"), forever=True
+            )
+        )
+        manager.close()
+        assert (is_marked_clean(memory, "/a"), is_marked_clean(memory, "/b")) == (False, True)
+        again = manager_on(memory.durable_image(), "/a", "/b")
+        assert [offsets(log) for log in again.logs().values()] == [[0, 1], [0, 1]]
+
+
+class TestDamage:
+    def damaged_disk(self) -> MemoryDisk:
+        """Two partitions; a byte of a synced batch of one of them has changed, and good ones follow."""
+        disk = MemoryDisk()
+        manager = manager_on(disk, config=LogConfig())
+        for partition in (ORDERS, PAYMENTS):
+            log = manager.get_or_create(partition)
+            append(log, 5)
+            log.flush()
+        orders = manager.get(ORDERS)
+        assert orders is not None
+        orders.set_high_watermark(5)
+        orders.advance_log_start_offset(1)
+        manager.checkpoint_recovery_points()
+        manager.abandon()
+        file = disk.open(f"/a/orders-0/{file_name(0, '.log')}", write=True)
+        file.pwrite(b"\xa5", 150)
+        return disk
+
+    def test_only_the_damaged_partition_is_kept_out(self) -> None:
+        disk = self.damaged_disk()
+        before = disk.files()[f"/a/orders-0/{file_name(0, '.log')}"]
+        manager = manager_on(disk)
+        assert list(manager.damaged) == [ORDERS]
+        with pytest.raises(DamagedLog, match="below the recovery point"):
+            manager.get(ORDERS)
+        with pytest.raises(DamagedLog):
+            manager.get_or_create(ORDERS)
+        assert offsets(manager.get(PAYMENTS)) == list(range(5))
+        assert disk.files()[f"/a/orders-0/{file_name(0, '.log')}"] == before
+
+    @pytest.mark.parametrize("stop", ["close", "abandon"])
+    def test_it_stays_damaged(self, stop: str) -> None:
+        """What was known of it is kept, so that no later start takes the damage for a torn tail."""
+        disk = self.damaged_disk()
+        before = disk.files()[f"/a/orders-0/{file_name(0, '.log')}"]
+        for _ in range(3):
+            manager = manager_on(disk)
+            assert list(manager.damaged) == [ORDERS]
+            manager.tick(10**9)
+            manager.checkpoint_high_watermarks()
+            assert checkpoint(disk, RECOVERY_POINT_CHECKPOINT)[ORDERS] == 5
+            assert checkpoint(disk, LOG_START_OFFSET_CHECKPOINT)[ORDERS] == 1
+            getattr(manager, stop)()
+            assert not is_marked_clean(disk)
+        assert disk.files()[f"/a/orders-0/{file_name(0, '.log')}"] == before
+
+    def test_a_partition_that_cannot_be_read_at_all(self) -> None:
+        disk = MemoryDisk()
+        manager = manager_on(disk)
+        for partition in (ORDERS, PAYMENTS):
+            append(manager.get_or_create(partition, topic_id=TOPIC_ID))
+        manager.close()
+        file = disk.open("/a/orders-0/partition.metadata", write=True)
+        file.pwrite(b"junk", 0)
+        manager = manager_on(disk)
+        with pytest.raises(DamagedLog, match=r"orders-0 cannot be opened: .*partition\.metadata"):
+            manager.get(ORDERS)
+        assert offsets(manager.get(PAYMENTS)) == [0]
+
+
+class TestDeletion:
+    def test_at_once_out_of_sight_and_later_gone(self) -> None:
+        disk, clock = MemoryDisk(), Clock()
+        manager = manager_on(disk, clock=clock)
+        log = manager.get_or_create(ORDERS)
+        append(log, 3)
+        log.set_high_watermark(2)
+        manager.checkpoint_high_watermarks()
+        manager.delete(ORDERS)
+        assert manager.get(ORDERS) is None
+        assert manager.checkpointed_high_watermark(ORDERS) == 0
+        (doomed,) = [entry.name for entry in disk.scan("/a") if entry.is_directory]
+        assert doomed.startswith("orders-0.")
+        assert doomed.endswith("-delete")
+        assert len(doomed) == len("orders-0.") + 32 + len("-delete")
+        manager.tick(clock.now_ms + 4999)
+        assert [entry.name for entry in disk.scan("/a") if entry.is_directory] == [doomed]
+        manager.tick(clock.now_ms + 5000)
+        assert [entry.name for entry in disk.scan("/a") if entry.is_directory] == []
+        manager.delete(ORDERS)
+
+    def test_the_same_name_again_is_a_new_log(self) -> None:
+        disk, clock = MemoryDisk(), Clock()
+        manager = manager_on(disk, clock=clock)
+        append(manager.get_or_create(ORDERS, topic_id=TOPIC_ID), 3)
+        manager.delete(ORDERS)
+        log = manager.get_or_create(ORDERS, topic_id=OTHER_ID)
+        assert (log.log_end_offset, log.topic_id) == (0, OTHER_ID)
+        append(log)
+        manager.tick(clock.now_ms + 5000)
+        assert offsets(log) == [0]
+
+    def test_it_does_not_come_back(self) -> None:
+        """Its name is gone durably when the call returns; what is left is removed by the next start."""
+        disk = MemoryDisk()
+        manager = manager_on(disk)
+        log = manager.get_or_create(ORDERS)
+        append(log, 3)
+        log.flush()
+        manager.checkpoint_recovery_points()
+        manager.delete(ORDERS)
+        image = disk.durable_image()
+        again = manager_on(image)
+        assert not again.logs()
+        again.tick(Clock().now_ms + 5000)
+        assert [entry.name for entry in image.scan("/a") if entry.is_directory] == []
+
+    def test_row_190_a_name_of_full_length(self) -> None:
+        """The whole name has 255 characters, the topic's part is cut."""
+        topic = "n" + "o" * 248
+        disk = MemoryDisk()
+        manager = manager_on(disk)
+        manager.get_or_create(TopicPartition(topic, 5))
+        manager.delete(TopicPartition(topic, 5))
+        (doomed,) = [entry.name for entry in disk.scan("/a") if entry.is_directory]
+        assert len(doomed) == 255
+        assert doomed.startswith("n" + "o" * 212 + "-5.")
+
+    def test_what_another_program_set_aside(self) -> None:
+        """`-stray` and `-future` are not partitions and not rubbish; `-delete` is removed."""
+        unique = "0123456789abcdef" * 2
+        stray, future = f"/a/t-1.{unique}-stray", f"/a/t-1.{unique}-future"
+        disk = MemoryDisk({f"/a/t-1.{unique}-delete/x": b"", f"{stray}/x": b"", f"{future}/x": b""})
+        manager = manager_on(disk)
+        manager.tick(Clock().now_ms)
+        assert not manager.logs()
+        left = [f"/a/{entry.name}" for entry in disk.scan("/a") if entry.is_directory]
+        assert left == [future, stray]
