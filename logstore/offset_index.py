@@ -15,6 +15,7 @@ point, and `segment.py` checks the batch that an entry names before it believes 
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Sequence
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -23,7 +24,6 @@ import numpy.typing as npt
 from logstore.config import MAX_INT
 from logstore.errors import CorruptIndex
 from logstore.index_file import IndexFile
-from logstore.index_rule import Int64s
 
 
 class OffsetPosition(NamedTuple):
@@ -65,16 +65,13 @@ class OffsetIndex(IndexFile):
         assert last is None or relative > last[0], f"{self.path}: offset {offset} does not rise"
         self._append(relative, position)
 
-    def extend(self, offsets: Int64s, positions: Int64s) -> None:
-        """`append` for columns of rising offsets; what no longer fits the index is left out."""
+    def extend(self, entries: Sequence[tuple[int, int]]) -> None:
+        """`append` for rows of rising (offset, position); what no longer fits the index is left out."""
         room = self.capacity - self.entry_count
-        if len(offsets) and room > 0:
-            assert self.entry_count == 0 or offsets[0] > self.last_offset, f"{self.path}: offsets go back"
-            self._extend(
-                list(
-                    zip((offsets[:room] - self.base_offset).tolist(), positions[:room].tolist(), strict=True)
-                )
-            )
+        if entries and room > 0:
+            assert self.entry_count == 0 or entries[0][0] > self.last_offset, f"{self.path}: offsets go back"
+            base_offset = self.base_offset
+            self._extend([(offset - base_offset, position) for offset, position in entries[:room]])
 
     def lookup(self, offset: int) -> OffsetPosition:
         """The entry with the largest offset at or below `offset`; (base offset, 0) if none."""

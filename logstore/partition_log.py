@@ -391,7 +391,7 @@ class PartitionLog:
     def _write(
         self, data: Buffer, extents: Extents, first_offset: int, max_timestamp_ms: int, now_ms: int
     ) -> None:
-        last_offset = int(extents[-1][1])
+        last_offset = extents[-1][1]
         incoming = Incoming(len(data), max_timestamp_ms, last_offset)
         if roll_reason(self._active, incoming, self.config, now_ms) is not None:
             self._roll(max(first_offset, self._log_end_offset), now_ms)

@@ -21,14 +21,10 @@ from collections.abc import Iterator, Sequence
 from struct import Struct
 from typing import NamedTuple, TypeAlias
 
-import numpy as np
-import numpy.typing as npt
-
 from checkpoint.disk import Buffer, Disk, File, read_small_file, remove_if_exists
 from logstore.batch import HEADER_BYTES, LOG_OVERHEAD, MAGIC, Batch
 from logstore.config import LogConfig
 from logstore.errors import CorruptBatch, CorruptIndex
-from logstore.index_rule import IndexState, due_entries
 from logstore.offset_index import OffsetIndex
 from logstore.scan import IndexEntries, scan
 from logstore.time_index import NO_TIMESTAMP, TimeIndex
@@ -40,7 +36,6 @@ SNAPSHOT_SUFFIX = ".snapshot"
 SEGMENT_SUFFIXES = (LOG_SUFFIX, OffsetIndex.suffix, TimeIndex.suffix, TRANSACTION_INDEX_SUFFIX)
 
 _POSITION_HINTS = 32
-_FEW_BATCHES = 8
 _PLACE = Struct(">qiixxxxxxxi")  # base offset, length, leader epoch; last offset delta at byte 23
 assert _PLACE.size == 27
 _OFFSET_AND_LENGTH = Struct(">qi")
@@ -61,7 +56,7 @@ class Located(NamedTuple):
     leader_epoch: int
 
 
-Extents: TypeAlias = Sequence[tuple[int, int, int]] | npt.NDArray[np.int64]
+Extents: TypeAlias = Sequence[tuple[int, int, int]]
 """What an append tells a segment of its batches, which lie end to end: rows of size, last offset and
 largest time."""
 
@@ -301,44 +296,32 @@ class Segment:
             file.truncate(position)
             raise
         if position == 0:
-            self._first_timestamp_ms = max(int(timestamp_ms) for _, _, timestamp_ms in batches)
-        if len(batches) > _FEW_BATCHES:
-            self._index_many(np.asarray(batches, np.int64), position)
-        else:
-            self._index_few(batches, position)
+            self._first_timestamp_ms = max(timestamp_ms for _, _, timestamp_ms in batches)
+        self._index(batches, position)
         self.size = position + len(data)
         return position
 
-    def _index_few(self, batches: Extents, position: int) -> None:
+    def _index(self, batches: Extents, position: int) -> None:
+        """Note the entries that these batches give: the rule of `index_rule.py`, a batch at a time."""
         interval = self._config.index_interval_bytes
         last_position = self._last_entry_position
-        largest_ms = self.max_timestamp_ms
+        largest_ms, holder = self.max_timestamp_ms, self._offset_of_max_timestamp
+        offsets: list[tuple[int, int]] = []
+        times: list[tuple[int, int]] = []
         for size, last_offset, timestamp_ms in batches:
             if timestamp_ms > largest_ms:
-                self._max_timestamp_ms = largest_ms = timestamp_ms
-                self._offset_of_max_timestamp = last_offset
+                largest_ms, holder = timestamp_ms, last_offset
             if position - last_position > interval:
-                self._add_entries(last_offset, position, largest_ms)
+                offsets.append((last_offset, position))
+                times.append((largest_ms, holder))
                 last_position = position
             position += size
         self._last_entry_position = last_position
-
-    def _index_many(self, batches: npt.NDArray[np.int64], position: int) -> None:
-        """`_index_few` for batches by the dozen, as columns."""
-        sizes, last_offsets, times = batches.T
-        positions = position + np.cumsum(sizes) - sizes
-        state = IndexState(self._last_entry_position, self.max_timestamp_ms, self._offset_of_max_timestamp)
-        due = due_entries(state, self._config.index_interval_bytes, positions, last_offsets, times)
-        self._last_entry_position, self._max_timestamp_ms, self._offset_of_max_timestamp = due.state
-        self.offset_index.extend(due.offsets, due.positions)
-        self.time_index.extend(due.timestamps, due.timestamp_offsets)
-
-    def _add_entries(self, last_offset: int, position: int, largest_ms: int) -> None:
-        # A long append of many batches may fill an index on its way; the next append then rolls.
-        if not self.offset_index.is_full:
-            self.offset_index.append(last_offset, position)
-        if not self.time_index.is_full:
-            self.time_index.maybe_append(largest_ms, self._offset_of_max_timestamp)
+        self._max_timestamp_ms, self._offset_of_max_timestamp = largest_ms, holder
+        if offsets:
+            # A long append of many batches may fill an index on its way; the next append then rolls.
+            self.offset_index.extend(offsets)
+            self.time_index.extend(times)
 
     # --- reading ----------------------------------------------------------------------------------------
 

@@ -15,6 +15,7 @@ like the offset index.
 from __future__ import annotations
 
 from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
 from typing import ClassVar, NamedTuple
 
 import numpy as np
@@ -23,7 +24,6 @@ import numpy.typing as npt
 from logstore.config import MAX_INT
 from logstore.errors import CorruptIndex
 from logstore.index_file import IndexFile
-from logstore.index_rule import Int64s
 
 NO_TIMESTAMP = -1
 
@@ -79,13 +79,16 @@ class TimeIndex(IndexFile):
         assert not self.is_full or is_last, f"{self.path} is full"
         self._append(timestamp_ms, relative)
 
-    def extend(self, timestamps: Int64s, offsets: Int64s) -> None:
-        """`maybe_append` for columns of times that do not fall; what no longer fits is left out."""
-        rises = np.diff(timestamps, prepend=self.last.timestamp_ms) > 0
+    def extend(self, entries: Iterable[tuple[int, int]]) -> None:
+        """`maybe_append` for rows of (time, offset) that do not fall; what no longer fits is left out."""
         room = self.capacity - 1 - self.entry_count
-        if room > 0 and rises.any():
-            kept, holders = timestamps[rises][:room], offsets[rises][:room] - self.base_offset
-            self._extend(zip(kept.tolist(), holders.tolist(), strict=True))
+        newest_ms, base_offset = self.last.timestamp_ms, self.base_offset
+        rising: list[tuple[int, int]] = []
+        for timestamp_ms, offset in entries:
+            if timestamp_ms > newest_ms:
+                rising.append((timestamp_ms, offset - base_offset))
+                newest_ms = timestamp_ms
+        self._extend(rising[: max(room, 0)])
 
     def lookup(self, timestamp_ms: int) -> TimestampedOffset:
         """The entry with the largest time at or below `timestamp_ms`; (-1, base offset) if none."""

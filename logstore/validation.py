@@ -16,7 +16,6 @@ from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
 import numpy as np
-import numpy.typing as npt
 
 from logstore.batch import (
     CONTROL,
@@ -168,7 +167,7 @@ class ValidatedGroup(NamedTuple):
     """Ready batches that lie end to end in `size` bytes, each with its place; `extents` are the segment's."""
 
     size: int
-    extents: npt.NDArray[np.int64]
+    extents: list[tuple[int, int, int]]
     first_offset: int
     last_offset: int
     max_timestamp_ms: int
@@ -224,10 +223,11 @@ def validate_plain_group(
     if not oldest_ms <= earliest or latest > newest_ms or (base_ms + deltas[:, 1] != times).any():
         return None
     offset = next_offset
-    for start, _, count in rows:
+    extents: list[tuple[int, int, int]] = []
+    for (start, size, count), max_timestamp_ms in zip(rows, times.tolist(), strict=True):
         set_offsets_and_epoch(data, base_offset=offset, leader_epoch=leader_epoch, position=start)
         offset += count
-    extents = np.stack((sizes, next_offset + np.cumsum(counts) - 1, times), axis=1)
+        extents.append((size, offset - 1, max_timestamp_ms))
     return ValidatedGroup(found.end, extents, next_offset, offset - 1, latest)
 
 

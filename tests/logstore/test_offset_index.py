@@ -105,21 +105,21 @@ def test_what_cannot_be_an_index(entries: list[tuple[int, int]]) -> None:
         OffsetIndex(disk, "/data/i", BASE, 1 << 20).load()
 
 
-def test_columns_at_once_are_entries_one_by_one() -> None:
-    offsets, positions = np.array([50, 52, 60]), np.array([0, 8, 30])
+def test_rows_at_once_are_entries_one_by_one() -> None:
+    entries = [(50, 0), (52, 8), (60, 30)]
     at_once, singly = index_of((47, 0)), index_of((47, 0))
-    at_once.extend(offsets, positions)
-    for offset, position in zip(offsets.tolist(), positions.tolist(), strict=True):
+    at_once.extend(entries)
+    for offset, position in entries:
         singly.append(offset, position)
     assert at_once.entries() == singly.entries()
 
 
-def test_columns_fill_the_index_and_no_more() -> None:
+def test_rows_fill_the_index_and_no_more() -> None:
     index = OffsetIndex(MemoryDisk(directories=["/data"]), "/data/i", BASE, 16)
-    index.extend(np.array([50, 52, 60]), np.array([1, 8, 30]))
+    index.extend([(50, 1), (52, 8), (60, 30)])
     assert index.entries() == [(5, 1), (7, 8)]
     assert index.is_full
-    index.extend(np.array([70]), np.array([40]))
+    index.extend([(70, 40)])
     assert index.entry_count == 2
 
 

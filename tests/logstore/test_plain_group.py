@@ -68,7 +68,7 @@ def test_a_flipped_bit_is_never_let_through(batches: list[bytes], place: int, bi
         assert bytes(data) == before, "a refusal leaves the bytes alone"
         return
     position, offset = 0, 7
-    for size, last_offset, max_timestamp_ms in group.extents.tolist():
+    for size, last_offset, max_timestamp_ms in group.extents:
         placed = validate_and_assign(
             before[position : position + size],
             next_offset=offset,

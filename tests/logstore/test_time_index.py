@@ -99,19 +99,19 @@ def test_truncate_drops_entries_by_offset(flushed: int) -> None:
         assert index.last == (100, 80)
 
 
-def test_columns_at_once_are_entries_one_by_one() -> None:
+def test_rows_at_once_are_entries_one_by_one() -> None:
     """Times that do not rise are skipped, and the last slot is kept."""
-    times, offsets = np.array([5, 7, 7, 9, 12]), np.array([50, 52, 55, 60, 61])
+    entries = [(5, 50), (7, 52), (7, 55), (9, 60), (12, 61)]
     at_once, singly = index_of((5, 46), limit=12 * 4), index_of((5, 46), limit=12 * 4)
-    at_once.extend(times, offsets)
-    for time, offset in zip(times.tolist(), offsets.tolist(), strict=True):
+    at_once.extend(entries)
+    for time, offset in entries:
         if not singly.is_full:
             singly.maybe_append(time, offset)
     assert at_once.entries() == singly.entries() == [(5, 1), (7, 7), (9, 15)]
     assert at_once.is_full
 
 
-def test_columns_of_records_without_times() -> None:
+def test_rows_of_records_without_times() -> None:
     index = index_of()
-    index.extend(np.array([-1, -1]), np.array([50, 51]))
+    index.extend([(-1, 50), (-1, 51)])
     assert index.entry_count == 0
