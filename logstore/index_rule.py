@@ -4,6 +4,9 @@ A batch gets an entry once more than `index.interval.bytes` lie between the last
 the first batch of a segment never does. The offset entry is (the batch's last offset, its position);
 the time entry is the segment's largest time so far and the last offset of the earliest batch that has
 it, and is left out while that time has not risen.
+
+Here the rule works on columns, for the thousands of batches that recovery and rebuilding see at once;
+`Segment.append` applies the same rule to the few it is given.
 """
 
 from __future__ import annotations

@@ -71,6 +71,7 @@ class OffsetIndex(IndexFile):
         if entries and room > 0:
             assert self.entry_count == 0 or entries[0][0] > self.last_offset, f"{self.path}: offsets go back"
             base_offset = self.base_offset
+            assert entries[-1][0] - base_offset <= MAX_INT, f"{self.path}: {entries[-1][0]} does not fit"
             self._extend([(offset - base_offset, position) for offset, position in entries[:room]])
 
     def lookup(self, offset: int) -> OffsetPosition:
