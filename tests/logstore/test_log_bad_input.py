@@ -10,6 +10,7 @@ import errno
 import os
 import subprocess
 import sys
+import tempfile
 from collections.abc import Callable, Iterator
 from pathlib import Path
 from typing import Any
@@ -295,11 +296,22 @@ class TestDirectories:
         }
         assert log_on(disk).log_end_offset == 2
 
-    @pytest.mark.skipif(os.geteuid() == 0, reason="root may write anywhere")
-    def test_a_real_read_only_one(self, tmp_path: Path) -> None:
-        (tmp_path / "orders-0").mkdir(mode=0o555)
-        with pytest.raises(LogDirOffline, match="this process may write"):
-            Log.open(tmp_path / "orders-0")
+    def test_a_real_read_only_one(self) -> None:
+        """Root may write anywhere, so it becomes nobody for the attempt."""
+        with tempfile.TemporaryDirectory() as parent:
+            os.chmod(parent, 0o755)
+            path = Path(parent) / "orders-0"
+            path.mkdir()
+            path.chmod(0o555)
+            user = os.geteuid()
+            if user == 0:
+                os.seteuid(65534)
+            try:
+                with pytest.raises(LogDirOffline, match="this process may write"):
+                    Log.open(path)
+            finally:
+                os.seteuid(user)
+            assert list(path.iterdir()) == []
 
     def test_a_second_opener_in_this_process(self, tmp_path: Path) -> None:
         with Log.open(tmp_path / "orders-0") as log:
