@@ -197,7 +197,11 @@ class Followers:
             else:
                 following = self._on_bound(partition, state, answer)
         except (CorruptBatch, InvalidRecord, DiskFull):
-            fetcher.delay(topic_partition, now_ms)  # nothing was written, and the leader still has the bytes
+            # The leader still has the bytes. A full disk may stop half-way, between two segments or before
+            # the log start is published: what the log took, it keeps.
+            if state.phase is Phase.FETCHING:
+                fetcher.put(topic_partition, state.at(partition.log.log_end_offset, partition.log.latest_epoch))
+            fetcher.delay(topic_partition, now_ms)
         except (LogDirOffline, OSError) as error:
             self._on_storage_failure(topic_partition, error)
         except EngineError as error:

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import errno
+
 import pytest
 
 from checkpoint.disk import Disk
@@ -385,6 +387,25 @@ def test_a_broken_log_stops_its_partition() -> None:
     assert rig.storage_failures == [TP]
     assert rig.ask() is None
     assert rig.partition.log.is_offline
+
+
+def test_a_full_disk_half_way_goes_on_from_what_the_log_took() -> None:
+    """The records found room, the new log start did not: the next fetch begins behind the records."""
+    full = FaultyDisk(MemoryDisk())
+    rig = Following(disk=full)
+    rig.ask()
+    fault = Fault(errno=errno.ENOSPC, path=lambda path: "log-start-offset" in path, forever=True)
+    full.inject(fault)
+    rig.reply(fetched(5, 5, hw=2, start=1))
+    assert full.fired, "the publication of the log start was refused"
+    assert rig.bounds == (0, 2, 2)
+    assert rig.ask() is None, "one back-off"
+    full.heal()
+    rig.now_ms += BACKOFF_MS
+    rig.reply(fetched(5, base=2, hw=3, start=1))
+    assert rig.bounds == (1, 3, 3)
+    assert not rig.storage_failures
+    assert not rig.followers.failed
 
 
 def test_adding_reads_the_end_of_the_log_when_it_is_called() -> None:
