@@ -131,15 +131,11 @@ def may_join(
 
     The high watermark alone is not enough: right after an election it lies behind what the old
     leader committed, and only the start of this leader epoch is sure to cover that (KAFKA-7128).
-    A fetch of an incarnation other than the registered one proves nothing (KIP-903).
+    A fetch of an incarnation other than the registered one, or of an unknown one, proves nothing (KIP-903).
     """
     if not isinstance(state, CommittedIsr) or replica.replica_id in state.isr or not is_alive:
         return False
-    if (
-        replica.broker_epoch != UNKNOWN_BROKER_EPOCH
-        and live_broker_epoch != UNKNOWN_BROKER_EPOCH
-        and replica.broker_epoch != live_broker_epoch
-    ):
+    if live_broker_epoch not in (UNKNOWN_BROKER_EPOCH, replica.broker_epoch):
         return False
     return replica.log_end_offset >= max(high_watermark, epoch_start_offset)
 

@@ -111,6 +111,7 @@ class ReplicaManager:
         self.controller_epoch = 0
         self.controller_id = -1
         self.broker_epoch = -1
+        self._latest_broker_epoch = -1
         self.is_on_record = False
         """Whether the controller gave this process a role: what its start may have lost is written down."""
         self._newest_metadata = (-1, -1)
@@ -174,7 +175,9 @@ class ReplicaManager:
             del self._woken[topic_partition]
             self._produces.check(topic_partition, now_ms)
             self._fetches.check(topic_partition, now_ms)
-        self._effects += self._followers.pump(self.broker_epoch, now_ms)
+        # A follower between two registrations goes on as what it was last: a fetch without an epoch could
+        # not be told from one of a former life, if it came late.
+        self._effects += self._followers.pump(self._latest_broker_epoch, now_ms)
         if self.controller_id >= 0:
             request = self._channel.next_request(self._next_id, self.broker_epoch, now_ms)
             if request is not None:
@@ -230,7 +233,7 @@ class ReplicaManager:
 
     def on_registered(self, broker_epoch: int, now_ms: int) -> list[Effect]:
         """This node is registered in the metadata store, as this incarnation."""
-        self.broker_epoch = broker_epoch
+        self.broker_epoch = self._latest_broker_epoch = broker_epoch
         return self._end_turn(now_ms)
 
     def on_session_lost(self, now_ms: int) -> list[Effect]:

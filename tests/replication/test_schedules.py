@@ -806,6 +806,37 @@ def test_s30_nobody_joins_below_the_start_of_the_epoch() -> None:
     )
 
 
+def test_s31_a_late_fetch_of_a_former_life_admits_nobody() -> None:
+    """C lost its store session, fetched on, then lost its power, and with it both records. Outside the ISR
+    that costs no leader epoch; only the incarnation in the late fetch tells it from one of C's new life."""
+    stage = Stage("ABC")
+    stage.elect("A", isr="AB")
+    stage.append("A", 2)
+    stage.replicate("B")
+    stage.manager("C").on_session_lost(stage.now_ms)
+    stage.fetch("C")
+    late = stage.take(stage.request_of("C"))
+    stage.power_cut("C")
+    stage.start("C")
+    stage.tell("C")
+    stage.deliver(late)
+    answer = stage.answer_to(late)
+    assert answer is not None
+    stage.note(f"C's late fetch{stage.outcome(answer.body)}")
+    stage.check(
+        """
+        A leads e0, ISR AB                  A = · | hw 0; B = · | hw 0; C = · | hw 0
+        A takes 2, acks=1                   A = 0 0 | hw 0; B = · | hw 0; C = · | hw 0
+        C fetches at 0                      A = 0 0 | hw 2; B = 0 0 | hw 2; C = 0 0 | hw 2
+        C loses power                       A = 0 0 | hw 2; B = 0 0 | hw 2; C down
+        C starts                            A = 0 0 | hw 2; B = 0 0 | hw 2; C new
+        C hears of e0                       A = 0 0 | hw 2; B = 0 0 | hw 2; C = · | hw 0
+        C's late fetch: NOT_LEADER_OR_FOLLOWER A = 0 0 | hw 2; B = 0 0 | hw 2; C = · | hw 0
+        """
+    )
+    assert stage.proposal() is None, "C is not in sync: it holds nothing"
+
+
 def test_s37_a_consumer_beyond_the_new_high_watermark() -> None:
     """It read up to 10 from A. B knows of 7 at first: it answers with nothing, never with an older end, and
     later with the very same bytes."""
