@@ -472,6 +472,7 @@ class InProcessCluster:
 
         Raises `TimeoutError` if that does not happen in time, `ValueError` if the topic is refused.
         """
+
         def controller() -> int | None:
             return next((node_id for node_id, node in self.nodes.items() if node.controller.is_active), None)
 

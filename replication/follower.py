@@ -200,7 +200,9 @@ class Followers:
             # The leader still has the bytes. A full disk may stop half-way, between two segments or before
             # the log start is published: what the log took, it keeps.
             if state.phase is Phase.FETCHING:
-                fetcher.put(topic_partition, state.at(partition.log.log_end_offset, partition.log.latest_epoch))
+                fetcher.put(
+                    topic_partition, state.at(partition.log.log_end_offset, partition.log.latest_epoch)
+                )
             fetcher.delay(topic_partition, now_ms)
         except (LogDirOffline, OSError) as error:
             self._on_storage_failure(topic_partition, error)

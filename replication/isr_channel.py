@@ -3,6 +3,7 @@
     submit ─▶ queue ─▶ AlterPartition to the active controller ─▶ answer to whoever submitted
                  ▲                      │
                  └── after a pause ─────┘ no answer, not the controller (any more), stale broker epoch
+                     at once: another controller was elected
 
 A proposal stays queued until it is answered by name; the pending ISR state it belongs to comes back
 with the answer, so that an answer which is too late can be told by identity.
@@ -54,6 +55,10 @@ class IsrChannel:
         """Forget a proposal whose ISR state was replaced; what is in flight may still be applied."""
         self._queue.pop(topic_partition, None)
 
+    def holds(self, topic_partition: TopicPartition) -> bool:
+        """Whether a proposal of this partition waits here for its turn or its answer."""
+        return topic_partition in self._queue
+
     def owns(self, correlation_id: int) -> bool:
         return self._in_flight is not None and self._in_flight.correlation_id == correlation_id
 
@@ -103,6 +108,11 @@ class IsrChannel:
     def on_disconnected(self, now_ms: int) -> None:
         """No answer will come; the request may have been applied, so the same is asked again."""
         self._retry_later(now_ms)
+
+    def on_new_controller(self) -> None:
+        """Ask the new one at once, also what the old one was asked: it may never answer."""
+        self._in_flight = None
+        self._not_before_ms = 0
 
     def _retry_later(self, now_ms: int) -> None:
         self._in_flight = None

@@ -179,7 +179,9 @@ class Partition:
             self.log.assign_epoch(state.leader_epoch, self.log.log_end_offset)
         was_leader = self.leads
         isr = frozenset(state.isr)
-        self.isr = CommittedIsr(isr)
+        if is_new_epoch or state.partition_epoch > self.partition_epoch:
+            # No news of the ISR ends no proposal: one that is under way may still be persisted.
+            self.isr = CommittedIsr(isr)
         self.replicas = state.replicas
         remote = {}
         for replica_id in state.replicas:

@@ -37,7 +37,7 @@ from replication.errors import (
     code_of,
 )
 from replication.follower import Followers
-from replication.isr import PendingIsr
+from replication.isr import CommittedIsr
 from replication.isr_channel import IsrChannel
 from replication.messages import (
     NO_LEADER,
@@ -282,6 +282,8 @@ class ReplicaManager:
         return None
 
     def _know_controller(self, controller_id: int, controller_epoch: int) -> None:
+        if (controller_id, controller_epoch) != (self.controller_id, self.controller_epoch):
+            self._channel.on_new_controller()
         self.controller_id = controller_id
         self.controller_epoch = controller_epoch
 
@@ -602,17 +604,21 @@ class ReplicaManager:
                 case IsrOutcome.RESEND:
                     self._channel.resend(topic_partition, pending, now_ms)
                 case IsrOutcome.STALE | IsrOutcome.REVERTED | IsrOutcome.UNKNOWN:
-                    # UNKNOWN waits for the controller's next word, with the larger ISR. Later:
-                    # read the state again after a bounded wait, should that word never come.
+                    # UNKNOWN waits for the controller's next word, with the larger ISR, and asks for it
+                    # again at the next check of all ISRs.
                     pass
 
     def _check_isrs(self, now_ms: int) -> None:
         for topic_partition, partition in self._partitions.items():
             if topic_partition in self._offline:
                 continue
-            pending: PendingIsr | None = partition.propose_shrink(now_ms, own_broker_epoch=self.broker_epoch)
-            if pending is not None:
-                self._channel.submit(topic_partition, pending)
+            partition.propose_shrink(now_ms, own_broker_epoch=self.broker_epoch)
+            # A proposal that was refused for good stays pending until the controller speaks: its word may
+            # have been lost, and whoever asks again is told.
+            if partition.is_leader and not self._channel.holds(topic_partition):
+                pending = partition.isr
+                if not isinstance(pending, CommittedIsr):
+                    self._channel.submit(topic_partition, pending)
             self._advance(partition, now_ms)
 
     def _advance(self, partition: Partition, now_ms: int) -> None:

@@ -2,8 +2,8 @@
 
 The leader epoch stays: the leader goes on, only the partition epoch moves. A proposal whose write
 met another version is refused, not repeated, since it was made without knowing what is there now; the
-leader hears the state that is. Everything is judged on the copy (the version guards it), and the copy
-is read again after every conflict.
+leader is told the state that is, because it waits for that word with the larger of both ISRs.
+Everything is judged on the copy (the version guards it), and the copy is read again after every conflict.
 """
 
 from __future__ import annotations
@@ -17,6 +17,8 @@ from replication.controller.partition_states import ROUNDS, check_fence, fenced_
 from replication.messages import AlterPartitionRequest, AlterPartitionResponse, AlterPartitionResult
 from replication.metastore import layout
 from replication.metastore.operations import Get, StoreError
+
+_OVERTAKEN = (ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.INVALID_UPDATE_VERSION)
 
 
 def alter_partitions(context: Context, request: AlterPartitionRequest) -> Steps[AlterPartitionResponse]:
@@ -46,6 +48,8 @@ def alter_partitions(context: Context, request: AlterPartitionRequest) -> Steps[
         else:
             results[each] = _result(verdict.error, known)
     yield from _write(context, writes, results)
+    overtaken = [each for each, result in results.items() if result.error in _OVERTAKEN]
+    context.announce(overtaken, to=(request.broker_id,))
     return AlterPartitionResponse(ErrorCode.NONE, results)
 
 

@@ -178,7 +178,9 @@ def test_who_may_join() -> None:
     assert not joins(replica(1, 10), alone, high_watermark=10, epoch_start=10, alive=False)
     assert not joins(replica(1, 10, epoch=3), alone, high_watermark=10, epoch_start=10, epoch=4), "KIP-903"
     assert joins(replica(1, 10, epoch=4), alone, high_watermark=10, epoch_start=10, epoch=4)
-    assert not joins(replica(1, 10), alone, high_watermark=10, epoch_start=10, epoch=4), "may be a former life"
+    assert not joins(replica(1, 10), alone, high_watermark=10, epoch_start=10, epoch=4), (
+        "may be a former life"
+    )
     assert not joins(replica(1, 10), committed(LEADER, 1), high_watermark=10, epoch_start=10)
     pending = PendingExpand(alone, 2, PROPOSAL)
     assert not joins(replica(1, 10), pending, high_watermark=10, epoch_start=10), "I20: one at a time"

@@ -514,6 +514,17 @@ def test_a_new_word_of_the_controller_ends_what_is_pending() -> None:
     assert rig.partition.isr.maximal == {ME, F1}
 
 
+def test_a_leadership_that_goes_on_keeps_its_proposal() -> None:
+    """Suspended, then confirmed in the same state: what was proposed before may still be persisted."""
+    rig = expanding()
+    pending = rig.partition.isr
+    state = rig.state(ME, 1, isr=(ME, F1), version=rig.partition.partition_epoch)
+    rig.partition.suspend()
+    assert not rig.partition.become_leader(state, NOW_MS)
+    assert rig.partition.isr is pending
+    assert rig.answer(ErrorCode.NONE, isr=(ME, F1, F2), version=7) is IsrOutcome.ADOPTED
+
+
 def test_shrinking() -> None:
     """6.2: none at the start; after the bound proposed; committed ISR and watermark wait for the answer."""
     rig = Rig()

@@ -19,6 +19,8 @@ from replication.config import Durability, NodeConfig
 from replication.effects import Effect, Reply, Respond, Send, Sync, SyncDone
 from replication.messages import (
     AlterPartitionRequest,
+    AlterPartitionResponse,
+    AlterPartitionResult,
     BrokerEndpoint,
     FetchPartition,
     FetchRequest,
@@ -558,6 +560,51 @@ def test_lagging_members_are_proposed_to_the_controller() -> None:
     assert isinstance(send.body, AlterPartitionRequest)
     assert send.body.broker_epoch == 5
     assert send.body.partitions[P0].new_isr == (ME,)
+
+
+def proposals(rig: Manager) -> list[Send]:
+    return [e for e in rig.effects if isinstance(e, Send) and isinstance(e.body, AlterPartitionRequest)]
+
+
+def lagging() -> tuple[Manager, Send]:
+    """A leader whose proposal to be alone in its ISR is on its way to the controller."""
+    rig = Manager()
+    rig.role(ME, 1)
+    rig.produce("w", acks=1)
+    for _ in range(3):
+        rig.tick(LAG_MS // 2)
+    [sent] = proposals(rig)
+    return rig, sent
+
+
+def test_a_proposal_refused_for_good_is_asked_again_at_the_next_check() -> None:
+    """7.2: the word that it waits for may have been lost; until then the larger ISR counts."""
+    rig, sent = lagging()
+    refusal = AlterPartitionResult(ErrorCode.INVALID_UPDATE_VERSION)
+    body = AlterPartitionResponse(ErrorCode.NONE, {P0: refusal})
+    rig.take(rig.manager.on_response(sent.correlation_id, body, rig.now_ms))
+    assert not proposals(rig)
+    assert rig.manager.partitions[P0].isr.maximal == {ME, F1, F2}
+    rig.tick(LAG_MS // 2)
+    [again] = proposals(rig)
+    assert again.body == sent.body
+    rig.role(ME, 2, isr=(ME, F1))
+    rig.tick(LAG_MS // 2)
+    assert not proposals(rig), "the word came, and nobody lags in its epoch yet"
+
+
+def test_a_new_controller_is_asked_at_once() -> None:
+    """The old one may never answer, and then the connection has to time out first."""
+    rig, sent = lagging()
+    live = tuple(BrokerEndpoint(broker, epoch=5) for broker in (ME, F1, F2))
+    rig.take(rig.manager.update_metadata(Peer(F1, 1), UpdateMetadataRequest(F1, 2, 5, {}, live), rig.now_ms))
+    [again] = proposals(rig)
+    assert again.target == F1
+    assert again.body == sent.body
+    result = AlterPartitionResult(ErrorCode.NONE, ME, 1, (ME,), 9)
+    late = AlterPartitionResponse(ErrorCode.NONE, {P0: result})
+    rig.take(rig.manager.on_response(sent.correlation_id, late, rig.now_ms))
+    assert rig.manager.partitions[P0].isr.committed == {ME, F1, F2}, "the old one's answer is nobody's"
 
 
 # --- disks ------------------------------------------------------------------------------------------

@@ -262,6 +262,28 @@ def test_changed_settings_reach_the_replicas() -> None:
     assert last.configs == {"t": {"retention.ms": "5"}}
 
 
+def test_a_setting_that_makes_no_sense_takes_no_leader_away() -> None:
+    """A broker refuses a role with a setting that it does not know: what a tool wrote is sifted here."""
+    world = World(2)
+    world.create(topic((1, 2), min_insync_replicas="2"))
+    path = layout.topic_config_path("t")
+    settings = {"min.insync.replicas": "2", "no.such.setting": "1", "retention.ms": "soon"}
+    world.admin(Set(path, layout.encode_topic_config(settings), ANY_VERSION))
+    world.run()
+    context = world.active.controller.context
+    assert context is not None
+    assert context.topics["t"].config == {"min.insync.replicas": "2"}
+    assert "retention.ms" in context.unreadable[path]
+    world.admin(Set(path, b"{]", ANY_VERSION))
+    world.run()
+    assert context.topics["t"].config == {"min.insync.replicas": "2"}, "unreadable: nothing changes"
+    world.admin(Set(path, layout.encode_topic_config({"retention.ms": "5"}), ANY_VERSION))
+    world.run()
+    last = [body for body in world.members[2].broker.received if isinstance(body, LeaderAndIsrRequest)][-1]
+    assert last.configs == {"t": {"retention.ms": "5"}}
+    assert path not in context.unreadable
+
+
 def test_s51_bounce_that_nobody_saw_is_a_failure_and_a_start() -> None:
     """The registration changes hands between two readings: only the transaction id tells."""
     world = World(3)
@@ -429,6 +451,21 @@ def test_s25_proposal_against_a_controllers_own_removal() -> None:
     refused = world.alter(1, (1, 2), leader_epoch=0, partition_epoch=0).partitions[T0]
     assert refused.error is ErrorCode.FENCED_LEADER_EPOCH
     assert world.view() == (1, 1, (1, 3))
+
+
+def test_a_leader_that_was_overtaken_is_told_by_what() -> None:
+    """7.2: it waits for the controller's word with the larger ISR, and the word may have been lost."""
+    world = World(3)
+    world.create(topic((1, 2, 3)))
+    world.stop(2)
+    world.run()
+    told = world.members[1].broker.received
+    told.clear()
+    refused = world.alter(1, (1,), leader_epoch=0, partition_epoch=0).partitions[T0]
+    assert refused.error is ErrorCode.FENCED_LEADER_EPOCH
+    [word] = [body for body in told if isinstance(body, LeaderAndIsrRequest)]
+    assert (word.partitions[T0].leader_epoch, word.partitions[T0].isr) == (1, (1, 3))
+    assert not [body for body in world.members[3].broker.received[-1:] if body is word], "only the asker"
 
 
 @pytest.mark.parametrize("applied", [True, False])
