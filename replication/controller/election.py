@@ -145,6 +145,8 @@ def next_state(
     recovering = False
     if intact := members(Standing.INTACT):
         isr = intact
+        # Kafka records no incarnations: whoever lives when we first look is the one that counts.
+        recorded.update({member: live[member].epoch for member in isr})
         leader = state.leader if state.leader in isr else _first(replicas, isr)
         recovering = state.recovering and leader == state.leader
     elif restarted := members(Standing.RESTARTED):

@@ -7,10 +7,12 @@ states that they lack.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Iterable, Mapping
 
 from checkpoint.errors import InvalidTopic
 from checkpoint.topic_partition import TopicPartition, check_topic_name
+from logstore.config import LogConfig
+from logstore.errors import InvalidConfig
 from replication.controller.context import Context, Steps, Topic
 from replication.controller.errors import MetadataConflict
 from replication.controller.partition_states import after_failures, settle
@@ -69,16 +71,31 @@ def _parse_topic(context: Context, name: str, node: Outcome) -> layout.TopicAssi
         return None
 
 
-def _parse_config(context: Context, name: str, node: Outcome) -> dict[str, str]:
+def _parse_config(context: Context, name: str, node: Outcome) -> Mapping[str, str]:
+    """The settings that brokers will understand; any other is reported and has no effect.
+
+    A broker takes no role with a setting that makes no sense to it, so one word written by a tool could
+    take the topic's leaders away. A node that cannot be read at all changes nothing.
+    """
     path = layout.topic_config_path(name)
     context.unreadable.pop(path, None)
     if node.stat is None:
         return {}
+    known = context.topics.get(name)
     try:
-        return layout.parse_topic_config(node.data)
+        settings = layout.parse_topic_config(node.data)
     except CorruptMetadata as error:
         context.unreadable[path] = str(error)
-        return {}
+        return known.config if known is not None else {}
+    usable: dict[str, str] = {}
+    for setting, value in sorted(settings.items()):
+        try:
+            LogConfig.from_kafka({**usable, setting: value})
+        except InvalidConfig as error:
+            context.unreadable[path] = str(error)
+        else:
+            usable[setting] = value
+    return usable
 
 
 def topics_changed(context: Context) -> Steps[None]:

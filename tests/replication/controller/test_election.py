@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from dataclasses import replace
 from itertools import product
 
 import pytest
@@ -102,6 +103,15 @@ def restarted(clean: bool, *brokers: int) -> dict[int, Incarnation]:
 def test_nothing_to_do_is_none() -> None:
     assert next_state(STATE, REPLICAS, INTACT, 2) is None
     assert next_state(STATE, REPLICAS, without(4), 2) is None, "a replica outside the ISR may come and go"
+
+
+def test_members_without_an_incarnation_on_record_get_one() -> None:
+    """Kafka wrote the node: from now on a restart of theirs is noticed (R1, R3)."""
+    unknown = replace(STATE, isr_broker_epochs=(UNKNOWN_BROKER_EPOCH,) * 3)
+    state = next_state(unknown, REPLICAS, without(3), 2)
+    assert state is not None
+    assert (state.leader, state.isr, state.isr_broker_epochs) == (1, (1, 2), (10, 20))
+    assert next_state(state, REPLICAS, without(3), 2) is None, "once"
 
 
 @pytest.mark.parametrize(
