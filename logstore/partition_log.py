@@ -614,10 +614,11 @@ class PartitionLog:
 
     def _read_failed(self, segment: Segment, error: OSError) -> None:
         """A file that went under its reader, with a truncation, a deletion or a close, is no bad disk."""
-        if self._is_closed:
-            raise LogClosed(f"{self.directory} was closed; open it again") from error
-        if self._segments.get(segment.base_offset) is segment:
-            self._fail(error)
+        with self._lock:  # whoever takes files away holds it until the segments are what they are then
+            if self._is_closed:
+                raise LogClosed(f"{self.directory} was closed; open it again") from error
+            if self._segments.get(segment.base_offset) is segment:
+                self._fail(error)
 
     def _bound(self, isolation: FetchIsolation) -> int:
         end_offset = self._log_end_offset if isolation is FetchIsolation.LOG_END else self.high_watermark

@@ -10,12 +10,14 @@ segments opens by listing a directory; one that is missing, not of its form, or 
 batch it points to is rebuilt from the `.log`. After a crash the `.log` may end anywhere and hold
 anything past the recovery point: `recovery.py` judges it before a segment is built on it.
 
-One writer at a time (the log's lock); readers need none. A reader that still uses a file when its
-segment goes keeps the file alive: files are let go of, never closed under it.
+One writer at a time (the log's lock); readers need none, and take the segment's only to rebuild an
+index. A reader that still uses a file when its segment goes keeps the file alive: files are let go of,
+never closed under it. A segment that was let go opens no file again: the next one may have its names.
 """
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Iterator, Sequence
 from struct import Struct
@@ -25,7 +27,7 @@ from checkpoint.disk import Buffer, Disk, File, read_small_file, remove_if_exist
 from logstore.batch import HEADER_BYTES, LOG_OVERHEAD, MAGIC, Batch
 from logstore.config import LogConfig
 from logstore.errors import CorruptBatch, CorruptIndex
-from logstore.offset_index import OffsetIndex
+from logstore.offset_index import OffsetIndex, OffsetPosition
 from logstore.scan import IndexEntries, scan
 from logstore.time_index import NO_TIMESTAMP, TimeIndex
 from logstore.transaction_index import AbortedTransaction, TransactionIndex
@@ -95,7 +97,9 @@ class Segment:
         self.jitter_ms = jitter_ms
         self.modified_ms = modified_ms
         self.name_is_durable = not is_new
-        self._lock = threading.Lock()
+        # Held by whatever changes the segment, so that a reader who rebuilds an index does not meet it.
+        self._lock = threading.RLock()
+        self._is_let_go = False
         self._file: File | None = None
         self._offset_index: OffsetIndex | None = None
         self._time_index: TimeIndex | None = None
@@ -126,6 +130,7 @@ class Segment:
         if file is None:
             with self._lock:
                 if self._file is None:
+                    self._check_held()
                     self._file = self._disk.open(self.path(LOG_SUFFIX), write=True)
                 file = self._file
         return file
@@ -142,6 +147,7 @@ class Segment:
         with self._lock:
             offset_index, time_index = self._offset_index, self._time_index
             if offset_index is None or time_index is None:
+                self._check_held()
                 offset_index, time_index = self._fresh_indexes()
                 try:
                     offset_index.load()
@@ -151,6 +157,11 @@ class Segment:
                     self._rebuild(offset_index, time_index)
                 self._offset_index, self._time_index = offset_index, time_index
         return offset_index, time_index
+
+    def _check_held(self) -> None:
+        # By now the names may be those of a new segment's files, and its indexes may be mapped.
+        if self._is_let_go:
+            raise FileNotFoundError(errno.ENOENT, "the segment was let go", self.path(LOG_SUFFIX))
 
     def _fresh_indexes(self) -> tuple[OffsetIndex, TimeIndex]:
         limit = self._config.segment_index_bytes
@@ -182,20 +193,24 @@ class Segment:
 
     def rebuild_indexes(self) -> None:
         """Replace both indexes by what the `.log` says. Raises `OSError`."""
-        offset_index, time_index = self._indexes()
-        self._rebuild(offset_index, time_index)
-        self._hints.clear()
+        with self._lock:
+            offset_index, time_index = self._indexes()
+            self._rebuild(offset_index, time_index)
+            self._hints.clear()
 
     # --- facts --------------------------------------------------------------------------------------
 
     @property
     def max_timestamp_ms(self) -> int:
         """The largest record time; -1 if no record has one."""
-        if self._max_timestamp_ms is None:
-            last = self.time_index.last
-            self._offset_of_max_timestamp = last.offset
-            self._max_timestamp_ms = last.timestamp_ms
-        return self._max_timestamp_ms
+        timestamp_ms = self._max_timestamp_ms
+        if timestamp_ms is None:
+            with self._lock:  # an append may know better meanwhile
+                timestamp_ms = self._max_timestamp_ms
+                if timestamp_ms is None:
+                    timestamp_ms, self._offset_of_max_timestamp = self.time_index.last
+                    self._max_timestamp_ms = timestamp_ms
+        return timestamp_ms
 
     @property
     def offset_of_max_timestamp(self) -> int:
@@ -285,21 +300,22 @@ class Segment:
         `batches` says what lies in `data`. Raises `OSError` with the segment as it was: what was
         written of a failed append is cut off again (and if that fails too, that error comes out).
         """
-        # Before the batches, because all that can fail must fail while the segment is as it was.
-        self.offset_index.write_behind()
-        self.time_index.write_behind()
-        position = self.size
-        file = self._file or self.log_file
-        try:
-            file.pwrite(data, position)
-        except OSError:
-            file.truncate(position)
-            raise
-        if position == 0:
-            self._first_timestamp_ms = max(timestamp_ms for _, _, timestamp_ms in batches)
-        self._index(batches, position)
-        self.size = position + len(data)
-        return position
+        with self._lock:
+            # Before the batches, because all that can fail must fail while the segment is as it was.
+            self.offset_index.write_behind()
+            self.time_index.write_behind()
+            position = self.size
+            file = self._file or self.log_file
+            try:
+                file.pwrite(data, position)
+            except OSError:
+                file.truncate(position)
+                raise
+            if position == 0:
+                self._first_timestamp_ms = max(timestamp_ms for _, _, timestamp_ms in batches)
+            self._index(batches, position)
+            self.size = position + len(data)
+            return position
 
     def _index(self, batches: Extents, position: int) -> None:
         """Note the entries that these batches give: the rule of `index_rule.py`, a batch at a time."""
@@ -376,16 +392,25 @@ class Segment:
     def _walk_from(self, offset: int) -> Iterator[Located]:
         """Batches from the one at or before `offset` that the index knows."""
         floor = self.offset_index.lookup(offset)
-        located = _place(self.log_file.pread(HEADER_BYTES, floor.position), floor.position)
-        if floor.position and not (
-            located is not None
-            and self.base_offset <= located.base_offset <= floor.offset
-            and located.position + located.size <= self.size
-        ):
-            # The entry names something that is not the batch it should be: an index is never evidence.
-            self.rebuild_indexes()
-            floor = self.offset_index.lookup(offset)
+        if not self._names_its_batch(floor):
+            with self._lock:
+                # Looked up again: a cut that came between is no fault of the index.
+                floor = self.offset_index.lookup(offset)
+                if not self._names_its_batch(floor):
+                    self.rebuild_indexes()
+                    floor = self.offset_index.lookup(offset)
         return self._walk(floor.position)
+
+    def _names_its_batch(self, entry: OffsetPosition) -> bool:
+        """Whether the batch that an index entry names is there: an index is never evidence."""
+        if entry.position == 0:
+            return True
+        located = _place(self.log_file.pread(HEADER_BYTES, entry.position), entry.position)
+        return (
+            located is not None
+            and self.base_offset <= located.base_offset <= entry.offset
+            and located.position + located.size <= self.size
+        )
 
     def _walk(self, position: int) -> Iterator[Located]:
         file, end = self.log_file, self.size
@@ -443,25 +468,26 @@ class Segment:
 
         The whole batch goes, with its records below `offset`. Not yet durable: `sync` after it.
         """
-        located = self.locate(offset)
-        if located is None:
-            return 0
-        cut = self.size - located.position
-        # Size first: a reader that starts now does not look at what is about to go.
-        self.size = located.position
-        self._hints.clear()
-        offset_index, time_index = self.offset_index, self.time_index
-        offset_index.truncate_to(offset)
-        time_index.truncate_to(offset)
-        self.log_file.truncate(located.position)
-        if self.transaction_index.truncate_to(offset):
-            self.replace_transaction_index(self.transaction_index.entries)
-        self._last_entry_position = located.position
-        if located.position == 0:
-            self.created_ms = now_ms
-            self._first_timestamp_ms = None
-        self._recompute_max_timestamp()
-        return cut
+        with self._lock:
+            located = self.locate(offset)
+            if located is None:
+                return 0
+            cut = self.size - located.position
+            # Size first: a reader that starts now does not look at what is about to go.
+            self.size = located.position
+            self._hints.clear()
+            offset_index, time_index = self.offset_index, self.time_index
+            offset_index.truncate_to(offset)
+            time_index.truncate_to(offset)
+            self.log_file.truncate(located.position)
+            if self.transaction_index.truncate_to(offset):
+                self.replace_transaction_index(self.transaction_index.entries)
+            self._last_entry_position = located.position
+            if located.position == 0:
+                self.created_ms = now_ms
+                self._first_timestamp_ms = None
+            self._recompute_max_timestamp()
+            return cut
 
     def _recompute_max_timestamp(self) -> None:
         last = self.time_index.last
@@ -476,9 +502,10 @@ class Segment:
 
     def become_inactive(self) -> None:
         """Close the indexes' books: the last time entry is made, both files are cut to their entries."""
-        self.time_index.maybe_append(self.max_timestamp_ms, self.offset_of_max_timestamp, is_last=True)
-        self.offset_index.trim()
-        self.time_index.trim()
+        with self._lock:
+            self.time_index.maybe_append(self.max_timestamp_ms, self.offset_of_max_timestamp, is_last=True)
+            self.offset_index.trim()
+            self.time_index.trim()
 
     def sync_log(self) -> None:
         """Make the batches survive power loss. Raises `OSError`; never call it again after that."""
@@ -507,10 +534,15 @@ class Segment:
         self.let_go()
 
     def let_go(self) -> None:
-        """Forget the files without writing. A reader in the middle of one keeps it until it is done."""
-        self._file = None
-        self._offset_index = self._time_index = None
-        self._hints.clear()
+        """Forget the files without writing, for good: whatever needs one from now on raises `OSError`.
+
+        A reader in the middle of one keeps it until it is done.
+        """
+        with self._lock:
+            self._is_let_go = True
+            self._file = None
+            self._offset_index = self._time_index = None
+            self._hints.clear()
 
     def delete(self) -> None:
         """Unlink every file of the segment, the log first; missing ones are fine."""

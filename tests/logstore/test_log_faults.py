@@ -249,6 +249,37 @@ class TestReading:
         assert not log.is_offline
         assert log.append(b"on").first_offset == 1
 
+    def test_files_that_are_going_under_a_reader(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A reader that meets a removed segment waits for the truncation before it blames the disk."""
+        disk = MemoryDisk(directories=["/data"])
+        log = opened(disk)
+        for number in range(12):
+            log.append(b"%d" % number)
+        read, remove = Segment.read, disk.remove
+        under_way, gone = threading.Event(), threading.Event()
+        found: list[bytes] = []
+
+        def interrupted(segment: Segment, *args: int, at_least_one: bool) -> object:
+            under_way.set()
+            assert gone.wait(LIMIT_S)
+            return read(segment, *args, at_least_one=at_least_one)
+
+        def removed(path: str) -> None:
+            remove(path)
+            if not gone.is_set():
+                gone.set()
+                reader.join(0.1)  # time enough to answer wrongly; the right answer waits for this thread
+
+        monkeypatch.setattr(Segment, "read", interrupted)
+        reader = threading.Thread(target=lambda: found.append(log.read_bytes(11).records))
+        reader.start()
+        assert under_way.wait(LIMIT_S)
+        monkeypatch.setattr(disk, "remove", removed)
+        log.truncate_to(1)
+        reader.join(LIMIT_S)
+        assert found == [b""]
+        assert not log.is_offline
+
     def test_files_that_went_with_a_close(self) -> None:
         """Neither an answer nor an alarm: the log was closed."""
         log = opened(faulty_disk())

@@ -10,6 +10,7 @@ from checkpoint.disks import Fault, FaultyDisk, MemoryDisk
 from logstore.batch import Batch, walk
 from logstore.config import MAX_INT, LogConfig
 from logstore.errors import CorruptBatch, CorruptIndex
+from logstore.offset_index import OffsetIndex, OffsetPosition
 from logstore.segment import Segment, file_name
 from logstore.transaction_index import AbortedTransaction
 from tests.logstore.logs import DIRECTORY, batch, content_of, names, put
@@ -256,7 +257,8 @@ class TestTruncating:
         assert len(content_of(disk, file_name(BASE, ".txnindex"))) == 34
         segment.append_aborted(AbortedTransaction(1, 44, 45, 46))
         segment.let_go()
-        entries = reopened(disk).transaction_index.entries
+        segment = reopened(disk)
+        entries = segment.transaction_index.entries
         assert [entry.last_offset for entry in entries] == [42, 45]
         segment.truncate_to(40, 0)
         assert file_name(BASE, ".txnindex") not in names(disk)
@@ -424,6 +426,44 @@ class TestLifecycle:
         put(disk, file_name(BASE, ".txnindex"), below)
         with pytest.raises(CorruptIndex):
             _ = reopened(disk).transaction_index
+
+
+def test_a_segment_that_was_let_go_leaves_its_names_alone() -> None:
+    """A reader that still holds one must not open, let alone rebuild, the indexes of its successor."""
+    disk = MemoryDisk(directories=[DIRECTORY])
+    old = new_segment(disk)
+    append(old, *records(*range(40, 60)))
+    old.delete()
+    new = new_segment(disk)
+    append(new, *records(40, 41, 42))
+    new.sync_indexes()
+    before = content_of(disk, file_name(BASE, ".index"))
+    for use in (lambda: bases(old, 55), lambda: old.locate(55), old.rebuild_indexes, old.sync_log):
+        with pytest.raises(FileNotFoundError):
+            use()
+    assert content_of(disk, file_name(BASE, ".index")) == before
+
+
+def test_a_cut_under_a_reader_does_not_void_the_index(monkeypatch: pytest.MonkeyPatch) -> None:
+    """An entry that a reader looked up before a cut names a batch that is gone: no reason to rebuild."""
+    segment = new_segment(config=LogConfig(index_interval_bytes=0))
+    append(segment, *records(*range(40, 60)))
+    lookup = OffsetIndex.lookup
+    pending = [True]
+
+    def interrupted(index: OffsetIndex, offset: int) -> OffsetPosition:
+        entry = lookup(index, offset)
+        if pending:
+            pending.clear()
+            segment.truncate_to(45, 0)
+            append(segment, *records(45, 46))
+        return entry
+
+    monkeypatch.setattr(OffsetIndex, "lookup", interrupted)
+    monkeypatch.setattr(Segment, "rebuild_indexes", lambda _: pytest.fail("nothing is wrong with it"))
+    assert segment.locate(58) is None
+    append(segment, *records(47))
+    assert bases(segment, 45) == [45, 46, 47]
 
 
 def test_opening_touches_nothing_until_it_is_asked() -> None:
