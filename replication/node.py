@@ -14,6 +14,7 @@ former one cannot be told before. A session that expires ends every leadership h
 from __future__ import annotations
 
 import random
+from collections import deque
 from dataclasses import replace
 from itertools import count
 
@@ -57,10 +58,13 @@ from replication.messages import (
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
+from replication.metastore import layout
 from replication.metastore.layout import BrokerRegistration, broker_path, encode_broker
 from replication.metastore.operations import Create, Delete, Get, Outcome, StoreError
 from replication.replica_manager import Address, Client, Peer, ReplicaManager
 
+# Each stands in the registration until a controller has seen a later one: a few are enough.
+_MOST_FORMER_EPOCHS = 256
 _CONTROL = (LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest)
 
 
@@ -96,8 +100,12 @@ class Node:
         self._registration_call: int | None = None
         self._register_at_ms: int | None = None
         self._former_sessions: set[int] = set()
-        self._former_epochs: list[int] = []
+        self._former_epochs: deque[int] = deque(maxlen=_MOST_FORMER_EPOCHS)
         self._held: list[Request] = []
+        self._failures_told = 0
+        self._report: tuple[int, int] | None = None
+        """The store call that tells of failed logs, and how many it tells of."""
+        self._report_again_ms: int | None = None
 
     def _next_id(self) -> int:
         return next(self._ids)
@@ -119,6 +127,7 @@ class Node:
             self.controller.deadline_ms,
             self.logs.deadline_ms,
             self._register_at_ms,
+            self._report_again_ms,
         )
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
@@ -152,10 +161,15 @@ class Node:
             effects += self._register(now_ms)
         if self.logs.deadline_ms <= now_ms:
             self.logs.tick(now_ms)
-        return [*effects, *self.replicas.tick(now_ms), *self.controller.tick(now_ms)]
+        effects += self.replicas.tick(now_ms)
+        effects += self.controller.tick(now_ms)
+        return [*effects, *self._tell_of_failed_logs(now_ms)]
 
     def receive(self, event: Event, now_ms: int) -> list[Effect]:
         """Take one event."""
+        return [*self._receive(event, now_ms), *self._tell_of_failed_logs(now_ms)]
+
+    def _receive(self, event: Event, now_ms: int) -> list[Effect]:
         match event:
             case Request():
                 return self._on_request(event, now_ms)
@@ -170,6 +184,9 @@ class Node:
             case StoreReply(call_id, outcome):
                 if call_id == self._registration_call:
                     return self._on_registration_reply(outcome, now_ms)
+                if self._report is not None and call_id == self._report[0]:
+                    self._on_report_reply(outcome, now_ms)
+                    return []
                 return self.controller.on_store_reply(call_id, outcome, now_ms)
             case WatchFired(session_id, path, kind):
                 if session_id != self.session_id:
@@ -259,6 +276,7 @@ class Node:
         self.session_id = None
         self._registration_call = None
         self._register_at_ms = None
+        self._report = self._report_again_ms = None
         # Leaderships first: nothing is acknowledged in the name of a registration that is gone.
         return [*self.replicas.on_session_lost(now_ms), *self.controller.on_session_lost(now_ms)]
 
@@ -314,8 +332,41 @@ class Node:
     def _registered(self, broker_epoch: int, now_ms: int) -> list[Effect]:
         assert self.session_id is not None, "registered in a session"
         effects = self.replicas.on_registered(broker_epoch, now_ms)
+        # The controller will ask this incarnation for every role, and hear of each that it cannot take.
+        self._failures_told = len(self.replicas.offline)
         effects += self.controller.on_session(self.session_id, broker_epoch, now_ms)
         held, self._held = self._held, []
         for request in held:
             effects += self._on_control(request, now_ms)
         return effects
+
+    # --- failed logs --------------------------------------------------------------------------
+
+    def _tell_of_failed_logs(self, now_ms: int) -> list[Effect]:
+        """Leave word in the store of logs that failed since the last time, until the store has taken it.
+
+        The controller then asks this node for its roles once more, and hears which it cannot fill.
+        """
+        failed = len(self.replicas.offline)
+        if failed == self._failures_told or self.session_id is None or self.broker_epoch < 0:
+            return []
+        if self._report_again_ms is not None and now_ms < self._report_again_ms:
+            return []
+        self._report = self._next_id(), failed
+        self._report_again_ms = now_ms + self.config.request_timeout_ms
+        event = Create(
+            layout.LOG_DIR_EVENT_PREFIX,
+            layout.encode_log_dir_event(self.node_id),
+            sequential=True,
+            make_parents=True,
+        )
+        return [StoreCall(self.session_id, self._report[0], event)]
+
+    def _on_report_reply(self, outcome: Outcome, now_ms: int) -> None:
+        assert self._report is not None, "a reply to our report"
+        if outcome.error is None:
+            self._failures_told = self._report[1]
+            self._report_again_ms = None
+        else:
+            self._report_again_ms = now_ms + self.config.registration_retry_ms
+        self._report = None

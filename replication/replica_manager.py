@@ -10,8 +10,9 @@ Every public method is one turn: it changes partitions, notes whose waiting requ
 and answers those at the end of the turn, never in the middle of a partition's change. What it wants
 sent is returned as effects.
 
-A partition whose log fails is taken out alone: it answers `KAFKA_STORAGE_ERROR` until the node is
-started anew, all others go on.
+A log that fails takes its dir with it, and every replica in that dir resigns: it leads and follows nobody
+and answers `KAFKA_STORAGE_ERROR` until the node is started anew. `Node` tells the controller; all
+others go on.
 """
 
 from __future__ import annotations
@@ -115,6 +116,7 @@ class ReplicaManager:
         self.is_on_record = False
         """Whether the controller gave this process a role: what its start may have lost is written down."""
         self._newest_metadata = (-1, -1)
+        self._failed_dirs = 0
         self._default_config = default_config
         self._next_id = next_id
         self._partitions: dict[TopicPartition, Partition] = {}
@@ -150,7 +152,7 @@ class ReplicaManager:
 
     @property
     def offline(self) -> Mapping[TopicPartition, str]:
-        """Replicas whose log failed, and why."""
+        """Replicas whose log failed, and why; until the node is started anew."""
         return self._offline
 
     def partition(self, topic_partition: TopicPartition) -> Partition:
@@ -170,6 +172,7 @@ class ReplicaManager:
 
     def _end_turn(self, now_ms: int) -> list[Effect]:
         """Answer what has become ready, send what is due, hand everything over."""
+        self._resign_with_failed_dirs()
         while self._woken:
             topic_partition = next(iter(self._woken))
             del self._woken[topic_partition]
@@ -191,9 +194,22 @@ class ReplicaManager:
     def _take_offline(self, topic_partition: TopicPartition, error: Exception) -> None:
         """The log of one replica failed: nothing is acknowledged or served from it any more."""
         self._offline[topic_partition] = str(error)
+        self._partitions.pop(topic_partition, None)
+        self._syncing.pop(topic_partition, None)
         self._followers.remove(topic_partition)
         self._channel.withdraw(topic_partition)
         self._wake(topic_partition)
+
+    def _resign_with_failed_dirs(self) -> None:
+        """The log that failed took its whole dir offline: the replicas beside it have not noticed yet."""
+        failed_dirs = self.logs.offline_dirs
+        if len(failed_dirs) == self._failed_dirs:
+            return
+        self._failed_dirs = len(failed_dirs)
+        reason = LogDirOffline("; ".join(f"{path}: {reason}" for path, reason in failed_dirs.items()))
+        for topic_partition, partition in list(self._partitions.items()):
+            if partition.log.is_offline:
+                self._take_offline(topic_partition, reason)
 
     def _guard(self, topic_partition: TopicPartition, error: Exception) -> ErrorCode:
         """The code for a refusal; a storage failure also takes the replica offline."""
@@ -610,8 +626,6 @@ class ReplicaManager:
 
     def _check_isrs(self, now_ms: int) -> None:
         for topic_partition, partition in self._partitions.items():
-            if topic_partition in self._offline:
-                continue
             partition.propose_shrink(now_ms, own_broker_epoch=self.broker_epoch)
             # A proposal that was refused for good stays pending until the controller speaks: its word may
             # have been lost, and whoever asks again is told.
@@ -622,7 +636,7 @@ class ReplicaManager:
             self._advance(partition, now_ms)
 
     def _advance(self, partition: Partition, now_ms: int) -> None:
-        if partition.topic_partition not in self._offline and partition.advance_high_watermark(now_ms):
+        if partition.advance_high_watermark(now_ms):
             self._wake(partition.topic_partition)
 
     # --- flushes (SYNCED durability) ----------------------------------------------------------

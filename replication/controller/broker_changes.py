@@ -4,6 +4,8 @@ The list of live brokers is read anew at every event; what it was before does no
 tell an old acquaintance from a new incarnation. A broker that re-registered (same id, later creation
 transaction) has failed first and started then, in this order, within one event: it leaves what it
 was part of before it is a member of anything again.
+
+A broker whose log dir failed stays registered; it says so with a node of its own in the store.
 """
 
 from __future__ import annotations
@@ -11,11 +13,11 @@ from __future__ import annotations
 from checkpoint.topic_partition import TopicPartition
 from replication.controller.context import Broker, Context, Steps
 from replication.controller.errors import MetadataConflict
-from replication.controller.partition_states import after_failures, out_of_date, settle
+from replication.controller.partition_states import after_failures, check_fence, out_of_date, settle
 from replication.messages import BrokerEndpoint
 from replication.metastore import layout
 from replication.metastore.errors import CorruptMetadata
-from replication.metastore.operations import Children, Get, Outcome
+from replication.metastore.operations import Children, Delete, Get, Outcome
 
 
 def read_brokers(context: Context) -> Steps[dict[int, Broker]]:
@@ -81,10 +83,36 @@ def meet_brokers(context: Context, new: dict[int, Broker]) -> None:
         context.channels.open(broker_id, broker.endpoint.epoch)
 
 
+def take_log_dir_events(context: Context) -> Steps[set[int]]:
+    """The brokers that tell of a failed log dir; their word is removed, and the watch set again."""
+    (listing,) = yield (Children(layout.LOG_DIR_EVENTS_PATH, watch=True),)
+    paths = [f"{layout.LOG_DIR_EVENTS_PATH}/{name}" for name in listing.children]
+    reads = yield tuple(Get(path) for path in paths)
+    senders = set()
+    for read in reads:
+        if read.stat is None:
+            continue
+        try:
+            senders.add(layout.parse_log_dir_event(read.data))
+        except CorruptMetadata as error:
+            context.unreadable[layout.LOG_DIR_EVENTS_PATH] = str(error)
+    # One that cannot be removed now is found again with the next, or by the next controller: no harm.
+    outcomes = yield tuple(context.fenced(Delete(path)) for path in paths)
+    for outcome in outcomes:
+        check_fence(outcome)
+    return senders
+
+
+def log_dirs_failed(context: Context) -> Steps[None]:
+    """Brokers lost log dirs: they are asked for all their roles again, and refuse those that they lost."""
+    senders = yield from take_log_dir_events(context)
+    context.announce(context.states, to=senders)
+
+
 def replicas_failed(
     context: Context, broker_id: int, broker_epoch: int, failed: frozenset[TopicPartition]
 ) -> Steps[None]:
-    """A live broker could not open these logs: for these partitions it is as good as dead."""
+    """A live broker cannot use these logs: for these partitions it is as good as dead."""
     broker = context.brokers.get(broker_id)
     if broker is None or broker.endpoint.epoch != broker_epoch:
         return  # said by an incarnation that is gone

@@ -227,6 +227,8 @@ class Controller:
             return  # left over from an earlier term of this session; a new term reads it all
         elif path == layout.BROKER_IDS_PATH:
             self._enqueue(_Event("brokers", lambda: broker_changes.brokers_changed(self._active), key=path))
+        elif path == layout.LOG_DIR_EVENTS_PATH:
+            self._enqueue(_Event("log dirs", lambda: broker_changes.log_dirs_failed(self._active), key=path))
         elif path == layout.TOPICS_PATH:
             self._enqueue(_Event("topics", lambda: topics.topics_changed(self._active), key=path))
         else:

@@ -13,7 +13,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
-from replication.controller.broker_changes import meet_brokers, read_brokers
+from replication.controller.broker_changes import meet_brokers, read_brokers, take_log_dir_events
 from replication.controller.context import Context, Steps
 from replication.controller.errors import MetadataConflict
 from replication.controller.partition_states import ROUNDS, after_failures, check_fence, settle
@@ -78,6 +78,7 @@ def take_over(context: Context) -> Steps[None]:
     """Build the copy from the store, mend the states, tell everybody. Repeatable from the start."""
     context.forget_all()
     yield from _make_directories(context)
+    yield from take_log_dir_events(context)  # everybody is asked for everything anyway
     meet_brokers(context, (yield from read_brokers(context)))
     names = yield from list_topics(context)
     yield from load_topics(context, names)
@@ -89,7 +90,12 @@ def take_over(context: Context) -> Steps[None]:
 
 def _make_directories(context: Context) -> Steps[None]:
     # Their children are watched, and a watch needs a node to sit on.
-    for path in (layout.BROKER_IDS_PATH, layout.TOPICS_PATH, layout.TOPIC_CONFIGS_PATH):
+    for path in (
+        layout.BROKER_IDS_PATH,
+        layout.TOPICS_PATH,
+        layout.TOPIC_CONFIGS_PATH,
+        layout.LOG_DIR_EVENTS_PATH,
+    ):
         for _ in range(ROUNDS):
             (outcome,) = yield (context.fenced(Create(path, make_parents=True)),)
             check_fence(outcome)

@@ -6,6 +6,7 @@
     /controller                              ephemeral    who the controller is
     /controller_epoch                        persistent   how many controllers there were, as text
     /config/topics/<t>                       persistent   settings that differ from the defaults
+    /log_dir_event_notification/log_dir_event_<n>         sequential, a broker whose log dir failed
 
 Fields beyond Kafka's, which its readers skip: `clean` and `continues` in a registration (what this
 broker had acknowledged was not lost when it last stopped, nor since it had one of those epochs) and
@@ -34,6 +35,8 @@ TOPICS_PATH = "/brokers/topics"
 CONTROLLER_PATH = "/controller"
 CONTROLLER_EPOCH_PATH = "/controller_epoch"
 TOPIC_CONFIGS_PATH = "/config/topics"
+LOG_DIR_EVENTS_PATH = "/log_dir_event_notification"
+LOG_DIR_EVENT_PREFIX = f"{LOG_DIR_EVENTS_PATH}/log_dir_event_"
 
 UNKNOWN_BROKER_EPOCH = -1
 """Nobody recorded which incarnation this ISR member is (a node that Kafka wrote)."""
@@ -167,6 +170,11 @@ def encode_controller(broker_id: int, now_ms: int) -> bytes:
 
 def encode_controller_epoch(epoch: int) -> bytes:
     return str(epoch).encode()
+
+
+def encode_log_dir_event(broker_id: int) -> bytes:
+    """`event` 1, the only one there is: a log dir of this broker failed."""
+    return _encode({"version": 1, "broker": broker_id, "event": 1})
 
 
 def encode_topic_config(config: Mapping[str, str]) -> bytes:
@@ -303,6 +311,11 @@ def parse_controller_epoch(data: bytes) -> int:
     if not _INTEGER.fullmatch(text) or int(text) < 0:
         raise CorruptMetadata(f"{CONTROLLER_EPOCH_PATH} holds {text[:40]!r}, which is no epoch")
     return int(text)
+
+
+def parse_log_dir_event(data: bytes) -> int:
+    """The broker whose log dir failed."""
+    return _Fields(data, "the log dir event").integer("broker")
 
 
 def parse_topic_config(data: bytes) -> dict[str, str]:

@@ -6,6 +6,8 @@ import random
 
 import pytest
 
+from checkpoint.disk import Disk
+from checkpoint.disks.faulty import Fault, FaultyDisk
 from checkpoint.disks.memory import MemoryDisk
 from checkpoint.errors import ErrorCode
 from checkpoint.topic_partition import TopicPartition
@@ -35,7 +37,12 @@ from replication.messages import (
     ProduceResponse,
     UpdateMetadataResponse,
 )
-from replication.metastore.layout import broker_path, parse_broker
+from replication.metastore.layout import (
+    LOG_DIR_EVENT_PREFIX,
+    broker_path,
+    parse_broker,
+    parse_log_dir_event,
+)
 from replication.metastore.operations import Create, Delete, Get, Outcome, Stat, StoreError
 from replication.node import Node
 from tests.replication.stage import batch
@@ -47,7 +54,7 @@ PATH = broker_path(0)
 class Registering:
     """One node; the test is the store."""
 
-    def __init__(self, disk: MemoryDisk | None = None) -> None:
+    def __init__(self, disk: Disk | None = None) -> None:
         self.now_ms = 1_000_000
         self.disk = disk if disk is not None else MemoryDisk()
         self.logs = LogManager(["data"], disk=self.disk, clock=lambda: self.now_ms, random=random.Random(0))
@@ -239,6 +246,55 @@ def test_stopping_gives_the_session_up() -> None:
     assert CloseSession(7) in effects
     assert not rig.node.replicas.partitions[TP].is_leader
     assert rig.node.stop(rig.now_ms) == []
+
+
+def reports(effects: list[Effect]) -> list[StoreCall]:
+    calls = [effect for effect in effects if isinstance(effect, StoreCall)]
+    return [
+        call
+        for call in calls
+        if isinstance(call.operation, Create) and call.operation.path == LOG_DIR_EVENT_PREFIX
+    ]
+
+
+def test_a_failed_log_is_told_through_the_store_until_the_store_has_it() -> None:
+    """F2: the controller cannot see it, and asks for nothing by itself."""
+    disk = FaultyDisk(MemoryDisk())
+    rig = Registering(disk)
+    rig.register()
+    rig.leader_and_isr(100)
+    disk.inject(Fault(operation="pwrite", path=lambda path: path.endswith(".log")))
+    rig.receive(ClientRequest("c", ProduceRequest({TP: batch(b"x")}, 1, 1000)))
+    [report] = reports(rig.effects)
+    assert isinstance(report.operation, Create)
+    assert parse_log_dir_event(report.operation.data) == 0
+    assert not reports(rig.node.tick(rig.now_ms)), "once"
+    rig.receive(StoreReply(report.call_id, Outcome(StoreError.CONNECTION_LOSS)))
+    assert not reports(rig.effects), "after a pause"
+    rig.now_ms += 500
+    [again] = reports(rig.node.tick(rig.now_ms))
+    rig.now_ms += 30_000
+    [third] = reports(rig.node.tick(rig.now_ms))
+    rig.receive(StoreReply(again.call_id, Outcome()))
+    rig.receive(StoreReply(third.call_id, Outcome()))
+    rig.now_ms += 30_000
+    assert not reports(rig.node.tick(rig.now_ms))
+
+
+def test_a_registration_tells_of_failed_logs_by_itself() -> None:
+    """The controller asks a new incarnation for every role, and hears which it cannot fill."""
+    disk = FaultyDisk(MemoryDisk())
+    rig = Registering(disk)
+    rig.register(7, 100)
+    rig.leader_and_isr(100)
+    rig.receive(SessionExpired(7))
+    disk.inject(Fault(operation="open", forever=True))
+    rig.node.replicas.logs.checkpoint_high_watermarks()
+    assert not reports(rig.node.tick(rig.now_ms + 60_000)), "nobody to tell"
+    rig.receive(SessionOpened(8))
+    rig.answer(Outcome(stat=Stat(0, 120, 8), path=PATH))
+    assert rig.node.replicas.offline
+    assert not reports(rig.effects)
 
 
 def test_followers_and_consumers_are_served_by_the_same_reads() -> None:

@@ -637,6 +637,20 @@ def test_a_disk_that_fails_under_a_leader() -> None:
     assert response.partitions[P0].error is ErrorCode.KAFKA_STORAGE_ERROR
 
 
+def test_all_replicas_of_a_failed_dir_resign_together() -> None:
+    """F2: the one beside it has not been asked for anything yet, and may not lead on as if nothing were."""
+    disk = FaultyDisk(MemoryDisk())
+    rig = Manager(disk=disk)
+    rig.role(ME, 1, P0, P1)
+    rig.produce("w", P1)
+    disk.inject(Fault(operation="pwrite", path=lambda path: "t-0/" in path))
+    rig.produce("next", P0)
+    assert rig.error("w", P1) is ErrorCode.KAFKA_STORAGE_ERROR
+    assert sorted(rig.manager.offline) == [P0, P1]
+    assert not rig.manager.partitions
+    assert rig.role(ME, 2, P0, P1).partitions == dict.fromkeys((P0, P1), ErrorCode.KAFKA_STORAGE_ERROR)
+
+
 # --- SYNCED durability ------------------------------------------------------------------------------
 
 

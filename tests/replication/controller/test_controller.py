@@ -23,7 +23,16 @@ from replication.messages import (
 )
 from replication.metastore import layout
 from replication.metastore.layout import LOST_BROKER_EPOCH
-from replication.metastore.operations import ANY_VERSION, Create, Delete, Get, Multi, Set, StoreError
+from replication.metastore.operations import (
+    ANY_VERSION,
+    Children,
+    Create,
+    Delete,
+    Get,
+    Multi,
+    Set,
+    StoreError,
+)
 from tests.replication.controller.world import World, state_writes, topic
 
 T0 = TopicPartition("t", 0)
@@ -388,6 +397,36 @@ def test_s58_failed_log_dir_takes_only_its_replicas_offline() -> None:
     world.run()
     assert world.view(0) == (1, 2, (1,)), "3 died (1), then 2 could not open the log (2)"
     assert world.view(1) == (2, 1, (2, 1))
+
+
+def test_a_broker_that_tells_of_a_failed_log_dir_is_asked_again() -> None:
+    """F2: it is alive and answers; only the log is gone. What it left in the store is removed."""
+    world = World(3)
+    world.create(topic((2, 3, 1), (2, 3, 1)))
+    world.members[2].broker.failing.add(T0)
+    for data in (layout.encode_log_dir_event(2), b"?"):
+        world.admin(Create(layout.LOG_DIR_EVENT_PREFIX, data, sequential=True))
+    world.run()
+    assert world.view(0) == (3, 1, (3, 1))
+    assert world.view(1) == (2, 0, (2, 3, 1))
+    listing = world.admin(Children(layout.LOG_DIR_EVENTS_PATH))
+    assert listing.children == ()
+    context = world.active.controller.context
+    assert context is not None
+    assert layout.LOG_DIR_EVENTS_PATH in context.unreadable, "the one that made no sense is reported"
+    refused = world.alter(3, (2, 3, 1)).partitions[T0]
+    assert refused.error is ErrorCode.INELIGIBLE_REPLICA, "until it has started anew"
+
+
+def test_a_failed_log_dir_that_nobody_heard_of_is_met_by_the_next_controller() -> None:
+    world = World(3)
+    world.create(topic((2, 3, 1)))
+    world.members[2].broker.failing.add(T0)
+    world.stop(world.controller_id)
+    world.admin(Create(layout.LOG_DIR_EVENT_PREFIX, layout.encode_log_dir_event(2), sequential=True))
+    world.run()
+    assert world.view() == (3, 2, (3,))
+    assert world.admin(Children(layout.LOG_DIR_EVENTS_PATH)).children == ()
 
 
 def test_newly_met_broker_learns_addresses_before_roles() -> None:
