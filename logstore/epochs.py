@@ -96,11 +96,18 @@ class LeaderEpochCache:
         slot = bisect_right(self._entries, epoch, key=lambda entry: entry.epoch)
         return self._entries[slot].epoch if slot < len(self._entries) else UNDEFINED
 
-    def truncate_from_end(self, end_offset: int) -> bool:
-        """Forget epochs that start at or past `end_offset`; negative: nothing."""
+    def truncate_from_end(self, end_offset: int, *, spare_first: bool = False) -> bool:
+        """Forget epochs that start at or past `end_offset`; negative: nothing.
+
+        `spare_first`: not the first one if it starts right there. Where the log start has reached the
+        end, that is the epoch of records that still lie in the files below it, and no older epoch may be
+        written behind them.
+        """
         before = len(self._entries)
         if end_offset >= 0:
             while self._entries and self._entries[-1].start_offset >= end_offset:
+                if spare_first and len(self._entries) == 1 and self._entries[0].start_offset == end_offset:
+                    break
                 self._entries.pop()
         return len(self._entries) != before
 

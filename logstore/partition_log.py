@@ -432,6 +432,10 @@ class PartitionLog:
     def _assign_epoch(self, epoch: int, start_offset: int) -> None:
         self._change_epochs(lambda epochs: epochs.assign(epoch, start_offset))
 
+    def _forget_epochs_from(self, offset: int) -> None:
+        holds_older = offset == self._log_start_offset and self.size > 0
+        self._change_epochs(lambda epochs: epochs.truncate_from_end(offset, spare_first=holds_older))
+
     def _change_epochs(self, change: Callable[[LeaderEpochCache], bool]) -> None:
         """Let the file hold the change before the log believes it."""
         changed = LeaderEpochCache(self._epochs.entries)
@@ -703,7 +707,7 @@ class PartitionLog:
         with self._group_commit.exclusive(), self._lock:
             self._check_writable()
             if offset >= self._log_end_offset:
-                self._change_epochs(lambda epochs: epochs.truncate_from_end(self._log_end_offset))
+                self._forget_epochs_from(self._log_end_offset)
                 return False
             if offset < next(iter(self._segments)):
                 self._restart_at(offset)
@@ -716,7 +720,7 @@ class PartitionLog:
             self._log_start_offset = min(self._log_start_offset, offset)
             self._rebuild_producers(offset)
             # Last, because a full disk may refuse it: the same call again then does the rest.
-            self._change_epochs(lambda epochs: epochs.truncate_from_end(offset))
+            self._forget_epochs_from(offset)
             return True
 
     def _cut(self, offset: int) -> None:

@@ -467,7 +467,8 @@ class _Loader:
 
     def _settle_epochs(self, log_end_offset: int, log_start_offset: int) -> None:
         """Cut the history to the log's bounds: late writes of it may have been lost (step 8)."""
-        self.epochs.truncate_from_end(log_end_offset)
+        holds_older = log_start_offset == log_end_offset and any(each.size for each in self.segments.values())
+        self.epochs.truncate_from_end(log_end_offset, spare_first=holds_older)
         self.epochs.truncate_from_start(log_start_offset)
         if self.epochs.entries != (self._epochs_on_disk or ()) or self._epochs_on_disk is None:
             write_leader_epoch_checkpoint(self.disk, self.directory, self.epochs.entries)

@@ -40,6 +40,17 @@ def test_truncate_from_the_end(end: int, left: Entries) -> None:
     assert entries(epochs) == left
 
 
+def test_the_first_epoch_is_spared_where_the_log_start_is_the_end() -> None:
+    """Records of it lie below: what is written next must not be of an older one."""
+    epochs = cache([(4, 11)])
+    assert not epochs.truncate_from_end(11, spare_first=True)
+    assert entries(epochs) == [(4, 11)]
+    assert epochs.truncate_from_end(10, spare_first=True)
+    epochs = cache(THREE)
+    assert epochs.truncate_from_end(6, spare_first=True)
+    assert entries(epochs) == [(2, 6)]
+
+
 @pytest.mark.parametrize(
     ("start", "left"),
     [

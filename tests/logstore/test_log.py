@@ -453,6 +453,29 @@ class TestLogStart:
         log.advance_log_start_offset(7)
         assert log.epochs == ((1, 7), (2, 10))
 
+    @pytest.mark.parametrize("how", ["truncate", "close", "crash"])
+    def test_the_newest_epoch_outlives_its_records(self, how: str) -> None:
+        """Everything is below the start, but in the files: an older epoch behind it would be cut."""
+        disk = new_disk()
+        log = opened(disk)
+        for _ in range(4):
+            log.append_as_leader(one(), leader_epoch=2, now_ms=NOW_MS)
+        log.flush()
+        log.advance_log_start_offset(4)
+        for _ in range(2):
+            if how == "truncate":
+                log.append(b"x")
+                log.truncate_to(4)
+            elif how == "close":
+                log.close()
+                log = opened(disk)
+            else:
+                disk = disk.copy()
+                log = opened(disk)
+            assert log.latest_epoch == 2
+        log.append(b"kept", sync=True)
+        assert [record.value for record in opened(disk.durable_image()).read()] == [b"kept"]
+
     def test_it_is_there_after_a_crash(self) -> None:
         disk = new_disk()
         log = filled(6, disk)
