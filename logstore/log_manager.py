@@ -315,6 +315,9 @@ class _LogDir:
             jitter_ms=jitter_ms,
             progress=None if progress is None else lambda done, total: progress(directory, done, total),
         )
+        # It may have come out shorter than its checkpoint says: what is written now at those offsets must
+        # not pass for synced.
+        self._lower_recovery_point(topic_partition, loaded.log_end_offset)
         log = Log(
             directory,
             topic_partition,
@@ -366,15 +369,18 @@ class _LogDir:
 
     def lower_bounds(self, log: PartitionLog, offset: int) -> None:
         with self._checkpoint_lock:
-            if offset < self._recovery_points.get(log.topic_partition, 0):
-                lowered = {**self._recovery_points, log.topic_partition: offset}
-                write_offset_checkpoint(self._disk, self.path, RECOVERY_POINT_CHECKPOINT, lowered)
-                self._recovery_points = lowered
+            self._lower_recovery_point(log.topic_partition, offset)
             # Only after an unclean election is a log cut below what was committed once.
             if offset < self.high_watermarks.get(log.topic_partition, 0):
                 lowered = {**self.high_watermarks, log.topic_partition: offset}
                 write_offset_checkpoint(self._disk, self.path, HIGH_WATERMARK_CHECKPOINT, lowered)
                 self.high_watermarks = lowered
+
+    def _lower_recovery_point(self, topic_partition: TopicPartition, offset: int) -> None:
+        if offset < self._recovery_points.get(topic_partition, 0):
+            lowered = {**self._recovery_points, topic_partition: offset}
+            write_offset_checkpoint(self._disk, self.path, RECOVERY_POINT_CHECKPOINT, lowered)
+            self._recovery_points = lowered
 
     def log_start_moved(self, log: PartitionLog) -> None:
         self.checkpoint_log_start_offsets()

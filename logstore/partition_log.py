@@ -156,6 +156,7 @@ class PartitionLog:
         self._group_commit = GroupCommit(self._sync_for_group)
         self._failure: OSError | None = None
         self._is_closed = False
+        self._ends_in_a_gap = False
         self._group_buffer: bytearray | None = None
         self._topic_id = read_partition_metadata(disk, directory)
         self.report: RecoveryReport = loaded.report
@@ -393,7 +394,7 @@ class PartitionLog:
     ) -> None:
         last_offset = extents[-1][1]
         incoming = Incoming(len(data), max_timestamp_ms, last_offset)
-        if roll_reason(self._active, incoming, self.config, now_ms) is not None:
+        if self._ends_in_a_gap or roll_reason(self._active, incoming, self.config, now_ms) is not None:
             self._roll(max(first_offset, self._log_end_offset), now_ms)
         try:
             self._active.append(data, extents)
@@ -471,6 +472,7 @@ class PartitionLog:
         new = making(lambda: self._new_segment(base_offset, now_ms))
         segments[base_offset] = new
         self._segments, self._active = segments, new
+        self._ends_in_a_gap = False
         if old.size:
             self._guarded(lambda: self._owner.flushed(self))
 
@@ -717,6 +719,9 @@ class PartitionLog:
             self._lower_bounds(offset)
             self._log_end_offset = offset
             self._or_offline(lambda: self._cut(offset))
+            # The recovery point must not lie inside a segment where nothing is written: a torn batch
+            # behind the gap would count as damage. So what comes next begins a segment.
+            self._ends_in_a_gap = self._or_offline(lambda: self._active.next_offset) < offset
             self._log_start_offset = min(self._log_start_offset, offset)
             self._rebuild_producers(offset)
             # Last, because a full disk may refuse it: the same call again then does the rest.
@@ -758,6 +763,7 @@ class PartitionLog:
 
         def start_anew() -> None:
             drop_all()
+            self._ends_in_a_gap = False
             self._active = self._new_segment(offset, self._clock())
             self._segments = SortedDict({offset: self._active})
             self._disk.sync_dir(self.directory)

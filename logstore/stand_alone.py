@@ -129,6 +129,9 @@ def _open_locked(
         for segment in loaded.segments.values():
             segment.let_go()  # no index may be mapped while recovery rewrites it
         loaded = loaded_as(False)
+    # It may have come out shorter than its checkpoint says: what is written now at those offsets must not
+    # pass for synced.
+    owner.lower_recovery_point(loaded.log_end_offset)
     return Log(
         directory,
         topic_partition,
@@ -165,6 +168,9 @@ class _OwnDirectory:
         write_offset_checkpoint(self._disk, self._directory, name, {self._topic_partition: offset})
 
     def lower_bounds(self, log: PartitionLog, offset: int) -> None:
+        self.lower_recovery_point(offset)
+
+    def lower_recovery_point(self, offset: int) -> None:
         if offset < self.recovery_point:
             self._write(RECOVERY_POINT_CHECKPOINT, offset)
             self.recovery_point = offset
