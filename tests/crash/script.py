@@ -17,7 +17,6 @@ from checkpoint.disk import Disk
 from checkpoint.disks import MemoryDisk, MemoryFile, Operation, Profile, RecordingDisk
 from logstore.batch import Batch, encode_batch, encode_marker_batch, set_offsets_and_epoch
 from logstore.config import LogConfig
-from logstore.epochs import LeaderEpochCache
 from logstore.log import Log
 from logstore.producer_state import ProducerState, decode_snapshot
 from logstore.record import ControlType, EndTransactionMarker, Record
@@ -205,7 +204,8 @@ class Script:
         low, high = before.starts
         self.promise = replace(before, durable=durable, starts=(min(low, offset), high))
         self.log.truncate_to(offset)
-        self.promise = Promise(kept, durable, (min(low, offset), min(high, offset)))
+        # With nothing left, the next segment begins where the cut was made, inside a batch or not.
+        self.promise = Promise(kept, durable, (min(low, offset), min(high, offset) if kept else offset))
 
     def truncate_fully(self, offset: int) -> None:
         low, high = self.promise.starts
@@ -214,9 +214,13 @@ class Script:
         self.promise = Promise((), 0, (offset, offset))
 
     def advance_start(self, offset: int) -> None:
-        self.promise = replace(self.promise, starts=(self.promise.starts[0], offset))
-        self.log.advance_log_start_offset(offset)
-        self.promise = replace(self.promise, starts=(offset, offset))
+        before = self.promise
+        self.promise = replace(before, starts=(before.starts[0], max(offset, before.starts[1])))
+        if not self.log.advance_log_start_offset(offset):
+            self.promise = before
+            return
+        first = self.log.segments[0].base_offset
+        self.promise = replace(self.promise, starts=(offset, max(offset, first)))
 
     def close_and_open(self) -> None:
         """A clean stop and the start after it."""
@@ -296,14 +300,15 @@ def _check_content(log: Log, found: tuple[Held, ...], promise: Promise) -> None:
 
 
 def _check_epochs(log: Log, found: tuple[Held, ...]) -> None:
-    expected = LeaderEpochCache()
+    """Every batch's epoch is known, epochs never go back, and none begins past the end."""
+    newest = -1
     for held in found:
-        if held.epoch > expected.latest_epoch:
-            expected.assign(held.epoch, max(held.base_offset, log.log_start_offset))
-    if found:
-        assert log.epochs == expected.entries
-    else:
-        assert all(entry.start_offset <= log.log_end_offset for entry in log.epochs)
+        assert held.epoch >= newest, "epochs go back"
+        newest = held.epoch
+        assert log.epoch_for_offset(max(held.base_offset, log.log_start_offset)) == held.epoch
+    starts = [entry.start_offset for entry in log.epochs]
+    assert starts == sorted(set(starts))
+    assert not starts or starts[-1] <= log.log_end_offset
 
 
 def _check_producers(log: Log, found: tuple[Held, ...]) -> None:

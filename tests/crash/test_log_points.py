@@ -78,6 +78,30 @@ def truncate_inside_a_batch_then_roll(run: Script) -> None:
     run.append(sync=True)
 
 
+def truncate_inside_the_first_batch(run: Script) -> None:
+    """Nothing is left, and the log does not end where its only segment begins."""
+    run.append(4, sync=True)
+    run.truncate(2)
+    run.append(3)
+    run.append(2)
+    run.flush()
+    run.truncate(3)
+    run.close_and_open()
+    run.append(sync=True)
+
+
+def all_below_the_start(run: Script) -> None:
+    """Every record is deleted, and the newest epoch must outlive them."""
+    run.append(2, epoch=0)
+    run.append(2, epoch=3, sync=True)
+    run.advance_start(4)
+    run.close_and_open()
+    run.crash_and_open()
+    run.append(sync=True)
+    run.truncate(4)
+    run.append(sync=True)
+
+
 def truncate_to_the_start(run: Script) -> None:
     for _ in range(8):
         run.append()
@@ -198,6 +222,8 @@ SCRIPTS: list[Callable[[Script], None]] = [
     truncate_inside,
     truncate_across,
     truncate_inside_a_batch_then_roll,
+    truncate_inside_the_first_batch,
+    all_below_the_start,
     truncate_to_the_start,
     restart_above,
     restart_below,

@@ -125,6 +125,23 @@ def test_the_recovery_point_is_noted_at_every_roll() -> None:
     assert again.report.scanned_bytes == log.segments[-1].size
 
 
+def test_a_log_shorter_than_its_recovery_point() -> None:
+    """The checkpoint is lowered before anything is written: new records at those offsets are not synced."""
+    disk = new_disk()
+    with opened(disk) as log:
+        for _ in range(5):
+            log.append(b"a")
+    image = disk.copy()
+    size = image.files()[f"{DIRECTORY}/{'0' * 20}.log"]
+    image.open(f"{DIRECTORY}/{'0' * 20}.log", write=True).truncate(2 * len(size) // 5)
+    again = opened(image)
+    assert (again.log_end_offset, again.recovery_point) == (2, 2)
+    assert (
+        image.durable_image().files()[f"{DIRECTORY}/recovery-point-offset-checkpoint"]
+        == b"0\n1\norders 0 2\n"
+    )
+
+
 def test_directories_above_it_are_durable() -> None:
     """Else everything synced inside is lost with the name of a directory above."""
     disk = MemoryDisk()
