@@ -219,8 +219,9 @@ class Script:
         if not self.log.advance_log_start_offset(offset):
             self.promise = before
             return
-        first = self.log.segments[0].base_offset
-        self.promise = replace(self.promise, starts=(offset, max(offset, first)))
+        # With nothing left to serve, the next segment may begin anywhere up to the end.
+        served = any(held.next_offset > offset for held in self.promise.history)
+        self.promise = replace(self.promise, starts=(offset, offset if served else self.log.log_end_offset))
 
     def close_and_open(self) -> None:
         """A clean stop and the start after it."""
