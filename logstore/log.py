@@ -69,7 +69,8 @@ class Log(PartitionLog):
 
         Locks the directory, recovers what an unclean stop left, and returns a log that nobody else
         writes. Raises `InvalidTopic` for another name, `DirectoryLocked` if somebody has it open,
-        `LogDirOffline` if the directory cannot be used, `DamagedLog` if synced batches are gone.
+        `LogDirOffline` if the directory cannot be used, `DiskFull` if it has no room for what opening
+        writes, `DamagedLog` if synced batches are gone.
         """
         from logstore.stand_alone import open_stand_alone
 
@@ -109,7 +110,8 @@ class Log(PartitionLog):
         if records is None or isinstance(records, bytes | bytearray | memoryview):
             value = None if records is None else bytes(records)
             encoded = self._encode_one(key, value, headers, now_ms)
-            info = self.append_as_leader(encoded, leader_epoch=self._epoch, now_ms=self._clock())
+            with self._lock:
+                info = self.append_as_leader(encoded, leader_epoch=self._epoch, now_ms=self._clock())
             if sync:
                 self.sync_up_to(info.last_offset + 1)
             return info
@@ -140,14 +142,18 @@ class Log(PartitionLog):
         Raises what it raises, and `CorruptBatch` for a torn last batch; batches before a refused one
         stay appended.
         """
-        info = self.append_many_as_leader(data, leader_epoch=self._epoch, now_ms=self._clock())
+        with self._lock:
+            info = self.append_many_as_leader(data, leader_epoch=self._epoch, now_ms=self._clock())
         if sync:
             self.sync_up_to(info.last_offset + 1)
         return info
 
     @property
     def _epoch(self) -> int:
-        """The epoch that records get where no controller hands out epochs: the newest one known."""
+        """The epoch that records get where no controller hands out epochs: the newest one known.
+
+        Read under the lock that the append takes: an epoch assigned in between would be above it.
+        """
         return max(self.latest_epoch, STAND_ALONE_EPOCH)
 
     def _batches(self, items: Iterable[Appendable], now_ms: int) -> Iterator[Buffer]:
