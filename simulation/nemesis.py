@@ -40,6 +40,7 @@ class Nemesis:
             (features.one_way_cuts, self._cut_one_way),
             (features.store_cuts, self._cut_store),
             (features.flushes, self._flush),
+            (world.swarm.dead_disks, self._fail_disk),
         ]
         self._faults = [fault for is_on, fault in choices if is_on]
 
@@ -51,7 +52,7 @@ class Nemesis:
         self.world.at(1 + int(self._random.expovariate(1.0 / self.world.swarm.fault_interval_ms)), self.run)
 
     def heal(self) -> None:
-        """Mend everything: all links, all machines; nothing is lost or late any more."""
+        """Mend all links, start all machines; nothing is lost or late any more. Dead disks stay dead."""
         world = self.world
         self.is_resting = True
         world.is_calm = True
@@ -61,6 +62,13 @@ class Nemesis:
                 world.resume(host)
             if host.node is None:
                 world.start(host)
+
+    def replace_dead_disks(self) -> None:
+        """Start the machines anew whose disks are dead: what had been synced is there again."""
+        for host in self.world.hosts.values():
+            if host.disk_is_dead:
+                self.world.cut_power(host)
+                self.world.start(host)
 
     # --- victims ------------------------------------------------------------------------------
 
@@ -96,6 +104,7 @@ class Nemesis:
                 member
                 for member in state.isr
                 if member != victim.node_id
+                and not self.world.hosts[member].disk_is_dead
                 and self.world.hosts[member].broker_epoch == state.broker_epoch_of(member)
             ]
             if not others:
@@ -142,6 +151,18 @@ class Nemesis:
                 self.world.cut_power(each)
                 if was_running:
                     self._start_later(each)
+
+    def _fail_disk(self) -> None:
+        host = self._victim()
+        if host is not None and not host.disk_is_dead and self._may_take(host, keeps_disk=False):
+            self.world.fail_disk(host, self._random.choice((None, "pwrite", "sync")))
+            self.world.at(self._duration_ms(), self._replace, host, host.life)
+
+    def _replace(self, host: Host, life: int) -> None:
+        if host.life == life and host.disk_is_dead and not self.is_resting:
+            self._forget_session(host)
+            self.world.cut_power(host)
+            self._start_later(host)
 
     def _stop(self) -> None:
         host = self._victim()

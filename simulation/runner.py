@@ -2,7 +2,8 @@
 
     set-up     a calm network; the topic is made and led
     faults     until `events` events have happened; safety is judged after every turn
-    healing    everything mended; within a bound every partition has a leader, a full ISR, one log
+    healing    everything mended; within a bound every partition has a leader, a full ISR, one log.
+               Disks come last: before that, partitions must be led by those whose disk is well
     reading    new records are acknowledged, all is read back from the leader and, after an orderly
                stop, from every disk
 
@@ -207,9 +208,30 @@ class _Run:
         self.nemesis.heal()
         for producer in self.producers:
             producer.is_finishing = True
+        if not self._until(self._is_led_by_the_healthy, HEALING_BOUND_MS):
+            raise Violation("C18", f"a dead disk keeps its leadership: {self._complaints()}")
+        self.nemesis.replace_dead_disks()
         world.at(OPERATOR_PATIENCE_MS, self._play_operator)
         if not self._until(self._is_healed, HEALING_BOUND_MS):
             raise Violation("C18", f"not healed in {HEALING_BOUND_MS} ms: {self._complaints()}")
+
+    def _is_led_by_the_healthy(self) -> bool:
+        """While disks are still dead: whoever can, leads (F2), and nobody who cannot."""
+        hosts = self.world.hosts
+        for checker in self.world.checkers.values():
+            state = checker.state
+            assert state is not None
+            if not any(hosts[replica].disk_is_dead for replica in checker.replicas):
+                continue
+            able = [
+                member
+                for member in state.isr
+                if hosts[member].broker_epoch == state.broker_epoch_of(member)
+                and not hosts[member].disk_is_dead
+            ]
+            if able and self._leader(checker) is None:
+                return False
+        return True
 
     def _complaints(self) -> str:
         texts = []

@@ -89,6 +89,8 @@ class Swarm:
     duplicate_rate: float
     slow_rate: float
     store_loss_rate: float
+    dead_disks: bool
+    """A disk fails call after call under a node that goes on; some time later the machine is started anew."""
     fault_interval_ms: int
     produce_interval_ms: int
     producers: int
@@ -98,7 +100,8 @@ class Swarm:
     @property
     def enabled(self) -> list[str]:
         """The features that are on."""
-        return [each.name for each in fields(self.features) if getattr(self.features, each.name)]
+        found = [each.name for each in fields(self.features) if getattr(self.features, each.name)]
+        return [*found, "dead_disks"] if self.dead_disks else found
 
 
 def draw(seed: int) -> Swarm:
@@ -133,6 +136,7 @@ def draw(seed: int) -> Swarm:
         duplicate_rate=random.choice((0.01, 0.05, 0.15)) if features.duplicates else 0.0,
         slow_rate=random.choice((0.01, 0.05)) if features.slow_links else 0.0,
         store_loss_rate=random.choice((0.02, 0.1)) if features.store_losses else 0.0,
+        dead_disks=stream(seed, "dead disks").random() < 0.3,
         fault_interval_ms=int(session_timeout_ms * random.choice((0.25, 0.6, 1.5))),
         produce_interval_ms=random.choice((10, 25, 70)),
         producers=random.choice((1, 2, 3)),

@@ -18,6 +18,7 @@ from __future__ import annotations
 
 from collections import deque
 from collections.abc import Callable, Iterable, Mapping
+from contextlib import suppress
 from dataclasses import dataclass, field, fields, is_dataclass
 from enum import Enum
 from hashlib import blake2b
@@ -25,10 +26,12 @@ from heapq import heappop, heappush
 from random import Random
 from typing import Any
 
+from checkpoint.disks.faulty import Fault, FaultyDisk
 from checkpoint.disks.memory import MemoryDisk
 from checkpoint.errors import ErrorCode
 from checkpoint.topic_partition import TopicPartition
 from logstore.config import LogConfig
+from logstore.errors import LogDirOffline
 from logstore.log import Log
 from logstore.log_manager import LogManager
 from replication.config import NodeConfig
@@ -119,6 +122,9 @@ class Host:
     seen: dict[TopicPartition, tuple[object, ...]] = field(default_factory=dict)
     remains: dict[TopicPartition, Remains] = field(default_factory=dict)
     stopped_in_order: bool = True
+    faulty: FaultyDisk | None = None
+    """What a node sees of the disk while it runs, where disks may fail."""
+    disk_is_dead: bool = False
 
     @property
     def is_running(self) -> bool:
@@ -156,6 +162,7 @@ class Tally:
     cuts: int = 0
     sessions_expired: int = 0
     depositions: int = 0
+    dead_disks: int = 0
     elections: int = 0
     unclean_elections: int = 0
     truncations: int = 0
@@ -270,10 +277,12 @@ class World:
         host.life += 1
         self.note(host.node_id, "starts, life", host.life)
         self._stamp(f"start{host.node_id}")
+        if self.swarm.dead_disks:
+            host.faulty = FaultyDisk(host.disk)
         try:
             logs = LogManager(
                 [LOG_DIR],
-                disk=host.disk,
+                disk=host.faulty if host.faulty is not None else host.disk,
                 clock=lambda: self.now_ms,
                 random=Random(self._lives.getrandbits(64)),
                 config=self.log_config,
@@ -350,8 +359,11 @@ class World:
             )
 
     def kill(self, host: Host) -> None:
-        """End the process: memory is gone, the page cache stays."""
+        """End the process: memory is gone, the page cache stays. A dead disk takes the machine with it."""
         assert host.node is not None
+        if host.disk_is_dead:
+            self.cut_power(host)
+            return
         self.note(host.node_id, "is killed")
         self._stamp(f"kill{host.node_id}")
         self.tally.kills += 1
@@ -368,12 +380,26 @@ class World:
         if host.node is not None:
             host.node.logs.abandon()
         host.disk = host.disk.power_cut(self._disks)
+        host.disk_is_dead = False
         if host.node is not None:
             self._end_life(host)
+
+    def fail_disk(self, host: Host, operation: str | None) -> None:
+        """From now on this kind of call fails (None: any) until the machine is started anew."""
+        assert host.faulty is not None, "a seed without dead disks"
+        self.note(host.node_id, "has a dead disk:", operation or "all", "fails")
+        self._stamp(f"disk{host.node_id}")
+        self.tally.dead_disks += 1
+        host.disk_is_dead = True
+        host.faulty.inject(Fault(operation=operation, forever=True))
 
     def stop(self, host: Host) -> None:
         """End the process in order: its session is given up, its logs are closed."""
         assert host.node is not None
+        if host.disk_is_dead:
+            self._turn(host, host.node.stop)
+            self.cut_power(host)
+            return
         self.note(host.node_id, "is stopped")
         self._stamp(f"stop{host.node_id}")
         self.tally.stops += 1
@@ -409,7 +435,8 @@ class World:
             logs.checkpoint_recovery_points()
         else:
             for log in logs.logs().values():
-                log.flush()
+                with suppress(*((LogDirOffline,) if host.disk_is_dead else ())):
+                    log.flush()
         self._stamp(f"flush{host.node_id}")
 
     # --- a node's turn ------------------------------------------------------------------------
@@ -472,6 +499,9 @@ class World:
         node = host.node
         assert node is not None
         truncations = node.replicas.counters.truncations
+        for topic_partition in node.replicas.offline:
+            if topic_partition in host.views:
+                host.views[topic_partition].is_leader = False
         for topic_partition, partition in node.replicas.partitions.items():
             log = partition.log
             seen = (
@@ -512,7 +542,7 @@ class World:
         known = len(view.batches)
         cut_to: int | None = None
         log_end = log.log_end_offset
-        if may_be_cut or log_end < view.log_end:
+        if (may_be_cut and not host.disk_is_dead) or log_end < view.log_end:
             found = read_all(log)
             first_new = 0
             for one, other in zip(view.batches, found, strict=False):
@@ -564,10 +594,16 @@ class World:
     def _sync(self, host: Host, life: int, effect: Sync) -> None:
         if host.life != life or host.node is None:
             return
-        log = host.node.logs.get(effect.topic_partition)
-        if log is not None:
-            log.flush()
-        self._receive(host, SyncDone(effect.topic_partition, effect.end_offset))
+        failure = ""
+        try:
+            log = host.node.logs.get(effect.topic_partition)
+            if log is not None:
+                log.flush()
+        except LogDirOffline as error:
+            if not host.disk_is_dead:
+                raise
+            failure = str(error)
+        self._receive(host, SyncDone(effect.topic_partition, effect.end_offset, failure))
 
     # --- network ------------------------------------------------------------------------------
 
@@ -718,11 +754,13 @@ class World:
                 identity = call.body.records[topic_partition][17:]
                 if produced.error is ErrorCode.NONE and call.body.acks == -1:
                     self.tally.acked += 1
+                    partition = host.node.replicas.partitions.get(topic_partition)
                     checker.acknowledged(
                         identity,
                         produced.base_offset,
                         host.views[topic_partition],
-                        isr_size=len(host.node.replicas.partitions[topic_partition].isr.maximal),
+                        # None: its disk failed later in this turn.
+                        isr_size=len(partition.isr.maximal if partition is not None else checker.replicas),
                     )
                 elif produced.error in _NEVER_APPENDED and call.is_single:
                     checker.refused(identity)
