@@ -167,7 +167,7 @@ class DamagedLog(EngineError):
 
 
 class DiskFull(EngineError):
-    """No room for an append; nothing of it is in the log, which stays readable."""
+    """No room for an append, or to open a log: nothing was lost, and it works again once there is room."""
 
     code = ErrorCode.KAFKA_STORAGE_ERROR
     retriable = True

@@ -566,7 +566,12 @@ class PartitionLog:
         try:
             return action()
         except OSError as error:
-            self._append_failed(error)
+            if is_full(error):
+                raise DiskFull(
+                    f"{self.directory}: no room ({error.strerror}); what was appended stays readable. "
+                    "Make room, then try again"
+                ) from error
+            self._fail(error)
 
     def _or_offline(self, action: Callable[[], T]) -> T:
         """As `_guarded`, where a failure leaves something half done: then no room is as bad as a bad disk."""

@@ -248,12 +248,13 @@ class _Loader:
         epochs_are_sound = self._read_epochs()
         had_segments = bool(self.segments)
         is_clean = is_clean and self._tail_is_whole()
-        if not is_clean:
-            from_offset = recovery_point if epochs_are_sound else 0
-            self._recover_from(from_offset, recovery_point)
-        elif not epochs_are_sound:
-            self._recover_from(0, recovery_point)
-        self._recover_unindexed(is_clean)
+        first = len(self.segments)  # of those that are read in any case
+        if not epochs_are_sound:
+            first = 0
+        elif not is_clean:
+            first = max(self.segments.bisect_right(recovery_point) - 1, 0)
+        self._recover_unindexed(first)
+        self._recover_from(first, recovery_point)
         log_end_offset = self._end_offset()
         if had_segments and log_end_offset < log_start_offset:
             # The log lost what lies between: nothing below its start may come back.
@@ -306,19 +307,17 @@ class _Loader:
                 return False
         return bool(end == segment.size)
 
-    def _recover_unindexed(self, is_clean: bool) -> None:
-        """Read what did not have to be read, where an index is lost that tells more than where to look.
+    def _recover_unindexed(self, stop: int) -> None:
+        """Read what does not have to be read, where an index is lost that tells more than where to look.
 
-        After a clean stop that is a segment without its offset index (6.2, step 6); and always one whose
+        Of the first `stop` segments, those are one without its offset index (6.2, step 6) and one whose
         aborted transactions cannot be read. All of it was durable, so a fault in it is damage.
         """
         bases = list(self.segments)
-        for number, base_offset in enumerate(bases):
+        for number, base_offset in enumerate(bases[:stop]):
             segment = self.segments[base_offset]
-            unindexed = (
-                is_clean and segment.size and file_name(base_offset, OffsetIndex.suffix) not in self.files
-            )
-            if base_offset not in self.recovered and (unindexed or not self._aborts_are_sound(segment)):
+            unindexed = segment.size and file_name(base_offset, OffsetIndex.suffix) not in self.files
+            if unindexed or not self._aborts_are_sound(segment):
                 self._recover_segment(
                     segment,
                     next_offset=base_offset,
@@ -336,9 +335,8 @@ class _Loader:
             return False
         return True
 
-    def _recover_from(self, from_offset: int, recovery_point: int) -> None:
-        """Read every segment from the one that holds `from_offset` on; cut at the first fault."""
-        first = max(self.segments.bisect_right(from_offset) - 1, 0)
+    def _recover_from(self, first: int, recovery_point: int) -> None:
+        """Read every segment but the `first` ones; cut at the first fault."""
         todo = list(self.segments.items())[first:]
         total = sum(segment.size for _, segment in todo)
         next_offset = todo[0][0] if todo else 0

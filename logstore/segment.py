@@ -97,6 +97,7 @@ class Segment:
         self.jitter_ms = jitter_ms
         self.modified_ms = modified_ms
         self.name_is_durable = not is_new
+        self.indexes_were_rebuilt = False
         # Held by whatever changes the segment, so that a reader who rebuilds an index does not meet it.
         self._lock = threading.RLock()
         self._is_let_go = False
@@ -190,6 +191,7 @@ class Segment:
         found.finish()
         offset_index.replace(found.offset_entries)
         time_index.replace(found.time_entries)
+        self.indexes_were_rebuilt = True
 
     def rebuild_indexes(self) -> None:
         """Replace both indexes by what the `.log` says. Raises `OSError`."""

@@ -35,7 +35,7 @@ from checkpoint.offset_checkpoint import (
 )
 from checkpoint.topic_partition import TopicPartition, parse_directory_name
 from logstore.config import LogConfig
-from logstore.errors import LogDirOffline
+from logstore.errors import DiskFull, LogDirOffline, is_full
 from logstore.log import Clock, Log
 from logstore.partition_log import PartitionLog
 from logstore.recovery import LoadedLog, Progress, load
@@ -57,6 +57,8 @@ def open_stand_alone(
         make_durable_dir(disk, directory)
         lock = disk.lock(directory)
     except OSError as error:
+        if is_full(error):
+            raise _no_room(directory, error) from error
         raise LogDirOffline(
             f"{directory} cannot be opened as a log: {error}. "
             "It must be a directory that this process may write"
@@ -66,6 +68,8 @@ def open_stand_alone(
         return _open_locked(directory, topic_partition, config, disk, clock or wall_clock_ms, lock, progress)
     except OSError as error:
         lock.release()
+        if is_full(error):
+            raise _no_room(directory, error) from error
         raise LogDirOffline(f"{directory} cannot be read or written: {error}") from error
     except BaseException:
         lock.release()
@@ -88,6 +92,10 @@ def forget_stand_alone(disk: Disk, directory: str) -> None:
         check_not_locked(disk, directory)
         remove_clean_shutdown(disk, directory)
         remove_if_exists(disk, f"{directory}/{LOCK_FILE}")
+
+
+def _no_room(directory: str, error: OSError) -> DiskFull:
+    return DiskFull(f"{directory}: no room to open the log ({error.strerror}). Make room, then open it again")
 
 
 def _open_locked(

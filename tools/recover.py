@@ -42,6 +42,7 @@ def recover(
 
     path = str(directory)
     disk = OsDisk()
+    _check_is_partition(disk, path)
     if recovery_point is None:
         recovery_point = checkpointed_offset(disk, path, RECOVERY_POINT_CHECKPOINT)
     with ExitStack() as stack:
@@ -84,29 +85,44 @@ def _load(disk: Disk, directory: str, recovery_point: int) -> LoadedLog:
 
 def _facts(loaded: LoadedLog) -> dict[str, object]:
     report = loaded.report
+    segments = [
+        {
+            "base_offset": base_offset,
+            "size": segment.size,
+            "index_entries": segment.offset_index.entry_count,
+            "time_index_entries": segment.time_index.entry_count,
+            "max_timestamp": segment.max_timestamp_ms,
+        }
+        for base_offset, segment in loaded.segments.items()
+    ]
     return {
         "log_start_offset": loaded.log_start_offset,
         "log_end_offset": loaded.log_end_offset,
         "recovery_point": loaded.recovery_point,
         "epochs": [[entry.epoch, entry.start_offset] for entry in loaded.epochs.entries],
-        "segments": [
-            {
-                "base_offset": base_offset,
-                "size": segment.size,
-                "index_entries": segment.offset_index.entry_count,
-                "time_index_entries": segment.time_index.entry_count,
-                "max_timestamp": segment.max_timestamp_ms,
-            }
-            for base_offset, segment in loaded.segments.items()
-        ],
+        "segments": segments,
         "cut": [
             {"file": cut.file, "from": cut.from_byte, "to": cut.to_byte, "reason": cut.reason}
             for cut in report.cuts
         ],
-        "rebuilt": list(report.rebuilt),
+        "rebuilt": _rebuilt(loaded),
         "deleted": list(report.deleted),
         "renamed": [[old, new] for old, new in report.renamed],
     }
+
+
+def _rebuilt(loaded: LoadedLog) -> list[str]:
+    """Also the indexes that recovery had no need to look at, and that were rebuilt when they were counted."""
+    from logstore.offset_index import OffsetIndex
+    from logstore.segment import file_name
+    from logstore.time_index import TimeIndex
+
+    rebuilt = dict.fromkeys(loaded.report.rebuilt)
+    for base_offset, segment in loaded.segments.items():
+        if segment.indexes_were_rebuilt:
+            names = (file_name(base_offset, index.suffix) for index in (OffsetIndex, TimeIndex))
+            rebuilt.update(dict.fromkeys(names))
+    return list(rebuilt)
 
 
 def _sentences(loaded: LoadedLog) -> list[str]:
@@ -120,10 +136,24 @@ def _sentences(loaded: LoadedLog) -> list[str]:
             for base_offset, segment in loaded.segments.items()
         ),
         *(f"cut bytes {cut.from_byte} to {cut.to_byte} of {cut.file}: {cut.reason}" for cut in report.cuts),
-        *(f"rebuilt {name}" for name in report.rebuilt),
+        *(f"rebuilt {name}" for name in _rebuilt(loaded)),
         *(f"deleted {name}" for name in report.deleted),
         *(f"renamed {old} to {new}" for old, new in report.renamed),
     ]
+
+
+def _check_is_partition(disk: Disk, directory: str) -> None:
+    """Loading makes a segment where there is none: not in a directory that was named by mistake."""
+    from checkpoint.errors import InvalidTopic
+    from checkpoint.topic_partition import parse_directory_name
+    from tools.inspection import segment_offsets
+
+    if segment_offsets(disk, directory):
+        return
+    try:
+        parse_directory_name(Path(directory).resolve().name)
+    except InvalidTopic as error:
+        raise typer.BadParameter(f"{directory} has no segments, and {error}") from error
 
 
 def _lock(disk: Disk, directory: str, stack: ExitStack) -> None:

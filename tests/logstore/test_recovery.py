@@ -106,10 +106,14 @@ class TestKafkasRows:
         assert epochs(loaded) == []
         assert index_entries(loaded)[0] == (1, 1)  # stricter: Kafka has (1, 0)
 
-    def test_both_indexes_missing_clean(self) -> None:
-        """A segment without its offset index is read again even after a clean stop."""
+    @pytest.mark.parametrize("clean", [True, False])
+    def test_both_indexes_missing(self, clean: bool) -> None:
+        """A segment without its offset index is read again, wherever the recovery point is.
+
+        Unclean it comes before the segments that are read in any case: its epochs are the older ones.
+        """
         gone = (file_name(0, OffsetIndex.suffix), file_name(0, TimeIndex.suffix))
-        loaded = opened(closed(A | B, without=gone), clean=True, recovery_point=7)
+        loaded = opened(closed(A | B, without=gone), clean=clean, recovery_point=7)
         assert bounds(loaded) == (0, 7, 7)
         assert epochs(loaded) == [(0, 0), (1, 3)]
         assert index_entries(loaded)[0] == (1, 1)

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from pathlib import Path
 from typing import Any
@@ -164,6 +165,24 @@ def test_a_close_that_fails_lets_go_of_the_directory(number: int) -> None:
     log.close()
     again = opened(disk)
     assert offsets(again) == [0]
+
+
+def test_no_room_to_open() -> None:
+    """Recovery has to write; what it says is what is missing, and it works once that is there."""
+    disk = new_disk()
+    log = opened(disk, segment_bytes=200, index_interval_bytes=0)
+    log.append([b"%d" % number for number in range(5)])
+    log.append(b"last", sync=True)
+    image = disk.durable_image()
+    refused = 0
+    for at in range(1, 60):
+        faulty = FaultyDisk(image.copy())
+        faulty.inject(Fault(operation="pwrite", at=at, errno=errno.ENOSPC))
+        try:
+            opened(faulty)
+        except DiskFull as error:
+            refused += "Make room, then" in str(error)
+    assert refused >= 3
 
 
 class TestChangingHands:

@@ -134,3 +134,23 @@ def test_the_answer_in_words(command: Command, partition: Path) -> None:
     outcome = command("recover", partition, "--plan")
     assert "nothing was changed" in outcome.out
     assert f"cut bytes {len(THIRD)} to {len(THIRD) + 50} of {SEGMENT_4}.log" in outcome.out
+
+
+def test_an_index_that_recovery_need_not_read_is_reported_too(command: Command, partition: Path) -> None:
+    """Below the recovery point only the times are missing: they are rebuilt when they are counted."""
+    (partition / f"{SEGMENT_0}.timeindex").unlink()
+    for flags in (["--plan"], []):
+        answer = json.loads(command("recover", partition, "--recovery-point", "6", "--json", *flags).out)
+        assert f"{SEGMENT_0}.timeindex" in answer["rebuilt"]
+
+
+@pytest.mark.parametrize("flags", [[], ["--plan"]])
+def test_a_directory_that_is_no_partition(command: Command, tmp_path: Path, flags: list[str]) -> None:
+    """A log dir or a home named by mistake must not be made a log."""
+    (tmp_path / "orders-0").mkdir()
+    (tmp_path / "notes.txt").write_text("mine")
+    before = snapshot(tmp_path)
+    outcome = command("recover", tmp_path, *flags)
+    assert outcome.code == 2
+    assert "has no segments, and directory" in outcome.err
+    assert snapshot(tmp_path) == before
