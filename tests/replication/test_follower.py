@@ -389,6 +389,18 @@ def test_a_broken_log_stops_its_partition() -> None:
     assert rig.partition.log.is_offline
 
 
+def test_what_cannot_follow_our_log_fails_the_partition_and_says_why() -> None:
+    """3.6: records from beyond the end are a broken leader; nothing but a new role brings us back."""
+    rig = Following(records=(5,))
+    rig.reply(fetched(5, 5, base=0))
+    assert "0" in rig.followers.failed[TP]
+    assert rig.ask() is None
+    assert rig.bounds == (0, 0, 1)
+    rig.new_epoch(6)
+    assert not rig.followers.failed
+    assert rig.ask() is not None
+
+
 def test_a_full_disk_half_way_goes_on_from_what_the_log_took() -> None:
     """The records found room, the new log start did not: the next fetch begins behind the records."""
     full = FaultyDisk(MemoryDisk())

@@ -174,6 +174,34 @@ def test_a_store_that_does_not_answer_is_asked_again(lost: bool) -> None:
     assert isinstance(rig.call().operation, Create)
 
 
+def test_a_node_that_vanished_while_we_looked_is_created_after_all() -> None:
+    """The former life's session ran out between our Create and our Get, or before our Delete."""
+    for error in (StoreError.NO_NODE, StoreError.BAD_VERSION):
+        rig = Registering()
+        rig.receive(SessionOpened(8))
+        rig.answer(Outcome(StoreError.NODE_EXISTS))
+        rig.answer(Outcome(error))
+        assert isinstance(rig.call().operation, Create)
+
+
+def test_a_session_that_ends_during_registration_is_replaced() -> None:
+    rig = Registering()
+    rig.receive(SessionOpened(8))
+    assert rig.answer(Outcome(StoreError.SESSION_EXPIRED)) == [OpenSession(18_000)]
+    rig.register(9, 130)
+    assert rig.node.broker_epoch == 130
+
+
+def test_a_session_whose_end_nobody_told_ends_with_the_next() -> None:
+    """R7: what was led in the name of the old one is led no more."""
+    rig = Registering()
+    rig.register(8, 100)
+    rig.leader_and_isr(100)
+    rig.receive(SessionOpened(9))
+    assert not rig.node.replicas.partitions[TP].is_leader
+    assert rig.node.broker_epoch == -1
+
+
 def test_the_controllers_word_is_held_until_we_know_who_we_are() -> None:
     """Before the broker epoch is known, a word for a former life cannot be told from one for this life."""
     rig = Registering()

@@ -18,15 +18,25 @@ from logstore.log_manager import LogManager
 from replication.config import Durability, NodeConfig
 from replication.effects import Effect, Reply, Respond, Send, Sync, SyncDone
 from replication.messages import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
     AlterPartitionRequest,
     AlterPartitionResponse,
     AlterPartitionResult,
     BrokerEndpoint,
+    EpochAnswer,
+    EpochQuery,
     FetchPartition,
     FetchRequest,
     FetchResponse,
+    FetchResult,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
+    ListOffsetsPartition,
+    ListOffsetsRequest,
+    ListOffsetsResponse,
+    OffsetForLeaderEpochRequest,
+    OffsetForLeaderEpochResponse,
     PartitionState,
     ProduceRequest,
     ProduceResponse,
@@ -507,6 +517,64 @@ def test_stop_replica(epoch: int, expected: ErrorCode, delete: bool) -> None:
     else:
         assert rig.error("w") is None
         assert rig.logs.get(P0) is not None
+
+
+def test_stop_replica_of_an_old_controller_or_a_dead_disk() -> None:
+    """S43: the log is still there; and there is nothing to stop where a disk failed."""
+    disk = FaultyDisk(MemoryDisk())
+    rig = Manager(disk=disk)
+    rig.role(ME, 1, controller_epoch=3)
+    late = rig.stop(1, delete=True, controller_epoch=2)
+    assert late.error is ErrorCode.STALE_CONTROLLER_EPOCH
+    assert rig.manager.partitions[P0].is_leader
+    disk.inject(Fault(operation="pwrite", path=lambda path: path.endswith(".log")))
+    rig.produce("w")
+    assert rig.stop(1, delete=True, controller_epoch=3).partitions[P0] is ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def test_questions_are_answered_partition_by_partition() -> None:
+    """Offsets by time for clients and replicas, and the ends of epochs: one error is one partition's."""
+    rig = Manager()
+    rig.role(ME, 1)
+    rig.produce("a", acks=1)
+    rig.produce("b", acks=1)
+    rig.follow(F1, 1)
+    rig.follow(F2, 1)
+    times = (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, 0, 1)
+    ends = {}
+    for replica in (-1, F1):
+        for timestamp in times:
+            asked = dict.fromkeys((P0, NOWHERE), ListOffsetsPartition(timestamp))
+            rig.take(rig.manager.list_offsets(Client("c"), ListOffsetsRequest(replica, asked), rig.now_ms))
+            offsets = rig.body(ListOffsetsResponse)
+            assert offsets is not None
+            assert offsets.partitions[NOWHERE].error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+            assert offsets.partitions[P0].error is ErrorCode.NONE
+            ends[replica, timestamp] = offsets.partitions[P0].offset
+    assert [ends[-1, timestamp] for timestamp in (EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, 0, 1)] == [
+        0,
+        1,
+        0,
+        -1,
+    ]
+    assert ends[F1, LATEST_TIMESTAMP] == 2, "a replica sees all of the log"
+    question = OffsetForLeaderEpochRequest(F1, dict.fromkeys((P0, NOWHERE), EpochQuery(1, 1)))
+    rig.take(rig.manager.offset_for_leader_epoch(Peer(F1, 77), question, rig.now_ms))
+    answers = rig.body(OffsetForLeaderEpochResponse)
+    assert answers is not None
+    assert answers.partitions[P0] == EpochAnswer(ErrorCode.NONE, 1, 2)
+    assert answers.partitions[NOWHERE].error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_an_answer_to_another_question_is_counted_and_changes_nothing() -> None:
+    """P6: a peer that breaks the protocol is left alone for one back-off."""
+    rig = Manager()
+    rig.role(F1, 1)
+    [fetch] = [e for e in rig.effects if isinstance(e, Send)]
+    body = FetchResponse({P1: FetchResult(ErrorCode.NONE)})
+    rig.take(rig.manager.on_response(fetch.correlation_id, body, rig.now_ms))
+    assert rig.manager.counters.protocol_violations == 1
+    assert not [e for e in rig.effects if isinstance(e, Send)]
 
 
 def test_stop_replica_of_a_log_without_a_role() -> None:

@@ -5,6 +5,8 @@ S and I numbers are those of the failure schedules and invariants in the replica
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from checkpoint.errors import ErrorCode
@@ -505,6 +507,54 @@ def test_a_leader_that_was_overtaken_is_told_by_what() -> None:
     [word] = [body for body in told if isinstance(body, LeaderAndIsrRequest)]
     assert (word.partitions[T0].leader_epoch, word.partitions[T0].isr) == (1, (1, 3))
     assert not [body for body in world.members[3].broker.received[-1:] if body is word], "only the asker"
+
+
+def test_a_proposal_over_a_node_that_somebody_else_wrote() -> None:
+    """The copy was behind: refused, read again, and the leader is told what is there now."""
+    world = World(3)
+    world.create(topic((1, 2, 3)))
+    state = world.state()
+    assert state is not None
+    by_hand = layout.encode_state(replace(state, leader_epoch=4, isr=(1, 2), isr_broker_epochs=()))
+    world.admin(Set(layout.partition_state_path(T0), by_hand, ANY_VERSION))
+    refused = world.alter(1, (1, 3), leader_epoch=0, partition_epoch=0).partitions[T0]
+    assert refused.error is ErrorCode.INVALID_UPDATE_VERSION
+    assert world.view() == (1, 4, (1, 2))
+    assert world.members[1].broker.states[T0].leader_epoch == 4
+
+
+def test_a_proposal_for_a_partition_that_nobody_knows() -> None:
+    world = World(1)
+    world.create(topic((1,)))
+    world.admin(Delete(layout.partition_state_path(T0)))
+    proposal = IsrProposal(0, 0, (1,))
+    member = world.members[1]
+    for number, partition in enumerate((TopicPartition("nowhere", 0), T0)):
+        request = AlterPartitionRequest(1, member.broker.epoch, {partition: proposal})
+        world.perform(member, member.controller.on_request(1, 900 + number, request, world.now_ms))
+        world.run()
+    unknown, known = (world.responses[900 + number] for number in range(2))
+    assert isinstance(unknown, AlterPartitionResponse)
+    assert unknown.partitions[TopicPartition("nowhere", 0)].error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert isinstance(known, AlterPartitionResponse)
+    assert known.partitions[T0].error is ErrorCode.NONE, "as the copy has it: nothing was to be written"
+
+
+def test_a_topic_that_vanished_is_forgotten() -> None:
+    """A tool removed its node: no election writes a state for it any more."""
+    world = World(2)
+    world.create(topic((1, 2)), topic((2, 1), name="gone"))
+    for node in ("partitions/0/state", "partitions/0", "partitions"):
+        world.admin(Delete(f"{layout.topic_path('gone')}/{node}"))
+    world.admin(Delete(layout.topic_path("gone")))
+    world.run()
+    context = world.active.controller.context
+    assert context is not None
+    assert list(context.topics) == ["t"]
+    world.stop(2)
+    world.run()
+    assert world.view() == (1, 1, (1,))
+    assert world.admin(Children(layout.TOPICS_PATH)).children == ("t",)
 
 
 @pytest.mark.parametrize("applied", [True, False])
