@@ -18,7 +18,7 @@ others go on.
 from __future__ import annotations
 
 from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass, field
+from dataclasses import dataclass
 from typing import TypeAlias
 
 from checkpoint.errors import EngineError, ErrorCode
@@ -27,7 +27,7 @@ from logstore.config import LogConfig
 from logstore.errors import LogDirOffline
 from logstore.log_manager import LogManager
 from replication.config import Durability, NodeConfig
-from replication.delayed import DelayedOperation, Purgatory
+from replication.delayed import Purgatory
 from replication.effects import Effect, Reply, Respond, Send, Sync, SyncDone
 from replication.errors import (
     InvalidRequest,
@@ -68,6 +68,7 @@ from replication.messages import (
 )
 from replication.metadata_cache import MetadataCache
 from replication.partition import ACKS_ALL, Counters, IsrOutcome, Partition
+from replication.waiting import DelayedFetch, DelayedProduce, ProduceStatus
 
 NO_EPOCH_GIVEN = -1
 TOPIC_DELETION = -2
@@ -121,10 +122,10 @@ class ReplicaManager:
         self._next_id = next_id
         self._partitions: dict[TopicPartition, Partition] = {}
         self._offline: dict[TopicPartition, str] = {}
-        self._produces: Purgatory[TopicPartition, _DelayedProduce] = Purgatory(
+        self._produces: Purgatory[TopicPartition, DelayedProduce] = Purgatory(
             purge_interval_requests=config.purgatory_purge_interval_requests
         )
-        self._fetches: Purgatory[TopicPartition, _DelayedFetch] = Purgatory(
+        self._fetches: Purgatory[TopicPartition, DelayedFetch] = Purgatory(
             purge_interval_requests=config.purgatory_purge_interval_requests
         )
         self._channel = IsrChannel(config)
@@ -447,36 +448,41 @@ class ReplicaManager:
             results = {known: ProduceResult(error.code, message=str(error)) for known in body.records}
             self._effects.append(answer(address, ProduceResponse(results)))
             return self._end_turn(now_ms)
-        statuses: dict[TopicPartition, _ProduceStatus] = {}
+        statuses: dict[TopicPartition, ProduceStatus] = {}
         for topic_partition, data in body.records.items():
             statuses[topic_partition] = self._append(topic_partition, data, body.acks, now_ms)
         if body.acks == 0:
             has_failed = any(status.result.error is not ErrorCode.NONE for status in statuses.values())
             self._effects.append(Reply(address.token, None, close=has_failed))
         elif body.acks == ACKS_ALL and any(status.is_pending for status in statuses.values()):
-            operation = _DelayedProduce(self, address, statuses, now_ms + body.timeout_ms)
+            operation = DelayedProduce(
+                statuses,
+                now_ms + body.timeout_ms,
+                progress=self._progress,
+                reply=lambda response: self._effects.append(answer(address, response)),
+            )
             self._produces.try_complete_else_watch(operation, statuses, now_ms)
         else:
             results = {known: status.result for known, status in statuses.items()}
             self._effects.append(answer(address, ProduceResponse(results)))
         return self._end_turn(now_ms)
 
-    def _append(self, topic_partition: TopicPartition, data: bytes, acks: int, now_ms: int) -> _ProduceStatus:
+    def _append(self, topic_partition: TopicPartition, data: bytes, acks: int, now_ms: int) -> ProduceStatus:
         try:
             partition = self.partition(topic_partition)
             info, _ = partition.append(data, acks, now_ms)
         except (EngineError, OSError) as error:
-            return _ProduceStatus(ProduceResult(self._guard(topic_partition, error), message=str(error)))
+            return ProduceStatus(ProduceResult(self._guard(topic_partition, error), message=str(error)))
         self._wake(topic_partition)
         self._want_flush(partition)
         result = ProduceResult(
             ErrorCode.NONE, info.first_offset, info.log_append_time_ms, info.log_start_offset
         )
         if acks != ACKS_ALL:
-            return _ProduceStatus(result)
-        return _ProduceStatus(result, info.last_offset + 1, partition.tenure, is_pending=True)
+            return ProduceStatus(result)
+        return ProduceStatus(result, info.last_offset + 1, partition.tenure, is_pending=True)
 
-    def _progress(self, topic_partition: TopicPartition, status: _ProduceStatus) -> ErrorCode | None:
+    def _progress(self, topic_partition: TopicPartition, status: ProduceStatus) -> ErrorCode | None:
         """How a waiting append stands: None while undecided."""
         try:
             partition = self.partition(topic_partition)
@@ -504,7 +510,12 @@ class ReplicaManager:
         if is_final or body.max_wait_ms <= 0 or not body.partitions or size >= body.min_bytes:
             self._effects.append(answer(address, FetchResponse(results)))
         else:
-            operation = _DelayedFetch(self, address, body, now_ms + body.max_wait_ms)
+            operation = DelayedFetch(
+                body.min_bytes,
+                now_ms + body.max_wait_ms,
+                read=lambda: self._read(body),
+                reply=lambda response: self._effects.append(answer(address, response)),
+            )
             self._fetches.try_complete_else_watch(operation, body.partitions, now_ms)
         return self._end_turn(now_ms)
 
@@ -669,80 +680,3 @@ class ReplicaManager:
             self._advance(partition, now_ms)
             self._want_flush(partition)
         return self._end_turn(now_ms)
-
-
-# --- waiting requests -------------------------------------------------------------------------
-
-
-@dataclass(slots=True)
-class _ProduceStatus:
-    """One partition of a produce request; `required_offset` is where the high watermark must get to."""
-
-    result: ProduceResult
-    required_offset: int = -1
-    tenure: int = -1
-    is_pending: bool = field(default=False, kw_only=True)
-
-
-class _DelayedProduce(DelayedOperation):
-    """acks=all: answered when every partition is decided, or at the deadline with what is not timed out."""
-
-    __slots__ = ("_address", "_manager", "_statuses")
-
-    def __init__(
-        self,
-        manager: ReplicaManager,
-        address: Client,
-        statuses: dict[TopicPartition, _ProduceStatus],
-        deadline_ms: int,
-    ) -> None:
-        super().__init__(deadline_ms)
-        self._manager = manager
-        self._address = address
-        self._statuses = statuses
-
-    def is_ready(self, now_ms: int) -> bool:
-        for topic_partition, status in self._statuses.items():
-            if status.is_pending:
-                code = self._manager._progress(topic_partition, status)
-                if code is not None:
-                    status.is_pending = False
-                    if code is not ErrorCode.NONE:
-                        status.result = ProduceResult(code)
-        return not any(status.is_pending for status in self._statuses.values())
-
-    def on_complete(self, now_ms: int) -> None:
-        results = {
-            topic_partition: ProduceResult(ErrorCode.REQUEST_TIMED_OUT)
-            if status.is_pending
-            else status.result
-            for topic_partition, status in self._statuses.items()
-        }
-        self._manager._effects.append(answer(self._address, ProduceResponse(results)))
-
-
-class _DelayedFetch(DelayedOperation):
-    """A fetch with too little to say: answered from a second reading, which counts for nothing else."""
-
-    __slots__ = ("_address", "_body", "_manager", "_results")
-
-    def __init__(
-        self, manager: ReplicaManager, address: Address, body: FetchRequest, deadline_ms: int
-    ) -> None:
-        super().__init__(deadline_ms)
-        self._manager = manager
-        self._address = address
-        self._body = body
-        self._results: dict[TopicPartition, FetchResult] | None = None
-
-    def is_ready(self, now_ms: int) -> bool:
-        results, is_final = self._manager._read(self._body)
-        size = sum(len(result.records) for result in results.values())
-        if not is_final and size < self._body.min_bytes:
-            return False
-        self._results = results
-        return True
-
-    def on_complete(self, now_ms: int) -> None:
-        results = self._results if self._results is not None else self._manager._read(self._body)[0]
-        self._manager._effects.append(answer(self._address, FetchResponse(results)))
