@@ -269,7 +269,7 @@ def fetch_without_incarnation(stack: ExitStack) -> None:
     real_may_join = _swap(stack, replication.partition, "may_join", may_join)
 
 
-@_plant("a broker keeps it to itself that its log dir failed (F2)")
+@_plant("a broker keeps it to itself that its log dir failed (F2)", is_rare=True)
 def dead_disk_kept_secret(stack: ExitStack) -> None:
     _swap(stack, Node, "_tell_of_failed_logs", lambda self, now_ms: [])
 

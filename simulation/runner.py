@@ -33,9 +33,10 @@ from replication.metastore.layout import LOST_BROKER_EPOCH
 from replication.metastore.operations import Set
 from simulation.checkers import PartitionChecker, Stored, Violation, check_epochs, parse
 from simulation.clients import Consumer, Producer
+from simulation.describe import describe
 from simulation.nemesis import Nemesis
 from simulation.swarm import Swarm, draw
-from simulation.world import LOG_DIR, START_MS, TOPIC, Tally, World, describe, read_all
+from simulation.world import LOG_DIR, START_MS, TOPIC, Tally, World, read_all
 
 SETUP_BOUND_MS = 60_000
 HEALING_BOUND_MS = 120_000

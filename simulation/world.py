@@ -17,10 +17,9 @@ hear what the turn said. The seed is the only source of chance, so the same seed
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable
 from contextlib import suppress
-from dataclasses import dataclass, field, fields, is_dataclass
-from enum import Enum
+from dataclasses import dataclass, field
 from hashlib import blake2b
 from heapq import heappop, heappush
 from random import Random
@@ -77,6 +76,7 @@ from simulation.checkers import (
     check_recovery,
     parse,
 )
+from simulation.describe import describe
 from simulation.swarm import Swarm, stream
 
 STORE = -1
@@ -977,46 +977,6 @@ def read_from(log: Log, offset: int) -> list[Stored]:
         found += parse(records)
         offset = found[-1].end
     return found
-
-
-def describe(facts: object) -> str:
-    """The text of a note."""
-    if isinstance(facts, tuple):
-        return " ".join(_text(fact) for fact in facts)
-    return _text(facts)
-
-
-def _text(fact: object) -> str:
-    match fact:
-        case Enum():
-            return fact.name
-        case str() | int() | ReplicaView() | TopicPartition():
-            return str(fact)
-        case Request(source, correlation_id, body) | Response(source, correlation_id, body):
-            return f"{source}#{correlation_id} {_text(body)}"
-        case ClientRequest(_, body):
-            return f"client {_text(body)}"
-        case StoreReply(call_id, outcome):
-            return f"store #{call_id} {_text(outcome)}"
-        case bytes() | memoryview():
-            data = bytes(fact)
-            if data[16:17] == b"\x02" and len(data) > 61:
-                return (
-                    "[" + " ".join(f"{each.base}..{each.end - 1}@{each.epoch}" for each in parse(data)) + "]"
-                )
-            return data.decode(errors="replace")
-        case Mapping():
-            return "{" + ", ".join(f"{_text(key)}: {_text(value)}" for key, value in fact.items()) + "}"
-        case list() | tuple() if not hasattr(fact, "_fields"):
-            return "(" + ", ".join(map(_text, fact)) + ")"
-    if is_dataclass(fact):
-        shown = [
-            f"{each.name}={_text(value)}"
-            for each in fields(fact)
-            if (value := getattr(fact, each.name)) not in (None, "", (), {}, b"")
-        ]
-        return f"{type(fact).__name__}({', '.join(shown)})"
-    return str(fact)
 
 
 def _node_config(swarm: Swarm, node_id: int) -> NodeConfig:
