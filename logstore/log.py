@@ -13,7 +13,8 @@
 from __future__ import annotations
 
 import os
-from collections.abc import Iterable, Iterator, Sequence
+import struct
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from types import TracebackType
 from typing import Self, TypeAlias
 
@@ -49,6 +50,7 @@ Appendable: TypeAlias = Buffer | Record | Batch | tuple[bytes | None, bytes | No
 """A value, a record (its offset is ignored), a ready batch, or a (key, value) pair."""
 
 GROUP_BYTES = 1 << 20
+_NOT_ENCODABLE = (TypeError, AttributeError, OverflowError, struct.error)
 STAND_ALONE_EPOCH = 0
 
 
@@ -117,8 +119,8 @@ class Log(PartitionLog):
             return info
         if key is not None or headers:
             raise TypeError("key and headers go with a single value; give records their own")
-        if isinstance(records, str):
-            raise TypeError("a value is bytes; encode the text first")
+        if not _has_items(records):
+            raise _not_appendable(records)
         items = [records] if isinstance(records, Record | Batch | tuple) else records
         end = self.log_end_offset
         result = AppendInfo(end, end - 1, NO_TIMESTAMP, NO_TIMESTAMP, self.log_start_offset)
@@ -186,10 +188,16 @@ class Log(PartitionLog):
     ) -> bytes:
         if headers:
             return self._encode([Record(0, now_ms, key, value, tuple(Header(*header) for header in headers))])
-        return encode_batch_of_pairs([(key, value)], timestamp_ms=now_ms, codec=self._codec)
+        try:
+            return encode_batch_of_pairs([(key, value)], timestamp_ms=now_ms, codec=self._codec)
+        except _NOT_ENCODABLE as error:
+            raise _wrong_part(error) from error
 
     def _encode(self, records: list[Record]) -> bytes:
-        return encode_batch(records, codec=self._codec)
+        try:
+            return encode_batch(records, codec=self._codec)
+        except _NOT_ENCODABLE as error:
+            raise _wrong_part(error) from error
 
     @property
     def _codec(self) -> Codec:
@@ -235,10 +243,29 @@ def _record_of(
     match item:
         case Record():
             return item._replace(offset=offset)
-        case tuple():
+        case tuple() if len(item) == 2:
             return Record(offset, now_ms, item[0], item[1])
         case None:
             return Record(offset, now_ms, None, None)
         case bytes() | bytearray() | memoryview():
             return Record(offset, now_ms, None, bytes(item))
-    raise TypeError(f"{type(item).__name__} is not a value, a record, a pair or a batch")
+    raise _not_appendable(item)
+
+
+def _has_items(records: object) -> bool:
+    # Text is not taken apart, and a mapping not for its keys alone.
+    return isinstance(records, Iterable | Batch) and not isinstance(records, str | Mapping)
+
+
+def _not_appendable(item: object) -> TypeError:
+    return TypeError(
+        f"{type(item).__name__} is not a value (bytes or None), a record, a (key, value) pair or a batch; "
+        "encode text first, and make a Record where there are headers"
+    )
+
+
+def _wrong_part(error: Exception) -> TypeError:
+    return TypeError(
+        "keys, values and header values are bytes or None, names of headers text, times whole milliseconds: "
+        f"{error}"
+    )

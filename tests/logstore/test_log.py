@@ -111,9 +111,19 @@ class TestAppendAndRead:
 
     def test_values_of_other_kinds_are_refused(self) -> None:
         log = opened()
-        for wrong in ("text", 5, ["text"], [b"fine", 5]):
-            with pytest.raises(TypeError):
-                log.append(wrong)  # type: ignore[arg-type]
+        kinds: list[Any] = ["text", 5, ["text"], [b"", 5], {b"key": b"value"}, (b"k",), [(b"k", b"v", [])]]
+        for wrong in kinds:
+            with pytest.raises(TypeError, match="is not a value"):
+                log.append(wrong)
+        parts: list[dict[str, Any]] = [
+            {"key": "text"}, {"key": 5}, {"headers": [(None, b"")]}, {"headers": [("h", "text")]},
+            {"timestamp_ms": 1.5}, {"timestamp_ms": 1 << 63},
+        ]  # fmt: skip
+        for part in parts:
+            with pytest.raises(TypeError, match="keys, values and header values are bytes or None"):
+                log.append(b"value", **part)
+        with pytest.raises(TypeError, match="keys, values and header values are bytes or None"):
+            log.append([(b"key", "text")])  # type: ignore[list-item]
         with pytest.raises(TypeError, match="key and headers go with a single value"):
             log.append([b"a"], key=b"k")
         assert log.log_end_offset == 0
