@@ -84,6 +84,7 @@ def test_a_quiet_world_loses_nothing_and_elects_once() -> None:
     swarm = replace(
         draw(7),
         features=quiet,
+        dead_disks=False,
         partitions=1,
         drop_rate=0.0,
         duplicate_rate=0.0,
