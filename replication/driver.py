@@ -202,6 +202,10 @@ class InProcessCluster:
         session_id, slot.session_id = slot.session_id, None
         if expire_session and session_id is not None:
             self._fire(self.store.close_session(session_id))
+        self._break_off(node_id)
+
+    def _break_off(self, node_id: int) -> None:
+        """The process is gone: whoever waits for an answer of its hears that its connection broke."""
         for other_id, other in self._slots.items():
             for correlation_id, target in list(other.outstanding.items()):
                 if target == node_id:
@@ -222,6 +226,7 @@ class InProcessCluster:
         slot.node.logs.close(mark_clean=slot.node.is_clean)
         slot.node, slot.session_id = None, None
         slot.outstanding.clear()
+        self._break_off(node_id)
 
     def close(self) -> None:
         """Stop every node."""

@@ -18,19 +18,27 @@ from logstore.errors import CorruptBatch, DiskFull, InvalidRecord, LogDirOffline
 from replication.config import NodeConfig
 from replication.effects import Effect, Send
 from replication.errors import InvalidRequest
-from replication.fetcher import Fetcher, FetchState, InFlight, Phase
+from replication.fetcher import Fetcher, FetchState, FollowerRequest, InFlight, Phase
 from replication.messages import (
     NO_EPOCH,
     EpochAnswer,
+    FetchRequest,
     FetchResponse,
     FetchResult,
+    ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsResult,
+    OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
 from replication.partition import Partition
 
 FollowerResponse = FetchResponse | OffsetForLeaderEpochResponse | ListOffsetsResponse
+_RESPONSES: dict[type[FollowerRequest], type[FollowerResponse]] = {
+    FetchRequest: FetchResponse,
+    OffsetForLeaderEpochRequest: OffsetForLeaderEpochResponse,
+    ListOffsetsRequest: ListOffsetsResponse,
+}
 
 
 class Followers:
@@ -157,7 +165,7 @@ class Followers:
         fetcher, in_flight = found
         current = fetcher.finish(in_flight)
         expected = in_flight.body.partitions.keys()
-        if body.partitions.keys() - expected or not _answers(in_flight, body):
+        if body.partitions.keys() - expected or not isinstance(body, _RESPONSES[type(in_flight.body)]):
             for topic_partition, _ in current:
                 fetcher.delay(topic_partition, now_ms)
             raise InvalidRequest(f"broker {fetcher.leader_id} answered a question that was not asked")
@@ -271,9 +279,3 @@ class Followers:
             self._partitions[partition.topic_partition][1].put(partition.topic_partition, fetching)
             return None
         return state.at(log.log_end_offset, log.latest_epoch)
-
-
-def _answers(in_flight: InFlight, body: FollowerResponse) -> bool:
-    return type(body).__name__.removesuffix("Response") == type(in_flight.body).__name__.removesuffix(
-        "Request"
-    )

@@ -262,3 +262,13 @@ def test_the_same_seed_gives_the_same_run() -> None:
     first = run()
     assert first == run()
     assert len(first) > 50
+
+
+def test_whoever_asked_a_node_that_stops_hears_of_it() -> None:
+    """A connection ends with its process, in order or not: nobody waits for a timeout."""
+    made = cluster()
+    reply = made.produce(TP, batch(b"late"))
+    made.stop_node(0)
+    assert reply.is_done
+    assert reply.is_disconnected
+    assert made.run_until(lambda: made.leader_of(TP) is not None, 1000), "nobody sits out a request timeout"
