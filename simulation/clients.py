@@ -149,9 +149,9 @@ class Producer(_Client):
             self._sequence += len(self._records)
             self._pending = None
         elif error in (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
-            # A leader that was overtaken may lack what another acknowledged, and its word may travel for long:
-            # only whoever asked once all was mended has asked the leader that there is. After an unclean election
-            # all may: then the numbers begin anew, in an epoch of their own.
+            # A leader that was overtaken may lack what another acknowledged, and its word may travel for
+            # long: only who asked once all was mended has asked the leader that there is. After an unclean
+            # election all may: then the numbers begin anew, in an epoch of their own.
             if self.checker.floor is not None:
                 self._epoch, self._sequence = self._epoch + 1, 0
                 self._pending = self._encode()

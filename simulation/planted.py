@@ -254,21 +254,6 @@ def late_metadata_wins(stack: ExitStack) -> None:
     real = _swap(stack, ReplicaManager, "update_metadata", update_metadata)
 
 
-@_plant("a follower between two registrations fetches without an incarnation (KIP-903)", is_rare=True)
-def fetch_without_incarnation(stack: ExitStack) -> None:
-    def on_session_lost(self: ReplicaManager, now_ms: int) -> Any:
-        self._latest_broker_epoch = -1
-        return real(self, now_ms)
-
-    def may_join(replica: Any, state: Any, **facts: Any) -> bool:
-        if replica.broker_epoch == -1:
-            facts["live_broker_epoch"] = -1
-        return bool(real_may_join(replica, state, **facts))
-
-    real = _swap(stack, ReplicaManager, "on_session_lost", on_session_lost)
-    real_may_join = _swap(stack, replication.partition, "may_join", may_join)
-
-
 @_plant("a broker keeps it to itself that its log dir failed (F2)", is_rare=True)
 def dead_disk_kept_secret(stack: ExitStack) -> None:
     _swap(stack, Node, "_tell_of_failed_logs", lambda self, now_ms: [])
