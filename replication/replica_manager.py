@@ -212,7 +212,7 @@ class ReplicaManager:
             if partition.log.is_offline:
                 self._take_offline(topic_partition, reason)
 
-    def _guard(self, topic_partition: TopicPartition, error: Exception) -> ErrorCode:
+    def _guard(self, topic_partition: TopicPartition, error: EngineError | OSError) -> ErrorCode:
         """The code for a refusal; a storage failure also takes the replica offline."""
         if isinstance(error, LogDirOffline | OSError):
             self._take_offline(topic_partition, error)
