@@ -8,8 +8,8 @@ Works on Kafka's directories and on ours, also while their owner writes: a batch
 not whole yet is a note, not an error. `--verify` turns the facts into a judgement, exit code 1 for
 damage: a checksum that does not match, records that do not decode, offsets or epochs that do not rise,
 an index entry that contradicts its log, a torn segment in the middle of a log, whole batches behind
-a torn one. A torn or zero tail of the last segment alone is what a crash or a running writer leaves,
-and stays exit code 0.
+a torn one, a checkpoint that does not parse. A torn or zero tail of the last segment alone is what a
+crash or a running writer leaves, and stays exit code 0.
 """
 
 from __future__ import annotations
@@ -22,10 +22,12 @@ import typer
 from tools.terminal import Encoding, complain, print_json, printable
 
 if TYPE_CHECKING:
+    from collections.abc import Iterator
+
     from checkpoint.disk import Disk
     from tools.facts import Fact
     from tools.inspection import FileRole
-    from tools.verification import Problem
+    from tools.verification import FileReport, Problem
 
 
 def dump(
@@ -100,13 +102,43 @@ def _live_files(disk: Disk, directory: str) -> _Group:
 def _verify(disk: Disk, group: _Group, printer: _Printer, *, quiet: bool) -> None:
     from tools.verification import verify_files
 
-    for report in verify_files(disk, group.directory, group.files):
+    for report in (*verify_files(disk, group.directory, group.files), *_verify_small_files(disk, group)):
         for problem in report.problems:
             printer.problem(group.directory, problem)
         if not quiet:
             file = f"{group.directory}/{report.file}"
             damage = sum(problem.is_damage for problem in report.problems)
             printer.fact({"file": file, "size": report.size, **report.numbers, "damage": damage})
+
+
+def _verify_small_files(disk: Disk, group: _Group) -> Iterator[FileReport]:
+    """Whether the files beside segments and indexes keep to their formats.
+
+    A snapshot that a crash tore is passed over when the log opens, and so is what the clean marker says;
+    aborted transactions of the last segment may be written at this moment. None of these is damage.
+    """
+    from checkpoint.errors import EngineError
+    from tools.facts import facts_of
+    from tools.inspection import Kind, read_whole, segment_offsets
+    from tools.verification import FileReport, Problem
+
+    newest = max(segment_offsets(disk, group.directory), default=-1)
+    for name, role in group.files:
+        if role.state or role.kind in (Kind.LOG, Kind.OFFSET_INDEX, Kind.TIME_INDEX):
+            continue
+        data = read_whole(disk, group.directory, name)
+        if data is None:  # deleted since it was listed
+            continue
+        problems: list[Problem] = []
+        entries = 0
+        try:
+            entries = sum(1 for _ in facts_of(data, role))
+        except EngineError as error:
+            may_be_torn = role.kind in (Kind.PRODUCER_SNAPSHOT, Kind.CLEAN_SHUTDOWN) or (
+                role.kind is Kind.TRANSACTION_INDEX and role.base_offset >= newest
+            )
+            problems.append(Problem(name, 0, str(error), is_damage=not may_be_torn))
+        yield FileReport(name, role.kind, len(data), {"entries": entries}, problems)
 
 
 def _show(
