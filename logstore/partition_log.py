@@ -535,6 +535,10 @@ class PartitionLog:
                 self._disk.sync_dir(self.directory)
                 for segment in new:
                     segment.name_is_durable = True
+        except FileNotFoundError as error:
+            if self._is_closed:  # abandoned meanwhile: no file of ours, and no bad disk
+                raise LogClosed(f"{self.directory} was closed; open it again") from error
+            self._fail(error)
         except OSError as error:
             self._fail(error)
         self._recovery_point = max(self._recovery_point, end_offset)

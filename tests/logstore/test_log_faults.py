@@ -291,6 +291,21 @@ class TestReading:
             next(reader)
         assert not log.is_offline
 
+    def test_files_that_went_under_a_sync(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A log that is deleted while somebody waits for the disk takes no log dir with it."""
+        log = opened(faulty_disk())
+        log.append(b"a")
+        sync_log = Segment.sync_log
+
+        def interrupted(segment: Segment) -> None:
+            log.abandon()
+            sync_log(segment)
+
+        monkeypatch.setattr(Segment, "sync_log", interrupted)
+        with pytest.raises(EngineError, match="was closed"):
+            log.flush()
+        assert not log.is_offline
+
 
 def scenario(log: Log) -> None:
     """Something of everything, all of it durable in the end."""
