@@ -79,7 +79,9 @@ class LogConfig:
 
     def __post_init__(self) -> None:
         for setting in fields(self):
-            _check_range(kafka_name(setting.name), getattr(self, setting.name), setting.metadata)
+            value = getattr(self, setting.name)
+            _check_type(kafka_name(setting.name), value, setting.default)
+            _check_range(kafka_name(setting.name), value, setting.metadata)
         policies = [policy.strip() for policy in self.cleanup_policy.split(",")]
         if sorted(set(policies)) != sorted(policies) or not set(policies) <= set(CLEANUP_POLICIES):
             raise InvalidConfig(
@@ -135,12 +137,19 @@ def kafka_name(field_name: str) -> str:
     return field_name.replace("_", ".")
 
 
+def _check_type(name: str, value: object, default: object) -> None:
+    kinds = (int, float) if isinstance(default, float) else (type(default),)
+    if not isinstance(value, kinds) or (isinstance(value, bool) and not isinstance(default, bool)):
+        wanted = " or ".join(kind.__name__ for kind in kinds)
+        raise InvalidConfig(f"{name} is {value!r}; it takes a value of type {wanted}")
+
+
 def _check_range(name: str, value: object, limits: Mapping[str, Any]) -> None:
     if limits["choices"]:
         if value not in limits["choices"]:
             raise InvalidConfig(f"{name} is {value!r}; it takes one of {', '.join(limits['choices'])}")
         return
-    if isinstance(value, bool) or not isinstance(value, int | float):
+    if limits["low"] is None or not isinstance(value, int | float):
         return
     low, high = limits["low"], limits["high"] if limits["high"] is not None else MAX_LONG
     if not low <= value <= high:

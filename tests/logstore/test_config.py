@@ -143,3 +143,14 @@ def test_every_setting_explains_itself() -> None:
     """The command line prints these."""
     for setting in fields(LogConfig):
         assert setting.metadata["help"], kafka_name(setting.name)
+
+
+@pytest.mark.parametrize(
+    ("field", "value"),
+    [("segment_bytes", "5000"), ("segment_bytes", 5000.0), ("segment_ms", True), ("preallocate", 1),
+     ("min_cleanable_dirty_ratio", "0.5"), ("cleanup_policy", None)],
+)  # fmt: skip
+def test_a_value_of_another_type_is_refused(field: str, value: object) -> None:
+    """`LogConfig(segment_bytes="5000")` would be compared as text somewhere far from here."""
+    with pytest.raises(InvalidConfig, match=f"{field.replace('_', '.')} is .*it takes a value of type"):
+        LogConfig(**{field: value})  # type: ignore[arg-type]
