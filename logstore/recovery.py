@@ -295,17 +295,13 @@ class _Loader:
         """
         if not self.segments:
             return True
-        segment = self.segments.peekitem(-1)[1]
-        try:
-            start = segment.offset_index.lookup(segment.offset_index.last_offset).position
-        except CorruptIndex:  # pragma: no cover - the index rebuilds itself
-            return False
-        end = start
+        segment: Segment = self.segments.peekitem(-1)[1]
+        end = start = segment.offset_index.lookup(segment.offset_index.last_offset).position
         for scanned in scan(segment.log_file, start, segment.size, base_offset=segment.base_offset):
             end = scanned.end
             if scanned.fault is not None:
                 return False
-        return bool(end == segment.size)
+        return end == segment.size
 
     def _recover_unindexed(self, stop: int) -> None:
         """Read what does not have to be read, where an index is lost that tells more than where to look.

@@ -13,6 +13,7 @@ from logstore.config import LogConfig
 from logstore.errors import CorruptBatch, InvalidRecord
 from logstore.log import Log
 from logstore.record import Record
+from logstore.scan import IndexEntries, scan
 from logstore.validation import validate_and_assign, validate_plain_group
 
 T0 = 1_700_000_000_000
@@ -52,6 +53,23 @@ def test_appended_together_or_one_by_one(batches: list[bytes], interval: int, se
     together.close()
     single.close()
     assert together_disk.files() == single_disk.files()
+
+
+@settings(max_examples=150, derandomize=True, deadline=None)
+@given(batches=_batches, interval=st.sampled_from([0, 1, 300, 1000]))
+def test_recovery_would_make_the_same_index_entries(batches: list[bytes], interval: int) -> None:
+    """One rule, applied to the few batches of an append and to the thousands of a walk."""
+    disk, log = opened(LogConfig(index_interval_bytes=interval))
+    log.append_batches(b"".join(batches))
+    log.close()
+    walked = IndexEntries(0, interval)
+    file = disk.open("/data/orders-0/00000000000000000000.log")
+    for found in scan(file, 0, file.size(), base_offset=0):
+        walked.add(found)
+    walked.finish()
+    files = disk.files()
+    assert files["/data/orders-0/00000000000000000000.index"] == walked.offset_entries.tobytes()
+    assert files["/data/orders-0/00000000000000000000.timeindex"] == walked.time_entries.tobytes()
 
 
 @settings(max_examples=150, derandomize=True, deadline=None)
