@@ -13,7 +13,7 @@ from __future__ import annotations
 
 import argparse
 import json
-import os
+import signal
 import sys
 from collections.abc import Iterable, Iterator
 from concurrent.futures import ProcessPoolExecutor
@@ -155,11 +155,6 @@ def _chunks(seeds: Iterable[int], size: int) -> Iterator[list[int]]:
 
 
 if __name__ == "__main__":
-    try:
-        status = main()
-        sys.stdout.flush()
-    except BrokenPipeError:  # `… | head`: whoever read has seen enough
-        # The interpreter flushes standard output once more on its way out: let that go nowhere.
-        sys.stdout = open(os.devnull, "w")  # noqa: SIM115
-        status = 1
-    sys.exit(status)
+    if hasattr(signal, "SIGPIPE"):  # `… | head`: whoever read has seen enough
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    sys.exit(main())
