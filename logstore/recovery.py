@@ -33,14 +33,13 @@ from checkpoint.leader_epoch_checkpoint import (
     read_leader_epoch_checkpoint,
     write_leader_epoch_checkpoint,
 )
-from logstore.batch import Batch
 from logstore.config import MAX_INT, LogConfig
 from logstore.epochs import LeaderEpochCache
 from logstore.errors import CorruptBatch, CorruptIndex, DamagedLog
 from logstore.offset_index import OffsetIndex
 from logstore.producer_snapshots import ProducerSnapshots, replay_into
 from logstore.producer_state import CompletedTransaction, ProducerState
-from logstore.scan import Fault, IndexEntries, Scanned, scan
+from logstore.scan import Fault, IndexEntries, Scanned, find_batch, scan
 from logstore.segment import (
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,
@@ -412,9 +411,10 @@ class _Loader:
     def _refuse_if_good_batches_follow(
         self, segment: Segment, end: int, next_offset: int, later: list[int], fault: Fault
     ) -> None:
-        follows = any(self.segments[base].size for base in later) or _good_batch_after(
-            segment, end, next_offset
-        )
+        follows = any(self.segments[base].size for base in later)
+        if not follows:
+            behind = find_batch(segment.log_file, end, segment.size, lowest_offset=next_offset)
+            follows = behind is not None
         if follows:
             raise DamagedLog(
                 f"{segment.path(LOG_SUFFIX)} holds {fault.value} at byte {end} (offset {next_offset}), "
@@ -541,24 +541,3 @@ def _assign_epochs(epochs: LeaderEpochCache, scanned: Scanned) -> None:
         if epoch > previous:
             epochs.assign(epoch, int(bases[slot]))
             previous = epoch
-
-
-def _good_batch_after(segment: Segment, position: int, next_offset: int) -> bool:
-    """Whether a sound batch lies anywhere behind the fault at `position`: then it is no torn tail.
-
-    Tries every byte at which a header could stand; only one with the right version, a length that
-    fits and a matching checksum counts.
-    """
-    tail = segment.log_file.pread(segment.size - position, position)
-    at = tail.find(b"\x02", 17)
-    while at >= 0:
-        start = at - 16
-        try:
-            batch = Batch(tail, start)
-            if batch.base_offset >= next_offset and batch.last_offset_delta >= 0:
-                batch.check_crc()
-                return True
-        except CorruptBatch:
-            pass
-        at = tail.find(b"\x02", at + 1)
-    return False

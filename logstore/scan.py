@@ -19,8 +19,9 @@ import numpy as np
 import numpy.typing as npt
 
 from checkpoint.disk import File
-from logstore.batch import HEADER_BYTES, LOG_OVERHEAD, MAGIC
+from logstore.batch import HEADER_BYTES, LOG_OVERHEAD, MAGIC, Batch
 from logstore.crc import crc32c
+from logstore.errors import CorruptBatch
 from logstore.index_rule import IndexState, due_entries
 from logstore.offset_index import OffsetIndex
 from logstore.time_index import NO_TIMESTAMP, TimeIndex
@@ -47,6 +48,8 @@ HEADER_DTYPE = np.dtype(
 )
 assert HEADER_DTYPE.itemsize == HEADER_BYTES
 
+_MAGIC_AT = 16
+_MAGIC_BYTE = bytes([MAGIC])
 _LENGTH = Struct(">8xi")  # behind the base offset
 
 
@@ -119,6 +122,42 @@ def scan_buffer(data: bytes | bytearray, size: int) -> Scanned:
     walk = _Walk(0)
     walk.end, fault = walk.walk(data, 0, size)
     return walk.checked(fault or (Fault.TORN if walk.end < size else None))
+
+
+def find_batch(file: File, position: int, end: int, *, lowest_offset: int | None = None) -> int | None:
+    """Position of the first intact batch that begins behind byte `position` and ends by `end`; None if none.
+
+    For what has no structure that could be followed: every byte is tried. With `lowest_offset` only a
+    batch counts whose offsets rise from there. Raises `OSError`.
+    """
+    start = position + 1
+    while start + HEADER_BYTES <= end:
+        chunk = file.pread(min(CHUNK_BYTES, end - start), start)
+        untried = len(chunk) - HEADER_BYTES + 1
+        if untried <= 0:  # the file became shorter meanwhile
+            return None
+        at = chunk.find(_MAGIC_BYTE, _MAGIC_AT) - _MAGIC_AT
+        while 0 <= at < untried:
+            size = LOG_OVERHEAD + _LENGTH.unpack_from(chunk, at)[0]
+            if HEADER_BYTES <= size <= end - start - at:
+                whole = at + size <= len(chunk)
+                data = chunk[at : at + size] if whole else file.pread(size, start + at)
+                if _is_intact(data, lowest_offset):
+                    return start + at
+            at = chunk.find(_MAGIC_BYTE, at + _MAGIC_AT + 1) - _MAGIC_AT
+        start += untried
+    return None
+
+
+def _is_intact(data: bytes, lowest_offset: int | None) -> bool:
+    try:
+        batch = Batch(data)
+        if lowest_offset is not None and not lowest_offset <= batch.base_offset <= batch.last_offset:
+            return False
+        batch.check_crc()
+    except CorruptBatch:
+        return False
+    return True
 
 
 class _Walk:

@@ -37,13 +37,11 @@ from checkpoint.offset_checkpoint import (
 from checkpoint.partition_metadata import PARTITION_METADATA
 from checkpoint.topic_partition import parse_directory_name
 from logstore.batch import LOG_OVERHEAD, Batch
-from logstore.errors import CorruptBatch, DamagedLog
-from logstore.scan import CHUNK_BYTES, Fault, scan
+from logstore.errors import DamagedLog
+from logstore.scan import CHUNK_BYTES, Fault, find_batch, scan
 from logstore.segment import file_name
 
 _LENGTH: Final = struct.Struct(">i")
-_MAGIC_AT: Final = 16
-_MAGIC: Final = b"\x02"
 # How far behind a tail a whole batch is looked for.
 _SEARCH_BYTES: Final = 64 << 20
 
@@ -169,15 +167,7 @@ class LogFile:
 
         Looks at every byte: what lies before it has no structure that could be followed.
         """
-        data = self._file.pread(min(_SEARCH_BYTES, self.size - position), position)
-        at = data.find(_MAGIC, _MAGIC_AT + 1)
-        while at >= 0:
-            try:
-                Batch(data, at - _MAGIC_AT).check_crc()
-                return position + at - _MAGIC_AT
-            except CorruptBatch:
-                at = data.find(_MAGIC, at + 1)
-        return None
+        return find_batch(self._file, position, min(position + _SEARCH_BYTES, self.size))
 
     def _read_batch(self, position: int) -> bytes:
         (length,) = _LENGTH.unpack(self._file.pread(4, position + 8))

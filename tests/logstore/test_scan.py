@@ -14,7 +14,7 @@ from checkpoint.disks import MemoryDisk
 from logstore import scan as scanning
 from logstore.batch import encode_batch
 from logstore.record import MAX_INT, Record
-from logstore.scan import Fault, IndexEntries, Scanned, scan
+from logstore.scan import Fault, IndexEntries, Scanned, find_batch, scan
 from tests.logstore.forge import forge, payload, values
 from tests.logstore.logs import batch
 
@@ -171,3 +171,26 @@ def test_index_entries_follow_the_rule(times: list[int], interval: int, split: i
     assert found.offset_entries.tolist() == offset_entries
     assert found.time_entries.tolist() == time_entries
     assert (found.max_timestamp_ms, found.offset_of_max_timestamp) == (largest, holder)
+
+
+@settings(max_examples=100, derandomize=True, deadline=None)
+@given(
+    before=st.lists(st.sampled_from([b"\x02", b"\0", b"\x01\xff"]), max_size=120).map(b"".join),
+    chunk_bytes=st.sampled_from([61, 64, 100, 1 << 20]),
+    lowest_offset=st.sampled_from([None, 0, 7, 8]),
+)
+def test_an_intact_batch_is_found_wherever_it_lies(
+    before: bytes, chunk_bytes: int, lowest_offset: int | None
+) -> None:
+    """Behind rubbish full of version bytes, across the borders of chunks, and not below an offset."""
+    sound = encode_batch([Record(7, 1000, b"key", b"\x02" * 50)], base_offset=7)
+    damaged = sound[:-1] + b"?"
+    data = b"!" + before + damaged + before + sound
+    disk = MemoryDisk({"/data/log": data})
+    wanted = None if lowest_offset == 8 else len(data) - len(sound)
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr("logstore.scan.CHUNK_BYTES", chunk_bytes)
+        file = disk.open("/data/log")
+        assert find_batch(file, 0, len(data), lowest_offset=lowest_offset) == wanted
+        assert find_batch(file, len(data) - len(sound), len(data)) is None, "only behind the position"
+        assert find_batch(file, 0, len(data) - 1) is None, "it must end by the end"
