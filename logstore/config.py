@@ -101,10 +101,6 @@ class LogConfig:
         return "compact" in self.cleanup_policy
 
     @property
-    def is_log_append_time(self) -> bool:
-        return self.message_timestamp_type == LOG_APPEND_TIME
-
-    @property
     def longest_segment_ms(self) -> int:
         """`segment.ms`, held down by `max.compaction.lag.ms` for a compacted log."""
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacted else self.segment_ms

@@ -165,14 +165,6 @@ class IndexFile:
                 self._tail.clear()
                 self._shrink(count)
 
-    def _write_tail_if_possible(self) -> None:
-        try:
-            self._write_tail()
-        except OSError:
-            # The batch is written and its entry is held: no reason to fail the append. The next entry
-            # tries again, and a roll, a flush or a close reports what is then still wrong.
-            pass
-
     def _write_tail(self) -> None:
         if not self._tail:
             return

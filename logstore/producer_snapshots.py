@@ -11,7 +11,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from checkpoint.disk import TEMPORARY_SUFFIX, Disk, read_small_file, remove_if_exists
-from logstore.batch import Batch
+from logstore.batch import LOG_OVERHEAD, Batch
 from logstore.errors import CorruptSnapshot
 from logstore.producer_state import CompletedTransaction, ProducerState, decode_snapshot
 from logstore.scan import scan
@@ -98,7 +98,7 @@ def replay_into(
         headers = scanned.headers
         wanted = (headers["producer_id"] >= 0) & (headers["base_offset"] >= state.end_offset)
         for slot in wanted.nonzero()[0].tolist():
-            size = int(headers["batch_length"][slot]) + 12
+            size = int(headers["batch_length"][slot]) + LOG_OVERHEAD
             batch = Batch(segment.log_file.pread(size, int(scanned.positions[slot])))
             completed = state.replay(batch)
             if completed is not None:

@@ -41,6 +41,7 @@ _POSITION_HINTS = 32
 _PLACE = Struct(">qiixxxxxxxi")  # base offset, length, leader epoch; last offset delta at byte 23
 assert _PLACE.size == 27
 _OFFSET_AND_LENGTH = Struct(">qi")
+_MAX_TIMESTAMP = Struct(">35xq")
 
 
 def file_name(base_offset: int, suffix: str) -> str:
@@ -249,7 +250,7 @@ class Segment:
                 return NO_TIMESTAMP
             file = self._file or self._disk.open(self.path(LOG_SUFFIX))
             header = file.pread(HEADER_BYTES, 0)
-            self._first_timestamp_ms = int.from_bytes(header[35:43], "big", signed=True)
+            self._first_timestamp_ms = _MAX_TIMESTAMP.unpack_from(header)[0]
         return self._first_timestamp_ms
 
     def recovered(self, max_timestamp_ms: int, offset_of_max_timestamp: int) -> None:
@@ -454,7 +455,7 @@ class Segment:
             if located.last_offset < start_offset:
                 continue
             header = self.log_file.pread(HEADER_BYTES, located.position)
-            if int.from_bytes(header[35:43], "big", signed=True) >= timestamp_ms:
+            if _MAX_TIMESTAMP.unpack_from(header)[0] >= timestamp_ms:
                 batch = self.read_batch(located)
                 if any(
                     record.timestamp_ms >= timestamp_ms and record.offset >= start_offset

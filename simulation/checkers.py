@@ -171,11 +171,6 @@ class PartitionChecker:
         """One past the last offset that any leader claimed to be committed."""
         return self.committed[-1].end if self.committed else 0
 
-    @property
-    def clean_since_epoch(self) -> int:
-        """Claims of leaders older than this are void; -1 while no election was unclean."""
-        return self._unclean_epoch
-
     # --- the store ----------------------------------------------------------------------------
 
     def state_written(

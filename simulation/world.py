@@ -127,10 +127,6 @@ class Host:
     disk_is_dead: bool = False
 
     @property
-    def is_running(self) -> bool:
-        return self.node is not None
-
-    @property
     def broker_epoch(self) -> int:
         return self.node.broker_epoch if self.node is not None else -1
 
