@@ -26,8 +26,6 @@ from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
 from typing import NamedTuple, NoReturn, Protocol, TypeAlias, TypeVar
 
-from sortedcontainers import SortedDict
-
 from checkpoint.disk import Buffer, Disk
 from checkpoint.errors import EngineError
 from checkpoint.leader_epoch_checkpoint import write_leader_epoch_checkpoint
@@ -52,6 +50,7 @@ from logstore.producer_state import check_markers
 from logstore.record import NO_TIMESTAMP
 from logstore.recovery import LoadedLog, RecoveryReport
 from logstore.segment import Extents, Segment
+from logstore.segments import Segments
 from logstore.validation import (
     AppendOrigin,
     analyse_follower_batches,
@@ -160,8 +159,7 @@ class PartitionLog:
         self._group_buffer: bytearray | None = None
         self._topic_id = read_partition_metadata(disk, directory)
         self.report: RecoveryReport = loaded.report
-        self._segments = loaded.segments
-        self._active: Segment = loaded.segments.peekitem(-1)[1]
+        self._segments = Segments(loaded.segments.values())
         self._log_start_offset = loaded.log_start_offset
         self._log_end_offset = loaded.log_end_offset
         self._high_watermark = loaded.log_start_offset
@@ -208,12 +206,12 @@ class PartitionLog:
     @property
     def segments(self) -> tuple[Segment, ...]:
         """The segments, oldest first; the last one is active."""
-        return tuple(self._segments.values())
+        return tuple(self._segments)
 
     @property
     def size(self) -> int:
         """Bytes in all `.log` files."""
-        return sum(segment.size for segment in self._segments.values())
+        return self._segments.size
 
     @property
     def is_offline(self) -> bool:
@@ -289,7 +287,7 @@ class PartitionLog:
         with self._lock:
             self._check_writable()
             first = Batch(data)
-            size = min(len(data), GROUP_BYTES, max(self.config.segment_bytes - self._active.size, 0))
+            size = min(len(data), GROUP_BYTES, max(self.config.segment_bytes - self._segments.active.size, 0))
             if size < first.size * WORTH_GROUPING:
                 return first.size, self._append_one(first.buffer, leader_epoch, now_ms, AppendOrigin.CLIENT)
             # Into memory that is there already: a fresh megabyte costs more page faults than its copy.
@@ -394,10 +392,11 @@ class PartitionLog:
     ) -> None:
         last_offset = extents[-1][1]
         incoming = Incoming(len(data), max_timestamp_ms, last_offset)
-        if self._ends_in_a_gap or roll_reason(self._active, incoming, self.config, now_ms) is not None:
+        active = self._segments.active
+        if self._ends_in_a_gap or roll_reason(active, incoming, self.config, now_ms) is not None:
             self._roll(max(first_offset, self._log_end_offset), now_ms)
         try:
-            self._active.append(data, extents)
+            self._segments.active.append(data, extents)
         except OSError as error:
             self._append_failed(error)
         self._log_end_offset = last_offset + 1
@@ -420,7 +419,7 @@ class PartitionLog:
                 entry = completed.index_entry() if completed else None
                 if entry is not None:
                     # The marker is in the log already: without its entry only recovery can go on.
-                    self._or_offline(lambda entry=entry: self._active.append_aborted(entry))  # type: ignore[misc]
+                    self._or_offline(lambda entry=entry: self._segments.active.append_aborted(entry))  # type: ignore[misc]
 
     # --- epochs ---------------------------------------------------------------------------------------
 
@@ -450,15 +449,13 @@ class PartitionLog:
         """Start a new segment at the log end; an empty active segment stays."""
         with self._lock:
             self._check_writable()
-            if self._active.size:
+            if self._segments.active.size:
                 self._roll(self._log_end_offset, self._clock())
 
     def _roll(self, base_offset: int, now_ms: int) -> None:
-        old = self._active
-        segments = self._segments.copy()
+        old = self._segments.active
         if old.size == 0:
             # The only way to a usable index of an empty segment, and to a base past a gap.
-            del segments[old.base_offset]
             self._or_offline(old.delete)
         else:
             # Durable before its successor exists: only the active segment can lose anything, so a
@@ -470,8 +467,10 @@ class PartitionLog:
             self._guarded(lambda: self._snapshots.take(self._producers, base_offset))
         making = self._guarded if old.size else self._or_offline
         new = making(lambda: self._new_segment(base_offset, now_ms))
-        segments[base_offset] = new
-        self._segments, self._active = segments, new
+        if old.size:
+            self._segments.append(new)
+        else:
+            self._segments = self._segments.replacing([old], [new])
         self._ends_in_a_gap = False
         if old.size:
             self._guarded(lambda: self._owner.flushed(self))
@@ -499,7 +498,7 @@ class PartitionLog:
 
     def flush_sealed(self) -> None:
         """Make every segment but the active one survive power loss."""
-        base_offset = self._active.base_offset
+        base_offset = self._segments.active.base_offset
         if self._recovery_point < base_offset:
             self.sync_up_to(base_offset)
             self._guarded(lambda: self._owner.flushed(self))
@@ -522,13 +521,12 @@ class PartitionLog:
     def _sync_segments(self, end_offset: int) -> None:
         """Sync the segments in [recovery point, end_offset). End offset first, bytes second: what is
         appended meanwhile may be synced too but is not counted."""
-        segments, active = self._segments, self._active
-        first = max(segments.bisect_right(self._recovery_point) - 1, 0)
-        touched = [segments[base] for base in segments.islice(first) if base < end_offset]
+        segments = self._segments
+        touched = [each for each in segments.since(self._recovery_point) if each.base_offset < end_offset]
         try:
             for segment in touched:
                 segment.sync_log()
-                if segment is not active:
+                if segment is not segments.active:
                     segment.sync_indexes()
             new = [segment for segment in touched if not segment.name_is_durable]
             if new:
@@ -607,16 +605,14 @@ class PartitionLog:
             raise LogClosed(f"{self.directory} was closed; open it again")
         end_offset = self._bound(isolation)
         segments = self._segments
-        slot = max(segments.bisect_right(start_offset) - 1, 0)
-        for base_offset in segments.islice(slot):
-            if base_offset >= end_offset:
+        for segment in segments.since(start_offset):
+            if segment.base_offset >= end_offset:
                 break
-            found = self._read_segment(
-                segments[base_offset], start_offset, max_bytes, end_offset, at_least_one
-            )
+            found = self._read_segment(segment, start_offset, max_bytes, end_offset, at_least_one)
             if found is not None:
-                return FetchedBytes(found[0], start_offset, base_offset, found[1], found[2])
-        return FetchedBytes(b"", start_offset, self._active.base_offset, self._active.size, start_offset)
+                return FetchedBytes(found[0], start_offset, segment.base_offset, found[1], found[2])
+        active = segments.active
+        return FetchedBytes(b"", start_offset, active.base_offset, active.size, start_offset)
 
     def _read_segment(
         self, segment: Segment, start_offset: int, max_bytes: int, end_offset: int, at_least_one: bool
@@ -647,7 +643,7 @@ class PartitionLog:
         if self._is_closed:
             raise LogClosed(f"{self.directory} was closed; open it again")
         start_offset, end_offset = self._log_start_offset, self._bound(isolation)
-        for segment in self._segments.values():
+        for segment in self._segments:
             try:
                 if segment.max_timestamp_ms < timestamp_ms:
                     continue
@@ -720,7 +716,7 @@ class PartitionLog:
             if offset >= self._log_end_offset:
                 self._forget_epochs_from(self._log_end_offset)
                 return False
-            if offset < next(iter(self._segments)):
+            if offset < self._segments.first.base_offset:
                 self._restart_at(offset)
                 return True
             # Lowered durably before a byte goes: after a crash, what is written here anew must not
@@ -730,7 +726,7 @@ class PartitionLog:
             self._or_offline(lambda: self._cut(offset))
             # The recovery point must not lie inside a segment where nothing is written: a torn batch
             # behind the gap would count as damage. So what comes next begins a segment.
-            self._ends_in_a_gap = self._or_offline(lambda: self._active.next_offset) < offset
+            self._ends_in_a_gap = self._or_offline(lambda: self._segments.active.next_offset) < offset
             self._log_start_offset = min(self._log_start_offset, offset)
             self._rebuild_producers(offset)
             # Last, because a full disk may refuse it: the same call again then does the rest.
@@ -738,20 +734,20 @@ class PartitionLog:
             return True
 
     def _cut(self, offset: int) -> None:
-        segments = self._segments.copy()
-        for base_offset in reversed([base for base in segments if base > offset]):
-            self._drop(segments, base_offset)
-        self._segments, self._active = segments, segments.peekitem(-1)[1]
-        self._active.truncate_to(offset, self._clock())
-        self._active.sync_log()
+        later = [segment for segment in self._segments if segment.base_offset > offset]
+        self._drop(later)
+        self._segments = self._segments.replacing(later)
+        active = self._segments.active
+        active.truncate_to(offset, self._clock())
+        active.sync_log()
         self._disk.sync_dir(self.directory)
 
-    def _drop(self, segments: SortedDict[int, Segment], base_offset: int) -> None:
+    def _drop(self, segments: Sequence[Segment]) -> None:
         # Newest first, each one durably gone before the next: no crash may leave a later segment
         # behind a hole, because a hole is legal and what follows it would come back.
-        segment = segments.pop(base_offset)
-        segment.delete()
-        self._disk.sync_dir(self.directory)
+        for segment in reversed(segments):
+            segment.delete()
+            self._disk.sync_dir(self.directory)
 
     def truncate_fully_and_start_at(self, offset: int) -> None:
         """Drop everything; the log starts anew, empty, at `offset`. Durable when it returns."""
@@ -765,18 +761,12 @@ class PartitionLog:
         self._lower_bounds(min(self._recovery_point, offset))
         self._log_end_offset = self._high_watermark = self._log_start_offset = offset
 
-        def drop_all() -> None:
-            segments = self._segments.copy()
-            for base_offset in reversed(list(segments)):
-                self._drop(segments, base_offset)
-
         def start_anew() -> None:
-            drop_all()
+            self._drop(tuple(self._segments))
             self._ends_in_a_gap = False
-            self._active = self._new_segment(offset, self._clock())
-            self._segments = SortedDict({offset: self._active})
+            self._segments = Segments([self._new_segment(offset, self._clock())])
             self._disk.sync_dir(self.directory)
-            self._active.name_is_durable = True
+            self._segments.active.name_is_durable = True
 
         self._or_offline(start_anew)
         self._rebuild_producers(offset)
@@ -801,7 +791,7 @@ class PartitionLog:
         def rebuild() -> None:
             forget_snapshots()
             self._producers = self._snapshots.newest(at_most=end_offset, above=self._log_start_offset)
-            for segment in self._segments.values():
+            for segment in self._segments:
                 if segment.next_offset > self._producers.end_offset:
                     replay_into(self._producers, segment)
             self._producers.end_offset = end_offset
@@ -831,7 +821,7 @@ class PartitionLog:
                     is_clean = True
             finally:
                 self._is_closed = True
-                for segment in self._segments.values():
+                for segment in self._segments:
                     segment.let_go()
                 self._guarded(lambda: self._owner.closed(self, is_clean=is_clean))
 
@@ -839,14 +829,14 @@ class PartitionLog:
         """Let go of the files without writing: the log was deleted, or its node is as good as dead."""
         with self._lock:
             self._is_closed = True
-            for segment in self._segments.values():
+            for segment in self._segments:
                 segment.let_go()
 
     def _close_books(self) -> None:
         self._snapshots.take(self._producers, self._log_end_offset)
-        self._active.become_inactive()
-        self._active.sync_indexes()
-        for segment in self._segments.values():
+        self._segments.active.become_inactive()
+        self._segments.active.sync_indexes()
+        for segment in self._segments:
             segment.close()
         self._disk.sync_dir(self.directory)
 

@@ -1,0 +1,82 @@
+"""Who holds an offset, who comes before and after: the map that every read and every roll goes through."""
+
+from __future__ import annotations
+
+import pytest
+
+from checkpoint.disks import MemoryDisk
+from logstore.config import LogConfig
+from logstore.segment import Segment
+from logstore.segments import Segments
+
+BASES = (0, 1000, 2400, 3100)
+
+
+def made(*bases: int, size: int = 0) -> list[Segment]:
+    disk = MemoryDisk(directories=["/data/orders-0"])
+    return [Segment(disk, "/data/orders-0", base, LogConfig(), size=size, now_ms=0) for base in bases]
+
+
+def base_of(segment: Segment | None) -> int | None:
+    return None if segment is None else segment.base_offset
+
+
+def test_row_96_between_two_offsets() -> None:
+    """The first may begin below the range, the last begins inside it; nothing for an empty range."""
+    segments = Segments(made(*BASES))
+
+    def between(start: int, end: int) -> list[int]:
+        return [segment.base_offset for segment in segments.between(start, end)]
+
+    assert between(1700, 1700) == []
+    assert between(1700, 3000) == [1000, 2400]
+    assert between(1000, 2400) == [1000]
+    assert between(1000, 2401) == [1000, 2400]
+    assert between(0, 9999) == list(BASES)
+    with pytest.raises(ValueError, match="reversed"):
+        segments.between(3000, 1700)
+
+
+def test_row_97_floor_lower_and_higher() -> None:
+    """Floor takes the very offset, the other two do not; `since` begins at the floor."""
+    segments = Segments(made(*BASES))
+    assert [base_of(segments.floor(offset)) for offset in (0, 999, 1000, 5000)] == [0, 0, 1000, 3100]
+    assert [base_of(segments.lower(offset)) for offset in (0, 1, 1000, 1001)] == [None, 0, 0, 1000]
+    assert [base_of(segments.higher(offset)) for offset in (0, 999, 1000, 3100)] == [1000, 1000, 2400, None]
+    assert [segment.base_offset for segment in segments.since(2399)] == [1000, 2400, 3100]
+    assert [base_of(segments.get(offset)) for offset in (1000, 1001, 9999)] == [1000, None, None]
+
+    later = Segments(made(100, 200))
+    assert base_of(later.floor(99)) is None
+    assert [segment.base_offset for segment in later.since(99)] == [100, 200]
+    assert [segment.base_offset for segment in later.between(0, 150)] == [100]
+
+
+def test_row_98_the_total_size_does_not_overflow() -> None:
+    """More than 2^31 bytes in several segments."""
+    assert Segments(made(*BASES, size=2**31 - 1)).size == 4 * (2**31 - 1)
+
+
+def test_a_segment_added_is_seen_by_a_reader_on_its_way() -> None:
+    """A roll costs no copy: who walks the segments comes to the new one."""
+    segments = Segments(made(0))
+    walk = segments.since(0)
+    assert base_of(next(walk)) == 0
+    segments.append(made(10)[0])
+    assert base_of(next(walk)) == 10
+    assert segments.active.base_offset == 10
+    with pytest.raises(AssertionError, match="does not follow"):
+        segments.append(made(10)[0])
+
+
+def test_a_replacement_leaves_readers_theirs() -> None:
+    """Compaction and retention change what comes next, not what a reader holds."""
+    before = made(*BASES)
+    segments = Segments(before)
+    merged = made(1000)
+    after = segments.replacing(before[1:3], merged)
+    assert [segment.base_offset for segment in after] == [0, 1000, 3100]
+    assert after.get(1000) is merged[0]
+    assert after.active is before[3]
+    assert [segment.base_offset for segment in segments] == list(BASES)
+    assert [segment.base_offset for segment in segments.replacing(before[2:])] == [0, 1000]
