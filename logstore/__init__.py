@@ -7,7 +7,7 @@
       scan         thousands of batch headers at once
       validation   what may enter; producer_state: what is remembered of its senders
       batch        format v2, read in place; record, compression, varint, crc below it
-    config, policy, epochs   pure
+    config, policy, retention, epochs   pure
 
 It knows nothing of other nodes, sockets or leaders.
 """
@@ -27,6 +27,7 @@ from logstore.errors import (
     LogClosed,
     LogDirOffline,
     OffsetOutOfRange,
+    PolicyViolation,
     RecordBatchTooLarge,
     RecordTooLarge,
     UnsupportedCompression,
@@ -54,6 +55,7 @@ __all__ = [
     "LogDirOffline",
     "LogManager",
     "OffsetOutOfRange",
+    "PolicyViolation",
     "Record",
     "RecordBatchTooLarge",
     "RecordTooLarge",

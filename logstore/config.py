@@ -101,6 +101,11 @@ class LogConfig:
         return "compact" in self.cleanup_policy
 
     @property
+    def is_deleted(self) -> bool:
+        """Whether `cleanup.policy` contains delete: old segments go by size and by time."""
+        return "delete" in self.cleanup_policy
+
+    @property
     def longest_segment_ms(self) -> int:
         """`segment.ms`, held down by `max.compaction.lag.ms` for a compacted log."""
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacted else self.segment_ms

@@ -7,6 +7,7 @@ EngineError
 ├── RecordBatchTooLarge           18   one append above segment.bytes
 ├── InvalidTimestamp              32   outside the topic's window; lists the records
 ├── InvalidConfig                 40
+├── PolicyViolation               44   deleting records of a topic that is only compacted
 ├── OutOfOrderSequence            45   a producer's batch before this one is missing
 ├── InvalidProducerEpoch          47   an older instance of the producer: fenced
 ├── InvalidTransactionState       48
@@ -200,6 +201,12 @@ class UnsupportedCompression(EngineError):
     """An unknown codec, or one whose library is not installed here."""
 
     code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
+
+
+class PolicyViolation(EngineError):
+    """What was asked for does not go with the topic's `cleanup.policy`."""
+
+    code = ErrorCode.POLICY_VIOLATION
 
 
 class InvalidConfig(EngineError):

@@ -34,6 +34,7 @@ from logstore.partition_log import (
 )
 from logstore.record import NO_TIMESTAMP, Header, Record
 from logstore.recovery import Progress
+from logstore.retention import Expired
 
 __all__ = [
     "AppendInfo",
@@ -203,6 +204,21 @@ class Log(PartitionLog):
     def _codec(self) -> Codec:
         kind = self.config.compression_type
         return Codec.NONE if kind in ("producer", "uncompressed") else Codec[kind.upper()]
+
+    # --- looking after it -----------------------------------------------------------------------------
+
+    def maintain(self, now_ms: int | None = None) -> tuple[Expired, ...]:
+        """Let old segments go as `retention.ms`, `retention.bytes` and the log start offset say.
+
+        A log that stands alone deletes nothing unless this is called, every few minutes say; a
+        `LogManager` does it by itself. Deleted files stay for `file.delete.delay.ms`, until a later call,
+        the close or the next open. `now_ms` is the wall clock's time, by default read from it. Returns
+        what went, and why. Raises `DiskFull` or `LogDirOffline`.
+        """
+        now_ms = self._clock() if now_ms is None else now_ms
+        went = self.delete_old_segments(now_ms)
+        self.remove_deleted_files(now_ms)
+        return went
 
     # --- reading --------------------------------------------------------------------------------------
 

@@ -42,10 +42,12 @@ from logstore.errors import DamagedLog, DiskFull, LogDirOffline, is_full
 from logstore.log import Clock, Log
 from logstore.partition_log import PartitionLog
 from logstore.recovery import load
+from logstore.retention import Expired
 from logstore.stand_alone import forget_stand_alone
 
 RECOVERY_POINT_INTERVAL_MS: Final = 60_000
 LOG_START_INTERVAL_MS: Final = 60_000
+RETENTION_CHECK_INTERVAL_MS: Final = 300_000
 NO_BROKER_EPOCH: Final = -1
 
 DirectoryProgress = Callable[[str, int, int], None]
@@ -79,8 +81,10 @@ class LogManager:
         self._configs = dict(configs or {})
         self._random = random
         self._clock = clock
-        self._next_recovery_point_ms = clock() + RECOVERY_POINT_INTERVAL_MS
-        self._next_log_start_ms = clock() + LOG_START_INTERVAL_MS
+        now_ms = clock()
+        self._recovery_points = _Every(RECOVERY_POINT_INTERVAL_MS, now_ms)
+        self._log_starts = _Every(LOG_START_INTERVAL_MS, now_ms)
+        self._retention = _Every(RETENTION_CHECK_INTERVAL_MS, now_ms)
         self._dirs: list[_LogDir] = []
         try:
             for directory in log_dirs:
@@ -195,21 +199,33 @@ class LogManager:
     def deadline_ms(self) -> int:
         """When `tick` is next needed."""
         return min(
-            self._next_recovery_point_ms,
-            self._next_log_start_ms,
+            self._recovery_points.due_ms,
+            self._log_starts.due_ms,
+            self._retention.due_ms,
             *(log_dir.deadline_ms for log_dir in self._online()),
         )
 
     def tick(self, now_ms: int) -> None:
-        """Do what is due: flush by age, write checkpoints, remove what was deleted long enough ago."""
+        """Do what is due: delete old segments, flush by age, write checkpoints, unlink deleted files."""
+        if self._retention.is_due(now_ms):
+            self.delete_old_segments(now_ms)
         for log_dir in self._online():
             log_dir.guarded(lambda log_dir=log_dir: log_dir.tick(now_ms))  # type: ignore[misc]
-        if now_ms >= self._next_recovery_point_ms:
-            self._next_recovery_point_ms = now_ms + RECOVERY_POINT_INTERVAL_MS
+        if self._recovery_points.is_due(now_ms):
             self.checkpoint_recovery_points()
-        if now_ms >= self._next_log_start_ms:
-            self._next_log_start_ms = now_ms + LOG_START_INTERVAL_MS
+        if self._log_starts.is_due(now_ms):
             self.checkpoint_log_start_offsets()
+
+    def delete_old_segments(self, now_ms: int) -> Mapping[TopicPartition, tuple[Expired, ...]]:
+        """Let every log's old segments go, compacted ones apart: the cleaner does both for those.
+
+        A partition that cannot (no room to write where its log starts now) is left for the next time,
+        and one whose disk fails takes its dir offline; the others go on. Returns what went.
+        """
+        went: dict[TopicPartition, tuple[Expired, ...]] = {}
+        for log_dir in self._online():
+            log_dir.delete_old_segments(now_ms, went)
+        return went
 
     def close(self, *, mark_clean: bool = True) -> None:
         """Flush and close every log, write the checkpoints, then the mark of a clean stop.
@@ -225,6 +241,21 @@ class LogManager:
         """Let go of every dir without writing anything: the stop that a killed process makes."""
         for log_dir in self._dirs:
             log_dir.abandon()
+
+
+class _Every:
+    """What is due every `interval_ms`; at once if the clock was set back by more than that."""
+
+    def __init__(self, interval_ms: int, now_ms: int) -> None:
+        self._interval_ms = interval_ms
+        self.due_ms = now_ms + interval_ms
+
+    def is_due(self, now_ms: int) -> bool:
+        """Whether it is time; counts the next interval from here then."""
+        if self.due_ms - 2 * self._interval_ms <= now_ms < self.due_ms:
+            return False
+        self.due_ms = now_ms + self._interval_ms
+        return True
 
 
 class _LogDir:
@@ -428,9 +459,24 @@ class _LogDir:
         """What was known of the partitions that were left as they are: the next start judges by it too."""
         return {tp: offset for tp, offset in offsets.items() if tp in self.damaged}
 
+    def delete_old_segments(self, now_ms: int, went: dict[TopicPartition, tuple[Expired, ...]]) -> None:
+        for tp, log in list(self.logs.items()):
+            if self.failure is not None:
+                return
+            if log.config.is_compacted:
+                continue
+
+            def delete(tp: TopicPartition = tp, log: Log = log) -> None:
+                if expired := log.delete_old_segments(now_ms):
+                    went[tp] = expired
+
+            self.guarded(delete)
+        self._set_deadline(now_ms)
+
     def tick(self, now_ms: int) -> None:
         for tp, log in self.logs.items():
             self._flush_by_age(tp, log, now_ms)
+            log.remove_deleted_files(now_ms)
         due = [path for at_ms, path in self._doomed if at_ms <= now_ms]
         self._doomed = [(at_ms, path) for at_ms, path in self._doomed if at_ms > now_ms]
         for path in due:
@@ -439,7 +485,10 @@ class _LogDir:
 
     def _set_deadline(self, now_ms: int) -> None:
         ages_ms = [log.config.flush_ms for log in self.logs.values()]
-        self.deadline_ms = min([now_ms + min(ages_ms, default=MAX_LONG), *(at for at, _ in self._doomed)])
+        unlinking_ms = [log.deletion_deadline_ms for log in self.logs.values()]
+        self.deadline_ms = min(
+            [now_ms + min(ages_ms, default=MAX_LONG), *unlinking_ms, *(at for at, _ in self._doomed)]
+        )
 
     def _flush_by_age(self, tp: TopicPartition, log: Log, now_ms: int) -> None:
         """`flush.ms`: the age of the oldest record that was not durable when this last looked."""

@@ -33,6 +33,7 @@ from checkpoint.partition_metadata import read_partition_metadata, write_partiti
 from checkpoint.topic_partition import TopicPartition
 from logstore.batch import Batch, walk
 from logstore.config import MAX_INT, LogConfig
+from logstore.deleted_files import DeletedFiles
 from logstore.epochs import EpochEndOffset, EpochEntry, LeaderEpochCache
 from logstore.errors import (
     DiskFull,
@@ -40,6 +41,7 @@ from logstore.errors import (
     LogClosed,
     LogDirOffline,
     OffsetOutOfRange,
+    PolicyViolation,
     RecordBatchTooLarge,
     is_full,
 )
@@ -49,6 +51,7 @@ from logstore.producer_snapshots import replay_into
 from logstore.producer_state import check_markers
 from logstore.record import NO_TIMESTAMP
 from logstore.recovery import LoadedLog, RecoveryReport
+from logstore.retention import Expired, believed_ms, expired
 from logstore.segment import Extents, Segment
 from logstore.segments import Segments
 from logstore.validation import (
@@ -167,6 +170,8 @@ class PartitionLog:
         self._epochs = loaded.epochs
         self._producers = loaded.producers
         self._snapshots = loaded.snapshots
+        self._deleted_files = DeletedFiles(disk)
+        self._last_retention_ms = clock()
 
     def __repr__(self) -> str:
         return f"Log({self.directory!r}, [{self._log_start_offset}, {self._log_end_offset}))"
@@ -399,6 +404,7 @@ class PartitionLog:
             self._segments.active.append(data, extents)
         except OSError as error:
             self._append_failed(error)
+        self._segments.active.modified_ms = now_ms
         self._log_end_offset = last_offset + 1
         if last_offset + 1 - self._recovery_point >= self.config.flush_messages:
             self._sync_segments(self._log_end_offset)
@@ -485,6 +491,7 @@ class PartitionLog:
             now_ms=now_ms,
             jitter_ms=self._jitter_ms(),
             is_new=True,
+            modified_ms=now_ms,
         )
 
     # --- making durable -----------------------------------------------------------------------------
@@ -621,6 +628,8 @@ class PartitionLog:
             return segment.read(start_offset, max_bytes, end_offset, at_least_one=at_least_one)
         except OSError as error:
             self._read_failed(segment, error)
+            if start_offset < self._log_start_offset:
+                raise OffsetOutOfRange(start_offset, self._log_start_offset, self._log_end_offset) from error
             return None
 
     def _read_failed(self, segment: Segment, error: OSError) -> None:
@@ -700,6 +709,92 @@ class PartitionLog:
             self._high_watermark = max(self._high_watermark, offset)
             self._change_epochs(lambda epochs: epochs.truncate_from_start(offset))
             return True
+
+    # --- deleting from the start ----------------------------------------------------------------------
+
+    def delete_records(self, offset: int) -> int:
+        """Serve nothing below `offset` any more (-1: the high watermark); returns the log start offset.
+
+        Durable when it returns. The segments that hold nothing else go with the next
+        `delete_old_segments`. Raises `PolicyViolation` if `cleanup.policy` lacks delete,
+        `OffsetOutOfRange` for another negative offset and past the high watermark, `DiskFull` or
+        `LogDirOffline`.
+        """
+        if not self.config.is_deleted:
+            raise PolicyViolation(
+                f"{self.topic_partition} has cleanup.policy={self.config.cleanup_policy}: its records go by "
+                "their keys; send tombstones, or add delete to the policy"
+            )
+        with self._lock:
+            wanted = self.high_watermark if offset == -1 else offset
+            if wanted < 0:
+                raise OffsetOutOfRange(offset, self._log_start_offset, self.high_watermark)
+            self.advance_log_start_offset(wanted)
+            return self._log_start_offset
+
+    def delete_old_segments(self, now_ms: int) -> tuple[Expired, ...]:
+        """Delete the segments that the settings let go (`retention.py`); returns which, and why.
+
+        The log start offset is durably above them before the first one is renamed. Their files stay as
+        `.deleted` for `file.delete.delay.ms`, until `remove_deleted_files`. `now_ms` is the wall clock,
+        believed at most a day past its last reading here. Raises `DiskFull` (what is left to do is done
+        by the next call) or `LogDirOffline`.
+        """
+        self._check_writable()
+        trusted_ms = believed_ms(now_ms, self._last_retention_ms)
+        self._last_retention_ms = now_ms
+        with self._lock:
+            if not self._expired(trusted_ms):
+                return ()
+        with self._group_commit.exclusive(), self._lock:
+            self._check_writable()
+            going = self._expired(trusted_ms)
+            if len(going) == len(self._segments):
+                self._roll(self._log_end_offset, now_ms)
+                # By name too, before the others go: a directory without a segment has no epochs either.
+                self._or_offline(lambda: self._disk.sync_dir(self.directory))
+                self._segments.active.name_is_durable = True
+            first_left = self._segments.higher(going[-1].base_offset) if going else None
+            if first_left is not None:
+                # Published first: if the power fails now, some of the old segments may come back, and
+                # with a hole between them; nothing below the log start offset is ever served.
+                self.advance_log_start_offset(first_left.base_offset)
+                self._or_offline(lambda: self._set_aside([each.base_offset for each in going], now_ms))
+            return tuple(going)
+
+    def _expired(self, now_ms: int) -> list[Expired]:
+        return self._guarded(
+            lambda: expired(
+                tuple(self._segments),
+                self.config,
+                log_start_offset=self._log_start_offset,
+                high_watermark=self.high_watermark,
+                log_end_offset=self._log_end_offset,
+                now_ms=now_ms,
+            )
+        )
+
+    def _set_aside(self, bases: Sequence[int], now_ms: int) -> None:
+        going = [segment for segment in self._segments if segment.base_offset in bases]
+        for segment in going:
+            self._deleted_files.add(segment.set_aside(), now_ms, self.config.file_delete_delay_ms)
+            self._snapshots.remove(segment.base_offset)
+        # Durably gone before the log begins above them: from then on its owner may forget where the log
+        # starts, because the first segment says so.
+        self._disk.sync_dir(self.directory)
+        self._segments = self._segments.replacing(going)
+
+    def remove_deleted_files(self, now_ms: int) -> int:
+        """Unlink what was deleted long enough ago; returns how many files. Raises `LogDirOffline`."""
+        with self._lock:
+            return self._guarded(lambda: self._deleted_files.remove_due(now_ms))
+
+    @property
+    def deletion_deadline_ms(self) -> int:
+        """When `remove_deleted_files` next has something to do; `MAX_LONG` for never."""
+        return self._deleted_files.deadline_ms
+
+    # --- truncating -----------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int) -> bool:
         """Drop everything at or past `offset`; the log end becomes `offset`. False if nothing was there.
@@ -821,6 +916,7 @@ class PartitionLog:
                     is_clean = True
             finally:
                 self._is_closed = True
+                self._deleted_files.forget()
                 for segment in self._segments:
                     segment.let_go()
                 self._guarded(lambda: self._owner.closed(self, is_clean=is_clean))
@@ -829,10 +925,12 @@ class PartitionLog:
         """Let go of the files without writing: the log was deleted, or its node is as good as dead."""
         with self._lock:
             self._is_closed = True
+            self._deleted_files.forget()
             for segment in self._segments:
                 segment.let_go()
 
     def _close_books(self) -> None:
+        self._deleted_files.remove_due(self._clock())
         self._snapshots.take(self._producers, self._log_end_offset)
         self._segments.active.become_inactive()
         self._segments.active.sync_indexes()

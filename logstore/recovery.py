@@ -34,6 +34,7 @@ from checkpoint.leader_epoch_checkpoint import (
     write_leader_epoch_checkpoint,
 )
 from logstore.config import MAX_INT, LogConfig
+from logstore.deleted_files import DELETED_SUFFIX
 from logstore.epochs import LeaderEpochCache
 from logstore.errors import CorruptBatch, CorruptIndex, DamagedLog
 from logstore.offset_index import OffsetIndex
@@ -50,7 +51,6 @@ from logstore.segment import (
 )
 from logstore.transaction_index import AbortedTransaction
 
-DELETED_SUFFIX = ".deleted"
 CLEANED_SUFFIX = ".cleaned"
 SWAP_SUFFIX = ".swap"
 

@@ -26,6 +26,7 @@ from typing import NamedTuple, TypeAlias
 from checkpoint.disk import Buffer, Disk, File, read_small_file, remove_if_exists
 from logstore.batch import HEADER_BYTES, LOG_OVERHEAD, MAGIC, Batch
 from logstore.config import LogConfig
+from logstore.deleted_files import DELETED_SUFFIX
 from logstore.errors import CorruptBatch, CorruptIndex
 from logstore.offset_index import OffsetIndex, OffsetPosition
 from logstore.scan import IndexEntries, scan
@@ -35,6 +36,7 @@ from logstore.transaction_index import AbortedTransaction, TransactionIndex
 LOG_SUFFIX = ".log"
 TRANSACTION_INDEX_SUFFIX = ".txnindex"
 SNAPSHOT_SUFFIX = ".snapshot"
+SEAL_SUFFIX = ".seal"
 SEGMENT_SUFFIXES = (LOG_SUFFIX, OffsetIndex.suffix, TimeIndex.suffix, TRANSACTION_INDEX_SUFFIX)
 
 _POSITION_HINTS = 32
@@ -552,6 +554,22 @@ class Segment:
         self.let_go()
         for suffix in SEGMENT_SUFFIXES:
             remove_if_exists(self._disk, self.path(suffix))
+
+    def set_aside(self) -> list[str]:
+        """Rename every file of the segment to `.deleted`, the log first; returns where they are now.
+
+        Whoever has one open goes on reading it. Durable once the directory is synced. Raises `OSError`.
+        """
+        self.let_go()
+        aside = []
+        for suffix in (*SEGMENT_SUFFIXES, SEAL_SUFFIX):
+            path = self.path(suffix)
+            try:
+                self._disk.rename(path, path + DELETED_SUFFIX)
+            except FileNotFoundError:
+                continue
+            aside.append(path + DELETED_SUFFIX)
+        return aside
 
 
 def _place(data: Buffer, position: int, start: int = 0) -> Located | None:

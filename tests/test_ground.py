@@ -86,7 +86,7 @@ PUBLIC = {
     "logstore": """
         AppendInfo Batch Codec CorruptBatch DamagedLog DiskFull FetchIsolation FetchedBytes Header
         InvalidConfig InvalidRecord InvalidTimestamp Log LogClosed LogConfig LogDirOffline LogManager
-        OffsetOutOfRange Record RecordBatchTooLarge RecordTooLarge TimestampOffset
+        OffsetOutOfRange PolicyViolation Record RecordBatchTooLarge RecordTooLarge TimestampOffset
         UnsupportedCompression encode_batch walk
     """,
     "replication": """

@@ -214,14 +214,32 @@ class Script:
         self.promise = Promise((), 0, (offset, offset))
 
     def advance_start(self, offset: int) -> None:
+        self._move_start(offset, self.log.advance_log_start_offset)
+
+    def delete_records(self, offset: int) -> None:
+        """-1: all of them."""
+        offset = self.log.log_end_offset if offset < 0 else offset
+        self._move_start(offset, lambda to: self.log.delete_records(to) == to)
+
+    def _move_start(self, offset: int, move: Callable[[int], bool]) -> None:
         before = self.promise
         self.promise = replace(before, starts=(before.starts[0], max(offset, before.starts[1])))
-        if not self.log.advance_log_start_offset(offset):
+        if not move(offset):
             self.promise = before
             return
         # With nothing left to serve, the next segment may begin anywhere up to the end.
         served = any(held.next_offset > offset for held in self.promise.history)
         self.promise = replace(self.promise, starts=(offset, offset if served else self.log.log_end_offset))
+
+    def maintain(self, now_ms: int = NOW_MS) -> None:
+        """Let old segments go. Until it returns the log may start at either place."""
+        before = self.promise
+        self.promise = replace(before, starts=(before.starts[0], self.log.log_end_offset))
+        self.log.maintain(now_ms)
+        start = self.log.log_start_offset
+        served = any(held.next_offset > start for held in self.promise.history)
+        # A start that was durable before this stays so; what was synced at a roll on the way is durable.
+        self.promise = replace(self.promise, starts=(start, start if served else self.log.log_end_offset))
 
     def close_and_open(self) -> None:
         """A clean stop and the start after it."""

@@ -17,6 +17,7 @@ from checkpoint.disks import MemoryDisk, Operation, Profile, RecordingDisk
 from checkpoint.offset_checkpoint import RECOVERY_POINT_CHECKPOINT, read_offset_checkpoint
 from checkpoint.topic_partition import TopicPartition
 from logstore.batch import Batch, encode_batch, set_offsets_and_epoch
+from logstore.config import LogConfig
 from logstore.log import Log
 from logstore.log_manager import LogManager
 from logstore.record import Record
@@ -50,6 +51,7 @@ class DirScript:
 
     seed: int
     forgets: Callable[[str, str], bool] | None = None
+    config: LogConfig = CONFIG
     images: list[tuple[MemoryDisk, Expected, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
@@ -57,7 +59,7 @@ class DirScript:
         self.expected = Expected({})
         self.disk = MemoryDisk() if self.forgets is None else ForgetfulDisk(self.forgets, [])
         self._through = RecordingDisk(self.disk, before=self._before)
-        self.manager = manager_on(self._through)
+        self.manager = manager_on(self._through, self.config)
 
     def _before(self, operation: Operation) -> None:
         for profile in Profile:
@@ -100,6 +102,18 @@ class DirScript:
         self.log(partition).advance_log_start_offset(offset)
         self._note(partition, replace(self.known(partition), starts=(offset, offset)))
 
+    def retain(self, now_ms: int) -> None:
+        """Old segments of every partition go, and files that went before are unlinked."""
+        for partition in self.expected.partitions:
+            known = self.known(partition)
+            highest = self.log(partition).high_watermark
+            self._note(partition, replace(known, starts=(known.starts[0], highest)))
+        self.manager.delete_old_segments(now_ms)
+        self.manager.tick(now_ms)
+        for partition in self.expected.partitions:
+            start = self.log(partition).log_start_offset
+            self._note(partition, replace(self.known(partition), starts=(start, start)))
+
     def truncate(self, partition: TopicPartition, offset: int) -> None:
         known = self.known(partition)
         kept = tuple(held for held in known.history if held.next_offset <= offset)
@@ -127,12 +141,12 @@ class DirScript:
         self.manager.close()
         for partition, known in self.expected.partitions.items():
             self._note(partition, replace(known, durable=len(known.history)))
-        self.manager = manager_on(self._through)
+        self.manager = manager_on(self._through, self.config)
         self.expected = replace(self.expected, may_be_clean=False)
 
 
-def manager_on(disk: MemoryDisk | RecordingDisk) -> LogManager:
-    return LogManager([ROOT], disk=disk, clock=lambda: NOW_MS, random=Random(5), config=CONFIG)
+def manager_on(disk: MemoryDisk | RecordingDisk, config: LogConfig = CONFIG) -> LogManager:
+    return LogManager([ROOT], disk=disk, clock=lambda: NOW_MS, random=Random(5), config=config)
 
 
 def check(image: MemoryDisk, expected: Expected) -> None:
@@ -215,9 +229,31 @@ def deletions(run: DirScript) -> None:
     run.restart()
 
 
+def retention(run: DirScript) -> None:
+    """A log start is checkpointed, then implied by the first segment, then inside one again."""
+    run.config = replace(CONFIG, retention_bytes=300)
+    run.manager.config = run.config
+    for number in range(12):
+        run.append(ORDERS, 2)
+        run.append(PAYMENTS)
+        if number % 4 == 3:
+            run.commit(ORDERS, 2 * number)
+            run.commit(PAYMENTS, number)
+            run.retain(NOW_MS + number)
+            run.checkpoint()
+    run.advance_start(ORDERS, run.log(ORDERS).log_start_offset + 1)
+    run.checkpoint()
+    run.restart()
+    run.append(ORDERS)
+    run.retain(NOW_MS + CONFIG.file_delete_delay_ms)
+    run.flush(ORDERS)
+
+
 @pytest.mark.parametrize("seed", range(2))
 @pytest.mark.parametrize(
-    "script", [two_partitions, clean_stops, truncations, deletions], ids=lambda script: script.__name__
+    "script",
+    [two_partitions, clean_stops, truncations, deletions, retention],
+    ids=lambda script: script.__name__,
 )
 def test_every_point(script: Callable[[DirScript], None], seed: int) -> None:
     run = DirScript(seed)
@@ -238,6 +274,19 @@ def test_the_checker_notices_names_that_are_not_synced(script: Callable[[DirScri
     for seed in range(4):
         run = DirScript(seed, lambda call, path: (call, path) == ("sync_dir", ROOT))
         script(run)
+        try:
+            for image, expected, _ in run.images:
+                check(image, expected)
+        except AssertionError:
+            return
+    raise AssertionError("nobody noticed")
+
+
+def test_the_checker_notices_renames_that_are_not_synced() -> None:
+    """The checkpoint forgets a log start that the first segment implies: by then the others must be gone."""
+    for seed in range(4):
+        run = DirScript(seed, lambda call, path: (call, path) == ("sync_dir", f"{ROOT}/orders-0"))
+        retention(run)
         try:
             for image, expected, _ in run.images:
                 check(image, expected)

@@ -8,11 +8,13 @@ switch one rule of the sync order off each: a checker that never complains is no
 from __future__ import annotations
 
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
 from checkpoint.errors import EngineError
-from tests.crash.script import DIRECTORY, ROOT, Image, Script, check
+from logstore.config import LogConfig
+from tests.crash.script import CONFIG, DIRECTORY, NOW_MS, ROOT, Image, Script, check
 
 
 def append_async(run: Script) -> None:
@@ -214,6 +216,74 @@ def crash_after_log_start(run: Script) -> None:
     run.append(sync=True)
 
 
+def retention_by_size(run: Script) -> None:
+    """Several segments at once, then one, with files of the first still waiting; the last one as well."""
+    for _ in range(13):
+        run.append(2)
+    run.maintain()
+    run.append(3, sync=True)
+    for _ in range(4):
+        run.append()
+    run.maintain()
+    run.maintain(NOW_MS + CONFIG.file_delete_delay_ms)
+    run.append(sync=True)
+
+
+def retention_by_time(run: Script) -> None:
+    """Everything is too old: a new segment begins before the others go, and the epochs end there."""
+    run.append(2, epoch=1)
+    for _ in range(8):
+        run.append(epoch=3)
+    run.maintain(NOW_MS + 10_000)
+    run.append(2, sync=True)
+    for _ in range(5):
+        run.append()
+    run.crash_and_open()
+    run.maintain(NOW_MS + 10_000)
+    run.close_and_open()
+    run.append(sync=True)
+
+
+def delete_records(run: Script) -> None:
+    """Inside a batch, to the end of a segment, and all there is; the segments follow."""
+    for _ in range(10):
+        run.append(2)
+    run.delete_records(3)
+    run.maintain()
+    run.append(sync=True)
+    run.delete_records(12)
+    run.maintain()
+    run.crash_and_open()
+    run.append(2)
+    run.delete_records(-1)
+    run.maintain()
+    run.append(3, sync=True)
+    run.append()
+
+
+def retention_and_producers(run: Script) -> None:
+    """Snapshots go with their segments, and what later ones say of producers stays true."""
+    run.produce(7, 0)
+    run.produce(8, 0, transaction=True)
+    for sequence in range(1, 8):
+        run.produce(7, sequence)
+    run.abort(8)
+    for sequence in range(8, 12):
+        run.produce(7, sequence)
+    run.maintain()
+    run.produce(7, 12, sync=True)
+    run.truncate(run.log.log_start_offset + 1)
+    run.produce(9, 0, sync=True)
+
+
+BY_SIZE = replace(CONFIG, retention_bytes=400)
+BY_TIME = replace(CONFIG, retention_ms=5000, file_delete_delay_ms=0)
+CONFIGS: dict[Callable[[Script], None], LogConfig] = {
+    retention_by_size: BY_SIZE,
+    retention_by_time: BY_TIME,
+    retention_and_producers: BY_SIZE,
+}
+
 SCRIPTS: list[Callable[[Script], None]] = [
     append_async,
     append_durable,
@@ -234,7 +304,17 @@ SCRIPTS: list[Callable[[Script], None]] = [
     producers_truncated_away,
     two_crashes,
     crash_after_log_start,
+    retention_by_size,
+    retention_by_time,
+    delete_records,
+    retention_and_producers,
 ]
+
+
+def script_of(
+    script: Callable[[Script], None], seed: int, forgets: Callable[[str, str], bool] | None = None
+) -> Script:
+    return Script(seed, config=CONFIGS.get(script, CONFIG), forgets=forgets)
 
 
 def drawn(run: Script, script: Callable[[Script], None]) -> list[Image]:
@@ -251,18 +331,19 @@ SEEDS = range(2)
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
 def test_every_point(script: Callable[[Script], None], seed: int) -> None:
     """No image of any moment breaks a promise."""
-    images = drawn(Script(seed), script)
+    run = script_of(script, seed)
+    images = drawn(run, script)
     assert len(images) > 10
     for number, image in enumerate(images):
         try:
-            check(image, goes_on=number % 4 == 0)
+            check(image, config=run.config, goes_on=number % 4 == 0)
         except (AssertionError, EngineError) as error:
             raise AssertionError(f"seed {seed}, power cut before {image.call}: {error}") from error
 
 
 def test_thousands_of_images() -> None:
     """How far this file reaches, so that it does not shrink unnoticed: different images, each checked."""
-    images = sum(len(drawn(Script(SEEDS[0]), script)) for script in SCRIPTS)
+    images = sum(len(drawn(script_of(script, SEEDS[0]), script)) for script in SCRIPTS)
     assert images * len(SEEDS) > 6_000
 
 
@@ -279,6 +360,14 @@ RULES_OFF: dict[str, tuple[Callable[[str, str], bool], Callable[[Script], None]]
     ),
     "a new log's name is not": (lambda call, path: (call, path) == ("sync_dir", ROOT), append_durable),
     "the log start is not": (lambda call, path: path.endswith("start-offset-checkpoint.tmp"), log_start),
+    "nor is it before records are deleted (S6)": (
+        lambda call, path: path.endswith("start-offset-checkpoint.tmp"),
+        delete_records,
+    ),
+    "nor before old segments go (S6)": (
+        lambda call, path: path.endswith("start-offset-checkpoint.tmp"),
+        retention_by_size,
+    ),
     "aborts of a sealed segment are not": (lambda call, path: path.endswith(".txnindex"), producers),
 }
 
@@ -289,8 +378,9 @@ def test_the_checker_notices_a_rule_that_is_off(name: str) -> None:
     forgets, script = RULES_OFF[name]
     for seed in range(5):
         try:
-            for image in drawn(Script(seed, forgets=forgets), script):
-                check(image)
+            run = script_of(script, seed, forgets)
+            for image in drawn(run, script):
+                check(image, config=run.config)
         except (AssertionError, EngineError):
             return
     raise AssertionError(f"nobody noticed that {name}")

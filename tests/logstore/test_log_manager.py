@@ -627,3 +627,69 @@ class TestDeletion:
         assert not manager.logs()
         left = [f"/a/{entry.name}" for entry in disk.scan("/a") if entry.is_directory]
         assert left == [future, stray]
+
+
+class TestRetention:
+    OLD = LogConfig(segment_bytes=300, retention_ms=1000, file_delete_delay_ms=5000)
+
+    def filled(self, manager: LogManager, *partitions: TopicPartition) -> list[Log]:
+        """Logs with records that are minutes old, all committed."""
+        logs = [manager.get_or_create(partition) for partition in partitions]
+        for log in logs:
+            append(log, 9)
+            log.set_high_watermark(9)
+        return logs
+
+    def test_the_schedule(self) -> None:
+        """Every five minutes, and `deadline_ms` says when something is due, files to unlink among it."""
+        disk, clock = MemoryDisk(), Clock()
+        manager = manager_on(disk, clock=clock, config=self.OLD)
+        (log,) = self.filled(manager, ORDERS)
+        start_ms = now_ms = clock.now_ms
+        while not any(path.endswith(".deleted") for path in disk.files()):
+            before_ms, now_ms = now_ms, manager.deadline_ms
+            assert before_ms < now_ms, "a deadline that is not met by a tick"
+            manager.tick(now_ms)
+        assert (now_ms - start_ms, log.log_start_offset) == (300_000, 9)
+        assert manager.deadline_ms == now_ms + 5000
+        manager.tick(now_ms + 4999)
+        assert any(path.endswith(".deleted") for path in disk.files())
+        manager.tick(now_ms + 5000)
+        assert not any(path.endswith(".deleted") for path in disk.files())
+
+    def test_compacted_logs_are_the_cleaners(self) -> None:
+        """Two who take segments away from one log would have to agree."""
+        both = LogConfig(segment_bytes=300, retention_ms=1000, cleanup_policy="compact,delete")
+        manager = manager_on(MemoryDisk(), config=self.OLD, payments=both)
+        self.filled(manager, ORDERS, PAYMENTS)
+        assert list(manager.delete_old_segments(10**6)) == [ORDERS]
+
+    def test_one_that_fails_does_not_stop_the_others(self) -> None:
+        disk = FaultyDisk(MemoryDisk())
+        manager = manager_on(disk, config=self.OLD)
+        orders, _ = self.filled(manager, ORDERS, PAYMENTS)
+        disk.inject(Fault(operation="pwrite", path=lambda path: "start-offset" in path, errno=errno.ENOSPC))
+        assert list(manager.delete_old_segments(10**6)) == [PAYMENTS]
+        assert offsets(orders) == list(range(9))
+        assert not manager.offline_dirs
+        assert list(manager.delete_old_segments(10**6)) == [ORDERS]
+
+    def test_a_dir_that_fails_does_not_stop_the_other(self) -> None:
+        disk = FaultyDisk(MemoryDisk())
+        manager = manager_on(disk, "/a", "/b", config=self.OLD)
+        orders, _ = self.filled(manager, ORDERS, PAYMENTS)
+        bad = in_dir(orders.directory)
+        disk.inject(
+            Fault(operation="rename", path=lambda path: in_dir(path) == bad and path.endswith(".log"))
+        )
+        assert list(manager.delete_old_segments(10**6)) == [PAYMENTS]
+        assert list(manager.offline_dirs) == [f"/{bad}"]
+
+    def test_a_clock_that_is_set_back_stops_no_schedule(self) -> None:
+        """Else nothing would be checkpointed, or deleted, for as long as the step was wide."""
+        disk, clock = MemoryDisk(), Clock()
+        clock.now_ms = 10**12
+        manager = manager_on(disk, clock=clock)
+        append(manager.get_or_create(ORDERS), 9)
+        manager.tick(10**6)
+        assert ORDERS in checkpoint(disk, RECOVERY_POINT_CHECKPOINT)
