@@ -366,6 +366,29 @@ def encode_batch_of_pairs(
     )
 
 
+def encode_kept_records(batch: Batch, kept: list[bytes], max_timestamp_ms: int) -> bytes:
+    """What compaction leaves of `batch`: those of its records, as their bytes lie in its payload.
+
+    The header keeps all but count, largest timestamp and checksum, so the records' deltas still hold; the
+    codec stays. `UnsupportedCompression` if its library is missing.
+    """
+    return _assemble(
+        kept,
+        codec=batch.codec,
+        level=None,
+        flags=batch.attributes & (LOG_APPEND_TIME | TRANSACTIONAL | CONTROL | DELETE_HORIZON),
+        base_offset=batch.base_offset,
+        leader_epoch=batch.leader_epoch,
+        last_offset_delta=batch.last_offset_delta,
+        base_timestamp_ms=batch.base_timestamp_ms,
+        max_timestamp_ms=max_timestamp_ms,
+        producer_id=batch.producer_id,
+        producer_epoch=batch.producer_epoch,
+        base_sequence=batch.base_sequence,
+        count=len(kept),
+    )
+
+
 def encode_empty_batch(batch: Batch) -> bytes:
     """What compaction leaves of `batch` when every record went but its producer's place must stay.
 

@@ -124,6 +124,34 @@ def scan_buffer(data: bytes | bytearray, size: int) -> Scanned:
     return walk.checked(fault or (Fault.TORN if walk.end < size else None))
 
 
+def scan_chunks(
+    file: File, position: int, end: int, *, base_offset: int, chunk_bytes: int = CHUNK_BYTES
+) -> Iterator[tuple[bytes, Scanned]]:
+    """As `scan`, with the bytes: each item is a chunk of the file and the whole batches it begins with.
+
+    `positions` and `end` are places in the chunk, which is `chunk_bytes` long, or as long as a batch that
+    is longer. The last item carries the fault, if there is one. Raises `OSError`.
+    """
+    next_offset, leader_epoch, size = base_offset, -1, chunk_bytes
+    while position < end:
+        chunk = file.pread(min(size, end - position), position)
+        found = scan_buffer(chunk, len(chunk))
+        if found.end == 0 and found.fault is Fault.TORN and HEADER_BYTES <= len(chunk) < end - position:
+            size = LOG_OVERHEAD + _LENGTH.unpack_from(chunk)[0]
+            if len(chunk) < size <= end - position:
+                continue
+        size = chunk_bytes
+        if found.end > 0 and found.fault is Fault.TORN:
+            found = found._replace(fault=None)  # by the chunk, as far as can be told yet
+        found = _check_order(found, base_offset, next_offset, leader_epoch)
+        yield chunk, found
+        if found.fault is not None:
+            return
+        next_offset = int(found.last_offsets[-1]) + 1
+        leader_epoch = max(leader_epoch, int(found.headers["leader_epoch"].max()))
+        position += found.end
+
+
 def find_batch(file: File, position: int, end: int, *, lowest_offset: int | None = None) -> int | None:
     """Position of the first intact batch that begins behind byte `position` and ends by `end`; None if none.
 

@@ -14,9 +14,9 @@ from checkpoint.disks import MemoryDisk
 from logstore import scan as scanning
 from logstore.batch import encode_batch
 from logstore.record import MAX_INT, Record
-from logstore.scan import Fault, IndexEntries, Scanned, find_batch, scan
+from logstore.scan import Fault, IndexEntries, Scanned, find_batch, scan, scan_chunks
 from tests.logstore.forge import forge, payload, values
-from tests.logstore.logs import batch
+from tests.logstore.logs import DIRECTORY, batch, disk_with
 
 THREE = [batch(0, (5, 6), epoch=1), batch(2, (7,), epoch=1), batch(3, (9, 8, 7), epoch=2)]
 STREAM = b"".join(THREE)
@@ -194,3 +194,37 @@ def test_an_intact_batch_is_found_wherever_it_lies(
         assert find_batch(file, 0, len(data), lowest_offset=lowest_offset) == wanted
         assert find_batch(file, len(data) - len(sound), len(data)) is None, "only behind the position"
         assert find_batch(file, 0, len(data) - 1) is None, "it must end by the end"
+
+
+class TestChunks:
+    """The walk that hands out the bytes too: the same batches, whatever the size of a chunk."""
+
+    @pytest.mark.parametrize("chunk_bytes", [61, 100, 150, 1000, 1 << 20])
+    def test_row_241_a_batch_longer_than_the_buffer(self, chunk_bytes: int) -> None:
+        content = b"".join(batch(offset, [1000], value=b"v" * (offset % 5) * 40) for offset in range(30))
+        disk = disk_with({"a.log": content})
+        file = disk.open(f"{DIRECTORY}/a.log")
+        found = list(scan_chunks(file, 0, len(content), base_offset=0, chunk_bytes=chunk_bytes))
+        assert b"".join(chunk[: scanned.end] for chunk, scanned in found) == content
+        assert all(scanned.fault is None for _, scanned in found)
+        bases = np.concatenate([scanned.headers["base_offset"] for _, scanned in found])
+        assert bases.tolist() == list(range(30))
+
+    @pytest.mark.parametrize("chunk_bytes", [61, 150, 1 << 20])
+    def test_it_ends_where_the_walk_of_headers_ends(self, chunk_bytes: int) -> None:
+        """Cut anywhere, a bit changed anywhere: the same batches and the same fault."""
+        content = b"".join(batch(offset, [1000], epoch=offset) for offset in range(3))
+        for size in range(len(content)):
+            self.check_same(content[:size], chunk_bytes)
+        for position in range(0, len(content), 3):
+            changed = bytearray(content)
+            changed[position] ^= 0x20
+            self.check_same(bytes(changed), chunk_bytes)
+
+    @staticmethod
+    def check_same(content: bytes, chunk_bytes: int) -> None:
+        file = disk_with({"a.log": content}).open(f"{DIRECTORY}/a.log")
+        plain = list(scan(file, 0, len(content), base_offset=0))
+        chunks = list(scan_chunks(file, 0, len(content), base_offset=0, chunk_bytes=chunk_bytes))
+        assert sum(scanned.end for _, scanned in chunks) == (plain[-1].end if plain else 0)
+        assert [scanned.fault for _, scanned in chunks][-1:] == [scanned.fault for scanned in plain][-1:]
