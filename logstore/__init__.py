@@ -2,6 +2,7 @@
 
     log            Log: append, read, truncate, flush; stand_alone: one that owns its directory
     log_manager    the logs of a node, over log dirs that fail one by one
+    reader         LogReader: a directory that somebody else owns
       recovery     what opening a directory finds, cuts and rebuilds
       segment      a `.log` with its indexes: offset_index, time_index, transaction_index
       scan         thousands of batch headers at once
@@ -26,6 +27,7 @@ from logstore.errors import (
     InvalidTimestamp,
     LogClosed,
     LogDirOffline,
+    LogGone,
     OffsetOutOfRange,
     PolicyViolation,
     RecordBatchTooLarge,
@@ -34,6 +36,7 @@ from logstore.errors import (
 )
 from logstore.log import AppendInfo, FetchedBytes, FetchIsolation, Log, TimestampOffset
 from logstore.log_manager import LogManager
+from logstore.reader import LogReader
 from logstore.record import Header, Record
 
 __all__ = [
@@ -53,7 +56,9 @@ __all__ = [
     "LogClosed",
     "LogConfig",
     "LogDirOffline",
+    "LogGone",
     "LogManager",
+    "LogReader",
     "OffsetOutOfRange",
     "PolicyViolation",
     "Record",

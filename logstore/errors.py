@@ -3,6 +3,7 @@
 EngineError
 ├── OffsetOutOfRange               1   the reader resets to a bound it is told
 ├── CorruptBatch                   2   retriable: the sender still has the bytes
+├── LogGone                        3   a reader's directory is not there (any more)
 ├── RecordTooLarge                10   one batch above max.message.bytes
 ├── RecordBatchTooLarge           18   one append above segment.bytes
 ├── InvalidTimestamp              32   outside the topic's window; lists the records
@@ -183,6 +184,12 @@ class LogClosed(EngineError):
     """The log was closed by its owner; open it again."""
 
     code = ErrorCode.KAFKA_STORAGE_ERROR
+
+
+class LogGone(EngineError):
+    """The directory that is to be read does not exist: its owner deleted or moved it."""
+
+    code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 class CorruptSnapshot(EngineError):

@@ -111,6 +111,18 @@ class OffsetIndex(IndexFile):
                 count += bisect_left(self._tail, (relative, -1))
         self.truncate_entries(count)
 
+    @classmethod
+    def position_in(cls, data: bytes, relative_offset: int) -> int:
+        """Where to begin to look for an offset, says an index file's content; 0 if it does not say.
+
+        Hearsay: zeros of preallocation and part of an entry at the end are left out, nothing else is checked.
+        """
+        size = cls.dtype.itemsize
+        used = len(data.rstrip(b"\0"))
+        entries = np.frombuffer(data, cls.dtype, min(-(-used // size), len(data) // size))
+        slot = bisect_right(entries["relative_offset"], relative_offset) - 1
+        return int(entries["position"][slot]) if slot >= 0 else 0
+
     def _check(self, entries: npt.NDArray[np.void]) -> None:
         offsets, positions = entries["relative_offset"], entries["position"]
         if not len(entries):

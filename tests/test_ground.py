@@ -85,8 +85,8 @@ PUBLIC = {
     """,
     "logstore": """
         AppendInfo Batch Codec CorruptBatch DamagedLog DiskFull FetchIsolation FetchedBytes Header
-        InvalidConfig InvalidRecord InvalidTimestamp Log LogClosed LogConfig LogDirOffline LogManager
-        OffsetOutOfRange PolicyViolation Record RecordBatchTooLarge RecordTooLarge TimestampOffset
+        InvalidConfig InvalidRecord InvalidTimestamp Log LogClosed LogConfig LogDirOffline LogGone LogManager
+        LogReader OffsetOutOfRange PolicyViolation Record RecordBatchTooLarge RecordTooLarge TimestampOffset
         UnsupportedCompression encode_batch walk
     """,
     "replication": """

@@ -16,7 +16,7 @@ from tools.terminal import complain
 if TYPE_CHECKING:
     from typing import BinaryIO
 
-    from tools.inspection import PartitionReader
+    from logstore.reader import LogReader
 
 _POLL_SECONDS = 0.2
 
@@ -37,37 +37,48 @@ def cat(
     import sys
     import time
 
-    from checkpoint.disk import OsDisk
-    from tools.inspection import PartitionReader, Tail
+    from logstore.reader import LogReader
+    from logstore.scan import Fault
 
     separator = key_separator.encode() if key_separator is not None else None
-    reader = PartitionReader(OsDisk(), str(directory), start or 0)
+    reader = LogReader(directory, start_offset=start)
     out = sys.stdout.buffer
-    _print_new(reader, out, separator)
     try:
-        while follow:
+        while _print_new(reader, out, separator, follow=follow) and follow:
             time.sleep(_POLL_SECONDS)
-            _print_new(reader, out, separator)
     except KeyboardInterrupt:
         return 0  # the way to end it
-    if start is not None and start > reader.end_offset >= 0:
-        complain(f"offset {start} is past the end of the log, {reader.end_offset}")
+    if start is not None and start > reader.log_end_offset >= 0:
+        complain(f"offset {start} is past the end of the log, {reader.log_end_offset}")
         return 1
-    if start is not None and start < reader.start_offset:
-        complain(f"records below offset {reader.start_offset} are gone; began there")
-    if reader.tail is not Tail.END:
+    tail = reader.tail
+    if tail is None:
+        return 0
+    if tail.fault in (Fault.TORN, Fault.SIZE):
         complain("the log ends in the middle of a batch: being written, or torn by a crash")
-    return 0
+        return 0
+    complain(f"{tail.file} at byte {tail.position}: {tail.fault.value}; the log ends before it")
+    return 1
 
 
-def _print_new(reader: PartitionReader, out: BinaryIO, separator: bytes | None) -> None:
-    for batch in reader.batches():
-        if batch.is_control:
-            continue
-        for record in batch.records():
-            if record.offset < reader.next_offset:
-                continue  # the batch began before the offset that was asked for
+def _print_new(reader: LogReader, out: BinaryIO, separator: bytes | None, *, follow: bool) -> bool:
+    """Print what has come; False where nothing can follow."""
+    from logstore.errors import OffsetOutOfRange
+
+    try:
+        for record in reader.records():
             if separator is not None:
                 out.write((record.key or b"") + separator)
             out.write((record.value or b"") + b"\n")
-    out.flush()
+    except OffsetOutOfRange as error:
+        if error.offset < error.log_start_offset:
+            complain(f"records below offset {error.log_start_offset} are gone; went on there")
+            reader.seek(error.log_start_offset)
+            return _print_new(reader, out, separator, follow=follow)
+        if not follow:
+            return False
+        complain(f"the log was cut at offset {error.log_end_offset}; going on there")
+        reader.seek(error.log_end_offset)
+    finally:
+        out.flush()
+    return True

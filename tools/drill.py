@@ -24,6 +24,7 @@ from checkpoint.errors import ErrorCode
 from checkpoint.topic_partition import TopicPartition
 from logstore.batch import Batch, encode_batch
 from logstore.config import LogConfig
+from logstore.reader import LogReader
 from logstore.record import Record
 from replication.config import Durability, NodeConfig
 from replication.driver import Envelope, InProcessCluster, PendingReply
@@ -31,7 +32,6 @@ from replication.effects import Response
 from replication.messages import FetchResponse, NewTopic, ProduceResponse
 from replication.metastore.embedded import EmbeddedStore
 from replication.partition import Partition
-from tools.inspection import PartitionReader
 
 PARTITION = TopicPartition("demo", 0)
 PRODUCER_ID = 1
@@ -434,7 +434,7 @@ def settle(
 
 
 def _batches(disk: Disk, directory: str) -> Iterator[Batch]:
-    return PartitionReader(disk, directory).batches()
+    return LogReader(directory, disk=disk).batches()
 
 
 def _first_difference(replicas: Sequence[Iterator[Batch]]) -> int:

@@ -15,31 +15,24 @@ tail, are damage.
 
 from __future__ import annotations
 
-import os
 import re
 import struct
-from bisect import bisect_right
 from collections.abc import Iterator
 from enum import StrEnum
 from typing import Final, NamedTuple
 
 from checkpoint.clean_shutdown import CLEAN_SHUTDOWN_FILE
 from checkpoint.disk import Disk, File
-from checkpoint.errors import CorruptCheckpoint, InvalidTopic
 from checkpoint.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT
 from checkpoint.meta_properties import META_PROPERTIES
 from checkpoint.offset_checkpoint import (
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
-    read_offset_checkpoint,
 )
 from checkpoint.partition_metadata import PARTITION_METADATA
-from checkpoint.topic_partition import parse_directory_name
-from logstore.batch import LOG_OVERHEAD, Batch
-from logstore.errors import DamagedLog
+from logstore.batch import LOG_OVERHEAD
 from logstore.scan import CHUNK_BYTES, Fault, find_batch, scan
-from logstore.segment import file_name
 
 _LENGTH: Final = struct.Struct(">i")
 # How far behind a tail a whole batch is looked for.
@@ -205,26 +198,6 @@ def segment_offsets(disk: Disk, directory: str) -> list[int]:
     return sorted(role.base_offset for role in roles if role and role.kind is Kind.LOG and not role.state)
 
 
-def checkpointed_offset(disk: Disk, directory: str, checkpoint: str) -> int:
-    """What the log dir's `checkpoint` file says of the partition in `directory`; 0 if it says nothing.
-
-    A log that is opened by itself keeps its checkpoints in its own directory.
-    """
-    parent, _, name = os.path.abspath(directory).rpartition("/")
-    try:
-        partition = parse_directory_name(name)
-    except InvalidTopic:
-        return 0
-    known = 0
-    for place in (parent, directory):
-        try:
-            offsets = read_offset_checkpoint(disk, place, checkpoint)
-        except CorruptCheckpoint:
-            continue  # a hint that cannot be read hides nothing
-        known = max(known, offsets.get(partition, 0))
-    return known
-
-
 def index_entries(data: bytes, kind: Kind, base_offset: int) -> list[tuple[int, int]]:
     """Entries as (offset, position) or (timestamp, offset), offsets absolute.
 
@@ -248,63 +221,3 @@ def read_whole(disk: Disk, directory: str, name: str) -> bytes | None:
         return file.pread(file.size(), 0)
     finally:
         file.close()
-
-
-class PartitionReader:
-    """The batches of a partition in order; each call of `batches` gives what has come since the last.
-
-    `next_offset` is where it goes on, never below the log's start.
-    `start_offset` and `end_offset` are the bounds of the log as last seen, -1 for one without segments;
-    `tail` says how its newest segment ended.
-    """
-
-    def __init__(self, disk: Disk, directory: str, start: int = 0) -> None:
-        self._disk = disk
-        self._directory = directory
-        self.next_offset = start
-        self.start_offset = -1
-        self.end_offset = -1
-        self.tail = Tail.END
-        self._segment = -1
-        self._position = 0
-
-    def batches(self) -> Iterator[Batch]:
-        """Whole, sound batches that end at or past `next_offset`; the first may begin below it.
-
-        Raises `DamagedLog` at a batch that is neither sound nor the last thing in the log.
-        """
-        bases = segment_offsets(self._disk, self._directory)
-        if not bases:
-            return
-        served_from = checkpointed_offset(self._disk, self._directory, LOG_START_OFFSET_CHECKPOINT)
-        self.start_offset = max(bases[0], served_from)
-        self.end_offset = max(self.end_offset, bases[-1])
-        self.next_offset = max(self.start_offset, self.next_offset)
-        # The last segment that starts at or before it; the oldest one if they all start later.
-        floor = max(bisect_right(bases, self.next_offset) - 1, 0)
-        for base_offset in bases[floor:]:
-            yield from self._segment_batches(base_offset)
-
-    def _segment_batches(self, base_offset: int) -> Iterator[Batch]:
-        name = file_name(base_offset, ".log")
-        file = open_for_reading(self._disk, self._directory, name)
-        if file is None:  # deleted by its owner since it was listed
-            return
-        if base_offset != self._segment:
-            self._segment, self._position = base_offset, 0
-        try:
-            log = LogFile(file, base_offset)
-            for position, data, fault in log.batches(position=min(self._position, log.size)):
-                if fault is not None:
-                    raise DamagedLog(f"{self._directory}/{name} at byte {position}: {fault.value}")
-                batch = Batch(data)
-                self._position = position + batch.size
-                self.end_offset = max(self.end_offset, batch.next_offset)
-                if batch.last_offset >= self.next_offset:
-                    yield batch
-                    self.next_offset = batch.next_offset
-            self.tail = log.tail
-            if log.tail is Tail.GARBAGE:
-                raise DamagedLog(f"{self._directory}/{name} at byte {log.valid_end}: {Fault.SIZE.value}")
-        finally:
-            file.close()

@@ -37,7 +37,7 @@ def recover(
     """Load a partition as after an unclean stop: cut a torn tail, rebuild what is derived."""
     from checkpoint.disk import OsDisk
     from checkpoint.offset_checkpoint import RECOVERY_POINT_CHECKPOINT
-    from tools.inspection import checkpointed_offset
+    from logstore.reader import checkpointed_offset
     from tools.shadow import ShadowDisk
 
     path = str(directory)
@@ -69,8 +69,8 @@ def _load(disk: Disk, directory: str, recovery_point: int) -> LoadedLog:
 
     from checkpoint.offset_checkpoint import LOG_START_OFFSET_CHECKPOINT
     from logstore.config import LogConfig
+    from logstore.reader import checkpointed_offset
     from logstore.recovery import load
-    from tools.inspection import checkpointed_offset
 
     return load(
         disk,
