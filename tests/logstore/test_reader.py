@@ -319,7 +319,7 @@ class Owner:
                 log.truncate_fully_and_start_at(log.log_end_offset + random.randint(0, 9))
 
 
-@pytest.mark.parametrize("seed", range(40))
+@pytest.mark.parametrize("seed", range(24))
 def test_whatever_the_owner_does_no_wrong_record(seed: int) -> None:
     """Between two calls of the reader the log is appended to, cut, restarted: what it gives out was there.
 
@@ -329,9 +329,9 @@ def test_whatever_the_owner_does_no_wrong_record(seed: int) -> None:
     with Log.open("/data/busy-0", SMALL, disk=disk) as log:
         owner = Owner(log, seed)
         owner()
-        reader = LogReader("/data/busy-0", disk=BusyDisk(owner, every=1 + seed % 5, inner=disk))
+        reader = LogReader("/data/busy-0", disk=BusyDisk(owner, every=3 + seed % 5, inner=disk))
         read_in_all = 0
-        for _ in range(30):
+        while owner.acted < 600 or not read_in_all:
             last = -1
             try:
                 for record in reader.records():
@@ -341,8 +341,9 @@ def test_whatever_the_owner_does_no_wrong_record(seed: int) -> None:
                     read_in_all += 1
             except OffsetOutOfRange as error:
                 reader.seek(min(max(error.offset, error.log_start_offset), error.log_end_offset))
-        assert read_in_all > 30
-        assert owner.acted > 100
+        assert owner.acted == 600
+        # Left alone, the owner's log is what the reader finds.
+        assert list(LogReader("/data/busy-0", disk=disk).records()) == list(log.read())
 
 
 def test_a_log_that_is_cut_meanwhile_says_so(tmp_path: Path) -> None:
