@@ -67,6 +67,7 @@ CONTROL: Final = 1 << 5
 DELETE_HORIZON: Final = 1 << 6
 
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+_FRAME: Final = struct.Struct(">qiibI")  # the header up to the checksum
 _BODY: Final = struct.Struct(">hiqqqhii")  # the header from the attributes on
 _SIZE: Final = struct.Struct(">8xi")
 _OFFSET: Final = struct.Struct(">q")
@@ -489,7 +490,38 @@ def _assemble(
     length = len(summed) + CRC_START - LOG_OVERHEAD
     if length > MAX_INT - LOG_OVERHEAD:
         raise ValueError(f"{count} records of {len(summed)} bytes do not fit one batch")
-    return struct.pack(">qiibI", base_offset, length, leader_epoch, MAGIC, crc32c(summed)) + summed
+    return _FRAME.pack(base_offset, length, leader_epoch, MAGIC, crc32c(summed)) + summed
+
+
+def seal_batch(
+    buffer: bytearray | memoryview,
+    position: int,
+    size: int,
+    *,
+    codec: Codec,
+    base_timestamp_ms: int,
+    max_timestamp_ms: int,
+    count: int,
+) -> None:
+    """Make a batch at offset 0 of the `count` records that lie behind 61 free bytes at `position`.
+
+    `size` is that of the whole batch; records as the codec has them, at offset deltas 0, 1, 2…
+    """
+    _BODY.pack_into(
+        buffer,
+        position + CRC_START,
+        codec,
+        count - 1,
+        base_timestamp_ms,
+        max_timestamp_ms,
+        NO_PRODUCER_ID,
+        -1,
+        NO_SEQUENCE,
+        count,
+    )
+    with memoryview(buffer) as view, view[position + CRC_START : position + size] as summed:
+        crc = crc32c(summed)
+    _FRAME.pack_into(buffer, position, 0, size - LOG_OVERHEAD, NO_LEADER_EPOCH, MAGIC, crc)
 
 
 def set_offsets_and_epoch(

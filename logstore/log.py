@@ -14,9 +14,10 @@ from __future__ import annotations
 
 import os
 import struct
-from collections.abc import Iterable, Iterator, Mapping, Sequence
-from types import TracebackType
-from typing import Self, TypeAlias
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from functools import partial
+from types import ModuleType, TracebackType
+from typing import Any, Self, TypeAlias
 
 from checkpoint.disk import Buffer, Disk, OsDisk
 from logstore.batch import Batch, encode_batch, encode_batch_of_pairs, walk
@@ -151,6 +152,27 @@ class Log(PartitionLog):
             self.sync_up_to(info.last_offset + 1)
         return info
 
+    def append_arrow(self, rows: Any, *, timestamp_ms: int | None = None, sync: bool = False) -> AppendInfo:
+        """Append the rows of a `pyarrow.Table` or `RecordBatch`.
+
+        Their columns, and which errors they may cause, are said at `columnar.encode`; batches are made as
+        `append` makes them. Times default to `timestamp_ms`, else to now, where there is no such column. Raises
+        also what `append_batches` raises; batches before a refused one stay appended. `ImportError` without the extra `arrow`.
+        """
+        columnar = _columnar()
+        end = self.log_end_offset
+        result = AppendInfo(end, end - 1, NO_TIMESTAMP, NO_TIMESTAMP, self.log_start_offset)
+        for batches in columnar.encode(
+            rows,
+            codec=self._codec,
+            batch_bytes=max(self.config.max_message_bytes // 2, 1),
+            timestamp_ms=self._clock() if timestamp_ms is None else timestamp_ms,
+        ):
+            result = joined(result, self.append_batches(batches))
+        if sync:
+            self.sync_up_to(result.last_offset + 1)
+        return result
+
     @property
     def _epoch(self) -> int:
         """The epoch that records get where no controller hands out epochs: the newest one known.
@@ -251,6 +273,46 @@ class Log(PartitionLog):
                 yield from batch.records()
             else:
                 yield from (record for record in batch.records() if record.offset >= first)
+
+    def read_arrow(
+        self,
+        start_offset: int | None = None,
+        *,
+        columns: Sequence[str] | None = None,
+        max_records: int | None = None,
+        isolation: FetchIsolation = FetchIsolation.LOG_END,
+    ) -> Iterator[Any]:
+        """The records that `read` gives as `pyarrow.RecordBatch`es, about a megabyte of log in each.
+
+        Columns and errors are those of `columnar.decode`; raises also as `read_bytes` does, and
+        `ImportError` without the extra `arrow`.
+        """
+        columnar = _columnar()
+        names = columnar.COLUMNS if columns is None else columns
+        columnar.schema(names)  # a wrong name is told now, not at the first item
+        decode = partial(columnar.decode, columns=names, max_records=max_records)
+        return self._read_arrow(start_offset, isolation, decode)
+
+    def _read_arrow(
+        self,
+        start_offset: int | None,
+        isolation: FetchIsolation,
+        decode: Callable[[FetchedBytes], Iterator[Any]],
+    ) -> Iterator[Any]:
+        offset = self.log_start_offset if start_offset is None else start_offset
+        while (fetched := self.read_bytes(offset, isolation=isolation)).records:
+            yield from decode(fetched)
+            offset = fetched.next_offset
+
+
+def _columnar() -> ModuleType:
+    try:
+        from logstore import columnar
+    except ImportError as error:
+        raise ImportError(
+            "columns need libraries that are not installed: pip install 'logstore[arrow]'"
+        ) from error
+    return columnar
 
 
 def _record_of(

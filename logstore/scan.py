@@ -18,7 +18,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from checkpoint.disk import File
+from checkpoint.disk import Buffer, File
 from logstore.batch import HEADER_BYTES, LOG_OVERHEAD, MAGIC, Batch
 from logstore.crc import crc32c
 from logstore.errors import CorruptBatch
@@ -114,7 +114,7 @@ def scan(
         yield found
 
 
-def scan_buffer(data: bytes | bytearray, size: int) -> Scanned:
+def scan_buffer(data: Buffer, size: int) -> Scanned:
     """The batches in the first `size` bytes of `data`, checksums judged, offsets and epochs not.
 
     The fault is TORN where the last batch is cut short.
@@ -193,7 +193,7 @@ class _Walk:
 
     def __init__(self, position: int) -> None:
         self.begin = self.end = position
-        self._headers: list[bytes | bytearray] = []
+        self._headers: list[Buffer] = []
         self._checksums: list[int] = []
 
     def __len__(self) -> int:
@@ -218,7 +218,7 @@ class _Walk:
         self.end = walked
         return fault
 
-    def walk(self, chunk: bytes | bytearray, at: int, total: int) -> tuple[int, Fault | None]:
+    def walk(self, chunk: Buffer, at: int, total: int) -> tuple[int, Fault | None]:
         """Walk the first `total` bytes of `chunk`, which lies at byte `at`.
 
         Returns where its whole batches end, and why they end there if not because it does.

@@ -1,0 +1,109 @@
+"""A log read into and written from Arrow: the same records, the same places, the same refusals."""
+
+from __future__ import annotations
+
+import builtins
+from pathlib import Path
+from typing import Any
+
+import pyarrow as pa
+import pytest
+
+from logstore.compression import Codec
+from logstore.config import LogConfig
+from logstore.errors import InvalidRecord, OffsetOutOfRange, RecordTooLarge
+from logstore.log import Log
+from logstore.record import Header, Record
+from tests.logstore.forge import T0
+
+
+def rows(count: int, value_bytes: int = 20) -> Any:
+    return pa.table(
+        {
+            "key": pa.array([None if number % 5 == 0 else b"k%d" % number for number in range(count)]),
+            "value": pa.array(
+                [None if number % 7 == 0 else b"%d" % number * value_bytes for number in range(count)]
+            ),
+            "timestamp": pa.array([T0 + number % 3 for number in range(count)]),
+            "headers": pa.array(
+                [[{"key": "n", "value": b"%d" % number}] if number % 2 else None for number in range(count)]
+            ),
+        }
+    )
+
+
+@pytest.mark.parametrize("codec", Codec)
+def test_round_trip(tmp_path: Path, codec: Codec) -> None:
+    """Appended as columns, read as records; appended as records, read as columns: one log."""
+    kind = "producer" if codec is Codec.NONE else codec.name.lower()
+    config = LogConfig(compression_type=kind, max_message_bytes=4096, segment_bytes=6000)
+    with Log.open(tmp_path / "orders-0", config) as log:
+        info = log.append_arrow(rows(1000))
+        assert (info.first_offset, info.last_offset, info.max_timestamp_ms) == (0, 999, T0 + 2)
+        records = list(log.read())
+        assert records[7] == Record(7, T0 + 1, b"k7", None, (Header("n", b"7"),))
+        assert records[10] == Record(10, T0 + 1, None, b"10" * 20)
+        log.append(records[:100])
+        found = pa.Table.from_batches(log.read_arrow())
+        assert len(found) == 1100
+        assert len(log.segments) > 1
+        assert {batch.codec for batch in log.read_batches()} == {codec}
+        # What was read can be appended as it is: offsets and epochs are given anew.
+        log.append_arrow(found.slice(500))
+        assert log.log_end_offset == 1700
+        everything = pa.Table.from_batches(log.read_arrow(columns=["key", "value", "timestamp", "headers"]))
+        assert everything.slice(1100).equals(everything.slice(500, 600))
+
+
+def test_where_it_starts(tmp_path: Path) -> None:
+    """From inside a batch, from the end, from outside; and only what the reader may see."""
+    with Log.open(tmp_path / "orders-0") as log:
+        log.append_arrow(rows(1000))
+        offsets = pa.Table.from_batches(log.read_arrow(501, columns=["offset"])).column("offset").to_pylist()
+        assert offsets == list(range(501, 1000))
+        assert list(log.read_arrow(1000)) == []
+        with pytest.raises(OffsetOutOfRange):
+            next(log.read_arrow(1001))
+        assert [batch.num_rows for batch in log.read_arrow(max_records=300)] == [300, 300, 300, 100]
+        with pytest.raises(ValueError, match="no column 'topic'"):
+            log.read_arrow(columns=["topic"])
+
+
+def test_nothing_and_a_time(tmp_path: Path) -> None:
+    with Log.open(tmp_path / "orders-0") as log:
+        assert log.append_arrow(rows(0)).last_offset == -1
+        info = log.append_arrow(pa.table({"value": ["a", "b"]}), timestamp_ms=T0, sync=True)
+        assert info.max_timestamp_ms == T0
+        assert log.recovery_point == 2
+        assert log.append_arrow(pa.table({"value": ["c"]})).max_timestamp_ms > T0
+
+
+def test_refusals(tmp_path: Path) -> None:
+    """The log's rules hold for columns too."""
+    with Log.open(tmp_path / "orders-0", LogConfig(max_message_bytes=1000)) as log:
+        with pytest.raises(RecordTooLarge):
+            log.append_arrow(rows(10, 2000))
+        with pytest.raises(ValueError, match="no column 'value'"):
+            log.append_arrow(pa.table({"key": ["k"]}))
+    with (
+        Log.open(tmp_path / "keyed-0", LogConfig(cleanup_policy="compact")) as log,
+        pytest.raises(InvalidRecord, match="needs a key"),
+    ):
+        log.append_arrow(rows(2))
+
+
+def test_without_the_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
+    """The message says what to install, and the rest of the log works on."""
+    real = builtins.__import__
+
+    def without(name: str, *rest: Any, **more: Any) -> Any:
+        if name == "logstore" and rest[2] and "columnar" in rest[2]:
+            raise ModuleNotFoundError("No module named 'pyarrow'")
+        return real(name, *rest, **more)
+
+    monkeypatch.setattr(builtins, "__import__", without)
+    with Log.open(tmp_path / "orders-0") as log:
+        log.append(b"value")
+        for call in (log.read_arrow, lambda: log.append_arrow(None)):
+            with pytest.raises(ImportError, match=r"pip install 'logstore\[arrow\]'"):
+                call()
