@@ -156,8 +156,9 @@ class Log(PartitionLog):
         """Append the rows of a `pyarrow.Table` or `RecordBatch`.
 
         Their columns, and which errors they may cause, are said at `columnar.encode`; batches are made as
-        `append` makes them. Times default to `timestamp_ms`, else to now, where there is no such column. Raises
-        also what `append_batches` raises; batches before a refused one stay appended. `ImportError` without the extra `arrow`.
+        `append` makes them. Times default to `timestamp_ms`, else to now, where there is no such column.
+        Raises also what `append_batches` raises; batches before a refused one stay appended.
+        `ImportError` without the extra `arrow`.
         """
         columnar = _columnar()
         end = self.log_end_offset
