@@ -7,6 +7,7 @@
       segment      a `.log` with its indexes: offset_index, time_index, transaction_index
       scan         thousands of batch headers at once
       validation   what may enter; producer_state: what is remembered of its senders
+      read_committed   what of their transactions is shown
       batch        format v2, read in place; record, compression, varint, crc below it
     config, policy, retention, epochs   pure
 
@@ -23,12 +24,15 @@ from logstore.errors import (
     DamagedLog,
     DiskFull,
     InvalidConfig,
+    InvalidProducerEpoch,
     InvalidRecord,
     InvalidTimestamp,
+    InvalidTransactionState,
     LogClosed,
     LogDirOffline,
     LogGone,
     OffsetOutOfRange,
+    OutOfOrderSequence,
     PolicyViolation,
     RecordBatchTooLarge,
     RecordTooLarge,
@@ -36,10 +40,13 @@ from logstore.errors import (
 )
 from logstore.log import AppendInfo, FetchedBytes, FetchIsolation, Log, TimestampOffset
 from logstore.log_manager import LogManager
+from logstore.producer_state import OpenTransaction, ProducerStateConfig
 from logstore.reader import LogReader
 from logstore.record import Header, Record
+from logstore.transaction_index import AbortedTransaction
 
 __all__ = [
+    "AbortedTransaction",
     "AppendInfo",
     "Batch",
     "Codec",
@@ -50,8 +57,10 @@ __all__ = [
     "FetchedBytes",
     "Header",
     "InvalidConfig",
+    "InvalidProducerEpoch",
     "InvalidRecord",
     "InvalidTimestamp",
+    "InvalidTransactionState",
     "Log",
     "LogClosed",
     "LogConfig",
@@ -60,7 +69,10 @@ __all__ = [
     "LogManager",
     "LogReader",
     "OffsetOutOfRange",
+    "OpenTransaction",
+    "OutOfOrderSequence",
     "PolicyViolation",
+    "ProducerStateConfig",
     "Record",
     "RecordBatchTooLarge",
     "RecordTooLarge",

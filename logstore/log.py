@@ -33,7 +33,8 @@ from logstore.partition_log import (
     TimestampOffset,
     joined,
 )
-from logstore.record import NO_TIMESTAMP, Header, Record
+from logstore.read_committed import without_aborted
+from logstore.record import NO_TIMESTAMP, ControlType, Header, Record
 from logstore.recovery import Progress
 from logstore.retention import Expired
 
@@ -174,6 +175,19 @@ class Log(PartitionLog):
             self.sync_up_to(result.last_offset + 1)
         return result
 
+    def end_transaction(self, producer_id: int, producer_epoch: int, *, commit: bool) -> AppendInfo:
+        """Commit or abort what this producer has written in transactional batches since the last end.
+
+        Readers of committed data see all of it from then on, or none of it ever. Raises
+        `InvalidProducerEpoch`, and what any append raises for want of a disk.
+        """
+        kind = ControlType.COMMIT if commit else ControlType.ABORT
+        with self._lock:
+            return self.append_end_transaction(
+                producer_id, producer_epoch, kind,
+                coordinator_epoch=STAND_ALONE_EPOCH, leader_epoch=self._epoch, now_ms=self._clock(),
+            )  # fmt: skip
+
     @property
     def _epoch(self) -> int:
         """The epoch that records get where no controller hands out epochs: the newest one known.
@@ -250,12 +264,12 @@ class Log(PartitionLog):
     ) -> Iterator[Batch]:
         """The batches from `start_offset` (default: the log start) to the end as it is when reached.
 
-        Control batches are among them. Checksums were judged when the batches came in; `Batch.check_crc`
-        judges again. Raises as `read_bytes`.
+        Control batches are among them, and with TXN_COMMITTED no data of aborted transactions. Checksums
+        were judged when the batches came in; `Batch.check_crc` judges again. Raises as `read_bytes`.
         """
         offset = self.log_start_offset if start_offset is None else start_offset
         while (fetched := self.read_bytes(offset, isolation=isolation)).records:
-            yield from walk(fetched.records)
+            yield from without_aborted(walk(fetched.records), fetched.aborted)
             offset = fetched.next_offset
 
     def read(
@@ -263,6 +277,7 @@ class Log(PartitionLog):
     ) -> Iterator[Record]:
         """The records from `start_offset` (default: the log start) to the end; no control records.
 
+        With TXN_COMMITTED the end is the last stable offset, and aborted records are left out.
         Raises as `read_bytes`, and `CorruptBatch` or `InvalidRecord` where the log is damaged.
         """
         first = self.log_start_offset if start_offset is None else start_offset

@@ -41,6 +41,7 @@ from logstore.config import MAX_LONG, LogConfig
 from logstore.errors import DamagedLog, DiskFull, LogDirOffline, is_full
 from logstore.log import Clock, Log
 from logstore.partition_log import PartitionLog
+from logstore.producer_state import ProducerStateConfig
 from logstore.recovery import load
 from logstore.retention import Expired
 from logstore.stand_alone import forget_stand_alone
@@ -73,6 +74,7 @@ class LogManager:
         configs: Mapping[str, LogConfig] | None = None,
         broker_epoch: int = NO_BROKER_EPOCH,
         progress: DirectoryProgress | None = None,
+        producer_config: ProducerStateConfig | None = None,
     ) -> None:
         """Open the log dirs. `configs` gives topics settings of their own; others have `config`."""
         if not log_dirs or len(set(log_dirs)) != len(log_dirs):
@@ -85,10 +87,12 @@ class LogManager:
         self._recovery_points = _Every(RECOVERY_POINT_INTERVAL_MS, now_ms)
         self._log_starts = _Every(LOG_START_INTERVAL_MS, now_ms)
         self._retention = _Every(RETENTION_CHECK_INTERVAL_MS, now_ms)
+        self._producer_config = producer_config or ProducerStateConfig()
+        self._expiration = _Every(self._producer_config.producer_id_expiration_check_interval_ms, now_ms)
         self._dirs: list[_LogDir] = []
         try:
             for directory in log_dirs:
-                log_dir = _LogDir(directory, disk, clock, random, broker_epoch)
+                log_dir = _LogDir(directory, disk, clock, random, broker_epoch, self._producer_config)
                 self._dirs.append(log_dir)
                 log_dir.open(lambda topic: self._configs.get(topic, self.config), progress)
         except BaseException:
@@ -202,11 +206,13 @@ class LogManager:
             self._recovery_points.due_ms,
             self._log_starts.due_ms,
             self._retention.due_ms,
+            self._expiration.due_ms,
             *(log_dir.deadline_ms for log_dir in self._online()),
         )
 
     def tick(self, now_ms: int) -> None:
-        """Do what is due: delete old segments, flush by age, write checkpoints, unlink deleted files."""
+        """Do what is due: delete old segments, flush by age, write checkpoints, unlink deleted files, forget
+        producers that have been idle for too long."""
         if self._retention.is_due(now_ms):
             self.delete_old_segments(now_ms)
         for log_dir in self._online():
@@ -215,6 +221,9 @@ class LogManager:
             self.checkpoint_recovery_points()
         if self._log_starts.is_due(now_ms):
             self.checkpoint_log_start_offsets()
+        if self._expiration.is_due(now_ms):
+            for log in self.logs().values():
+                log.remove_expired_producers(now_ms)
 
     def delete_old_segments(self, now_ms: int) -> Mapping[TopicPartition, tuple[Expired, ...]]:
         """Let every log's old segments go, compacted ones apart: the cleaner does both for those.
@@ -261,12 +270,21 @@ class _Every:
 class _LogDir:
     """One log dir: the owner of the logs in it."""
 
-    def __init__(self, path: str, disk: Disk, clock: Clock, random: random.Random, broker_epoch: int) -> None:
+    def __init__(
+        self,
+        path: str,
+        disk: Disk,
+        clock: Clock,
+        random: random.Random,
+        broker_epoch: int,
+        producer_config: ProducerStateConfig,
+    ) -> None:
         self.path = path.rstrip("/") or "/"
         self._disk = disk
         self._clock = clock
         self._random = random
         self._broker_epoch = broker_epoch
+        self._producer_config = producer_config
         self._lock: Lock | None = None
         self._checkpoint_lock = threading.RLock()
         self.logs: dict[TopicPartition, Log] = {}
@@ -345,6 +363,7 @@ class _LogDir:
             now_ms=self._clock(),
             jitter_ms=jitter_ms,
             progress=None if progress is None else lambda done, total: progress(directory, done, total),
+            producer_expiration_ms=self._producer_config.producer_id_expiration_ms,
         )
         # It may have come out shorter than its checkpoint says: what is written now at those offsets must
         # not pass for synced.
@@ -358,6 +377,7 @@ class _LogDir:
             clock=self._clock,
             jitter_ms=jitter_ms,
             owner=self,
+            producer_config=self._producer_config,
         )
         log.set_high_watermark(self.high_watermarks.get(topic_partition, 0))
         self.logs[topic_partition] = log

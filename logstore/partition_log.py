@@ -31,7 +31,7 @@ from checkpoint.errors import EngineError
 from checkpoint.leader_epoch_checkpoint import write_leader_epoch_checkpoint
 from checkpoint.partition_metadata import read_partition_metadata, write_partition_metadata
 from checkpoint.topic_partition import TopicPartition
-from logstore.batch import Batch, walk
+from logstore.batch import Batch, encode_marker_batch, walk
 from logstore.config import MAX_INT, LogConfig
 from logstore.deleted_files import DeletedFiles
 from logstore.epochs import EpochEndOffset, EpochEntry, LeaderEpochCache
@@ -48,18 +48,27 @@ from logstore.errors import (
 from logstore.group_commit import GroupCommit
 from logstore.policy import Incoming, roll_reason
 from logstore.producer_snapshots import replay_into
-from logstore.producer_state import check_markers
-from logstore.record import NO_TIMESTAMP
+from logstore.producer_state import (
+    LATE_MS,
+    OpenTransaction,
+    ProducerEntry,
+    ProducerStateConfig,
+    check_markers,
+)
+from logstore.read_committed import aborted_between
+from logstore.record import NO_TIMESTAMP, ControlType, EndTransactionMarker
 from logstore.recovery import LoadedLog, RecoveryReport
 from logstore.retention import Expired, believed_ms, expired
 from logstore.segment import Extents, Segment
 from logstore.segments import Segments
+from logstore.transaction_index import AbortedTransaction, TransactionIndex
 from logstore.validation import (
     AppendOrigin,
     analyse_follower_batches,
     validate_and_assign,
     validate_plain_group,
 )
+from logstore.verification_guard import VerificationGuard, VerificationGuards
 
 Clock: TypeAlias = Callable[[], int]
 """Wall-clock time in epoch milliseconds."""
@@ -76,6 +85,7 @@ class FetchIsolation(Enum):
 
     LOG_END = "everything written"
     HIGH_WATERMARK = "what the in-sync replicas hold"
+    TXN_COMMITTED = "likewise, up to the first transaction that is not decided"
 
 
 class AppendInfo(NamedTuple):
@@ -93,13 +103,17 @@ class AppendInfo(NamedTuple):
 
 
 class FetchedBytes(NamedTuple):
-    """Whole batches; the first may begin below `start_offset`. `next_offset` follows the last one."""
+    """Whole batches; the first may begin below `start_offset`. `next_offset` follows the last one.
+
+    `aborted`, for readers of committed data: the transactions whose data they have to leave out.
+    """
 
     records: bytes
     start_offset: int
     segment_base_offset: int
     position: int
     next_offset: int
+    aborted: tuple[AbortedTransaction, ...] = ()
 
 
 class TimestampOffset(NamedTuple):
@@ -144,11 +158,14 @@ class PartitionLog:
         jitter_ms: Callable[[], int],
         owner: LogOwner,
         follows_end: bool = False,
+        producer_config: ProducerStateConfig | None = None,
     ) -> None:
         """A log over what `recovery.load` found. `follows_end`: nobody replicates it, so HW is LEO."""
         self.directory = directory
         self.topic_partition = topic_partition
         self.config = config
+        self.producer_config = producer_config or ProducerStateConfig()
+        self._guards = VerificationGuards()
         self._disk = disk
         self._clock = clock
         self._jitter_ms = jitter_ms
@@ -172,6 +189,7 @@ class PartitionLog:
         self._snapshots = loaded.snapshots
         self._deleted_files = DeletedFiles(disk)
         self._last_retention_ms = clock()
+        self._producers.advance_high_watermark(self.high_watermark)
 
     def __repr__(self) -> str:
         return f"Log({self.directory!r}, [{self._log_start_offset}, {self._log_end_offset}))"
@@ -192,6 +210,14 @@ class PartitionLog:
     def high_watermark(self) -> int:
         """Below it every in-sync replica holds the log; the log end of a log that stands alone."""
         return self._log_end_offset if self._follows_end else self._high_watermark
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Below it every transaction is decided, and its marker replicated: the end of committed reads."""
+        producers = self._producers
+        # The end first: a batch that counts in it has its transaction among the unstable ones.
+        end_offset = min(self.high_watermark, producers.end_offset)
+        return producers.last_stable_offset(end_offset, self._log_start_offset)
 
     @property
     def recovery_point(self) -> int:
@@ -258,17 +284,19 @@ class PartitionLog:
         leader_epoch: int,
         now_ms: int,
         origin: AppendOrigin = AppendOrigin.CLIENT,
+        verification_guard: VerificationGuard | None = None,
     ) -> AppendInfo:
         """Check the one batch in `data`, give it the next offsets and this epoch, and write it.
 
         A batch that its producer had sent before is not written again: the answer holds its offsets.
+        The first batch of a transaction needs the guard that `maybe_start_verification` gave for it.
         Raises `CorruptBatch`, `InvalidRecord`, `InvalidTimestamp`, `RecordTooLarge`,
         `RecordBatchTooLarge`, `UnsupportedCompression`, `OutOfOrderSequence`, `InvalidProducerEpoch`,
         `InvalidTransactionState`, `DiskFull` or `LogDirOffline`; the log is then as it was.
         """
         with self._lock:
             self._check_writable()
-            return self._append_one(data, leader_epoch, now_ms, origin)
+            return self._append_one(data, leader_epoch, now_ms, origin, verification_guard)
 
     def append_many_as_leader(self, data: Buffer, *, leader_epoch: int, now_ms: int) -> AppendInfo:
         """Append the batches that lie end to end in `data`, each as `append_as_leader` would.
@@ -315,6 +343,7 @@ class PartitionLog:
             self._enter_epoch(leader_epoch, group.first_offset)
             placed = memoryview(self._scratch)[: group.size]
             self._write(placed, group.extents, group.first_offset, group.max_timestamp_ms, now_ms)
+            self._producers.end_offset = self._log_end_offset
             return group.size, AppendInfo(
                 group.first_offset,
                 group.last_offset,
@@ -329,7 +358,14 @@ class PartitionLog:
             self._group_buffer = bytearray(GROUP_BYTES)
         return self._group_buffer
 
-    def _append_one(self, data: Buffer, leader_epoch: int, now_ms: int, origin: AppendOrigin) -> AppendInfo:
+    def _append_one(
+        self,
+        data: Buffer,
+        leader_epoch: int,
+        now_ms: int,
+        origin: AppendOrigin,
+        guard: VerificationGuard | None = None,
+    ) -> AppendInfo:
         placed = validate_and_assign(
             data,
             next_offset=self._log_end_offset,
@@ -342,13 +378,17 @@ class PartitionLog:
             raise RecordBatchTooLarge(len(placed.data), self.config.segment_bytes)
         _, first_offset, last_offset, max_timestamp_ms, append_time_ms, has_producer_id = placed
         batch = Batch(placed.data) if has_producer_id else None
-        if batch is not None and (duplicate := self._producers.check(batch, origin)):
-            return AppendInfo(*duplicate, NO_TIMESTAMP, self._log_start_offset, is_duplicate=True)
+        if batch is not None:
+            needs_guard = self.producer_config.transaction_partition_verification_enable
+            guards = self._guards if needs_guard else None
+            if duplicate := self._producers.check(batch, origin, guards=guards, guard=guard):
+                return AppendInfo(*duplicate, NO_TIMESTAMP, self._log_start_offset, is_duplicate=True)
         self._enter_epoch(leader_epoch, first_offset)
         extent = (len(placed.data), last_offset, max_timestamp_ms)
         self._write(placed.data, (extent,), first_offset, max_timestamp_ms, now_ms)
         if batch is not None:
             self._note_producers((batch,))
+        self._producers.end_offset = self._log_end_offset
         return AppendInfo(first_offset, last_offset, max_timestamp_ms, append_time_ms, self._log_start_offset)
 
     def _enter_epoch(self, leader_epoch: int, first_offset: int) -> None:
@@ -388,6 +428,7 @@ class PartitionLog:
                 largest_ms = max(batch.max_timestamp_ms for batch in run)
                 self._write(data, extents, run[0].base_offset, largest_ms, now_ms)
                 self._note_producers(run)
+                self._producers.end_offset = self._log_end_offset
             return AppendInfo(
                 found.first_offset, found.last_offset, found.max_timestamp_ms, -1, self._log_start_offset
             )
@@ -426,6 +467,87 @@ class PartitionLog:
                 if entry is not None:
                     # The marker is in the log already: without its entry only recovery can go on.
                     self._or_offline(lambda entry=entry: self._segments.active.append_aborted(entry))  # type: ignore[misc]
+                if batch.is_transactional:
+                    self._guards.spend(batch.producer_id)
+        producers.advance_high_watermark(self.high_watermark)
+
+    # --- transactions ---------------------------------------------------------------------------------
+
+    def append_end_transaction(
+        self,
+        producer_id: int,
+        producer_epoch: int,
+        kind: ControlType,
+        *,
+        coordinator_epoch: int,
+        leader_epoch: int,
+        now_ms: int,
+    ) -> AppendInfo:
+        """Write the marker that commits or aborts the producer's transaction.
+
+        Without a transaction open the marker only fences older epochs. Raises `InvalidProducerEpoch`,
+        `TransactionCoordinatorFenced`, and what any append raises for want of a disk.
+        """
+        marker = EndTransactionMarker(kind, coordinator_epoch)
+        data = encode_marker_batch(
+            marker, producer_id=producer_id, producer_epoch=producer_epoch, timestamp_ms=now_ms
+        )
+        return self.append_as_leader(
+            data, leader_epoch=leader_epoch, now_ms=now_ms, origin=AppendOrigin.COORDINATOR
+        )
+
+    def maybe_start_verification(
+        self, producer_id: int, sequence: int, epoch: int
+    ) -> VerificationGuard | None:
+        """A guard for the batch at `sequence` that is to open a transaction, while its coordinator is asked.
+
+        None if none is needed: the transaction is open already, or
+        `transaction.partition.verification.enable` is off.
+        """
+        with self._lock:
+            enabled = self.producer_config.transaction_partition_verification_enable
+            if not enabled or self._producers.has_open_transaction(producer_id, epoch):
+                return None
+            return self._guards.start(producer_id, sequence, epoch, self._clock())
+
+    def producers(self) -> tuple[ProducerEntry, ...]:
+        """The producers that are remembered; to look at, not to change."""
+        with self._lock:
+            return tuple(self._producers)
+
+    def open_transactions(self) -> tuple[OpenTransaction, ...]:
+        """The transactions without a marker, oldest first; the oldest holds readers of committed data."""
+        with self._lock:
+            return self._producers.open_transactions()
+
+    def late_transactions(self, now_ms: int, largest_timeout_ms: int) -> tuple[OpenTransaction, ...]:
+        """Those that no coordinator will end any more: open five minutes past the largest timeout."""
+        limit_ms = largest_timeout_ms + LATE_MS
+        return tuple(
+            each for each in self.open_transactions() if now_ms - each.last_timestamp_ms > limit_ms
+        )
+
+    def remove_expired_producers(self, now_ms: int) -> None:
+        """Forget producers, and guards, of `producer.id.expiration.ms` ago."""
+        with self._lock:
+            expiration_ms = self.producer_config.producer_id_expiration_ms
+            self._producers.remove_expired(now_ms, expiration_ms)
+            self._guards.remove_expired(now_ms, expiration_ms)
+
+    def aborted_transactions(self, start_offset: int, end_offset: int) -> tuple[AbortedTransaction, ...]:
+        """The aborted transactions that overlap [start_offset, end_offset), in order of their markers.
+
+        For an `end_offset` up to the last stable offset; a later transaction may not be decided yet.
+        Raises `LogDirOffline`, and `CorruptIndex` if a transaction index was damaged since the log opened.
+        """
+        return aborted_between(self._transaction_indexes(start_offset), start_offset, end_offset)
+
+    def _transaction_indexes(self, offset: int) -> Iterator[TransactionIndex]:
+        for segment in self._segments.since(offset):
+            try:
+                yield segment.transaction_index
+            except OSError as error:
+                self._read_failed(segment, error)
 
     # --- epochs ---------------------------------------------------------------------------------------
 
@@ -602,8 +724,9 @@ class PartitionLog:
         """Whole batches from `start_offset` on, `max_bytes` of them at the most.
 
         The first may begin below `start_offset`. With `at_least_one` it is returned even if it alone is
-        larger. At or past the end that `isolation` sets nothing is returned. Raises `OffsetOutOfRange`
-        outside [log start, log end], `CorruptBatch` where the log is damaged.
+        larger. At or past the end that `isolation` sets nothing is returned. With TXN_COMMITTED the aborted
+        transactions among them are named. Raises `OffsetOutOfRange` outside [log start, log end],
+        `CorruptBatch` or `CorruptIndex` where the log is damaged.
         """
         end_offset = self._log_end_offset
         if not self._log_start_offset <= start_offset <= end_offset:
@@ -613,11 +736,18 @@ class PartitionLog:
         end_offset = self._bound(isolation)
         segments = self._segments
         for segment in segments.since(start_offset):
-            if segment.base_offset >= end_offset:
+            # Not past the end either where that lies inside a batch, as a log start may.
+            if segment.base_offset >= end_offset or start_offset >= end_offset:
                 break
             found = self._read_segment(segment, start_offset, max_bytes, end_offset, at_least_one)
             if found is not None:
-                return FetchedBytes(found[0], start_offset, segment.base_offset, found[1], found[2])
+                records, position, next_offset = found
+                aborted: tuple[AbortedTransaction, ...] = ()
+                if isolation is FetchIsolation.TXN_COMMITTED:
+                    aborted = self.aborted_transactions(start_offset, next_offset)
+                return FetchedBytes(
+                    records, start_offset, segment.base_offset, position, next_offset, aborted
+                )
         active = segments.active
         return FetchedBytes(b"", start_offset, active.base_offset, active.size, start_offset)
 
@@ -641,7 +771,12 @@ class PartitionLog:
                 self._fail(error)
 
     def _bound(self, isolation: FetchIsolation) -> int:
-        end_offset = self._log_end_offset if isolation is FetchIsolation.LOG_END else self.high_watermark
+        if isolation is FetchIsolation.LOG_END:
+            end_offset = self._log_end_offset
+        elif isolation is FetchIsolation.HIGH_WATERMARK:
+            end_offset = self.high_watermark
+        else:
+            end_offset = self.last_stable_offset
         # After a failed fsync the page cache may hold what the disk never will.
         return end_offset if self._failure is None else min(end_offset, self._recovery_point)
 
@@ -818,6 +953,8 @@ class PartitionLog:
             # be taken for synced, or for committed, because the old bytes at these offsets once were.
             self._lower_bounds(offset)
             self._log_end_offset = offset
+            # Readers of committed data wait: an abort may go whose data stays, and is undecided then.
+            self._producers.end_offset = self._log_start_offset
             self._or_offline(lambda: self._cut(offset))
             # The recovery point must not lie inside a segment where nothing is written: a torn batch
             # behind the gap would count as damage. So what comes next begins a segment.
@@ -826,6 +963,8 @@ class PartitionLog:
             self._rebuild_producers(offset)
             # Last, because a full disk may refuse it: the same call again then does the rest.
             self._forget_epochs_from(offset)
+            if offset > self._log_start_offset:
+                self._guarded(lambda: self._snapshots.take(self._producers, offset))
             return True
 
     def _cut(self, offset: int) -> None:
@@ -877,25 +1016,25 @@ class PartitionLog:
     def _rebuild_producers(self, end_offset: int) -> None:
         """Let the producers' state be that of the log below `end_offset`."""
 
-        def forget_snapshots() -> None:
+        def rebuild() -> None:
             # Durably: one that comes back after a crash would tell of batches that are gone, and other
             # batches have their offsets by then.
-            if self._snapshots.remove_above(end_offset):
+            if self._snapshots.retain(above=self._log_start_offset, at_most=end_offset):
                 self._disk.sync_dir(self.directory)
+            producers = self._snapshots.newest(
+                at_most=end_offset,
+                above=self._segments.first.base_offset,
+                now_ms=self._clock(),
+                expiration_ms=self.producer_config.producer_id_expiration_ms,
+            )
+            for segment in self._segments.since(producers.end_offset):
+                if segment.next_offset > producers.end_offset:
+                    replay_into(producers, segment)
+            producers.end_offset = end_offset
+            producers.advance_high_watermark(self.high_watermark)
+            self._producers = producers
 
-        def rebuild() -> None:
-            forget_snapshots()
-            self._producers = self._snapshots.newest(at_most=end_offset, above=self._log_start_offset)
-            for segment in self._segments:
-                if segment.next_offset > self._producers.end_offset:
-                    replay_into(self._producers, segment)
-            self._producers.end_offset = end_offset
-
-        if len(self._producers):
-            self._or_offline(rebuild)
-        else:
-            self._or_offline(forget_snapshots)
-            self._producers.end_offset = end_offset
+        self._or_offline(rebuild)
 
     # --- the end --------------------------------------------------------------------------------------
 

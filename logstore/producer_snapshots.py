@@ -14,6 +14,7 @@ from checkpoint.disk import TEMPORARY_SUFFIX, Disk, read_small_file, remove_if_e
 from logstore.batch import LOG_OVERHEAD, Batch
 from logstore.errors import CorruptSnapshot
 from logstore.producer_state import CompletedTransaction, ProducerState, decode_snapshot
+from logstore.record import MAX_INT
 from logstore.scan import scan
 from logstore.segment import SNAPSHOT_SUFFIX, Segment, file_name
 
@@ -44,10 +45,13 @@ class ProducerSnapshots:
         self._disk.rename(temporary, self._path(offset))
         self.offsets.append(offset)
 
-    def newest(self, *, at_most: int, above: int) -> ProducerState:
+    def newest(
+        self, *, at_most: int, above: int, now_ms: int | None = None, expiration_ms: int = MAX_INT
+    ) -> ProducerState:
         """The newest sound snapshot in (above, at_most]; empty as of `above` if there is none.
 
-        Snapshots that prove corrupt on the way are deleted.
+        Snapshots that prove corrupt on the way are deleted. Given `now_ms`, producers that have been
+        idle for `expiration_ms` are left out.
         """
         for offset in reversed(list(self.offsets)):
             if not above < offset <= at_most:
@@ -55,7 +59,9 @@ class ProducerSnapshots:
             try:
                 data = read_small_file(self._disk, self._path(offset))
                 if data is not None:
-                    return ProducerState.load(decode_snapshot(data), end_offset=offset)
+                    return ProducerState.load(
+                        decode_snapshot(data), end_offset=offset, now_ms=now_ms, expiration_ms=expiration_ms
+                    )
             except CorruptSnapshot:
                 self._remove(offset)
         return ProducerState(end_offset=above)
@@ -73,7 +79,11 @@ class ProducerSnapshots:
 
     def remove_above(self, offset: int) -> bool:
         """Delete the snapshots of state past `offset`: the log was cut there. True if there were any."""
-        stale = [known for known in self.offsets if known > offset]
+        return self.retain(above=-1, at_most=offset)
+
+    def retain(self, *, above: int, at_most: int) -> bool:
+        """Delete the snapshots outside (above, at_most]: of what the log holds no more. True if any were."""
+        stale = [known for known in self.offsets if not above < known <= at_most]
         for each in stale:
             self._remove(each)
         return bool(stale)

@@ -21,6 +21,7 @@ from __future__ import annotations
 import struct
 from collections import deque
 from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from sortedcontainers import SortedDict
@@ -29,6 +30,7 @@ from logstore.batch import Batch
 from logstore.crc import crc32c
 from logstore.errors import (
     CorruptSnapshot,
+    InvalidConfig,
     InvalidProducerEpoch,
     InvalidTransactionState,
     OutOfOrderSequence,
@@ -45,6 +47,7 @@ from logstore.record import (
 )
 from logstore.transaction_index import AbortedTransaction
 from logstore.validation import AppendOrigin
+from logstore.verification_guard import VerificationGuard, VerificationGuards
 
 if TYPE_CHECKING:
     from checkpoint.disk import Buffer
@@ -53,11 +56,29 @@ REMEMBERED_BATCHES: Final = 5
 """A producer may have this many requests under way, and send any of them again."""
 NO_EPOCH: Final = -1
 NO_OFFSET: Final = -1
+LATE_MS: Final = 5 * 60_000
+"""How long after the largest timeout a transaction that is still open counts as late."""
 
 SNAPSHOT_VERSION: Final = 1
 _HEADER: Final = struct.Struct(">hIi")
 _ENTRY: Final = struct.Struct(">qhiqiqiq")
 _CRC_START: Final = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerStateConfig:
+    """A node's settings of its producers, under Kafka's names; times are milliseconds."""
+
+    producer_id_expiration_ms: int = 86_400_000
+    """A producer that wrote nothing for this long is forgotten, unless it has a transaction open."""
+    producer_id_expiration_check_interval_ms: int = 600_000
+    transaction_partition_verification_enable: bool = True
+    """Whether a transaction's first batch needs a guard (`verification_guard.py`)."""
+
+    def __post_init__(self) -> None:
+        for name in ("producer_id_expiration_ms", "producer_id_expiration_check_interval_ms"):
+            if getattr(self, name) < 1:
+                raise InvalidConfig(f"{name.replace('_', '.')} is {getattr(self, name)}; it takes 1 or more")
 
 
 class Duplicate(NamedTuple):
@@ -87,6 +108,15 @@ class CompletedTransaction(NamedTuple):
         return AbortedTransaction(
             self.producer_id, self.first_offset, self.last_offset, self.last_stable_offset
         )
+
+
+class OpenTransaction(NamedTuple):
+    """A transaction without a marker; `last_timestamp_ms` is its producer's latest, -1 for none."""
+
+    producer_id: int
+    producer_epoch: int
+    first_offset: int
+    last_timestamp_ms: int
 
 
 class AppendedBatch(NamedTuple):
@@ -146,6 +176,11 @@ class ProducerState:
 
     def __init__(self, *, end_offset: int = 0) -> None:
         self.end_offset = end_offset
+        self.first_unstable_offset: int | None = None
+        """Where the oldest transaction starts that is undecided, or decided above the high watermark.
+
+        A value, not a search: readers ask for it while a writer opens and ends transactions.
+        """
         self._producers: dict[int, ProducerEntry] = {}
         # First offset → producer id; first offset → marker's offset of those decided past the high watermark.
         self._open: SortedDict = SortedDict()
@@ -166,6 +201,7 @@ class ProducerState:
             state._producers[entry.producer_id] = entry
             if entry.transaction_first_offset >= 0:
                 state._open[entry.transaction_first_offset] = entry.producer_id
+        state._find_first_unstable()
         if now_ms is not None:
             state.remove_expired(now_ms, expiration_ms)
         return state
@@ -182,9 +218,17 @@ class ProducerState:
 
     # A leader's questions
 
-    def check(self, batch: Batch, origin: AppendOrigin = AppendOrigin.CLIENT) -> Duplicate | None:
+    def check(
+        self,
+        batch: Batch,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        *,
+        guards: VerificationGuards | None = None,
+        guard: VerificationGuard | None = None,
+    ) -> Duplicate | None:
         """Whether `batch` may follow; the batch it repeats, if it does.
 
+        With `guards`, a batch that opens a transaction needs the `guard` given out for it.
         Raises `OutOfOrderSequence`, `InvalidProducerEpoch`, `InvalidTransactionState` or, for a marker,
         `TransactionCoordinatorFenced`. A repeat is one of the last five batches of the same epoch with the
         very same first and last sequence: a part of one is out of order.
@@ -195,23 +239,49 @@ class ProducerState:
         if batch.is_control:
             self._check_marker(batch, entry)
             return None
-        if entry is None:
-            # Nothing is known, perhaps because it expired: any sequence may be the next.
-            return None
-        if origin is AppendOrigin.CLIENT and batch.producer_epoch == entry.epoch:
+        if entry is not None and origin is AppendOrigin.CLIENT and batch.producer_epoch == entry.epoch:
             first, last = batch.base_sequence, batch.last_sequence
             for known in entry.batches:
                 if known.last_sequence == last and known.first_sequence == first:
                     return Duplicate(known.first_offset, known.last_offset, known.timestamp_ms)
-        self._check_epoch(batch, entry)
+        if guards is not None:
+            self._check_verified(batch, guards, guard)
+        if entry is not None:
+            self._check_epoch(batch, entry)
         if origin is AppendOrigin.CLIENT:
-            self._check_sequence(batch, entry)
-        if entry.transaction_first_offset >= 0 and not batch.is_transactional:
+            lowest = None if guards is None else guards.lowest_sequence(batch.producer_id)
+            if lowest is not None and batch.base_sequence > lowest:
+                raise OutOfOrderSequence(
+                    f"producer {batch.producer_id}: sequence {batch.base_sequence} before {lowest}, "
+                    "which was verified and is not here yet"
+                )
+            if entry is not None:
+                self._check_sequence(batch, entry)
+        # Without an entry nothing is known, perhaps because it expired: any sequence may be the next.
+        if entry is not None and entry.transaction_first_offset >= 0 and not batch.is_transactional:
             raise InvalidTransactionState(
                 f"producer {batch.producer_id} has a transaction open since offset "
                 f"{entry.transaction_first_offset}: end it before writing outside of one"
             )
         return None
+
+    def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
+        """Whether this epoch of the producer has a transaction open."""
+        entry = self._producers.get(producer_id)
+        return entry is not None and entry.transaction_first_offset >= 0 and entry.epoch == epoch
+
+    def _check_verified(
+        self, batch: Batch, guards: VerificationGuards, guard: VerificationGuard | None
+    ) -> None:
+        if (
+            batch.is_transactional
+            and not self.has_open_transaction(batch.producer_id, batch.producer_epoch)
+            and not guards.verifies(batch.producer_id, guard)
+        ):
+            raise InvalidTransactionState(
+                f"producer {batch.producer_id}, epoch {batch.producer_epoch}: no transaction is open, and "
+                "nobody has verified that one begins; ask its coordinator (`maybe_start_verification`) first"
+            )
 
     @staticmethod
     def _check_epoch(batch: Batch, entry: ProducerEntry) -> None:
@@ -252,9 +322,12 @@ class ProducerState:
         No sequence, epoch or state is refused: the leader that wrote the batch has judged.
         `InvalidRecord` for a marker that cannot be read.
         """
+        completed = self._replay_producer(batch) if batch.has_producer_id else None
+        # Last: who reads it as the end of what is known must find the batch's transaction open.
         self.end_offset = batch.next_offset
-        if not batch.has_producer_id:
-            return None
+        return completed
+
+    def _replay_producer(self, batch: Batch) -> CompletedTransaction | None:
         if batch.is_control:
             return self._replay_marker(batch)
         entry = self._entry(batch.producer_id)
@@ -268,6 +341,7 @@ class ProducerState:
         if batch.is_transactional and entry.transaction_first_offset < 0:
             entry.transaction_first_offset = batch.base_offset
             self._open[batch.base_offset] = batch.producer_id
+            self._find_first_unstable()
         return None
 
     def _replay_marker(self, batch: Batch) -> CompletedTransaction | None:
@@ -284,6 +358,7 @@ class ProducerState:
         entry.transaction_first_offset = NO_OFFSET
         self._open.pop(first_offset, None)
         self._unreplicated[first_offset] = batch.last_offset
+        self._find_first_unstable()
         return CompletedTransaction(
             producer_id=batch.producer_id,
             first_offset=first_offset,
@@ -305,17 +380,25 @@ class ProducerState:
         """Where the oldest transaction without a marker starts."""
         return self._open.peekitem(0)[0] if self._open else None
 
-    @property
-    def first_unstable_offset(self) -> int | None:
-        """Where the oldest transaction starts that is undecided, or decided above the high watermark."""
+    def _find_first_unstable(self) -> None:
         firsts = [offsets.peekitem(0)[0] for offsets in (self._open, self._unreplicated) if offsets]
-        return min(firsts, default=None)
+        self.first_unstable_offset = min(firsts, default=None)
+
+    def open_transactions(self) -> tuple[OpenTransaction, ...]:
+        """The transactions without a marker, oldest first."""
+        found = []
+        for first_offset, producer_id in self._open.items():
+            entry = self._producers[producer_id]
+            found.append(OpenTransaction(producer_id, entry.epoch, first_offset, entry.last_timestamp_ms))
+        return tuple(found)
 
     def advance_high_watermark(self, high_watermark: int) -> None:
         """A transaction whose marker lies below `high_watermark` is decided for good."""
         replicated = [first for first, marker in self._unreplicated.items() if marker < high_watermark]
-        for first_offset in replicated:
-            del self._unreplicated[first_offset]
+        if replicated:
+            for first_offset in replicated:
+                del self._unreplicated[first_offset]
+            self._find_first_unstable()
 
     def last_stable_offset(self, high_watermark: int, log_start_offset: int) -> int:
         """The end of what readers of committed data may see."""

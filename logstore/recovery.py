@@ -33,7 +33,7 @@ from checkpoint.leader_epoch_checkpoint import (
     read_leader_epoch_checkpoint,
     write_leader_epoch_checkpoint,
 )
-from logstore.config import MAX_INT, LogConfig
+from logstore.config import MAX_INT, MAX_LONG, LogConfig
 from logstore.deleted_files import DELETED_SUFFIX
 from logstore.epochs import LeaderEpochCache
 from logstore.errors import CorruptBatch, CorruptIndex, DamagedLog
@@ -110,14 +110,17 @@ def load(
     now_ms: int,
     jitter_ms: Callable[[], int] = lambda: 0,
     progress: Progress | None = None,
+    producer_expiration_ms: int = MAX_LONG,
 ) -> LoadedLog:
     """Open the log in `directory`, which this process has locked.
 
     `is_clean` says that the last owner stopped in order; `recovery_point` and `log_start_offset` are
-    what its checkpoints say (0 for none). Raises `OSError`, and `DamagedLog` if batches that were
+    what its checkpoints say (0 for none). A producer of a snapshot that has been idle for
+    `producer_expiration_ms` is forgotten. Raises `OSError`, and `DamagedLog` if batches that were
     synced are gone or changed while good ones lie behind them; the directory is then as it was found.
     """
     loader = _Loader(disk, directory, config, now_ms, jitter_ms, progress or _no_progress)
+    loader.producer_expiration_ms = producer_expiration_ms
     loader.clear_leftovers()
     loader.open_segments()
     try:
@@ -142,6 +145,7 @@ class _Loader:
         self.now_ms = now_ms
         self.jitter_ms = jitter_ms
         self.progress = progress
+        self.producer_expiration_ms = MAX_LONG
         self.report = RecoveryReport()
         self.segments: SortedDict[int, Segment] = SortedDict()
         self.files: dict[str, DirectoryEntry] = {}
@@ -490,7 +494,10 @@ class _Loader:
         at_most = min([log_end_offset, *rewritten])
         if rewritten:
             snapshots.remove_above(at_most)
-        self.producers = snapshots.newest(at_most=at_most, above=log_start_offset)
+        # Not from the log start on: a transaction may be open since before it, in a batch that is still here.
+        self.producers = snapshots.newest(
+            at_most=at_most, above=bases[0], now_ms=self.now_ms, expiration_ms=self.producer_expiration_ms
+        )
         for base_offset, segment in self.segments.items():
             if base_offset in marks:
                 snapshots.take(self.producers, base_offset)

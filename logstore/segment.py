@@ -267,10 +267,15 @@ class Segment:
     @property
     def transaction_index(self) -> TransactionIndex:
         """The aborted transactions whose markers lie in this segment. Raises `CorruptIndex`."""
-        if self._transaction_index is None:
-            data = read_small_file(self._disk, self.path(TRANSACTION_INDEX_SUFFIX))
-            self._transaction_index = TransactionIndex.decode(data or b"", base_offset=self.base_offset)
-        return self._transaction_index
+        index = self._transaction_index
+        if index is None:
+            with self._lock:  # a reader must not put an older one in the place of the writer's
+                index = self._transaction_index
+                if index is None:
+                    data = read_small_file(self._disk, self.path(TRANSACTION_INDEX_SUFFIX))
+                    index = TransactionIndex.decode(data or b"", base_offset=self.base_offset)
+                    self._transaction_index = index
+        return index
 
     def append_aborted(self, entry: AbortedTransaction) -> None:
         """Note one more aborted transaction; the file is made by the first. Raises `OSError`."""
@@ -285,7 +290,10 @@ class Segment:
         self._aborts_are_durable = False
 
     def replace_transaction_index(self, entries: Sequence[AbortedTransaction]) -> None:
-        """Hold these entries instead of what there is; no file for none. Raises `OSError`."""
+        """Hold these entries instead of what there is; no file for none. Raises `OSError`.
+
+        The file is synced; its name is durable once the directory is.
+        """
         self._transaction_index = TransactionIndex(entries)
         path = self.path(TRANSACTION_INDEX_SUFFIX)
         remove_if_exists(self._disk, path)
@@ -296,6 +304,7 @@ class Segment:
                 file.sync()
             finally:
                 file.close()
+        self._aborts_are_durable = True
 
     # --- appending ------------------------------------------------------------------------------------
 

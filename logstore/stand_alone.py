@@ -38,6 +38,7 @@ from logstore.config import LogConfig
 from logstore.errors import DiskFull, LogDirOffline, is_full
 from logstore.log import Clock, Log
 from logstore.partition_log import PartitionLog
+from logstore.producer_state import ProducerStateConfig
 from logstore.recovery import LoadedLog, Progress, load
 
 _END_OFFSET = "logEndOffset"
@@ -118,6 +119,9 @@ def _open_locked(
         bound = min(config.segment_jitter_ms, config.segment_ms)
         return jitter.randrange(bound) if bound else 0
 
+    # No coordinator stands beside it that could vouch for a transaction.
+    producer_config = ProducerStateConfig(transaction_partition_verification_enable=False)
+
     def loaded_as(is_clean: bool) -> LoadedLog:
         return load(
             disk,
@@ -129,6 +133,7 @@ def _open_locked(
             now_ms=clock(),
             jitter_ms=jitter_ms,
             progress=progress,
+            producer_expiration_ms=producer_config.producer_id_expiration_ms,
         )
 
     loaded = loaded_as(marker is not None)
@@ -150,6 +155,7 @@ def _open_locked(
         jitter_ms=jitter_ms,
         owner=owner,
         follows_end=True,
+        producer_config=producer_config,
     )
 
 

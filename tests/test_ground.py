@@ -84,9 +84,11 @@ PUBLIC = {
         write_partition_metadata
     """,
     "logstore": """
-        AppendInfo Batch Codec CorruptBatch DamagedLog DiskFull FetchIsolation FetchedBytes Header
-        InvalidConfig InvalidRecord InvalidTimestamp Log LogClosed LogConfig LogDirOffline LogGone LogManager
-        LogReader OffsetOutOfRange PolicyViolation Record RecordBatchTooLarge RecordTooLarge TimestampOffset
+        AbortedTransaction AppendInfo Batch Codec CorruptBatch DamagedLog DiskFull FetchIsolation
+        FetchedBytes Header InvalidConfig InvalidProducerEpoch InvalidRecord InvalidTimestamp
+        InvalidTransactionState Log LogClosed LogConfig LogDirOffline LogGone LogManager LogReader
+        OffsetOutOfRange OpenTransaction OutOfOrderSequence PolicyViolation ProducerStateConfig Record
+        RecordBatchTooLarge RecordTooLarge TimestampOffset
         UnsupportedCompression encode_batch walk
     """,
     "replication": """
@@ -180,13 +182,20 @@ def code_blocks(page: Path, language: str) -> list[str]:
     return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
 
 
-@pytest.mark.parametrize("number", range(len(code_blocks(ROOT / "README.md", "python"))))
-def test_python_in_the_readme_runs(
-    number: int, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+EXAMPLES = [
+    pytest.param(block, id=f"{page}-{number}")
+    for page in ("README.md", "docs/transactions.md")
+    for number, block in enumerate(code_blocks(ROOT / page, "python"))
+]
+
+
+@pytest.mark.parametrize("block", EXAMPLES)
+def test_python_in_the_pages_runs(
+    block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
 ) -> None:
     """The first thing that people copy."""
     monkeypatch.chdir(tmp_path)
-    exec(compile(code_blocks(ROOT / "README.md", "python")[number], "README.md", "exec"), {})
+    exec(compile(block, "example", "exec"), {})
     assert capsys.readouterr().out
 
 

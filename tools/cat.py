@@ -1,11 +1,14 @@
 """`logstore cat`: the values of a log as lines, also while its owner appends.
 
 The directory is read as it lies, without its lock and without the owner's help: what is shown may not be
-synced or replicated yet. Markers of transactions are left out, records of aborted ones are not.
+synced or replicated yet. Markers of transactions are left out. Records of aborted transactions are not,
+unless `--isolation read_committed` asks for that: then the output ends before the first transaction that
+is not decided.
 """
 
 from __future__ import annotations
 
+from enum import StrEnum
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -21,6 +24,13 @@ if TYPE_CHECKING:
 _POLL_SECONDS = 0.2
 
 
+class Isolation(StrEnum):
+    """Kafka's `isolation.level`."""
+
+    READ_UNCOMMITTED = "read_uncommitted"
+    READ_COMMITTED = "read_committed"
+
+
 def cat(
     directory: Annotated[
         Path, typer.Argument(metavar="DIR", help="A partition's directory.", exists=True, file_okay=False)
@@ -32,16 +42,21 @@ def cat(
     key_separator: Annotated[
         str | None, typer.Option(metavar="TEXT", help="Print each key too, with this behind it.")
     ] = None,
+    isolation: Annotated[
+        Isolation, typer.Option(help="read_committed: nothing undecided, nothing aborted.")
+    ] = Isolation.READ_UNCOMMITTED,
 ) -> int:
     """Print the values of a log, a line each; a null value is an empty line."""
     import sys
     import time
 
+    from logstore.committed_reader import CommittedReader
     from logstore.reader import LogReader
     from logstore.scan import Fault
 
     separator = key_separator.encode() if key_separator is not None else None
-    reader = LogReader(directory, start_offset=start)
+    kind = CommittedReader if isolation is Isolation.READ_COMMITTED else LogReader
+    reader = kind(directory, start_offset=start)
     out = sys.stdout.buffer
     try:
         while _print_new(reader, out, separator, follow=follow) and follow:

@@ -3,17 +3,20 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from random import Random
 from typing import Any
 
 import pytest
 
 from checkpoint.disks import MemoryDisk, RecordingDisk
+from checkpoint.topic_partition import TopicPartition
 from logstore.batch import Batch, encode_batch, encode_marker_batch, walk
 from logstore.compression import Codec
 from logstore.config import MAX_INT, LogConfig
 from logstore.epochs import EpochEndOffset
 from logstore.errors import CorruptBatch, DamagedLog, InvalidRecord, LogClosed, OffsetOutOfRange
 from logstore.log import AppendInfo, FetchIsolation, Log
+from logstore.log_manager import LogManager
 from logstore.record import ControlType, EndTransactionMarker, Header, Record
 from logstore.segment import SNAPSHOT_SUFFIX, file_name
 from logstore.transaction_index import AbortedTransaction
@@ -168,6 +171,16 @@ class TestAppendAndRead:
                 log.read_bytes(offset)
             assert (caught.value.log_start_offset, caught.value.log_end_offset) == (3, 6)
         assert offsets(log) == [3, 4, 5]
+
+    def test_a_bound_inside_a_batch_is_past_it(self) -> None:
+        """Reading from the bound on gives nothing, also where the batch around it began before."""
+        log = LogManager(["/data"], disk=MemoryDisk(), clock=lambda: NOW_MS, random=Random(1)).get_or_create(
+            TopicPartition("orders", 0)
+        )
+        log.append([b"a", b"b", b"c"])
+        log.set_high_watermark(2)
+        assert log.read_bytes(2, isolation=FetchIsolation.HIGH_WATERMARK).records == b""
+        assert log.read_bytes(2).records
 
     def test_what_a_fetch_says_of_itself(self) -> None:
         log = filled(5, segment_bytes=2 * SIZE)

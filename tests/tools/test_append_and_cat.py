@@ -218,3 +218,35 @@ def test_follow_sees_what_is_appended_torn_and_rolled(
     assert outcome.code == 0
     assert outcome.out == "five\nsix\nseven\n"
     assert tools.cat._POLL_SECONDS < 1
+
+
+def transactional(log: Log, producer_id: int, sequence: int) -> None:
+    batch = encode_batch(
+        [Record(0, 1000, None, b"%d.%d" % (producer_id, sequence))],
+        producer_id=producer_id,
+        producer_epoch=0,
+        base_sequence=sequence,
+        is_transactional=True,
+    )
+    log.append_batches(batch)
+
+
+def test_cat_shows_what_is_committed(command: Command, tmp_path: Path) -> None:
+    """The aborted value goes, the undecided one is not there yet, and nothing is written on the way."""
+    directory = tmp_path / "orders-0"
+    with Log.open(directory) as log:
+        transactional(log, 1, 0)
+        transactional(log, 2, 0)
+        log.append(b"plain")
+        log.end_transaction(1, 0, commit=False)
+        log.end_transaction(2, 0, commit=True)
+        transactional(log, 1, 1)
+        log.append(b"behind")
+    before = snapshot(directory)
+    for options in ([], ["--isolation", "read_uncommitted"]):
+        assert command("cat", directory, *options).out == "1.0\n2.0\nplain\n1.1\nbehind\n"
+    outcome = command("cat", directory, "--isolation", "read_committed")
+    assert (outcome.code, outcome.out) == (0, "2.0\nplain\n")
+    assert command("cat", directory, "--isolation", "read_committed", "--from", "2").out == "plain\n"
+    assert command("cat", directory, "--isolation", "whatever").code == 2
+    assert snapshot(directory) == before

@@ -1,0 +1,679 @@
+"""Transactions in a real log: what committed readers see, and what the log knows (log-format 5.4 to 5.6)."""
+
+from __future__ import annotations
+
+import threading
+from typing import Any
+
+import pytest
+
+from checkpoint.disks import MemoryDisk
+from checkpoint.topic_partition import TopicPartition
+from logstore.batch import Batch, encode_empty_batch, walk
+from logstore.config import LogConfig
+from logstore.errors import (
+    InvalidConfig,
+    InvalidProducerEpoch,
+    InvalidTransactionState,
+    LogDirOffline,
+    OutOfOrderSequence,
+    TransactionCoordinatorFenced,
+)
+from logstore.log import Log
+from logstore.partition_log import FetchIsolation
+from logstore.producer_state import OpenTransaction, ProducerStateConfig
+from logstore.record import ControlType
+from logstore.segment import SNAPSHOT_SUFFIX, file_name
+from logstore.transaction_index import AbortedTransaction
+from tests.golden.reading import STREAMS, content, named
+from tests.logstore.logs import names, put
+from tests.logstore.producing import (
+    ABORT,
+    COMMIT,
+    NOW_MS,
+    ORDERS,
+    Clock,
+    at,
+    committed,
+    data,
+    end,
+    manager_on,
+    open_since,
+    plain,
+    produce,
+    replica,
+)
+
+TXN = FetchIsolation.TXN_COMMITTED
+DIRECTORY = "/data/orders-0"
+VERIFYING = ProducerStateConfig()
+SMALL = LogConfig(segment_bytes=300, index_interval_bytes=60, segment_index_bytes=240)
+
+
+def stand_alone(disk: MemoryDisk | None = None, **settings: Any) -> Log:
+    disk = disk or MemoryDisk(directories=["/data"])
+    return Log.open(DIRECTORY, LogConfig(**settings), disk=disk, clock=lambda: NOW_MS)
+
+
+def restarted(disk: MemoryDisk, config: LogConfig = SMALL, **more: Any) -> Log:
+    """The log as the next owner finds it after a power cut that took nothing."""
+    log = manager_on(disk.copy(), config, **more).get(ORDERS)
+    assert log is not None
+    return log
+
+
+class TestLastStableOffset:
+    def test_row_156_it_waits_for_the_marker_to_be_replicated(self) -> None:
+        """Not for the marker to be written: the high watermark has to pass it."""
+        log = replica()
+        produce(log, 1, 0, count=5)
+        plain(log, 3)
+        produce(log, 2, 0, count=2)
+        produce(log, 1, 5, count=4)
+        log.set_high_watermark(log.log_end_offset)
+        assert log.last_stable_offset == 0
+        end(log, 1, COMMIT)
+        assert log.last_stable_offset == 0
+        log.set_high_watermark(14)
+        assert log.last_stable_offset == 0, "the marker at 14 is not below it"
+        log.set_high_watermark(15)
+        assert log.last_stable_offset == 8
+        end(log, 2, ABORT)
+        assert log.last_stable_offset == 8
+        log.set_high_watermark(log.log_end_offset)
+        assert log.last_stable_offset == log.log_end_offset == 16
+
+    def test_rows_131_and_132_the_oldest_undecided_transaction(self) -> None:
+        """Three producers; what is stored with an abort is the oldest *other* open one."""
+        log = replica()
+        for producer_id in (1, 2, 3):
+            produce(log, producer_id, 0)
+        assert open_since(log) == [(1, 0), (2, 1), (3, 2)]
+        for producer_id, first in ((1, 1), (3, 1), (2, None)):
+            end(log, producer_id, ABORT)
+            assert log._producers.first_undecided_offset == first
+            assert log._producers.first_unstable_offset == 0
+        stored = log.segments[0].transaction_index.entries
+        assert [entry.last_stable_offset for entry in stored] == [1, 1, 6]
+        for high_watermark, first in ((3, 0), (4, 1), (5, 1), (6, None)):
+            log.set_high_watermark(high_watermark)
+            assert log._producers.first_unstable_offset == first
+
+    def test_row_186_it_is_raised_to_the_log_start(self) -> None:
+        log = replica()
+        produce(log, 1, 0)
+        plain(log, 9)
+        log.set_high_watermark(10)
+        for start in (5, 8):
+            log.advance_log_start_offset(start)
+            assert log.last_stable_offset == start
+            assert committed(log) == []
+        end(log, 1, COMMIT)
+        log.set_high_watermark(11)
+        assert committed(log) == [8, 9]
+
+    def test_the_bound_of_every_read(self) -> None:
+        """Bytes, records and times: all of them end there, and reading at it is no error."""
+        log = replica()
+        plain(log, 2)
+        produce(log, 1, 0)
+        plain(log)
+        log.set_high_watermark(4)
+        assert log.last_stable_offset == 2
+        assert log.read_bytes(0, isolation=TXN).next_offset == 2
+        for offset in (2, 3, 4):
+            assert log.read_bytes(offset, isolation=TXN).records == b""
+        assert committed(log) == [0, 1]
+        found = log.offset_for_timestamp(NOW_MS, isolation=TXN)
+        assert found is not None
+        assert found.offset == 0
+        log.advance_log_start_offset(2)
+        assert log.offset_for_timestamp(NOW_MS, isolation=TXN) is None
+        assert log.offset_for_timestamp(NOW_MS) is not None
+
+    def test_a_log_that_stands_alone_needs_no_other_replica(self) -> None:
+        log = stand_alone()
+        produce(log, 1, 0)
+        log.append(b"plain")
+        assert (log.high_watermark, log.last_stable_offset) == (2, 0)
+        log.end_transaction(1, 0, commit=True)
+        assert log.last_stable_offset == 3
+        assert committed(log) == [0, 1]
+
+    def test_a_batch_is_not_stable_before_its_producer_is_known(self) -> None:
+        """The log end moves first; a reader between the two steps must not take it for committed."""
+        log = stand_alone()
+        log.append(b"plain")
+        seen: list[int] = []
+        note = log._note_producers
+
+        def between(batches: Any) -> None:
+            assert log.log_end_offset == 2
+            seen.extend(committed(log))
+            note(batches)
+
+        log._note_producers = between  # type: ignore[method-assign]
+        produce(log, 1, 0)
+        assert seen == [0]
+
+    def test_a_truncation_does_not_show_what_it_reopens(self) -> None:
+        """The abort goes before its data does: in between the data must not look committed."""
+        log = stand_alone()
+        produce(log, 1, 0)
+        plain(log)
+        end(log, 1, ABORT)
+        seen: list[list[int]] = []
+        cut = log._cut
+
+        def between(offset: int) -> None:
+            cut(offset)
+            seen.append(committed(log))
+
+        log._cut = between  # type: ignore[method-assign]
+        log.truncate_to(2)
+        assert seen == [[]]
+        assert open_since(log) == [(1, 0)]
+
+
+class TestReadCommitted:
+    def test_aborted_data_is_left_out(self) -> None:
+        log = stand_alone()
+        produce(log, 1, 0)  # 0
+        produce(log, 2, 0)  # 1
+        plain(log)  # 2
+        log.end_transaction(1, 0, commit=False)  # 3
+        produce(log, 1, 1)  # 4: a new transaction of the same producer
+        log.end_transaction(2, 0, commit=True)  # 5
+        log.end_transaction(1, 0, commit=True)  # 6
+        produce(log, 1, 2, transaction=False)  # 7
+        assert committed(log) == [1, 2, 4, 7]
+        assert [record.offset for record in log.read()] == [0, 1, 2, 4, 7]
+        kinds = [(batch.base_offset, batch.is_control) for batch in log.read_batches(isolation=TXN)]
+        assert kinds == [
+            (1, False), (2, False), (3, True), (4, False), (5, True), (6, True), (7, False),
+        ]  # fmt: skip
+
+    def test_what_a_brokers_fetch_answers(self) -> None:
+        """Bytes as they lie in the file, and beside them whose data the client has to drop."""
+        log = stand_alone()
+        produce(log, 1, 0)
+        log.end_transaction(1, 0, commit=False)
+        fetched = log.read_bytes(0, isolation=TXN)
+        assert [batch.base_offset for batch in walk(fetched.records)] == [0, 1]
+        assert fetched.aborted == (AbortedTransaction(1, 0, 1, 2),)
+        assert log.read_bytes(0).aborted == ()
+        assert log.read_bytes(0, 1, isolation=TXN).aborted == fetched.aborted
+        assert log.read_bytes(2, isolation=TXN).aborted == ()
+
+    @pytest.mark.parametrize("start", range(0, 40, 3))
+    def test_a_transaction_that_spans_segments(self, start: int) -> None:
+        """Its abort stands in the index of the segment of its marker, far behind what is fetched."""
+        disk = MemoryDisk()
+        log = replica(disk, SMALL)
+        for sequence in range(10):
+            produce(log, 1, sequence)
+            plain(log, 3)
+        end(log, 1, ABORT)
+        log.set_high_watermark(log.log_end_offset)
+        bases = [segment.base_offset for segment in log.segments]
+        assert len(bases) > 5
+        assert [each.transaction_index.size_bytes > 0 for each in log.segments].index(True) == len(bases) - 1
+        expected = [offset for offset in range(start, 40) if offset % 4]
+        assert committed(log, start) == expected
+        assert log.read_bytes(start, 1, isolation=TXN).aborted == (AbortedTransaction(1, 0, 40, 41),)
+        log.flush()
+        again = restarted(disk)
+        again.set_high_watermark(again.log_end_offset)
+        assert committed(again, start) == expected
+
+    def test_the_walk_of_the_indexes_ends_when_it_is_complete(self) -> None:
+        """Later segments are not asked: an abort whose stable offset covers the fetch came first."""
+        log = replica(None, SMALL)
+        for _ in range(6):
+            produce(log, 1, 0, epoch=log.log_end_offset)
+            end(log, 1, ABORT, epoch=log.log_end_offset - 1)
+            plain(log, 2)
+        log.set_high_watermark(log.log_end_offset)
+        asked: list[int] = []
+        for segment in log.segments[1:]:
+            segment._transaction_index = None
+        original = type(log.segments[0]).transaction_index
+
+        class Watching:
+            def __get__(self, segment: Any, owner: Any = None) -> Any:
+                asked.append(segment.base_offset)
+                return original.__get__(segment, owner)
+
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(type(log.segments[0]), "transaction_index", Watching())
+            assert len(log.aborted_transactions(0, 1)) == 1
+        assert asked == [0]
+
+    def test_a_log_that_starts_inside_a_transaction(self) -> None:
+        """What is left of it is dropped as its beginning would have been, or shown."""
+        for kind, expected in ((ABORT, [3, 5]), (COMMIT, [3, 4, 5])):
+            disk = MemoryDisk()
+            log = replica(disk)
+            produce(log, 1, 0, count=3)
+            plain(log)
+            produce(log, 1, 3)
+            plain(log)
+            log.set_high_watermark(6)
+            log.advance_log_start_offset(2)
+            for each in (log, restarted(disk, LogConfig())):
+                each.set_high_watermark(6)
+                assert each.last_stable_offset == 2
+                assert open_since(each) == [(1, 0)]
+                end(each, 1, kind)
+                each.set_high_watermark(7)
+                assert committed(each, 3) == expected
+                assert committed(each, 2) == ([2] if kind is COMMIT else []) + expected
+
+    def test_after_compaction(self) -> None:
+        """Aborted data gone, its marker emptied, a committed marker gone: nothing more, nothing less."""
+        kept = [
+            at(data(2, 0), 1),
+            at(encode_empty_batch(Batch(marker_of(1, ABORT))), 3),
+            at(data(1, 1), 4),
+        ]
+        log = replica()
+        for each in kept:
+            log.append_as_follower(each, leader_epoch=0)
+        log.append_as_follower(at(marker_of(1, COMMIT), 6), leader_epoch=0)
+        log.append_as_follower(at(marker_of(2, COMMIT), 9), leader_epoch=0)
+        log.set_high_watermark(10)
+        assert log.last_stable_offset == 10
+        assert committed(log) == [1, 4]
+
+    def test_the_golden_stream(self) -> None:
+        """What Kafka's own classes say of these bytes."""
+        entry = named(STREAMS, "stream-transactions")
+        log = replica()
+        log.append_as_follower(content(entry["file"]), leader_epoch=9)
+        assert committed(log) == []
+        log.set_high_watermark(log.log_end_offset)
+        assert log.last_stable_offset == entry["last_stable_offset_when_hw_is_leo"]
+        assert committed(log) == entry["committed_offsets"]
+
+    def test_committed_readers_beside_a_writer(self) -> None:
+        """No lock, no wrong record: what is aborted is never seen, whatever the reader's luck."""
+        log = stand_alone(segment_bytes=2000)
+        stop = threading.Event()
+        wrong: list[int] = []
+
+        def read() -> None:
+            while not stop.is_set():
+                wrong.extend(
+                    record.offset for record in log.read(isolation=TXN) if record.value == b"2"
+                )
+
+        reader = threading.Thread(target=read)
+        reader.start()
+        for sequence in range(150):
+            produce(log, 2, sequence)
+            produce(log, 3, sequence)
+            log.end_transaction(2, 0, commit=False)
+            log.end_transaction(3, 0, commit=True)
+        stop.set()
+        reader.join()
+        assert wrong == []
+        assert len(committed(log)) == 150
+
+
+def marker_of(producer_id: int, kind: ControlType) -> bytes:
+    """A marker as a leader writes it."""
+    log = replica()
+    end(log, producer_id, kind)
+    return log.read_bytes(0).records
+
+
+class TestAfterTruncation:
+    def test_row_149_the_transaction_is_open_again(self) -> None:
+        """Truncated between its first batch and its marker, also if its producer was forgotten meanwhile."""
+        for forgotten in (False, True):
+            clock = Clock()
+            log = replica(None, LogConfig(), clock=clock)
+            plain(log, 99)
+            produce(log, 1, 0)
+            plain(log, 5)
+            end(log, 1, COMMIT)
+            log.set_high_watermark(106)
+            assert log._producers.first_unstable_offset is None
+            if forgotten:
+                log.remove_expired_producers(NOW_MS + 100_000_000)
+                assert not log.producers()
+            assert log.truncate_to(105)
+            assert open_since(log) == [(1, 99)]
+            assert log.last_stable_offset == 99
+            assert end(log, 1, COMMIT).last_offset == 105
+
+    def test_row_148_truncated_fully(self) -> None:
+        """Every snapshot goes, the state is empty, and it ends at the new start."""
+        disk = MemoryDisk()
+        log = replica(disk, SMALL)
+        for sequence in range(12):
+            produce(log, 1, sequence, transaction=False)
+        assert any(name.endswith(SNAPSHOT_SUFFIX) for name in names(disk))
+        log.truncate_fully_and_start_at(9)
+        assert not any(name.endswith(SNAPSHOT_SUFFIX) for name in names(disk))
+        assert (log.producers(), log._producers.end_offset) == ((), 9)
+        assert produce(log, 1, 55).first_offset == 9
+
+    def test_a_snapshot_is_taken_at_the_cut(self) -> None:
+        disk = MemoryDisk()
+        log = replica(disk, LogConfig())
+        for sequence in range(4):
+            produce(log, 1, sequence, transaction=False)
+        log.truncate_to(2)
+        assert snapshots(disk) == [2]
+        assert restarted(disk, LogConfig()).producers()[0].last_sequence == 1
+
+    def test_an_abort_that_was_cut_away_leaves_nothing_to_sync(self) -> None:
+        """Its index went with it; the next roll syncs what is there."""
+        log = replica()
+        plain(log)
+        produce(log, 1, 0)
+        end(log, 1, ABORT)
+        log.truncate_to(2)
+        log.roll()
+        end(log, 1, ABORT)
+        log.set_high_watermark(3)
+        assert committed(log) == [0]
+
+    def test_decided_below_the_high_watermark_stays_decided(self) -> None:
+        """The state is made anew; that a marker is replicated must not get lost on the way."""
+        log = replica()
+        produce(log, 1, 0)
+        end(log, 1, COMMIT)
+        plain(log, 3)
+        log.set_high_watermark(2)
+        log.truncate_to(4)
+        assert log.last_stable_offset == 2
+
+
+def snapshots(disk: MemoryDisk) -> list[int]:
+    return sorted(int(name[:20]) for name in names(disk) if name.endswith(SNAPSHOT_SUFFIX))
+
+
+class TestSnapshots:
+    def test_rolls_and_a_clean_stop_take_one(self) -> None:
+        disk = MemoryDisk()
+        manager = manager_on(disk, SMALL)
+        log = manager.get_or_create(ORDERS)
+        for sequence in range(10):
+            produce(log, 1, sequence, transaction=False)
+        bases = [segment.base_offset for segment in log.segments]
+        assert snapshots(disk) == bases[1:]
+        manager.close()
+        assert snapshots(disk) == [*bases[1:], 10]
+        log = restarted(disk)
+        assert log.producers()[0].last_sequence == 9
+        assert not log.report.scanned_bytes
+
+    def test_row_142_not_twice_at_one_offset(self) -> None:
+        disk = MemoryDisk()
+        log = replica(disk)
+        produce(log, 1, 0, transaction=False)
+        log.roll()
+        log.roll()
+        log.close()
+        assert snapshots(disk) == [1]
+
+    def test_row_212_the_last_two_segments_get_one(self) -> None:
+        """All lost, and the stop unclean: replayed from the start, and taken on the way and at the end."""
+        disk = MemoryDisk()
+        log = replica(disk, SMALL)
+        for sequence in range(12):
+            produce(log, 1, sequence, transaction=False)
+        bases = [segment.base_offset for segment in log.segments]
+        image = disk.copy()
+        for offset in snapshots(image):
+            image.remove(f"{DIRECTORY}/{file_name(offset, SNAPSHOT_SUFFIX)}")
+        again = manager_on(image, SMALL).get(ORDERS)
+        assert again is not None
+        assert snapshots(image) == [*bases[-2:], 12]
+        assert [entry.last_sequence for entry in again.producers()] == [11]
+
+    def test_a_clean_stop_without_one_is_a_log_without_producers(self) -> None:
+        """Nothing is read: empty ones at the last two bases and at the end."""
+        disk = MemoryDisk()
+        manager = manager_on(disk, SMALL)
+        log = manager.get_or_create(ORDERS)
+        for sequence in range(12):
+            produce(log, 1, sequence, transaction=False)
+        bases = [segment.base_offset for segment in log.segments]
+        manager.close()
+        for offset in snapshots(disk):
+            disk.remove(f"{DIRECTORY}/{file_name(offset, SNAPSHOT_SUFFIX)}")
+        again = manager_on(disk, SMALL).get(ORDERS)
+        assert again is not None
+        assert again.producers() == ()
+        assert snapshots(disk) == [*bases[-2:], 12]
+
+    @pytest.mark.parametrize("damage", [b"", b"\0\1", b"noise" * 40])
+    def test_row_145_a_torn_one_is_deleted_and_an_older_one_replayed_from(self, damage: bytes) -> None:
+        disk = MemoryDisk()
+        manager = manager_on(disk, SMALL)
+        log = manager.get_or_create(ORDERS)
+        for sequence in range(12):
+            produce(log, 1, sequence, transaction=False)
+        manager.close()
+        for spoiled in (1, 2, len(snapshots(disk))):
+            image = disk.copy()
+            for offset in snapshots(image)[-spoiled:]:
+                put(image, file_name(offset, SNAPSHOT_SUFFIX), damage)
+            again = manager_on(image, SMALL).get(ORDERS)
+            assert again is not None
+            assert [entry.last_sequence for entry in again.producers()] == [11]
+            assert damage not in [image.files()[f"{DIRECTORY}/{name}"] for name in names(image)
+                                  if name.endswith(SNAPSHOT_SUFFIX)]  # fmt: skip
+
+    def test_row_147_one_above_the_log_end_goes(self) -> None:
+        disk = MemoryDisk()
+        log = replica(disk)
+        produce(log, 1, 0, transaction=False)
+        log.close()
+        sound = disk.files()[f"{DIRECTORY}/{file_name(1, SNAPSHOT_SUFFIX)}"]
+        for content_of_it in (sound, b"x"):
+            image = disk.copy()
+            put(image, file_name(50, SNAPSHOT_SUFFIX), content_of_it)
+            again = manager_on(image).get(ORDERS)
+            assert again is not None
+            assert 50 not in snapshots(image)
+            assert [entry.last_sequence for entry in again.producers()] == [0]
+            assert produce(again, 1, 1, transaction=False).first_offset == 1
+
+    def test_row_213_a_start_inside_a_segment_and_past_one(self) -> None:
+        """Deleted records leave their producers known as long as their bytes are there."""
+        disk = MemoryDisk()
+        log = replica(disk)
+        produce(log, 1, 0, transaction=False)
+        produce(log, 2, 0, transaction=False)
+        log.set_high_watermark(2)
+        log.advance_log_start_offset(1)
+        assert [entry.producer_id for entry in log.producers()] == [1, 2]
+        again = restarted(disk, LogConfig())
+        assert [entry.producer_id for entry in again.producers()] == [1, 2]
+        log.roll()
+        log.close()
+        image = disk.copy()
+        for name in names(image):
+            if name.startswith(f"{0:020d}.") or name.endswith(SNAPSHOT_SUFFIX):
+                image.remove(f"{DIRECTORY}/{name}")
+        put(image, file_name(1, ".log"), at(data(2, 0, transaction=False), 1))
+        gone = restarted(image, LogConfig())
+        assert (gone.log_start_offset, [entry.producer_id for entry in gone.producers()]) == (1, [2])
+
+
+class TestExpiry:
+    def test_row_141_on_the_managers_tick(self) -> None:
+        """Idle producers go, one with a transaction open stays, and the next sequence is free."""
+        clock = Clock()
+        config = ProducerStateConfig(
+            producer_id_expiration_ms=1000,
+            producer_id_expiration_check_interval_ms=300,
+            transaction_partition_verification_enable=False,
+        )
+        manager = manager_on(MemoryDisk(), producers=config, clock=clock)
+        log = manager.get_or_create(ORDERS)
+        produce(log, 1, 0, transaction=False)
+        produce(log, 2, 0)
+        for now_ms, known in ((NOW_MS + 900, [1, 2]), (NOW_MS + 1100, [1, 2]), (NOW_MS + 1200, [2])):
+            clock.now_ms = now_ms
+            assert manager.deadline_ms <= NOW_MS + 1200
+            manager.tick(now_ms)
+            assert [entry.producer_id for entry in log.producers()] == known, "checked every 300 ms"
+        assert produce(log, 1, 77, transaction=False).first_offset == 2
+
+    def test_row_141_when_a_snapshot_is_loaded(self) -> None:
+        disk = MemoryDisk()
+        manager = manager_on(disk)
+        log = manager.get_or_create(ORDERS)
+        produce(log, 1, 0, transaction=False)
+        produce(log, 2, 0)
+        manager.close()
+        day_ms = 86_400_000
+        for later_ms, known in ((day_ms - 1, [1, 2]), (day_ms, [2])):
+            again = manager_on(disk.copy(), clock=Clock(NOW_MS + later_ms)).get(ORDERS)
+            assert again is not None
+            assert [entry.producer_id for entry in again.producers()] == known
+
+    def test_settings_are_checked(self) -> None:
+        with pytest.raises(InvalidConfig, match=r"producer\.id\.expiration\.ms is 0"):
+            ProducerStateConfig(producer_id_expiration_ms=0)
+
+    def test_late_transactions(self) -> None:
+        """Open five minutes past the largest timeout: no coordinator will end it any more."""
+        log = replica()
+        produce(log, 1, 0)
+        limit_ms = NOW_MS + 60_000 + 300_000
+        assert log.late_transactions(limit_ms, 60_000) == ()
+        assert log.late_transactions(limit_ms + 1, 60_000) == (OpenTransaction(1, 0, 0, NOW_MS),)
+        end(log, 1, ABORT)
+        assert log.late_transactions(limit_ms + 1, 60_000) == ()
+
+
+class TestVerification:
+    def test_row_150_a_transaction_begins_with_a_guard(self) -> None:
+        log = replica(producers=VERIFYING)
+        with pytest.raises(InvalidTransactionState, match="no transaction is open"):
+            produce(log, 1, 0)
+        guard = log.maybe_start_verification(1, 0, 0)
+        other = log.maybe_start_verification(2, 0, 0)
+        for wrong in (None, other):
+            with pytest.raises(InvalidTransactionState):
+                produce(log, 1, 0, guard=wrong)
+        assert produce(log, 1, 0, guard=guard).first_offset == 0
+        assert log.maybe_start_verification(1, 1, 0) is None, "it is open: nothing to verify"
+        assert produce(log, 1, 1).first_offset == 1
+        end(log, 1, COMMIT)
+        with pytest.raises(InvalidTransactionState):
+            produce(log, 1, 2, guard=guard)
+
+    def test_row_150_an_abort_spends_the_guard(self) -> None:
+        """The coordinator gave up meanwhile: what was verified before is not any more."""
+        log = replica(producers=VERIFYING)
+        guard = log.maybe_start_verification(1, 0, 0)
+        end(log, 1, ABORT)
+        with pytest.raises(InvalidTransactionState):
+            produce(log, 1, 0, guard=guard)
+        assert len(log._guards) == 0
+
+    def test_row_150_switched_off(self) -> None:
+        log = replica(producers=VERIFYING)
+        log.maybe_start_verification(1, 0, 0)
+        log.producer_config = ProducerStateConfig(transaction_partition_verification_enable=False)
+        assert log.maybe_start_verification(1, 0, 0) is None
+        produce(log, 1, 0)
+        assert len(log._guards) == 0
+
+    def test_what_needs_no_guard(self) -> None:
+        """Batches outside of transactions, repeats, markers, and what a leader sends to its followers."""
+        log = replica(producers=VERIFYING)
+        produce(log, 1, 0, transaction=False)
+        guard = log.maybe_start_verification(2, 0, 0)
+        produce(log, 2, 0, guard=guard)
+        end(log, 2, COMMIT)
+        assert produce(log, 2, 0).is_duplicate
+        log.append_as_follower(at(data(3, 0), log.log_end_offset), leader_epoch=0)
+
+    def test_row_151_the_lowest_verified_sequence_comes_first(self) -> None:
+        """Requests of one producer overtake each other while they are verified."""
+        log = replica(producers=VERIFYING)
+        guard = log.maybe_start_verification(1, 4, 0)
+        assert log.maybe_start_verification(1, 0, 0) == guard
+        with pytest.raises(OutOfOrderSequence, match="sequence 4 before 0"):
+            produce(log, 1, 4, guard=guard)
+        assert len(log._guards) == 1, "the entry is kept"
+        produce(log, 1, 0, count=4, guard=guard)
+        produce(log, 1, 4)
+
+    def test_row_152_a_first_append_may_have_any_sequence(self) -> None:
+        """Nothing is known of the producer here any more, and its coordinator knows the transaction."""
+        log = replica(producers=VERIFYING)
+        guard = log.maybe_start_verification(1, 17, 3)
+        assert produce(log, 1, 17, epoch=3, guard=guard).first_offset == 0
+
+    def test_guards_expire_with_their_producers(self) -> None:
+        clock = Clock()
+        log = replica(producers=VERIFYING, clock=clock)
+        guard = log.maybe_start_verification(1, 0, 0)
+        log.remove_expired_producers(NOW_MS + 86_400_000)
+        with pytest.raises(InvalidTransactionState):
+            produce(log, 1, 0, guard=guard)
+
+
+class TestMarkers:
+    def test_rows_133_138_and_139_coordinators(self) -> None:
+        """Through the log's own face: fenced by epoch and by coordinator, also after a restart."""
+        disk = MemoryDisk()
+        manager = manager_on(disk)
+        log = manager.get_or_create(ORDERS)
+        for coordinator_epoch in (1, 1, 2):
+            end(log, 1, COMMIT, epoch=3, coordinator_epoch=coordinator_epoch)
+        assert log.segments[0].transaction_index.entries == ()
+        manager.close()
+        again = manager_on(disk).get(ORDERS)
+        for each in (again,):
+            assert each is not None
+            with pytest.raises(TransactionCoordinatorFenced):
+                end(each, 1, COMMIT, epoch=3, coordinator_epoch=1)
+            with pytest.raises(InvalidProducerEpoch):
+                end(each, 1, COMMIT, epoch=2, coordinator_epoch=2)
+            assert each.log_end_offset == 3
+
+    def test_a_commit_writes_no_index(self) -> None:
+        disk = MemoryDisk()
+        log = replica(disk)
+        produce(log, 1, 0)
+        end(log, 1, COMMIT)
+        assert not any(name.endswith(".txnindex") for name in names(disk))
+        produce(log, 1, 1)
+        end(log, 1, ABORT)
+        assert any(name.endswith(".txnindex") for name in names(disk))
+
+    def test_a_damaged_disk_is_not_silent(self) -> None:
+        """A read whose aborts cannot be told is an error, not a read without aborts."""
+        log = replica()
+        produce(log, 1, 0)
+        end(log, 1, ABORT)
+        log.set_high_watermark(2)
+
+        def broken(*_: object) -> None:
+            raise OSError(5, "Input/output error")
+
+        segment = log.segments[0]
+        segment._transaction_index = None
+        segment._disk = type("Broken", (), {"open": broken})()
+        with pytest.raises(LogDirOffline):
+            log.read_bytes(0, isolation=TXN)
+
+
+def test_several_topics_share_nothing() -> None:
+    """A producer id is the same in every partition that it writes to; its state is not."""
+    manager = manager_on(MemoryDisk())
+    orders, other = manager.get_or_create(ORDERS), manager.get_or_create(TopicPartition("other", 0))
+    produce(orders, 1, 0)
+    produce(other, 1, 40)
+    end(orders, 1, ABORT)
+    assert (open_since(orders), open_since(other)) == ([], [(1, 0)])
