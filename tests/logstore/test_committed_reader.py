@@ -72,7 +72,7 @@ def test_it_follows_the_owner(seed: int, tmp_path: Path) -> None:
 def test_a_start_inside_a_transaction() -> None:
     """What began before the offset that was asked for is decided by the same marker."""
     disk = MemoryDisk(directories=["/data"])
-    log = Log.open("/data/orders-0", disk=disk)
+    log = Log.open("/data/orders-0", disk=disk, clock=lambda: 1000)
     for sequence in range(4):
         write(log, 1, sequence)
     log.append(b"plain")
@@ -84,7 +84,7 @@ def test_a_start_inside_a_transaction() -> None:
 def test_after_a_cut_the_owner_is_followed_again() -> None:
     """What was decided past the cut is not any more."""
     disk = MemoryDisk(directories=["/data"])
-    log = Log.open("/data/orders-0", disk=disk)
+    log = Log.open("/data/orders-0", disk=disk, clock=lambda: 1000)
     log.append(b"plain")
     write(log, 1, 0)
     log.end_transaction(1, 0, commit=True)
@@ -104,7 +104,7 @@ def test_after_a_cut_the_owner_is_followed_again() -> None:
 
 def test_a_torn_tail_is_told() -> None:
     disk = MemoryDisk(directories=["/data"])
-    log = Log.open("/data/orders-0", disk=disk)
+    log = Log.open("/data/orders-0", disk=disk, clock=lambda: 1000)
     write(log, 1, 0)
     log.append(b"plain")
     file = disk.open(f"/data/orders-0/{0:020d}.log", write=True)
