@@ -464,10 +464,14 @@ class _Loader:
         return True
 
     def _settle_epochs(self, log_end_offset: int, log_start_offset: int) -> None:
-        """Cut the history to the log's bounds: late writes of it may have been lost (step 8)."""
+        """Cut the history to the log's bounds: late writes of it may have been lost (step 8).
+
+        From the start first: in an empty log that moves the newest epoch up to the log end, where the other
+        cut takes it. The other way round the next opening would take it, and two openings were not one.
+        """
         holds_older = log_start_offset == log_end_offset and any(each.size for each in self.segments.values())
-        self.epochs.truncate_from_end(log_end_offset, spare_first=holds_older)
         self.epochs.truncate_from_start(log_start_offset)
+        self.epochs.truncate_from_end(log_end_offset, spare_first=holds_older)
         if self.epochs.entries != (self._epochs_on_disk or ()) or self._epochs_on_disk is None:
             write_leader_epoch_checkpoint(self.disk, self.directory, self.epochs.entries)
 

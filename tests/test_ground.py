@@ -94,6 +94,10 @@ PUBLIC = {
     "replication": """
         ControllerConfig Durability Envelope InProcessCluster Node NodeConfig PendingReply
     """,
+    "simulation": """
+        CrashLab CrashReport CrashRun CrashViolation Features PartitionChecker Report Swarm Violation World
+        check_recovery draw run
+    """,
 }
 
 

@@ -149,6 +149,14 @@ class _Inode:
         self.links = 0
         self.opened = 0
 
+    def copy(self) -> _Inode:
+        """The same file, unsynced operations and all, that nobody has opened."""
+        copy = _Inode(self.body.copy(), self.modified_ms)
+        copy.charged, copy.links = self.charged, self.links
+        copy.journal = self.journal.copy()
+        copy.base = None if self.base is None else self.base.copy()
+        return copy
+
     def durable(self) -> _Body:
         """A copy of what is certain to survive."""
         if self.base is not None:
@@ -492,6 +500,43 @@ class MemoryDisk:
         """A second disk that holds, all of it durable, what can be seen on this one."""
         return self._rebuilt(self._changes, lambda inode: inode.body.copy())
 
+    def survivor(self) -> MemoryDisk:
+        """What a process finds that starts after another was killed: all that can be seen on this disk.
+
+        What was not synced is still not: the next power cut may take it. Files without a name are gone.
+        """
+        self._check_power("/")
+        disk = MemoryDisk(capacity=self.capacity, clock=self._clock)
+        copies: dict[_Node, _Node] = {self._root: disk._root}
+
+        def copy_of(node: _Node) -> _Node:
+            if node not in copies:
+                if isinstance(node, _Directory):
+                    copies[node] = _Directory(node.modified_ms)
+                    fill(node)
+                else:
+                    copies[node] = node.copy()
+            return copies[node]
+
+        def fill(source: _Directory) -> None:
+            target = copies[source]
+            assert isinstance(target, _Directory)
+            target.entries = {name: copy_of(node) for name, node in source.entries.items()}
+            target.durable = {name: copy_of(node) for name, node in source.durable.items()}
+
+        fill(self._root)
+        for change in self._changes:
+            copy = _Change()
+            copy.synced, copy.ordered = change.synced, change.ordered
+            for directory, name, node in change.assignments:
+                target = copy_of(directory)
+                assert isinstance(target, _Directory)
+                assignment = _Assignment(target, name, None if node is None else copy_of(node))
+                copy.assignments = (*copy.assignments, assignment)
+            disk._changes.append(copy)
+        disk._used = sum(node.charged for node in copies.values() if isinstance(node, _Inode) and node.links)
+        return disk
+
     def files(self) -> dict[str, bytes]:
         """Path and content of every file that can be seen, sorted by path; paths begin at the root."""
         self._check_power("/")
@@ -509,6 +554,26 @@ class MemoryDisk:
 
     def _rebuilt(self, changes: list[_Change], content: Callable[[_Inode], _Body]) -> MemoryDisk:
         self._check_power("/")
+        tables = self._tables(changes)
+        disk = MemoryDisk(capacity=self.capacity, clock=self._clock)
+
+        def build(source: _Directory, target: _Directory) -> None:
+            for name, node in sorted(tables[source].items()):
+                copy: _Node
+                if isinstance(node, _Directory):
+                    copy = _Directory(node.modified_ms)
+                    build(node, copy)
+                else:
+                    copy = _Inode(content(node), node.modified_ms)
+                    disk._used += copy.charged
+                    copy.links = 1
+                target.entries[name] = target.durable[name] = copy
+
+        build(self._root, disk._root)
+        return disk
+
+    def _tables(self, changes: Iterable[_Change]) -> dict[_Directory, dict[str, _Node]]:
+        """What each directory holds if of the unsettled changes these survive."""
         tables: dict[_Directory, dict[str, _Node]] = {}
         places: dict[_Node, tuple[dict[str, _Node], str]] = {}
 
@@ -534,23 +599,9 @@ class MemoryDisk:
                     old_table.pop(old_name, None)
                     table[name] = node
                     places[node] = (table, name)
-
-        disk = MemoryDisk(capacity=self.capacity, clock=self._clock)
-
-        def build(source: _Directory, target: _Directory) -> None:
-            for name, node in sorted(table_of(source).items()):
-                copy: _Node
-                if isinstance(node, _Directory):
-                    copy = _Directory(node.modified_ms)
-                    build(node, copy)
-                else:
-                    copy = _Inode(content(node), node.modified_ms)
-                    disk._used += copy.charged
-                    copy.links = 1
-                target.entries[name] = target.durable[name] = copy
-
-        build(self._root, disk._root)
-        return disk
+                    if isinstance(node, _Directory):
+                        table_of(node)
+        return tables
 
     # - inside
 

@@ -1,18 +1,20 @@
 """One log on a disk that may lose power before any call, what it has promised by then, and who checks it.
 
-A `Script` runs operations on a stand-alone log. Just before every call that changes the disk it draws
-images of what a power cut at that moment may leave, each with the `Promise` of that moment. `check`
-opens an image and holds the log to the invariants of docs/durability: everything promised is there,
-nothing else is, what is derived agrees with it, and the log goes on working.
+A `Script` runs operations on a stand-alone log and promises, as it goes, what must be found after a power
+cut. In the crash lab (`on_lab`) every moment's images are enumerated, each is opened by `recover`, which
+holds the log to what must be true of any log, and judged by `judge` against the `Promise` of that moment.
+Without a lab a script draws images at random, and `check` does the same to each of them.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from random import Random
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
+from checkpoint.clean_shutdown import read_clean_shutdown
 from checkpoint.disk import Disk
 from checkpoint.disks import MemoryDisk, MemoryFile, Operation, Profile, RecordingDisk
 from logstore.batch import Batch, encode_batch, encode_marker_batch, set_offsets_and_epoch
@@ -22,6 +24,7 @@ from logstore.producer_state import ProducerState, decode_snapshot
 from logstore.record import ControlType, EndTransactionMarker, Record
 from logstore.transaction_index import AbortedTransaction
 from logstore.validation import AppendOrigin
+from simulation.crash import CrashLab, CrashRun
 
 ROOT = "/data"
 DIRECTORY = f"{ROOT}/orders-0"
@@ -110,17 +113,33 @@ class Script:
     config: LogConfig = CONFIG
     forgets: Callable[[str, str], bool] | None = None
     images: list[Image] = field(default_factory=list)
+    lab: CrashRun[Promise] | None = None
 
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
-        self.promise = Promise()
-        forgets = self.forgets
-        disk = MemoryDisk(directories=[ROOT]) if forgets is None else ForgetfulDisk(forgets, [ROOT])
-        self._open_on(disk)
+        self._promise = Promise()
+        if self.lab is not None:
+            self._through: Disk = self.lab.disk
+            self._open()
+        else:
+            forgets = self.forgets
+            self._open_on(
+                MemoryDisk(directories=[ROOT]) if forgets is None else ForgetfulDisk(forgets, [ROOT])
+            )
+
+    @property
+    def promise(self) -> Promise:
+        return self._promise
+
+    @promise.setter
+    def promise(self, promise: Promise) -> None:
+        self._promise = promise
+        if self.lab is not None:
+            self.lab.promise(promise)
 
     def _open_on(self, disk: MemoryDisk) -> None:
         self.disk = disk
-        self._through: Disk = RecordingDisk(disk, before=self._before)
+        self._through = RecordingDisk(disk, before=self._before)
         self._open()
 
     def _open(self) -> None:
@@ -249,8 +268,11 @@ class Script:
 
     def crash_and_open(self) -> None:
         """A power cut and the start after it, crashes during recovery among the images."""
-        disk = self.disk.power_cut(self.random)
-        self._open_on(disk)
+        if self.lab is not None:
+            self._through = self.lab.power_cut(self.random)
+            self._open()
+        else:
+            self._open_on(self.disk.power_cut(self.random))
         found = held_by(self.log)
         start = self.log.log_start_offset
         below = tuple(held for held in self.promise.history if held.next_offset <= start)
@@ -265,6 +287,97 @@ def held_by(log: Log) -> tuple[Held, ...]:
 
 
 # --- the checker -----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Found:
+    """What a log serves after it was opened."""
+
+    start: int
+    end: int
+    batches: tuple[Held, ...]
+    epochs: tuple[tuple[int, int], ...]
+    tail: tuple[int, int]
+    """Base offset and size of the last segment."""
+    was_clean: bool = field(compare=False)
+    """Whether the directory said, before it was opened, that it had been closed in order."""
+
+
+def lab(*, config: LogConfig = CONFIG, **options: Any) -> CrashLab[Found, Promise]:
+    """A crash lab that knows what a stand-alone log owes."""
+    return CrashLab(
+        partial(recover, config=config),
+        judge,
+        goes_on=partial(goes_on, config=config),
+        clock=lambda: NOW_MS,
+        **options,
+    )
+
+
+def on_lab(
+    script: Callable[[Script], None], seed: int = 0, *, config: LogConfig = CONFIG
+) -> Callable[[CrashRun[Promise]], None]:
+    """The script as a workload."""
+
+    def workload(run: CrashRun[Promise]) -> None:
+        script(Script(seed, config=config, lab=run))
+
+    return workload
+
+
+def log_parent() -> MemoryDisk:
+    """A disk with the directory in which the log will be."""
+    return MemoryDisk(directories=[ROOT], clock=lambda: NOW_MS)
+
+
+def recover(disk: Disk, *, config: LogConfig = CONFIG) -> Found:
+    """Open the log (I1) and hold it to what is true of every log: I4, I5, I8, I9, I10."""
+    was_clean = read_clean_shutdown(disk, DIRECTORY) is not None
+    log = opened(disk, config)
+    found = held_by(log)
+    _check_epochs(log, found)
+    _check_producers(log, found)
+    _check_indexes(log, found)
+    _check_names(disk, log)
+    last = log.segments[-1]
+    return Found(
+        log.log_start_offset,
+        log.log_end_offset,
+        found,
+        tuple((entry.epoch, entry.start_offset) for entry in log.epochs),
+        (last.base_offset, last.size),
+        was_clean,
+    )
+
+
+def judge(found: Found, promise: Promise) -> None:
+    """I2, I3, I6, I7, I14: what was promised is there, and nothing that never was."""
+    low, high = promise.starts
+    start = found.start
+    assert low <= start <= high, f"log start {start}, promised within {promise.starts}"
+    served = [number for number, held in enumerate(promise.history) if held.next_offset > start]
+    expected = tuple(promise.history[number] for number in served)
+    promised = sum(number < promise.durable for number in served)
+    batches = found.batches
+    assert batches == expected[: len(batches)], "something is there that was not written, or not in its place"
+    assert len(batches) >= promised, f"{promised} batches were durable, {len(batches)} are left"
+    end = batches[-1].next_offset if batches else start
+    if found.end != end:
+        # After a cut inside a batch the log ends past its last one, once a segment has begun there.
+        assert found.tail == (found.end, 0)
+        assert found.end > end
+
+
+def goes_on(disk: MemoryDisk, *, config: LogConfig = CONFIG) -> None:
+    """I11, I12: a second opening repairs nothing, and the log takes appends that last."""
+    log = opened(disk, config)
+    assert not log.report.cuts, f"the second opening cuts {log.report.cuts}"
+    before, end = held_by(log), log.log_end_offset
+    offset = log.append(b"on", timestamp_ms=NOW_MS, sync=True).first_offset
+    assert offset == end, f"the append went to {offset}, not {end}"
+    last = opened(disk.durable_image(), config)
+    assert held_by(last)[: len(before)] == before, "an append took what had been there"
+    assert [record.value for record in last.read(offset)] == [b"on"], "an append did not last"
 
 
 def check(image: Image, *, config: LogConfig = CONFIG, goes_on: bool = True) -> None:
@@ -297,7 +410,7 @@ def check(image: Image, *, config: LogConfig = CONFIG, goes_on: bool = True) -> 
     assert [record.value for record in last.read(offset)] == [b"on"]
 
 
-def opened(disk: MemoryDisk, config: LogConfig = CONFIG) -> Log:
+def opened(disk: Disk, config: LogConfig = CONFIG) -> Log:
     return Log.open(DIRECTORY, config, disk=disk, clock=lambda: NOW_MS)
 
 
@@ -376,7 +489,7 @@ def _check_indexes(log: Log, found: tuple[Held, ...]) -> None:
         assert (None if answer is None else answer.offset) == right, f"time {time} is not found"
 
 
-def _check_names(disk: MemoryDisk, log: Log) -> None:
+def _check_names(disk: Disk, log: Log) -> None:
     bases = {segment.base_offset for segment in log.segments}
     for entry in disk.scan(DIRECTORY):
         if entry.name in SINGLE_FILES:

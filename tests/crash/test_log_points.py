@@ -9,12 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import replace
+from typing import Any
 
 import pytest
 
 from checkpoint.errors import EngineError
 from logstore.config import LogConfig
-from tests.crash.script import CONFIG, DIRECTORY, NOW_MS, ROOT, Image, Script, check
+from simulation.crash import CrashReport
+from tests.crash.script import (
+    CONFIG,
+    DIRECTORY,
+    NOW_MS,
+    ROOT,
+    Image,
+    Promise,
+    Script,
+    check,
+    lab,
+    log_parent,
+    on_lab,
+)
 
 
 def append_async(run: Script) -> None:
@@ -324,27 +338,25 @@ def drawn(run: Script, script: Callable[[Script], None]) -> list[Image]:
     return list(different.values())
 
 
-SEEDS = range(2)
+def explored(script: Callable[[Script], None], **options: Any) -> CrashReport:
+    config = CONFIGS.get(script, CONFIG)
+    return lab(config=config, **options).explore(on_lab(script, config=config), Promise(), disk=log_parent)
 
 
-@pytest.mark.parametrize("seed", SEEDS)
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
-def test_every_point(script: Callable[[Script], None], seed: int) -> None:
+def test_every_point(script: Callable[[Script], None]) -> None:
     """No image of any moment breaks a promise."""
-    run = script_of(script, seed)
-    images = drawn(run, script)
-    assert len(images) > 10
-    for number, image in enumerate(images):
-        try:
-            check(image, config=run.config, goes_on=number % 4 == 0)
-        except (AssertionError, EngineError) as error:
-            raise AssertionError(f"seed {seed}, power cut before {image.call}: {error}") from error
+    report = explored(script, images=8, kills=False)
+    assert report.distinct > 30
+    assert report.is_good, str(report)
 
 
-def test_thousands_of_images() -> None:
-    """How far this file reaches, so that it does not shrink unnoticed: different images, each checked."""
-    images = sum(len(drawn(script_of(script, SEEDS[0]), script)) for script in SCRIPTS)
-    assert images * len(SEEDS) > 6_000
+@pytest.mark.parametrize("script", [append_async, append_durable, truncate_inside, log_start, epochs])
+def test_every_point_of_a_recovery(script: Callable[[Script], None]) -> None:
+    """Nor does one of a second crash, or of a process that is killed and started again."""
+    report = explored(script, images=2, second_images=2, depth=2)
+    assert report.second > 1_000
+    assert report.is_good, str(report)
 
 
 RULES_OFF: dict[str, tuple[Callable[[str, str], bool], Callable[[Script], None]]] = {
