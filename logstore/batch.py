@@ -37,11 +37,11 @@ from logstore.record import (
     Record,
     RecordsSummary,
     add_sequence,
-    check_records,
     decode_records,
     encode_pairs,
     encode_records,
 )
+from logstore.record_check import check_records
 
 if TYPE_CHECKING:
     from checkpoint.disk import Buffer

@@ -10,7 +10,7 @@ What comes out is what `Batch.records` gives, and what it refuses is refused her
 a compiled loop (`kernels.py`) finds a batch unsound, the plain code is asked what is wrong with it. Batches
 are walked, checksummed and decompressed one by one, a piece of about a megabyte at a time; then a kernel
 finds all records of the piece, and one copies each column. Needs the extra `arrow`; the first use in a
-process loads the kernels (`kernels.warm_up`).
+process loads the kernels, or compiles them (`warm_up`).
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ from logstore.batch import (
 )
 from logstore.compression import Codec, compress
 from logstore.errors import InvalidRecord
-from logstore.kernels import Bytes, Ints, Longs
+from logstore.kernels import Bytes, Ints, Longs, bytes_of
 from logstore.partition_log import FetchedBytes
 from logstore.record import MAX_INT, MAX_LONG, NO_TIMESTAMP
 from logstore.scan import Fault, scan_buffer
@@ -76,6 +76,14 @@ BATCH_RECORDS: Final = 1 << 16
 _LENGTH: Final = Struct(">8xi")  # behind the base offset
 
 Headers: TypeAlias = npt.NDArray[np.void]
+
+
+def warm_up() -> None:
+    """Compile or load all kernels now rather than at the first use; later calls cost next to nothing."""
+    kernels.warm_up()
+    header = pa.array([[{"key": b"n", "value": b"v"}]], pa.list_(HEADER_TYPE))
+    for batches in encode(pa.table({"value": pa.array([b"v"]), "headers": header})):
+        table(batches)
 
 
 # --- batches to columns -------------------------------------------------------------------------------------
@@ -231,7 +239,7 @@ def _unpacked(view: memoryview, headers: Headers, positions: Longs, max_bytes: i
     ends = positions + headers["batch_length"] + LOG_OVERHEAD
     packed = headers["attributes"] & CODEC_MASK != 0
     if not packed.any():
-        yield _Piece(_bytes(view), starts, ends, headers, view, positions, max_bytes)
+        yield _Piece(bytes_of(view), starts, ends, headers, view, positions, max_bytes)
         return
     first, size = 0, 0
     payloads: list[bytes] = []
@@ -246,7 +254,7 @@ def _unpacked(view: memoryview, headers: Headers, positions: Longs, max_bytes: i
         if size >= UNPACKED_BYTES or slot == len(positions) - 1:
             sizes = np.fromiter(map(len, payloads), np.int64, len(payloads))
             ends = np.cumsum(sizes)
-            arena = _bytes(payloads[0] if len(payloads) == 1 else b"".join(payloads))
+            arena = bytes_of(payloads[0] if len(payloads) == 1 else b"".join(payloads))
             end = slot + 1
             yield _Piece(
                 arena, ends - sizes, ends, headers[first:end], view, positions[first:end], max_bytes
@@ -406,6 +414,7 @@ def encode(
         raise ValueError(f"no column {unknown[0]!r}; there are {', '.join(FIELDS)}")
     if "value" not in rows.schema.names:
         raise ValueError("no column 'value'; let it be null where keys are to be deleted")
+    kernels.warm_up()  # who appends what comes out should not wait for the plain check of it
     for part in _parts(rows):
         columns = _Columns.of(part, timestamp_ms)
         yield from _batches(columns, codec, level, batch_bytes, batch_records)
@@ -435,7 +444,7 @@ class _Blobs(NamedTuple):
 
     @classmethod
     def none(cls, count: int) -> _Blobs:
-        return cls(_bytes(b""), np.zeros(count, np.int64), np.full(count, -1, np.int32))
+        return cls(bytes_of(b""), np.zeros(count, np.int64), np.full(count, -1, np.int32))
 
     @classmethod
     def of(cls, column: Any, name: str) -> _Blobs:
@@ -459,7 +468,7 @@ class _Blobs(NamedTuple):
         _, ends, content = column.buffers()
         first = column.offset
         bounds = np.frombuffer(ends, width)[first : first + len(column) + 1].astype(np.int64)
-        data = _bytes(b"" if content is None else content)
+        data = bytes_of(b"" if content is None else content)
         sizes = np.diff(bounds)
         if bounds[0] < 0 or bounds[-1] > len(data) or sizes.min() < 0:
             raise ValueError(f"column {name!r} has offsets outside its data")
@@ -468,13 +477,6 @@ class _Blobs(NamedTuple):
         if column.null_count:
             sizes[~_valid(column)] = -1
         return cls(data, bounds[:-1], sizes.astype(np.int32))
-
-
-def _bytes(buffer: Any) -> Bytes:
-    array: Bytes = np.frombuffer(buffer, np.uint8)
-    # Always, and also where it could be written to: a kernel is compiled anew for every kind of argument.
-    array.flags.writeable = False
-    return array
 
 
 def _valid(column: Any) -> npt.NDArray[np.bool_]:

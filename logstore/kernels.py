@@ -2,7 +2,7 @@
 
     locate          where every key, value and header of many batches lies, with offset and time
     gather          what lies there, end to end, as an Arrow column has it
-    check           the leader's rules for the records of many batches
+    warm_up         lets leaders check the records they are sent with compiled code
     plan, write     which records go into which batch, and their bytes
 
 The rules are those of `record.py`, which the tests hold these to; a kernel says only whether they are kept,
@@ -10,17 +10,22 @@ and the caller asks the plain code what is wrong. Lengths and counts are a stran
 before it is known to lie within its record, and a record within its batch.
 
 Compiled for this machine by numba (extra `arrow`) at the first use, and kept beside the module or in the
-user's cache directory for the next process. `warm_up` does that at a moment of the caller's choice.
+user's cache directory for the next process; `columnar.warm_up` does it at a moment of the caller's choice.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import cache
 from typing import Any, Final, TypeAlias, TypeVar, cast
 
 import numba
 import numpy as np
 import numpy.typing as npt
+
+from checkpoint.disk import Buffer
+from logstore import record_check
+from logstore.record import RecordsSummary
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Longs: TypeAlias = npt.NDArray[np.int64]
@@ -299,52 +304,87 @@ def locate_headers(
 
 
 @_kernel
-def check(data: Bytes, starts: Longs, ends: Longs, counts: Longs, summaries: Longs) -> bool:
-    """Whether the batches whose records lie in `data[starts:ends]` have `counts` sound ones at offset deltas
-    0, 1, 2… each. A row of `summaries` a batch: smallest and largest timestamp delta, records without key.
-    """
+def _check(data: Bytes, position: int, end: int, count: int) -> tuple[bool, int, int, int]:
     unheard = np.zeros(TOTALS, np.int64)
+    earliest = _long(_UNSIGNED)
+    latest = -earliest - 1
+    keyless = 0
+    for expected in range(count):
+        length, position = _varint(data, position, end)
+        if position < 0 or length < 0 or length > end - position:
+            return False, 0, 0, 0
+        record_end = position + length
+        time_delta, position = _varlong(data, position + 1, record_end)
+        if position < 0:
+            return False, 0, 0, 0
+        delta, position = _varint(data, position, record_end)
+        if position < 0 or delta != expected:
+            return False, 0, 0, 0
+        key_size, position = _field(data, position, record_end)
+        if position < 0:
+            return False, 0, 0, 0
+        value_size, position = _field(data, position + max(key_size, 0), record_end)
+        if position < 0:
+            return False, 0, 0, 0
+        position += max(value_size, 0)
+        if position >= record_end:
+            return False, 0, 0, 0
+        if data[position] == 0:
+            position += 1
+        else:
+            position = _skip_headers(data, position, record_end, unheard)
+        if position != record_end:
+            return False, 0, 0, 0
+        earliest = min(earliest, time_delta)
+        latest = max(latest, time_delta)
+        keyless += key_size < 0
+    return position == end, earliest, latest, keyless
+
+
+@_kernel
+def _check_many(data: Bytes, starts: Longs, ends: Longs, counts: Longs, summaries: Longs) -> bool:
     for batch in range(len(starts)):
-        position = starts[batch]
-        end = ends[batch]
-        earliest = _long(_UNSIGNED)
-        latest = -earliest - 1
-        keyless = 0
-        for expected in range(counts[batch]):
-            length, position = _varint(data, position, end)
-            if position < 0 or length < 0 or length > end - position:
-                return False
-            record_end = position + length
-            time_delta, position = _varlong(data, position + 1, record_end)
-            if position < 0:
-                return False
-            delta, position = _varint(data, position, record_end)
-            if position < 0 or delta != expected:
-                return False
-            key_size, position = _field(data, position, record_end)
-            if position < 0:
-                return False
-            value_size, position = _field(data, position + max(key_size, 0), record_end)
-            if position < 0:
-                return False
-            position += max(value_size, 0)
-            if position >= record_end:
-                return False
-            if data[position] == 0:
-                position += 1
-            else:
-                position = _skip_headers(data, position, record_end, unheard)
-            if position != record_end:
-                return False
-            earliest = min(earliest, time_delta)
-            latest = max(latest, time_delta)
-            keyless += key_size < 0
-        if position != end:
+        sound, earliest, latest, keyless = _check(data, starts[batch], ends[batch], counts[batch])
+        if not sound:
             return False
         summaries[batch, 0] = earliest
         summaries[batch, 1] = latest
         summaries[batch, 2] = keyless
     return True
+
+
+class _Check:
+    """`record_check.CompiledCheck`."""
+
+    def one(self, data: Buffer, count: int, position: int, end: int) -> RecordsSummary | None:
+        sound, *summary = _check(bytes_of(data), position, end, count)
+        return (summary[0], summary[1], summary[2]) if sound else None
+
+    def many(self, data: Buffer, starts: Longs, ends: Longs, counts: Longs) -> Longs | None:
+        summaries = np.empty((len(starts), 3), np.int64)
+        return summaries if _check_many(bytes_of(data), starts, ends, counts, summaries) else None
+
+
+def bytes_of(buffer: Buffer) -> Bytes:
+    """An array over `buffer` as all kernels take it, where its bytes lie."""
+    array: Bytes = np.frombuffer(buffer, np.uint8)
+    # Also where it could be written to: a kernel is compiled anew for every kind of argument.
+    array.flags.writeable = False
+    return array
+
+
+@cache
+def warm_up() -> None:
+    """Let leaders check what they are sent with compiled code, from now on and in the whole process.
+
+    Takes seconds where nothing was compiled yet, else the time of an import; later calls return at once.
+    """
+    check = _Check()
+    record = bytes((12, 0, 0, 0, 1, 1, 0))
+    assert check.one(record, 1, 0, len(record)) == (0, 0, 1)
+    start, end, count = np.array([[0], [len(record)], [1]], np.int64)
+    assert check.many(record, start, end, count) is not None
+    record_check.use(check)
 
 
 # --- writing ------------------------------------------------------------------------------------------------

@@ -43,7 +43,8 @@ from logstore.errors import (
     RecordTooLarge,
     UnexpectedAppendOffset,
 )
-from logstore.record import MAX_LONG, NO_TIMESTAMP, RecordsSummary, check_records
+from logstore.record import MAX_LONG, NO_TIMESTAMP, RecordsSummary
+from logstore.record_check import check_many
 from logstore.scan import Fault, scan_buffer
 
 if TYPE_CHECKING:
@@ -208,14 +209,11 @@ def validate_plain_group(
     )
     if found.fault not in (None, Fault.TORN) or not len(headers) or not plain.all():
         return None
-    rows = list(zip(found.positions.tolist(), sizes.tolist(), counts.tolist(), strict=True))
+    positions = found.positions
     try:
-        summaries = [
-            check_records(data, count, start + HEADER_BYTES, start + size) for start, size, count in rows
-        ]
+        deltas = check_many(data, positions + HEADER_BYTES, positions + sizes, counts)
     except InvalidRecord:
         return None
-    deltas = np.array(summaries, np.int64)
     times = headers["max_timestamp"].astype(np.int64)
     earliest, latest = int((base_ms + deltas[:, 0]).min()), int(times.max())
     oldest_ms = max(now_ms - config.message_timestamp_before_max_ms, 0)
@@ -224,7 +222,8 @@ def validate_plain_group(
         return None
     offset = next_offset
     extents: list[tuple[int, int, int]] = []
-    for (start, size, count), max_timestamp_ms in zip(rows, times.tolist(), strict=True):
+    rows = (column.tolist() for column in (positions, sizes, counts, times))
+    for start, size, count, max_timestamp_ms in zip(*rows, strict=True):
         set_offsets_and_epoch(data, base_offset=offset, leader_epoch=leader_epoch, position=start)
         offset += count
         extents.append((size, offset - 1, max_timestamp_ms))

@@ -1,0 +1,134 @@
+"""The compiled check of records against the plain one: the same verdict, summary and message, always."""
+
+from __future__ import annotations
+
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+
+import numpy as np
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from logstore import kernels, record_check
+from logstore.batch import Batch, encode_batch
+from logstore.config import LogConfig
+from logstore.errors import InvalidRecord
+from logstore.record import Header, Record
+from logstore.record import check_records as check_plainly
+from logstore.validation import validate_plain_group
+from tests.logstore.forge import T0, payload, values
+from tests.logstore.test_record import BAD, blobs, headers, times
+
+COMPILED = kernels._Check()
+
+
+@pytest.fixture
+def compiled() -> Iterator[None]:
+    """The compiled check in the place where everybody looks for it."""
+    record_check.use(COMPILED)
+    yield
+    record_check.use(None)
+
+
+def verdict(data: bytes, count: int) -> object:
+    """The plain check's summary; None if it refuses."""
+    try:
+        return check_plainly(data, count)
+    except InvalidRecord:
+        return None
+
+
+def many(parts: list[tuple[bytes, int]]) -> list[tuple[int, ...]] | None:
+    """The compiled check of several batches that lie end to end."""
+    ends = np.cumsum([len(data) for data, _ in parts])
+    starts = ends - [len(data) for data, _ in parts]
+    counts = np.array([count for _, count in parts])
+    found = COMPILED.many(b"".join(data for data, _ in parts), starts, ends, counts)
+    return None if found is None else [tuple(row) for row in found.tolist()]
+
+
+@pytest.mark.parametrize("name", BAD)
+def test_reading_rules(name: str) -> None:
+    """Every way for a record to be malformed, alone and between sound batches."""
+    data, count = BAD[name]
+    good = (payload(*values(3)), 3)
+    assert COMPILED.one(data, count, 0, len(data)) is None
+    assert many([good, (data, count), good]) is None
+    assert many([good, good]) == [check_plainly(*good)] * 2
+
+
+@settings(derandomize=True, deadline=None, max_examples=400)
+@given(
+    rows=st.lists(st.tuples(times, blobs, blobs, headers), min_size=1, max_size=4),
+    places=st.lists(st.tuples(st.integers(0, 600), st.integers(0, 255)), max_size=3),
+    cut=st.integers(0, 2),
+    count=st.integers(-1, 1),
+)
+def test_the_compiled_check_agrees(
+    rows: list[tuple[int, bytes | None, bytes | None, tuple[Header, ...]]],
+    places: list[tuple[int, int]],
+    cut: int,
+    count: int,
+) -> None:
+    """Sound or mutated: what the plain check says, wherever in its memory the batch lies."""
+    data = bytearray(payload(*(Record(offset, *row) for offset, row in enumerate(rows))))
+    for place, byte in places:
+        data[place % len(data)] = byte
+    data = data[: len(data) - cut]
+    count += len(rows)
+    expected = verdict(bytes(data), count)
+    assert COMPILED.one(data, count, 0, len(data)) == expected
+    assert COMPILED.one(b"\x0c" * 7 + data + bytes(9), count, 7, 7 + len(data)) == expected
+    assert many([(bytes(data), count)]) == (None if expected is None else [expected])
+
+
+@pytest.mark.usefixtures("compiled")
+def test_a_refusal_is_explained_by_the_plain_check() -> None:
+    """The message names the record and what is wrong with it, whoever found it."""
+    body = payload(*values(5))[:-1]
+    for data in (body, bytearray(body)):
+        with pytest.raises(InvalidRecord) as quick:
+            record_check.check_records(data, 5)
+        with pytest.raises(InvalidRecord) as slow:
+            check_plainly(data, 5)
+        assert str(quick.value) == str(slow.value)
+    starts, ends, counts = (np.array([number]) for number in (0, len(body), 5))
+    with pytest.raises(InvalidRecord, match="record 4"):
+        record_check.check_many(bytearray(body), starts, ends, counts)
+
+
+@pytest.mark.parametrize("check", [None, COMPILED])
+def test_leaders_use_it(check: kernels._Check | None) -> None:
+    """One batch, and a group of them: the same answers with and without."""
+    record_check.use(check)
+    try:
+        data = encode_batch(values(4))
+        assert Batch(data).check_records() == (0, 0, 0)
+        group = bytearray(data * 5)
+        found = validate_plain_group(
+            group, len(group), next_offset=7, leader_epoch=1, now_ms=T0, config=LogConfig()
+        )
+        assert found is not None
+        assert [last for _, last, _ in found.extents] == [10, 14, 18, 22, 26]
+    finally:
+        record_check.use(None)
+
+
+def test_nobody_waits_for_a_compiler_unasked(tmp_path: Path) -> None:
+    """A process that did not ask never imports numba, whatever it appends."""
+    script = (
+        "import sys; from logstore import Log\n"
+        "with Log.open(sys.argv[1]) as log: log.append([b'value'] * 100); list(log.read())\n"
+        "assert not {'numba', 'pyarrow', 'logstore.kernels'} & set(sys.modules)"
+    )
+    with_log = subprocess.run(
+        [sys.executable, "-c", script, str(tmp_path / "orders-0")],
+        cwd=Path(__file__).parents[2],
+        capture_output=True,
+        text=True,
+        check=False,
+    )
+    assert with_log.returncode == 0, with_log.stderr
