@@ -22,7 +22,7 @@ leaves a last one that is cut anywhere, zeros, or bytes whose checksum is wrong.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
@@ -67,6 +67,7 @@ CONTROL: Final = 1 << 5
 DELETE_HORIZON: Final = 1 << 6
 
 _HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+_NO_HEADER: Final = bytes(HEADER_BYTES)
 _FRAME: Final = struct.Struct(">qiibI")  # the header up to the checksum
 _BODY: Final = struct.Struct(">hiqqqhii")  # the header from the attributes on
 _SIZE: Final = struct.Struct(">8xi")
@@ -350,21 +351,28 @@ def encode_batch_of_pairs(
     parts, count = encode_pairs(pairs)
     if not count:
         return b""
-    return _assemble(
-        parts,
-        codec=codec,
-        level=level,
-        flags=0,
-        base_offset=base_offset,
-        leader_epoch=leader_epoch,
-        last_offset_delta=count - 1,
-        base_timestamp_ms=timestamp_ms,
-        max_timestamp_ms=timestamp_ms,
-        producer_id=NO_PRODUCER_ID,
-        producer_epoch=-1,
-        base_sequence=NO_SEQUENCE,
-        count=count,
-    )
+    batch = assemble_plain(parts, count, timestamp_ms, codec, level)
+    set_offsets_and_epoch(batch, base_offset=base_offset, leader_epoch=leader_epoch)
+    return bytes(batch)
+
+
+def assemble_plain(
+    parts: Sequence[Buffer], count: int, timestamp_ms: int, codec: Codec, level: int | None = None
+) -> bytearray:
+    """A batch at offset 0 of `count` encoded records in pieces, all of one time, without a producer.
+
+    `ValueError` for more than a batch can hold.
+    """
+    if codec is not Codec.NONE:
+        parts = [compress(codec, b"".join(parts), level)]
+    # Joined once, into memory that can be written: what lies before the records is known after.
+    batch = bytearray().join((_NO_HEADER, *parts))
+    size = len(batch)
+    if size > MAX_INT:
+        raise ValueError(f"{count} records of {size} bytes do not fit one batch")
+    at_ms = timestamp_ms
+    seal_batch(batch, 0, size, codec=codec, base_timestamp_ms=at_ms, max_timestamp_ms=at_ms, count=count)
+    return batch
 
 
 def encode_kept_records(batch: Batch, kept: list[bytes], max_timestamp_ms: int) -> bytes:

@@ -13,16 +13,16 @@
 from __future__ import annotations
 
 import os
-import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from functools import partial
 from types import ModuleType, TracebackType
-from typing import Any, Self, TypeAlias
+from typing import Any, Self
 
 from checkpoint.disk import Buffer, Disk, OsDisk
-from logstore.batch import Batch, encode_batch, encode_batch_of_pairs, walk
+from logstore.batch import Batch, walk
 from logstore.compression import Codec
 from logstore.config import LogConfig
+from logstore.outgoing import Appendable, MadeBatch, batch_of_one, batches_of, not_appendable
 from logstore.partition_log import (
     AppendInfo,
     Clock,
@@ -34,7 +34,7 @@ from logstore.partition_log import (
     joined,
 )
 from logstore.read_committed import without_aborted
-from logstore.record import NO_TIMESTAMP, ControlType, Header, Record
+from logstore.record import NO_TIMESTAMP, ControlType, Record
 from logstore.recovery import Progress
 from logstore.retention import Expired
 
@@ -49,11 +49,6 @@ __all__ = [
     "TimestampOffset",
 ]
 
-Appendable: TypeAlias = Buffer | Record | Batch | tuple[bytes | None, bytes | None] | None
-"""A value, a record (its offset is ignored), a ready batch, or a (key, value) pair."""
-
-GROUP_BYTES = 1 << 20
-_NOT_ENCODABLE = (TypeError, AttributeError, OverflowError, struct.error)
 STAND_ALONE_EPOCH = 0
 
 
@@ -113,33 +108,27 @@ class Log(PartitionLog):
         """
         now_ms = self._clock() if timestamp_ms is None else timestamp_ms
         if records is None or isinstance(records, bytes | bytearray | memoryview):
-            value = None if records is None else bytes(records)
-            encoded = self._encode_one(key, value, headers, now_ms)
-            with self._lock:
-                info = self.append_as_leader(encoded, leader_epoch=self._epoch, now_ms=self._clock())
-            if sync:
-                self.sync_up_to(info.last_offset + 1)
-            return info
-        if key is not None or headers:
-            raise TypeError("key and headers go with a single value; give records their own")
-        if not _has_items(records):
-            raise _not_appendable(records)
-        items = [records] if isinstance(records, Record | Batch | tuple) else records
-        end = self.log_end_offset
-        result = AppendInfo(end, end - 1, NO_TIMESTAMP, NO_TIMESTAMP, self.log_start_offset)
-        group: list[Buffer] = []
-        size = 0
-        for batch in self._batches(items, now_ms):
-            group.append(batch)
-            size += len(batch)
-            if size >= GROUP_BYTES:
-                result = joined(result, self.append_batches(b"".join(group)))
-                group, size = [], 0
-        if group:
-            result = joined(result, self.append_batches(b"".join(group)))
+            result = self._append(batch_of_one(key, records, headers, now_ms, self._codec))
+        else:
+            if key is not None or headers:
+                raise TypeError("key and headers go with a single value; give records their own")
+            if not _has_items(records):
+                raise not_appendable(records)
+            items = [records] if isinstance(records, Record | Batch | tuple) else records
+            end = self.log_end_offset
+            result = AppendInfo(end, end - 1, NO_TIMESTAMP, NO_TIMESTAMP, self.log_start_offset)
+            target_bytes = max(self.config.max_message_bytes // 2, 1)
+            for batch in batches_of(items, now_ms=now_ms, codec=self._codec, target_bytes=target_bytes):
+                result = joined(result, self._append(batch))
         if sync:
             self.sync_up_to(result.last_offset + 1)
         return result
+
+    def _append(self, batch: MadeBatch | bytes) -> AppendInfo:
+        if not isinstance(batch, MadeBatch):
+            return self.append_batches(batch)
+        with self._lock:
+            return self.append_made(batch, leader_epoch=self._epoch, now_ms=self._clock())
 
     def append_batches(self, data: Buffer, *, sync: bool = False) -> AppendInfo:
         """Append ready batches that lie end to end in `data`, each as `append_as_leader` would.
@@ -195,47 +184,6 @@ class Log(PartitionLog):
         Read under the lock that the append takes: an epoch assigned in between would be above it.
         """
         return max(self.latest_epoch, STAND_ALONE_EPOCH)
-
-    def _batches(self, items: Iterable[Appendable], now_ms: int) -> Iterator[Buffer]:
-        """Encode records that follow each other into batches of about half of max.message.bytes."""
-        pending: list[Record] = []
-        pending_bytes = 0
-        limit = max(self.config.max_message_bytes // 2, 1)
-        for item in items:
-            if isinstance(item, Batch):
-                if pending:
-                    yield self._encode(pending)
-                    pending, pending_bytes = [], 0
-                yield item.buffer
-                continue
-            record = _record_of(item, len(pending), now_ms)
-            pending.append(record)
-            pending_bytes += len(record.value or b"") + len(record.key or b"") + 32
-            if pending_bytes >= limit:
-                yield self._encode(pending)
-                pending, pending_bytes = [], 0
-        if pending:
-            yield self._encode(pending)
-
-    def _encode_one(
-        self,
-        key: bytes | None,
-        value: bytes | None,
-        headers: Sequence[tuple[str, bytes | None]],
-        now_ms: int,
-    ) -> bytes:
-        if headers:
-            return self._encode([Record(0, now_ms, key, value, tuple(Header(*header) for header in headers))])
-        try:
-            return encode_batch_of_pairs([(key, value)], timestamp_ms=now_ms, codec=self._codec)
-        except _NOT_ENCODABLE as error:
-            raise _wrong_part(error) from error
-
-    def _encode(self, records: list[Record]) -> bytes:
-        try:
-            return encode_batch(records, codec=self._codec)
-        except _NOT_ENCODABLE as error:
-            raise _wrong_part(error) from error
 
     @property
     def _codec(self) -> Codec:
@@ -331,35 +279,7 @@ def _columnar() -> ModuleType:
     return columnar
 
 
-def _record_of(
-    item: Buffer | Record | tuple[bytes | None, bytes | None] | None, offset: int, now_ms: int
-) -> Record:
-    match item:
-        case Record():
-            return item._replace(offset=offset)
-        case tuple() if len(item) == 2:
-            return Record(offset, now_ms, item[0], item[1])
-        case None:
-            return Record(offset, now_ms, None, None)
-        case bytes() | bytearray() | memoryview():
-            return Record(offset, now_ms, None, bytes(item))
-    raise _not_appendable(item)
-
-
 def _has_items(records: object) -> bool:
     # Text is not taken apart, and a mapping not for its keys alone.
     return isinstance(records, Iterable | Batch) and not isinstance(records, str | Mapping)
 
-
-def _not_appendable(item: object) -> TypeError:
-    return TypeError(
-        f"{type(item).__name__} is not a value (bytes or None), a record, a (key, value) pair or a batch; "
-        "encode text first, and make a Record where there are headers"
-    )
-
-
-def _wrong_part(error: Exception) -> TypeError:
-    return TypeError(
-        "keys, values and header values are bytes or None, names of headers text, times whole milliseconds: "
-        f"{error}"
-    )

@@ -31,7 +31,7 @@ from checkpoint.errors import EngineError
 from checkpoint.leader_epoch_checkpoint import write_leader_epoch_checkpoint
 from checkpoint.partition_metadata import read_partition_metadata, write_partition_metadata
 from checkpoint.topic_partition import TopicPartition
-from logstore.batch import Batch, encode_marker_batch, walk
+from logstore.batch import Batch, encode_marker_batch, set_offsets_and_epoch, walk
 from logstore.config import MAX_INT, LogConfig
 from logstore.deleted_files import DeletedFiles
 from logstore.epochs import EpochEndOffset, EpochEntry, LeaderEpochCache
@@ -46,6 +46,7 @@ from logstore.errors import (
     is_full,
 )
 from logstore.group_commit import GroupCommit
+from logstore.outgoing import MadeBatch, may_enter
 from logstore.policy import Incoming, roll_reason
 from logstore.producer_snapshots import replay_into
 from logstore.producer_state import (
@@ -297,6 +298,24 @@ class PartitionLog:
         with self._lock:
             self._check_writable()
             return self._append_one(data, leader_epoch, now_ms, origin, verification_guard)
+
+    def append_made(self, batch: MadeBatch, *, leader_epoch: int, now_ms: int) -> AppendInfo:
+        """Append a batch that this process made (`outgoing.py`): no record of it is read again.
+
+        Its bytes are given their place where they are. Raises what `append_as_leader` raises.
+        """
+        with self._lock:
+            self._check_writable()
+            data = batch.data
+            if len(data) > self.config.segment_bytes or not may_enter(batch, now_ms, self.config):
+                return self._append_one(bytes(data), leader_epoch, now_ms, AppendOrigin.CLIENT)
+            first_offset, time_ms = self._log_end_offset, batch.timestamp_ms
+            last_offset = first_offset + batch.record_count - 1
+            set_offsets_and_epoch(data, base_offset=first_offset, leader_epoch=leader_epoch)
+            self._enter_epoch(leader_epoch, first_offset)
+            self._write(data, ((len(data), last_offset, time_ms),), first_offset, time_ms, now_ms)
+            self._producers.end_offset = self._log_end_offset
+            return AppendInfo(first_offset, last_offset, time_ms, NO_TIMESTAMP, self._log_start_offset)
 
     def append_many_as_leader(self, data: Buffer, *, leader_epoch: int, now_ms: int) -> AppendInfo:
         """Append the batches that lie end to end in `data`, each as `append_as_leader` would.

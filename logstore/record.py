@@ -14,12 +14,19 @@ integer would cost more than everything else they do.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable, Iterator
+from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
-from typing import Final, NamedTuple, TypeAlias
+from functools import lru_cache
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
 
 from logstore.errors import InvalidRecord
 from logstore.varint import decode_varint, decode_varlong, encode_varint, encode_varlong
+
+if TYPE_CHECKING:
+    from checkpoint.disk import Buffer
 
 NO_TIMESTAMP: Final = -1
 NO_SEQUENCE: Final = -1
@@ -147,6 +154,23 @@ _SMALL_END: Final = len(_SMALL)
 # Attributes, a timestamp delta of zero, and the offset delta.
 _PREFIX: Final[tuple[bytes, ...]] = tuple(b"\0\0" + small for small in _SMALL)
 
+# For records that are a value and nothing else, whose deltas take one byte or two: by offset delta, what
+# lies between a record's length and its value's; by the value's length, the end of the record before (no
+# headers) and the length of this one.
+_PLACE: Final[tuple[bytes, ...]] = tuple(prefix + b"\x01" for prefix in _PREFIX)
+_ONE_BYTE_DELTAS: Final = 64
+MAX_PLAIN_VALUES: Final = _SMALL_END
+_DELTAS: Final = (
+    np.array([small[0] for small in _SMALL[:_ONE_BYTE_DELTAS]], "u1"),
+    # Low bits first: two bytes of varint, read as little-endian.
+    np.array([int.from_bytes(small, "little") for small in _SMALL], "<u2"),
+)
+MAX_PLAIN_BYTES: Final = _SMALL_END - 16
+_LENGTHS: Final[tuple[tuple[bytes, ...], ...]] = tuple(
+    tuple(b"\0" + _SMALL[4 + delta_bytes + len(_SMALL[size]) + size] for size in range(MAX_PLAIN_BYTES))
+    for delta_bytes in (1, 2)
+)
+
 
 def encode_records(
     records: Iterable[Record], *, base_offset: int, base_timestamp_ms: int
@@ -229,6 +253,68 @@ def encode_pairs(pairs: Iterable[tuple[bytes | None, bytes | None]]) -> tuple[li
         extend((record_length, prefix, key_length, key, value_length, value, b"\0"))
         count += 1
     return parts, count
+
+
+def encode_values(values: Sequence[bytes], sizes: Sequence[int]) -> list[Buffer]:
+    """As `encode_pairs` for values without keys, given with their sizes: the pieces, without the count.
+
+    At least one and at most `MAX_PLAIN_VALUES`, each below `MAX_PLAIN_BYTES`. No step of Python for a
+    record: what records have in common is made once, the rest comes out of tables.
+    """
+    parts: list[Buffer] = [b"\0"] * (4 * len(values) + 1)
+    short, long = _LENGTHS
+    parts[0:-1:4] = [
+        *map(short.__getitem__, sizes[:_ONE_BYTE_DELTAS]),
+        *map(long.__getitem__, sizes[_ONE_BYTE_DELTAS:]),
+    ]
+    parts[1:-1:4] = _PLACE[: len(values)]
+    parts[2:-1:4] = map(_SMALL.__getitem__, sizes)
+    parts[3:-1:4] = values
+    parts[0] = parts[0][1:]  # no record before the first
+    return parts
+
+
+def encode_equal_values(values: Sequence[bytes], size: int) -> list[Buffer]:
+    """`encode_values` for values of one size, above 0.
+
+    The records are rows of a table, the same all over but for the delta and the value.
+    """
+    tables: list[Buffer] = []
+    columns = np.frombuffer(b"".join(values), f"V{size}")
+    start = 0
+    for stop, row, deltas in zip((_ONE_BYTE_DELTAS, len(values)), _rows_of(size), _DELTAS, strict=True):
+        some = columns[start:stop]
+        if not len(some):
+            break
+        rows = bytearray(row.tobytes()) * len(some)
+        table = np.frombuffer(rows, row.dtype)
+        table["delta"] = deltas[start : start + len(some)]
+        table["value"] = some
+        tables.append(rows)
+        start = stop
+    return tables
+
+
+@lru_cache(maxsize=16)
+def _rows_of(size: int) -> list[npt.NDArray[np.void]]:
+    """A record with a value of `size` zeros at offset delta 0, its delta in one byte and in two."""
+    rows = []
+    for lengths, deltas in zip(_LENGTHS, _DELTAS, strict=True):
+        before = lengths[size][1:] + b"\0\0"
+        between = b"\x01" + _SMALL[size]
+        row = np.zeros(
+            (),
+            [
+                ("before", f"V{len(before)}"),
+                ("delta", deltas.dtype),
+                ("between", f"V{len(between)}"),
+                ("value", f"V{size}"),
+                ("no headers", "V1"),
+            ],
+        )
+        row["before"], row["between"] = np.void(before), np.void(between)
+        rows.append(row)
+    return rows
 
 
 # Decoding
