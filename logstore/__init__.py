@@ -40,6 +40,7 @@ from logstore.errors import (
 )
 from logstore.log import AppendInfo, FetchedBytes, FetchIsolation, Log, TimestampOffset
 from logstore.log_manager import LogManager
+from logstore.losses import Loss
 from logstore.producer_state import OpenTransaction, ProducerStateConfig
 from logstore.reader import LogReader
 from logstore.record import Header, Record
@@ -68,6 +69,7 @@ __all__ = [
     "LogGone",
     "LogManager",
     "LogReader",
+    "Loss",
     "OffsetOutOfRange",
     "OpenTransaction",
     "OutOfOrderSequence",

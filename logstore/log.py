@@ -197,12 +197,14 @@ class Log(PartitionLog):
 
         A log that stands alone deletes nothing unless this is called, every few minutes say; a
         `LogManager` does it by itself. Deleted files stay for `file.delete.delay.ms`, until a later call,
-        the close or the next open. `now_ms` is the wall clock's time, by default read from it. Returns
-        what went, and why. Raises `DiskFull` or `LogDirOffline`.
+        the close or the next open; what was cut and kept in quarantine stays for a week. `now_ms` is the
+        wall clock's time, by default read from it. Returns what went, and why. Raises `DiskFull` or
+        `LogDirOffline`.
         """
         now_ms = self._clock() if now_ms is None else now_ms
         went = self.delete_old_segments(now_ms)
         self.remove_deleted_files(now_ms)
+        self.expire_losses(now_ms)
         return went
 
     # --- reading --------------------------------------------------------------------------------------

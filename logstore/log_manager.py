@@ -40,6 +40,7 @@ from checkpoint.topic_partition import TopicPartition, parse_directory_name, set
 from logstore.config import MAX_LONG, LogConfig
 from logstore.errors import DamagedLog, DiskFull, LogDirOffline, is_full
 from logstore.log import Clock, Log
+from logstore.losses import Loss
 from logstore.partition_log import PartitionLog
 from logstore.producer_state import ProducerStateConfig
 from logstore.recovery import load
@@ -116,6 +117,14 @@ class LogManager:
     def damaged(self) -> Mapping[TopicPartition, DamagedLog]:
         """Partitions that were left as they are because synced batches are gone from them."""
         return {tp: error for log_dir in self._dirs for tp, error in log_dir.damaged.items()}
+
+    def losses(self) -> Mapping[TopicPartition, list[Loss]]:
+        """What each partition has lost, as its ledger says; those that lost nothing are left out.
+
+        Raises `OSError`.
+        """
+        found = {tp: log.losses() for tp, log in self.logs().items()}
+        return {tp: losses for tp, losses in found.items() if losses}
 
     @property
     def offline_dirs(self) -> Mapping[str, str]:
@@ -361,6 +370,7 @@ class _LogDir:
             recovery_point=self._recovery_points.get(topic_partition, 0),
             log_start_offset=self._log_starts.get(topic_partition, 0),
             now_ms=self._clock(),
+            high_watermark=self.high_watermarks.get(topic_partition, 0),
             jitter_ms=jitter_ms,
             progress=None if progress is None else lambda done, total: progress(directory, done, total),
             producer_expiration_ms=self._producer_config.producer_id_expiration_ms,
@@ -497,6 +507,7 @@ class _LogDir:
         for tp, log in self.logs.items():
             self._flush_by_age(tp, log, now_ms)
             log.remove_deleted_files(now_ms)
+            log.expire_losses(now_ms)
         due = [path for at_ms, path in self._doomed if at_ms <= now_ms]
         self._doomed = [(at_ms, path) for at_ms, path in self._doomed if at_ms > now_ms]
         for path in due:
@@ -505,7 +516,9 @@ class _LogDir:
 
     def _set_deadline(self, now_ms: int) -> None:
         ages_ms = [log.config.flush_ms for log in self.logs.values()]
-        unlinking_ms = [log.deletion_deadline_ms for log in self.logs.values()]
+        unlinking_ms = [
+            min(log.deletion_deadline_ms, log.losses_deadline_ms) for log in self.logs.values()
+        ]
         self.deadline_ms = min(
             [now_ms + min(ages_ms, default=MAX_LONG), *unlinking_ms, *(at for at, _ in self._doomed)]
         )

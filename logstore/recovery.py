@@ -13,6 +13,7 @@ another time. The walk keeps the longest run of whole batches whose checksums, o
 follow one another; behind the recovery point the first batch that does not is a torn tail, and it is
 cut with all that follows. Below the recovery point the same finding is damage: bytes that were once
 synced are not there any more. If good batches lie behind it, nothing is cut and `DamagedLog` says where.
+What is cut is first entered in the loss ledger and kept in quarantine (`losses.py`).
 
 Every step leaves a directory that this same procedure opens: a crash in the middle of it costs a
 repetition. What was accepted is synced before the first read is answered (no reader may see a record
@@ -22,7 +23,7 @@ that the next power cut takes away). Sources: log-format 6, reliability 4.
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 
 from sortedcontainers import SortedDict
 
@@ -36,7 +37,8 @@ from checkpoint.leader_epoch_checkpoint import (
 from logstore.config import MAX_INT, MAX_LONG, LogConfig
 from logstore.deleted_files import DELETED_SUFFIX
 from logstore.epochs import LeaderEpochCache
-from logstore.errors import CorruptBatch, CorruptIndex, DamagedLog
+from logstore.errors import CorruptBatch, CorruptIndex, DamagedLog, DiskFull, is_full
+from logstore.losses import LOST_DIRECTORY, Loss, Quarantine, Survey, Tail, only_zeros, survey
 from logstore.offset_index import OffsetIndex
 from logstore.producer_snapshots import ProducerSnapshots, replay_into
 from logstore.producer_state import CompletedTransaction, ProducerState
@@ -64,17 +66,23 @@ class Cut:
     to_byte: int
     reason: str
     below_recovery_point: bool = False
+    loss_id: int | None = None
+    """Its entry in the loss ledger; None if there was nothing in it, or no room for the entry."""
 
 
 @dataclass(slots=True)
 class RecoveryReport:
-    """What opening the directory did, file names relative to it."""
+    """What opening the directory did, file names relative to it.
+
+    `unrecorded` are torn ends without a sound batch that were cut on a disk too full to note it.
+    """
 
     cuts: list[Cut] = field(default_factory=list)
     rebuilt: list[str] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
     renamed: list[tuple[str, str]] = field(default_factory=list)
     scanned_bytes: int = 0
+    unrecorded: list[str] = field(default_factory=list)
 
 
 @dataclass(slots=True)
@@ -88,6 +96,7 @@ class LoadedLog:
     epochs: LeaderEpochCache
     producers: ProducerState
     snapshots: ProducerSnapshots
+    quarantine: Quarantine
     report: RecoveryReport
 
 
@@ -108,6 +117,7 @@ def load(
     recovery_point: int,
     log_start_offset: int,
     now_ms: int,
+    high_watermark: int = 0,
     jitter_ms: Callable[[], int] = lambda: 0,
     progress: Progress | None = None,
     producer_expiration_ms: int = MAX_LONG,
@@ -115,11 +125,13 @@ def load(
     """Open the log in `directory`, which this process has locked.
 
     `is_clean` says that the last owner stopped in order; `recovery_point` and `log_start_offset` are
-    what its checkpoints say (0 for none). A producer of a snapshot that has been idle for
-    `producer_expiration_ms` is forgotten. Raises `OSError`, and `DamagedLog` if batches that were
-    synced are gone or changed while good ones lie behind them; the directory is then as it was found.
+    what its checkpoints say (0 for none), and `high_watermark`, which only tells how bad a loss is.
+    A producer of a snapshot that has been idle for `producer_expiration_ms` is forgotten.
+    Raises `OSError`, `DamagedLog` if batches that were synced are gone or changed while good ones lie
+    behind them (the directory is then as it was found), and `DiskFull` if sound batches have to be cut
+    and there is no room to keep them in quarantine.
     """
-    loader = _Loader(disk, directory, config, now_ms, jitter_ms, progress or _no_progress)
+    loader = _Loader(disk, directory, config, now_ms, high_watermark, jitter_ms, progress or _no_progress)
     loader.producer_expiration_ms = producer_expiration_ms
     loader.clear_leftovers()
     loader.open_segments()
@@ -136,6 +148,7 @@ class _Loader:
         directory: str,
         config: LogConfig,
         now_ms: int,
+        high_watermark: int,
         jitter_ms: Callable[[], int],
         progress: Progress,
     ) -> None:
@@ -143,6 +156,8 @@ class _Loader:
         self.directory = directory
         self.config = config
         self.now_ms = now_ms
+        self.high_watermark = high_watermark
+        self.quarantine = Quarantine(disk, directory)
         self.jitter_ms = jitter_ms
         self.progress = progress
         self.producer_expiration_ms = MAX_LONG
@@ -159,7 +174,10 @@ class _Loader:
 
     def clear_leftovers(self) -> None:
         """Finish or undo what the last owner was in the middle of (log-format 6.2, steps 1 to 5)."""
-        self.files = {entry.name: entry for entry in self.disk.scan(self.directory) if not entry.is_directory}
+        entries = self.disk.scan(self.directory)
+        self.files = {entry.name: entry for entry in entries if not entry.is_directory}
+        if any(entry.name == LOST_DIRECTORY for entry in entries):
+            self.quarantine.due_ms = self.now_ms
         self._delete(name for name in self.files if name.endswith((DELETED_SUFFIX, TEMPORARY_SUFFIX)))
         cleaned = self._offsets_of(CLEANED_SUFFIX)
         if cleaned:
@@ -260,8 +278,10 @@ class _Loader:
         self._recover_from(first, recovery_point)
         log_end_offset = self._end_offset()
         if had_segments and log_end_offset < log_start_offset:
-            # The log lost what lies between: nothing below its start may come back.
-            self._remove_segments(list(self.segments))
+            # The log lost what lies between: nothing below its start may come back. Kept all the
+            # same, for the checkpoint that says so may be another log's.
+            reason = f"the log start {log_start_offset} lies past the log end"
+            self._cut_segments(list(self.segments), reason, log_start_offset, recovery_point)
             self.epochs.clear()
         if not self.segments:
             remove_if_exists(self.disk, f"{self.directory}/{file_name(log_start_offset, LOG_SUFFIX)}")
@@ -284,6 +304,7 @@ class _Loader:
             epochs=self.epochs,
             producers=self.producers,
             snapshots=snapshots,
+            quarantine=self.quarantine,
             report=self.report,
         )
 
@@ -323,6 +344,7 @@ class _Loader:
                     recovery_point=base_offset + MAX_INT,
                     total=segment.size,
                     later=bases[number + 1 :],
+                    cuts_later=False,
                 )
 
     def _aborts_are_sound(self, segment: Segment) -> bool:
@@ -346,14 +368,13 @@ class _Loader:
                 self._refuse_below(
                     recovery_point, base_offset, segment, later, "overlaps the segment before it"
                 )
-                self._cut_segments([base_offset, *later])
+                reason = "it overlaps the segment before it"
+                self._cut_segments([base_offset, *later], reason, next_offset, recovery_point)
                 return
-            end_offset, was_cut = self._recover_segment(
+            next_offset, was_cut = self._recover_segment(
                 segment, next_offset=base_offset, recovery_point=recovery_point, total=total, later=later
             )
-            next_offset = end_offset
             if was_cut:
-                self._cut_segments(later)
                 return
 
     def _recover_segment(
@@ -363,9 +384,13 @@ class _Loader:
         next_offset: int,
         recovery_point: int,
         total: int,
-        later: list[int] | None = None,
+        later: list[int],
+        cuts_later: bool = True,
     ) -> tuple[int, bool]:
-        """Walk one segment, rebuild its indexes, cut it at a fault; (end offset, whether it was cut)."""
+        """Walk one segment, rebuild its indexes, cut it at a fault; (end offset, whether it was cut).
+
+        `later` are the bases of the segments behind it; they go with what is cut if `cuts_later`.
+        """
         found = IndexEntries(segment.base_offset, self.config.index_interval_bytes)
         fault: Fault | None = None
         end = 0
@@ -389,9 +414,15 @@ class _Loader:
             fault = fault or Fault.TORN
             below = next_offset < recovery_point
             if below:
-                self._refuse_if_good_batches_follow(segment, end, next_offset, later or [], fault)
+                self._refuse_if_good_batches_follow(segment, end, next_offset, later, fault)
+            tail = Tail(log_name, segment.log_file, end, segment.size)
+            gone = later if cuts_later else []
+            loss_id = self._quarantined(tail, gone, fault.value, next_offset, recovery_point)
+            self.report.cuts.append(Cut(log_name, end, end + cut, fault.value, below, loss_id))
+            # The last first: were this one cut before them, a crash would leave them behind a hole, and
+            # a hole may be meant.
+            self._remove_segments(gone, "it follows a cut", loss_id)
             segment.log_file.truncate(end)
-            self.report.cuts.append(Cut(log_name, end, end + cut, fault.value, below))
             segment.size = end
         self._replace_indexes(segment, found)
         # What was accepted must be on the disk before anybody reads it.
@@ -436,19 +467,80 @@ class _Loader:
                 "Fetch the partition from another replica, or give it up with `logstore recover`"
             )
 
-    def _cut_segments(self, bases: list[int]) -> None:
-        """Drop whole segments behind a cut, newest first, so that no crash leaves a hole."""
-        for base in bases:
-            size = self.segments[base].size
-            self.report.cuts.append(Cut(file_name(base, LOG_SUFFIX), 0, size, "it follows a cut"))
-        self._remove_segments(bases)
+    def _cut_segments(self, bases: list[int], reason: str, end_offset: int, recovery_point: int) -> None:
+        """Drop whole segments, into quarantine; the log then ends at `end_offset`."""
+        loss_id = self._quarantined(None, bases, reason, end_offset, recovery_point)
+        self._remove_segments(bases, reason, loss_id)
 
-    def _remove_segments(self, bases: list[int]) -> None:
+    def _quarantined(
+        self, tail: Tail | None, bases: list[int], reason: str, end_offset: int, recovery_point: int
+    ) -> int | None:
+        """Enter what is about to be cut: `tail`, and the segments `bases`; the loss's id.
+
+        None if they are empty, or if no room is left to note that bytes without a sound batch go.
+        """
+        moved = [segment for base in bases if (segment := self.segments[base]).size]
+        if tail is None and not moved:
+            return None
+        counted = survey(tail.file, tail.from_byte, tail.to_byte) if tail else Survey()
+        for segment in moved:
+            segment.sync_log()
+            counted = counted.joined(survey(segment.log_file, 0, segment.size))
+        size = sum(segment.size for segment in moved) + (tail.to_byte - tail.from_byte if tail else 0)
+        first_offset = min(end_offset, counted.first_offset) if counted.batches else end_offset
+        loss = Loss(
+            at_ms=self.now_ms,
+            who="recovery",
+            why=reason,
+            first_offset=counted.first_offset if counted.batches else end_offset,
+            last_offset=counted.last_offset if counted.batches else end_offset - 1,
+            end_offset=end_offset,
+            records=counted.records,
+            batches=counted.batches,
+            size=size,
+            epochs=counted.epochs,
+            below_high_watermark=first_offset < self.high_watermark,
+            below_recovery_point=first_offset < recovery_point,
+        )
+        whole = [(file_name(segment.base_offset, LOG_SUFFIX), segment.size) for segment in moved]
+        if tail is not None and not moved and only_zeros(tail.file, tail.from_byte, tail.to_byte):
+            return self._note(replace(loss, not_kept="nothing but zeros"))
+        try:
+            return self.quarantine.enter(loss, tail=tail, moved=whole).id
+        except OSError as error:
+            if not is_full(error):
+                raise
+            if counted.batches or moved:
+                raise DiskFull(
+                    f"{self.directory}: {counted.records} records from offset {loss.first_offset} on cannot "
+                    f"stay ({reason}), and there is no room to keep them in quarantine; they were not "
+                    "touched. Make room, then open it again"
+                ) from error
+        return self._note(replace(loss, not_kept="no room"))
+
+    def _note(self, loss: Loss) -> int | None:
+        """Enter a loss without a sound batch and without its bytes; None if not even that has room."""
+        try:
+            return self.quarantine.enter(loss).id
+        except OSError as error:
+            if not is_full(error):
+                raise
+            self.report.unrecorded.append(f"{loss.size} bytes at offset {loss.end_offset}: {loss.why}")
+            return None
+
+    def _remove_segments(self, bases: list[int], reason: str, loss_id: int | None) -> None:
+        """Drop whole segments, newest first and each durably, so that no crash leaves a hole."""
         for base in sorted(bases, reverse=True):
             segment = self.segments.pop(base)
+            name = file_name(base, LOG_SUFFIX)
+            self.report.cuts.append(Cut(name, 0, segment.size, reason, loss_id=loss_id))
+            if loss_id is not None and segment.size:
+                self.quarantine.take(loss_id, segment)
+                self.report.renamed.append((name, f"{LOST_DIRECTORY}/{loss_id}/{name}"))
             segment.let_go()
             # Also the indexes that this recovery has made: they are not in the list of what was found.
             self._delete(file_name(base, suffix) for suffix in SEGMENT_SUFFIXES)
+            self.disk.sync_dir(self.directory)
 
     # --- epochs -------------------------------------------------------------------------------------
 

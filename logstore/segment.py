@@ -558,9 +558,14 @@ class Segment:
             self._offset_index = self._time_index = None
             self._hints.clear()
 
-    def delete(self) -> None:
-        """Unlink every file of the segment, the log first; missing ones are fine."""
+    def delete(self, *, log_goes_to: str | None = None) -> None:
+        """Unlink every file of the segment, the log first; missing ones are fine.
+
+        With `log_goes_to` the log is renamed to that path instead.
+        """
         self.let_go()
+        if log_goes_to is not None:
+            self._disk.rename(self.path(LOG_SUFFIX), log_goes_to)
         for suffix in SEGMENT_SUFFIXES:
             remove_if_exists(self._disk, self.path(suffix))
 

@@ -86,7 +86,8 @@ class Followers:
             fetcher = self._fetchers[partition.leader_id] = Fetcher(partition.leader_id, self._config)
         log = partition.log
         if log.latest_epoch == NO_EPOCH and log.log_end_offset > log.high_watermark:
-            partition.truncate_to(log.high_watermark)
+            why = "nothing tells which epochs wrote what lies past the high watermark"
+            partition.truncate_to(log.high_watermark, why=why)
         phase = (
             Phase.FETCHING
             if self._config.truncate_on_fetch or log.latest_epoch == NO_EPOCH
@@ -270,7 +271,8 @@ class Followers:
         if state.phase is Phase.ASKING_END:
             if answer.offset >= end_offset:
                 return state.asking(Phase.ASKING_START)
-            partition.truncate_to(answer.offset)
+            why = f"the log of leader {partition.leader_id} of epoch {partition.leader_epoch} ends there"
+            partition.truncate_to(answer.offset, why=why)
         elif answer.offset > end_offset:
             partition.restart_at(answer.offset)
         else:

@@ -525,7 +525,8 @@ class Partition:
                 is_empty = log.log_start_offset == log.log_end_offset
                 if not (is_empty and error.first_offset < log.log_end_offset <= error.last_offset):
                     raise
-                log.truncate_fully_and_start_at(error.first_offset)
+                why = "the leader's log starts inside a batch"
+                log.truncate_fully_and_start_at(error.first_offset, why=why)
                 log.append_as_follower(records, leader_epoch=self.leader_epoch)
         log.set_high_watermark(min(high_watermark, log.log_end_offset))
         if log_start_offset > log.log_start_offset:
@@ -540,22 +541,27 @@ class Partition:
             high_watermark=log.high_watermark,
             own_end_of=log.end_offset_for_epoch,
         )
-        self.truncate_to(decision.offset)
+        self.truncate_to(
+            decision.offset,
+            why=f"epoch {answer.epoch} ends at {answer.end_offset} for leader {self.leader_id} "
+            f"of epoch {self.leader_epoch}",
+        )
         return decision
 
-    def truncate_to(self, offset: int) -> None:
+    def truncate_to(self, offset: int, *, why: str = "it parts from the leader's log there") -> None:
         """Cut the log to end at `offset`, epochs without records behind it included."""
         log = self.log
         self._count_truncation(offset)
         # Also when nothing is cut: an epoch that starts at the end has no records and must go
         # (KAFKA-10706), or the leader would answer "diverging" for ever.
-        log.truncate_to(max(offset, log.log_start_offset))
+        log.truncate_to(max(offset, log.log_start_offset), why=why)
 
     def restart_at(self, offset: int) -> None:
         """Drop the whole log: the leader's begins only at `offset`."""
         self._counters.truncations += 1
         self._counters.records_truncated += self.log.log_end_offset - self.log.log_start_offset
-        self.log.truncate_fully_and_start_at(offset)
+        why = f"the log of leader {self.leader_id} of epoch {self.leader_epoch} starts at {offset}"
+        self.log.truncate_fully_and_start_at(offset, why=why)
 
     def _count_truncation(self, offset: int) -> None:
         log = self.log

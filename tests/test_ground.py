@@ -87,7 +87,7 @@ PUBLIC = {
         AbortedTransaction AppendInfo Batch Codec CorruptBatch DamagedLog DiskFull FetchIsolation
         FetchedBytes Header InvalidConfig InvalidProducerEpoch InvalidRecord InvalidTimestamp
         InvalidTransactionState Log LogClosed LogConfig LogDirOffline LogGone LogManager LogReader
-        OffsetOutOfRange OpenTransaction OutOfOrderSequence PolicyViolation ProducerStateConfig Record
+        Loss OffsetOutOfRange OpenTransaction OutOfOrderSequence PolicyViolation ProducerStateConfig Record
         RecordBatchTooLarge RecordTooLarge TimestampOffset
         UnsupportedCompression encode_batch walk
     """,

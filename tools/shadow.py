@@ -78,11 +78,12 @@ class _NoLock:
 
 
 class ShadowDisk:
-    """A `Disk` over `below` that never changes it. For one directory level: directories are not renamed."""
+    """A `Disk` over `below` that never changes it. Directories are made here, not renamed or removed."""
 
     def __init__(self, below: Disk) -> None:
         self._below = below
         self._changed: dict[str, _Content | None] = {}
+        self._made: dict[str, None] = {}
 
     def open(
         self, path: str, *, create: bool = False, exclusive: bool = False, write: bool = False
@@ -109,7 +110,12 @@ class ShadowDisk:
         self._changed[path] = None
 
     def scan(self, directory: str) -> list[DirectoryEntry]:
-        entries = {entry.name: entry for entry in self._below.scan(directory)}
+        there = [] if directory in self._made else self._below.scan(directory)
+        entries = {entry.name: entry for entry in there}
+        for path in self._made:
+            parent, _, name = path.rpartition("/")
+            if parent == directory:
+                entries[name] = DirectoryEntry(name, True, 0, 0)
         for path, content in self._changed.items():
             parent, _, name = path.rpartition("/")
             if parent != directory:
@@ -122,7 +128,11 @@ class ShadowDisk:
         return sorted(entries.values())
 
     def make_dir(self, path: str) -> None:
-        self._below.scan(path)  # only the directory that is there already
+        try:
+            self.scan(path)
+        except FileNotFoundError:
+            self.make_dir(path.rpartition("/")[0] or "/")
+            self._made[path] = None
 
     def remove_dir(self, path: str) -> None:
         raise OSError(errno.EROFS, os.strerror(errno.EROFS), path)

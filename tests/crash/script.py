@@ -17,9 +17,10 @@ from typing import Any, NamedTuple
 from checkpoint.clean_shutdown import read_clean_shutdown
 from checkpoint.disk import Disk
 from checkpoint.disks import MemoryDisk, MemoryFile, Operation, Profile, RecordingDisk
-from logstore.batch import Batch, encode_batch, encode_marker_batch, set_offsets_and_epoch
+from logstore.batch import Batch, encode_batch, encode_marker_batch, set_offsets_and_epoch, walk
 from logstore.config import LogConfig
 from logstore.log import Log
+from logstore.losses import LOST_DIRECTORY, sound_batches
 from logstore.producer_state import ProducerState, decode_snapshot
 from logstore.record import ControlType, EndTransactionMarker, Record
 from logstore.transaction_index import AbortedTransaction
@@ -59,12 +60,20 @@ class Promise:
     """What a log must be found to hold after a power cut.
 
     The first `durable` batches of `history`, perhaps more of it, nothing else; a log start within
-    `starts` (both inclusive).
+    `starts` (both inclusive). What was durable and has been cut since is `cut`: quarantine has it with
+    its entry, or the log itself (the crash came before the cut).
     """
 
     history: tuple[Held, ...] = ()
     durable: int = 0
     starts: tuple[int, int] = (0, 0)
+    cut: tuple[Held, ...] = ()
+
+    def cutting(self, offset: int) -> tuple[Held, ...]:
+        """`cut`, with what a cut at `offset` takes of what is durable; what was deleted is not missed."""
+        durable = self.history[: self.durable]
+        gone = (held for held in durable if held.next_offset > max(offset, self.starts[1]))
+        return (*self.cut, *gone)
 
 
 class Image(NamedTuple):
@@ -221,16 +230,19 @@ class Script:
         kept = tuple(held for held in before.history if held.next_offset <= offset)
         durable = min(before.durable, len(kept))
         low, high = before.starts
-        self.promise = replace(before, durable=durable, starts=(min(low, offset), high))
+        cut = before.cutting(offset)
+        self.promise = replace(before, durable=durable, starts=(min(low, offset), high), cut=cut)
         self.log.truncate_to(offset)
         # With nothing left, the next segment begins where the cut was made, inside a batch or not.
-        self.promise = Promise(kept, durable, (min(low, offset), min(high, offset) if kept else offset))
+        starts = (min(low, offset), min(high, offset) if kept else offset)
+        self.promise = Promise(kept, durable, starts, cut)
 
     def truncate_fully(self, offset: int) -> None:
         low, high = self.promise.starts
-        self.promise = replace(self.promise, durable=0, starts=(min(low, offset), max(high, offset)))
+        cut = self.promise.cutting(offset)
+        self.promise = replace(self.promise, durable=0, starts=(min(low, offset), max(high, offset)), cut=cut)
         self.log.truncate_fully_and_start_at(offset)
-        self.promise = Promise((), 0, (offset, offset))
+        self.promise = Promise((), 0, (offset, offset), cut)
 
     def advance_start(self, offset: int) -> None:
         self._move_start(offset, self.log.advance_log_start_offset)
@@ -278,7 +290,7 @@ class Script:
         below = tuple(held for held in self.promise.history if held.next_offset <= start)
         history = (*below, *found)
         # What recovery has shown to a reader may not go any more.
-        self.promise = Promise(history, len(history), (start, start))
+        self.promise = Promise(history, len(history), (start, start), self.promise.cut)
 
 
 def held_by(log: Log) -> tuple[Held, ...]:
@@ -388,6 +400,7 @@ def check(image: Image, *, config: LogConfig = CONFIG, goes_on: bool = True) -> 
     log = opened(image.disk, config)  # I1: it can be opened
     found = held_by(log)
     _check_content(log, found, image.promise)
+    _check_losses(image.disk, log, found, image.promise)
     _check_epochs(log, found)
     _check_producers(log, found)
     _check_indexes(log, found)
@@ -429,6 +442,22 @@ def _check_content(log: Log, found: tuple[Held, ...], promise: Promise) -> None:
         last = log.segments[-1]
         assert (last.base_offset, last.size) == (log.log_end_offset, 0)
         assert log.log_end_offset > end
+
+
+def _check_losses(disk: MemoryDisk, log: Log, found: tuple[Held, ...], promise: Promise) -> None:
+    """Nothing that was ever durable is gone without a trace."""
+    kept = set(found)
+    for loss in log.losses():
+        for piece in loss.pieces:
+            try:
+                file = disk.open(f"{DIRECTORY}/{LOST_DIRECTORY}/{loss.id}/{piece.file}")
+            except FileNotFoundError:
+                continue
+            for found_there in sound_batches(file, 0, file.size()):
+                data = file.pread(found_there.end, 0)[int(found_there.positions[0]) :]
+                kept.update(Held.of(batch) for batch in walk(data))
+    missing = [held.base_offset for held in promise.cut if held not in kept]
+    assert not missing, f"batches at {missing} were durable, and are neither served nor in quarantine"
 
 
 def _check_epochs(log: Log, found: tuple[Held, ...]) -> None:
@@ -492,7 +521,7 @@ def _check_indexes(log: Log, found: tuple[Held, ...]) -> None:
 def _check_names(disk: Disk, log: Log) -> None:
     bases = {segment.base_offset for segment in log.segments}
     for entry in disk.scan(DIRECTORY):
-        if entry.name in SINGLE_FILES:
+        if entry.name in SINGLE_FILES or (entry.name, entry.is_directory) == (LOST_DIRECTORY, True):
             continue
         digits, suffix = entry.name[:20], entry.name[20:]
         assert digits.isdigit(), f"stray file {entry.name}"

@@ -380,6 +380,12 @@ RULES_OFF: dict[str, tuple[Callable[[str, str], bool], Callable[[Script], None]]
         lambda call, path: path.endswith("start-offset-checkpoint.tmp"),
         retention_by_size,
     ),
+    "what is quarantined is not": (lambda call, path: call == "sync" and "/lost/" in path, truncate_inside),
+    "the ledger is not": (lambda call, path: path.endswith(".jsonl"), truncate_across),
+    "nor the names in quarantine": (
+        lambda call, path: call == "sync_dir" and "/lost" in path,
+        truncate_inside,
+    ),
     "aborts of a sealed segment are not": (lambda call, path: path.endswith(".txnindex"), producers),
 }
 

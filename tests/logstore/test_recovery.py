@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpoint.disks import MemoryDisk
+from checkpoint.disks import MemoryDisk, RecordingDisk
 from checkpoint.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT
 from logstore.errors import DamagedLog
 from logstore.offset_index import OffsetIndex
@@ -262,6 +262,16 @@ def test_a_stale_tail_of_an_older_epoch_is_cut() -> None:
     assert [cut.reason for cut in loaded.report.cuts] == [
         "a batch of an older leader epoch than the one before it"
     ]
+
+
+def test_a_crash_while_it_cuts_leaves_no_hole() -> None:
+    """A cut in an early segment takes the later ones with it: were it made first, they would come back."""
+    disk = disk_with({log_file(0): BATCH_0 + BATCH_3[:-1], log_file(5): BATCH_5})
+    images: list[MemoryDisk] = []
+    opened(RecordingDisk(disk, before=lambda _: images.append(disk.durable_image())))
+    found = [offsets_in(opened(image)) for image in images]
+    assert len(found) > 5
+    assert [offsets for offsets in found if offsets != [0, 1, 2]] == []
 
 
 class TestDamageIsNotATornTail:

@@ -165,8 +165,8 @@ class TestLastStableOffset:
         seen: list[list[int]] = []
         cut = log._cut
 
-        def between(offset: int) -> None:
-            cut(offset)
+        def between(offset: int, loss_id: int | None) -> None:
+            cut(offset, loss_id)
             seen.append(committed(log))
 
         log._cut = between  # type: ignore[method-assign]
