@@ -33,6 +33,8 @@ from logstore.record import (
     MAX_INT,
     NO_SEQUENCE,
     NO_TIMESTAMP,
+    ControlRecord,
+    ControlType,
     EndTransactionMarker,
     Record,
     RecordsSummary,
@@ -305,6 +307,8 @@ def encode_batch(
     rows = records if isinstance(records, (list, tuple)) else list(records)
     if not rows:
         return b""
+    if is_control:
+        _check_control(rows, is_transactional)
     # Not the smallest time: Kafka's base is the first record's.
     base_timestamp_ms = rows[0].timestamp_ms if delete_horizon_ms is None else delete_horizon_ms
     parts, count, last, max_timestamp_ms = encode_records(
@@ -453,6 +457,16 @@ def _check_producer(
         raise ValueError(f"producer {producer_id} needs an epoch, not {producer_epoch}")
     if base_sequence < 0 and not is_control:
         raise ValueError(f"producer {producer_id} needs a base sequence, not {base_sequence}")
+
+
+def _check_control(records: Iterable[Record], is_transactional: bool) -> None:
+    for record in records:
+        try:
+            kind = ControlRecord.parse(record.key).type
+        except InvalidRecord as error:
+            raise ValueError(f"a control batch holds control records only: {error}") from error
+        if kind in (ControlType.ABORT, ControlType.COMMIT) and not is_transactional:
+            raise ValueError("a marker ends a transaction: its batch is transactional")
 
 
 def _flags(

@@ -111,9 +111,9 @@ def decode(
 
     `data` may be a view of a memory map; its memory is not kept. Offsets outside
     [start_offset, end_offset) are left out; of fetched bytes the start is that of the fetch unless it is
-    given. Left out are also control batches and the batches of `aborted` transactions. Columns that are
-    not named cost nothing. `max_records` bounds the rows of an item; `max_bytes`, below 2**31, is how far
-    one batch may decompress.
+    given. Left out are also control batches and the batches of `aborted` transactions, and of those that
+    fetched bytes name. Columns that are not named cost nothing. `max_records` bounds the rows of an item;
+    `max_bytes`, below 2**31, is how far one batch may decompress.
 
     A last batch that is cut short ends it quietly, as in `walk`. Raises `CorruptBatch`, `InvalidRecord` or
     `UnsupportedCompression` as reading the records would, after rows of what lies before; the whole of the
@@ -127,6 +127,7 @@ def decode(
         raise ValueError(f"max_records {max_records}: a record batch has at least one")
     if isinstance(data, FetchedBytes):
         start_offset = data.start_offset if start_offset is None else start_offset
+        aborted = (*aborted, *data.aborted)
         data = data.records
     choice = _Choice(
         -MAX_LONG - 1 if start_offset is None else min(max(start_offset, -MAX_LONG - 1), MAX_LONG),

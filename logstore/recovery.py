@@ -245,6 +245,11 @@ class _Loader:
         )
         for name, base_offset in sorted(logs.items()):
             entry = self.files[name]
+            if entry.size > MAX_INT:
+                raise DamagedLog(
+                    f"{self.directory}/{name} has {entry.size} bytes; no segment has more than {MAX_INT}, "
+                    "because its indexes could not point past that. Nothing was changed"
+                )
             self.segments[base_offset] = self._segment(
                 base_offset, size=entry.size, modified_ms=entry.modified_ms
             )

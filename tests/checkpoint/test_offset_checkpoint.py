@@ -54,7 +54,7 @@ def test_golden_files_both_ways() -> None:
 
 
 @pytest.mark.parametrize("data", [b"", b"0\n", b"0\n0\n"])
-def test_files_without_entries(data: bytes) -> None:
+def test_row_224_files_without_entries(data: bytes) -> None:
     """Kafka creates the file empty; a version line alone is what an early crash left."""
     assert parse_offset_checkpoint(data) == {}
     assert parse_leader_epoch_checkpoint(data) == []
@@ -119,7 +119,7 @@ MALFORMED = {
 
 
 @pytest.mark.parametrize("data", MALFORMED.values(), ids=MALFORMED.keys())
-def test_anything_else_is_corrupt_and_names_the_file(data: bytes) -> None:
+def test_row_224_anything_else_is_corrupt_and_names_the_file(data: bytes) -> None:
     with pytest.raises(CorruptCheckpoint, match=r"^/data/the-file: "):
         parse_offset_checkpoint(data, path="/data/the-file")
 
@@ -133,7 +133,7 @@ def test_malformed_leader_epochs(entry: str) -> None:
 
 
 @pytest.mark.parametrize("data", [b"0\n2\norders 0 42\nmy-topic 11 1234567\n", b"0\n3\n0 0\n2 5\n5 1006\n"])
-def test_a_file_cut_at_any_byte_is_never_half_believed(data: bytes) -> None:
+def test_row_226_a_file_cut_at_any_byte_is_never_half_believed(data: bytes) -> None:
     """A number that lost its last digit is still a number. Exhaustive: every length but the whole."""
     parse = parse_offset_checkpoint if b"orders" in data else parse_leader_epoch_checkpoint
     assert len(parse(data)) == int(data.split()[1])
@@ -170,12 +170,12 @@ def test_no_input_raises_anything_else(data: bytes) -> None:
             continue
 
 
-def test_a_hundred_epochs_come_back() -> None:
+def test_row_224_a_hundred_epochs_come_back() -> None:
     entries = [(epoch, epoch * 1000) for epoch in range(100)]
     assert parse_leader_epoch_checkpoint(format_leader_epoch_checkpoint(entries)) == entries
 
 
-def test_reading_and_writing_through_a_disk() -> None:
+def test_rows_220_and_223_reading_and_writing_through_a_disk() -> None:
     disk = MemoryDisk(directories=["/data/t-0"])
     assert read_offset_checkpoint(disk, "/data", RECOVERY_POINT_CHECKPOINT) == {}
     assert read_leader_epoch_checkpoint(disk, "/data/t-0") == []
@@ -191,7 +191,7 @@ def test_reading_and_writing_through_a_disk() -> None:
     assert read_leader_epoch_checkpoint(after, "/data/t-0") == [(2, 2)]
 
 
-def test_a_directory_that_does_not_exist_is_an_os_error() -> None:
+def test_row_225_a_directory_that_does_not_exist_is_an_os_error() -> None:
     """To read is to find nothing; to write is the caller's mistake, or a disk that has gone."""
     disk = MemoryDisk()
     assert read_leader_epoch_checkpoint(disk, "/gone") == []

@@ -48,7 +48,7 @@ def intact(batch: Batch) -> bool:
     codec=st.sampled_from(list(Codec)),
     base=st.integers(0, 1 << 62),
 )
-def test_round_trip_under_every_codec(rows: list[Any], codec: Codec, base: int) -> None:
+def test_row_14_round_trip_under_every_codec(rows: list[Any], codec: Codec, base: int) -> None:
     """§10.1 row 14: the same records come back, and the header is of the uncompressed ones."""
     records = [Record(base + slot, *row) for slot, row in enumerate(rows)]
     batch = Batch(encode_batch(records, base_offset=base, leader_epoch=3, codec=codec))
@@ -75,7 +75,7 @@ def test_pairs_are_a_shortcut(codec: Codec) -> None:
 @pytest.mark.parametrize("transactional", [False, True])
 @pytest.mark.parametrize("control", [False, True])
 @pytest.mark.parametrize("log_append_time", [False, True])
-def test_empty_header(transactional: bool, control: bool, log_append_time: bool) -> None:
+def test_row_1_an_empty_header(transactional: bool, control: bool, log_append_time: bool) -> None:
     """§10.1 rows 1, 34: what is left of a batch when every record went keeps its place and its producer's."""
     flags = log_append_time << 3 | transactional << 4 | control << 5
     batch = Batch(
@@ -106,14 +106,15 @@ def test_count_zero_iterates_nothing_whatever_follows() -> None:
     assert list(Batch(forge(b"anything", count=0)).records()) == []
 
 
-def test_no_producer() -> None:
+def test_row_2_no_producer() -> None:
     """§10.1 row 2."""
     batch = Batch(encode_batch(values(3)))
     assert (batch.producer_id, batch.producer_epoch, batch.base_sequence) == (-1, -1, -1)
     assert (batch.last_sequence, batch.has_producer_id) == (-1, False)
+    assert [record.sequence for record in batch.records()] == [-1, -1, -1]
 
 
-def test_sequences_wrap_inside_a_batch() -> None:
+def test_row_3_sequences_wrap_inside_a_batch() -> None:
     """§10.1 row 3."""
     batch = Batch(encode_batch(values(3), producer_id=9, producer_epoch=25, base_sequence=MAX_INT))
     assert batch.last_sequence == 1
@@ -122,7 +123,7 @@ def test_sequences_wrap_inside_a_batch() -> None:
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
 @pytest.mark.parametrize("count", [2, 4, -1])
-def test_count_that_lies(codec: Codec, count: int) -> None:
+def test_row_6_a_count_that_lies(codec: Codec, count: int) -> None:
     """§10.1 row 6: one more or one less than there are, plain or compressed; or negative."""
     batch = Batch(encode_batch(values(3), codec=codec))
     lying = Batch(forge(bytes(batch.buffer[61:]), attributes=codec, last_offset_delta=2, count=count))
@@ -130,7 +131,7 @@ def test_count_that_lies(codec: Codec, count: int) -> None:
         list(lying.records())
 
 
-def test_every_flip_behind_the_crc_is_noticed_and_none_before_it() -> None:
+def test_row_8_every_flip_behind_the_crc_is_noticed_and_none_before_it() -> None:
     """§10.1 row 8: exhaustive. What lies in front of the checksum only continuity guards."""
     data = encode_batch(values(2), base_offset=0)
     for place in range(len(data)):
@@ -144,7 +145,7 @@ def test_every_flip_behind_the_crc_is_noticed_and_none_before_it() -> None:
                 assert intact(Batch(flipped)) == (place < 17), f"byte {place}, bit {bit}"
 
 
-def test_placing_a_batch_leaves_the_checksum_alone() -> None:
+def test_rows_9_and_10_placing_a_batch_leaves_the_checksum_alone() -> None:
     """§10.1 rows 9, 10: offsets and leader epoch lie in front of it; records are renumbered by the base."""
     data = bytearray(encode_batch(values(3), leader_epoch=1))
     set_offsets_and_epoch(data, base_offset=1 << 40, leader_epoch=77)
@@ -154,7 +155,7 @@ def test_placing_a_batch_leaves_the_checksum_alone() -> None:
     assert [record.offset for record in batch.records()] == [(1 << 40) + slot for slot in range(3)]
 
 
-def test_log_append_time_is_every_records_time() -> None:
+def test_row_11_log_append_time_is_every_records_time() -> None:
     """§10.1 row 11: type, largest time and checksum change; base time and deltas stay."""
     data = bytearray(encode_batch(values(3)))
     before = Batch(bytes(data))
@@ -170,6 +171,15 @@ def test_log_append_time_is_every_records_time() -> None:
     assert bytes(data) == bytes(before.buffer)
 
 
+def test_row_12_there_is_no_timestamp_type_none() -> None:
+    """Kafka's old formats had one; a batch of ours has one of two, whatever its bits."""
+    assert [kind.name for kind in TimestampType] == ["CREATE_TIME", "LOG_APPEND_TIME"]
+    with pytest.raises(ValueError, match="-1 is not a valid TimestampType"):
+        TimestampType(-1)
+    for attributes in range(256):
+        assert Batch(forge(b"", attributes=attributes, count=0)).timestamp_type in TimestampType
+
+
 def test_stamping_one_of_several_batches_touches_that_one() -> None:
     """In-place stamping takes a position: its neighbours keep every byte."""
     one = encode_batch(values(2))
@@ -182,14 +192,14 @@ def test_stamping_one_of_several_batches_touches_that_one() -> None:
     assert all(map(intact, batches))
 
 
-def test_built_with_log_append_time() -> None:
+def test_row_30_built_with_log_append_time() -> None:
     """§10.1 row 30."""
     batch = Batch(encode_batch(values(2), log_append_time_ms=77))
     assert [record.timestamp_ms for record in batch.records()] == [77, 77]
     assert batch.max_timestamp_ms == 77
 
 
-def test_largest_time_of_unordered_ones() -> None:
+def test_row_29_largest_time_of_unordered_ones() -> None:
     """§10.1 row 29: times 0, 2, 1."""
     records = [Record(slot, time_ms, None, b"") for slot, time_ms in enumerate((0, 2, 1))]
     batch = Batch(encode_batch(records))
@@ -214,7 +224,7 @@ def test_kept_last_offset() -> None:
         encode_batch(kept, last_offset=4)
 
 
-def test_marker_batch() -> None:
+def test_rows_13_and_39_a_marker_batch() -> None:
     """§10.1 row 39: one control record, 78 bytes."""
     marker = EndTransactionMarker(ControlType.COMMIT, 15)
     data = encode_marker_batch(
@@ -235,13 +245,50 @@ def test_marker_batch() -> None:
         ({"producer_id": 1, "producer_epoch": 0}, "needs a base sequence"),
     ],
 )
-def test_builder_refuses_half_a_producer(arguments: dict[str, Any], reason: str) -> None:
+def test_row_24_builder_refuses_half_a_producer(arguments: dict[str, Any], reason: str) -> None:
     """§10.1 row 24."""
     with pytest.raises(ValueError, match=reason):
         encode_batch(values(1), **arguments)
 
 
-def test_nothing_appended_is_no_batch() -> None:
+def test_rows_13_and_25_a_control_batch_is_of_control_records() -> None:
+    """And a marker's batch is transactional; `encode_marker_batch` sets both flags itself."""
+    marker = EndTransactionMarker(ControlType.ABORT, 50).record(0, T0)
+    with pytest.raises(ValueError, match="transactional"):
+        encode_batch([marker], producer_id=1, producer_epoch=0, is_control=True)
+    data = Record(1, T0, b"k", b"v")
+    for records in ([data], [marker, data], [data._replace(key=None)]):
+        with pytest.raises(ValueError, match="control records only"):
+            encode_batch(
+                records, producer_id=1, producer_epoch=0, is_control=True, is_transactional=True,
+            )  # fmt: skip
+    batch = Batch(
+        encode_batch([marker], producer_id=1, producer_epoch=0, is_control=True, is_transactional=True)
+    )
+    assert (batch.is_control, batch.is_transactional, batch.base_sequence) == (True, True, -1)
+
+
+@pytest.mark.parametrize("codec", list(Codec))
+def test_row_15_what_is_told_without_keys_and_values(codec: Codec) -> None:
+    """Times and null-ness from the check, offsets and times from columns: what reading everything gives."""
+    records = [
+        Record(7, T0, b"k", b"x" * 500), Record(8, T0 - 5, None, b""), Record(9, T0 + 9, b"", None),
+    ]  # fmt: skip
+    batch = Batch(encode_batch(records, base_offset=7, codec=codec))
+    low, high, keyless = batch.check_records()
+    times = [record.timestamp_ms for record in batch.records()]
+    assert (T0 + low, T0 + high) == (min(times), max(times))
+    assert keyless == sum(record.key is None for record in batch.records())
+    pytest.importorskip("pyarrow")
+    from logstore.columnar import decode
+
+    (found,) = decode(batch.buffer, columns=["offset", "timestamp"])
+    assert found.schema.names == ["offset", "timestamp"]
+    assert found.column("offset").to_pylist() == [record.offset for record in batch.records()]
+    assert found.column("timestamp").cast("int64").to_pylist() == times
+
+
+def test_row_28_nothing_appended_is_no_batch() -> None:
     """§10.1 row 28."""
     assert encode_batch([]) == b""
     assert encode_batch_of_pairs([]) == b""
@@ -287,14 +334,14 @@ def test_a_view_copies_nothing() -> None:
 
 
 @pytest.mark.parametrize("left", range(12))
-def test_less_than_offset_and_length_is_the_end(left: int) -> None:
+def test_row_41_less_than_offset_and_length_is_the_end(left: int) -> None:
     """§10.1 row 41."""
     one = encode_batch(values(1))
     assert len(list(walk(one + one[:left]))) == 1
 
 
 @pytest.mark.parametrize("size", range(12, 17))
-def test_the_length_is_judged_before_the_magic_is_missed(size: int) -> None:
+def test_row_41_the_length_is_judged_before_the_magic_is_missed(size: int) -> None:
     """§10.1 row 41: 12 to 16 bytes are the end, unless their length is below 14."""
     one = encode_batch(values(1))
     assert list(walk(one[:size])) == []
@@ -302,7 +349,7 @@ def test_the_length_is_judged_before_the_magic_is_missed(size: int) -> None:
         list(walk(forge(b"", length=13)[:size]))
 
 
-def test_a_batch_cut_anywhere_ends_the_walk() -> None:
+def test_row_47_a_batch_cut_anywhere_ends_the_walk() -> None:
     """§10.1 row 47: a torn tail, at every byte, is never an error."""
     one = encode_batch(values(2))
     for cut in range(len(one)):
@@ -310,7 +357,7 @@ def test_a_batch_cut_anywhere_ends_the_walk() -> None:
 
 
 @pytest.mark.parametrize("length", [-(1 << 31), -1, 0, 13])
-def test_length_that_no_batch_has(length: int) -> None:
+def test_row_41_a_length_that_no_batch_has(length: int) -> None:
     """§10.1 row 41: corruption, not a torn tail; yet what lies before is yielded."""
     batches = walk(encode_batch(values(1)) + forge(b"", length=length))
     next(batches)
@@ -319,13 +366,13 @@ def test_length_that_no_batch_has(length: int) -> None:
 
 
 @pytest.mark.parametrize("magic", [-1, 3, 0, 1])
-def test_other_format_versions(magic: int) -> None:
+def test_row_41_other_format_versions(magic: int) -> None:
     """§10.1 row 41; versions 0 and 1 are Kafka's old ones, which are not read."""
     with pytest.raises(CorruptBatch, match="format version"):
         list(walk(forge(payload(*values(1)), magic=magic)))
 
 
-def test_smaller_than_its_own_header() -> None:
+def test_row_7_smaller_than_its_own_header() -> None:
     """§10.1 row 7: a length from 14 to 48 passes the oldest format's bound but holds no batch of ours."""
     for length in range(14, 49):
         with pytest.raises(CorruptBatch, match="smaller than its own header"):

@@ -34,7 +34,7 @@ def entries(of: LeaderEpochCache) -> Entries:
         (-1, THREE),
     ],
 )
-def test_truncate_from_the_end(end: int, left: Entries) -> None:
+def test_row_217_truncate_from_the_end(end: int, left: Entries) -> None:
     epochs = cache(THREE)
     assert epochs.truncate_from_end(end) == (left != THREE)
     assert entries(epochs) == left
@@ -63,7 +63,7 @@ def test_the_first_epoch_is_spared_where_the_log_start_is_the_end() -> None:
         (-1, THREE),
     ],
 )
-def test_truncate_from_the_start(start: int, left: Entries) -> None:
+def test_row_217_truncate_from_the_start(start: int, left: Entries) -> None:
     epochs = cache(THREE)
     assert epochs.truncate_from_start(start) == (left != THREE)
     assert entries(epochs) == left
@@ -84,7 +84,7 @@ def test_truncate_from_the_start(start: int, left: Entries) -> None:
         ([(0, 10), (3, 20)], 2, 30, (0, 20)),
     ],
 )
-def test_where_an_epoch_ends(
+def test_row_217_where_an_epoch_ends(
     known: Entries, asked: int, log_end_offset: int, answer: tuple[int, int]
 ) -> None:
     """A gap is answered with the epoch below it, so that the asker looks further back itself (KIP-279)."""
@@ -104,14 +104,14 @@ def test_where_an_epoch_ends(
         ([(5, 11), (6, 12), (7, 13)], (7, 12), [(5, 11), (7, 12)]),
     ],
 )
-def test_assign(before: Entries, assigned: tuple[int, int], after: Entries) -> None:
+def test_row_217_assign(before: Entries, assigned: tuple[int, int], after: Entries) -> None:
     """Later knowledge overrules what contradicts it."""
     epochs = cache(before)
     assert epochs.assign(*assigned) == (before != after)
     assert entries(epochs) == after
 
 
-def test_row_218() -> None:
+def test_row_218_the_same_epoch_again_and_negative_numbers() -> None:
     """The same epoch again keeps its first offset; nothing negative is an epoch or an offset."""
     epochs = cache([(2, 9)])
     assert not epochs.assign(2, 10)

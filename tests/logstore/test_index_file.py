@@ -131,6 +131,17 @@ def test_a_length_that_is_no_whole_number_of_entries(kind: type[IndexFile], extr
         kind(disk, "/data/index", BASE, LIMIT).load()
 
 
+@pytest.mark.parametrize("kind", BOTH)
+def test_row_69_another_limit_keeps_the_entries(kind: type[IndexFile]) -> None:
+    """Nothing is preallocated, so nothing is resized: the limit is the next owner's."""
+    disk = disk_with(np.array([(1, 1), (2, 2), (3, 3)], kind.dtype).tobytes())
+    for limit in (3, 3, 5, 100, 4):
+        index = kind(disk, "/data/index", BASE, kind.dtype.itemsize * limit)
+        index.load()
+        assert (index.capacity, index.entries()) == (limit, [(1, 1), (2, 2), (3, 3)])
+        index.close()
+
+
 def test_leftovers_under_the_name_are_not_entries() -> None:
     """A new segment's index starts empty, whatever a crash or another program left there."""
     disk = disk_with(b"\7" * 80)

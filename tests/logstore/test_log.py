@@ -302,8 +302,18 @@ class TestRolling:
             log.flush()
             assert offsets(opened(disk.durable_image())) == [0, MAX_INT + 2, MAX_INT + 3]
 
-    def test_a_sealed_segment_is_durable(self) -> None:
-        """Rows 169 and 170, stricter: before its successor exists, not soon after."""
+    def test_row_94_batches_parted_where_a_segment_ends(self) -> None:
+        """As offsets 0, 500 and past 2^31 come in one append; one larger than a chunk comes whole."""
+        log = opened()
+        large = batch(500, (2,), value=bytes(1_500_000))
+        log.append_as_follower(batch(0, (1,)) + large + batch(MAX_INT + 5, (3,)), leader_epoch=0)
+        assert segment_bases(log) == [0, MAX_INT + 5]
+        assert offsets(log) == [0, 500, MAX_INT + 5]
+        first, second = log.segments
+        assert (first.size, second.size) == (len(batch(0, (1,)) + large), len(batch(MAX_INT + 5, (3,))))
+
+    def test_row_170_a_sealed_segment_is_durable(self) -> None:
+        """Stricter: before its successor exists, not soon after."""
         disk = new_disk()
         log = filled(3, disk, segment_bytes=3 * SIZE)
         assert log.recovery_point == 0

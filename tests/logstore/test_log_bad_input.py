@@ -209,7 +209,7 @@ class TestAgainstTheSettings:
                 call()
             assert state(log, disk) == before
 
-    def test_a_batch_above_segment_bytes(self) -> None:
+    def test_row_116_a_batch_above_segment_bytes(self) -> None:
         disk = MemoryDisk(directories=["/data"])
         log = filled(disk, segment_bytes=200)
         before = state(log, disk)

@@ -617,6 +617,19 @@ class TestDeletion:
         assert len(doomed) == 255
         assert doomed.startswith("n" + "o" * 212 + "-5.")
 
+    def test_row_215_a_directory_set_aside_is_not_opened(self) -> None:
+        """With or without segments: nothing is made in it, it is no partition, and it goes with a tick."""
+        unique = "0" * 32
+        log_name = file_name(0, ".log")
+        disk = MemoryDisk(
+            {f"/a/t-1.{unique}-delete/{log_name}": b"x"}, directories=["/a", f"/a/t-2.{unique}-delete"]
+        )
+        manager = manager_on(disk)
+        assert not manager.logs()
+        assert list(disk.scan(f"/a/t-2.{unique}-delete")) == []
+        manager.tick(Clock().now_ms)
+        assert [entry.name for entry in disk.scan("/a") if entry.is_directory] == []
+
     def test_what_another_program_set_aside(self) -> None:
         """`-stray` and `-future` are not partitions and not rubbish; `-delete` is removed."""
         unique = "0123456789abcdef" * 2

@@ -7,6 +7,7 @@ from dataclasses import dataclass, replace
 import pytest
 
 from logstore.config import MAX_INT, LogConfig
+from logstore.errors import InvalidConfig
 from logstore.policy import Incoming, RollReason, roll_reason
 
 CONFIG = LogConfig(segment_bytes=1000, segment_ms=500)
@@ -39,7 +40,7 @@ def test_a_segment_may_be_filled_to_the_last_byte(size: int, expected: RollReaso
     assert reason(Active(), QUIET._replace(size=size)) is expected
 
 
-def test_an_empty_segment_takes_an_append_of_any_size_and_age() -> None:
+def test_row_83_an_empty_segment_takes_an_append_of_any_size_and_age() -> None:
     """Else a batch larger than a segment would roll for ever."""
     empty = Active(size=0, first_timestamp_ms=-1, created_ms=0)
     assert reason(empty, Incoming(5000, 99_999_999, 150), now_ms=99_999_999) is None
@@ -50,7 +51,7 @@ def test_age_is_judged_by_the_records_clock(time: int, expected: RollReason | No
     assert reason(Active(), QUIET._replace(max_timestamp_ms=time)) is expected
 
 
-def test_rows_of_10_6_on_time() -> None:
+def test_row_160_the_records_clock() -> None:
     """Row 160: the wall clock alone rolls nothing while records have times; old times never roll."""
     assert reason(Active(), QUIET, now_ms=10**12) is None
     assert reason(Active(), QUIET._replace(max_timestamp_ms=5), now_ms=10**12) is None
@@ -63,7 +64,7 @@ def test_without_record_times_the_wall_clock_counts(now_ms: int, expected: RollR
     assert reason(timeless, QUIET._replace(max_timestamp_ms=-1), now_ms=now_ms) is expected
 
 
-def test_jitter_shortens_the_wait() -> None:
+def test_row_162_jitter_shortens_the_wait() -> None:
     """Row 162: not before segment.ms less the segment's own jitter, and then at once."""
     active = replace(Active(), jitter_ms=200)
     assert reason(active, QUIET._replace(max_timestamp_ms=10_300)) is None
@@ -85,7 +86,7 @@ def test_a_full_index_rolls_even_an_empty_segment(size: int) -> None:
         (99, RollReason.OFFSET_OVERFLOW),
     ],
 )
-def test_an_offset_that_the_index_cannot_hold(size: int, last_offset: int, expected: object) -> None:
+def test_row_83_an_offset_that_the_index_cannot_hold(size: int, last_offset: int, expected: object) -> None:
     """Row 83, its last part: also an empty segment rolls for it."""
     assert reason(replace(Active(), size=size), QUIET._replace(last_offset=last_offset)) is expected
 
@@ -94,3 +95,13 @@ def test_a_compacted_log_rolls_for_its_compaction_lag() -> None:
     config = replace(CONFIG, cleanup_policy="compact", max_compaction_lag_ms=50)
     assert reason(Active(), QUIET, config=config) is RollReason.SEGMENT_MS
     assert reason(Active(), QUIET, config=replace(config, cleanup_policy="delete")) is None
+
+
+def test_row_46_no_segment_grows_past_what_its_index_can_point_to() -> None:
+    """2^31 - 1 bytes: no setting allows more, and the append that would pass it begins a new one."""
+    with pytest.raises(InvalidConfig):
+        LogConfig(segment_bytes=MAX_INT + 1)
+    largest = LogConfig(segment_bytes=MAX_INT, segment_ms=500)
+    active = replace(Active(), size=MAX_INT - 100)
+    assert reason(active, QUIET, config=largest) is None
+    assert reason(active, QUIET._replace(size=101), config=largest) is RollReason.SEGMENT_BYTES

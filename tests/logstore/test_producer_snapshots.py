@@ -64,7 +64,7 @@ def test_take() -> None:
 
 
 @pytest.mark.parametrize("offset", [2, 3])
-def test_one_that_is_not_newer_is_not_taken(offset: int) -> None:
+def test_row_142_one_that_is_not_newer_is_not_taken(offset: int) -> None:
     disk = empty_disk()
     taken(disk, 3).take(state_of(1), offset)
     assert names(disk) == [snapshot(3)]
@@ -107,7 +107,7 @@ def test_the_newest_in_a_range(at_most: int, above: int, end: int) -> None:
 
 
 @pytest.mark.parametrize("damage", [b"", b"\0", b"junk" * 20, None])
-def test_a_corrupt_one_is_deleted_and_the_older_one_taken(damage: bytes | None) -> None:
+def test_row_145_a_corrupt_one_is_deleted_and_the_older_one_taken(damage: bytes | None) -> None:
     disk = empty_disk()
     snapshots = taken(disk, 3, 5, 8)
     if damage is None:
@@ -156,6 +156,26 @@ def test_row_216_strays(bases: list[int], end: int, kept: list[int]) -> None:
     assert snapshots.offsets == kept
     assert names(disk) == [snapshot(offset) for offset in kept]
     assert sorted([*removed, *kept]) == [3, 5, 8]
+
+
+@pytest.mark.parametrize(("bases", "kept"), [([5], [5, 42]), ([42], [42]), ([2, 5], [2, 5, 42]), ([0], [42])])
+def test_row_146_which_are_no_strays(bases: list[int], kept: list[int]) -> None:
+    """The one at a segment's base, and the newest where it is not behind the last base."""
+    disk = empty_disk()
+    snapshots = taken(disk, 2, 5, 42)
+    snapshots.remove_strays(bases, 0, 42)
+    assert snapshots.offsets == kept
+    assert names(disk) == [snapshot(offset) for offset in kept]
+
+
+def test_row_143_what_the_log_holds_no_more() -> None:
+    """Those at or below its start go, and those past its end."""
+    disk = empty_disk()
+    snapshots = taken(disk, 1, 2, 3, 4, 5)
+    assert snapshots.retain(above=1, at_most=3)
+    assert snapshots.offsets == [2, 3]
+    assert names(disk) == [snapshot(2), snapshot(3)]
+    assert not snapshots.retain(above=1, at_most=3)
 
 
 def test_after_a_truncation_later_ones_go() -> None:

@@ -91,7 +91,7 @@ def test_batches_without_a_producer_leave_no_state(writer: Writer) -> None:
     assert (len(writer.state), writer.state.end_offset) == (0, 1)
 
 
-def test_sequences_follow_each_other(writer: Writer) -> None:
+def test_row_122_sequences_follow_each_other(writer: Writer) -> None:
     """Row 122: a sequence that was, as part of no batch we know, and one that skips."""
     writer.append(writer.data(1, 0, 0))
     writer.append(writer.data(1, 0, 1))
@@ -100,7 +100,7 @@ def test_sequences_follow_each_other(writer: Writer) -> None:
     writer.append(writer.data(1, 0, 2))
 
 
-def test_a_new_epoch_starts_at_0(writer: Writer) -> None:
+def test_rows_123_and_124_a_new_epoch_starts_at_0(writer: Writer) -> None:
     """Rows 123, 124; and the older epoch is fenced from then on."""
     writer.append(writer.data(1, 3, 0))
     writer.refuse(writer.data(1, 4, 1), OutOfOrderSequence)
@@ -108,13 +108,13 @@ def test_a_new_epoch_starts_at_0(writer: Writer) -> None:
     writer.refuse(writer.data(1, 3, 1), InvalidProducerEpoch)
 
 
-def test_an_unknown_producer_may_start_anywhere(writer: Writer) -> None:
+def test_rows_125_and_152_an_unknown_producer_may_start_anywhere(writer: Writer) -> None:
     """Rows 125, 152: it may have expired here."""
     assert writer.append(writer.data(1, 0, 17)) is None
     writer.refuse(writer.data(1, 0, 19), OutOfOrderSequence)
 
 
-def test_a_producer_known_by_a_marker_starts_at_0(writer: Writer) -> None:
+def test_row_126_a_producer_known_by_a_marker_starts_at_0(writer: Writer) -> None:
     """Row 126."""
     writer.append(writer.marker(1, 2, ABORT))
     writer.refuse(writer.data(1, 0, 0), InvalidProducerEpoch)
@@ -122,14 +122,14 @@ def test_a_producer_known_by_a_marker_starts_at_0(writer: Writer) -> None:
     writer.append(writer.data(1, 2, 0))
 
 
-def test_sequences_wrap(writer: Writer) -> None:
+def test_row_127_sequences_wrap(writer: Writer) -> None:
     """Row 127."""
     writer.append(writer.data(1, 0, MAX_INT))
     writer.refuse(writer.data(1, 0, 1), OutOfOrderSequence)
     writer.append(writer.data(1, 0, 0))
 
 
-def test_a_batch_may_wrap_inside(writer: Writer) -> None:
+def test_row_128_a_batch_may_wrap_inside(writer: Writer) -> None:
     """Row 128: remembered as one batch with those bounds, and recognised when it comes again."""
     batch = writer.data(1, 0, MAX_INT - 10, count=21)
     writer.append(batch)
@@ -141,7 +141,7 @@ def test_a_batch_may_wrap_inside(writer: Writer) -> None:
     writer.append(writer.data(1, 0, 10))
 
 
-def test_a_marker_may_raise_the_epoch(writer: Writer) -> None:
+def test_row_129_a_marker_may_raise_the_epoch(writer: Writer) -> None:
     """Row 129: the coordinator fences a producer by a marker of its next epoch."""
     writer.append(writer.data(1, 0, 0, transactional=True))
     writer.append(writer.marker(1, 1, ABORT))
@@ -154,7 +154,7 @@ def test_a_marker_may_raise_the_epoch(writer: Writer) -> None:
     writer.append(writer.data(1, 2, 0))
 
 
-def test_no_plain_batch_inside_a_transaction(writer: Writer) -> None:
+def test_row_130_no_plain_batch_inside_a_transaction(writer: Writer) -> None:
     """Row 130."""
     writer.append(writer.data(1, 0, 0, transactional=True))
     writer.refuse(writer.data(1, 0, 1), InvalidTransactionState)
@@ -163,7 +163,7 @@ def test_no_plain_batch_inside_a_transaction(writer: Writer) -> None:
     writer.append(writer.data(1, 0, 2))
 
 
-def test_unstable_until_the_marker_is_replicated() -> None:
+def test_row_131_unstable_until_the_marker_is_replicated() -> None:
     """Row 131, §12 trap 16: two producers open at 99 and 105, decided at 109 and 112."""
     writer = Writer()
     state = writer.state
@@ -194,7 +194,7 @@ def test_last_stable_offset_is_held_between_its_bounds() -> None:
     assert writer.state.last_stable_offset(9, 4) == 4
 
 
-def test_last_stable_offset_stored_with_an_abort(writer: Writer) -> None:
+def test_row_132_last_stable_offset_stored_with_an_abort(writer: Writer) -> None:
     """Row 132: opened 1, 2, 3; completed 1, 3, 2. The oldest *other* open one, else past the marker."""
     starts = [writer.state.end_offset + slot for slot in range(3)]
     for producer_id in (1, 2, 3):
@@ -207,7 +207,7 @@ def test_last_stable_offset_stored_with_an_abort(writer: Writer) -> None:
     assert [entry.last_stable_offset for entry in stored if entry] == [starts[1], starts[1], 6]
 
 
-def test_only_a_marker_with_data_before_it_completes_anything(writer: Writer) -> None:
+def test_row_133_only_a_marker_with_data_before_it_completes_anything(writer: Writer) -> None:
     """Row 133: COMMIT, COMMIT, ABORT."""
     writer.append(writer.data(1, 0, 0, transactional=True))
     assert writer.append(writer.marker(1, 0, COMMIT)) == CompletedTransaction(1, 0, 1, False, 2)
@@ -221,7 +221,7 @@ def test_commits_are_not_in_the_index(writer: Writer) -> None:
     assert CompletedTransaction(1, 0, 1, True, 2).index_entry() == (1, 0, 1, 2)
 
 
-def test_five_batches_are_remembered(writer: Writer) -> None:
+def test_rows_134_and_135_five_batches_are_remembered(writer: Writer) -> None:
     """Rows 134, 135: an exact repeat of one of the last five is answered with its old offsets."""
     for sequence in range(6):
         writer.append(writer.data(1, 0, sequence, time_ms=T0 + sequence))
@@ -240,7 +240,7 @@ def test_a_repeat_of_an_older_epoch_is_fenced_not_recognised(writer: Writer) -> 
     writer.refuse(writer.data(1, 0, 0), InvalidProducerEpoch)
 
 
-def test_followers_judge_nothing(writer: Writer) -> None:
+def test_row_136_followers_judge_nothing(writer: Writer) -> None:
     """Row 136: the leader has; repeats, gaps and older epochs are taken up as they come."""
     state = writer.state
     for batch in (
@@ -255,7 +255,7 @@ def test_followers_judge_nothing(writer: Writer) -> None:
     assert (entry.epoch, list(entry.batches)) == (3, [AppendedBatch(9, 3, 0, T0)])
 
 
-def test_producers_do_not_mix(writer: Writer) -> None:
+def test_row_137_producers_do_not_mix(writer: Writer) -> None:
     """Row 137."""
     for producer_id in (3, 1, 2):
         writer.append(writer.data(producer_id, producer_id, producer_id * 10))
@@ -264,7 +264,7 @@ def test_producers_do_not_mix(writer: Writer) -> None:
     ]  # fmt: skip
 
 
-def test_coordinators_are_fenced(writer: Writer) -> None:
+def test_row_138_coordinators_are_fenced(writer: Writer) -> None:
     """Row 138: epochs 1, 1, 2, then 1 again, which a snapshot in between does not make us forget."""
     for epoch in (1, 1, 2):
         writer.append(writer.marker(1, 0, COMMIT, coordinator_epoch=epoch))
@@ -273,13 +273,13 @@ def test_coordinators_are_fenced(writer: Writer) -> None:
     writer.refuse(writer.marker(1, 0, COMMIT, coordinator_epoch=1), TransactionCoordinatorFenced)
 
 
-def test_markers_of_an_older_epoch_are_fenced(writer: Writer) -> None:
+def test_row_139_markers_of_an_older_epoch_are_fenced(writer: Writer) -> None:
     """Row 139."""
     writer.append(writer.data(1, 4, 0, transactional=True))
     writer.refuse(writer.marker(1, 3, COMMIT), InvalidProducerEpoch)
 
 
-def test_an_emptied_marker_changes_nothing(writer: Writer) -> None:
+def test_row_140_an_emptied_marker_changes_nothing(writer: Writer) -> None:
     """Row 140: compaction leaves control batches without a record."""
     writer.append(writer.data(1, 0, 0, transactional=True))
     before = writer.state.encode_snapshot()
@@ -298,13 +298,13 @@ def test_other_control_records_change_nothing(writer: Writer) -> None:
     assert len(writer.state) == 0
     short = encode_batch(
         [Record(1, T0, ControlRecord(0, 0).encode(), b"")],
-        base_offset=1, producer_id=1, producer_epoch=0, is_control=True,
+        base_offset=1, producer_id=1, producer_epoch=0, is_control=True, is_transactional=True,
     )  # fmt: skip
     with pytest.raises(InvalidRecord):
         writer.state.replay(Batch(short))
 
 
-def test_idle_producers_expire(writer: Writer) -> None:
+def test_row_141_idle_producers_expire(writer: Writer) -> None:
     """Row 141: not while a transaction is open; afterwards any sequence may be next."""
     writer.append(writer.data(1, 0, 0))
     writer.append(writer.data(2, 0, 0, transactional=True))
@@ -315,7 +315,7 @@ def test_idle_producers_expire(writer: Writer) -> None:
     writer.append(writer.data(1, 0, 55))
 
 
-def test_a_snapshot_keeps_one_batch_and_the_open_transaction(writer: Writer) -> None:
+def test_row_144_a_snapshot_keeps_one_batch_and_the_open_transaction(writer: Writer) -> None:
     """Row 144."""
     writer.append(writer.data(1, 0, 0, transactional=True))
     writer.append(writer.data(1, 0, 1, count=3, transactional=True, time_ms=T0 + 9))
@@ -359,7 +359,7 @@ def test_a_coordinators_own_batches_have_no_sequences_to_check(writer: Writer) -
 # Snapshot files
 
 
-def test_every_damage_to_a_snapshot_is_noticed() -> None:
+def test_row_145_every_damage_to_a_snapshot_is_noticed() -> None:
     """Row 145: every flipped bit, every cut, every appended byte."""
     data = content("producer-snapshot.bin")
     for place in range(len(data)):

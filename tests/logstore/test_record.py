@@ -9,6 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from logstore.batch import Batch, encode_batch
 from logstore.errors import InvalidRecord
 from logstore.record import (
     MAX_INT,
@@ -69,7 +70,7 @@ def raw(
     base_offset=st.sampled_from([0, 7, 1 << 40]),
     gaps=st.lists(st.integers(1, 9000), max_size=6),
 )
-def test_round_trip(
+def test_row_16_round_trip(
     rows: list[tuple[int, bytes | None, bytes | None, tuple[Header, ...]]], base_offset: int, gaps: list[int]
 ) -> None:
     """§10.1 row 16: null is not empty, header order and duplicates are kept, times may be anything legal."""
@@ -110,13 +111,13 @@ def test_varint_borders_of_lengths_and_deltas() -> None:
 
 
 @pytest.mark.parametrize("offsets", [(0, 0), (1, 0), (5, 3)])
-def test_offsets_must_rise(offsets: tuple[int, int]) -> None:
+def test_row_23_offsets_must_rise(offsets: tuple[int, int]) -> None:
     """§10.1 row 23: an offset not above the record's before."""
     with pytest.raises(ValueError, match="offsets rise"):
         payload(*(Record(offset, T0, None, b"") for offset in offsets))
 
 
-def test_times_below_none_are_refused() -> None:
+def test_row_23_times_below_none_are_refused() -> None:
     """§10.1 row 23: -1 is no time; -2 is a mistake."""
     with pytest.raises(ValueError, match="-1 means none"):
         payload(Record(0, -2, None, b""))
@@ -165,7 +166,7 @@ BAD: dict[str, tuple[bytes, int]] = {
 
 @pytest.mark.parametrize("reader", [read, check_records])
 @pytest.mark.parametrize("name", BAD)
-def test_reading_rules(name: str, reader: Callable[[bytes, int], object]) -> None:
+def test_row_6_and_rows_17_to_21_reading_rules(name: str, reader: Callable[[bytes, int], object]) -> None:
     """Every way for a record to be malformed is `InvalidRecord`, found by reading and by the check alike."""
     with pytest.raises(InvalidRecord):
         reader(*BAD[name])
@@ -232,7 +233,7 @@ def test_check_agrees_with_reading(
         assert keyless == sum(record.key is None for record in decoded)
 
 
-def test_no_sequence_unless_the_batch_has_one() -> None:
+def test_rows_2_and_3_and_22_no_sequence_unless_the_batch_has_one() -> None:
     """§10.1 rows 2, 3, 22."""
     data = payload(*values(3))
 
@@ -247,14 +248,14 @@ def test_no_sequence_unless_the_batch_has_one() -> None:
 
 
 @pytest.mark.parametrize(("sequence", "delta", "sum_"), [(5, 5, 10), (MAX_INT, 1, 0), (MAX_INT - 5, 10, 4)])
-def test_add_sequence(sequence: int, delta: int, sum_: int) -> None:
+def test_row_4_add_sequence(sequence: int, delta: int, sum_: int) -> None:
     """§10.1 row 4: sequences wrap to 0 after 2**31 - 1."""
     assert add_sequence(sequence, delta) == sum_
     assert subtract_sequence(sum_, delta) == sequence
 
 
 @pytest.mark.parametrize(("sequence", "delta", "rest"), [(5, 5, 0), (0, 1, MAX_INT)])
-def test_subtract_sequence(sequence: int, delta: int, rest: int) -> None:
+def test_row_5_subtract_sequence(sequence: int, delta: int, rest: int) -> None:
     """§10.1 row 5."""
     assert subtract_sequence(sequence, delta) == rest
 
@@ -271,7 +272,7 @@ def test_times_wrap_as_kafkas_do() -> None:
 
 
 @pytest.mark.parametrize("kind", [ControlType.ABORT, ControlType.COMMIT])
-def test_marker_round_trip(kind: ControlType) -> None:
+def test_row_13_marker_round_trip(kind: ControlType) -> None:
     """§10.1 row 13."""
     marker = EndTransactionMarker(kind, 50)
     record = marker.record(983, T0)
@@ -280,7 +281,7 @@ def test_marker_round_trip(kind: ControlType) -> None:
     assert EndTransactionMarker.parse(record) == marker
 
 
-def test_newer_versions_are_read_as_version_0() -> None:
+def test_row_44_newer_versions_are_read_as_version_0() -> None:
     """§10.1 row 44: also with bytes that only a newer version understands."""
     key = struct.pack(">hh", 7, ControlType.COMMIT) + b"more"
     record = Record(0, T0, key, struct.pack(">hi", 9, 4) + b"more")
@@ -288,7 +289,7 @@ def test_newer_versions_are_read_as_version_0() -> None:
     assert EndTransactionMarker.parse(record) == (ControlType.COMMIT, 4)
 
 
-def test_unknown_type_is_no_error_until_it_should_end_a_transaction() -> None:
+def test_row_43_unknown_type_is_no_error_until_it_should_end_a_transaction() -> None:
     """§10.1 row 43."""
     key = ControlRecord(0, 99).encode()
     assert ControlRecord.parse(key).type is None
@@ -296,10 +297,12 @@ def test_unknown_type_is_no_error_until_it_should_end_a_transaction() -> None:
         EndTransactionMarker.parse(Record(0, T0, key, bytes(6)))
 
 
-def test_leader_change_is_known_and_ends_nothing() -> None:
+def test_row_40_leader_change_is_known_and_ends_nothing() -> None:
     """§10.1 row 40."""
     key = ControlRecord(0, 2).encode()
     assert ControlRecord.parse(key).type is ControlType.LEADER_CHANGE
+    batch = Batch(encode_batch([Record(0, T0, key, b"")], is_control=True))
+    assert (batch.is_control, batch.is_transactional, batch.has_producer_id) == (True, False, False)
     with pytest.raises(InvalidRecord):
         EndTransactionMarker.parse(Record(0, T0, key, bytes(6)))
 
@@ -312,7 +315,7 @@ def test_bad_control_keys(key: bytes | None) -> None:
 
 
 @pytest.mark.parametrize("value", [None, b"", bytes(5), struct.pack(">hi", -1, 0)])
-def test_bad_marker_values(value: bytes | None) -> None:
+def test_row_45_bad_marker_values(value: bytes | None) -> None:
     """§10.1 row 45."""
     with pytest.raises(InvalidRecord):
         EndTransactionMarker.parse(Record(0, T0, ControlRecord(0, 0).encode(), value))

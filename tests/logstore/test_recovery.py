@@ -12,8 +12,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from checkpoint.disk import DirectoryEntry
 from checkpoint.disks import MemoryDisk, RecordingDisk
 from checkpoint.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT
+from logstore.config import MAX_INT
 from logstore.errors import DamagedLog
 from logstore.offset_index import OffsetIndex
 from logstore.producer_state import ProducerState
@@ -98,7 +100,7 @@ class TestKafkasRows:
         assert bounds(loaded) == (0, 7, 7)
         assert epochs(loaded) == [(1, 5)]
 
-    def test_a_missing_time_index_clean(self) -> None:
+    def test_row_199_a_missing_time_index_clean(self) -> None:
         """Kafka goes on with an empty one; ours is rebuilt at its first use, so times stay findable."""
         disk = closed(A | B, without=(file_name(0, TimeIndex.suffix),))
         loaded = opened(disk, clean=True, recovery_point=7)
@@ -161,7 +163,7 @@ class TestKafkasRows:
         assert epochs(loaded) == []
         assert [name for name in names(disk) if name.endswith(".log")] == [log_file(9)]
 
-    def test_a_complete_swap_is_finished(self) -> None:
+    def test_row_208_a_complete_swap_is_finished(self) -> None:
         """The new segments replace the old ones, and snapshots inside their range go with them."""
         swapped = batch(1, (1001, 1002)) + batch(4, (2001,), epoch=1)
         files = SMALL_A | SMALL_B | SMALL_C | {log_file(0) + ".swap": swapped}
@@ -174,7 +176,7 @@ class TestKafkasRows:
         assert 3 not in snapshots(disk)
         assert not [name for name in names(disk) if name.endswith(".swap")]
 
-    def test_an_unfinished_rewrite_is_dropped(self) -> None:
+    def test_row_207_an_unfinished_rewrite_is_dropped(self) -> None:
         disk = closed(SMALL_A | SMALL_B)
         put(disk, log_file(0) + ".cleaned", batch(1, (1001,)))
         loaded = opened(disk, clean=True, recovery_point=5)
@@ -182,7 +184,7 @@ class TestKafkasRows:
         assert offsets_in(loaded) == [0, 1, 2, 3, 4]
         assert not [name for name in names(disk) if name.endswith(".cleaned")]
 
-    def test_a_swap_above_an_unfinished_rewrite_is_dropped(self) -> None:
+    def test_row_207_a_swap_above_an_unfinished_rewrite_is_dropped(self) -> None:
         """Names go from `.cleaned` to `.swap` from the last one down: one left over undoes them all."""
         disk = closed(A)
         put(disk, log_file(0) + ".cleaned", batch(1, (1001,)))
@@ -192,7 +194,7 @@ class TestKafkasRows:
         assert offsets_in(loaded) == [0, 1, 2, 3, 4]
         assert not [name for name in names(disk) if name.endswith((".cleaned", ".swap"))]
 
-    def test_leftovers_of_deletion_go(self) -> None:
+    def test_row_200_leftovers_of_deletion_go(self) -> None:
         disk = closed(SMALL_A)
         for name in (log_file(3) + ".deleted", file_name(3, ".index") + ".deleted", file_name(77, ".index")):
             put(disk, name, b"x")
@@ -322,7 +324,7 @@ def longest_run(size: int) -> int:
 
 
 @pytest.mark.parametrize("recovery_point", [0, 10, 14])
-def test_any_cut_keeps_the_longest_run_of_whole_batches(recovery_point: int) -> None:
+def test_row_47_any_cut_keeps_the_longest_run_of_whole_batches(recovery_point: int) -> None:
     """Power fails while the tail is written: the file may end anywhere. Exhaustive, not sampled."""
     image = b"".join(BATCHES)
     base = disk_with(SEALED | {log_file(10): b""})
@@ -364,7 +366,7 @@ def test_zeros_and_garbage_after_any_batch_are_cut(tail: bytes) -> None:
         random.Random(3).randbytes(120),
     ],
 )
-def test_any_index_deleted_or_overwritten(
+def test_rows_197_and_198_any_index_deleted_or_overwritten(
     clean: bool, base_offset: int, suffix: str, content: bytes | None
 ) -> None:
     """An index is never evidence: every offset and every time is found whatever the file holds."""
@@ -410,3 +412,59 @@ def test_recovery_never_fails_on_any_tail(data: bytes, count: int) -> None:
     assert first.log_end_offset >= 10 + 2 * count
     assert offsets_in(first)[: 10 + 2 * count] == list(range(10 + 2 * count))
     assert opened(disk, recovery_point=10).log_end_offset == first.log_end_offset
+
+
+def test_row_46_a_file_larger_than_any_segment() -> None:
+    """No index could point into its end: nobody wrote that as a segment, and nothing of it is cut."""
+
+    class Large(MemoryDisk):
+        def scan(self, directory: str) -> list[DirectoryEntry]:
+            return [entry._replace(size=entry.size + MAX_INT) for entry in super().scan(directory)]
+
+    disk = Large(disk_with(SMALL_A).files(), directories=["/data/orders-0"])
+    with pytest.raises(DamagedLog, match="no segment has more than 2147483647"):
+        opened(disk)
+    assert content_of(disk, log_file(0)) == BATCH_0
+
+
+def test_row_91_epochs_are_those_of_the_batches() -> None:
+    """Also where the cache held some of them already."""
+    batches = [batch(at, (1000, 1001), epoch=epoch) for at, epoch in ((104, 0), (106, 1), (108, 1), (110, 2))]
+    for known in (b"0\n0\n", b"0\n1\n0 104\n", b"0\n3\n0 104\n1 106\n2 110\n"):
+        disk = disk_with({log_file(104): b"".join(batches), LEADER_EPOCH_CHECKPOINT: known})
+        assert epochs(opened(disk)) == [(0, 104), (1, 106), (2, 110)]
+
+
+@pytest.mark.parametrize("noise", [b"\xff", b"\0", b"\x5a"])
+def test_row_92_noise_from_the_middle_of_a_batch_on(noise: bytes) -> None:
+    """Exactly the batches before it remain."""
+    batches = [batch(offset, (1000 + offset,)) for offset in range(10)]
+    whole = b"".join(batches)
+    for number in range(10):
+        middle = sum(len(each) for each in batches[:number]) + len(batches[number]) // 2
+        disk = disk_with({log_file(0): whole[:middle] + noise * (len(whole) - middle)})
+        loaded = opened(disk)
+        assert offsets_in(loaded) == list(range(number))
+        assert loaded.log_end_offset == number
+        assert content_of(disk, log_file(0)) == b"".join(batches[:number])
+
+
+@pytest.mark.parametrize("clean", [True, False])
+@pytest.mark.parametrize("old", ["present", "deleted", "gone"])
+@pytest.mark.parametrize("indexes", ["swap", "one", "none"])
+def test_row_208_a_swap_is_finished_wherever_it_stopped(clean: bool, old: str, indexes: str) -> None:
+    """Old files in place or on their way out, all or one index still to be renamed: the new content."""
+    new = batch(1, (1001, 1002)) + batch(4, (2001,), epoch=1)
+    files = {log_file(0) + ".swap": new} | SMALL_C
+    olds = SMALL_A | SMALL_B
+    if old != "gone":
+        files |= {name + (".deleted" if old == "deleted" else ""): data for name, data in olds.items()}
+    if indexes != "none":
+        files[file_name(0, ".timeindex") + ".swap"] = bytes(12)
+    if indexes == "swap":
+        files[file_name(0, ".index") + ".swap"] = b""
+    disk = disk_with(files)
+    loaded = opened(disk, clean=clean, recovery_point=6)
+    assert list(loaded.segments) == [0, 5]
+    assert offsets_in(loaded) == [1, 2, 4, 5]
+    assert not [name for name in names(disk) if name.endswith((".swap", ".deleted"))]

@@ -6,7 +6,7 @@ import errno
 
 import pytest
 
-from checkpoint.disks import Fault, FaultyDisk, MemoryDisk
+from checkpoint.disks import Fault, FaultyDisk, MemoryDisk, RecordingDisk
 from logstore.batch import Batch, walk
 from logstore.config import MAX_INT, LogConfig
 from logstore.errors import CorruptBatch, CorruptIndex
@@ -71,6 +71,46 @@ class TestReading:
         append(segment, batch(60, (1, 2)))
         assert bases(segment, 55) == [60]
         assert bases(segment, 61) == [60], "a batch is given whole, from its base on"
+
+    def test_row_49_reading_does_not_move_where_appends_go(self) -> None:
+        """Every read and write says where: there is no position to move."""
+        disk = MemoryDisk(directories=[DIRECTORY])
+        segment = new_segment(disk)
+        data = records(*range(40, 48))
+        for offset, each in zip(range(40, 48), data, strict=True):
+            append(segment, each)
+            assert bases(segment, BASE) == list(range(40, offset + 1))
+            assert bases(segment, offset, max_bytes=1) == [offset]
+            assert segment.locate(41 if offset > 40 else 40) is not None
+            assert list(segment._walk(0))
+        assert content_of(disk, file_name(BASE, ".log")) == b"".join(data)
+
+    def test_row_50_the_first_batch_that_ends_at_or_past_an_offset(self) -> None:
+        segment = new_segment()
+        spans = [batch(40, (1, 2, 3)), batch(50, (1, 2)), batch(60, (1,))]
+        append(segment, *spans)
+        positions = [0, len(spans[0]), len(spans[0]) + len(spans[1])]
+        for target, which in ((40, 0), (42, 0), (43, 1), (50, 1), (51, 1), (52, 2), (60, 2)):
+            located = segment.locate(target)
+            assert located is not None
+            assert (located.position, located.size) == (positions[which], len(spans[which])), target
+        assert segment.locate(61) is None
+        assert new_segment().locate(40) is None
+
+    def test_row_53_a_time_from_an_offset_on(self) -> None:
+        """The first record that is as late and not below the offset; its batch tells the leader epoch."""
+        segment = new_segment()
+        append(segment, batch(40, (100, 300, 200), epoch=3), batch(43, (250, 400), epoch=5))
+        for time, start, offset, epoch in (
+            (100, 40, 40, 3), (101, 40, 41, 3), (201, 42, 43, 5), (200, 42, 42, 3), (100, 41, 41, 3),
+            (301, 40, 44, 5), (100, 44, 44, 5),
+        ):  # fmt: skip
+            found = segment.find_timestamp(time, start, END)
+            assert found is not None
+            first = next(r for r in found.records() if r.timestamp_ms >= time and r.offset >= start)
+            assert (first.offset, found.leader_epoch) == (offset, epoch)
+        assert segment.find_timestamp(401, 40, END) is None
+        assert segment.find_timestamp(100, 45, END) is None
 
     def test_row_81_nothing_below_the_bound(self) -> None:
         segment = new_segment()
@@ -225,6 +265,21 @@ class TestTruncating:
         assert not segment.index_is_full
         append(segment, *records(*range(40, 60)))
         assert segment.next_offset == 60
+
+    def test_row_51_truncating_to_the_end_touches_nothing(self) -> None:
+        """A cut is made at an offset: at the end or past it there is nothing to cut, and no file grows."""
+        disk = MemoryDisk(directories=[DIRECTORY])
+        new = new_segment(disk)
+        append(new, *records(40, 41, 42))
+        new.close()
+        recording = RecordingDisk(disk)
+        size = len(content_of(disk, file_name(BASE, ".log")))
+        segment = Segment(recording, DIRECTORY, BASE, CONFIG, size=size, now_ms=9)
+        for offset in (43, 44, 1 << 40):
+            assert segment.truncate_to(offset, 0) == 0
+        assert recording.operations == []
+        assert segment.truncate_to(41, 0) == len(b"".join(records(41, 42)))
+        assert content_of(disk, file_name(BASE, ".log")) == records(40)[0]
 
     def test_row_93_inside_a_gap(self) -> None:
         """What follows the gap goes, what lies before it stays."""
@@ -396,6 +451,15 @@ class TestLifecycle:
         segment.delete()
         assert names(disk) == []
         segment.delete()
+
+    def test_rows_75_and_88_set_aside_before_its_indexes_exist(self) -> None:
+        """What is there gets the new name; what is not is neither missed nor made."""
+        disk = MemoryDisk(directories=[DIRECTORY])
+        segment = new_segment(disk)
+        append(segment, *records(40))
+        assert names(disk) == [file_name(BASE, ".log")]
+        assert segment.set_aside() == [f"{DIRECTORY}/{file_name(BASE, '.log')}.deleted"]
+        assert names(disk) == [f"{file_name(BASE, '.log')}.deleted"]
 
     def test_a_reader_keeps_the_file_it_has(self) -> None:
         """Deleted under its reader: what it reads is what was there."""

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from contextlib import nullcontext
+
 import pytest
 
 from checkpoint.disks import MemoryDisk
@@ -80,3 +82,15 @@ def test_a_replacement_leaves_readers_theirs() -> None:
     assert after.active is before[3]
     assert [segment.base_offset for segment in segments] == list(BASES)
     assert [segment.base_offset for segment in segments.replacing(before[2:])] == [0, 1000]
+
+
+def test_row_164_a_base_that_is_taken_or_below() -> None:
+    """Two segments never share a base, and a new one follows the others: a promise of our own code."""
+    segments = Segments(made(0, 10))
+    for base in (10, 5, 0):
+        with pytest.raises(AssertionError, match="does not follow"):
+            segments.append(made(base)[0])
+    disk = MemoryDisk(directories=["/data/orders-0"])
+    for is_taken in (False, True):
+        with pytest.raises(FileExistsError) if is_taken else nullcontext():
+            Segment(disk, "/data/orders-0", 20, LogConfig(), size=0, now_ms=0, is_new=True)

@@ -28,7 +28,7 @@ FOUR = [
         (20, 41, FOUR[2:], False),
     ],
 )
-def test_collect(
+def test_rows_70_and_71_collect(
     fetch_offset: int, upper_bound: int, found: list[AbortedTransaction], is_complete: bool
 ) -> None:
     """Rows 70, 71: it stops at an entry whose *stored* last stable offset reaches the bound."""
@@ -37,7 +37,7 @@ def test_collect(
 
 
 @pytest.mark.parametrize(("offset", "kept"), [(51, 4), (50, 3), (11, 1), (0, 0)])
-def test_truncate(offset: int, kept: int) -> None:
+def test_row_72_truncate(offset: int, kept: int) -> None:
     """Row 72: an abort goes with its marker."""
     index = TransactionIndex(FOUR)
     assert index.truncate_to(offset) == (kept < 4)
@@ -45,7 +45,7 @@ def test_truncate(offset: int, kept: int) -> None:
 
 
 @pytest.mark.parametrize("last_offset", [50, 49])
-def test_markers_are_in_order(last_offset: int) -> None:
+def test_row_73_markers_are_in_order(last_offset: int) -> None:
     """Row 73: equal is refused too."""
     index = TransactionIndex(FOUR)
     with pytest.raises(ValueError, match="in order"):
@@ -53,7 +53,7 @@ def test_markers_are_in_order(last_offset: int) -> None:
     assert index.size_bytes == 4 * 34
 
 
-def test_append_says_what_to_write_where() -> None:
+def test_row_74_append_says_what_to_write_where() -> None:
     """Row 74: reopened, it goes on at the right place."""
     file = bytearray()
     for entry in FOUR:
@@ -80,7 +80,7 @@ def test_a_newer_version_is_refused() -> None:
         decode_entries(data)
 
 
-def test_sanity() -> None:
+def test_row_74_sanity() -> None:
     """Row 74: an entry below the segment's base, or out of order, belongs to something else."""
     data = b"".join(entry.encode() for entry in FOUR)
     TransactionIndex.decode(data, base_offset=10)

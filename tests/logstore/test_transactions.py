@@ -205,6 +205,18 @@ class TestReadCommitted:
         assert log.read_bytes(0, 1, isolation=TXN).aborted == fetched.aborted
         assert log.read_bytes(2, isolation=TXN).aborted == ()
 
+    def test_columns_are_no_way_around_it(self) -> None:
+        pytest.importorskip("pyarrow")
+        log = stand_alone()
+        produce(log, 1, 0)
+        log.end_transaction(1, 0, commit=False)
+        produce(log, 1, 1)
+        log.end_transaction(1, 0, commit=True)
+        produce(log, 1, 2)
+        for isolation, expected in ((TXN, [2]), (FetchIsolation.LOG_END, [0, 2, 4])):
+            found = log.read_arrow(columns=["offset"], isolation=isolation)
+            assert [offset for part in found for offset in part.column("offset").to_pylist()] == expected
+
     @pytest.mark.parametrize("start", range(0, 40, 3))
     def test_a_transaction_that_spans_segments(self, start: int) -> None:
         """Its abort stands in the index of the segment of its marker, far behind what is fetched."""
@@ -503,6 +515,56 @@ class TestSnapshots:
         put(image, file_name(1, ".log"), at(data(2, 0, transaction=False), 1))
         gone = restarted(image, LogConfig())
         assert (gone.log_start_offset, [entry.producer_id for entry in gone.producers()]) == (1, [2])
+
+
+class TestRecovery:
+    @pytest.mark.parametrize("earlier", [False, True])
+    def test_row_90_aborts_are_found_again(self, earlier: bool) -> None:
+        """Two transactions that end in the other order, and one of them may be open since before."""
+        disk = MemoryDisk()
+        log = replica(disk)
+        log.truncate_fully_and_start_at(70)
+        if earlier:
+            log.append_as_follower(at(data(2, 0), 75), leader_epoch=0)
+            log.roll()
+        batches = [data(1, 0, count=2), data(2, 1, count=2), data(3, 0, count=2, transaction=False)]
+        batches += [marker_of(2, ABORT), marker_of(1, COMMIT)]
+        for offset, each in zip((100, 102, 104, 106, 107), batches, strict=True):
+            log.append_as_follower(at(each, offset), leader_epoch=0)
+        expected = (AbortedTransaction(2, 75 if earlier else 102, 106, 100),)
+        assert log.segments[-1].transaction_index.entries == expected
+        image = disk.copy()
+        for name in names(image):
+            if name.endswith(".txnindex"):
+                image.remove(f"{DIRECTORY}/{name}")
+        again = restarted(image, LogConfig())
+        assert again.segments[-1].transaction_index.entries == expected
+        assert (again._producers.end_offset, open_since(again)) == (108, [])
+
+    def test_rows_136_and_137_what_followers_append(self) -> None:
+        """Sequences again at new offsets, gaps in them, several producers in one append: all is kept."""
+        log = replica()
+        first = at(data(1, 0, transaction=False), 0) + at(data(2, 5, transaction=False, epoch=3), 1)
+        second = at(data(1, 0, transaction=False), 2) + at(data(1, 40, transaction=False), 3)
+        for each in (first, second):
+            log.append_as_follower(each, leader_epoch=0)
+        assert log.read_bytes(0).records == first + second
+        fields = [(b.producer_id, b.producer_epoch, b.base_sequence) for b in log.read_batches()]
+        assert fields == [(1, 0, 0), (2, 3, 5), (1, 0, 0), (1, 0, 40)]
+        assert [(e.producer_id, e.epoch, e.last_sequence) for e in log.producers()] == [(1, 0, 40), (2, 3, 5)]
+
+    def test_rows_134_and_135_a_batch_sent_again(self) -> None:
+        """Answered with its offsets, nothing appended; a part of it, or the sixth last, is out of order."""
+        log = replica()
+        for sequence in range(6):
+            produce(log, 1, sequence, transaction=False)
+        first = produce(log, 1, 6, count=3, transaction=False)
+        assert produce(log, 1, 6, count=3, transaction=False) == first._replace(is_duplicate=True)
+        assert produce(log, 1, 2, transaction=False).first_offset == 2
+        for sequence, count in ((7, 2), (1, 1), (6, 2), (6, 4)):
+            with pytest.raises(OutOfOrderSequence):
+                produce(log, 1, sequence, count=count, transaction=False)
+        assert log.log_end_offset == 9
 
 
 class TestExpiry:

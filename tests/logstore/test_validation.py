@@ -40,7 +40,7 @@ def validate(
 # A leader
 
 
-def test_offsets_are_given_in_place() -> None:
+def test_row_113_offsets_are_given_in_place() -> None:
     """Row 113: base offset and epoch are stamped; every other byte is the producer's."""
     data = encode_batch(values(3))
     validated = validate(data)
@@ -65,7 +65,7 @@ def test_offsets_are_given_in_place() -> None:
     target=st.sampled_from(["producer", "uncompressed", "gzip", "snappy", "lz4", "zstd"]),
     log_append_time=st.booleans(),
 )
-def test_what_was_sent_is_what_is_stored(
+def test_rows_107_and_111_and_112_what_was_sent_is_what_is_stored(
     rows: list[tuple[int, bytes, bytes]], codec: Codec, target: str, log_append_time: bool
 ) -> None:
     """Rows 107, 111, 112, every codec to every target: records, producer fields and sequences survive."""
@@ -86,13 +86,13 @@ def test_what_was_sent_is_what_is_stored(
         assert stored.buffer[61:] == sent[61:], "nothing was recompressed"
 
 
-def test_a_batch_must_start_at_0() -> None:
+def test_row_99_a_batch_must_start_at_0() -> None:
     """Row 99."""
     with pytest.raises(InvalidRecord, match="base offset 5"):
         validate(encode_batch([Record(5, T0, None, b"")], base_offset=5))
 
 
-def test_one_batch_an_append() -> None:
+def test_row_100_one_batch_an_append() -> None:
     """Row 100; and nothing at all, or bytes after the batch, are refused likewise."""
     one = encode_batch(values(1))
     for data, reason in ((one + one, "more than one"), (b"", "no batch"), (one + b"\0", "1 bytes after")):
@@ -102,14 +102,14 @@ def test_one_batch_an_append() -> None:
         validate(one[:-1])
 
 
-def test_empty_batch() -> None:
+def test_row_101_empty_batch() -> None:
     """Row 101."""
     with pytest.raises(InvalidRecord):
         validate(forge(b"", count=0, last_offset_delta=-1))
 
 
 @pytest.mark.parametrize("lie", [(0, 3), (15, 3), (-3, 3), (5, 6), (1, 2), (2, 2), (-1, 0), (2, -1)])
-def test_last_offset_delta_and_count_that_lie(lie: tuple[int, int]) -> None:
+def test_row_102_last_offset_delta_and_count_that_lie(lie: tuple[int, int]) -> None:
     """Row 102: three records; only (2, 3) is the truth."""
     three = payload(*values(3))
     validate(forge(three, last_offset_delta=2, count=3))
@@ -125,7 +125,7 @@ def test_offset_deltas_are_dense(codec: Codec) -> None:
         validate(forge(sparse[61:], attributes=codec, last_offset_delta=1, count=2))
 
 
-def test_producer_fields_that_contradict_each_other() -> None:
+def test_row_103_producer_fields_that_contradict_each_other() -> None:
     """Row 103, and a transaction of nobody, which no producer sends."""
     one = payload(*values(1))
     for data in (
@@ -137,7 +137,7 @@ def test_producer_fields_that_contradict_each_other() -> None:
             validate(data)
 
 
-def test_control_batches_are_for_coordinators() -> None:
+def test_rows_54_and_104_control_batches_are_for_coordinators() -> None:
     """Rows 54, 104: refused from a client; a coordinator's is taken, and never recompressed."""
     marker = encode_marker_batch(
         EndTransactionMarker(ControlType.ABORT, 3), producer_id=1, producer_epoch=0, timestamp_ms=T0
@@ -155,7 +155,7 @@ def test_a_delete_horizon_is_not_for_clients() -> None:
         validate(encode_batch(values(1), delete_horizon_ms=T0))
 
 
-def test_compacted_topics_need_keys() -> None:
+def test_row_105_compacted_topics_need_keys() -> None:
     """Row 105: every record at fault is listed by its place in the batch."""
     keyed, keyless = Record(0, T0, b"k", b""), Record(0, T0, None, b"")
     with pytest.raises(InvalidRecord) as caught:
@@ -168,7 +168,7 @@ def test_compacted_topics_need_keys() -> None:
 
 
 @pytest.mark.parametrize("side", [-1, 1])
-def test_timestamp_window(side: int) -> None:
+def test_row_106_timestamp_window(side: int) -> None:
     """Row 106: 1000 ms away is in, 1001 ms is out, before and after."""
     config = replace(CONFIG, message_timestamp_before_max_ms=1000, message_timestamp_after_max_ms=1000)
     validate(encode_batch([Record(0, T0 + side * 1000, None, b"")]), config)
@@ -177,7 +177,7 @@ def test_timestamp_window(side: int) -> None:
     assert [error.batch_index for error in caught.value.record_errors] == [1]
 
 
-def test_the_window_is_for_the_producers_clock_only() -> None:
+def test_row_107_the_window_is_for_the_producers_clock_only() -> None:
     """Row 107: under LogAppendTime the producer's time may be anything; all records get ours."""
     config = replace(LOG_APPEND_TIME, message_timestamp_before_max_ms=1, message_timestamp_after_max_ms=1)
     data = encode_batch([Record(0, 5, None, b""), Record(1, 1 << 42, None, b"")])
@@ -187,7 +187,7 @@ def test_the_window_is_for_the_producers_clock_only() -> None:
     assert len(validated.data) == len(data)
 
 
-def test_timestamps_take_precedence_and_all_errors_are_listed() -> None:
+def test_row_108_timestamps_take_precedence_and_all_errors_are_listed() -> None:
     """Row 108."""
     config = replace(COMPACTED, message_timestamp_after_max_ms=1000)
     records = [Record(0, T0, None, b""), Record(1, T0 + 1001, b"k", b""), Record(2, T0 + 2000, None, b"")]
@@ -196,13 +196,13 @@ def test_timestamps_take_precedence_and_all_errors_are_listed() -> None:
     assert [error.batch_index for error in caught.value.record_errors] == [0, 1, 2, 2]
 
 
-def test_log_append_time_bit_on_a_create_time_topic() -> None:
+def test_row_109_log_append_time_bit_on_a_create_time_topic() -> None:
     """Row 109."""
     with pytest.raises(InvalidTimestamp):
         validate(encode_batch(values(1), log_append_time_ms=T0))
 
 
-def test_no_timestamp_is_always_in_time() -> None:
+def test_row_110_no_timestamp_is_always_in_time() -> None:
     """Row 110: also beside records that have one."""
     config = replace(CONFIG, message_timestamp_before_max_ms=0, message_timestamp_after_max_ms=0)
     assert validate(encode_batch(values(2, timestamp_ms=-1)), config).max_timestamp_ms == -1
@@ -237,7 +237,7 @@ def test_a_time_that_only_wrapping_can_reach() -> None:
     assert validate(encode_batch(records)).max_timestamp_ms == MAX_LONG
 
 
-def test_size_is_judged_before_anything_is_read() -> None:
+def test_row_115_size_is_judged_before_anything_is_read() -> None:
     """Row 115: exactly the limit is in."""
     data = encode_batch(values(1))
     validate(data, LogConfig(max_message_bytes=len(data)))
@@ -253,7 +253,7 @@ def test_size_is_judged_again_after_recompression() -> None:
         validate(data, LogConfig(max_message_bytes=1000, compression_type="uncompressed"))
 
 
-def test_same_codec_at_another_level_is_left_alone() -> None:
+def test_row_111_same_codec_at_another_level_is_left_alone() -> None:
     """Row 111."""
     data = encode_batch(values(50), codec=Codec.GZIP, level=1)
     config = LogConfig(compression_type="gzip", compression_gzip_level=9)
@@ -300,7 +300,7 @@ def test_any_torn_tail_is_cut_off() -> None:
         assert analyse_follower_batches(last[:cut], next_offset=1, leader_epoch=0) is None
 
 
-def test_offsets_must_rise() -> None:
+def test_row_117_offsets_must_rise() -> None:
     """Row 117."""
     data = b"".join(at(offset) for offset in (0, 1, 3, 2, 4))
     with pytest.raises(OffsetsOutOfOrder):
@@ -310,21 +310,21 @@ def test_offsets_must_rise() -> None:
 
 
 @pytest.mark.parametrize(("offset", "count", "end"), [(0, 1, 2), (4, 3, 7), (1, 5, 2)])
-def test_below_the_end_of_the_log(offset: int, count: int, end: int) -> None:
+def test_rows_118_and_119_below_the_end_of_the_log(offset: int, count: int, end: int) -> None:
     """Rows 118, 119: the error tells the fetcher what it was sent."""
     with pytest.raises(UnexpectedAppendOffset) as caught:
         analyse_follower_batches(at(offset, count=count), next_offset=end, leader_epoch=0)
     assert (caught.value.first_offset, caught.value.last_offset) == (offset, offset + count - 1)
 
 
-def test_gaps_are_legal() -> None:
+def test_row_120_gaps_are_legal() -> None:
     """Row 120: compaction leaves them, in front and between."""
     found = analyse_follower_batches(at(10) + at(20), next_offset=3, leader_epoch=0)
     assert found is not None
     assert (found.first_offset, found.last_offset) == (10, 20)
 
 
-def test_a_follower_has_no_size_limit() -> None:
+def test_row_115_a_follower_has_no_size_limit() -> None:
     """Row 115: the leader has judged; a follower with another setting must not fall out of the ISR."""
     assert analyse_follower_batches(at(0, count=5000), next_offset=0, leader_epoch=0) is not None
 
@@ -394,3 +394,18 @@ def test_a_leaders_output_is_a_followers_input() -> None:
     assert found is not None
     assert found.last_offset == end - 1 == 5
     assert [batch.base_offset for batch in walk(log)] == [0, 1, 4]
+
+
+def test_rows_29_and_114_where_the_largest_time_is() -> None:
+    """As coarse as a batch: the last offset of the earliest one that holds it."""
+    times = ((0, 2, 1), (2, 0), (1, 3), (3, 3))
+    data, offset = b"", 0
+    for each in times:
+        records = [Record(offset + slot, T0 + time, None, b"") for slot, time in enumerate(each)]
+        data += encode_batch(records, base_offset=offset, leader_epoch=0)
+        offset += len(each)
+    for count, expected in ((1, (2, 2)), (2, (2, 2)), (3, (3, 6)), (4, (3, 6))):
+        size = sum(batch.size for batch in list(walk(data))[:count])
+        found = analyse_follower_batches(data[:size], next_offset=0, leader_epoch=0)
+        assert found is not None
+        assert (found.max_timestamp_ms - T0, found.offset_of_max_timestamp) == expected
