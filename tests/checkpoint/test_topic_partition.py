@@ -52,6 +52,20 @@ def test_other_directories_are_no_partitions(name: str) -> None:
         parse_directory_name(name)
 
 
+def test_row_189_names_of_directories() -> None:
+    """What is a partition, what is one on its way out, and what is nothing that we may touch."""
+    unique = "0123456789abcdef" * 2
+    assert parse_directory_name("test_topic-143") == ("test_topic", 143)
+    assert set_aside_fate(f"foo.bar-testtopic-42.{unique}-delete") == "delete"
+    for name in (
+        "", "topic", "topic-", "-1", "-", "topic-x", "topic-1x", "non_kafka_dir", "non_kafka_dir-delete",
+        f"topic.{unique}-delete", f"-1.{unique}-delete", f"topic-.{unique}-delete",
+    ):  # fmt: skip
+        assert set_aside_fate(name) is None, name
+        with pytest.raises(InvalidTopic):
+            parse_directory_name(name)
+
+
 @pytest.mark.parametrize("fate", ["delete", "stray", "future"])
 def test_directories_set_aside(fate: str) -> None:
     assert set_aside_fate(f"orders-0.{'0a' * 16}-{fate}") == fate

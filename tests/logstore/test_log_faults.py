@@ -210,8 +210,9 @@ class TestAFailedWrite:
         disk.inject(Fault(operation="pwrite", errno=number, path=lambda path: path.endswith(".txnindex")))
         with pytest.raises(LogDirOffline):
             log.append_as_leader(marker, leader_epoch=0, now_ms=1, origin=AppendOrigin.COORDINATOR)
-        assert log.log_end_offset == 2
+        assert (log.log_end_offset, log.last_stable_offset) == (2, 0)
         again = opened(memory(disk).copy())
+        assert again.last_stable_offset == 2
         assert again.segments[0].transaction_index.entries == (AbortedTransaction(1, 0, 1, 2),)
 
 

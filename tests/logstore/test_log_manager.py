@@ -8,7 +8,7 @@ from pathlib import Path
 
 import pytest
 
-from checkpoint.clean_shutdown import CLEAN_SHUTDOWN_FILE
+from checkpoint.clean_shutdown import CLEAN_SHUTDOWN_FILE, read_clean_shutdown
 from checkpoint.disk import Disk, OsDisk
 from checkpoint.disks import Fault, FaultyDisk, MemoryDisk
 from checkpoint.errors import DirectoryLocked, InvalidTopic
@@ -175,6 +175,9 @@ class TestStops:
         file = disk.open(f"/a/{CLEAN_SHUTDOWN_FILE}", create=True, write=True)
         file.truncate(0)
         file.pwrite(content, 0)
+        found = read_clean_shutdown(disk, "/a")
+        assert found is not None
+        assert found.broker_epoch == (5 if content else -1)
         assert manager_on(disk).was_clean
 
     def test_row_192_a_start_that_did_not_finish_leaves_no_mark(self) -> None:

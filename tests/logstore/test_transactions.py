@@ -541,6 +541,56 @@ class TestRecovery:
         assert again.segments[-1].transaction_index.entries == expected
         assert (again._producers.end_offset, open_since(again)) == (108, [])
 
+    @pytest.mark.parametrize("lost", ["all", "snapshots and the last segment's index"])
+    def test_rows_210_and_211_indexes_and_snapshots_lost(self, lost: str) -> None:
+        """Four producers over many segments; replayed from the start the aborts are the same."""
+        disk = MemoryDisk()
+        config = LogConfig(segment_bytes=600)
+        manager = manager_on(disk, config)
+        log = manager.get_or_create(ORDERS)
+        for producer_id, sequence, count in (
+            (1, 0, 5), (0, 0, 3), (2, 0, 2), (1, 5, 4), (3, 0, 3), (0, 0, 2), (1, 9, 10),
+        ):  # fmt: skip
+            if producer_id:
+                produce(log, producer_id, sequence, count=count)
+            else:
+                plain(log, count)
+        assert end(log, 1, ABORT).last_offset == 29
+        produce(log, 2, 2, count=6)
+        produce(log, 4, 0, count=3)
+        end(log, 3, COMMIT)
+        for count in (5, 5, 5, 5, 5, 5, 4):
+            plain(log, count)
+        assert end(log, 2, ABORT).last_offset == 74
+        expected = [AbortedTransaction(1, 0, 29, 8), AbortedTransaction(2, 8, 74, 36)]
+
+        def entries(of: Log) -> list[AbortedTransaction]:
+            return [entry for each in of.segments for entry in each.transaction_index.entries]
+
+        assert entries(log) == expected
+        last = log.segments[-1].base_offset
+        if lost != "all":
+            log.roll()
+            manager.checkpoint_recovery_points()
+            last = log.segments[-2].base_offset
+        image = disk.copy()
+        for name in names(image):
+            gone = name.endswith(".txnindex") and (lost == "all" or int(name[:20]) >= last)
+            if gone or name.endswith(SNAPSHOT_SUFFIX):
+                image.remove(f"{DIRECTORY}/{name}")
+        if lost == "all":
+            assert not [name for name in image.files() if name.endswith("recovery-point-offset-checkpoint")]
+        else:
+            file = image.open("/data/recovery-point-offset-checkpoint", write=True)
+            file.truncate(0)
+            file.pwrite(b"0\n1\norders 0 %d\n" % last, 0)
+        again = manager_on(image, config).get(ORDERS)
+        assert again is not None
+        assert entries(again) == expected
+        assert open_since(again) == [(4, 36)]
+        known = sorted((e.producer_id, e.last_sequence) for e in again.producers())
+        assert known == [(1, 18), (2, 7), (3, 2), (4, 2)]
+
     def test_rows_136_and_137_what_followers_append(self) -> None:
         """Sequences again at new offsets, gaps in them, several producers in one append: all is kept."""
         log = replica()
