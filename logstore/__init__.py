@@ -9,7 +9,7 @@
       validation   what may enter; producer_state: what is remembered of its senders
       read_committed   what of their transactions is shown
       batch        format v2, read in place; record, compression, varint, crc below it
-    config, policy, retention, epochs   pure
+    config, log_manager_config, policy, retention, epochs   pure
 
 It knows nothing of other nodes, sockets or leaders.
 """
@@ -40,6 +40,7 @@ from logstore.errors import (
 )
 from logstore.log import AppendInfo, FetchedBytes, FetchIsolation, Log, TimestampOffset
 from logstore.log_manager import LogManager
+from logstore.log_manager_config import LogManagerConfig
 from logstore.losses import Loss
 from logstore.producer_state import OpenTransaction, ProducerStateConfig
 from logstore.reader import LogReader
@@ -68,6 +69,7 @@ __all__ = [
     "LogDirOffline",
     "LogGone",
     "LogManager",
+    "LogManagerConfig",
     "LogReader",
     "Loss",
     "OffsetOutOfRange",

@@ -22,7 +22,15 @@ from checkpoint.disk import Buffer, Disk, OsDisk
 from logstore.batch import Batch, walk
 from logstore.compression import Codec
 from logstore.config import LogConfig
-from logstore.outgoing import Appendable, MadeBatch, batch_of_one, batches_of, not_appendable
+from logstore.outgoing import (
+    PLAIN,
+    Appendable,
+    Compression,
+    MadeBatch,
+    batch_of_one,
+    batches_of,
+    not_appendable,
+)
 from logstore.partition_log import (
     AppendInfo,
     Clock,
@@ -108,7 +116,7 @@ class Log(PartitionLog):
         """
         now_ms = self._clock() if timestamp_ms is None else timestamp_ms
         if records is None or isinstance(records, bytes | bytearray | memoryview):
-            result = self._append(batch_of_one(key, records, headers, now_ms, self._codec))
+            result = self._append(batch_of_one(key, records, headers, now_ms, self._compression))
         else:
             if key is not None or headers:
                 raise TypeError("key and headers go with a single value; give records their own")
@@ -118,7 +126,9 @@ class Log(PartitionLog):
             end = self.log_end_offset
             result = AppendInfo(end, end - 1, NO_TIMESTAMP, NO_TIMESTAMP, self.log_start_offset)
             target_bytes = max(self.config.max_message_bytes // 2, 1)
-            for batch in batches_of(items, now_ms=now_ms, codec=self._codec, target_bytes=target_bytes):
+            for batch in batches_of(
+                items, now_ms=now_ms, compression=self._compression, target_bytes=target_bytes
+            ):
                 result = joined(result, self._append(batch))
         if sync:
             self.sync_up_to(result.last_offset + 1)
@@ -155,7 +165,8 @@ class Log(PartitionLog):
         result = AppendInfo(end, end - 1, NO_TIMESTAMP, NO_TIMESTAMP, self.log_start_offset)
         for batches in columnar.encode(
             rows,
-            codec=self._codec,
+            codec=self._compression.codec,
+            level=self._compression.level,
             batch_bytes=max(self.config.max_message_bytes // 2, 1),
             timestamp_ms=self._clock() if timestamp_ms is None else timestamp_ms,
         ):
@@ -186,22 +197,26 @@ class Log(PartitionLog):
         return max(self.latest_epoch, STAND_ALONE_EPOCH)
 
     @property
-    def _codec(self) -> Codec:
+    def _compression(self) -> Compression:
         kind = self.config.compression_type
-        return Codec.NONE if kind in ("producer", "uncompressed") else Codec[kind.upper()]
+        if kind in ("producer", "uncompressed"):
+            return PLAIN
+        return Compression(Codec[kind.upper()], self.config.compression_level)
 
     # --- looking after it -----------------------------------------------------------------------------
 
     def maintain(self, now_ms: int | None = None) -> tuple[Expired, ...]:
-        """Let old segments go as `retention.ms`, `retention.bytes` and the log start offset say.
+        """Do what time asks for: let old segments go by `retention.ms`, `retention.bytes` and the log
+        start offset, flush what is `flush.ms` old.
 
-        A log that stands alone deletes nothing unless this is called, every few minutes say; a
+        A log that stands alone does none of it unless this is called, every few minutes say; a
         `LogManager` does it by itself. Deleted files stay for `file.delete.delay.ms`, until a later call,
         the close or the next open; what was cut and kept in quarantine stays for a week. `now_ms` is the
         wall clock's time, by default read from it. Returns what went, and why. Raises `DiskFull` or
         `LogDirOffline`.
         """
         now_ms = self._clock() if now_ms is None else now_ms
+        self.flush_by_age(now_ms)
         went = self.delete_old_segments(now_ms)
         self.remove_deleted_files(now_ms)
         self.expire_losses(now_ms)

@@ -40,16 +40,13 @@ from checkpoint.topic_partition import TopicPartition, parse_directory_name, set
 from logstore.config import MAX_LONG, LogConfig
 from logstore.errors import DamagedLog, DiskFull, LogDirOffline, is_full
 from logstore.log import Clock, Log
+from logstore.log_manager_config import LogManagerConfig
 from logstore.losses import Loss
 from logstore.partition_log import PartitionLog
-from logstore.producer_state import ProducerStateConfig
 from logstore.recovery import load
 from logstore.retention import Expired
 from logstore.stand_alone import forget_stand_alone
 
-RECOVERY_POINT_INTERVAL_MS: Final = 60_000
-LOG_START_INTERVAL_MS: Final = 60_000
-RETENTION_CHECK_INTERVAL_MS: Final = 300_000
 NO_BROKER_EPOCH: Final = -1
 
 DirectoryProgress = Callable[[str, int, int], None]
@@ -75,25 +72,35 @@ class LogManager:
         configs: Mapping[str, LogConfig] | None = None,
         broker_epoch: int = NO_BROKER_EPOCH,
         progress: DirectoryProgress | None = None,
-        producer_config: ProducerStateConfig | None = None,
+        settings: LogManagerConfig | None = None,
     ) -> None:
-        """Open the log dirs. `configs` gives topics settings of their own; others have `config`."""
+        """Open the log dirs, by the node's `settings`.
+
+        `configs` gives topics settings of their own; others have `config`, by default the settings'.
+        """
         if not log_dirs or len(set(log_dirs)) != len(log_dirs):
             raise ValueError(f"log dirs {list(log_dirs)}: give one or more, each once")
-        self.config = config or LogConfig()
+        self.settings = settings or LogManagerConfig()
+        self.config = config or self.settings.topic_defaults
         self._configs = dict(configs or {})
         self._random = random
         self._clock = clock
-        now_ms = clock()
-        self._recovery_points = _Every(RECOVERY_POINT_INTERVAL_MS, now_ms)
-        self._log_starts = _Every(LOG_START_INTERVAL_MS, now_ms)
-        self._retention = _Every(RETENTION_CHECK_INTERVAL_MS, now_ms)
-        self._producer_config = producer_config or ProducerStateConfig()
-        self._expiration = _Every(self._producer_config.producer_id_expiration_check_interval_ms, now_ms)
+        now_ms, delay_ms = clock(), self.settings.log_initial_task_delay_ms
+        self._retention = _Every(self.settings.log_retention_check_interval_ms, now_ms, delay_ms)
+        self._flushing = _Every(self.settings.log_flush_scheduler_interval_ms, now_ms, delay_ms)
+        self._recovery_points = _Every(
+            self.settings.log_flush_offset_checkpoint_interval_ms, now_ms, delay_ms
+        )
+        self._log_starts = _Every(
+            self.settings.log_flush_start_offset_checkpoint_interval_ms, now_ms, delay_ms
+        )
+        self._expiration = _Every(
+            self.settings.producers.producer_id_expiration_check_interval_ms, now_ms, delay_ms
+        )
         self._dirs: list[_LogDir] = []
         try:
             for directory in log_dirs:
-                log_dir = _LogDir(directory, disk, clock, random, broker_epoch, self._producer_config)
+                log_dir = _LogDir(directory, disk, clock, random, broker_epoch, self.settings)
                 self._dirs.append(log_dir)
                 log_dir.open(lambda topic: self._configs.get(topic, self.config), progress)
         except BaseException:
@@ -166,6 +173,8 @@ class LogManager:
             log = home.create(topic_partition, topic_config)
         elif config is not None:
             log.config = config
+            for log_dir in self._online():
+                log_dir.set_deadline(self._clock())
         if topic_id:
             log.set_topic_id(topic_id)
         return log
@@ -216,6 +225,7 @@ class LogManager:
             self._log_starts.due_ms,
             self._retention.due_ms,
             self._expiration.due_ms,
+            self._flushing.due_ms,
             *(log_dir.deadline_ms for log_dir in self._online()),
         )
 
@@ -224,6 +234,9 @@ class LogManager:
         producers that have been idle for too long."""
         if self._retention.is_due(now_ms):
             self.delete_old_segments(now_ms)
+        if self._flushing.is_due(now_ms):
+            for log_dir in self._online():
+                log_dir.guarded(lambda log_dir=log_dir: log_dir.flush_by_age(now_ms))  # type: ignore[misc]
         for log_dir in self._online():
             log_dir.guarded(lambda log_dir=log_dir: log_dir.tick(now_ms))  # type: ignore[misc]
         if self._recovery_points.is_due(now_ms):
@@ -262,11 +275,14 @@ class LogManager:
 
 
 class _Every:
-    """What is due every `interval_ms`; at once if the clock was set back by more than that."""
+    """What is due every `interval_ms`, and at once if the clock was set back by more than that.
 
-    def __init__(self, interval_ms: int, now_ms: int) -> None:
+    For the first time after `delay_ms` if that is sooner; never if the interval is `MAX_LONG`.
+    """
+
+    def __init__(self, interval_ms: int, now_ms: int, delay_ms: int) -> None:
         self._interval_ms = interval_ms
-        self.due_ms = now_ms + interval_ms
+        self.due_ms = now_ms + (min(interval_ms, delay_ms) if interval_ms < MAX_LONG else MAX_LONG)
 
     def is_due(self, now_ms: int) -> bool:
         """Whether it is time; counts the next interval from here then."""
@@ -286,14 +302,15 @@ class _LogDir:
         clock: Clock,
         random: random.Random,
         broker_epoch: int,
-        producer_config: ProducerStateConfig,
+        settings: LogManagerConfig,
     ) -> None:
         self.path = path.rstrip("/") or "/"
         self._disk = disk
         self._clock = clock
         self._random = random
         self._broker_epoch = broker_epoch
-        self._producer_config = producer_config
+        self._producer_config = settings.producers
+        self._flushes_on_schedule = settings.log_flush_scheduler_interval_ms < MAX_LONG
         self._lock: Lock | None = None
         self._checkpoint_lock = threading.RLock()
         self.logs: dict[TopicPartition, Log] = {}
@@ -304,7 +321,6 @@ class _LogDir:
         self.high_watermarks: dict[TopicPartition, int] = {}
         self._recovery_points: dict[TopicPartition, int] = {}
         self._log_starts: dict[TopicPartition, int] = {}
-        self._unflushed_since_ms: dict[TopicPartition, tuple[int, int]] = {}
         self._doomed: list[tuple[int, str]] = []
         self.deadline_ms = MAX_LONG
         """When `tick` has something to do: a flush by age, a directory to remove."""
@@ -344,7 +360,7 @@ class _LogDir:
                 self.damaged[topic_partition] = error
             except EngineError as error:
                 self.damaged[topic_partition] = DamagedLog(f"{topic_partition} cannot be opened: {error}")
-        self._set_deadline(self._clock())
+        self.set_deadline(self._clock())
 
     def _read(self, name: str) -> dict[TopicPartition, int]:
         try:
@@ -358,9 +374,8 @@ class _LogDir:
     ) -> Log:
         directory = f"{self.path}/{topic_partition.directory_name}"
 
-        def jitter_ms() -> int:
-            bound = min(config.segment_jitter_ms, config.segment_ms)
-            return self._random.randrange(bound) if bound else 0
+        def jitter_ms(bound_ms: int) -> int:
+            return self._random.randrange(bound_ms) if bound_ms else 0
 
         loaded = load(
             self._disk,
@@ -392,7 +407,7 @@ class _LogDir:
         log.set_high_watermark(self.high_watermarks.get(topic_partition, 0))
         self.logs[topic_partition] = log
         self.known.add(topic_partition)
-        self._set_deadline(self._clock())
+        self.set_deadline(self._clock())
         return log
 
     def create(self, topic_partition: TopicPartition, config: LogConfig) -> Log:
@@ -424,7 +439,7 @@ class _LogDir:
             self._take_offline(error)
             raise LogDirOffline(f"{self.path} went offline deleting {topic_partition}: {error}") from error
         self._doomed.append((self._clock() + log.config.file_delete_delay_ms, doomed))
-        self._set_deadline(self._clock())
+        self.set_deadline(self._clock())
 
     # --- what the logs tell it ------------------------------------------------------------------------
 
@@ -501,41 +516,32 @@ class _LogDir:
                     went[tp] = expired
 
             self.guarded(delete)
-        self._set_deadline(now_ms)
+        self.set_deadline(now_ms)
+
+    def flush_by_age(self, now_ms: int) -> None:
+        for log in self.logs.values():
+            log.flush_by_age(now_ms)
 
     def tick(self, now_ms: int) -> None:
-        for tp, log in self.logs.items():
-            self._flush_by_age(tp, log, now_ms)
+        if not self._flushes_on_schedule:
+            self.flush_by_age(now_ms)
+        for log in self.logs.values():
             log.remove_deleted_files(now_ms)
             log.expire_losses(now_ms)
         due = [path for at_ms, path in self._doomed if at_ms <= now_ms]
         self._doomed = [(at_ms, path) for at_ms, path in self._doomed if at_ms > now_ms]
         for path in due:
             self._remove_tree(path)
-        self._set_deadline(now_ms)
+        self.set_deadline(now_ms)
 
-    def _set_deadline(self, now_ms: int) -> None:
-        ages_ms = [log.config.flush_ms for log in self.logs.values()]
+    def set_deadline(self, now_ms: int) -> None:
+        ages_ms = [] if self._flushes_on_schedule else [log.config.flush_ms for log in self.logs.values()]
         unlinking_ms = [
             min(log.deletion_deadline_ms, log.losses_deadline_ms) for log in self.logs.values()
         ]
         self.deadline_ms = min(
             [now_ms + min(ages_ms, default=MAX_LONG), *unlinking_ms, *(at for at, _ in self._doomed)]
         )
-
-    def _flush_by_age(self, tp: TopicPartition, log: Log, now_ms: int) -> None:
-        """`flush.ms`: the age of the oldest record that was not durable when this last looked."""
-        if log.recovery_point >= log.log_end_offset:
-            self._unflushed_since_ms.pop(tp, None)
-            return
-        offset, since_ms = self._unflushed_since_ms.get(tp, (-1, now_ms))
-        if log.recovery_point > offset:
-            offset, since_ms = log.log_end_offset, now_ms
-        if now_ms - since_ms >= log.config.flush_ms:
-            log.flush()
-            self._unflushed_since_ms.pop(tp, None)
-        else:
-            self._unflushed_since_ms[tp] = (offset, since_ms)
 
     def _remove_tree(self, directory: str) -> None:
         for entry in self._disk.scan(directory):

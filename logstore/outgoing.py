@@ -16,7 +16,7 @@ import struct
 from bisect import bisect_left
 from collections.abc import Iterable, Iterator, Sequence
 from itertools import accumulate, chain, islice
-from typing import NamedTuple, TypeAlias, TypeGuard
+from typing import Final, NamedTuple, TypeAlias, TypeGuard
 
 from checkpoint.disk import Buffer
 from logstore.batch import Batch, assemble_plain, encode_batch
@@ -59,6 +59,16 @@ class MadeBatch(NamedTuple):
     """Whether every record has a key."""
 
 
+class Compression(NamedTuple):
+    """How records are compressed; a level of None is the codec's own."""
+
+    codec: Codec
+    level: int | None = None
+
+
+PLAIN: Final = Compression(Codec.NONE)
+
+
 def may_enter(batch: MadeBatch, now_ms: int, config: ValidationConfig) -> bool:
     """Whether a leader's validation would neither refuse the batch nor change it.
 
@@ -67,8 +77,8 @@ def may_enter(batch: MadeBatch, now_ms: int, config: ValidationConfig) -> bool:
     return (
         len(batch.data) <= config.max_message_bytes
         and config.message_timestamp_type == "CreateTime"
-        and max(now_ms - config.message_timestamp_before_max_ms, 0) <= batch.timestamp_ms
-        and batch.timestamp_ms <= min(now_ms + config.message_timestamp_after_max_ms, MAX_LONG)
+        and max(now_ms - config.oldest_allowed_ms, 0) <= batch.timestamp_ms
+        and batch.timestamp_ms <= min(now_ms + config.newest_allowed_ms, MAX_LONG)
         and (batch.is_keyed or "compact" not in config.cleanup_policy)
     )
 
@@ -78,22 +88,22 @@ def batch_of_one(
     value: Buffer | None,
     headers: Sequence[tuple[str, bytes | None]],
     timestamp_ms: int,
-    codec: Codec,
+    compression: Compression,
 ) -> MadeBatch | bytes:
     """A batch of one record. `TypeError` for parts that no record has, `ValueError` for such a time."""
     if value is not None and type(value) is not bytes:
         value = bytes(value)
     if not headers and (key is None or type(key) is bytes):
-        return _made(((key, value),), timestamp_ms, codec, is_keyed=key is not None)
+        return _made(((key, value),), timestamp_ms, compression, is_keyed=key is not None)
     try:
         record = Record(0, timestamp_ms, key, value, tuple(Header(*header) for header in headers))
-        return encode_batch([record], codec=codec)
+        return encode_batch([record], codec=compression.codec, level=compression.level)
     except _NOT_ENCODABLE as error:
         raise _wrong_part(error) from error
 
 
 def batches_of(
-    items: Iterable[Appendable], *, now_ms: int, codec: Codec, target_bytes: int
+    items: Iterable[Appendable], *, now_ms: int, compression: Compression, target_bytes: int
 ) -> Iterator[MadeBatch | bytes]:
     """`items` as batches of about `target_bytes`: ours, or some that lie end to end and are to be judged.
 
@@ -103,11 +113,11 @@ def batches_of(
     for rows in _in_pieces(items):
         if list(map(type, rows)).count(bytes) == len(rows):
             values: Sequence[bytes] = rows  # type: ignore[assignment]
-            yield from _of_values(values, now_ms, codec, target_bytes)
+            yield from _of_values(values, now_ms, compression, target_bytes)
         elif _are_plain_pairs(rows):
-            yield from _of_pairs(rows, now_ms, codec, target_bytes)
+            yield from _of_pairs(rows, now_ms, compression, target_bytes)
         else:
-            yield from _together(_of_any(rows, now_ms, codec, target_bytes))
+            yield from _together(_of_any(rows, now_ms, compression, target_bytes))
 
 
 def _in_pieces(items: Iterable[Appendable]) -> Iterator[Sequence[Appendable]]:
@@ -128,7 +138,7 @@ def _are_plain_pairs(rows: Sequence[Appendable]) -> TypeGuard[Sequence[Pair]]:
 
 
 def _of_values(
-    values: Sequence[bytes], timestamp_ms: int, codec: Codec, target_bytes: int
+    values: Sequence[bytes], timestamp_ms: int, compression: Compression, target_bytes: int
 ) -> Iterator[MadeBatch]:
     sizes = list(map(len, values))
     size = sizes[0]
@@ -136,22 +146,23 @@ def _of_values(
         at_a_time = min(-(-target_bytes // (size + RECORD_OVERHEAD)), MAX_PLAIN_VALUES)
         for start in range(0, len(values), at_a_time):
             some = values[start : start + at_a_time]
-            yield _assembled(encode_equal_values(some, size), len(some), timestamp_ms, codec, is_keyed=False)
+            parts = encode_equal_values(some, size)
+            yield _assembled(parts, len(some), timestamp_ms, compression, is_keyed=False)
     elif max(sizes) < MAX_PLAIN_BYTES:
         for start, stop in _runs(sizes, target_bytes):
             parts = encode_values(values[start:stop], sizes[start:stop])
-            yield _assembled(parts, stop - start, timestamp_ms, codec, is_keyed=False)
+            yield _assembled(parts, stop - start, timestamp_ms, compression, is_keyed=False)
     else:
-        yield from _of_pairs([(None, value) for value in values], timestamp_ms, codec, target_bytes)
+        yield from _of_pairs([(None, value) for value in values], timestamp_ms, compression, target_bytes)
 
 
 def _of_pairs(
-    pairs: Sequence[Pair], timestamp_ms: int, codec: Codec, target_bytes: int
+    pairs: Sequence[Pair], timestamp_ms: int, compression: Compression, target_bytes: int
 ) -> Iterator[MadeBatch]:
     sizes = [len(key or b"") + len(value or b"") for key, value in pairs]
     for start, stop in _runs(sizes, target_bytes):
         some = pairs[start:stop]
-        yield _made(some, timestamp_ms, codec, is_keyed=all(key is not None for key, _ in some))
+        yield _made(some, timestamp_ms, compression, is_keyed=all(key is not None for key, _ in some))
 
 
 def _runs(sizes: Sequence[int], target_bytes: int) -> Iterator[tuple[int, int]]:
@@ -164,31 +175,32 @@ def _runs(sizes: Sequence[int], target_bytes: int) -> Iterator[tuple[int, int]]:
         start, done = stop, ends[stop - 1]
 
 
-def _made(pairs: Sequence[Pair], timestamp_ms: int, codec: Codec, *, is_keyed: bool) -> MadeBatch:
+def _made(pairs: Sequence[Pair], timestamp_ms: int, compression: Compression, *, is_keyed: bool) -> MadeBatch:
     parts, count = encode_pairs(pairs)
-    return _assembled(parts, count, timestamp_ms, codec, is_keyed=is_keyed)
+    return _assembled(parts, count, timestamp_ms, compression, is_keyed=is_keyed)
 
 
 def _assembled(
-    parts: Sequence[Buffer], count: int, timestamp_ms: int, codec: Codec, *, is_keyed: bool
+    parts: Sequence[Buffer], count: int, timestamp_ms: int, compression: Compression, *, is_keyed: bool
 ) -> MadeBatch:
     try:
         if timestamp_ms < NO_TIMESTAMP:
             raise ValueError(f"timestamp {timestamp_ms} ms: -1 means none, others are not negative")
-        return MadeBatch(assemble_plain(parts, count, timestamp_ms, codec), count, timestamp_ms, is_keyed)
+        data = assemble_plain(parts, count, timestamp_ms, *compression)
+        return MadeBatch(data, count, timestamp_ms, is_keyed)
     except _NOT_ENCODABLE as error:
         raise _wrong_part(error) from error
 
 
 def _of_any(
-    rows: Iterable[Appendable], now_ms: int, codec: Codec, target_bytes: int
+    rows: Iterable[Appendable], now_ms: int, compression: Compression, target_bytes: int
 ) -> Iterator[Buffer]:
     pending: list[Record] = []
     pending_bytes = 0
     for item in rows:
         if isinstance(item, Batch):
             if pending:
-                yield _encoded(pending, codec)
+                yield _encoded(pending, compression)
                 pending, pending_bytes = [], 0
             yield item.buffer
             continue
@@ -196,10 +208,10 @@ def _of_any(
         pending.append(record)
         pending_bytes += len(record.value or b"") + len(record.key or b"") + RECORD_OVERHEAD
         if pending_bytes >= target_bytes:
-            yield _encoded(pending, codec)
+            yield _encoded(pending, compression)
             pending, pending_bytes = [], 0
     if pending:
-        yield _encoded(pending, codec)
+        yield _encoded(pending, compression)
 
 
 def _together(batches: Iterable[Buffer]) -> Iterator[bytes]:
@@ -215,9 +227,9 @@ def _together(batches: Iterable[Buffer]) -> Iterator[bytes]:
         yield b"".join(group)
 
 
-def _encoded(records: list[Record], codec: Codec) -> bytes:
+def _encoded(records: list[Record], compression: Compression) -> bytes:
     try:
-        return encode_batch(records, codec=codec)
+        return encode_batch(records, codec=compression.codec, level=compression.level)
     except _NOT_ENCODABLE as error:
         raise _wrong_part(error) from error
 

@@ -59,7 +59,7 @@ from logstore.producer_state import (
 )
 from logstore.read_committed import aborted_between
 from logstore.record import NO_TIMESTAMP, ControlType, EndTransactionMarker
-from logstore.recovery import LoadedLog, RecoveryReport
+from logstore.recovery import Jitter, LoadedLog, RecoveryReport
 from logstore.retention import Expired, believed_ms, expired
 from logstore.segment import LOG_SUFFIX, Extents, Segment, file_name
 from logstore.segments import Segments
@@ -157,7 +157,7 @@ class PartitionLog:
         *,
         disk: Disk,
         clock: Clock,
-        jitter_ms: Callable[[], int],
+        jitter_ms: Jitter,
         owner: LogOwner,
         follows_end: bool = False,
         producer_config: ProducerStateConfig | None = None,
@@ -193,6 +193,7 @@ class PartitionLog:
         self._last_retention_ms = clock()
         self._producers.advance_high_watermark(self.high_watermark)
         self._quarantine = loaded.quarantine
+        self._unflushed: tuple[int, int] | None = None
 
     def __repr__(self) -> str:
         return f"Log({self.directory!r}, [{self._log_start_offset}, {self._log_end_offset}))"
@@ -632,7 +633,7 @@ class PartitionLog:
             self.config,
             size=0,
             now_ms=now_ms,
-            jitter_ms=self._jitter_ms(),
+            jitter_ms=self._jitter_ms(self.config.longest_jitter_ms),
             is_new=True,
             modified_ms=now_ms,
         )
@@ -645,6 +646,19 @@ class PartitionLog:
         Raises `LogDirOffline` if that fails: the log takes no more appends until it is recovered.
         """
         self.sync_up_to(self._log_end_offset)
+
+    def flush_by_age(self, now_ms: int) -> None:
+        """Flush if what this saw first, of what is still not durable, is `flush.ms` old."""
+        if self._recovery_point >= self._log_end_offset:
+            self._unflushed = None
+            return
+        offset, since_ms = self._unflushed or (-1, now_ms)
+        if self._recovery_point > offset:
+            offset, since_ms = self._log_end_offset, now_ms
+        self._unflushed = offset, since_ms
+        if now_ms - since_ms >= self.config.flush_ms:
+            self.flush()
+            self._unflushed = None
 
     def flush_sealed(self) -> None:
         """Make every segment but the active one survive power loss."""
@@ -1212,8 +1226,11 @@ class PartitionLog:
     def _close_books(self) -> None:
         self._deleted_files.remove_due(self._clock())
         self._snapshots.take(self._producers, self._log_end_offset)
-        self._segments.active.become_inactive()
-        self._segments.active.sync_indexes()
+        active = self._segments.active
+        active.become_inactive()
+        if active.was_trimmed:
+            active.sync_log()
+        active.sync_indexes()
         for segment in self._segments:
             segment.close()
         self._disk.sync_dir(self.directory)

@@ -27,10 +27,10 @@ from typing import TYPE_CHECKING, Final, NamedTuple
 from sortedcontainers import SortedDict
 
 from logstore.batch import Batch
+from logstore.config import check_settings, setting
 from logstore.crc import crc32c
 from logstore.errors import (
     CorruptSnapshot,
-    InvalidConfig,
     InvalidProducerEpoch,
     InvalidTransactionState,
     OutOfOrderSequence,
@@ -69,16 +69,24 @@ _CRC_START: Final = 6
 class ProducerStateConfig:
     """A node's settings of its producers, under Kafka's names; times are milliseconds."""
 
-    producer_id_expiration_ms: int = 86_400_000
-    """A producer that wrote nothing for this long is forgotten, unless it has a transaction open."""
-    producer_id_expiration_check_interval_ms: int = 600_000
-    transaction_partition_verification_enable: bool = True
-    """Whether a transaction's first batch needs a guard (`verification_guard.py`)."""
+    producer_id_expiration_ms: int = setting(
+        86_400_000,
+        "a producer that wrote nothing for this long is forgotten, unless it has a transaction open",
+        low=1,
+        high=MAX_INT,
+        at="producer state",
+    )
+    producer_id_expiration_check_interval_ms: int = setting(
+        600_000, "how often such producers are looked for", low=1, high=MAX_INT, at="`LogManager.tick`"
+    )
+    transaction_partition_verification_enable: bool = setting(
+        True,
+        "whether a transaction's first batch needs a guard, which says that its coordinator knows of it",
+        at="append",
+    )
 
     def __post_init__(self) -> None:
-        for name in ("producer_id_expiration_ms", "producer_id_expiration_check_interval_ms"):
-            if getattr(self, name) < 1:
-                raise InvalidConfig(f"{name.replace('_', '.')} is {getattr(self, name)}; it takes 1 or more")
+        check_settings(self)
 
 
 class Duplicate(NamedTuple):

@@ -24,6 +24,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from typing import TypeAlias
 
 from sortedcontainers import SortedDict
 
@@ -104,6 +105,14 @@ Progress = Callable[[int, int], None]
 """Told bytes judged so far and bytes to judge in all."""
 
 
+Jitter: TypeAlias = Callable[[int], int]
+"""Draws milliseconds from [0, bound); 0 for a bound of 0."""
+
+
+def _no_jitter(_bound_ms: int) -> int:
+    return 0
+
+
 def _no_progress(_done: int, _total: int) -> None:
     return
 
@@ -118,7 +127,7 @@ def load(
     log_start_offset: int,
     now_ms: int,
     high_watermark: int = 0,
-    jitter_ms: Callable[[], int] = lambda: 0,
+    jitter_ms: Jitter = _no_jitter,
     progress: Progress | None = None,
     producer_expiration_ms: int = MAX_LONG,
 ) -> LoadedLog:
@@ -149,7 +158,7 @@ class _Loader:
         config: LogConfig,
         now_ms: int,
         high_watermark: int,
-        jitter_ms: Callable[[], int],
+        jitter_ms: Jitter,
         progress: Progress,
     ) -> None:
         self.disk = disk
@@ -262,7 +271,7 @@ class _Loader:
             self.config,
             size=size,
             now_ms=self.now_ms,
-            jitter_ms=self.jitter_ms(),
+            jitter_ms=self.jitter_ms(self.config.longest_jitter_ms),
             is_new=is_new,
             modified_ms=modified_ms,
         )
@@ -482,11 +491,15 @@ class _Loader:
     ) -> int | None:
         """Enter what is about to be cut: `tail`, and the segments `bases`; the loss's id.
 
-        None if they are empty, or if no room is left to note that bytes without a sound batch go.
+        None if they are empty or room that was preallocated, or if no room is left to note that bytes
+        without a sound batch go.
         """
         moved = [segment for base in bases if (segment := self.segments[base]).size]
         if tail is None and not moved:
             return None
+        zeros = tail is not None and not moved and only_zeros(tail.file, tail.from_byte, tail.to_byte)
+        if zeros and self.config.preallocate:
+            return None  # room that nothing was written to
         counted = survey(tail.file, tail.from_byte, tail.to_byte) if tail else Survey()
         for segment in moved:
             segment.sync_log()
@@ -508,7 +521,7 @@ class _Loader:
             below_recovery_point=first_offset < recovery_point,
         )
         whole = [(file_name(segment.base_offset, LOG_SUFFIX), segment.size) for segment in moved]
-        if tail is not None and not moved and only_zeros(tail.file, tail.from_byte, tail.to_byte):
+        if zeros:
             return self._note(replace(loss, not_kept="nothing but zeros"))
         try:
             return self.quarantine.enter(loss, tail=tail, moved=whole).id

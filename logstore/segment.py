@@ -10,6 +10,9 @@ segments opens by listing a directory; one that is missing, not of its form, or 
 batch it points to is rebuilt from the `.log`. After a crash the `.log` may end anywhere and hold
 anything past the recovery point: `recovery.py` judges it before a segment is built on it.
 
+With `preallocate` the file of an active segment is longer than its batches, by zeros; `size` is where they
+end. It is cut to that when the segment is sealed or closed, and by recovery, to which zeros are a torn tail.
+
 One writer at a time (the log's lock); readers need none, and take the segment's only to rebuild an
 index. A reader that still uses a file when its segment goes keeps the file alive: files are let go of,
 never closed under it. A segment that was let go opens no file again: the next one may have its names.
@@ -114,8 +117,11 @@ class Segment:
         self._first_timestamp_ms: int | None = None
         self._max_timestamp_ms: int | None = NO_TIMESTAMP if is_new else None
         self._offset_of_max_timestamp = base_offset
+        self._is_preallocated = is_new and config.preallocate
+        self.was_trimmed = False
+        """Zeros were cut off, and only `sync_log` makes that durable."""
         if is_new:
-            self._file = disk.open(self.path(LOG_SUFFIX), create=True, exclusive=True, write=True)
+            self._file = self._created()
             self._offset_index, self._time_index = self._fresh_indexes()
 
     def __repr__(self) -> str:
@@ -124,6 +130,19 @@ class Segment:
     def path(self, suffix: str) -> str:
         """The path of this segment's file with that suffix."""
         return f"{self._directory}/{file_name(self.base_offset, suffix)}"
+
+    def _created(self) -> File:
+        path = self.path(LOG_SUFFIX)
+        file = self._disk.open(path, create=True, exclusive=True, write=True)
+        if self._is_preallocated:
+            try:
+                file.truncate(self._config.segment_bytes)
+            except OSError:
+                # Else the name is taken when there is room.
+                file.close()
+                self._disk.remove(path)
+                raise
+        return file
 
     # --- parts that open themselves ---------------------------------------------------------------
 
@@ -515,15 +534,20 @@ class Segment:
                 self._offset_of_max_timestamp = int(lasts[slot])
 
     def become_inactive(self) -> None:
-        """Close the indexes' books: the last time entry is made, both files are cut to their entries."""
+        """Close the books: the last time entry is made, the files are cut to what they hold."""
         with self._lock:
+            if self._is_preallocated and self.log_file.size() != self.size:
+                self.log_file.truncate(self.size)
+                self.was_trimmed = True
             self.time_index.maybe_append(self.max_timestamp_ms, self.offset_of_max_timestamp, is_last=True)
             self.offset_index.trim()
             self.time_index.trim()
 
     def sync_log(self) -> None:
         """Make the batches survive power loss. Raises `OSError`; never call it again after that."""
-        self.log_file.sync(data_only=True)
+        # That zeros went is not data, but nobody would read a sealed segment again to find them.
+        self.log_file.sync(data_only=not self.was_trimmed)
+        self.was_trimmed = False
 
     def sync_indexes(self) -> None:
         """Make the indexes survive power loss: for a segment that recovery will not read again."""

@@ -115,9 +115,8 @@ def _open_locked(
     # The only use of chance here: segments of many logs should not all roll at the same moment.
     jitter = random.Random(f"{topic_partition}")
 
-    def jitter_ms() -> int:
-        bound = min(config.segment_jitter_ms, config.segment_ms)
-        return jitter.randrange(bound) if bound else 0
+    def jitter_ms(bound_ms: int) -> int:
+        return jitter.randrange(bound_ms) if bound_ms else 0
 
     # No coordinator stands beside it that could vouch for a transaction.
     producer_config = ProducerStateConfig(transaction_partition_verification_enable=False)

@@ -67,17 +67,13 @@ class ValidationConfig(Protocol):
     @property
     def message_timestamp_type(self) -> str: ...
     @property
-    def message_timestamp_before_max_ms(self) -> int: ...
+    def oldest_allowed_ms(self) -> int: ...
     @property
-    def message_timestamp_after_max_ms(self) -> int: ...
+    def newest_allowed_ms(self) -> int: ...
     @property
     def compression_type(self) -> str: ...
     @property
-    def compression_gzip_level(self) -> int: ...
-    @property
-    def compression_lz4_level(self) -> int: ...
-    @property
-    def compression_zstd_level(self) -> int: ...
+    def compression_level(self) -> int | None: ...
     @property
     def cleanup_policy(self) -> str: ...
 
@@ -216,8 +212,8 @@ def validate_plain_group(
         return None
     times = headers["max_timestamp"].astype(np.int64)
     earliest, latest = int((base_ms + deltas[:, 0]).min()), int(times.max())
-    oldest_ms = max(now_ms - config.message_timestamp_before_max_ms, 0)
-    newest_ms = min(now_ms + config.message_timestamp_after_max_ms, MAX_LONG)
+    oldest_ms = max(now_ms - config.oldest_allowed_ms, 0)
+    newest_ms = min(now_ms + config.newest_allowed_ms, MAX_LONG)
     if not oldest_ms <= earliest or latest > newest_ms or (base_ms + deltas[:, 1] != times).any():
         return None
     offset = next_offset
@@ -272,8 +268,8 @@ def _check_each_record(
     create_time = config.message_timestamp_type == "CreateTime"
     if create_time and batch.attributes & LOG_APPEND_TIME:
         raise InvalidTimestamp("a batch with the broker's time on a topic that keeps the producer's")
-    oldest_ms = max(now_ms - config.message_timestamp_before_max_ms, 0)
-    newest_ms = min(now_ms + config.message_timestamp_after_max_ms, MAX_LONG)
+    oldest_ms = max(now_ms - config.oldest_allowed_ms, 0)
+    newest_ms = min(now_ms + config.newest_allowed_ms, MAX_LONG)
     min_delta, max_delta, keyless_count = summary
     min_ms = batch.base_timestamp_ms + min_delta
     max_ms = batch.base_timestamp_ms + max_delta
@@ -303,15 +299,10 @@ def _check_each_record(
 def _recompressed(
     batch: Batch, codec: Codec, log_append_time_ms: int | None, config: ValidationConfig, max_bytes: int
 ) -> bytearray:
-    levels = {
-        Codec.GZIP: config.compression_gzip_level,
-        Codec.LZ4: config.compression_lz4_level,
-        Codec.ZSTD: config.compression_zstd_level,
-    }
     rebuilt = encode_batch(
         list(batch.records(max_bytes=max_bytes)),
         codec=codec,
-        level=levels.get(codec),
+        level=config.compression_level,
         log_append_time_ms=log_append_time_ms,
         producer_id=batch.producer_id,
         producer_epoch=batch.producer_epoch,

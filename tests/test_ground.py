@@ -86,9 +86,9 @@ PUBLIC = {
     "logstore": """
         AbortedTransaction AppendInfo Batch Codec CorruptBatch DamagedLog DiskFull FetchIsolation
         FetchedBytes Header InvalidConfig InvalidProducerEpoch InvalidRecord InvalidTimestamp
-        InvalidTransactionState Log LogClosed LogConfig LogDirOffline LogGone LogManager LogReader
-        Loss OffsetOutOfRange OpenTransaction OutOfOrderSequence PolicyViolation ProducerStateConfig Record
-        RecordBatchTooLarge RecordTooLarge TimestampOffset
+        InvalidTransactionState Log LogClosed LogConfig LogDirOffline LogGone LogManager
+        LogManagerConfig LogReader Loss OffsetOutOfRange OpenTransaction OutOfOrderSequence
+        PolicyViolation ProducerStateConfig Record RecordBatchTooLarge RecordTooLarge TimestampOffset
         UnsupportedCompression encode_batch walk
     """,
     "replication": """

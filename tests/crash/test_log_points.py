@@ -290,12 +290,28 @@ def retention_and_producers(run: Script) -> None:
     run.produce(9, 0, sync=True)
 
 
+def preallocated(run: Script) -> None:
+    """Files with zeros behind their batches: rolls, cuts, stops, and a stop with an empty segment."""
+    roll_by_size(run)
+    run.truncate(7)
+    run.append(sync=True)
+    run.append(2)
+    run.close_and_open()
+    run.append(sync=True)
+    run.roll()
+    run.close_and_open()
+    run.append()
+    run.crash_and_open()
+    run.append(2, sync=True)
+
+
 BY_SIZE = replace(CONFIG, retention_bytes=400)
 BY_TIME = replace(CONFIG, retention_ms=5000, file_delete_delay_ms=0)
 CONFIGS: dict[Callable[[Script], None], LogConfig] = {
     retention_by_size: BY_SIZE,
     retention_by_time: BY_TIME,
     retention_and_producers: BY_SIZE,
+    preallocated: replace(CONFIG, preallocate=True),
 }
 
 SCRIPTS: list[Callable[[Script], None]] = [
@@ -322,6 +338,7 @@ SCRIPTS: list[Callable[[Script], None]] = [
     retention_by_time,
     delete_records,
     retention_and_producers,
+    preallocated,
 ]
 
 

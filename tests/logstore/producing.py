@@ -11,6 +11,7 @@ from logstore.batch import encode_batch, set_offsets_and_epoch
 from logstore.config import LogConfig
 from logstore.log import Log
 from logstore.log_manager import LogManager
+from logstore.log_manager_config import LogManagerConfig
 from logstore.partition_log import AppendInfo, FetchIsolation
 from logstore.producer_state import ProducerStateConfig
 from logstore.record import ControlType, Record
@@ -44,7 +45,7 @@ def manager_on(
         clock=clock or Clock(),
         random=random.Random(7),
         config=config,
-        producer_config=producers,
+        settings=LogManagerConfig(producers=producers),
     )
 
 

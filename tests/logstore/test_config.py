@@ -35,6 +35,16 @@ DEFAULTS = {
     "message.timestamp.type": "CreateTime",
     "message.timestamp.before.max.ms": str(MAX_LONG),
     "message.timestamp.after.max.ms": str(MAX_LONG),
+    "message.timestamp.difference.max.ms": str(MAX_LONG),
+    "message.format.version": "3.0-IV1",
+    "message.downconversion.enable": "true",
+    "leader.replication.throttled.replicas": "",
+    "follower.replication.throttled.replicas": "",
+    "remote.storage.enable": "false",
+    "local.retention.ms": "-2",
+    "local.retention.bytes": "-2",
+    "remote.log.copy.disable": "false",
+    "remote.log.delete.on.disable": "false",
     "min.insync.replicas": "1",
     "unclean.leader.election.enable": "false",
 }
@@ -110,9 +120,19 @@ def test_a_value_it_cannot_take_is_named(name: str, text: str) -> None:
         LogConfig.from_kafka({name: text})
 
 
-def test_an_unknown_setting_is_refused_with_those_that_exist() -> None:
-    with pytest.raises(InvalidConfig, match=r"segment\.byte, zzz; known are .*segment\.bytes"):
-        LogConfig.from_kafka({"zzz": "1", "segment.byte": "1", "segment.bytes": "100"})
+@pytest.mark.parametrize(
+    ("name", "hint"),
+    [
+        ("segment.byte", r"segment\.byte \(did you mean segment\.bytes\?\)"),
+        ("retention_ms", r"retention_ms \(did you mean retention\.ms\?\)"),
+        ("log.retention.hours", r"log\.retention\.hours \(did you mean retention\.ms\?\)"),
+        ("zzz", r"unknown settings: zzz; docs/configuration\.md has them all"),
+    ],
+)
+def test_an_unknown_setting_is_refused_with_what_was_meant(name: str, hint: str) -> None:
+    """A misspelt retention that is passed over in silence costs data, or a disk."""
+    with pytest.raises(InvalidConfig, match=hint):
+        LogConfig.from_kafka({name: "1", "segment.bytes": "100"})
 
 
 def test_settings_that_contradict_each_other() -> None:

@@ -256,20 +256,20 @@ class TestCheckpoints:
         assert [log.log_start_offset for log in again.logs().values()] == [2, 40]
 
     def test_the_schedule(self) -> None:
-        """Recovery points and log starts once a minute, nothing in between."""
+        """Recovery points and log starts after half a minute, then once a minute, nothing in between."""
         disk, clock = MemoryDisk(), Clock()
         manager = manager_on(disk, clock=clock)
         log = manager.get_or_create(ORDERS)
         append(log, 9)
-        manager.tick(clock.now_ms + 59_999)
+        manager.tick(clock.now_ms + 29_999)
         assert checkpoint(disk, RECOVERY_POINT_CHECKPOINT) == {}
-        manager.tick(clock.now_ms + 60_000)
+        manager.tick(clock.now_ms + 30_000)
         sealed = log.segments[-1].base_offset
         assert checkpoint(disk, RECOVERY_POINT_CHECKPOINT) == {ORDERS: sealed}
         append(log, 9)
-        manager.tick(clock.now_ms + 119_999)
+        manager.tick(clock.now_ms + 89_999)
         assert checkpoint(disk, RECOVERY_POINT_CHECKPOINT) == {ORDERS: sealed}
-        manager.tick(clock.now_ms + 120_000)
+        manager.tick(clock.now_ms + 90_000)
         assert checkpoint(disk, RECOVERY_POINT_CHECKPOINT)[ORDERS] > sealed
 
     def test_flush_by_age(self) -> None:
@@ -660,6 +660,8 @@ class TestRetention:
         """Every five minutes, and `deadline_ms` says when something is due, files to unlink among it."""
         disk, clock = MemoryDisk(), Clock()
         manager = manager_on(disk, clock=clock, config=self.OLD)
+        manager.tick(clock.now_ms + 30_000)  # the first look, at nothing
+        clock.now_ms += 30_000
         (log,) = self.filled(manager, ORDERS)
         start_ms = now_ms = clock.now_ms
         while not any(path.endswith(".deleted") for path in disk.files()):

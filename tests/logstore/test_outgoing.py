@@ -20,6 +20,7 @@ from logstore.log import Log
 from logstore.outgoing import (
     ROWS_AT_A_TIME,
     WORTH_A_TABLE,
+    Compression,
     MadeBatch,
     batch_of_one,
     batches_of,
@@ -83,7 +84,7 @@ def test_whatever_is_given_comes_out_in_order(
     rows: list[Any], target_bytes: int, codec: Codec, is_list: bool
 ) -> None:
     given_rows = rows if is_list else iter(rows)
-    made = list(batches_of(given_rows, now_ms=T0, codec=codec, target_bytes=target_bytes))
+    made = list(batches_of(given_rows, now_ms=T0, compression=Compression(codec), target_bytes=target_bytes))
     found = [(each.timestamp_ms, each.key, each.value) for each in records_in(made)]
     expected = []
     for row in rows:
@@ -110,7 +111,7 @@ def test_batches_have_about_the_size_asked_for(form: str, count: int, size: int)
         rows = [(b"", b"x" * size)] * count
     if form == "generator":
         rows = (row for row in [b"x" * size] * count)
-    made = list(batches_of(rows, now_ms=T0, codec=Codec.NONE, target_bytes=target_bytes))
+    made = list(batches_of(rows, now_ms=T0, compression=Compression(Codec.NONE), target_bytes=target_bytes))
     counts = [each.record_count for each in made if isinstance(each, MadeBatch)]
     assert sum(counts) == count
     for each in counts[:-1]:
@@ -150,7 +151,7 @@ def test_what_may_enter_is_what_validation_leaves_as_it_is(
 ) -> None:
     """Our batch skips the reading of its records, so nothing may pass that reading them would refuse."""
     codec = Codec.GZIP if config.compression_type == "gzip" else Codec.NONE
-    (made,) = batches_of(pairs, now_ms=at_ms, codec=codec, target_bytes=1 << 19)
+    (made,) = batches_of(pairs, now_ms=at_ms, compression=Compression(codec), target_bytes=1 << 19)
     assert isinstance(made, MadeBatch)
     assert made.data == encode_batch_of_pairs(pairs, timestamp_ms=at_ms, codec=codec)
     try:
@@ -229,11 +230,11 @@ def test_a_length_that_is_not_the_number_of_bytes_never_gets_in(row: Any) -> Non
 
 def test_one_record_alone_is_encoded_like_a_batch_of_one() -> None:
     for key, value in ((None, None), (None, b""), (b"", None), (b"k", b"v" * 9000), (b"k" * 200, b"v")):
-        made = batch_of_one(key, value, (), T0, Codec.NONE)
+        made = batch_of_one(key, value, (), T0, Compression(Codec.NONE))
         assert isinstance(made, MadeBatch)
         assert made.data == encode_batch([Record(0, T0, key, value)])
         assert (made.record_count, made.timestamp_ms, made.is_keyed) == (1, T0, key is not None)
-    headed = batch_of_one(b"k", bytearray(b"v"), [("h", b"x")], T0, Codec.NONE)
+    headed = batch_of_one(b"k", bytearray(b"v"), [("h", b"x")], T0, Compression(Codec.NONE))
     assert headed == encode_batch([Record(0, T0, b"k", b"v", (Header("h", b"x"),))])
 
 

@@ -1,0 +1,686 @@
+"""Every setting does what it says: one test a setting, named for it, and none without."""
+
+from __future__ import annotations
+
+import gzip
+import sys
+from dataclasses import replace
+from random import Random
+from typing import Any
+
+import pytest
+
+from checkpoint.disks import Fault, FaultyDisk, MemoryDisk
+from checkpoint.errors import ErrorCode
+from checkpoint.offset_checkpoint import (
+    HIGH_WATERMARK_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+)
+from checkpoint.topic_partition import TopicPartition
+from logstore.batch import HEADER_BYTES, encode_batch
+from logstore.compression import Codec
+from logstore.config import MAX_LONG, LogConfig, kafka_name
+from logstore.errors import (
+    DiskFull,
+    InvalidConfig,
+    InvalidRecord,
+    InvalidTimestamp,
+    InvalidTransactionState,
+    PolicyViolation,
+    RecordTooLarge,
+)
+from logstore.log import Log
+from logstore.log_manager import LogManager
+from logstore.log_manager_config import PARTS, LogManagerConfig, settings_of
+from logstore.record import Record
+from replication import InProcessCluster, NodeConfig
+from replication.driver import three_nodes
+from replication.messages import NewTopic, ProduceResponse
+from tests.logstore.logs import DIRECTORY, content_of, log_file, names
+
+NOW_MS = 1_700_000_000_000
+ORDERS = TopicPartition("orders", 0)
+WORDS = b" ".join(b"%d and then some" % (number % 97) for number in range(2000))
+
+
+def one(time_ms: int = NOW_MS) -> bytes:
+    return encode_batch([Record(0, time_ms, b"k", b"value")])
+
+
+BATCH = len(one())
+
+
+def opened(disk: MemoryDisk | FaultyDisk | None = None, **settings: str) -> Log:
+    """A log with these settings, given as Kafka gives them: `segment_bytes="100"` is segment.bytes=100."""
+    config = LogConfig.from_kafka({kafka_name(name): text for name, text in settings.items()})
+    return Log.open(DIRECTORY, config, disk=disk or MemoryDisk(directories=["/data"]), clock=lambda: NOW_MS)
+
+
+def filled(count: int, disk: MemoryDisk | None = None, **settings: str) -> Log:
+    log = opened(disk, **settings)
+    for _ in range(count):
+        log.append_batches(one())
+    return log
+
+
+def bases(log: Log) -> list[int]:
+    return [segment.base_offset for segment in log.segments]
+
+
+def managed(disk: MemoryDisk, **settings: str) -> LogManager:
+    """A node's logs with these broker settings."""
+    config = LogManagerConfig.from_kafka({kafka_name(name): text for name, text in settings.items()})
+    return LogManager(["/a"], disk=disk, clock=lambda: NOW_MS, random=Random(1), settings=config)
+
+
+def times_written(disk: MemoryDisk, manager: LogManager, name: str, until_ms: int) -> list[int]:
+    """At which moments from now on the checkpoint is written, ticking at every deadline."""
+    found, now_ms = [], NOW_MS
+    while (now_ms := max(manager.deadline_ms, now_ms + 1)) <= NOW_MS + until_ms:
+        if f"/a/{name}" in disk.files():
+            disk.remove(f"/a/{name}")
+        manager.tick(now_ms)
+        if f"/a/{name}" in disk.files():
+            found.append(now_ms - NOW_MS)
+    return found
+
+
+# --- a topic's ---------------------------------------------------------------------------------------
+
+
+def test_segment_bytes() -> None:
+    assert bases(filled(7, segment_bytes=str(3 * BATCH))) == [0, 3, 6]
+    assert bases(filled(7, segment_bytes=str(3 * BATCH - 1))) == [0, 2, 4, 6]
+
+
+def test_segment_ms() -> None:
+    log = opened(segment_ms="1000")
+    for time_ms in (0, 1000, 1001, 2001, 2002):
+        log.append_batches(one(NOW_MS + time_ms))
+    assert bases(log) == [0, 2, 4]
+
+
+def test_segment_jitter_ms() -> None:
+    log = opened(segment_ms="1000", segment_jitter_ms="900")
+    waits = []
+    for _ in range(20):
+        wait_ms = 1000 - log.segments[-1].jitter_ms
+        assert 100 < wait_ms <= 1000
+        waits.append(wait_ms)
+        for time_ms in (0, wait_ms, wait_ms + 1):
+            before = len(log.segments)
+            log.append_batches(one(NOW_MS + time_ms))
+            assert len(log.segments) - before == (time_ms > wait_ms)
+        log.roll()
+    assert len(set(waits)) > 10
+
+
+def test_segment_index_bytes() -> None:
+    """Four offsets of eight bytes fit, and a segment's first batch needs none."""
+    log = filled(11, index_interval_bytes="0", segment_index_bytes="39")
+    assert bases(log) == [0, 5, 10]
+
+
+def test_index_interval_bytes() -> None:
+    counts = [
+        filled(20, index_interval_bytes=str(size)).segments[0].offset_index.entry_count
+        for size in (0, BATCH, 2 * BATCH, 100 * BATCH)
+    ]
+    assert counts == [19, 9, 6, 0]
+
+
+def test_flush_messages() -> None:
+    log = opened(flush_messages="3")
+    points = []
+    for _ in range(7):
+        log.append_batches(one())
+        points.append(log.recovery_point)
+    assert points == [0, 0, 3, 3, 3, 6, 6]
+
+
+def test_flush_ms() -> None:
+    log = filled(3, flush_ms="1000")
+    log.maintain(NOW_MS)
+    log.maintain(NOW_MS + 999)
+    assert log.recovery_point == 0
+    log.maintain(NOW_MS + 1000)
+    assert log.recovery_point == 3
+
+
+def test_retention_bytes() -> None:
+    log = filled(9, segment_bytes=str(3 * BATCH), retention_bytes=str(6 * BATCH))
+    log.maintain()
+    assert bases(log) == [3, 6]
+    log = filled(9, segment_bytes=str(3 * BATCH), retention_bytes="-1")
+    assert log.maintain() == ()
+
+
+def test_retention_ms() -> None:
+    log = filled(9, segment_bytes=str(3 * BATCH), retention_ms="1000")
+    assert log.maintain(NOW_MS + 1000) == ()
+    assert len(log.maintain(NOW_MS + 1001)) == 3
+    assert filled(9, retention_ms="-1").maintain(NOW_MS * 2) == ()
+
+
+def test_max_message_bytes() -> None:
+    assert filled(1, max_message_bytes=str(BATCH)).log_end_offset == 1
+    with pytest.raises(RecordTooLarge):
+        filled(1, max_message_bytes=str(BATCH - 1))
+
+
+def test_max_compaction_lag_ms() -> None:
+    """A record must not sit in an active segment, where nobody compacts it, for longer than this."""
+    log = opened(cleanup_policy="compact", max_compaction_lag_ms="500")
+    for time_ms in (0, 500, 501):
+        log.append_batches(one(NOW_MS + time_ms))
+    assert bases(log) == [0, 2]
+
+
+def test_cleanup_policy() -> None:
+    with pytest.raises(InvalidRecord, match="key"):
+        opened(cleanup_policy="compact").append(b"no key")
+    with pytest.raises(PolicyViolation):
+        filled(3, cleanup_policy="compact").delete_records(1)
+    assert filled(3, cleanup_policy="delete").delete_records(1) == 1
+
+
+def test_file_delete_delay_ms() -> None:
+    disk = MemoryDisk(directories=["/data"])
+    log = filled(3, disk, retention_bytes="0", file_delete_delay_ms="700")
+    log.maintain(NOW_MS)
+    log.maintain(NOW_MS + 699)
+    assert f"{log_file(0)}.deleted" in names(disk)
+    log.maintain(NOW_MS + 700)
+    assert f"{log_file(0)}.deleted" not in names(disk)
+
+
+@pytest.mark.parametrize("codec", ["uncompressed", "gzip", "snappy", "lz4", "zstd"])
+def test_compression_type(codec: str) -> None:
+    """For what the application appends, and for what producers send in another codec; else it is theirs."""
+    target = Codec.NONE if codec == "uncompressed" else Codec[codec.upper()]
+    other = Codec.GZIP if target is not Codec.GZIP else Codec.NONE
+    theirs = encode_batch([Record(0, NOW_MS, b"k", WORDS)], codec=other)
+    log = opened(compression_type=codec)
+    log.append(WORDS)
+    log.append_batches(theirs)
+    assert [batch.codec for batch in log.read_batches()] == [target, target]
+    log = opened(compression_type="producer")
+    log.append_batches(theirs)
+    assert [batch.codec for batch in log.read_batches()] == [other]
+
+
+def stored_sizes(codec: str, level: str) -> list[int]:
+    """Bytes of the same records: appended as values, and recompressed from a producer's batch."""
+    log = opened(None, **{"compression_type": codec, f"compression_{codec}_level": level})
+    log.append(WORDS)
+    log.append([WORDS, WORDS])
+    log.append_batches(encode_batch([Record(0, NOW_MS, None, WORDS)]))
+    return [batch.size for batch in log.read_batches()]
+
+
+def level_counts(codec: str, fast: str, small: str) -> None:
+    pairs = zip(stored_sizes(codec, fast), stored_sizes(codec, small), strict=True)
+    assert all(larger > smaller for larger, smaller in pairs)
+
+
+def test_compression_gzip_level() -> None:
+    level_counts("gzip", "1", "9")
+    log = opened(compression_type="gzip", compression_gzip_level="9")
+    log.append(WORDS)
+    payload = bytes(next(log.read_batches()).buffer)[HEADER_BYTES:]
+    assert WORDS in gzip.decompress(payload)
+
+
+def test_compression_lz4_level() -> None:
+    level_counts("lz4", "9", "12")
+
+
+def test_compression_zstd_level() -> None:
+    level_counts("zstd", "-50", "19")
+
+
+def test_preallocate() -> None:
+    """The file has its full size at once; what is read, and what is left of it, is the batches."""
+    disk = MemoryDisk(directories=["/data"])
+    log = filled(2, disk, preallocate="true", segment_bytes=str(3 * BATCH))
+    assert (len(content_of(disk, log_file(0))), log.size) == (3 * BATCH, 2 * BATCH)
+    assert [record.offset for record in log.read()] == [0, 1]
+    for _ in range(2):
+        log.append_batches(one())
+    assert len(content_of(disk, log_file(0))) == 3 * BATCH
+    assert (len(content_of(disk, log_file(3))), log.segments[1].size) == (3 * BATCH, BATCH)
+    log.roll()
+    assert len(content_of(disk, log_file(3))) == BATCH, "sealed before it was full"
+    log.close()
+    assert len(content_of(disk, log_file(4))) == 0
+
+
+def test_row_52_a_preallocated_file_that_is_opened_again() -> None:
+    disk = MemoryDisk(directories=["/data"])
+    log = filled(2, disk, preallocate="true", segment_bytes="5000")
+    assert len(content_of(disk, log_file(0))) == 5000
+    log.close()
+    assert len(content_of(disk, log_file(0))) == 2 * BATCH
+    log = opened(disk, preallocate="true", segment_bytes="5000")
+    assert log.append_batches(one()).first_offset == 2
+    assert len(content_of(disk, log_file(0))) == 3 * BATCH
+
+
+def test_a_preallocated_file_after_a_crash() -> None:
+    disk = MemoryDisk(directories=["/data"])
+    log = filled(2, disk, preallocate="true", segment_bytes="5000")
+    log.flush()
+    image = disk.durable_image()
+    log = opened(image, preallocate="true", segment_bytes="5000")
+    assert (log.log_end_offset, len(content_of(image, log_file(0)))) == (2, 2 * BATCH)
+    assert log.losses() == [], "room that was not used yet is no loss"
+
+
+def test_no_room_to_preallocate() -> None:
+    """The roll is refused and can be tried again: no empty file keeps the next one's name."""
+    memory = MemoryDisk(directories=["/data"])
+    disk = FaultyDisk(memory)
+    log = opened(disk, preallocate="true", segment_bytes=str(2 * BATCH))
+    log.append_batches(one())
+    log.append_batches(one())
+    disk.inject(Fault(operation="truncate", path=lambda path: path.endswith(log_file(2)), errno=28))
+    with pytest.raises(DiskFull):
+        log.append_batches(one())
+    assert log.append_batches(one()).first_offset == 2
+
+
+def test_message_timestamp_type() -> None:
+    log = opened(message_timestamp_type="LogAppendTime")
+    log.append_batches(one(NOW_MS - 5000))
+    assert [record.timestamp_ms for record in log.read()] == [NOW_MS]
+    log = opened(message_timestamp_type="CreateTime")
+    log.append_batches(one(NOW_MS - 5000))
+    assert [record.timestamp_ms for record in log.read()] == [NOW_MS - 5000]
+
+
+def accepts(time_ms: int, **settings: str) -> bool:
+    try:
+        opened(None, **settings).append_batches(one(NOW_MS + time_ms))
+    except InvalidTimestamp:
+        return False
+    return True
+
+
+def test_message_timestamp_before_max_ms() -> None:
+    found = [accepts(time, message_timestamp_before_max_ms="1000") for time in (-1001, -1000, 0, 1000_000)]
+    assert found == [False, True, True, True]
+
+
+def test_message_timestamp_after_max_ms() -> None:
+    found = [accepts(time, message_timestamp_after_max_ms="1000") for time in (-1000_000, 0, 1000, 1001)]
+    assert found == [True, True, True, False]
+
+
+def test_message_timestamp_difference_max_ms() -> None:
+    """Both windows, unless one has a value of its own."""
+    both = {"message_timestamp_difference_max_ms": "1000"}
+    assert [accepts(time, **both) for time in (-1001, -1000, 1000, 1001)] == [False, True, True, False]
+    own = {"message_timestamp_difference_max_ms": "10", "message_timestamp_after_max_ms": "1000"}
+    assert [accepts(time, **own) for time in (-11, -10, 1000, 1001)] == [False, True, True, False]
+
+
+def stored(**settings: str) -> bytes:
+    log = opened(None, **settings)
+    log.append_batches(one())
+    return log.read_bytes(0).records
+
+
+def test_message_format_version() -> None:
+    assert stored(message_format_version="0.9.0") == stored()
+
+
+def test_message_downconversion_enable() -> None:
+    assert stored(message_downconversion_enable="false") == stored()
+
+
+def cluster_of_two(disks: dict[int, MemoryDisk], **settings: Any) -> InProcessCluster:
+    node = NodeConfig(
+        node_id=0,
+        zookeeper_session_timeout_ms=6000,
+        replica_lag_time_max_ms=6000,
+        request_timeout_ms=5000,
+        **settings,
+    )
+    cluster = InProcessCluster(three_nodes(base=node)[:2], disk_of=lambda node_id: disks[node_id])
+    cluster.start()
+    return cluster
+
+
+def with_topic(**configs: str) -> InProcessCluster:
+    """Two nodes, both with a replica; node 0 leads."""
+    cluster = cluster_of_two({0: MemoryDisk(), 1: MemoryDisk()})
+    settings = {kafka_name(name): text for name, text in configs.items()}
+    cluster.create_topic(NewTopic("orders", assignment=((0, 1),), configs=settings))
+    return cluster
+
+
+def error_of(cluster: InProcessCluster) -> ErrorCode:
+    reply = cluster.produce(ORDERS, one(), timeout_ms=2000)
+    cluster.run_until(lambda: reply.is_done, 60_000)
+    assert isinstance(reply.body, ProduceResponse)
+    return reply.body.partitions[ORDERS].error
+
+
+@pytest.mark.parametrize(("wanted", "answer"), [("1", ErrorCode.NONE), ("2", ErrorCode.NOT_ENOUGH_REPLICAS)])
+def test_min_insync_replicas(wanted: str, answer: ErrorCode) -> None:
+    cluster = with_topic(min_insync_replicas=wanted)
+    assert error_of(cluster) is ErrorCode.NONE
+    cluster.kill_node(1)
+    cluster.advance(20_000)
+    assert error_of(cluster) is answer
+
+
+@pytest.mark.parametrize(("wanted", "leader"), [("false", None), ("true", 1)])
+def test_unclean_leader_election_enable(wanted: str, leader: int | None) -> None:
+    """Node 1 missed a record that was acknowledged; may it lead when node 0 is gone for good?"""
+    cluster = with_topic(unclean_leader_election_enable=wanted)
+    assert error_of(cluster) is ErrorCode.NONE
+    cluster.kill_node(1)
+    cluster.advance(20_000)
+    assert error_of(cluster) is ErrorCode.NONE
+    cluster.kill_node(0)
+    cluster.advance(20_000)
+    cluster.start_node(1)
+    cluster.advance(20_000)
+    assert cluster.leader_of(ORDERS) == leader
+
+
+def takes_only_the_default(name: str, other: str, reason: str) -> None:
+    """Refused by name, with the reason; but what a broker's tool writes out can be read in."""
+    default = LogConfig().to_kafka()[name]
+    assert LogConfig.from_kafka({name: default}) == LogConfig()
+    with pytest.raises(InvalidConfig, match=f"{name} is .*{reason}"):
+        LogConfig.from_kafka({name: other})
+
+
+def test_leader_replication_throttled_replicas() -> None:
+    takes_only_the_default("leader.replication.throttled.replicas", "0:1,1:2", "not throttled here")
+
+
+def test_follower_replication_throttled_replicas() -> None:
+    takes_only_the_default("follower.replication.throttled.replicas", "*", "not throttled here")
+
+
+def test_remote_storage_enable() -> None:
+    takes_only_the_default("remote.storage.enable", "true", "no tiered storage here")
+
+
+def test_local_retention_ms() -> None:
+    takes_only_the_default("local.retention.ms", "1000", "no tiered storage here")
+
+
+def test_local_retention_bytes() -> None:
+    takes_only_the_default("local.retention.bytes", "1000", "no tiered storage here")
+
+
+def test_remote_log_copy_disable() -> None:
+    takes_only_the_default("remote.log.copy.disable", "true", "no tiered storage here")
+
+
+def test_remote_log_delete_on_disable() -> None:
+    takes_only_the_default("remote.log.delete.on.disable", "true", "no tiered storage here")
+
+
+# --- changed while the log is open -------------------------------------------------------------------
+
+
+def test_settings_that_change_take_effect_at_once_or_with_the_next_segment() -> None:
+    """As in Kafka: sizes and ages are looked up when needed, an index keeps what it was made with."""
+    disk = MemoryDisk()
+    manager = managed(disk)
+    log = manager.get_or_create(ORDERS)
+    for _ in range(6):
+        log.append_as_leader(one(), leader_epoch=0, now_ms=NOW_MS)
+    new = LogConfig(segment_bytes=2 * BATCH, index_interval_bytes=0, flush_ms=50, segment_jitter_ms=1000)
+    manager.get_or_create(ORDERS, config=new)
+    assert manager.deadline_ms == NOW_MS + 50
+    for _ in range(3):
+        log.append_as_leader(one(), leader_epoch=0, now_ms=NOW_MS)
+    assert bases(log) == [0, 6, 8]
+    assert [segment.offset_index.entry_count for segment in log.segments] == [0, 1, 0]
+    assert log.segments[0].jitter_ms == 0 < log.segments[1].jitter_ms
+
+
+# --- a node's ----------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("given", "name", "value"),
+    [
+        ({"log.segment.bytes": "5000"}, "segment_bytes", 5000),
+        ({"log.roll.hours": "2"}, "segment_ms", 7_200_000),
+        ({"log.roll.hours": "2", "log.roll.ms": "5"}, "segment_ms", 5),
+        ({"log.roll.jitter.ms": "7", "log.roll.jitter.hours": "1"}, "segment_jitter_ms", 7),
+        ({"log.retention.hours": "2"}, "retention_ms", 7_200_000),
+        ({"log.retention.minutes": "3", "log.retention.hours": "2"}, "retention_ms", 180_000),
+        (
+            {"log.retention.hours": "2", "log.retention.ms": "-1", "log.retention.minutes": "3"},
+            "retention_ms",
+            -1,
+        ),
+        ({"log.retention.hours": "-1"}, "retention_ms", -1),
+        ({"log.flush.scheduler.interval.ms": "500"}, "flush_ms", 500),
+        ({"log.flush.scheduler.interval.ms": "500", "log.flush.interval.ms": "9"}, "flush_ms", 9),
+        ({"message.max.bytes": "9"}, "max_message_bytes", 9),
+        ({"log.cleaner.min.cleanable.ratio": "0.25"}, "min_cleanable_dirty_ratio", 0.25),
+        ({"log.segment.delete.delay.ms": "9"}, "file_delete_delay_ms", 9),
+        ({"log.preallocate": "true"}, "preallocate", True),
+    ],
+)
+def test_topic_defaults(given: dict[str, str], name: str, value: object) -> None:
+    """A broker's names for them, and which one wins; topics without settings of their own go by these."""
+    config = LogManagerConfig.from_kafka(given)
+    assert config.topic_defaults == replace(LogConfig(), **{name: value})  # type: ignore[arg-type]
+    manager = LogManager(["/a"], disk=MemoryDisk(), clock=lambda: 0, random=Random(1), settings=config)
+    assert getattr(manager.get_or_create(ORDERS).config, name) == value
+    own = manager.get_or_create(TopicPartition("own", 0), config=LogConfig())
+    assert own.config == LogConfig()
+
+
+def test_log_dirs() -> None:
+    assert LogManagerConfig.from_kafka({"log.dirs": "/a, /b"}).directories == ("/a", "/b")
+    assert LogManagerConfig.from_kafka({"log.dir": "/c"}).directories == ("/c",)
+    assert LogManagerConfig.from_kafka({"log.dir": "/c", "log.dirs": "/a"}).directories == ("/a",)
+    with pytest.raises(InvalidConfig, match=r"log\.dirs is empty"):
+        _ = LogManagerConfig().directories
+
+
+def test_log_retention_check_interval_ms() -> None:
+    """The second look is that much after the first."""
+    disk = MemoryDisk()
+    manager = managed(
+        disk, log_retention_check_interval_ms="7000", log_retention_ms="1", log_initial_task_delay_ms="0"
+    )
+    manager.tick(NOW_MS)
+    log = manager.get_or_create(ORDERS)
+    log.append_as_leader(one(NOW_MS - 5000), leader_epoch=0, now_ms=NOW_MS)
+    log.set_high_watermark(1)
+    manager.tick(NOW_MS + 6999)
+    assert log.log_start_offset == 0
+    manager.tick(NOW_MS + 7000)
+    assert log.log_start_offset == 1
+
+
+def test_log_flush_scheduler_interval_ms() -> None:
+    manager = managed(MemoryDisk(), log_flush_scheduler_interval_ms="1000", log_flush_interval_ms="10")
+    log = manager.get_or_create(ORDERS)
+    log.append_as_leader(one(), leader_epoch=0, now_ms=NOW_MS)
+    points = {}
+    for time_ms in (500, 999, 1000, 1999, 2000):
+        manager.tick(NOW_MS + time_ms)
+        points[time_ms] = log.recovery_point
+    assert points == {500: 0, 999: 0, 1000: 0, 1999: 0, 2000: 1}, "seen at 1000, older than 10 ms at 2000"
+
+
+def test_log_flush_offset_checkpoint_interval_ms() -> None:
+    disk = MemoryDisk()
+    manager = managed(disk, log_flush_offset_checkpoint_interval_ms="4000")
+    assert times_written(disk, manager, RECOVERY_POINT_CHECKPOINT, 9000) == [4000, 8000]
+
+
+def test_log_flush_start_offset_checkpoint_interval_ms() -> None:
+    disk = MemoryDisk()
+    manager = managed(disk, log_flush_start_offset_checkpoint_interval_ms="3000")
+    assert times_written(disk, manager, LOG_START_OFFSET_CHECKPOINT, 9000) == [3000, 6000, 9000]
+
+
+def test_log_initial_task_delay_ms() -> None:
+    disk = MemoryDisk()
+    manager = managed(
+        disk, log_flush_offset_checkpoint_interval_ms="4000", log_initial_task_delay_ms="100"
+    )
+    assert times_written(disk, manager, RECOVERY_POINT_CHECKPOINT, 9000) == [100, 4100, 8100]
+
+
+def test_replica_high_watermark_checkpoint_interval_ms() -> None:
+    """The node that replicates writes them: its settings take it over."""
+    settings = LogManagerConfig.from_kafka({"replica.high.watermark.checkpoint.interval.ms": "1500"})
+    disks = {0: MemoryDisk(), 1: MemoryDisk()}
+    cluster = cluster_of_two(
+        disks, high_watermark_checkpoint_interval_ms=settings.replica_high_watermark_checkpoint_interval_ms
+    )
+    cluster.create_topic(NewTopic("orders", assignment=((0, 1),)))
+    cluster.advance(1500)
+    before = [path for path in disks[0].files() if path.endswith(HIGH_WATERMARK_CHECKPOINT)]
+    assert error_of(cluster) is ErrorCode.NONE
+    cluster.advance(1500)
+    (path,) = [path for path in disks[0].files() if path.endswith(HIGH_WATERMARK_CHECKPOINT)]
+    assert before in ([], [path])
+    assert b"orders 0 1" in disks[0].files()[path]
+
+
+def test_num_recovery_threads_per_data_dir() -> None:
+    """Taken, and without effect: whoever copies a broker's properties need not leave it out."""
+    disk = MemoryDisk()
+    managed(disk).get_or_create(ORDERS)
+    assert list(managed(disk.durable_image(), num_recovery_threads_per_data_dir="8").logs()) == [ORDERS]
+
+
+def test_log_dir_failure_timeout_ms() -> None:
+    """Taken, and without effect: a dir that failed is known to have failed at once."""
+    disk = FaultyDisk(MemoryDisk())
+    config = LogManagerConfig.from_kafka({"log.dir.failure.timeout.ms": "1"})
+    manager = LogManager(["/a"], disk=disk, clock=lambda: NOW_MS, random=Random(1), settings=config)
+    log = manager.get_or_create(ORDERS)
+    log.append_as_leader(one(), leader_epoch=0, now_ms=NOW_MS)
+    disk.inject(Fault(operation="sync"))
+    with pytest.raises(Exception, match="offline"):
+        log.flush()
+    assert list(manager.offline_dirs) == ["/a"]
+
+
+def producing(producer_id: int, sequence: int, *, is_transactional: bool = False) -> bytes:
+    return encode_batch(
+        [Record(0, NOW_MS, b"k", b"v")],
+        producer_id=producer_id,
+        producer_epoch=0,
+        base_sequence=sequence,
+        is_transactional=is_transactional,
+    )
+
+
+def test_producer_id_expiration_ms() -> None:
+    manager = managed(
+        MemoryDisk(), producer_id_expiration_ms="5000", producer_id_expiration_check_interval_ms="1"
+    )
+    log = manager.get_or_create(ORDERS)
+    log.append_as_leader(producing(7, 0), leader_epoch=0, now_ms=NOW_MS)
+    manager.tick(NOW_MS + 4999)
+    assert len(log.producers()) == 1
+    manager.tick(NOW_MS + 5000)
+    assert len(log.producers()) == 0
+
+
+def test_producer_id_expiration_check_interval_ms() -> None:
+    manager = managed(
+        MemoryDisk(), producer_id_expiration_ms="1", producer_id_expiration_check_interval_ms="3000"
+    )
+    log = manager.get_or_create(ORDERS)
+    log.append_as_leader(producing(7, 0), leader_epoch=0, now_ms=NOW_MS)
+    manager.tick(NOW_MS + 2999)
+    assert len(log.producers()) == 1
+    manager.tick(NOW_MS + 3000)
+    assert len(log.producers()) == 0
+
+
+def test_transaction_partition_verification_enable() -> None:
+    for text in ("false", "true"):
+        log = managed(MemoryDisk(), transaction_partition_verification_enable=text).get_or_create(ORDERS)
+        try:
+            log.append_as_leader(producing(7, 0, is_transactional=True), leader_epoch=0, now_ms=NOW_MS)
+        except InvalidTransactionState:
+            assert text == "true"
+        else:
+            assert text == "false"
+
+
+@pytest.mark.parametrize(
+    ("name", "text"),
+    [
+        ("log.retention.hours", "0"),
+        ("log.retention.ms", "0"),
+        ("log.retention.minutes", "-2"),
+        ("log.roll.hours", "0"),
+        ("log.retention.check.interval.ms", "0"),
+        ("log.cleaner.io.buffer.load.factor", "1.5"),
+        ("log.cleaner.enable", "yes"),
+        ("num.recovery.threads.per.data.dir", "0"),
+        ("log.flush.offset.checkpoint.interval.ms", "1e3"),
+        ("log.local.retention.ms", "5"),
+    ],
+)
+def test_a_value_that_a_node_cannot_take(name: str, text: str) -> None:
+    with pytest.raises(InvalidConfig):
+        LogManagerConfig.from_kafka({name: text})
+
+
+@pytest.mark.parametrize(
+    ("name", "meant"),
+    [
+        ("segment.bytes", "log.segment.bytes"),
+        ("retention.ms", "log.retention.ms"),
+        ("log.retention.hour", "log.retention.hours"),
+        ("log.cleaner.thread", "log.cleaner.threads"),
+    ],
+)
+def test_a_name_that_a_node_does_not_know(name: str, meant: str) -> None:
+    with pytest.raises(InvalidConfig, match=rf"{name} \(did you mean {meant}\?\)"):
+        LogManagerConfig.from_kafka({name: "1"})
+
+
+def test_what_is_read_is_read_on_top_of_another() -> None:
+    base = LogManagerConfig.from_kafka({"log.segment.bytes": "5000", "log.cleaner.backoff.ms": "7"})
+    config = LogManagerConfig.from_kafka({"log.retention.ms": "9"}, base=base)
+    assert (config.topic_defaults.segment_bytes, config.topic_defaults.retention_ms) == (5000, 9)
+    assert config.log_cleaner_backoff_ms == 7
+    assert LogManagerConfig().log_cleaner_io_max_bytes_per_second == sys.float_info.max
+    assert LogManagerConfig().log_flush_scheduler_interval_ms == MAX_LONG
+
+
+# --- none without ------------------------------------------------------------------------------------
+
+WITH_THE_CLEANER = {
+    "delete_retention_ms",
+    "min_compaction_lag_ms",
+    "min_cleanable_dirty_ratio",
+    "log_cleaner_enable",
+    "log_cleaner_threads",
+    "log_cleaner_backoff_ms",
+    "log_cleaner_dedupe_buffer_size",
+    "log_cleaner_io_buffer_size",
+    "log_cleaner_io_buffer_load_factor",
+    "log_cleaner_io_max_bytes_per_second",
+}
+
+
+def test_every_setting_has_a_test() -> None:
+    """What waits for another part of the engine is named, and gets its test there and here with it."""
+    known = {each.name for config in (LogManagerConfig, *PARTS.values()) for each in settings_of(config)}
+    tested = {name.removeprefix("test_") for name in globals() if name.startswith("test_")} & known
+    assert known - tested == WITH_THE_CLEANER
