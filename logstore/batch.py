@@ -26,6 +26,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
+from logstore.bulk_records import decode_bulk
 from logstore.compression import Codec, codec_of, compress, decompress
 from logstore.crc import crc32c
 from logstore.errors import CorruptBatch, InvalidRecord
@@ -215,14 +216,19 @@ class Batch:
             if self.record_count < 0:
                 raise InvalidRecord(f"batch at offset {self.base_offset}: {self.record_count} records")
             return iter(())
-        return decode_records(
-            self.payload(max_bytes=max_bytes),
-            self.record_count,
-            base_offset=self.base_offset,
-            base_timestamp_ms=self.base_timestamp_ms,
-            log_append_time_ms=self.max_timestamp_ms if self.attributes & LOG_APPEND_TIME else None,
-            base_sequence=self.base_sequence,
-        )
+        payload = self.payload(max_bytes=max_bytes)
+        for decode in (decode_bulk, decode_records):
+            records = decode(
+                payload,
+                self.record_count,
+                base_offset=self.base_offset,
+                base_timestamp_ms=self.base_timestamp_ms,
+                log_append_time_ms=self.max_timestamp_ms if self.attributes & LOG_APPEND_TIME else None,
+                base_sequence=self.base_sequence,
+            )
+            if records is not None:
+                return records
+        raise AssertionError("the plain decoder takes everything")
 
     def check_records(self, *, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> RecordsSummary:
         """Check every record without making one; offset deltas must be 0, 1, 2…; else `InvalidRecord`."""

@@ -135,7 +135,7 @@ def decode(
         _by_producer(aborted),
         include_control,
     )
-    for piece in _pieces(memoryview(data).toreadonly(), choice, max_bytes):
+    for piece in _pieces(data, choice, max_bytes):
         rows = _rows(piece, choice, wanted)
         if max_records is None:
             if rows.num_rows:
@@ -199,7 +199,7 @@ class _Piece(NamedTuple):
     starts: Longs
     ends: Longs
     headers: Headers
-    view: memoryview
+    view: Buffer
     positions: Longs
     max_bytes: int
 
@@ -213,10 +213,12 @@ def _judge(batches: Iterable[Batch], max_bytes: int) -> None:
         deque(batch.records(max_bytes=max_bytes), maxlen=0)
 
 
-def _pieces(view: memoryview, choice: _Choice, max_bytes: int) -> Iterator[_Piece]:
+def _pieces(data: Buffer, choice: _Choice, max_bytes: int) -> Iterator[_Piece]:
+    view = memoryview(data)
     position, window = 0, PIECE_BYTES
     while position < len(view):
-        taken = view[position : position + window]
+        # What a log gives out is one piece: its bytes are quicker to walk than a view of them.
+        taken = data if position == 0 and len(view) <= window else view[position : position + window]
         found = scan_buffer(taken, len(taken))
         if len(found.headers):
             chosen = choice.of(found.headers)
@@ -233,7 +235,7 @@ def _pieces(view: memoryview, choice: _Choice, max_bytes: int) -> Iterator[_Piec
         window = PIECE_BYTES if found.end else LOG_OVERHEAD + _LENGTH.unpack_from(view, position)[0]
 
 
-def _unpacked(view: memoryview, headers: Headers, positions: Longs, max_bytes: int) -> Iterator[_Piece]:
+def _unpacked(view: Buffer, headers: Headers, positions: Longs, max_bytes: int) -> Iterator[_Piece]:
     if not len(headers):
         return
     starts = positions + HEADER_BYTES
@@ -264,7 +266,7 @@ def _unpacked(view: memoryview, headers: Headers, positions: Longs, max_bytes: i
 
 
 class _Buffer:
-    """Memory of Arrow's that numpy fills; it comes from Arrow's pool, which keeps what it is given back."""
+    """Memory that numpy fills, out of Arrow's pool: that keeps what it gets back, so pages are not new."""
 
     def __init__(self, count: int, dtype: npt.DTypeLike) -> None:
         self.arrow = pa.allocate_buffer(count * np.dtype(dtype).itemsize)
@@ -284,8 +286,8 @@ def _rows(piece: _Piece, choice: _Choice, wanted: Any) -> Any:
     base_offsets = headers["base_offset"].astype(np.int64)
     by_broker = headers["attributes"] & LOG_APPEND_TIME != 0
     offsets, times = _Buffer(room, np.int64), _Buffer(room, np.int64)
-    key_at, value_at, headers_at = (np.empty(room, np.int64) for _ in range(3))
-    key_size, value_size = np.empty(room, np.int32), np.empty(room, np.int32)
+    key_at, value_at, headers_at = (_Buffer(room, np.int64).array for _ in range(3))
+    key_size, value_size = (_Buffer(room, np.int32).array for _ in range(2))
     rows = np.empty(len(headers), np.int64)
     totals = np.zeros(kernels.TOTALS, np.int64)
     verdict = kernels.locate(
@@ -373,7 +375,10 @@ def _lists(data: Bytes, headers_at: Longs, totals: Longs) -> Any:
     offsets = _Buffer(len(headers_at) + 1, np.int32)
     name_at, value_at = np.empty(count, np.int64), np.empty(count, np.int64)
     name_size, value_size = np.empty(count, np.int32), np.empty(count, np.int32)
-    kernels.locate_headers(data, headers_at, offsets.array, name_at, name_size, value_at, value_size)
+    if not kernels.locate_headers(
+        data, headers_at, offsets.array, name_at, name_size, value_at, value_size, totals
+    ):
+        raise InvalidRecord("headers changed while they were read: somebody writes to this memory")
     names = _binary(data, name_at, name_size, np.array([totals[kernels.NAME_BYTES], 0]))
     values = _binary(data, value_at, value_size, totals[kernels.HEADER_VALUE_BYTES :])
     items = pa.StructArray.from_arrays([names, values], fields=list(HEADER_TYPE))

@@ -22,6 +22,9 @@ from typing import Any, Final, TypeAlias, TypeVar, cast
 import numba
 import numpy as np
 import numpy.typing as npt
+from numba.core import types
+from numba.core.cgutils import raw_memcpy
+from numba.extending import intrinsic
 
 from checkpoint.disk import Buffer
 from logstore import record_check
@@ -64,6 +67,23 @@ def _kernel(function: F) -> F:
 
 def _inner(function: F) -> F:
     return cast(F, numba.njit(cache=True, nogil=True, inline="always")(function))
+
+
+def _copy_code(_context: Any, out: Any, out_at: Any, data: Any, at: Any, size: Any) -> Any:
+    """`out[out_at : out_at + size] = data[at : at + size]`, as the C library moves memory: unchecked."""
+    move: Any = raw_memcpy
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        into, into_at, taken, taken_at, count = arguments
+        target = context.make_array(signature.args[0])(context, builder, into).data
+        source = context.make_array(signature.args[2])(context, builder, taken).data
+        move(builder, builder.gep(target, [into_at]), builder.gep(source, [taken_at]), count, 1)
+        return context.get_dummy_value()
+
+    return types.void(out, types.int64, data, types.int64, types.int64), code
+
+
+_copy: Any = intrinsic(_copy_code)
 
 
 # --- integers -----------------------------------------------------------------------------------------------
@@ -266,9 +286,7 @@ def gather(data: Bytes, at: Longs, sizes: Ints, out_offsets: Ints, out: Bytes) -
     for row in range(len(at)):
         start = at[row]
         size = max(sizes[row], 0)
-        for index in range(size):
-            # Unsigned: an index that might be negative keeps the loop from becoming wide moves.
-            out[np.uint64(written + index)] = data[np.uint64(start + index)]
+        _copy(out, written, data, start, size)
         written += size
         out_offsets[row + 1] = written
 
@@ -282,25 +300,44 @@ def locate_headers(
     name_size: Ints,
     value_at: Longs,
     value_size: Ints,
-) -> None:
-    """Find the headers at the positions that `locate` found: a row a header, and a row a record."""
+    totals: Longs,
+) -> bool:
+    """Find the headers at the positions that `locate` found: a row a header, and a row a record.
+
+    False if they are not those that it counted: somebody writes to this memory.
+    """
     end = len(data)
     header = 0
+    name_bytes = 0
+    value_bytes = 0
+    null_values = 0
     list_offsets[0] = 0
     for row in range(len(headers_at)):
         position = headers_at[row]
         if position >= 0:
             count, position = _varint(data, position, end)
+            if position < 0 or count > len(name_at) - header:
+                return False
             for _ in range(count):
                 size, position = _field(data, position, end)
+                if position < 0 or size < 0:
+                    return False
                 name_at[header] = position
                 name_size[header] = size
+                name_bytes += size
                 size, position = _field(data, position + size, end)
+                if position < 0:
+                    return False
                 value_at[header] = position
                 value_size[header] = size
+                value_bytes += max(size, 0)
+                null_values += size < 0
                 position += max(size, 0)
                 header += 1
         list_offsets[row + 1] = header
+    same = header == totals[HEADERS] and name_bytes == totals[NAME_BYTES]
+    same = same and value_bytes == totals[HEADER_VALUE_BYTES] and null_values == totals[NULL_HEADER_VALUES]
+    return bool(same)
 
 
 @_kernel
@@ -416,9 +453,9 @@ def _put_varint(out: Bytes, position: int, value: int) -> int:
 def _put_field(out: Bytes, position: int, data: Bytes, at: int, size: int) -> int:
     """Write nullable bytes behind their size."""
     position = _put_varint(out, position, _long(size))
-    for index in range(size):
-        out[np.uint64(position + index)] = data[np.uint64(at + index)]
-    return position + max(size, 0)
+    size = max(size, 0)
+    _copy(out, position, data, at, size)
+    return position + size
 
 
 @_kernel

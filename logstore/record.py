@@ -412,7 +412,7 @@ def decode_records(
             if data[position] == 0:
                 position += 1
             else:
-                headers, position = _decode_headers(data, position, record_end)
+                headers, position = decode_headers(data, position, record_end)
             if position != record_end:
                 raise InvalidRecord(
                     f"record at byte {start}: ends at {record_end} by its length, at {position} by its fields"
@@ -424,7 +424,8 @@ def decode_records(
         raise InvalidRecord(f"{end - position} bytes remain after the last of {count} records")
 
 
-def _decode_headers(data: bytes, position: int, record_end: int) -> tuple[tuple[Header, ...], int]:
+def decode_headers(data: bytes, position: int, record_end: int) -> tuple[tuple[Header, ...], int]:
+    """The headers at `position` and the position after them; `InvalidRecord` if they are malformed."""
     start = position
     count, position = decode_varint(data, position)
     if not 0 <= count <= record_end - position:

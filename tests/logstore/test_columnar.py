@@ -393,6 +393,28 @@ def test_mutated_batches(data: bytes, places: list[tuple[int, int]]) -> None:
     assert verdict(lambda: columnar(bytes(changed))) == verdict(lambda: plain(bytes(changed)))
 
 
+def test_memory_that_changes_meanwhile(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A memory map shows what another process writes, also between the pass that measures and the next."""
+    data = bytearray(encode_batch([Record(0, T0, None, b"", (Header("name", b"value"), Header("n", None)))]))
+    sound = bytes(data)
+    locate_headers = kernels.locate_headers
+
+    for place in range(data.index(b"name") - 2, len(data)):
+        for byte in (0, 1, 2, 4, 126, 255):
+
+            def meanwhile(*arguments: Any, place: int = place, byte: int = byte) -> bool:
+                data[place] = byte
+                return locate_headers(*arguments)
+
+            data[:] = sound
+            monkeypatch.setattr(kernels, "locate_headers", meanwhile)
+            try:
+                found = table(data)
+            except InvalidRecord:
+                continue
+            found.validate(full=True)
+
+
 # --- columns to batches -------------------------------------------------------------------------------------
 
 tables = st.lists(st.tuples(times, blobs, blobs, headers), min_size=1, max_size=12)
