@@ -102,7 +102,7 @@ def decode(
     columns: Sequence[str] = COLUMNS,
     start_offset: int | None = None,
     end_offset: int | None = None,
-    aborted: Iterable[AbortedTransaction] = (),
+    aborted: Iterable[AbortedTransaction] | None = None,
     include_control: bool = False,
     max_records: int | None = None,
     max_bytes: int = MAX_DECOMPRESSED_BYTES,
@@ -127,12 +127,13 @@ def decode(
         raise ValueError(f"max_records {max_records}: a record batch has at least one")
     if isinstance(data, FetchedBytes):
         start_offset = data.start_offset if start_offset is None else start_offset
+        aborted = data.aborted if aborted is None else aborted
         aborted = (*aborted, *data.aborted)
         data = data.records
     choice = _Choice(
         -MAX_LONG - 1 if start_offset is None else min(max(start_offset, -MAX_LONG - 1), MAX_LONG),
         MAX_LONG if end_offset is None else min(max(end_offset - 1, -MAX_LONG - 1), MAX_LONG),
-        _by_producer(aborted),
+        _by_producer(aborted or ()),
         include_control,
     )
     for piece in _pieces(data, choice, max_bytes):
@@ -179,7 +180,7 @@ class _Choice(NamedTuple):
             return False
         firsts, lasts = known
         slot = bisect_right(firsts, int(header["base_offset"])) - 1
-        return slot >= 0 and bool(header["base_offset"] <= lasts[slot])
+        return slot >= 0 and bool(header["base_offset"] < lasts[slot])
 
 
 def _by_producer(aborted: Iterable[AbortedTransaction]) -> dict[int, tuple[list[int], list[int]]]:

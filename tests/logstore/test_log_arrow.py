@@ -9,10 +9,11 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
+from logstore.batch import encode_batch
 from logstore.compression import Codec
 from logstore.config import LogConfig
 from logstore.errors import InvalidRecord, OffsetOutOfRange, RecordTooLarge
-from logstore.log import Log
+from logstore.log import FetchIsolation, Log
 from logstore.record import Header, Record
 from tests.logstore.forge import T0
 
@@ -67,6 +68,32 @@ def test_where_it_starts(tmp_path: Path) -> None:
         assert [batch.num_rows for batch in log.read_arrow(max_records=300)] == [300, 300, 300, 100]
         with pytest.raises(ValueError, match="no column 'topic'"):
             log.read_arrow(columns=["topic"])
+
+
+def test_committed_reads(tmp_path: Path) -> None:
+    """Nothing undecided and nothing aborted, as `read` has it; markers are in neither."""
+    with Log.open(tmp_path / "orders-0", LogConfig(segment_bytes=300)) as log:
+        sequences = {1: 0, 2: 0}
+        history = ((1, None), (2, True), (1, False), (2, False), (1, None), (2, True), (1, None))
+        for producer_id, ends in history:
+            batch = encode_batch(
+                [Record(delta, T0, None, b"%d" % producer_id) for delta in range(2)],
+                producer_id=producer_id,
+                producer_epoch=0,
+                base_sequence=sequences[producer_id],
+                is_transactional=True,
+            )
+            sequences[producer_id] += 2
+            log.append_batches(batch)
+            if ends is not None:
+                log.end_transaction(producer_id, 0, commit=ends)
+        seen = {}
+        for isolation in FetchIsolation:
+            found = pa.Table.from_batches(log.read_arrow(isolation=isolation, columns=["offset"]))
+            seen[isolation] = found.column("offset").to_pylist()
+            assert seen[isolation] == [record.offset for record in log.read(isolation=isolation)]
+        assert len(seen[FetchIsolation.LOG_END]) == 14
+        assert seen[FetchIsolation.TXN_COMMITTED] == [2, 3]
 
 
 def test_nothing_and_a_time(tmp_path: Path) -> None:
