@@ -23,6 +23,11 @@ CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 
 UNKNOWN_BROKER_EPOCH = -1
 
+WRITER = "writer"
+OURS: Mapping[str, object] = {WRITER: "logstore"}
+"""Among the `extra` of every marker that we write. One without was left by a broker, who knows nothing of
+the files that it has no use for."""
+
 
 @dataclass(frozen=True, slots=True)
 class CleanShutdown:
@@ -30,6 +35,11 @@ class CleanShutdown:
 
     broker_epoch: int = UNKNOWN_BROKER_EPOCH
     extra: Mapping[str, object] = field(default_factory=dict)
+
+    @property
+    def is_ours(self) -> bool:
+        """Whether the last owner was one of us."""
+        return self.extra.get(WRITER) == OURS[WRITER]
 
 
 def parse_clean_shutdown(data: bytes) -> CleanShutdown:

@@ -18,6 +18,7 @@ EngineError
 ├── DiskFull                      56   retriable: nothing was written, make room
 ├── CorruptSnapshot               56   delete the file, take the next older one
 ├── CorruptIndex                  56   delete the file, rebuild it from the log
+├── CorruptSeal                   56   counts for nothing; `logstore verify --reseal` makes a new one
 ├── UnsupportedCompression        76
 ├── InvalidRecord                 87   lists the records
 ├── InconsistentTopicId          103
@@ -29,6 +30,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Sequence
+from enum import StrEnum
 from typing import NamedTuple
 
 from checkpoint.errors import EngineError, ErrorCode
@@ -162,10 +164,45 @@ class LogDirOffline(EngineError):
     retriable = True
 
 
+class DamageKind(StrEnum):
+    """What was found where something else had been durable."""
+
+    BAD_BATCH = "bad batch"
+    EPOCH_BACK = "epoch goes back"
+    HOLE = "hole"
+    SEGMENT_GONE = "segment gone"
+    SHORTER = "shorter than sealed"
+    LONGER = "longer than sealed"
+    OVERLAP = "overlap"
+    END_LOST = "end lost"
+
+
+class Damage(NamedTuple):
+    """Where a log stops being what was durable.
+
+    `file` is relative to the log's directory, `position` a byte of it, `offset` the first that cannot be
+    served; `lost_bytes` is what lies behind and goes too if the loss is accepted.
+    """
+
+    kind: DamageKind
+    file: str
+    position: int
+    offset: int
+    text: str
+    lost_bytes: int
+
+    def __str__(self) -> str:
+        return f"{self.file} at byte {self.position} (offset {self.offset}): {self.kind}: {self.text}"
+
+
 class DamagedLog(EngineError):
-    """Batches that were once durable are gone or changed, and good ones lie behind them."""
+    """Batches that were once durable are gone or changed; `damages` says where, earliest first."""
 
     code = ErrorCode.KAFKA_STORAGE_ERROR
+
+    def __init__(self, message: str, damages: Sequence[Damage] = ()) -> None:
+        super().__init__(message)
+        self.damages = tuple(damages)
 
 
 class DiskFull(EngineError):
@@ -200,6 +237,12 @@ class CorruptSnapshot(EngineError):
 
 class CorruptIndex(EngineError):
     """An index that cannot be trusted. Derived data: rebuild it from the log beside it."""
+
+    code = ErrorCode.KAFKA_STORAGE_ERROR
+
+
+class CorruptSeal(EngineError):
+    """A seal that cannot be read: as if there were none."""
 
     code = ErrorCode.KAFKA_STORAGE_ERROR
 

@@ -72,17 +72,19 @@ class Log(PartitionLog):
         disk: Disk | None = None,
         clock: Clock | None = None,
         progress: Progress | None = None,
+        accept_loss: bool = False,
     ) -> Log:
         """Open the log in directory `path`, named `<topic>-<partition>`, or make it.
 
         Locks the directory, recovers what an unclean stop left, and returns a log that nobody else
         writes. Raises `InvalidTopic` for another name, `DirectoryLocked` if somebody has it open,
         `LogDirOffline` if the directory cannot be used, `DiskFull` if it has no room for what opening
-        writes, `DamagedLog` if synced batches are gone.
+        writes, `DamagedLog` if synced batches are gone or changed: no batch was touched then. With
+        `accept_loss` the log is cut where the damage begins; `report.damages` says what that was.
         """
         from logstore.stand_alone import open_stand_alone
 
-        return open_stand_alone(path, config or LogConfig(), disk or OsDisk(), clock, progress)
+        return open_stand_alone(path, config or LogConfig(), disk or OsDisk(), clock, progress, accept_loss)
 
     def __enter__(self) -> Self:
         return self

@@ -18,10 +18,11 @@ from __future__ import annotations
 
 import random
 import threading
-from collections.abc import Callable, Mapping, Sequence
+from collections.abc import Callable, Collection, Mapping, Sequence
 from typing import Final
 
 from checkpoint.clean_shutdown import (
+    OURS,
     CleanShutdown,
     read_clean_shutdown,
     remove_clean_shutdown,
@@ -45,6 +46,7 @@ from logstore.losses import Loss
 from logstore.partition_log import PartitionLog
 from logstore.recovery import load
 from logstore.retention import Expired
+from logstore.seal import remove_seals
 from logstore.stand_alone import forget_stand_alone
 
 NO_BROKER_EPOCH: Final = -1
@@ -73,10 +75,12 @@ class LogManager:
         broker_epoch: int = NO_BROKER_EPOCH,
         progress: DirectoryProgress | None = None,
         settings: LogManagerConfig | None = None,
+        accept_loss: Collection[TopicPartition] = (),
     ) -> None:
         """Open the log dirs, by the node's `settings`.
 
         `configs` gives topics settings of their own; others have `config`, by default the settings'.
+        Damaged partitions among `accept_loss` are cut where the damage begins, instead of kept out.
         """
         if not log_dirs or len(set(log_dirs)) != len(log_dirs):
             raise ValueError(f"log dirs {list(log_dirs)}: give one or more, each once")
@@ -100,7 +104,7 @@ class LogManager:
         self._dirs: list[_LogDir] = []
         try:
             for directory in log_dirs:
-                log_dir = _LogDir(directory, disk, clock, random, broker_epoch, self.settings)
+                log_dir = _LogDir(directory, disk, clock, random, broker_epoch, self.settings, accept_loss)
                 self._dirs.append(log_dir)
                 log_dir.open(lambda topic: self._configs.get(topic, self.config), progress)
         except BaseException:
@@ -145,7 +149,8 @@ class LogManager:
         """
         for log_dir in self._dirs:
             if topic_partition in log_dir.damaged:
-                raise DamagedLog(str(log_dir.damaged[topic_partition]))
+                error = log_dir.damaged[topic_partition]
+                raise DamagedLog(str(error), error.damages)
             if log_dir.failure is None:
                 if topic_partition in log_dir.logs:
                     return log_dir.logs[topic_partition]
@@ -303,6 +308,7 @@ class _LogDir:
         random: random.Random,
         broker_epoch: int,
         settings: LogManagerConfig,
+        accept_loss: Collection[TopicPartition],
     ) -> None:
         self.path = path.rstrip("/") or "/"
         self._disk = disk
@@ -311,6 +317,7 @@ class _LogDir:
         self._broker_epoch = broker_epoch
         self._producer_config = settings.producers
         self._flushes_on_schedule = settings.log_flush_scheduler_interval_ms < MAX_LONG
+        self._accept_loss = accept_loss
         self._lock: Lock | None = None
         self._checkpoint_lock = threading.RLock()
         self.logs: dict[TopicPartition, Log] = {}
@@ -318,6 +325,7 @@ class _LogDir:
         self.damaged: dict[TopicPartition, DamagedLog] = {}
         self.failure: OSError | None = None
         self.was_clean = False
+        self._closed_by_us = False
         self.high_watermarks: dict[TopicPartition, int] = {}
         self._recovery_points: dict[TopicPartition, int] = {}
         self._log_starts: dict[TopicPartition, int] = {}
@@ -336,7 +344,15 @@ class _LogDir:
     def _open(self, config_of: Callable[[str], LogConfig], progress: DirectoryProgress | None) -> None:
         make_durable_dir(self._disk, self.path)
         self._lock = self._disk.lock(self.path)
-        self.was_clean = read_clean_shutdown(self._disk, self.path) is not None
+        marker = read_clean_shutdown(self._disk, self.path)
+        self.was_clean = marker is not None
+        self._closed_by_us = marker is not None and marker.is_ours
+        if marker is not None and not marker.is_ours:
+            # A broker may have rewritten what the seals speak of. Before the marker goes: a crash in
+            # between leaves both to be seen to again.
+            for entry in self._disk.scan(self.path):
+                if entry.is_directory:
+                    remove_seals(self._disk, f"{self.path}/{entry.name}")
         # Gone for good before anything else is written: a crash from here on is an unclean stop.
         remove_clean_shutdown(self._disk, self.path)
         self._recovery_points = self._read(RECOVERY_POINT_CHECKPOINT)
@@ -389,6 +405,9 @@ class _LogDir:
             jitter_ms=jitter_ms,
             progress=None if progress is None else lambda done, total: progress(directory, done, total),
             producer_expiration_ms=self._producer_config.producer_id_expiration_ms,
+            # Stopped in order we leave the recovery point at the end.
+            closed_at=self._recovery_points.get(topic_partition, 0) if self._closed_by_us else None,
+            accept_loss=topic_partition in self._accept_loss,
         )
         # It may have come out shorter than its checkpoint says: what is written now at those offsets must
         # not pass for synced.
@@ -412,6 +431,8 @@ class _LogDir:
 
     def create(self, topic_partition: TopicPartition, config: LogConfig) -> Log:
         """A new, empty log; durable as a directory when this returns. Raises `LogDirOffline`."""
+        # Of one that was deleted here: its successor has not lost what it held.
+        self._forget(topic_partition)
         try:
             self._disk.make_dir(f"{self.path}/{topic_partition.directory_name}")
             self._disk.sync_dir(self.path)
@@ -426,8 +447,6 @@ class _LogDir:
     def delete(self, topic_partition: TopicPartition, unique: str) -> None:
         log = self.logs.pop(topic_partition)
         self.known.discard(topic_partition)
-        for offsets in (self._recovery_points, self._log_starts, self.high_watermarks):
-            offsets.pop(topic_partition, None)
         log.abandon()
         # The whole name may have 255 characters: a long topic name is cut, the id tells them apart.
         suffix = f"-{topic_partition.partition}.{unique}-delete"
@@ -438,8 +457,21 @@ class _LogDir:
         except OSError as error:
             self._take_offline(error)
             raise LogDirOffline(f"{self.path} went offline deleting {topic_partition}: {error}") from error
+        self._forget(topic_partition)
         self._doomed.append((self._clock() + log.config.file_delete_delay_ms, doomed))
         self.set_deadline(self._clock())
+
+    def _forget(self, topic_partition: TopicPartition) -> None:
+        """Take a partition that is no more out of the checkpoints. Raises `LogDirOffline`, `DiskFull`."""
+        with self._checkpoint_lock:
+            for name, offsets in (
+                (RECOVERY_POINT_CHECKPOINT, self._recovery_points),
+                (LOG_START_OFFSET_CHECKPOINT, self._log_starts),
+                (HIGH_WATERMARK_CHECKPOINT, self.high_watermarks),
+            ):
+                if topic_partition in offsets:
+                    del offsets[topic_partition]
+                    write_offset_checkpoint(self._disk, self.path, name, offsets)
 
     # --- what the logs tell it ------------------------------------------------------------------------
 
@@ -592,7 +624,7 @@ class _LogDir:
         self.checkpoint_log_start_offsets()
         self.checkpoint_high_watermarks()
         if mark_clean:
-            write_clean_shutdown(self._disk, self.path, CleanShutdown(self._broker_epoch))
+            write_clean_shutdown(self._disk, self.path, CleanShutdown(self._broker_epoch, OURS))
 
     def abandon(self) -> None:
         """Let go of everything without writing."""

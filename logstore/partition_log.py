@@ -21,6 +21,7 @@ because the kernel may have dropped the pages it could not write and would call 
 
 from __future__ import annotations
 
+import errno
 import threading
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from enum import Enum
@@ -177,7 +178,6 @@ class PartitionLog:
         self._group_commit = GroupCommit(self._sync_for_group)
         self._failure: OSError | None = None
         self._is_closed = False
-        self._ends_in_a_gap = False
         self._group_buffer: bytearray | None = None
         self._topic_id = read_partition_metadata(disk, directory)
         self.report: RecoveryReport = loaded.report
@@ -460,8 +460,7 @@ class PartitionLog:
     ) -> None:
         last_offset = extents[-1][1]
         incoming = Incoming(len(data), max_timestamp_ms, last_offset)
-        active = self._segments.active
-        if self._ends_in_a_gap or roll_reason(active, incoming, self.config, now_ms) is not None:
+        if roll_reason(self._segments.active, incoming, self.config, now_ms) is not None:
             self._roll(max(first_offset, self._log_end_offset), now_ms)
         try:
             self._segments.active.append(data, extents)
@@ -602,17 +601,25 @@ class PartitionLog:
             if self._segments.active.size:
                 self._roll(self._log_end_offset, self._clock())
 
-    def _roll(self, base_offset: int, now_ms: int) -> None:
+    def _roll(self, base_offset: int, now_ms: int, *, end_offset: int | None = None) -> None:
+        """Begin a segment at `base_offset`; the old one ends at `end_offset`, by default the log's."""
         old = self._segments.active
         if old.size == 0:
             # The only way to a usable index of an empty segment, and to a base past a gap.
+            before = self._segments.lower(old.base_offset)
+            if before is not None:
+                # First: an empty last segment below the successor that a seal names is known for what it
+                # is, while one above it would be taken for what is left behind a hole.
+                self._or_offline(lambda: before.follow_with(base_offset))
             self._or_offline(old.delete)
         else:
             # Durable before its successor exists: only the active segment can lose anything, so a
             # crash never leaves a hole between two segments (compaction may, and recovery keeps it).
+            end_offset = self._log_end_offset if end_offset is None else end_offset
             self._guarded(old.become_inactive)
-            self._sync_segments(self._log_end_offset)
+            self._sync_segments(end_offset)
             self._guarded(old.sync_indexes)
+            self._guarded(lambda: old.make_seal(end_offset, base_offset))
             self._producers.end_offset = base_offset
             self._guarded(lambda: self._snapshots.take(self._producers, base_offset))
         making = self._guarded if old.size else self._or_offline
@@ -621,7 +628,6 @@ class PartitionLog:
             self._segments.append(new)
         else:
             self._segments = self._segments.replacing([old], [new])
-        self._ends_in_a_gap = False
         if old.size:
             self._guarded(lambda: self._owner.flushed(self))
 
@@ -987,22 +993,37 @@ class PartitionLog:
                 return True
             loss_id = self._guarded(lambda: self._keep_from(offset, why))
             # Lowered durably before a byte goes: after a crash, what is written here anew must not
-            # be taken for synced, or for committed, because the old bytes at these offsets once were.
-            self._lower_bounds(offset)
+            # be taken for synced, or for committed, because the old bytes at these offsets once were;
+            # and a log that ends below its recovery point has lost something.
+            floor = self._segments.floor(offset)
+            assert floor is not None, f"{self!r}: no segment at or below {offset}"
+            end_offset = self._or_offline(lambda: floor.end_before(offset))
+            self._lower_bounds(end_offset)
             self._log_end_offset = offset
             # Readers of committed data wait: an abort may go whose data stays, and is undecided then.
             self._producers.end_offset = self._log_start_offset
             self._or_offline(lambda: self._cut(offset, loss_id))
-            # The recovery point must not lie inside a segment where nothing is written: a torn batch
-            # behind the gap would count as damage. So what comes next begins a segment.
-            self._ends_in_a_gap = self._or_offline(lambda: self._segments.active.next_offset) < offset
             self._log_start_offset = min(self._log_start_offset, offset)
             self._rebuild_producers(offset)
+            if end_offset < offset:
+                self._begin_past_a_gap(offset, end_offset)
             # Last, because a full disk may refuse it: the same call again then does the rest.
             self._forget_epochs_from(offset)
             if offset > self._log_start_offset:
                 self._guarded(lambda: self._snapshots.take(self._producers, offset))
             return True
+
+    def _begin_past_a_gap(self, offset: int, end_offset: int) -> None:
+        """Begin a segment at the log end, which lies past the last batch: now the files say so too.
+
+        Durably, because the recovery point may rise to the log end from now on.
+        """
+        try:
+            self._roll(offset, self._clock(), end_offset=end_offset)
+        except DiskFull as error:
+            self._fail(OSError(errno.ENOSPC, str(error), self.directory))
+        self._or_offline(lambda: self._disk.sync_dir(self.directory))
+        self._segments.active.name_is_durable = True
 
     def _keep_from(self, offset: int, why: str) -> int | None:
         """Enter what a cut at `offset` takes, copy what it takes in part; the loss's id, if there is any."""
@@ -1067,12 +1088,16 @@ class PartitionLog:
         return self._quarantine.enter(loss, tail=tail, moved=whole).id
 
     def _cut(self, offset: int, loss_id: int | None) -> None:
+        floor = self._segments.floor(offset)
+        assert floor is not None, f"{self!r}: no segment at or below {offset}"
+        # Before its segment is cut, or the last one again: a seal that outlives that speaks of bytes
+        # that are gone.
+        floor.unseal()
         later = [segment for segment in self._segments if segment.base_offset > offset]
         self._drop(later, {segment.base_offset: loss_id for segment in later})
         self._segments = self._segments.replacing(later)
-        active = self._segments.active
-        active.truncate_to(offset, self._clock())
-        active.sync_log()
+        floor.truncate_to(offset, self._clock())
+        floor.sync_log()
         self._disk.sync_dir(self.directory)
 
     def _drop(self, segments: Sequence[Segment], loss_ids: Mapping[int, int | None]) -> None:
@@ -1104,17 +1129,19 @@ class PartitionLog:
         held = [segment for segment in self._segments if segment.size]
         kept = [segment for segment in held if self._end_of(segment) > offset]
         loss_id = self._guarded(lambda: self._enter_restart(offset, why, held, kept)) if held else None
-        self._lower_bounds(min(self._recovery_point, offset))
+        # To nothing: the segments go one by one, and each may be the last that a crash leaves.
+        recovery_point = min(self._recovery_point, offset)
+        self._lower_bounds(0)
         self._log_end_offset = self._high_watermark = self._log_start_offset = offset
 
         def start_anew() -> None:
             self._drop(tuple(self._segments), {segment.base_offset: loss_id for segment in kept})
-            self._ends_in_a_gap = False
             self._segments = Segments([self._new_segment(offset, self._clock())])
             self._disk.sync_dir(self.directory)
             self._segments.active.name_is_durable = True
 
         self._or_offline(start_anew)
+        self._recovery_point = recovery_point
         self._rebuild_producers(offset)
         self._guarded(lambda: self._owner.log_start_moved(self))
         self._change_epochs(lambda epochs: epochs.clear())

@@ -4,15 +4,17 @@
     *.cleaned                 removed: a rewrite that never finished
     *.swap                    all there: the rewrite is completed; else removed
     N.index without N.log     removed
-    N.log                     a segment; from the recovery point on, read and checked batch by batch
+    N.seal                    held against its segment and the next one; the last segment's removed
+    N.log                     a segment; from the durable end on, read and checked batch by batch
     leader-epoch-checkpoint   completed from the batches, cut to the log's bounds
     N.snapshot                strays removed, the newest sound one loaded, the rest replayed
 
 What a crash can leave: the segments that were not synced may end anywhere and hold zeros or bytes of
 another time. The walk keeps the longest run of whole batches whose checksums, offsets and epochs
-follow one another; behind the recovery point the first batch that does not is a torn tail, and it is
-cut with all that follows. Below the recovery point the same finding is damage: bytes that were once
-synced are not there any more. If good batches lie behind it, nothing is cut and `DamagedLog` says where.
+follow one another. The durable end is the recovery point, or the end of the last segment whose seal
+stands if that is higher. Past it the first batch that does not fit is a torn tail, and it is cut with all
+that follows. Below it the same finding is damage, and so is a log that ends there: bytes that were once
+synced are not there any more. Nothing is cut then; `DamagedLog` says where, unless the loss is accepted.
 What is cut is first entered in the loss ledger and kept in quarantine (`losses.py`).
 
 Every step leaves a directory that this same procedure opens: a crash in the middle of it costs a
@@ -24,11 +26,12 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
+from itertools import pairwise
 from typing import TypeAlias
 
 from sortedcontainers import SortedDict
 
-from checkpoint.disk import TEMPORARY_SUFFIX, DirectoryEntry, Disk, remove_if_exists
+from checkpoint.disk import TEMPORARY_SUFFIX, DirectoryEntry, Disk, read_small_file, remove_if_exists
 from checkpoint.errors import CorruptCheckpoint
 from checkpoint.leader_epoch_checkpoint import (
     LEADER_EPOCH_CHECKPOINT,
@@ -36,14 +39,26 @@ from checkpoint.leader_epoch_checkpoint import (
     write_leader_epoch_checkpoint,
 )
 from logstore.config import MAX_INT, MAX_LONG, LogConfig
+from logstore.crc import crc32c
+from logstore.damage import Listed, judge_chain
 from logstore.deleted_files import DELETED_SUFFIX
-from logstore.epochs import LeaderEpochCache
-from logstore.errors import CorruptBatch, CorruptIndex, DamagedLog, DiskFull, is_full
+from logstore.epochs import EpochEntry, LeaderEpochCache
+from logstore.errors import (
+    CorruptBatch,
+    CorruptIndex,
+    CorruptSeal,
+    Damage,
+    DamagedLog,
+    DamageKind,
+    DiskFull,
+    is_full,
+)
 from logstore.losses import LOST_DIRECTORY, Loss, Quarantine, Survey, Tail, only_zeros, survey
 from logstore.offset_index import OffsetIndex
 from logstore.producer_snapshots import ProducerSnapshots, replay_into
 from logstore.producer_state import CompletedTransaction, ProducerState
-from logstore.scan import Fault, IndexEntries, Scanned, find_batch, scan
+from logstore.scan import Fault, IndexEntries, Scanned, check_history, scan
+from logstore.seal import SEAL_SUFFIX, decode_seal, read_seal
 from logstore.segment import (
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,
@@ -66,18 +81,19 @@ class Cut:
     from_byte: int
     to_byte: int
     reason: str
-    below_recovery_point: bool = False
     loss_id: int | None = None
     """Its entry in the loss ledger; None if there was nothing in it, or no room for the entry."""
 
 
 @dataclass(slots=True)
 class RecoveryReport:
-    """What opening the directory did, file names relative to it.
+    """What opening the directory did, file names relative to it. `damages` are those that were accepted.
 
     `unrecorded` are torn ends without a sound batch that were cut on a disk too full to note it.
     """
 
+    damages: list[Damage] = field(default_factory=list)
+    notes: list[str] = field(default_factory=list)
     cuts: list[Cut] = field(default_factory=list)
     rebuilt: list[str] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
@@ -130,24 +146,39 @@ def load(
     jitter_ms: Jitter = _no_jitter,
     progress: Progress | None = None,
     producer_expiration_ms: int = MAX_LONG,
+    closed_at: int | None = None,
+    accept_loss: bool = False,
 ) -> LoadedLog:
     """Open the log in `directory`, which this process has locked.
 
-    `is_clean` says that the last owner stopped in order; `recovery_point` and `log_start_offset` are
-    what its checkpoints say (0 for none), and `high_watermark`, which only tells how bad a loss is.
-    A producer of a snapshot that has been idle for `producer_expiration_ms` is forgotten.
-    Raises `OSError`, `DamagedLog` if batches that were synced are gone or changed while good ones lie
-    behind them (the directory is then as it was found), and `DiskFull` if sound batches have to be cut
-    and there is no room to keep them in quarantine.
+    `is_clean` says that the last owner stopped in order, at log end offset `closed_at` if that is known;
+    `recovery_point` and `log_start_offset` are what its checkpoints say (0 for none), and
+    `high_watermark`, which only tells how bad a loss is. A producer of a snapshot that has been idle for
+    `producer_expiration_ms` is forgotten. Raises `OSError`, `DamagedLog` if batches that were synced are
+    gone or changed (no batch was touched then), and `DiskFull` if sound batches have to be cut and there
+    is no room to keep them in quarantine. With `accept_loss` the log is cut where the damage begins, and
+    the report says so.
     """
-    loader = _Loader(disk, directory, config, now_ms, high_watermark, jitter_ms, progress or _no_progress)
-    loader.producer_expiration_ms = producer_expiration_ms
-    loader.clear_leftovers()
-    loader.open_segments()
+
+    def loader() -> _Loader:
+        made = _Loader(disk, directory, config, now_ms, high_watermark, jitter_ms, progress or _no_progress)
+        made.producer_expiration_ms, made.accept_loss = producer_expiration_ms, accept_loss
+        made.clear_leftovers()
+        made.open_segments()
+        return made
+
+    first = loader()
     try:
-        return loader.recover(is_clean, recovery_point, log_start_offset)
+        return first.recover(is_clean, recovery_point, log_start_offset, closed_at)
     except CorruptBatch as error:  # in a segment that did not have to be read again
-        raise DamagedLog(f"{directory}: {error}") from error
+        if not accept_loss:
+            raise DamagedLog(f"{directory}: {error}") from error
+    # Once more, reading all of it: the walk finds it again, and cuts there.
+    for segment in first.segments.values():
+        segment.let_go()
+    again = loader()
+    again.reads_all = True
+    return again.recover(False, recovery_point, log_start_offset, None)
 
 
 class _Loader:
@@ -161,6 +192,8 @@ class _Loader:
         jitter_ms: Jitter,
         progress: Progress,
     ) -> None:
+        self.accept_loss = False
+        self.reads_all = False
         self.disk = disk
         self.directory = directory
         self.config = config
@@ -228,6 +261,14 @@ class _Loader:
                     end_offset = int(scanned.last_offsets[-1]) + 1
         finally:
             file.close()
+        # Its seal knows better: the last records of what it replaces may have had no heirs.
+        seal_name = file_name(base_offset, SEAL_SUFFIX) + SWAP_SUFFIX
+        sealed = read_small_file(self.disk, f"{self.directory}/{seal_name}")
+        if sealed is not None:
+            try:
+                end_offset = max(end_offset, decode_seal(sealed, base_offset=base_offset).successor)
+            except CorruptSeal:
+                pass  # as if there were none
         return end_offset
 
     def _offsets_of(self, suffix: str) -> dict[str, int]:
@@ -278,24 +319,30 @@ class _Loader:
 
     # --- recovery ---------------------------------------------------------------------------------
 
-    def recover(self, is_clean: bool, recovery_point: int, log_start_offset: int) -> LoadedLog:
+    def recover(
+        self, is_clean: bool, recovery_point: int, log_start_offset: int, closed_at: int | None
+    ) -> LoadedLog:
         """Judge the segments that need it and settle everything derived from them (6.2 and 6.3)."""
         epochs_are_sound = self._read_epochs()
         had_segments = bool(self.segments)
-        is_clean = is_clean and self._tail_is_whole()
+        durable_end, doubtful = self._judge_seals(recovery_point, log_start_offset)
+        is_clean = is_clean and self._tail_is_whole() and closed_at in (None, self._end_offset())
         first = len(self.segments)  # of those that are read in any case
-        if not epochs_are_sound:
+        if not epochs_are_sound or self.reads_all:
             first = 0
         elif not is_clean:
-            first = max(self.segments.bisect_right(recovery_point) - 1, 0)
+            first = max(self.segments.bisect_right(durable_end) - 1, 0)
+        first = min(first, doubtful)
         self._recover_unindexed(first)
-        self._recover_from(first, recovery_point)
+        self._recover_from(first, durable_end)
+        self._check_end(durable_end, log_start_offset)
+        self._settle_seals()
         log_end_offset = self._end_offset()
         if had_segments and log_end_offset < log_start_offset:
             # The log lost what lies between: nothing below its start may come back. Kept all the
             # same, for the checkpoint that says so may be another log's.
             reason = f"the log start {log_start_offset} lies past the log end"
-            self._cut_segments(list(self.segments), reason, log_start_offset, recovery_point)
+            self._cut_segments(list(self.segments), reason, log_start_offset, durable_end)
             self.epochs.clear()
         if not self.segments:
             remove_if_exists(self.disk, f"{self.directory}/{file_name(log_start_offset, LOG_SUFFIX)}")
@@ -314,7 +361,7 @@ class _Loader:
             log_end_offset=log_end_offset,
             recovery_point=log_end_offset
             if is_clean and had_segments
-            else min(recovery_point, log_end_offset),
+            else min(durable_end, log_end_offset),
             epochs=self.epochs,
             producers=self.producers,
             snapshots=snapshots,
@@ -352,25 +399,29 @@ class _Loader:
             segment = self.segments[base_offset]
             unindexed = segment.size and file_name(base_offset, OffsetIndex.suffix) not in self.files
             if unindexed or not self._aborts_are_sound(segment):
-                self._recover_segment(
+                _, was_cut = self._recover_segment(
                     segment,
                     next_offset=base_offset,
-                    recovery_point=base_offset + MAX_INT,
+                    durable_end=base_offset + MAX_INT,
                     total=segment.size,
                     later=bases[number + 1 :],
-                    cuts_later=False,
                 )
+                if was_cut:
+                    return
 
     def _aborts_are_sound(self, segment: Segment) -> bool:
-        if file_name(segment.base_offset, TRANSACTION_INDEX_SUFFIX) not in self.files:
+        exists = file_name(segment.base_offset, TRANSACTION_INDEX_SUFFIX) in self.files
+        if segment.seal is None and not exists:
             return True
         try:
-            _ = segment.transaction_index
+            entries = segment.transaction_index.entries
         except CorruptIndex:
             return False
-        return True
+        if segment.seal is None:
+            return True
+        return crc32c(b"".join(entry.encode() for entry in entries)) == segment.seal.aborts_crc
 
-    def _recover_from(self, first: int, recovery_point: int) -> None:
+    def _recover_from(self, first: int, durable_end: int) -> None:
         """Read every segment but the `first` ones; cut at the first fault."""
         todo = list(self.segments.items())[first:]
         total = sum(segment.size for _, segment in todo)
@@ -379,14 +430,18 @@ class _Loader:
             later = [base for base, _ in todo[number + 1 :]]
             if base_offset < next_offset:
                 # It begins inside its predecessor: what it holds was written before a truncation.
-                self._refuse_below(
-                    recovery_point, base_offset, segment, later, "overlaps the segment before it"
-                )
+                lost = [base_offset, *later]
+                if base_offset < durable_end and self._bytes_in(lost):
+                    text = f"it begins below offset {next_offset}, where the segment before it ends"
+                    name = file_name(base_offset, LOG_SUFFIX)
+                    self._meet(
+                        Damage(DamageKind.OVERLAP, name, 0, base_offset, text, self._bytes_in(lost))
+                    )
                 reason = "it overlaps the segment before it"
-                self._cut_segments([base_offset, *later], reason, next_offset, recovery_point)
+                self._cut_segments(lost, reason, next_offset, durable_end)
                 return
             next_offset, was_cut = self._recover_segment(
-                segment, next_offset=base_offset, recovery_point=recovery_point, total=total, later=later
+                segment, next_offset=base_offset, durable_end=durable_end, total=total, later=later
             )
             if was_cut:
                 return
@@ -396,14 +451,13 @@ class _Loader:
         segment: Segment,
         *,
         next_offset: int,
-        recovery_point: int,
+        durable_end: int,
         total: int,
         later: list[int],
-        cuts_later: bool = True,
     ) -> tuple[int, bool]:
         """Walk one segment, rebuild its indexes, cut it at a fault; (end offset, whether it was cut).
 
-        `later` are the bases of the segments behind it; they go with what is cut if `cuts_later`.
+        `later` are the bases of the segments behind it; they go with what is cut.
         """
         found = IndexEntries(segment.base_offset, self.config.index_interval_bytes)
         fault: Fault | None = None
@@ -411,7 +465,22 @@ class _Loader:
         has_producers = False
         log_name = file_name(segment.base_offset, LOG_SUFFIX)
         new_epochs = LeaderEpochCache(self.epochs.entries)
-        for scanned in scan(segment.log_file, 0, segment.size, base_offset=segment.base_offset):
+        history = [EpochEntry(*entry) for entry in self._epochs_on_disk or ()]
+        for scanned in scan(
+            segment.log_file,
+            0,
+            segment.size,
+            base_offset=segment.base_offset,
+            leader_epoch=self.epochs.epoch_for_offset(segment.base_offset - 1),
+        ):
+            scanned = check_history(
+                scanned,
+                history,
+                next_offset=next_offset,
+                durable_end=durable_end,
+                # Only the active segment is never compacted.
+                is_dense=not later and segment.seal is None,
+            )
             found.add(scanned)
             has_producers = has_producers or bool((scanned.headers["producer_id"] >= 0).any())
             _assign_epochs(new_epochs, scanned)
@@ -420,22 +489,26 @@ class _Loader:
             self.report.scanned_bytes += scanned.end - end
             end, fault = scanned.end, scanned.fault
             self.progress(self.report.scanned_bytes, total)
+            if fault is not None:
+                break
         found.finish()
         self.epochs = new_epochs
         self.recovered[segment.base_offset] = has_producers
         cut = segment.size - end
         if cut:
             fault = fault or Fault.TORN
-            below = next_offset < recovery_point
-            if below:
-                self._refuse_if_good_batches_follow(segment, end, next_offset, later, fault)
+            if next_offset < durable_end:
+                kind = _KINDS.get(fault, DamageKind.BAD_BATCH)
+                lost = cut + self._bytes_in(later)
+                self._meet(Damage(kind, log_name, end, next_offset, fault.value, lost))
+            # Before anything that it speaks of goes.
+            segment.unseal()
             tail = Tail(log_name, segment.log_file, end, segment.size)
-            gone = later if cuts_later else []
-            loss_id = self._quarantined(tail, gone, fault.value, next_offset, recovery_point)
-            self.report.cuts.append(Cut(log_name, end, end + cut, fault.value, below, loss_id))
+            loss_id = self._quarantined(tail, later, fault.value, next_offset, durable_end)
+            self.report.cuts.append(Cut(log_name, end, end + cut, fault.value, loss_id))
             # The last first: were this one cut before them, a crash would leave them behind a hole, and
             # a hole may be meant.
-            self._remove_segments(gone, "it follows a cut", loss_id)
+            self._remove_segments(later, "it follows a cut", loss_id)
             segment.log_file.truncate(end)
             segment.size = end
         self._replace_indexes(segment, found)
@@ -457,37 +530,90 @@ class _Loader:
                 self.report.rebuilt.append(file_name(segment.base_offset, index.suffix))
         segment.recovered(found.max_timestamp_ms, found.offset_of_max_timestamp)
 
-    def _refuse_if_good_batches_follow(
-        self, segment: Segment, end: int, next_offset: int, later: list[int], fault: Fault
-    ) -> None:
-        follows = any(self.segments[base].size for base in later)
-        if not follows:
-            behind = find_batch(segment.log_file, end, segment.size, lowest_offset=next_offset)
-            follows = behind is not None
-        if follows:
-            raise DamagedLog(
-                f"{segment.path(LOG_SUFFIX)} holds {fault.value} at byte {end} (offset {next_offset}), "
-                "below the recovery point, and good batches follow it; nothing was changed. "
-                "Fetch the partition from another replica, or give up what follows with `logstore recover`"
-            )
+    # --- damage -------------------------------------------------------------------------------------
 
-    def _refuse_below(
-        self, recovery_point: int, offset: int, segment: Segment, later: list[int], reason: str
-    ) -> None:
-        if offset < recovery_point and (segment.size or any(self.segments[base].size for base in later)):
+    def _meet(self, *damages: Damage) -> None:
+        """Go on past damage if its loss is accepted. Raises `DamagedLog`."""
+        if not self.accept_loss:
+            more = f" (and {len(damages) - 1} more)" if len(damages) > 1 else ""
             raise DamagedLog(
-                f"{segment.path(LOG_SUFFIX)} {reason}, below the recovery point {recovery_point}; "
-                "nothing was changed. "
-                "Fetch the partition from another replica, or give it up with `logstore recover`"
+                f"{self.directory}/{damages[0]}{more}. What was durable is gone; nothing was cut. "
+                "Fetch the partition from another replica; or give up what lies behind with "
+                "`logstore recover --accept-loss`; or, if somebody else rewrote these files and they are as "
+                "they should be, say so with `logstore verify --reseal`",
+                damages,
             )
+        self.report.damages.extend(damages)
 
-    def _cut_segments(self, bases: list[int], reason: str, end_offset: int, recovery_point: int) -> None:
+    def _bytes_in(self, bases: Iterable[int]) -> int:
+        return sum(self.segments[base].size for base in bases)
+
+    def _check_end(self, durable_end: int, log_start_offset: int) -> None:
+        """A log that ends below what was durable has lost it, even if nothing else is wrong with it."""
+        end_offset = self._end_offset()
+        if self.report.damages or max(end_offset, log_start_offset) >= durable_end:
+            return
+        name, position = file_name(end_offset, LOG_SUFFIX), 0
+        if self.segments:
+            base_offset, segment = self.segments.peekitem(-1)
+            name, position = file_name(base_offset, LOG_SUFFIX), segment.size
+        text = f"the log ends here, and everything up to offset {durable_end} was durable"
+        self._meet(Damage(DamageKind.END_LOST, name, position, end_offset, text, 0))
+
+    # --- seals --------------------------------------------------------------------------------------
+
+    def _judge_seals(self, recovery_point: int, log_start_offset: int) -> tuple[int, int]:
+        """Read every seal and hold it against what is there.
+
+        Returns up to which offset everything was durable, and the number of the first segment that has to
+        be read whatever else is known of it.
+        """
+        for base_offset, segment in self.segments.items():
+            if file_name(base_offset, SEAL_SUFFIX) in self.files:
+                try:
+                    segment.seal = read_seal(self.disk, self.directory, base_offset)
+                except CorruptSeal as error:
+                    self.report.notes.append(f"{error}; it counts for nothing")
+                    self._delete([file_name(base_offset, SEAL_SUFFIX)])
+        listed = [Listed(base_offset, segment.size) for base_offset, segment in self.segments.items()]
+        seals = {base: segment.seal for base, segment in self.segments.items() if segment.seal is not None}
+        chain = judge_chain(listed, seals, log_start_offset)
+        durable_end = max(recovery_point, chain.durable_end)
+        if not chain.damages:
+            self._remove_segments(chain.replaced, "a later segment took its place", None)
+            return durable_end, len(self.segments)
+        self._meet(*chain.damages)
+        base_offset, segment = self.segments.peekitem(chain.whole)
+        segment.unseal()
+        first = chain.damages[0]
+        later = [base for base in self.segments if base > base_offset]
+        self._cut_segments(later, first.text, first.offset, durable_end)
+        return durable_end, chain.whole
+
+    def _settle_seals(self) -> None:
+        """Seal what was read, and is complete, and has no seal; let the last segment have none.
+
+        A seal names the base that really follows: of one whose successor was being replaced that is the
+        segment that stayed.
+        """
+        bases = list(self.segments)
+        for base_offset, successor in pairwise(bases):
+            segment = self.segments[base_offset]
+            if segment.seal is None and base_offset in self.recovered:
+                segment.sync_indexes()
+                segment.make_seal(segment.next_offset, successor)
+            else:
+                segment.follow_with(successor)
+        if bases:
+            self.segments[bases[-1]].unseal()
+
+    def _cut_segments(self, bases: list[int], reason: str, end_offset: int, durable_end: int) -> None:
         """Drop whole segments, into quarantine; the log then ends at `end_offset`."""
-        loss_id = self._quarantined(None, bases, reason, end_offset, recovery_point)
+        loss_id = self._quarantined(None, bases, reason, end_offset, durable_end)
         self._remove_segments(bases, reason, loss_id)
 
     def _quarantined(
-        self, tail: Tail | None, bases: list[int], reason: str, end_offset: int, recovery_point: int
+        self, tail: Tail | None, bases: list[int], reason: str, end_offset: int, durable_end: int
     ) -> int | None:
         """Enter what is about to be cut: `tail`, and the segments `bases`; the loss's id.
 
@@ -518,7 +644,7 @@ class _Loader:
             size=size,
             epochs=counted.epochs,
             below_high_watermark=first_offset < self.high_watermark,
-            below_recovery_point=first_offset < recovery_point,
+            below_recovery_point=first_offset < durable_end,
         )
         whole = [(file_name(segment.base_offset, LOG_SUFFIX), segment.size) for segment in moved]
         if zeros:
@@ -636,6 +762,9 @@ class _Loader:
         if has_producers:
             replay_into(self.producers, segment, note)
         segment.replace_transaction_index(aborted)
+
+
+_KINDS = {Fault.EPOCHS: DamageKind.EPOCH_BACK, Fault.HOLE: DamageKind.HOLE}
 
 
 def offset_in(name: str) -> int | None:

@@ -10,7 +10,7 @@ is a torn tail or damage.
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Iterator, Sequence
 from enum import Enum
 from struct import Struct
 from typing import NamedTuple
@@ -21,6 +21,7 @@ import numpy.typing as npt
 from checkpoint.disk import Buffer, File
 from logstore.batch import HEADER_BYTES, LOG_OVERHEAD, MAGIC, Batch
 from logstore.crc import crc32c
+from logstore.epochs import EpochEntry
 from logstore.errors import CorruptBatch
 from logstore.index_rule import IndexState, due_entries
 from logstore.offset_index import OffsetIndex
@@ -62,6 +63,8 @@ class Fault(Enum):
     MAGIC = "a batch of another format"
     OFFSETS = "a batch whose offsets do not rise or do not fit the segment"
     EPOCHS = "a batch of an older leader epoch than the one before it"
+    HISTORY = "a batch of another leader epoch than the epoch checkpoint has for it"
+    HOLE = "a batch that begins past offsets that were durable"
 
 
 class Scanned(NamedTuple):
@@ -76,6 +79,10 @@ class Scanned(NamedTuple):
     headers: npt.NDArray[np.void]
     end: int
     fault: Fault | None
+
+    def until(self, slot: int, fault: Fault) -> Scanned:
+        """The batches before number `slot`, which `fault` is the matter with."""
+        return Scanned(self.positions[:slot], self.headers[:slot], int(self.positions[slot]), fault)
 
     @property
     def last_offsets(self) -> npt.NDArray[np.int64]:
@@ -249,7 +256,7 @@ class _Walk:
             return Scanned(positions, headers, self.end, fault)
         first = int(bad.argmax())
         fault = Fault.MAGIC if headers["magic"][first] != MAGIC else Fault.CHECKSUM
-        return Scanned(positions[:first], headers[:first], int(positions[first]), fault)
+        return Scanned(positions, headers, self.end, fault).until(first, fault)
 
 
 def _check_order(found: Scanned, base_offset: int, next_offset: int, leader_epoch: int) -> Scanned:
@@ -271,12 +278,42 @@ def _check_order(found: Scanned, base_offset: int, next_offset: int, leader_epoc
     if not wrong.any():
         return found
     first = int(wrong.argmax())
-    return Scanned(
-        found.positions[:first],
-        found.headers[:first],
-        int(found.positions[first]),
-        Fault.OFFSETS if wrong_offsets[first] else Fault.EPOCHS,
-    )
+    return found.until(first, Fault.OFFSETS if wrong_offsets[first] else Fault.EPOCHS)
+
+
+def check_history(
+    found: Scanned, history: Sequence[EpochEntry], *, next_offset: int, durable_end: int, is_dense: bool
+) -> Scanned:
+    """Cut `found` before the first batch below `durable_end` that is not what was durable.
+
+    Base offset and leader epoch lie outside a batch's checksum. `history` (epochs and where they start;
+    empty if unknown) was durable before its batches were; and where nothing was removed from between
+    them (`is_dense`), a batch ends where the durable end is: none leaps over it.
+    """
+    count = len(found.headers)
+    if not count:
+        return found
+    bases = found.headers["base_offset"].astype(np.int64)
+    if is_dense:
+        slot = int(np.searchsorted(bases, durable_end))
+        end_before = int(found.last_offsets[slot - 1]) + 1 if slot else next_offset
+        if slot < count and end_before < durable_end:
+            return check_history(
+                found.until(slot, Fault.HOLE),
+                history,
+                next_offset=next_offset,
+                durable_end=durable_end,
+                is_dense=False,
+            )
+    if history:
+        starts = np.array([entry.start_offset for entry in history], np.int64)
+        epochs = np.array([entry.epoch for entry in history], np.int64)
+        slots = np.searchsorted(starts, bases, "right") - 1
+        written = found.headers["leader_epoch"]
+        wrong = (slots >= 0) & (bases < durable_end) & (written >= 0) & (epochs[slots] != written)
+        if wrong.any():
+            return found.until(int(wrong.argmax()), Fault.HISTORY)
+    return found
 
 
 class IndexEntries:

@@ -4,6 +4,7 @@
     00000000000000368769.index       offset → position            (offset_index.py)
     00000000000000368769.timeindex   time → offset                (time_index.py)
     00000000000000368769.txnindex    aborted transactions, if any (transaction_index.py)
+    00000000000000368769.seal        digests, once the next segment is made (seal.py)
 
 The `.log` is the truth. Its indexes are opened with the first lookup, so that a log of a thousand
 segments opens by listing a directory; one that is missing, not of its form, or contradicted by the
@@ -33,14 +34,14 @@ from logstore.deleted_files import DELETED_SUFFIX
 from logstore.errors import CorruptBatch, CorruptIndex
 from logstore.offset_index import OffsetIndex, OffsetPosition
 from logstore.scan import IndexEntries, scan
+from logstore.seal import SEAL_SUFFIX, Seal, make_seal, write_seal
 from logstore.time_index import NO_TIMESTAMP, TimeIndex
 from logstore.transaction_index import AbortedTransaction, TransactionIndex
 
 LOG_SUFFIX = ".log"
 TRANSACTION_INDEX_SUFFIX = ".txnindex"
 SNAPSHOT_SUFFIX = ".snapshot"
-SEAL_SUFFIX = ".seal"
-SEGMENT_SUFFIXES = (LOG_SUFFIX, OffsetIndex.suffix, TimeIndex.suffix, TRANSACTION_INDEX_SUFFIX)
+SEGMENT_SUFFIXES = (LOG_SUFFIX, OffsetIndex.suffix, TimeIndex.suffix, TRANSACTION_INDEX_SUFFIX, SEAL_SUFFIX)
 
 _POSITION_HINTS = 32
 _PLACE = Struct(">qiixxxxxxxi")  # base offset, length, leader epoch; last offset delta at byte 23
@@ -104,6 +105,7 @@ class Segment:
         self.modified_ms = modified_ms
         self.name_is_durable = not is_new
         self.indexes_were_rebuilt = False
+        self.seal: Seal | None = None
         # Held by whatever changes the segment, so that a reader who rebuilds an index does not meet it.
         self._lock = threading.RLock()
         self._is_let_go = False
@@ -325,6 +327,42 @@ class Segment:
                 file.close()
         self._aborts_are_durable = True
 
+    # --- sealing --------------------------------------------------------------------------------------
+
+    def make_seal(self, end_offset: int, successor: int) -> None:
+        """Write the seal: the segment, which is synced, ends at `end_offset`; `successor` is the next base.
+
+        Synced but for its name, which the sync of the directory for the next segment's covers. Raises
+        `OSError`, `CorruptIndex`.
+        """
+        aborts = b"".join(entry.encode() for entry in self.transaction_index.entries)
+        seal = make_seal(
+            self.log_file,
+            self.size,
+            base_offset=self.base_offset,
+            end_offset=end_offset,
+            successor=successor,
+            aborts=aborts,
+        )
+        self._write_seal(seal)
+
+    def follow_with(self, successor: int) -> None:
+        """Let the seal name another successor; a segment without one stays so. Raises `OSError`."""
+        if self.seal is not None and self.seal.successor != successor:
+            self._write_seal(self.seal._replace(successor=successor))
+
+    def _write_seal(self, seal: Seal) -> None:
+        # Before it is written: half written it is a file that has to go before a truncation.
+        self.seal = seal
+        write_seal(self._disk, self._directory, seal)
+
+    def unseal(self) -> None:
+        """Remove the seal, durably: the segment is going to change. Raises `OSError`."""
+        if self.seal is not None:
+            remove_if_exists(self._disk, self.path(SEAL_SUFFIX))
+            self._disk.sync_dir(self._directory)
+            self.seal = None
+
     # --- appending ------------------------------------------------------------------------------------
 
     def append(self, data: Buffer, batches: Extents) -> int:
@@ -421,6 +459,15 @@ class Segment:
             if located.last_offset >= offset:
                 return located
         return None
+
+    def end_before(self, offset: int) -> int:
+        """The offset after the last batch that lies wholly below `offset`; the base offset if none does."""
+        end_offset = self.base_offset
+        for located in self._walk_from(offset - 1):
+            if located.last_offset >= offset:
+                break
+            end_offset = located.last_offset + 1
+        return end_offset
 
     def _walk_from(self, offset: int) -> Iterator[Located]:
         """Batches from the one at or before `offset` that the index knows."""
@@ -600,7 +647,7 @@ class Segment:
         """
         self.let_go()
         aside = []
-        for suffix in (*SEGMENT_SUFFIXES, SEAL_SUFFIX):
+        for suffix in SEGMENT_SUFFIXES:
             path = self.path(suffix)
             try:
                 self._disk.rename(path, path + DELETED_SUFFIX)

@@ -19,6 +19,7 @@ import random
 from collections.abc import Mapping
 
 from checkpoint.clean_shutdown import (
+    OURS,
     CleanShutdown,
     read_clean_shutdown,
     remove_clean_shutdown,
@@ -39,7 +40,8 @@ from logstore.errors import DiskFull, LogDirOffline, is_full
 from logstore.log import Clock, Log
 from logstore.partition_log import PartitionLog
 from logstore.producer_state import ProducerStateConfig
-from logstore.recovery import LoadedLog, Progress, load
+from logstore.recovery import Progress, load
+from logstore.seal import remove_seals
 
 _END_OFFSET = "logEndOffset"
 
@@ -50,6 +52,7 @@ def open_stand_alone(
     disk: Disk,
     clock: Clock | None,
     progress: Progress | None,
+    accept_loss: bool,
 ) -> Log:
     """`Log.open`."""
     directory = os.fspath(path).rstrip("/") or "/"
@@ -66,7 +69,9 @@ def open_stand_alone(
         ) from error
     try:
         check_not_locked(disk, os.path.dirname(directory) or ".")
-        return _open_locked(directory, topic_partition, config, disk, clock or wall_clock_ms, lock, progress)
+        return _open_locked(
+            directory, topic_partition, config, disk, clock or wall_clock_ms, lock, progress, accept_loss
+        )
     except OSError as error:
         lock.release()
         if is_full(error):
@@ -107,8 +112,12 @@ def _open_locked(
     clock: Clock,
     lock: Lock,
     progress: Progress | None,
+    accept_loss: bool,
 ) -> Log:
     marker = read_clean_shutdown(disk, directory)
+    if marker is not None and not marker.is_ours:
+        # Before the marker goes: a crash in between leaves both to be seen to again.
+        remove_seals(disk, directory)
     # Gone for good before anything else is written: a crash from here on is an unclean stop.
     remove_clean_shutdown(disk, directory)
     owner = _OwnDirectory(disk, directory, topic_partition, lock)
@@ -120,27 +129,22 @@ def _open_locked(
 
     # No coordinator stands beside it that could vouch for a transaction.
     producer_config = ProducerStateConfig(transaction_partition_verification_enable=False)
-
-    def loaded_as(is_clean: bool) -> LoadedLog:
-        return load(
-            disk,
-            directory,
-            config,
-            is_clean=is_clean,
-            recovery_point=owner.recovery_point,
-            log_start_offset=owner.log_start_offset,
-            now_ms=clock(),
-            jitter_ms=jitter_ms,
-            progress=progress,
-            producer_expiration_ms=producer_config.producer_id_expiration_ms,
-        )
-
-    loaded = loaded_as(marker is not None)
-    if marker is not None and marker.extra.get(_END_OFFSET) != loaded.log_end_offset:
-        # Somebody else wrote here since (a broker, a copy): the marker speaks of another log.
-        for segment in loaded.segments.values():
-            segment.let_go()  # no index may be mapped while recovery rewrites it
-        loaded = loaded_as(False)
+    # A marker that names another end speaks of another log: somebody else wrote here since.
+    closed_at = marker.extra.get(_END_OFFSET) if marker is not None else None
+    loaded = load(
+        disk,
+        directory,
+        config,
+        is_clean=type(closed_at) is int,
+        recovery_point=owner.recovery_point,
+        log_start_offset=owner.log_start_offset,
+        now_ms=clock(),
+        jitter_ms=jitter_ms,
+        progress=progress,
+        producer_expiration_ms=producer_config.producer_id_expiration_ms,
+        closed_at=closed_at if type(closed_at) is int else None,
+        accept_loss=accept_loss,
+    )
     # It may have come out shorter than its checkpoint says: what is written now at those offsets must not
     # pass for synced.
     owner.lower_recovery_point(loaded.log_end_offset)
@@ -206,7 +210,7 @@ class _OwnDirectory:
             if is_clean:
                 self.flushed(log)
                 self.log_start_moved(log)
-                marker = CleanShutdown(extra={_END_OFFSET: log.log_end_offset})
+                marker = CleanShutdown(extra={**OURS, _END_OFFSET: log.log_end_offset})
                 write_clean_shutdown(self._disk, self._directory, marker)
         finally:
             self._lock.release()

@@ -32,7 +32,7 @@ DIRECTORY = f"{ROOT}/orders-0"
 NOW_MS = 1_700_000_000_000
 # Segments of about three batches, an index entry for every second one.
 CONFIG = LogConfig(segment_bytes=300, index_interval_bytes=60, segment_index_bytes=240)
-SEGMENT_FILES = (".log", ".index", ".timeindex", ".txnindex")
+SEGMENT_FILES = (".log", ".index", ".timeindex", ".txnindex", ".seal")
 SINGLE_FILES = {
     ".lock",
     ".kafka_cleanshutdown",
@@ -230,8 +230,10 @@ class Script:
         kept = tuple(held for held in before.history if held.next_offset <= offset)
         durable = min(before.durable, len(kept))
         low, high = before.starts
+        # With nothing left, the log begins anew where the cut was made.
+        highest = high if kept else max(high, offset)
         cut = before.cutting(offset)
-        self.promise = replace(before, durable=durable, starts=(min(low, offset), high), cut=cut)
+        self.promise = replace(before, durable=durable, starts=(min(low, offset), highest), cut=cut)
         self.log.truncate_to(offset)
         # With nothing left, the next segment begins where the cut was made, inside a batch or not.
         starts = (min(low, offset), min(high, offset) if kept else offset)

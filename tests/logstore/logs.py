@@ -69,6 +69,7 @@ def opened(
     start: int = 0,
     recovery_point: int = 0,
     config: LogConfig = EVERY_BATCH,
+    accept_loss: bool = False,
 ) -> LoadedLog:
     """Load `DIRECTORY` as its owner would after such a stop."""
     return load(
@@ -79,6 +80,7 @@ def opened(
         recovery_point=recovery_point,
         log_start_offset=start,
         now_ms=10_000,
+        accept_loss=accept_loss,
     )
 
 

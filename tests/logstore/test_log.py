@@ -18,6 +18,7 @@ from logstore.errors import CorruptBatch, DamagedLog, InvalidRecord, LogClosed, 
 from logstore.log import AppendInfo, FetchIsolation, Log
 from logstore.log_manager import LogManager
 from logstore.record import ControlType, EndTransactionMarker, Header, Record
+from logstore.seal import remove_seals
 from logstore.segment import SNAPSHOT_SUFFIX, file_name
 from logstore.transaction_index import AbortedTransaction
 from logstore.validation import AppendOrigin
@@ -751,7 +752,7 @@ class TestDamageBelowTheRecoveryPoint:
         image = self.sealed()
         image.remove(f"{DIRECTORY}/{file_name(0, '.index')}")
         before = image.files()[f"{DIRECTORY}/{file_name(0, '.log')}"]
-        with pytest.raises(DamagedLog, match=rf"at byte {SIZE} \(offset 1\), below the recovery point"):
+        with pytest.raises(DamagedLog, match=rf"at byte {SIZE} \(offset 1\): bad batch"):
             opened(image, segment_bytes=5 * SIZE)
         assert image.files()[f"{DIRECTORY}/{file_name(0, '.log')}"] == before
 
@@ -778,6 +779,7 @@ class TestDamageBelowTheRecoveryPoint:
         log = filled(10, disk, segment_bytes=5 * SIZE)
         log.flush_sealed()
         image = disk.copy()
+        remove_seals(image, DIRECTORY)
         file = image.open(f"{DIRECTORY}/{file_name(0, '.log')}", write=True)
         file.truncate(5 * SIZE + 7)
         with pytest.raises(DamagedLog, match=rf"no batch at byte {5 * SIZE}"):

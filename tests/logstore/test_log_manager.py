@@ -21,7 +21,7 @@ from checkpoint.offset_checkpoint import (
 from checkpoint.topic_partition import TopicPartition
 from logstore.batch import encode_batch
 from logstore.config import LogConfig
-from logstore.errors import DamagedLog, DiskFull, InconsistentTopicId, LogDirOffline
+from logstore.errors import DamagedLog, DamageKind, DiskFull, InconsistentTopicId, LogDirOffline
 from logstore.log import Log
 from logstore.log_manager import LogManager
 from logstore.record import Record
@@ -525,10 +525,11 @@ class TestDamage:
         before = disk.files()[f"/a/orders-0/{file_name(0, '.log')}"]
         manager = manager_on(disk)
         assert list(manager.damaged) == [ORDERS]
-        with pytest.raises(DamagedLog, match="below the recovery point"):
+        with pytest.raises(DamagedLog, match="bad batch: a batch whose checksum") as caught:
             manager.get(ORDERS)
         with pytest.raises(DamagedLog):
             manager.get_or_create(ORDERS)
+        assert [damage.kind for damage in caught.value.damages] == [DamageKind.BAD_BATCH]
         assert offsets(manager.get(PAYMENTS)) == list(range(5))
         assert disk.files()[f"/a/orders-0/{file_name(0, '.log')}"] == before
 

@@ -242,7 +242,7 @@ def test_loading_twice_is_loading_once() -> None:
         segment.close()
     before = disk.files()
     second = opened(disk)
-    assert bounds(second) == bounds(first)
+    assert (second.log_start_offset, second.log_end_offset) == (first.log_start_offset, first.log_end_offset)
     assert not second.report.cuts
     assert disk.files() == before
 
@@ -284,7 +284,7 @@ class TestDamageIsNotATornTail:
         broken[70] ^= 1
         disk = disk_with({log_file(0): bytes(broken)})
         before = disk.files()
-        with pytest.raises(DamagedLog, match=r"offset 0.*below the recovery point"):
+        with pytest.raises(DamagedLog, match=r"offset 0\): bad batch"):
             opened(disk, recovery_point=5)
         assert disk.files() == before
 
@@ -302,10 +302,18 @@ class TestDamageIsNotATornTail:
         loaded = opened(disk_with({log_file(0): bytes(broken)}), recovery_point=0)
         assert loaded.log_end_offset == 0
 
-    def test_a_cut_below_the_recovery_point_is_reported(self) -> None:
-        """A file that ends early has nothing to keep, but somebody should know."""
-        loaded = opened(disk_with({log_file(0): BATCH_0 + BATCH_3[:-1]}), recovery_point=5)
-        assert [cut.below_recovery_point for cut in loaded.report.cuts] == [True]
+    @pytest.mark.parametrize("tail", [BATCH_3[:-1], b""])
+    def test_a_log_that_ends_below_the_recovery_point(self, tail: bytes) -> None:
+        """What was synced is gone: said, and cut only if that is accepted."""
+        disk = disk_with({log_file(0): BATCH_0 + tail})
+        before = disk.files()
+        with pytest.raises(DamagedLog) as caught:
+            opened(disk, recovery_point=5)
+        assert [(each.position, each.offset) for each in caught.value.damages] == [(len(BATCH_0), 3)]
+        assert disk.files()[f"/data/orders-0/{log_file(0)}"] == before[f"/data/orders-0/{log_file(0)}"]
+        loaded = opened(disk, recovery_point=5, accept_loss=True)
+        assert (loaded.log_end_offset, loaded.recovery_point) == (3, 3)
+        assert loaded.report.damages == list(caught.value.damages)
 
 
 BATCHES = [
@@ -331,8 +339,9 @@ def test_row_47_any_cut_keeps_the_longest_run_of_whole_batches(recovery_point: i
     for size in range(len(image) + 1):
         disk = base.copy()
         put(disk, log_file(10), image[:size])
-        loaded = opened(disk, recovery_point=recovery_point)
+        loaded = opened(disk, recovery_point=recovery_point, accept_loss=True)
         whole = longest_run(size)
+        assert bool(loaded.report.damages) == (10 + 2 * whole < recovery_point)
         assert loaded.log_end_offset == 10 + 2 * whole, f"cut at byte {size}"
         assert content_of(disk, log_file(10)) == b"".join(BATCHES[:whole]), f"cut at byte {size}"
         assert offsets_in(loaded) == list(range(10 + 2 * whole)), f"cut at byte {size}"

@@ -22,7 +22,8 @@ from logstore.log import Log
 from logstore.log_manager import LogManager
 from logstore.record import Record
 from logstore.retention import LONGEST_STEP_MS, DeletionReason, Expired, believed_ms, expired
-from logstore.segment import SEAL_SUFFIX, SNAPSHOT_SUFFIX, file_name
+from logstore.seal import SEAL_SUFFIX
+from logstore.segment import SNAPSHOT_SUFFIX, file_name
 from tests.logstore.logs import DIRECTORY, names, put
 
 ORDERS = TopicPartition("orders", 0)
@@ -372,7 +373,7 @@ class TestFiles:
         log.maintain()
         aside = [name for name in names(disk) if name.endswith(".deleted")]
         assert aside == [
-            file_name(0, suffix) + ".deleted" for suffix in (".index", ".log", ".timeindex")
+            file_name(0, suffix) + ".deleted" for suffix in (".index", ".log", ".seal", ".timeindex")
         ]
         assert log.deletion_deadline_ms == NOW_MS + 500
         log.maintain(NOW_MS + 499)

@@ -14,7 +14,7 @@ from checkpoint.disks import Fault, FaultyDisk, MemoryDisk, RecordingDisk
 from checkpoint.errors import DirectoryLocked
 from checkpoint.topic_partition import TopicPartition
 from logstore.config import LogConfig
-from logstore.errors import DiskFull, LogDirOffline
+from logstore.errors import DamagedLog, DamageKind, DiskFull, LogDirOffline
 from logstore.log import Log
 from logstore.log_manager import LogManager
 from tests.logstore.logs import DIRECTORY, names, put
@@ -45,7 +45,7 @@ def test_what_it_keeps_beside_the_segments() -> None:
         log.append([b"a", b"b", b"c"])
         log.advance_log_start_offset(1)
     files = {name: disk.files()[f"{DIRECTORY}/{name}"] for name in names(disk)}
-    assert files[MARK] == b'{"version":0,"brokerEpoch":-1,"logEndOffset":3}'
+    assert files[MARK] == b'{"version":0,"brokerEpoch":-1,"writer":"logstore","logEndOffset":3}'
     assert files["recovery-point-offset-checkpoint"] == b"0\n1\norders 0 3\n"
     assert files["log-start-offset-checkpoint"] == b"0\n1\norders 0 1\n"
     assert files["leader-epoch-checkpoint"] == b"0\n1\n0 1\n"
@@ -135,7 +135,11 @@ def test_a_log_shorter_than_its_recovery_point() -> None:
     image = disk.copy()
     size = image.files()[f"{DIRECTORY}/{'0' * 20}.log"]
     image.open(f"{DIRECTORY}/{'0' * 20}.log", write=True).truncate(2 * len(size) // 5)
-    again = opened(image)
+    with pytest.raises(DamagedLog) as caught:
+        opened(image)
+    assert [(each.kind, each.offset) for each in caught.value.damages] == [(DamageKind.END_LOST, 2)]
+    again = Log.open(DIRECTORY, disk=image, accept_loss=True)
+    assert [each.kind for each in again.report.damages] == [DamageKind.END_LOST]
     assert (again.log_end_offset, again.recovery_point) == (2, 2)
     assert (
         image.durable_image().files()[f"{DIRECTORY}/recovery-point-offset-checkpoint"]

@@ -1,0 +1,262 @@
+"""Seals: their bytes, what they prove, and when they come and go."""
+
+from __future__ import annotations
+
+from typing import ClassVar
+
+import pytest
+
+from checkpoint.clean_shutdown import CLEAN_SHUTDOWN_FILE
+from checkpoint.disks import MemoryDisk, Operation, RecordingDisk
+from logstore.config import LogConfig
+from logstore.damage import Listed, judge_chain
+from logstore.errors import CorruptSeal, DamagedLog, DamageKind
+from logstore.log import Log
+from logstore.seal import Seal, broken_blocks, decode_seal, make_seal, read_seal
+from tests.logstore.logs import DIRECTORY, log_file, names, put
+
+SEAL = Seal(5, 9, 10, 3, 0, 0, 2, b"\x00\x00\x00\x01\xff\x00\x00\x02")
+
+
+def sealed_log(disk: MemoryDisk | RecordingDisk | None = None) -> tuple[MemoryDisk, Log]:
+    """A log of segments 0, 2, 4, …, each of two batches; the last one is active."""
+    below = MemoryDisk(directories=["/data"])
+    log = Log.open(DIRECTORY, LogConfig(segment_bytes=150), disk=disk or below, clock=lambda: 1000)
+    for number in range(7):
+        log.append(b"%d" % number)
+    return below, log
+
+
+def reopened(disk: MemoryDisk, *, accept_loss: bool = False) -> Log:
+    return Log.open(
+        DIRECTORY, LogConfig(segment_bytes=150), disk=disk, clock=lambda: 1000, accept_loss=accept_loss
+    )
+
+
+def seal_name(base_offset: int) -> str:
+    return f"{base_offset:020d}.seal"
+
+
+class TestBytes:
+    def test_round_trip(self) -> None:
+        assert decode_seal(SEAL.encode(), base_offset=5) == SEAL
+
+    def test_any_flipped_bit_is_seen(self) -> None:
+        data = SEAL.encode()
+        for position in range(len(data)):
+            for bit in range(8):
+                broken = bytearray(data)
+                broken[position] ^= 1 << bit
+                with pytest.raises(CorruptSeal):
+                    decode_seal(broken, base_offset=5)
+
+    def test_any_length_but_its_own_is_seen(self) -> None:
+        data = SEAL.encode()
+        for size in range(len(data)):
+            with pytest.raises(CorruptSeal):
+                decode_seal(data[:size], base_offset=5)
+        with pytest.raises(CorruptSeal):
+            decode_seal(data + b"\0", base_offset=5)
+
+    @pytest.mark.parametrize(
+        "seal",
+        [
+            SEAL._replace(base_offset=6),
+            SEAL._replace(end_offset=4),
+            SEAL._replace(successor=8),
+            SEAL._replace(size=5),
+            SEAL._replace(block_bytes=0),
+        ],
+    )
+    def test_fields_that_contradict_each_other(self, seal: Seal) -> None:
+        """A right checksum over wrong fields: another segment's seal, or another writer's."""
+        with pytest.raises(CorruptSeal):
+            decode_seal(seal.encode(), base_offset=5)
+
+    def test_blocks_say_where(self) -> None:
+        disk = MemoryDisk({"/d/x": bytes(5 << 19)})
+        file = disk.open("/d/x", write=True)
+        seal = make_seal(file, 5 << 19, base_offset=0, end_offset=9, successor=9)
+        assert len(seal.blocks) == 3 * 4
+        assert list(broken_blocks(file, seal)) == []
+        file.pwrite(b"\x01", (1 << 20) + 7)
+        file.pwrite(b"\x01", (5 << 19) - 1)
+        assert list(broken_blocks(file, seal)) == [(1 << 20, 2 << 20), (2 << 20, 5 << 19)]
+
+
+class TestChain:
+    SEALS: ClassVar = {0: SEAL._replace(base_offset=0, end_offset=4, successor=4, size=100)}
+
+    def kinds(self, *segments: tuple[int, int], start: int = 0) -> list[DamageKind]:
+        listed = [Listed(*segment) for segment in segments]
+        return [damage.kind for damage in judge_chain(listed, self.SEALS, start).damages]
+
+    def test_what_is_as_it_was(self) -> None:
+        assert self.kinds((0, 100), (4, 7)) == []
+
+    def test_what_a_crash_leaves(self) -> None:
+        """No successor yet; bytes appended after a roll that failed; a successor that was being replaced."""
+        assert self.kinds((0, 100)) == []
+        assert self.kinds((0, 130)) == []
+        assert self.kinds((0, 100), (2, 0)) == []
+        chain = judge_chain([Listed(0, 100), Listed(2, 0), Listed(4, 9)], self.SEALS, 0)
+        assert (chain.damages, chain.replaced) == ([], [2])
+
+    def test_what_none_does(self) -> None:
+        assert self.kinds((0, 99)) == [DamageKind.SHORTER]
+        assert self.kinds((0, 101), (4, 7)) == [DamageKind.LONGER]
+        assert self.kinds((0, 100), (7, 7)) == [DamageKind.SEGMENT_GONE]
+        assert self.kinds((0, 100), (7, 0)) == [DamageKind.SEGMENT_GONE]
+        assert self.kinds((0, 100), (3, 7)) == [DamageKind.OVERLAP]
+
+    def test_a_hole_below_the_start_is_a_deletion(self) -> None:
+        assert self.kinds((0, 100), (7, 7), start=6) == [DamageKind.SEGMENT_GONE]
+        assert self.kinds((0, 100), (7, 7), start=7) == []
+
+
+class TestComingAndGoing:
+    def test_sealed_segments_have_one_and_the_active_has_none(self) -> None:
+        disk, log = sealed_log()
+        bases = [segment.base_offset for segment in log.segments]
+        assert [name for name in names(disk) if name.endswith(".seal")] == [seal_name(b) for b in bases[:-1]]
+        for segment, successor in zip(log.segments, bases[1:], strict=False):
+            seal = read_seal(disk, DIRECTORY, segment.base_offset)
+            assert seal is not None
+            assert (seal.end_offset, seal.successor, seal.size) == (successor, successor, segment.size)
+            assert not list(broken_blocks(segment.log_file, seal))
+
+    def test_one_sync_a_roll(self) -> None:
+        """Its name waits for the directory's next sync, which the new segment's needs anyway."""
+        calls: list[Operation] = []
+        _, log = sealed_log(RecordingDisk(MemoryDisk(directories=["/data"]), before=calls.append))
+        calls.clear()
+        log.roll()
+        seals = [operation.name for operation in calls if operation.path.endswith(".seal")]
+        assert seals.count("sync") == 1
+        assert not [operation for operation in calls if (operation.name, operation.path) == ("sync_dir", DIRECTORY)]
+
+    def test_a_truncation_removes_the_one_of_the_segment_it_cuts(self) -> None:
+        disk, log = sealed_log()
+        log.truncate_to(3)
+        assert [name for name in names(disk.durable_image()) if name.endswith(".seal")] == [seal_name(0)]
+
+    def test_a_gap_is_in_the_chain(self) -> None:
+        """The log end lies past the last batch: the segment that begins there is named as the next one."""
+        disk = MemoryDisk(directories=["/data"])
+        log = Log.open(DIRECTORY, LogConfig(), disk=disk, clock=lambda: 1000)
+        log.append([b"0", b"1", b"2"])
+        log.append([b"3", b"4", b"5"])
+        log.truncate_to(5)
+        assert [segment.base_offset for segment in log.segments] == [0, 5]
+        seal = read_seal(disk, DIRECTORY, 0)
+        assert seal is not None
+        assert (seal.end_offset, seal.successor) == (3, 5)
+        log.close()
+        again = reopened(disk)
+        assert (again.log_end_offset, again.recovery_point) == (5, 5)
+
+    def test_replacing_the_empty_active_segment_rewrites_it(self) -> None:
+        disk, log = sealed_log()
+        log.roll()
+        log._roll(20, 1000)  # as a follower's append past a gap does
+        last = log.segments[-2].base_offset
+        seal = read_seal(disk, DIRECTORY, last)
+        assert seal is not None
+        assert (seal.successor, log.segments[-1].base_offset) == (20, 20)
+
+    def test_a_broker_that_closed_in_order_makes_them_void(self) -> None:
+        """It may have rewritten what they speak of: they go, durably, before its mark does."""
+        disk, log = sealed_log()
+        log.close()
+        put(disk, CLEAN_SHUTDOWN_FILE, b'{"version":0,"brokerEpoch":12}')
+        disk.remove(f"{DIRECTORY}/{log_file(0)}")
+        order: list[str] = []
+
+        def note(operation: Operation) -> None:
+            if operation.name == "remove":
+                order.append(operation.path.rsplit("/", 1)[1])
+
+        again = Log.open(DIRECTORY, LogConfig(), disk=RecordingDisk(disk, before=note), clock=lambda: 1000)
+        assert again.log_start_offset == 2
+        marker = order.index(CLEAN_SHUTDOWN_FILE)
+        assert [name for name in order[:marker] if not name.endswith(".seal")] == []
+        assert len(order[:marker]) == 3
+
+    def test_garbage_counts_for_nothing(self) -> None:
+        disk, log = sealed_log()
+        log.close()
+        put(disk, seal_name(0), b"garbage")
+        again = reopened(disk)
+        assert [record.value for record in again.read()] == [b"%d" % number for number in range(7)]
+        assert any("seal 0" in note for note in again.report.notes)
+
+    def test_what_recovery_has_read_is_sealed_again(self) -> None:
+        disk, _ = sealed_log()
+        disk.remove(f"{DIRECTORY}/{seal_name(0)}")
+        for name in ("recovery-point-offset-checkpoint", seal_name(2), seal_name(4)):
+            disk.remove(f"{DIRECTORY}/{name}")
+        again = reopened(disk.copy())
+        assert [segment.seal is not None for segment in again.segments] == [True, True, True, False]
+
+
+class TestDamage:
+    """Named, with nothing changed; or cut there, if the loss is accepted."""
+
+    def damaged(self, disk: MemoryDisk) -> DamagedLog:
+        before = disk.files()
+        with pytest.raises(DamagedLog) as caught:
+            reopened(disk)
+        after = disk.files()
+        assert all(after[path] == content for path, content in before.items() if path.endswith(".log"))
+        return caught.value
+
+    @pytest.mark.parametrize("clean", [True, False])
+    def test_a_segment_gone(self, clean: bool) -> None:
+        disk, log = sealed_log()
+        if clean:
+            log.close()
+        disk = disk.copy()
+        disk.remove(f"{DIRECTORY}/{log_file(2)}")
+        error = self.damaged(disk)
+        assert [(each.kind, each.file, each.offset) for each in error.damages] == [
+            (DamageKind.SEGMENT_GONE, log_file(2), 2)
+        ]
+        again = reopened(disk, accept_loss=True)
+        assert [record.value for record in again.read()] == [b"0", b"1"]
+        assert again.report.damages == list(error.damages)
+        assert not [name for name in names(disk) if name.endswith(".seal")]
+
+    @pytest.mark.parametrize("clean", [True, False])
+    def test_the_last_segment_gone(self, clean: bool) -> None:
+        disk, log = sealed_log()
+        log.flush()
+        if clean:
+            log.close()
+        else:  # the recovery point is noted when segments are sealed, and at a close
+            put(disk, "recovery-point-offset-checkpoint", b"0\n1\norders 0 7\n")
+        disk = disk.copy()
+        disk.remove(f"{DIRECTORY}/{log_file(6)}")
+        assert [each.kind for each in self.damaged(disk).damages] == [DamageKind.END_LOST]
+        assert reopened(disk, accept_loss=True).log_end_offset == 6
+
+    @pytest.mark.parametrize("change", [-1, 1])
+    def test_a_size(self, change: int) -> None:
+        disk, log = sealed_log()
+        log.close()
+        file = disk.open(f"{DIRECTORY}/{log_file(2)}", write=True)
+        file.truncate(file.size() + change)
+        kind = DamageKind.SHORTER if change < 0 else DamageKind.LONGER
+        assert [each.kind for each in self.damaged(disk).damages] == [kind]
+        again = reopened(disk, accept_loss=True)
+        assert again.log_end_offset == (3 if change < 0 else 4)
+
+    def test_the_durable_end_is_that_of_the_last_seal(self) -> None:
+        """No recovery point is known, and the bad batch lies in a sealed segment."""
+        disk = sealed_log()[0].copy()
+        disk.remove(f"{DIRECTORY}/recovery-point-offset-checkpoint")
+        for name in (seal_name(0), seal_name(2)):
+            disk.remove(f"{DIRECTORY}/{name}")
+        disk.remove(f"{DIRECTORY}/{log_file(2)[:-4]}.index")
+        file = disk.open(f"{DIRECTORY}/{log_file(2)}", write=True)
+        file.pwrite(b"\xa5", 68)
+        assert [each.kind for each in self.damaged(disk).damages] == [DamageKind.BAD_BATCH]
