@@ -131,9 +131,10 @@ class TestComingAndGoing:
         _, log = sealed_log(RecordingDisk(MemoryDisk(directories=["/data"]), before=calls.append))
         calls.clear()
         log.roll()
-        seals = [operation.name for operation in calls if operation.path.endswith(".seal")]
-        assert seals.count("sync") == 1
-        assert not [operation for operation in calls if (operation.name, operation.path) == ("sync_dir", DIRECTORY)]
+        names = [operation.name for operation in calls if operation.path.endswith(".seal")]
+        assert names == ["create", "truncate", "pwrite", "sync"]
+        after = calls[[operation.path.endswith(".seal") for operation in calls].index(True) + len(names)]
+        assert after.name != "sync_dir"
 
     def test_a_truncation_removes_the_one_of_the_segment_it_cuts(self) -> None:
         disk, log = sealed_log()
