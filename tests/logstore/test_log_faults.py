@@ -267,7 +267,7 @@ class TestReading:
 
         def removed(path: str) -> None:
             remove(path)
-            if path.endswith(".log") and not gone.is_set():
+            if not path.endswith(".seal") and not gone.is_set():
                 gone.set()
                 reader.join(0.1)  # time enough to answer wrongly; the right answer waits for this thread
 
