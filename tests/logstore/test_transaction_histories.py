@@ -6,6 +6,7 @@ The model keeps the batches in a list and answers every question by looking at a
 from __future__ import annotations
 
 from dataclasses import dataclass
+from random import Random
 from typing import NamedTuple
 
 import pytest
@@ -190,20 +191,35 @@ class History:
                     self.log.truncate_to(bounds[-size:][0])
                     self.model.truncate(bounds[-size:][0])
                     self.exact = False
-            case "stop" | "crash":
-                if action == "stop":
-                    self.manager.close()
-                else:
-                    # Everything written is on the disk; nothing was put in order.
-                    self.manager.checkpoint_high_watermarks()
-                    self.disk = self.disk.copy()
-                self.manager = manager_on(self.disk, CONFIG)
-                log = self.manager.get(ORDERS)
-                assert log is not None
-                self.log = log
-                self.exact = False
+            case "flush":
+                self.log.flush()
+            case "stop" | "crash" | "power cut":
+                self.restart(action, producer_id * 5 + size)
         if self.model.high_watermark == self.model.end:
             self.exact = True  # every marker is replicated: nothing left to remember
+
+    def restart(self, action: str, seed: int) -> None:
+        """`crash`: all that was written is there, nothing was put in order; a power cut takes some of it."""
+        if action == "stop":
+            self.manager.close()
+        elif action == "crash":
+            self.manager.checkpoint_high_watermarks()
+            self.disk = self.disk.copy()
+        else:
+            self.disk = self.disk.power_cut(Random(seed))
+        self.manager = manager_on(self.disk, CONFIG)
+        log = self.manager.get(ORDERS)
+        assert log is not None
+        self.log, self.exact = log, False
+        if action == "power cut":
+            # What was not durable may be gone, from the end; the last checkpoint's mark is as good as any.
+            ends = [self.model.batches[0].first if self.model.batches else self.model.end]
+            ends += [b.last + 1 for b in self.model.batches] + [self.model.start, self.model.end]
+            assert log.log_end_offset in ends
+            assert log.log_start_offset == self.model.start
+            self.model.truncate(log.log_end_offset)
+            assert log.high_watermark <= max(self.model.high_watermark, self.model.start)
+            self.model.high_watermark = log.high_watermark
 
     def check(self) -> None:
         log, model = self.log, self.model
@@ -228,6 +244,7 @@ class History:
 ACTIONS = [
     "plain", "data", "transactional", "transactional", "transactional", "again", "skip", "commit", "abort",
     "abort", "roll", "replicate", "replicate", "start", "truncate", "stop", "crash",
+    "flush", "power cut",
 ]  # fmt: skip
 STEPS = st.lists(
     st.tuples(st.sampled_from(ACTIONS), st.sampled_from(PRODUCERS), st.integers(1, 4)), max_size=40
