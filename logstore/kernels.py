@@ -61,12 +61,18 @@ _UNSIGNED: Final = (1 << 63) - 1
 _long = cast("Callable[[Any], int]", np.int64)
 
 
-def _kernel(function: F) -> F:
-    return cast(F, numba.njit(cache=True, nogil=True)(function))
+def _kernel(function: F, **options: str) -> F:
+    njit: Any = numba.njit
+    try:
+        return cast(F, njit(cache=True, nogil=True, **options)(function))
+    except RuntimeError:
+        # Neither this directory nor the user's can be written to: every process compiles for itself.
+        return cast(F, njit(nogil=True, **options)(function))
 
 
 def _inner(function: F) -> F:
-    return cast(F, numba.njit(cache=True, nogil=True, inline="always")(function))
+    """For the innermost loops, whose integers cost more as calls than as arithmetic."""
+    return _kernel(function, inline="always")
 
 
 def _copy_code(_context: Any, out: Any, out_at: Any, data: Any, at: Any, size: Any) -> Any:

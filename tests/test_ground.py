@@ -188,7 +188,7 @@ def code_blocks(page: Path, language: str) -> list[str]:
 
 EXAMPLES = [
     pytest.param(block, id=f"{page}-{number}")
-    for page in ("README.md", "docs/transactions.md")
+    for page in ("README.md", "docs/transactions.md", "docs/columnar.md")
     for number, block in enumerate(code_blocks(ROOT / page, "python"))
 ]
 

@@ -117,6 +117,16 @@ def test_leaders_use_it(check: kernels._Check | None) -> None:
         record_check.use(None)
 
 
+def test_nowhere_to_keep_what_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A container without a writable directory compiles anew in each process, rather than not at all."""
+    monkeypatch.setattr("numba.core.caching.CacheImpl._locator_classes", [])
+
+    def twice(number: int) -> int:
+        return number * 2
+
+    assert kernels._kernel(twice)(21) == 42
+
+
 def test_nobody_waits_for_a_compiler_unasked(tmp_path: Path) -> None:
     """A process that did not ask never imports numba, whatever it appends."""
     script = (
