@@ -1,13 +1,18 @@
 """One fsync for all who wait for it.
 
-    A ──append──┐ sync ─────────┐
-    B ────append┤ waits         ├ sync ────────┐     B leads for itself, C and D
-    C ──────append waits        │ waits        ├─ done
-    D ────────append waits      │ waits        ├─ done
+    A ──append──┐ sync ────────┐               ┌─append─┐ waits ┐
+    B ────append┤ waits        ├ sync ─────────┼─append─┤ waits ├ sync ───┐
+    C ──────append waits       │ waits         ├─append─┤ waits │ waits   ├─
+    D ────────append waits     │ waits         └─append─┴───────┘ waits   │
 
 Whoever comes while a sync is under way waits for the next one, because the one under way may have
 looked at the file before the waiter wrote. Of those who wait, the first leads the next sync and the
 others are woken when it is done: no thread is woken to find that it has to wait again.
+
+Writers who were woken together come back together, one after the other, because one interpreter runs
+them all. So the first to be back waits for as many as the last sync served, and the last of them leads.
+That wait is short, and one in vain makes the next ones rarer: a writer by itself never waits, and
+writers who come as they like hardly do.
 """
 
 from __future__ import annotations
@@ -15,71 +20,150 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable, Iterator
 from contextlib import contextmanager
+from enum import Enum
+
+PATIENCE_S = 50e-6
+"""How long the first waits for each of the others: a few of the interpreter's hand-overs."""
+MOST_SYNCS_AT_ONCE = 127
+"""After many waits in vain so many syncs go without one."""
+
+
+class _State(Enum):
+    IDLE = "nobody is here"
+    GATHERING = "the first of those who wait waits for company"
+    TAKEN = "somebody leads a sync, or holds all of them off"
+
+
+class _Waiter:
+    __slots__ = ("bell", "leads")
+
+    def __init__(self) -> None:
+        self.leads = False
+        self.bell = threading.Lock()
+        self.bell.acquire()
 
 
 class GroupCommit:
     """Runs `sync` for groups of callers, never twice at a time. What `sync` raises, its leader raises;
     the others return and have to look for themselves whether the sync succeeded."""
 
-    def __init__(self, sync: Callable[[], None]) -> None:
+    def __init__(self, sync: Callable[[], None], *, patience_s: float = PATIENCE_S) -> None:
         self._sync = sync
+        self._patience_s = patience_s
         self._mutex = threading.Lock()
-        self._busy = False
-        self._waiting: list[threading.Lock] = []
-        self._leader: threading.Lock | None = None
+        self._state = _State.IDLE
+        self._waiting: list[_Waiter] = []
+        self._excluding: list[_Waiter] = []
+        self._company = 1
+        """How many are expected for the next sync."""
+        self._wait_after = 0
+        self._penalty = 0
 
     def join(self) -> None:
         """Return once a sync that began after this call did has ended."""
-        me = self._enter()
-        if me is not None and self._leader is not me:
+        if not self._comes_to_lead():
             return  # somebody else's sync was ours too
         with self._mutex:
             crew, self._waiting = self._waiting, []
         try:
             self._sync()
         finally:
-            self._hand_over()
-            for other in crew:
-                other.release()
+            with self._mutex:
+                self._expect(1 + len(crew) + len(self._waiting))
+                next_one = self._next()
+            for each in crew:
+                each.bell.release()
+            # Last: those who were served may be back in time for its sync.
+            _wake(next_one)
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
         """Hold off every sync meanwhile; those who wait are served afterwards."""
-        while (me := self._enter()) is not None and self._leader is not me:
-            pass  # a sync that we waited through: what we want is the place of its leader
+        with self._mutex:
+            me = None
+            if self._state is _State.TAKEN:
+                me = _Waiter()
+                self._excluding.append(me)
+            self._state = _State.TAKEN
+        if me is not None:
+            self._sleep(me)
         try:
             yield
         finally:
-            self._hand_over()
+            self._pass_on()
 
-    def _enter(self) -> threading.Lock | None:
-        """Take the lead if nobody has it (None), else wait until we are to lead or are done (our lock)."""
+    # --- waiting ----------------------------------------------------------------------------------
+
+    def _comes_to_lead(self) -> bool:
+        """Wait for company, or for the sync under way; False once the sync of another was ours."""
         with self._mutex:
-            if not self._busy:
-                self._busy = True
-                return None
-            me = threading.Lock()
-            me.acquire()
+            is_free = self._state is not _State.TAKEN
+            if is_free and len(self._waiting) + 1 >= self._company:
+                if self._state is _State.GATHERING:
+                    self._penalty = 0
+                self._state = _State.TAKEN
+                return True
+            me = _Waiter()
             self._waiting.append(me)
+            gathers = self._state is _State.IDLE
+            if gathers:
+                self._state = _State.GATHERING
+            patience_s = self._patience_s * self._company
+        if not (gathers and self._sleep(me, patience_s)):
+            if gathers and self._gives_up(me):
+                return True
+            self._sleep(me)
+        return me.leads
+
+    def _gives_up(self, me: _Waiter) -> bool:
+        """Lead those who came; False if somebody else took the lead just now, or more has happened since."""
+        with self._mutex:
+            if self._state is not _State.GATHERING or me not in self._waiting:
+                return False
+            self._waiting.remove(me)
+            self._state = _State.TAKEN
+            self._penalty = min(2 * self._penalty + 1, MOST_SYNCS_AT_ONCE)
+            self._wait_after = self._penalty
+            return True
+
+    def _expect(self, company: int) -> None:
+        if self._wait_after:
+            self._wait_after -= 1
+            company = 1
+        self._company = company
+
+    def _sleep(self, me: _Waiter, patience_s: float = -1) -> bool:
+        """Until somebody wakes us; False if patience ended before that."""
         try:
-            me.acquire()
+            return me.bell.acquire(timeout=patience_s)
         except BaseException:  # an interrupt: whoever waits behind us must not wait for us
-            self._leave(me)
+            with self._mutex:
+                gathered = self._state is _State.GATHERING and self._waiting[:1] == [me]
+                for among in (self._waiting, self._excluding):
+                    if me in among:
+                        among.remove(me)
+            if me.leads or gathered:
+                self._pass_on()
             raise
-        return me
 
-    def _leave(self, me: threading.Lock) -> None:
-        with self._mutex:
-            if me in self._waiting:
-                self._waiting.remove(me)
-            leads = self._leader is me
-        if leads:
-            self._hand_over()
+    # --- waking -----------------------------------------------------------------------------------
 
-    def _hand_over(self) -> None:
+    def _pass_on(self) -> None:
         with self._mutex:
-            if not self._waiting:
-                self._busy, self._leader = False, None
-                return
-            self._leader = self._waiting.pop(0)
-            self._leader.release()
+            next_one = self._next()
+        _wake(next_one)
+
+    def _next(self) -> _Waiter | None:
+        """Whose turn it is: those who want to be alone come first, or they might never be."""
+        among = self._excluding or self._waiting
+        if not among:
+            self._state = _State.IDLE
+            return None
+        self._state = _State.TAKEN
+        among[0].leads = True
+        return among.pop(0)
+
+
+def _wake(waiter: _Waiter | None) -> None:
+    if waiter is not None:
+        waiter.bell.release()

@@ -117,7 +117,9 @@ class Log(PartitionLog):
         iterable appends nothing.
         """
         now_ms = self._clock() if timestamp_ms is None else timestamp_ms
-        if records is None or isinstance(records, bytes | bytearray | memoryview):
+        if type(records) is bytes and key is None and not headers and timestamp_ms is None:
+            result = self.append_value(records, now_ms) or self._append_first(records, now_ms)
+        elif records is None or isinstance(records, bytes | bytearray | memoryview):
             result = self._append(batch_of_one(key, records, headers, now_ms, self._compression))
         else:
             if key is not None or headers:
@@ -135,6 +137,12 @@ class Log(PartitionLog):
         if sync:
             self.sync_up_to(result.last_offset + 1)
         return result
+
+    def _append_first(self, value: bytes, now_ms: int) -> AppendInfo:
+        """Append a value the long way, and open the short one for those that follow."""
+        info = self._append(batch_of_one(None, value, (), now_ms, self._compression))
+        self.begin_stretch()
+        return info
 
     def _append(self, batch: MadeBatch | bytes) -> AppendInfo:
         if not isinstance(batch, MadeBatch):

@@ -64,6 +64,7 @@ from logstore.recovery import Jitter, LoadedLog, RecoveryReport
 from logstore.retention import Expired, believed_ms, expired
 from logstore.segment import LOG_SUFFIX, Extents, Segment, file_name
 from logstore.segments import Segments
+from logstore.stretch import Stretch, begin_stretch
 from logstore.transaction_index import AbortedTransaction, TransactionIndex
 from logstore.validation import (
     AppendOrigin,
@@ -179,6 +180,7 @@ class PartitionLog:
         self._failure: OSError | None = None
         self._is_closed = False
         self._group_buffer: bytearray | None = None
+        self._stretch: Stretch | None = None
         self._topic_id = read_partition_metadata(disk, directory)
         self.report: RecoveryReport = loaded.report
         self._segments = Segments(loaded.segments.values())
@@ -301,6 +303,33 @@ class PartitionLog:
         with self._lock:
             self._check_writable()
             return self._append_one(data, leader_epoch, now_ms, origin, verification_guard)
+
+    def append_value(self, value: bytes, now_ms: int) -> AppendInfo | None:
+        """Append a record of `value` alone, of this time and the newest epoch, by the short way.
+
+        None, and nothing was done, where that is not open (`stretch.py`): `append_made` then raises what
+        there is to raise, and `begin_stretch` opens the short way anew. Raises `DiskFull` or `LogDirOffline`.
+        """
+        with self._lock:
+            stretch, offset = self._stretch, self._log_end_offset
+            if stretch is None or self._failure is not None or self._is_closed or self._ends_in_a_gap:
+                return None
+            active = self._segments.active
+            if not stretch.holds(len(value), offset, now_ms, active, self.config, self._epochs):
+                return None
+            try:
+                stretch.append(value, offset, now_ms)
+            except OSError as error:
+                self._append_failed(error)
+            active.modified_ms = now_ms
+            self._log_end_offset = self._producers.end_offset = offset + 1
+            return AppendInfo(offset, offset, now_ms, NO_TIMESTAMP, self._log_start_offset)
+
+    def begin_stretch(self) -> None:
+        """Let `append_value` take the next values, if they can be taken without a look at the settings."""
+        with self._lock:
+            if self._failure is None and not self._is_closed:
+                self._stretch = begin_stretch(self._segments.active, self.config, self._epochs)
 
     def append_made(self, batch: MadeBatch, *, leader_epoch: int, now_ms: int) -> AppendInfo:
         """Append a batch that this process made (`outgoing.py`): no record of it is read again.

@@ -171,6 +171,8 @@ _LENGTHS: Final[tuple[tuple[bytes, ...], ...]] = tuple(
     for delta_bytes in (1, 2)
 )
 
+_FIRST_LENGTHS: Final[tuple[bytes, ...]] = tuple(length[1:] for length in _LENGTHS[0])
+
 
 def encode_records(
     records: Iterable[Record], *, base_offset: int, base_timestamp_ms: int
@@ -253,6 +255,15 @@ def encode_pairs(pairs: Iterable[tuple[bytes | None, bytes | None]]) -> tuple[li
         extend((record_length, prefix, key_length, key, value_length, value, b"\0"))
         count += 1
     return parts, count
+
+
+def encode_value(value: bytes) -> bytes:
+    """A record that is a value and nothing else, at offset delta 0, of the batch's base timestamp.
+
+    For less than `MAX_PLAIN_BYTES`.
+    """
+    size = len(value)
+    return b"%b%b%b%b\0" % (_FIRST_LENGTHS[size], _PLACE[0], _SMALL[size], value)
 
 
 def encode_values(values: Sequence[bytes], sizes: Sequence[int]) -> list[Buffer]:

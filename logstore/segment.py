@@ -388,6 +388,25 @@ class Segment:
             self.size = position + len(data)
             return position
 
+    @property
+    def last_position_without_entry(self) -> int:
+        """A batch that begins up to here is given no index entry."""
+        return self._last_entry_position + self._config.index_interval_bytes
+
+    def extend(self, data: bytes, last_offset: int, timestamp_ms: int) -> None:
+        """`append` of one batch behind others, where that gives no index entry (`stretch.py`)."""
+        with self._lock:
+            position = self.size
+            file = self._file or self.log_file
+            try:
+                file.pwrite(data, position)
+            except OSError:
+                file.truncate(position)
+                raise
+            if timestamp_ms > self.max_timestamp_ms:
+                self._max_timestamp_ms, self._offset_of_max_timestamp = timestamp_ms, last_offset
+            self.size = position + len(data)
+
     def _index(self, batches: Extents, position: int) -> None:
         """Note the entries that these batches give: the rule of `index_rule.py`, a batch at a time."""
         interval = self._config.index_interval_bytes

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from logstore.group_commit import GroupCommit
+from logstore.group_commit import GroupCommit, _Waiter
 
 LIMIT_S = 30
 
@@ -133,7 +133,7 @@ def test_an_exclusive_section_waits_for_the_sync_under_way() -> None:
             entered.set()
 
     thread = started(cutter)
-    while not commit._waiting:
+    while not commit._excluding:
         threading.Event().wait(0)
     assert not entered.is_set()
     device.gate.release()
@@ -151,3 +151,142 @@ def test_a_failed_sync_raises_once_and_wakes_everybody() -> None:
     device.failure = None
     commit.join()
     assert device.syncs == 2
+
+
+def writers_of(commit: GroupCommit, device: Device, count: int) -> list[threading.Thread]:
+    """Threads that have all written and wait in `join`."""
+    before = len(commit._waiting)
+    threads = []
+    for number in range(count):
+        device.written += 1
+        threads.append(started(commit.join))
+        while len(commit._waiting) < before + number + 1 and threads[-1].is_alive():
+            threading.Event().wait(0)
+    return threads
+
+
+def served_together(commit: GroupCommit, device: Device, count: int) -> None:
+    """Let one sync serve `count` writers."""
+    with commit.exclusive():
+        threads = writers_of(commit, device, count)
+    finish(*threads)
+
+
+def test_the_last_of_the_company_leads_for_all() -> None:
+    """Those whom one sync served are expected for the next one: no sync begins without them."""
+    device = Device()
+    commit = GroupCommit(device.sync, patience_s=LIMIT_S)
+    served_together(commit, device, 4)
+    assert device.syncs == 1
+    early = writers_of(commit, device, 3)
+    assert device.syncs == 1
+    device.written += 1
+    commit.join()
+    assert (device.syncs, device.synced) == (2, 8)
+    finish(*early)
+
+
+def test_company_that_does_not_come_is_not_waited_for_twice() -> None:
+    device = Device()
+    commit = GroupCommit(device.sync, patience_s=1e-6)
+    served_together(commit, device, 4)
+    commit.join()
+    assert (device.syncs, commit._company, commit._penalty) == (2, 1, 1)
+    commit.join()
+    assert (device.syncs, commit._penalty) == (3, 1), "one who is alone does not wait"
+
+
+def test_waits_in_vain_make_the_next_ones_rarer() -> None:
+    """Writers at odds: whoever waits for the other waits for nothing, so soon hardly anybody does."""
+    device = Device()
+    commit = GroupCommit(device.sync, patience_s=1e-6)
+    waits, seen = 0, 0
+    for _ in range(100):
+        served_together(commit, device, 2)
+        commit.join()
+        waits += commit._penalty != seen
+        seen = commit._penalty
+    assert waits < 8
+    commit._company, commit._wait_after = 2, 0
+    commit._patience_s = LIMIT_S
+    early = writers_of(commit, device, 1)
+    commit.join()
+    finish(*early)
+    assert commit._penalty == 0, "company that came is worth waiting for again"
+
+
+def test_an_exclusive_section_does_not_wait_for_company() -> None:
+    """It comes before those who gather, and they are served afterwards."""
+    device = Device()
+    commit = GroupCommit(device.sync, patience_s=LIMIT_S)
+    served_together(commit, device, 3)
+    early = writers_of(commit, device, 2)
+    with commit.exclusive():
+        assert device.syncs == 1
+    finish(*early)
+    assert device.syncs == 2
+
+
+def test_exclusive_sections_come_before_those_who_wait_for_a_sync() -> None:
+    device = Device()
+    commit = GroupCommit(device.sync)
+    order: list[str] = []
+
+    def alone() -> None:
+        with commit.exclusive():
+            order.append("alone")
+
+    def together() -> None:
+        commit.join()
+        order.append("together")
+
+    with commit.exclusive():
+        writer = started(together)
+        while not commit._waiting:
+            threading.Event().wait(0)
+        cutter = started(alone)
+        while not commit._excluding:
+            threading.Event().wait(0)
+    finish(writer, cutter)
+    assert order == ["alone", "together"]
+
+
+@pytest.mark.parametrize("others", [0, 2])
+def test_an_interrupt_leaves_nobody_waiting_for_ever(monkeypatch: pytest.MonkeyPatch, others: int) -> None:
+    """Whoever gathers company is interrupted: the next one leads, and the place is free again."""
+    device = Device()
+    commit = GroupCommit(device.sync, patience_s=LIMIT_S)
+    served_together(commit, device, 5)
+    threads: list[threading.Thread] = []
+
+    class Interrupted(_Waiter):
+        def __init__(self) -> None:
+            super().__init__()
+            self.bell = self  # type: ignore[assignment]
+
+        def acquire(self, timeout: float) -> bool:
+            monkeypatch.undo()
+            threads.extend(writers_of(commit, device, others))
+            raise KeyboardInterrupt
+
+    monkeypatch.setattr("logstore.group_commit._Waiter", Interrupted)
+    with pytest.raises(KeyboardInterrupt):
+        commit.join()
+    finish(*threads)
+    commit._patience_s = 1e-6
+    commit.join()
+    assert device.synced == device.written
+
+
+def test_a_leader_whose_sync_fails_does_not_take_the_others_with_it() -> None:
+    """All return; only the leader has the error, and nothing counts as synced."""
+    device = Device()
+    commit = GroupCommit(device.sync, patience_s=LIMIT_S)
+    served_together(commit, device, 4)
+    device.failure = OSError("gone")
+    early = writers_of(commit, device, 3)
+    device.written += 1
+    with pytest.raises(OSError, match="gone"):
+        commit.join()
+    finish(*early)
+    assert device.synced == 4

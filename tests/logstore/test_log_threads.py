@@ -11,9 +11,9 @@ from collections.abc import Callable
 from pathlib import Path
 
 from checkpoint.disk import OsDisk
-from checkpoint.disks import MemoryDisk, Operation, RecordingDisk
+from checkpoint.disks import Fault, FaultyDisk, MemoryDisk, Operation, RecordingDisk
 from logstore.config import LogConfig
-from logstore.errors import LogClosed, OffsetOutOfRange
+from logstore.errors import LogClosed, LogDirOffline, OffsetOutOfRange
 from logstore.log import Log
 from tests.logstore.logs import DIRECTORY
 
@@ -221,3 +221,30 @@ def test_closing_under_load(tmp_path: Path) -> None:
     run(writer, writer, writer, writer, closer)
     with Log.open(tmp_path / "orders-0") as again:
         assert {record.offset for record in again.read()} >= set(acknowledged)
+
+
+def test_a_sync_that_fails_is_told_to_all_who_waited_for_it() -> None:
+    """Writers that share syncs when the disk fails: no promise that the sync did not keep, and no hanging."""
+    memory = MemoryDisk(directories=["/data"])
+    disk = FaultyDisk(memory)
+    log = Log.open(DIRECTORY, disk=disk, clock=lambda: 1)
+    promised: list[int] = []
+    refused = []
+
+    def writer() -> None:
+        try:
+            while True:
+                promised.append(log.append(b"x", sync=True).last_offset)
+        except LogDirOffline:
+            refused.append(True)
+
+    def breaker() -> None:
+        while len(promised) < 50:
+            pass
+        disk.inject(Fault(operation="sync"))
+
+    run(*[writer] * WRITERS, breaker)
+    assert len(refused) == WRITERS
+    assert log.is_offline
+    with Log.open(DIRECTORY, disk=memory.durable_image(), clock=lambda: 1) as again:
+        assert {record.offset for record in again.read()} >= set(promised)

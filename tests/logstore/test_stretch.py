@@ -1,0 +1,152 @@
+"""The short way of a single value leaves the directory that the long way leaves, and refuses the same."""
+
+from __future__ import annotations
+
+import errno
+
+import pytest
+from hypothesis import given, settings
+from hypothesis import strategies as st
+
+from checkpoint.disks import Fault, FaultyDisk, MemoryDisk
+from logstore.config import LogConfig
+from logstore.errors import DiskFull, InvalidRecord, LogClosed, LogDirOffline, RecordTooLarge
+from logstore.log import Log
+from logstore.stretch import LARGEST_VALUE_BYTES
+
+T0 = 1_700_000_000_000
+VALUE = b"v" * 30
+
+
+class Clock:
+    def __init__(self) -> None:
+        self.now_ms = T0
+
+    def __call__(self) -> int:
+        return self.now_ms
+
+
+def opened(config: LogConfig) -> tuple[MemoryDisk, Log, Clock]:
+    disk, clock = MemoryDisk(), Clock()
+    return disk, Log.open("/data/orders-0", config, disk=disk, clock=clock), clock
+
+
+CONFIGS = (
+    LogConfig(),
+    LogConfig(index_interval_bytes=300, segment_bytes=4000),
+    LogConfig(index_interval_bytes=0),
+    LogConfig(index_interval_bytes=300, segment_index_bytes=24),
+    LogConfig(index_interval_bytes=500, segment_ms=50),
+    LogConfig(flush_messages=3),
+    LogConfig(message_timestamp_type="LogAppendTime"),
+    LogConfig(compression_type="gzip"),
+)
+
+_steps = st.one_of(
+    st.tuples(st.just("value"), st.integers(0, 120)),
+    st.tuples(st.just("value"), st.integers(0, 120)),
+    st.tuples(st.just("large"), st.sampled_from([LARGEST_VALUE_BYTES, LARGEST_VALUE_BYTES + 1])),
+    st.tuples(st.just("many"), st.integers(1, 5)),
+    st.tuples(st.just("clock"), st.integers(-30, 40)),
+    st.tuples(st.just("truncate"), st.integers(0, 60)),
+    st.tuples(st.just("restart"), st.integers(0, 60)),
+    st.tuples(st.just("epoch"), st.just(1)),
+    st.tuples(st.just("roll"), st.just(0)),
+    st.tuples(st.just("reopen"), st.just(0)),
+)
+
+
+@settings(max_examples=300, derandomize=True, deadline=None)
+@given(config=st.sampled_from(CONFIGS), steps=st.lists(_steps, max_size=40))
+def test_the_short_way_is_the_long_way(config: LogConfig, steps: list[tuple[str, int]]) -> None:
+    """A list of one value goes the long way: the same history made both ways, compared to the byte."""
+    logs = [opened(config), opened(config)]
+    for step, number in steps:
+        answers = []
+        for slot, (disk, log, clock) in enumerate(logs):
+            answer: object = None
+            match step:
+                case "value" | "large":
+                    value = b"x" * number
+                    answer = log.append(value) if slot == 0 else log.append([value])
+                case "many":
+                    answer = log.append([VALUE] * number)
+                case "clock":
+                    clock.now_ms += number
+                case "truncate":
+                    answer = log.truncate_to(min(number, log.log_end_offset))
+                case "restart":
+                    log.truncate_fully_and_start_at(number)
+                case "epoch":
+                    log.assign_epoch(max(log.latest_epoch, 0) + 1, log.log_end_offset)
+                case "roll":
+                    log.roll()
+                case "reopen":
+                    log.close()
+                    logs[slot] = disk, Log.open("/data/orders-0", config, disk=disk, clock=clock), clock
+            answers.append(answer)
+        assert answers[0] == answers[1]
+    for _, log, _ in logs:
+        log.close()
+    assert logs[0][0].files() == logs[1][0].files()
+
+
+def test_most_values_take_the_short_way() -> None:
+    """Else the test above would compare the long way with itself."""
+    _, log, _ = opened(LogConfig())
+    log.append(VALUE)
+    taken = 0
+    for _ in range(200):
+        if log.append_value(VALUE, T0) is None:
+            log.append(VALUE)
+        else:
+            taken += 1
+    assert taken > 180
+    assert [record.offset for record in log.read()] == list(range(201))
+
+
+def test_settings_that_judge_every_value_close_the_short_way() -> None:
+    for config in CONFIGS[5:]:
+        _, log, _ = opened(config)
+        log.append(VALUE)
+        assert log.append_value(VALUE, T0) is None
+    _, log, _ = opened(LogConfig(cleanup_policy="compact"))
+    with pytest.raises(InvalidRecord):
+        log.append(VALUE)
+    _, log, _ = opened(LogConfig(max_message_bytes=200))
+    log.append(VALUE)
+    with pytest.raises(RecordTooLarge):
+        log.append(VALUE * 7)
+
+
+def test_a_disk_that_fails_in_the_middle_of_a_stretch() -> None:
+    """Nothing of the value is kept; after a full disk the next one goes where it would have gone."""
+    disk = FaultyDisk(MemoryDisk())
+    log = Log.open("/data/orders-0", disk=disk, clock=lambda: T0)
+    log.append(VALUE)
+    log.append(VALUE)
+    size = log.size
+    disk.inject(Fault(operation="pwrite", errno=errno.ENOSPC, short=40))
+    with pytest.raises(DiskFull):
+        log.append(VALUE)
+    assert (log.size, log.log_end_offset) == (size, 2)
+    assert [record.value for record in log.read()] == [VALUE] * 2
+    assert log.append(VALUE).last_offset == 2
+    disk.inject(Fault(operation="pwrite", short=40))
+    with pytest.raises(LogDirOffline):
+        log.append(VALUE)
+    assert log.is_offline
+    with pytest.raises(LogDirOffline):
+        log.append(VALUE)
+
+
+def test_no_short_way_into_a_log_that_was_closed() -> None:
+    for leave in (Log.close, Log.abandon):
+        memory, log, _ = opened(LogConfig())
+        log.append(VALUE)
+        log.append(VALUE)
+        before = memory.files()["/data/orders-0/00000000000000000000.log"]
+        leave(log)
+        with pytest.raises(LogClosed):
+            log.append(VALUE)
+        assert memory.files()["/data/orders-0/00000000000000000000.log"] == before
