@@ -312,7 +312,7 @@ class PartitionLog:
         """
         with self._lock:
             stretch, offset = self._stretch, self._log_end_offset
-            if stretch is None or self._failure is not None or self._is_closed or self._ends_in_a_gap:
+            if stretch is None or self._failure is not None or self._is_closed:
                 return None
             active = self._segments.active
             if not stretch.holds(len(value), offset, now_ms, active, self.config, self._epochs):
@@ -1014,6 +1014,7 @@ class PartitionLog:
             raise ValueError(f"cannot truncate to offset {offset}")
         with self._group_commit.exclusive(), self._lock:
             self._check_writable()
+            self._stretch = None
             if offset >= self._log_end_offset:
                 self._forget_epochs_from(self._log_end_offset)
                 return False
