@@ -19,9 +19,10 @@ from checkpoint.disk import Disk
 from checkpoint.disks import MemoryDisk, MemoryFile, Operation, Profile, RecordingDisk
 from logstore.batch import Batch, encode_batch, encode_marker_batch, set_offsets_and_epoch, walk
 from logstore.config import LogConfig
-from logstore.log import Log
+from logstore.log import FetchIsolation, Log
 from logstore.losses import LOST_DIRECTORY, sound_batches
 from logstore.producer_state import ProducerState, decode_snapshot
+from logstore.read_committed import without_aborted
 from logstore.record import ControlType, EndTransactionMarker, Record
 from logstore.transaction_index import AbortedTransaction
 from logstore.validation import AppendOrigin
@@ -486,6 +487,17 @@ def _check_producers(log: Log, found: tuple[Held, ...]) -> None:
     assert entries_of(log._producers) == entries_of(state), "producers are not what the log says"
     indexed = [entry for segment in log.segments for entry in segment.transaction_index.entries]
     assert indexed == aborted, "aborted transactions are not what the log says"
+    undecided = state.first_undecided_offset
+    stable = log.log_end_offset if undecided is None else undecided
+    assert log.last_stable_offset == stable, "what is decided is not what the log says"
+    committed = [
+        record
+        for batch in without_aborted((Batch(held.content) for held in found), aborted)
+        if not batch.is_control
+        for record in batch.records()
+        if record.offset < stable
+    ]
+    assert list(log.read(isolation=FetchIsolation.TXN_COMMITTED)) == committed, "not what was committed"
 
 
 def entries_of(state: ProducerState) -> list[tuple[object, ...]]:

@@ -209,6 +209,23 @@ def producers_truncated_away(run: Script) -> None:
         run.append(sync=True)
 
 
+def transactions(run: Script) -> None:
+    """An abort is cut away, its transaction is open again and ends another time; one stays open."""
+    run.produce(8, 0, transaction=True)
+    run.append()
+    run.abort(8, sync=True)
+    run.append()
+    run.truncate(2)
+    run.roll()
+    run.append(sync=True)
+    run.produce(9, 0, transaction=True)
+    run.abort(8)
+    run.close_and_open()
+    run.truncate(4)
+    run.abort(8, sync=True)
+    run.append(2, sync=True)
+
+
 def two_crashes(run: Script) -> None:
     """The second one while the first is being recovered from: the images of the opening."""
     for number in range(9):
@@ -331,6 +348,7 @@ SCRIPTS: list[Callable[[Script], None]] = [
     log_start,
     clean_stops,
     producers,
+    transactions,
     producers_truncated_away,
     two_crashes,
     crash_after_log_start,

@@ -218,6 +218,9 @@ class History:
             assert log.log_end_offset in ends
             assert log.log_start_offset == self.model.start
             self.model.truncate(log.log_end_offset)
+            # All that was left may have been deleted records: then the log begins anew at its start.
+            first = log.segments[0].base_offset
+            self.model.batches = [batch for batch in self.model.batches if batch.first >= first]
             assert log.high_watermark <= max(self.model.high_watermark, self.model.start)
             self.model.high_watermark = log.high_watermark
 
