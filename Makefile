@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/.installed
 EXTRAS := test,dev,cli,codecs,arrow
 WORKERS ?= 2
 
-.PHONY: setup check test demo bench simulate clean
+.PHONY: setup check test demo bench simulate faults clean
 .DEFAULT_GOAL := test
 
 setup: $(INSTALLED)
@@ -38,6 +38,10 @@ bench: setup
 
 simulate: setup
 	$(BIN)/python -m simulation --seeds $(or $(SEEDS),1..500) --events $(or $(EVENTS),2000) -j $(WORKERS)
+
+# Every call to the disk fails in every way; `make test` runs a small part of it.
+faults: setup
+	$(BIN)/python -m pytest tests/faults -n $(WORKERS) -p no:benchmark
 
 clean:
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .benchmarks

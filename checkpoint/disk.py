@@ -134,8 +134,8 @@ def publish(disk: Disk, directory: str, name: str, data: bytes) -> None:
 
     Temp file → sync → rename → sync_dir: after a crash a reader finds the old content or the new.
     A left-over temp file means nothing and is overwritten next time. Raises `OSError`: the old file
-    then stands, unless it was the last step that failed, which leaves the new one in place but not
-    known to be durable. One caller at a time for one name.
+    then stands, unless it was the last step that failed (always `EIO`), which leaves the new one in
+    place but not known to be durable. One caller at a time for one name.
     """
     temporary = f"{directory}/{name}{TEMPORARY_SUFFIX}"
     file = disk.open(temporary, create=True, write=True)
@@ -146,7 +146,11 @@ def publish(disk: Disk, directory: str, name: str, data: bytes) -> None:
     finally:
         file.close()
     disk.rename(temporary, f"{directory}/{name}")
-    disk.sync_dir(directory)
+    try:
+        disk.sync_dir(directory)
+    except OSError as error:
+        # The new content is in place, durable or not: for want of room or not, it is no refusal.
+        raise OSError(errno.EIO, f"cannot be made durable: {error.strerror}", directory) from error
 
 
 def make_durable_dir(disk: Disk, directory: str) -> None:

@@ -217,6 +217,11 @@ def is_full(error: OSError) -> bool:
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
+def bare(error: OSError) -> OSError:
+    """The same error to be kept, without the frames it came through: they would keep mapped files alive."""
+    return type(error)(*error.args) if error.filename is None else type(error)(*error.args, error.filename)
+
+
 class LogClosed(EngineError):
     """The log was closed by its owner; open it again."""
 

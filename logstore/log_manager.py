@@ -39,7 +39,7 @@ from checkpoint.offset_checkpoint import (
 )
 from checkpoint.topic_partition import TopicPartition, parse_directory_name, set_aside_fate
 from logstore.config import MAX_LONG, LogConfig
-from logstore.errors import DamagedLog, DiskFull, LogDirOffline, is_full
+from logstore.errors import DamagedLog, DiskFull, LogDirOffline, bare, is_full
 from logstore.log import Clock, Log
 from logstore.log_manager_config import LogManagerConfig
 from logstore.losses import Loss
@@ -107,13 +107,13 @@ class LogManager:
                 log_dir = _LogDir(directory, disk, clock, random, broker_epoch, self.settings, accept_loss)
                 self._dirs.append(log_dir)
                 log_dir.open(lambda topic: self._configs.get(topic, self.config), progress)
+            if not self._online():
+                reasons = "; ".join(f"{path}: {reason}" for path, reason in self.offline_dirs.items())
+                raise LogDirOffline(f"no log dir can be used: {reasons}")
         except BaseException:
             for log_dir in self._dirs:
                 log_dir.abandon()
             raise
-        if not self._online():
-            reasons = "; ".join(f"{path}: {reason}" for path, reason in self.offline_dirs.items())
-            raise LogDirOffline(f"no log dir can be used: {reasons}")
         # An empty dir counts as unclean: it may be the new disk in the place of one that was lost.
         self.was_clean = all(log_dir.was_clean for log_dir in self._dirs)
 
@@ -607,7 +607,7 @@ class _LogDir:
 
     def _take_offline(self, error: OSError) -> None:
         if self.failure is None:
-            self.failure = error
+            self.failure = bare(error)
             for log in self.logs.values():
                 log.take_offline(error)
 

@@ -44,6 +44,7 @@ from logstore.errors import (
     OffsetOutOfRange,
     PolicyViolation,
     RecordBatchTooLarge,
+    bare,
     is_full,
 )
 from logstore.group_commit import GroupCommit
@@ -753,7 +754,7 @@ class PartitionLog:
 
     def take_offline(self, error: OSError) -> None:
         """Take no more appends and show nothing that is not durable: the disk under the log failed."""
-        self._failure = self._failure or error
+        self._failure = self._failure or bare(error)
 
     def _fail(self, error: OSError) -> NoReturn:
         self.take_offline(error)
@@ -1029,10 +1030,12 @@ class PartitionLog:
             assert floor is not None, f"{self!r}: no segment at or below {offset}"
             end_offset = self._or_offline(lambda: floor.end_before(offset))
             self._lower_bounds(end_offset)
-            self._log_end_offset = offset
+            # A batch that holds `offset` goes whole: readers must not come upon it while it goes.
+            self._log_end_offset = min(offset, end_offset)
             # Readers of committed data wait: an abort may go whose data stays, and is undecided then.
             self._producers.end_offset = self._log_start_offset
             self._or_offline(lambda: self._cut(offset, loss_id))
+            self._log_end_offset = offset
             self._log_start_offset = min(self._log_start_offset, offset)
             self._rebuild_producers(offset)
             if end_offset < offset:

@@ -1,0 +1,336 @@
+"""What a log does, as operations under which a disk may fail, and what must be found after each failure.
+
+An operation is prepared on a disk that works. Then it runs, and one call of it to the disk fails. What the
+log holds afterwards, `found`, is judged by records:
+
+    needed      must be there although the operation failed: what it had no business to touch
+    possible    may be there; in this order, each at its offset, without a gap but at the front
+
+After a success `possible` is exactly what is there. Records that were synced survive a loss of power, too.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from random import Random
+from typing import NamedTuple, TypeAlias
+
+from checkpoint.disk import Disk
+from checkpoint.disks import FaultyDisk, MemoryDisk
+from checkpoint.topic_partition import TopicPartition
+from logstore.batch import encode_batch, encode_marker_batch, set_offsets_and_epoch
+from logstore.config import LogConfig
+from logstore.log import Log
+from logstore.log_manager import LogManager
+from logstore.record import ControlType, EndTransactionMarker, Record
+from logstore.validation import AppendOrigin
+
+ROOT = "/data"
+DIRECTORY = f"{ROOT}/orders-0"
+ORDERS = TopicPartition("orders", 0)
+NOW_MS = 1_700_000_000_000
+CONFIG = LogConfig(
+    segment_bytes=400, index_interval_bytes=60, segment_index_bytes=240, file_delete_delay_ms=1000
+)
+
+
+class Row(NamedTuple):
+    """One record, as readers see it; a marker has no value to show."""
+
+    offset: int
+    value: bytes | None
+
+
+Rows: TypeAlias = tuple[Row, ...]
+
+
+def rows_of(log: Log) -> Rows:
+    """Every record that the log serves, in order."""
+    return tuple(Row(record.offset, record.value) for record in log.read())
+
+
+class World:
+    """A disk that may fail, and a log on it: one that stands alone, or one of a log dir's."""
+
+    def __init__(self, *, config: LogConfig = CONFIG, is_managed: bool = False) -> None:
+        self.memory = MemoryDisk(directories=[ROOT])
+        self.faulty = FaultyDisk(self.memory)
+        self.config = config
+        self.is_managed = is_managed
+        self.now_ms = NOW_MS
+        self.manager: LogManager | None = None
+        self.open(self.faulty)
+
+    def open(self, disk: Disk) -> None:
+        """Open the log through `disk`; raises what opening raises."""
+        self.log: Log
+        if self.is_managed:
+            self.manager = LogManager(
+                [ROOT], disk=disk, clock=lambda: self.now_ms, random=Random(1), config=self.config
+            )
+            log = self.manager.get(ORDERS)
+            self.log = log if log is not None else self.manager.get_or_create(ORDERS)
+            self.log.set_high_watermark(self.log.log_end_offset)
+        else:
+            self.log = Log.open(DIRECTORY, self.config, disk=disk, clock=lambda: self.now_ms)
+
+    def abandon(self) -> None:
+        """The stop that a killed process makes: its locks go, nothing is written."""
+        if self.manager is not None:
+            self.manager.abandon()
+        elif hasattr(self, "log"):
+            self.log.abandon()
+            self.log._owner._lock.release()  # type: ignore[attr-defined]
+
+    # --- steps ------------------------------------------------------------------------------------
+
+    def append(self, count: int = 1, *, sync: bool = False, age_ms: int = 0) -> None:
+        """`count` records in one batch, named for their offsets."""
+        self.log.append(self.values(count), timestamp_ms=self.now_ms - age_ms, sync=sync)
+
+    def values(self, count: int) -> list[bytes | None]:
+        end = self.log.log_end_offset
+        return [b"value %d" % (end + number) for number in range(count)]
+
+    def fill(self, batches: int = 6, *, sync: bool = True, age_ms: int = 0) -> None:
+        """Several segments of batches of two."""
+        for _ in range(batches):
+            self.append(2, age_ms=age_ms)
+        if sync:
+            self.log.flush()
+
+
+def follower_batch(base_offset: int, count: int, *, epoch: int = 0) -> bytes:
+    """A leader's batch, as a follower is sent it."""
+    records = [
+        Record(base_offset + number, NOW_MS, None, b"value %d" % (base_offset + number))
+        for number in range(count)
+    ]
+    return encode_batch(records, base_offset=base_offset, leader_epoch=epoch)
+
+
+Rule: TypeAlias = Callable[[Rows], Rows]
+
+
+def all_of(before: Rows) -> Rows:
+    return before
+
+
+def below(offset: int) -> Rule:
+    return lambda before: tuple(row for row in before if row.offset < offset)
+
+
+def at_or_past(offset: int) -> Rule:
+    return lambda before: tuple(row for row in before if row.offset >= offset)
+
+
+def none_of(before: Rows) -> Rows:
+    return ()
+
+
+def and_new(count: int) -> Rule:
+    """What was there, and `count` records behind it."""
+
+    def rule(before: Rows) -> Rows:
+        end = before[-1].offset + 1 if before else 0
+        return (*before, *(Row(end + number, b"value %d" % (end + number)) for number in range(count)))
+
+    return rule
+
+
+@dataclass(frozen=True)
+class Operation:
+    """`act` on a world that `prepare` has made; see the module's docstring for the rules."""
+
+    name: str
+    prepare: Callable[[World], object]
+    act: Callable[[World], object]
+    needed: Rule = all_of
+    possible: Rule = all_of
+    makes_durable: bool = False
+    """Whether a success means that all of it survives a loss of power."""
+    ends_open: bool = True
+    """Whether the log still takes appends after a success."""
+    is_managed: bool = False
+    config: LogConfig = field(default_factory=lambda: CONFIG)
+
+
+def _append_transaction(world: World) -> None:
+    for sequence in range(2):
+        data = encode_batch(
+            [Record(0, NOW_MS, None, world.values(1)[0])],
+            producer_id=7,
+            producer_epoch=0,
+            base_sequence=sequence,
+            is_transactional=True,
+        )
+        world.log.append_as_leader(data, leader_epoch=0, now_ms=NOW_MS)
+    marker = encode_marker_batch(
+        EndTransactionMarker(ControlType.ABORT, 0), producer_id=7, producer_epoch=0, timestamp_ms=NOW_MS
+    )
+    world.log.append_as_leader(marker, leader_epoch=0, now_ms=NOW_MS, origin=AppendOrigin.COORDINATOR)
+
+
+def _follow(world: World) -> None:
+    end = world.log.log_end_offset
+    data = b"".join(follower_batch(end + 2 * number, 2, epoch=1) for number in range(3))
+    world.log.append_as_follower(data, leader_epoch=1)
+
+
+def _batches(world: World) -> None:
+    end = world.log.log_end_offset
+    batches = []
+    for number in range(3):
+        data = bytearray(follower_batch(end + 2 * number, 2))
+        set_offsets_and_epoch(data, base_offset=0, leader_epoch=-1)
+        batches.append(bytes(data))
+    world.log.append_batches(b"".join(batches), sync=True)
+
+
+def _torn(world: World) -> None:
+    """A crash: the last segment ends inside a batch, an index is short, a checkpoint was being written."""
+    world.fill()
+    world.append(3)
+    world.abandon()
+    last = max(path for path in world.memory.files() if path.endswith(".log"))
+    file = world.memory.open(last, write=True)
+    file.pwrite(follower_batch(15, 2)[:-5], file.size())
+    left_over = f"{DIRECTORY}/recovery-point-offset-checkpoint.tmp"
+    world.memory.open(left_over, create=True, write=True).pwrite(b"0\n1\nord", 0)
+
+
+def _killed(world: World) -> None:
+    world.fill()
+    world.abandon()
+
+
+def _closed(world: World) -> None:
+    world.fill()
+    (world.manager or world.log).close()
+
+
+def _reopen(world: World) -> None:
+    world.open(world.faulty)
+
+
+def _close(world: World) -> None:
+    (world.manager or world.log).close()
+
+
+def _old_and_new(world: World) -> None:
+    """Half of the segments are older than the log keeps them."""
+    world.fill(4, age_ms=8 * 86_400_000)
+    world.fill(4)
+
+
+def _manager(world: World) -> LogManager:
+    assert world.manager is not None
+    return world.manager
+
+
+def _checkpoint(world: World) -> None:
+    manager = _manager(world)
+    manager.checkpoint_high_watermarks()
+    manager.checkpoint_recovery_points()
+    manager.checkpoint_log_start_offsets()
+
+
+def _create(world: World) -> None:
+    _manager(world).get_or_create(TopicPartition("other", 3), topic_id="AAECAwQFBgcICQoLDA0ODw")
+
+
+def _delete_other(world: World) -> None:
+    manager = _manager(world)
+    manager.delete(TopicPartition("other", 3))
+    world.now_ms += 2000
+    manager.tick(world.now_ms)
+
+
+def _prepare_other(world: World) -> None:
+    world.fill()
+    other = _manager(world).get_or_create(TopicPartition("other", 3))
+    other.append([b"a", b"b"], sync=True)
+
+
+def _lagging(world: World) -> None:
+    world.fill()
+    world.log.set_high_watermark(6)
+
+
+def _tick(world: World) -> None:
+    world.now_ms += 400_000
+    _manager(world).tick(world.now_ms)
+
+
+def _deleted_meanwhile(world: World) -> None:
+    _old_and_new(world)
+    world.log.maintain()
+
+
+def _late(world: World) -> None:
+    world.now_ms += 5000
+    world.log.maintain(world.now_ms)
+
+
+OPERATIONS: Sequence[Operation] = (
+    Operation("append", lambda w: w.fill(), lambda w: w.append(2), possible=and_new(2)),
+    Operation(
+        "append durably", lambda w: w.fill(), lambda w: w.append(2, sync=True), possible=and_new(2),
+        makes_durable=True,
+    ),
+    Operation(
+        "append that rolls", lambda w: w.fill(4), lambda w: w.append(16), possible=and_new(16)
+    ),
+    Operation(
+        "append batches that roll, durably", lambda w: w.fill(), _batches, possible=and_new(6),
+        makes_durable=True,
+    ),
+    Operation("append an aborted transaction", lambda w: w.fill(), _append_transaction, possible=and_new(2)),
+    Operation("append as a follower", lambda w: w.fill(), _follow, possible=and_new(6)),
+    Operation("assign an epoch", lambda w: w.fill(), lambda w: w.log.assign_epoch(3, w.log.log_end_offset)),
+    Operation("roll", lambda w: w.fill(5, sync=False), lambda w: w.log.roll(), makes_durable=True),
+    Operation("flush", lambda w: w.fill(sync=False), lambda w: w.log.flush(), makes_durable=True),
+    Operation(
+        "truncate inside a segment", lambda w: w.fill(), lambda w: w.log.truncate_to(10),
+        needed=below(10), makes_durable=True,
+    ),
+    Operation(
+        "truncate across segments", lambda w: w.fill(), lambda w: w.log.truncate_to(4),
+        needed=below(4), makes_durable=True,
+    ),
+    Operation(
+        "truncate inside a batch", lambda w: w.fill(), lambda w: w.log.truncate_to(5),
+        needed=below(4), makes_durable=True,
+    ),
+    Operation(
+        "truncate to the start", lambda w: w.fill(), lambda w: w.log.truncate_to(0), needed=none_of,
+        makes_durable=True,
+    ),
+    Operation(
+        "restart at an offset", lambda w: w.fill(), lambda w: w.log.truncate_fully_and_start_at(40),
+        needed=none_of, makes_durable=True,
+    ),
+    Operation(
+        "advance the log start", lambda w: w.fill(), lambda w: w.log.advance_log_start_offset(5),
+        needed=at_or_past(5),
+    ),
+    Operation("delete records", lambda w: w.fill(), lambda w: w.log.delete_records(7), needed=at_or_past(7)),
+    Operation("retention", _old_and_new, lambda w: w.log.maintain(), needed=at_or_past(8)),
+    Operation("removal of what was deleted", _deleted_meanwhile, _late),
+    Operation("close", lambda w: w.fill(sync=False), _close, makes_durable=True, ends_open=False),
+    Operation("open after a clean stop", _closed, _reopen),
+    Operation("open after a crash", _torn, _reopen, makes_durable=True),
+    Operation("find by time", lambda w: w.fill(), lambda w: w.log.offset_for_timestamp(NOW_MS)),
+    Operation("read", lambda w: w.fill(), lambda w: rows_of(w.log)),
+    Operation("open a log dir", _closed, _reopen, is_managed=True),
+    Operation("open a log dir after a crash", _killed, _reopen, is_managed=True),
+    # Closing a log dir raises nothing: the mark of a clean stop is missing, and the next start recovers it.
+    Operation("close a log dir", lambda w: w.fill(sync=False), _close, is_managed=True, ends_open=False),
+    Operation("write the checkpoints", lambda w: w.fill(), _checkpoint, is_managed=True),
+    Operation("create a partition", lambda w: w.fill(), _create, is_managed=True),
+    Operation("delete a partition", _prepare_other, _delete_other, is_managed=True),
+    Operation("tick", _old_and_new, _tick, needed=at_or_past(8), is_managed=True),
+    Operation("cut below the high watermark", _lagging, lambda w: w.log.truncate_to(4), needed=below(4),
+              is_managed=True, makes_durable=True),
+)  # fmt: skip

@@ -1,0 +1,155 @@
+"""Every call of an operation to the disk fails in turn, in every way that a call can fail.
+
+For each case: what comes out of the call is a documented error or nothing; what the log still shows, what a
+restart of the process finds, and what a loss of power leaves are all within the operation's rules; and the
+log, or the one opened in its place, takes appends again once the disk works.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Iterator
+from typing import NamedTuple
+
+from checkpoint.disks import Fault
+from checkpoint.errors import EngineError
+from logstore.log import Log
+from tests.faults.operations import NOW_MS, Operation, Row, Rows, World, rows_of
+
+ERRORS = (
+    "EIO", "ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EMFILE", "ENFILE", "EACCES", "ENOMEM", "short", "lost",
+)  # fmt: skip
+"""`short`: a write stops half way for want of room. `lost`: the call takes effect and reports EIO."""
+
+
+class Case(NamedTuple):
+    """The `at`-th call from now fails with `error`: once, or it and all after it."""
+
+    at: int
+    error: str
+    forever: bool
+
+    @property
+    def fault(self) -> Fault:
+        if self.error == "short":
+            return Fault(at=self.at, errno=errno.ENOSPC, short=37, forever=self.forever)
+        if self.error == "lost":
+            return Fault(at=self.at, errno=errno.EIO, done=True, forever=self.forever)
+        return Fault(at=self.at, errno=getattr(errno, self.error), forever=self.forever)
+
+
+def prepared(operation: Operation) -> World:
+    world = World(config=operation.config, is_managed=operation.is_managed)
+    operation.prepare(world)
+    return world
+
+
+def calls_of(operation: Operation) -> int:
+    """How many calls to the disk the operation makes when nothing fails."""
+    world = prepared(operation)
+    before = world.faulty.calls
+    operation.act(world)
+    return world.faulty.calls - before
+
+
+def cases_of(operation: Operation) -> Iterator[Case]:
+    """All of them: every call, every error, once and for ever."""
+    for at in range(1, calls_of(operation) + 1):
+        for error in ERRORS:
+            yield Case(at, error, False)
+            yield Case(at, error, True)
+
+
+def rows_before(operation: Operation) -> Rows:
+    """What is there when the operation begins, looked at on another disk."""
+    world = prepared(operation)
+    world.abandon()
+    world.open(world.memory)
+    return rows_of(world.log)
+
+
+def durable_before(operation: Operation) -> Rows:
+    """What a loss of power just before the operation leaves of it."""
+    return after_power_loss(prepared(operation))
+
+
+def after_power_loss(world: World) -> Rows:
+    again = World.__new__(World)
+    again.__dict__.update(world.__dict__)
+    again.memory = world.memory.durable_image()
+    again.manager = None
+    again.open(again.memory)
+    return rows_of(again.log)
+
+
+class Expected(NamedTuple):
+    """What an operation may leave: worked out once for all its cases."""
+
+    before: Rows
+    durable: Rows
+    after: Rows
+
+    @classmethod
+    def of(cls, operation: Operation) -> Expected:
+        world = prepared(operation)
+        operation.act(world)
+        world.abandon()
+        world.open(world.memory)
+        return cls(rows_before(operation), durable_before(operation), rows_of(world.log))
+
+
+def check_case(operation: Operation, case: Case, expected: Expected) -> str:
+    """Run one case; raises `AssertionError` where it breaks a rule. Returns how it ended, in a word."""
+    world = prepared(operation)
+    world.faulty.inject(case.fault)
+    failed = False
+    try:
+        operation.act(world)
+    except EngineError:  # any other exception comes out: nobody was told to expect it
+        failed = True
+    possible = operation.possible(expected.before)
+    needed = operation.needed(expected.before) if failed else expected.after
+    promised = tuple(row for row in needed if row in expected.durable)
+    if not failed and operation.makes_durable:
+        promised = expected.after
+
+    is_open = operation.ends_open and not world.log._is_closed
+    world.faulty.heal()
+    ended = "refused" if failed else "done"
+    if is_open and world.log.is_offline:
+        ended = "offline"
+        for row in rows_of(world.log):
+            assert row in possible, f"the log, offline, shows {row}"
+    elif is_open:
+        check_rows(rows_of(world.log), needed, possible, "the log shows")
+        last = goes_on(world.log)
+        possible = needed = rows_of(world.log)
+        promised = tuple(row for row in (*promised, last) if row in possible)
+
+    check_rows(after_power_loss(world), promised, possible, "a loss of power leaves")
+    world.abandon()
+    world.open(world.memory)
+    check_rows(rows_of(world.log), needed, possible, "a restart finds")
+    goes_on(world.log)
+    return ended
+
+
+def check_rows(found: Rows, needed: Rows, possible: Rows, where: str) -> None:
+    """All of `needed`, nothing but `possible`, in order and in one piece."""
+    for row in found:
+        assert row in possible, f"{where} {row}, which was never there"
+    missing = [row for row in needed if row not in found]
+    assert not missing, f"{where} no {missing}"
+    offsets = [row.offset for row in found]
+    first = possible.index(found[0]) if found else 0
+    whole = [row.offset for row in possible[first : first + len(found)]]
+    assert offsets == whole, f"{where} a gap: {offsets}"
+
+
+def goes_on(log: Log) -> Row:
+    """The log takes a durable append, and shows it; returns the row."""
+    end = log.log_end_offset
+    log.append(b"on %d" % end, timestamp_ms=NOW_MS, sync=True)
+    last = rows_of(log)[-1]
+    assert last == Row(end, b"on %d" % end)
+    return last
