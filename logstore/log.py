@@ -217,7 +217,7 @@ class Log(PartitionLog):
 
     def maintain(self, now_ms: int | None = None) -> tuple[Expired, ...]:
         """Do what time asks for: let old segments go by `retention.ms`, `retention.bytes` and the log
-        start offset, flush what is `flush.ms` old.
+        start offset, flush what is `flush.ms` old, forget producers that have been idle for a day.
 
         A log that stands alone does none of it unless this is called, every few minutes say; a
         `LogManager` does it by itself. Deleted files stay for `file.delete.delay.ms`, until a later call,
@@ -227,6 +227,7 @@ class Log(PartitionLog):
         """
         now_ms = self._clock() if now_ms is None else now_ms
         self.flush_by_age(now_ms)
+        self.remove_expired_producers(now_ms)
         went = self.delete_old_segments(now_ms)
         self.remove_deleted_files(now_ms)
         self.expire_losses(now_ms)

@@ -650,6 +650,15 @@ class TestExpiry:
             assert again is not None
             assert [entry.producer_id for entry in again.producers()] == known
 
+    def test_row_141_in_a_log_that_stands_alone(self) -> None:
+        """Nobody ticks it; its owner calls `maintain`."""
+        log = stand_alone(retention_ms=-1)
+        produce(log, 1, 0, transaction=False)
+        produce(log, 2, 0)
+        for later_ms, known in ((86_399_999, [1, 2]), (86_400_000, [2])):
+            log.maintain(NOW_MS + later_ms)
+            assert [entry.producer_id for entry in log.producers()] == known
+
     def test_settings_are_checked(self) -> None:
         with pytest.raises(InvalidConfig, match=r"producer\.id\.expiration\.ms is 0"):
             ProducerStateConfig(producer_id_expiration_ms=0)
