@@ -164,6 +164,12 @@ class LogDirOffline(EngineError):
     retriable = True
 
 
+class CannotUndo(EngineError):
+    """A loss that cannot be put back; the message says why, and what can be done instead."""
+
+    code = ErrorCode.INVALID_REQUEST
+
+
 class DamageKind(StrEnum):
     """What was found where something else had been durable."""
 

@@ -370,6 +370,10 @@ class Quarantine:
         """The loss of that id; None if there is none that can be read. Raises `OSError`."""
         return next((loss for loss in self.losses() if loss.id == loss_id), None)
 
+    def open(self, loss: Loss, piece: Piece) -> File:
+        """A piece in quarantine, to read. Raises `OSError`."""
+        return self._disk.open(self.place_of(loss.id, piece.file))
+
     def _standing(self, loss: Loss, mark: Mark | None) -> Standing:
         if mark is not None:
             return Standing(mark)
@@ -378,8 +382,12 @@ class Quarantine:
         kept = self._files_of(loss.id)
         if any(self._is_in_place(piece, kept) for piece in loss.pieces):
             return Standing.INTENDED
-        whole = all(kept.get(piece.file) == piece.size for piece in loss.pieces)
-        return Standing.QUARANTINED if whole else Standing.MISSING
+        return Standing.QUARANTINED if self.has_all(loss) else Standing.MISSING
+
+    def has_all(self, loss: Loss) -> bool:
+        """Whether every piece is in quarantine, in its full length. Raises `OSError`."""
+        kept = self._files_of(loss.id)
+        return all(kept.get(piece.file) == piece.size for piece in loss.pieces)
 
     def _is_in_place(self, piece: Piece, kept: Mapping[str, int]) -> bool:
         if piece.crc is None and piece.file in kept:
@@ -402,6 +410,10 @@ class Quarantine:
         except (FileNotFoundError, NotADirectoryError):
             return {}
         return {entry.name: entry.size for entry in entries if not entry.is_directory}
+
+    def kept_bytes(self, loss: Loss) -> int:
+        """How much of a loss lies in quarantine. Raises `OSError`."""
+        return sum(self._files_of(loss.id).values())
 
     # --- keeping ------------------------------------------------------------------------------------
 

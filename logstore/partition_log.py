@@ -48,7 +48,7 @@ from logstore.errors import (
     is_full,
 )
 from logstore.group_commit import GroupCommit
-from logstore.losses import KEPT_MS, Loss, Survey, Tail, Who, survey
+from logstore.losses import KEPT_MS, Loss, Quarantine, Survey, Tail, Who, survey
 from logstore.outgoing import MadeBatch, may_enter
 from logstore.policy import Incoming, roll_reason
 from logstore.producer_snapshots import replay_into
@@ -1211,6 +1211,17 @@ class PartitionLog:
     def losses(self) -> list[Loss]:
         """What truncations, restarts and recoveries took from this log, oldest first. Raises `OSError`."""
         return self._quarantine.losses()
+
+    @property
+    def quarantine(self) -> Quarantine:
+        """Where their bytes are; to read only."""
+        return self._quarantine
+
+    def note_restored(self, loss_id: int) -> None:
+        """Note durably that a loss was put back (`undo.py`). Raises `DiskFull` or `LogDirOffline`."""
+        with self._lock:
+            self._check_writable()
+            self._guarded(lambda: self._quarantine.mark(loss_id, "restored", self._clock()))
 
     @property
     def losses_deadline_ms(self) -> int:

@@ -6,6 +6,9 @@ the command refuses and changes nothing. The recovery point is the log dir's che
 `--recovery-point` gives another; 0 gives up, knowingly, everything from the first bad batch on.
 
 `--plan` runs the same procedure over a disk that keeps the changes to itself, and reports the same.
+
+`--undo ID` puts back what was cut (`logstore lost` lists it), if the log still ends where the cut left it;
+with `--as NEW_DIR` it goes into a log of its own, as far as it is sound.
 """
 
 from __future__ import annotations
@@ -31,6 +34,13 @@ def recover(
         int | None,
         typer.Option(metavar="N", min=0, help="All below N was synced; default: what the checkpoint says."),
     ] = None,
+    undo: Annotated[
+        int | None, typer.Option(metavar="ID", min=1, help="Put this loss back instead of recovering.")
+    ] = None,
+    into: Annotated[
+        Path | None,
+        typer.Option("--as", metavar="NEW_DIR", help="With --undo: into a log of its own, named topic-N."),
+    ] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Say what would be done; change nothing.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as one object.")] = False,
 ) -> int:
@@ -42,17 +52,30 @@ def recover(
 
     path = str(directory)
     disk = OsDisk()
+    if into is not None and undo is None:
+        raise typer.BadParameter("--as goes with --undo")
     _check_is_partition(disk, path)
+    if undo is not None:
+        if plan or recovery_point is not None:
+            raise typer.BadParameter("--undo goes with neither --plan nor --recovery-point")
+        from tools.undo import copy_loss, undo_loss
+
+        facts = undo_loss(disk, path, undo) if into is None else copy_loss(disk, path, undo, str(into))
+        if as_json:
+            print_json(facts)
+        else:
+            print("\n".join(f"{name} {value}" for name, value in facts.items()))
+        return 0
     if recovery_point is None:
         recovery_point = checkpointed_offset(disk, path, RECOVERY_POINT_CHECKPOINT)
     with ExitStack() as stack:
         if plan:
             shadow = ShadowDisk(disk)
             stack.callback(shadow.close)
-            loaded = _load(shadow, path, recovery_point)
+            loaded = load_unclean(shadow, path, recovery_point)
         else:
-            _lock(disk, path, stack)
-            loaded = _load(disk, path, recovery_point)
+            own(disk, path, stack)
+            loaded = load_unclean(disk, path, recovery_point)
         for segment in loaded.segments.values():
             stack.callback(segment.close)
         if as_json:
@@ -64,7 +87,8 @@ def recover(
     return 0
 
 
-def _load(disk: Disk, directory: str, recovery_point: int) -> LoadedLog:
+def load_unclean(disk: Disk, directory: str, recovery_point: int) -> LoadedLog:
+    """The log as its owner would load it after an unclean stop. Raises what `recovery.load` raises."""
     import time
 
     from checkpoint.offset_checkpoint import LOG_START_OFFSET_CHECKPOINT
@@ -102,9 +126,16 @@ def _facts(loaded: LoadedLog) -> dict[str, object]:
         "epochs": [[entry.epoch, entry.start_offset] for entry in loaded.epochs.entries],
         "segments": segments,
         "cut": [
-            {"file": cut.file, "from": cut.from_byte, "to": cut.to_byte, "reason": cut.reason}
+            {
+                "file": cut.file,
+                "from": cut.from_byte,
+                "to": cut.to_byte,
+                "reason": cut.reason,
+                "loss": cut.loss_id,
+            }
             for cut in report.cuts
         ],
+        "unrecorded": list(report.unrecorded),
         "rebuilt": _rebuilt(loaded),
         "deleted": list(report.deleted),
         "renamed": [[old, new] for old, new in report.renamed],
@@ -135,7 +166,12 @@ def _sentences(loaded: LoadedLog) -> list[str]:
             f"{segment.time_index.entry_count} time index entries, latest time {segment.max_timestamp_ms}"
             for base_offset, segment in loaded.segments.items()
         ),
-        *(f"cut bytes {cut.from_byte} to {cut.to_byte} of {cut.file}: {cut.reason}" for cut in report.cuts),
+        *(
+            f"cut bytes {cut.from_byte} to {cut.to_byte} of {cut.file}: {cut.reason}"
+            + ("" if cut.loss_id is None else f" (loss {cut.loss_id})")
+            for cut in report.cuts
+        ),
+        *(f"not kept, not noted, for want of room: {what}" for what in report.unrecorded),
         *(f"rebuilt {name}" for name in _rebuilt(loaded)),
         *(f"deleted {name}" for name in report.deleted),
         *(f"renamed {old} to {new}" for old, new in report.renamed),
@@ -156,7 +192,7 @@ def _check_is_partition(disk: Disk, directory: str) -> None:
         raise typer.BadParameter(f"{directory} has no segments, and {error}") from error
 
 
-def _lock(disk: Disk, directory: str, stack: ExitStack) -> None:
+def own(disk: Disk, directory: str, stack: ExitStack) -> None:
     """Own the partition, and the log dir around it if an owner of that ever locked it."""
     from checkpoint.disk import LOCK_FILE
 

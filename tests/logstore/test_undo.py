@@ -1,0 +1,202 @@
+"""Putting back what was cut: byte for byte where it was, or not at all and with a reason."""
+
+from __future__ import annotations
+
+from random import Random
+
+import pytest
+
+from checkpoint.disk import Disk
+from checkpoint.disks import MemoryDisk, Profile, RecordingDisk
+from logstore.config import LogConfig
+from logstore.errors import CannotUndo
+from logstore.log import Log
+from logstore.losses import KEPT_MS, Standing
+from logstore.undo import copy_out, put_back
+from tests.logstore.logs import BATCH_0, BATCH_3, BATCH_5, DIRECTORY, batch, disk_with, log_file
+
+NOW_MS = 1_700_000_000_000
+SMALL = LogConfig(segment_bytes=300, index_interval_bytes=60, segment_index_bytes=240)
+
+
+def opened(disk: Disk, path: str = DIRECTORY) -> Log:
+    return Log.open(path, SMALL, disk=disk, clock=lambda: NOW_MS)
+
+
+def filled(disk: Disk, batches: int = 8) -> Log:
+    """Batches of two records each, three a segment; epochs 0, 1, 2."""
+    log = opened(disk)
+    for number in range(batches):
+        log.append_as_follower(batch(2 * number, (number, number + 1), epoch=number // 3), leader_epoch=9)
+    log.flush()
+    return log
+
+
+def logs_of(disk: MemoryDisk) -> dict[str, bytes]:
+    """Every `.log` of the partition, quarantine left out."""
+    return {
+        path: data for path, data in disk.files().items() if path.endswith(".log") and "/lost/" not in path
+    }
+
+
+@pytest.mark.parametrize("offset", range(0, 16))
+def test_a_truncation_undone_was_never_made(offset: int) -> None:
+    """Inside a batch, between two, across segments, to zero: the same files, byte for byte."""
+    disk = MemoryDisk(directories=["/data"])
+    log = filled(disk)
+    before, epochs = logs_of(disk), log.epochs
+    log.truncate_to(offset)
+    (loss,) = log.losses()
+    assert put_back(log, loss.id) == loss.size
+    assert (logs_of(disk), log.epochs, log.log_end_offset) == (before, epochs, 16)
+    assert log.recovery_point == 16, "durable when it returns"
+    assert [loss.standing for loss in log.losses()] == [Standing.RESTORED]
+    again = opened(disk.durable_image())
+    assert (again.log_end_offset, again.report.cuts) == (16, [])
+
+
+def test_several_are_undone_newest_first() -> None:
+    disk = MemoryDisk(directories=["/data"])
+    log = filled(disk)
+    before = logs_of(disk)
+    for offset in (12, 7, 2):
+        log.truncate_to(offset)
+    with pytest.raises(CannotUndo, match="ends at 2, and loss 1 begins at 12"):
+        put_back(log, 1)
+    for loss_id in (3, 2, 1):
+        put_back(log, loss_id)
+    assert logs_of(disk) == before
+
+
+def test_a_restart_undone() -> None:
+    """At zero, so that it fits: every segment comes back as the segment it was."""
+    disk = disk_with({log_file(0): BATCH_0 + BATCH_3, log_file(5): BATCH_5})
+    log = opened(disk)
+    log.flush()
+    log.truncate_fully_and_start_at(0)
+    put_back(log, 1)
+    assert logs_of(disk) == {
+        f"{DIRECTORY}/{log_file(0)}": BATCH_0 + BATCH_3,
+        f"{DIRECTORY}/{log_file(5)}": BATCH_5,
+    }
+
+
+class TestItDoesNotFit:
+    """Nothing is changed, and the message says what can be done."""
+
+    def refused(self, log: Log, match: str, loss_id: int = 1) -> None:
+        before = (log.log_end_offset, log.size, log.epochs)
+        with pytest.raises(CannotUndo, match=match):
+            put_back(log, loss_id)
+        assert (log.log_end_offset, log.size, log.epochs) == before
+
+    def test_other_batches_have_its_offsets(self) -> None:
+        log = filled(MemoryDisk(directories=["/data"]))
+        log.truncate_to(4)
+        log.append_as_follower(batch(4, (1, 2), epoch=3), leader_epoch=3)
+        self.refused(log, "other batches at offset 4.*--as")
+
+    def test_a_newer_leadership(self) -> None:
+        """It has written nothing yet, but it will, at these offsets."""
+        log = filled(MemoryDisk(directories=["/data"]))
+        log.truncate_to(4)
+        log.assign_epoch(7, 4)
+        self.refused(log, "gone on to leader epoch 7.*--as")
+
+    def test_the_log_starts_above_it(self) -> None:
+        log = filled(MemoryDisk(directories=["/data"]))
+        log.truncate_to(4)
+        log.truncate_fully_and_start_at(40)
+        self.refused(log, "other batches|ends at 40")
+
+    def test_a_torn_tail(self) -> None:
+        log = opened(disk_with({log_file(0): BATCH_0 + BATCH_3[:-1]}))
+        self.refused(log, "the file ends inside a batch")
+
+    def test_a_bit_flipped_in_quarantine(self) -> None:
+        disk = MemoryDisk(directories=["/data"])
+        log = filled(disk)
+        log.truncate_to(4)
+        file = disk.open(f"{DIRECTORY}/lost/1/{log_file(6)}", write=True)
+        byte = file.pread(1, 70)[0]
+        file.pwrite(bytes([byte ^ 1]), 70)
+        self.refused(log, "checksum does not match")
+
+    def test_bytes_that_are_not_there(self) -> None:
+        disk = MemoryDisk(directories=["/data"])
+        log = filled(disk)
+        log.truncate_to(4)
+        self.refused(log, "no loss 2", loss_id=2)
+        disk.remove(f"{DIRECTORY}/lost/1/{log_file(6)}")
+        self.refused(log, "missing")
+        log.expire_losses(NOW_MS + KEPT_MS)
+        self.refused(log, "expired")
+        log.truncate_fully_and_start_at(40)
+        self.refused(log, "not kept", loss_id=2)
+
+    def test_twice(self) -> None:
+        log = filled(MemoryDisk(directories=["/data"]))
+        log.truncate_to(4)
+        put_back(log, 1)
+        self.refused(log, "restored")
+
+
+def test_a_crash_while_undoing() -> None:
+    """Whatever was put back stays, and the same call does the rest, from any image."""
+    base = MemoryDisk(directories=["/data"])
+    log = filled(base)
+    whole = b"".join(bytes(each.buffer) for each in log.read_batches())
+    log.truncate_to(5)
+    log.close()
+    images: list[MemoryDisk] = []
+    for seed in range(3):
+        random = Random(seed)
+        disk = base.copy()
+
+        def draw(_: object, disk: MemoryDisk = disk, random: Random = random) -> None:
+            images.extend(disk.image(random, profile) for profile in Profile)
+
+        undoing = opened(RecordingDisk(disk, before=draw))
+        put_back(undoing, 1)
+    assert len(images) > 100
+    for number, image in enumerate(images):
+        again = opened(image)
+        assert again.log_start_offset == 0
+        kept = b"".join(bytes(each.buffer) for each in again.read_batches())
+        assert whole.startswith(kept), f"image {number}"
+        if again.losses()[0].standing is not Standing.RESTORED:
+            put_back(again, 1)
+        assert b"".join(bytes(each.buffer) for each in again.read_batches()) == whole, f"image {number}"
+        assert again.losses()[0].standing is Standing.RESTORED
+
+
+class TestCopyOut:
+    def test_into_a_log_of_its_own(self) -> None:
+        disk = MemoryDisk(directories=["/data"])
+        log = filled(disk)
+        lost = [bytes(each.buffer) for each in log.read_batches(6)]
+        log.truncate_to(6)
+        log.append_as_follower(batch(6, (1, 2), epoch=5), leader_epoch=5)
+        found = opened(disk, "/data/found-0")
+        copied = copy_out(log.quarantine, 1, found)
+        assert (copied.records, copied.left_out_bytes) == (10, 0)
+        assert [bytes(each.buffer) for each in found.read_batches()] == lost
+        assert (found.log_start_offset, found.recovery_point) == (6, 16)
+        assert log.losses()[0].standing is Standing.QUARANTINED
+
+    def test_only_what_is_sound(self) -> None:
+        broken = bytearray(BATCH_3)
+        broken[-1] ^= 1
+        disk = disk_with({log_file(0): BATCH_0 + bytes(broken) + BATCH_5})
+        log = opened(disk)
+        found = opened(disk, "/data/found-0")
+        copied = copy_out(log.quarantine, 1, found)
+        assert (copied.records, copied.left_out_bytes) == (2, len(BATCH_3))
+        assert [bytes(each.buffer) for each in found.read_batches()] == [BATCH_5]
+
+    def test_not_into_a_log_that_has_something(self) -> None:
+        disk = MemoryDisk(directories=["/data"])
+        log = filled(disk)
+        log.truncate_to(6)
+        with pytest.raises(CannotUndo, match="not empty"):
+            copy_out(log.quarantine, 1, log)

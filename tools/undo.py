@@ -1,0 +1,94 @@
+"""Carrying out `logstore recover --undo`: on a partition that nobody has open."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+
+from checkpoint.clock import wall_clock_ms
+from checkpoint.disk import Disk
+from checkpoint.errors import CorruptCheckpoint
+from checkpoint.offset_checkpoint import (
+    RECOVERY_POINT_CHECKPOINT,
+    read_offset_checkpoint,
+    write_offset_checkpoint,
+)
+from checkpoint.topic_partition import TopicPartition, parse_directory_name
+from logstore.config import LogConfig
+from logstore.log import Log
+from logstore.losses import Quarantine
+from logstore.partition_log import PartitionLog
+from logstore.reader import checkpointed_offset
+from logstore.undo import copy_out, put_back
+from tools.recover import load_unclean, own
+
+
+def undo_loss(disk: Disk, directory: str, loss_id: int) -> dict[str, object]:
+    """Put a loss back into the log it came from. Raises `CannotUndo`, `EngineError`, `OSError`."""
+    with ExitStack() as stack:
+        own(disk, directory, stack)
+        topic_partition = parse_directory_name(os.path.basename(os.path.abspath(directory)))
+        recovery_point = checkpointed_offset(disk, directory, RECOVERY_POINT_CHECKPOINT)
+        log = PartitionLog(
+            directory,
+            topic_partition,
+            LogConfig(),
+            load_unclean(disk, directory, recovery_point),
+            disk=disk,
+            clock=wall_clock_ms,
+            jitter_ms=lambda: 0,
+            owner=_Absent(disk, directory, topic_partition),
+        )
+        stack.callback(log.close)
+        restored_bytes = put_back(log, loss_id)
+        return {
+            "loss": loss_id,
+            "restored_bytes": restored_bytes,
+            "log_start_offset": log.log_start_offset,
+            "log_end_offset": log.log_end_offset,
+        }
+
+
+def copy_loss(disk: Disk, directory: str, loss_id: int, target: str) -> dict[str, object]:
+    """Write what is sound of a loss to a new log. Raises `CannotUndo`, `EngineError`, `OSError`."""
+    with Log.open(target, disk=disk) as log:
+        copied = copy_out(Quarantine(disk, directory), loss_id, log)
+        return {
+            "loss": loss_id,
+            "directory": target,
+            "records": copied.records,
+            "left_out_bytes": copied.left_out_bytes,
+            "log_start_offset": log.log_start_offset,
+            "log_end_offset": log.log_end_offset,
+        }
+
+
+class _Absent:
+    """Keeps the promise of a log's owner who is not running: what is cut is durable no more."""
+
+    def __init__(self, disk: Disk, directory: str, topic_partition: TopicPartition) -> None:
+        self._disk = disk
+        self._places = (os.path.dirname(os.path.abspath(directory)), directory)
+        self._topic_partition = topic_partition
+
+    def lower_bounds(self, log: PartitionLog, offset: int) -> None:
+        for place in self._places:
+            try:
+                offsets = read_offset_checkpoint(self._disk, place, RECOVERY_POINT_CHECKPOINT)
+            except CorruptCheckpoint:
+                continue  # counts as 0 at the next start
+            if offsets.get(self._topic_partition, 0) > offset:
+                lowered = {**offsets, self._topic_partition: offset}
+                write_offset_checkpoint(self._disk, place, RECOVERY_POINT_CHECKPOINT, lowered)
+
+    def log_start_moved(self, log: PartitionLog) -> None:
+        """Nothing that is put back moves it."""
+
+    def flushed(self, log: PartitionLog) -> None:
+        """The next start reads from the recovery point that is there."""
+
+    def failed(self, log: PartitionLog, error: OSError) -> None:
+        """The error comes out of the call."""
+
+    def closed(self, log: PartitionLog, *, is_clean: bool) -> None:
+        """No mark of a clean stop: whoever starts next looks for itself."""
