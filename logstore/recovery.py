@@ -501,10 +501,10 @@ class _Loader:
                 kind = _KINDS.get(fault, DamageKind.BAD_BATCH)
                 lost = cut + self._bytes_in(later)
                 self._meet(Damage(kind, log_name, end, next_offset, fault.value, lost))
-            # Before anything that it speaks of goes.
-            segment.unseal()
             tail = Tail(log_name, segment.log_file, end, segment.size)
             loss_id = self._quarantined(tail, later, fault.value, next_offset, durable_end)
+            # Before anything that it speaks of goes.
+            segment.unseal()
             self.report.cuts.append(Cut(log_name, end, end + cut, fault.value, loss_id))
             # The last first: were this one cut before them, a crash would leave them behind a hole, and
             # a hole may be meant.

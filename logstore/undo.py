@@ -16,7 +16,7 @@ from typing import NamedTuple
 
 from checkpoint.disk import File
 from logstore.errors import CannotUndo
-from logstore.losses import Loss, Quarantine, Standing, sound_batches
+from logstore.losses import Loss, Piece, Quarantine, Standing, sound_batches
 from logstore.partition_log import PartitionLog
 from logstore.scan import Scanned, scan
 
@@ -75,8 +75,8 @@ def copy_out(quarantine: Quarantine, loss_id: int, log: PartitionLog) -> CopiedO
     if log.size or log.log_end_offset:
         raise CannotUndo(f"{log.directory} is not empty; name a directory that does not exist yet")
     records = used = 0
-    for _, _, file in _files_of(quarantine, loss):
-        for scanned in sound_batches(file, 0, file.size()):
+    for _, piece, file in _files_of(quarantine, loss):
+        for scanned in sound_batches(file, 0, piece.size):
             for run in _runs(file, scanned, alone=True):
                 if not used:
                     log.truncate_fully_and_start_at(run.first_offset)
@@ -148,11 +148,11 @@ def _holds(log: PartitionLog, run: _Run) -> bool:
 def _runs_of(quarantine: Quarantine, loss: Loss, *, split_at: int) -> Iterator[_Run]:
     """All batches of the loss, checked; none lies on both sides of offset `split_at`."""
     next_offset = leader_epoch = -1
-    for base_offset, is_moved, file in _files_of(quarantine, loss):
-        opens_segment = is_moved
+    for base_offset, piece, file in _files_of(quarantine, loss):
+        opens_segment = piece.crc is None
         floor = max(next_offset, base_offset)
         for scanned in scan(
-            file, 0, file.size(), base_offset=base_offset, next_offset=floor, leader_epoch=leader_epoch
+            file, 0, piece.size, base_offset=base_offset, next_offset=floor, leader_epoch=leader_epoch
         ):
             if scanned.fault is not None:
                 raise CannotUndo(
@@ -165,12 +165,12 @@ def _runs_of(quarantine: Quarantine, loss: Loss, *, split_at: int) -> Iterator[_
                 next_offset, leader_epoch = run.next_offset, max(run.epochs[1], leader_epoch)
 
 
-def _files_of(quarantine: Quarantine, loss: Loss) -> Iterator[tuple[int, bool, File]]:
-    """Of each piece, in order: its segment's base offset, whether it is all of that, and the bytes."""
+def _files_of(quarantine: Quarantine, loss: Loss) -> Iterator[tuple[int, Piece, File]]:
+    """Each piece, in order, with its segment's base offset and the bytes."""
     for piece in sorted(loss.pieces):
         file = quarantine.open(loss, piece)
         try:
-            yield int(piece.file.removesuffix(".log")), piece.crc is None, file
+            yield int(piece.file.removesuffix(".log")), piece, file
         finally:
             file.close()
 

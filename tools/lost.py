@@ -26,7 +26,7 @@ def lost(
     directories: Annotated[
         list[Path],
         typer.Argument(
-            metavar="DIR...", help="Partitions, or log dirs for all in them.", exists=True, file_okay=False
+            metavar="DIR", help="Partitions, or log dirs for all in them.", exists=True, file_okay=False
         ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print one object a line, the total last.")] = False,

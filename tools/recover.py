@@ -91,7 +91,7 @@ def load_unclean(disk: Disk, directory: str, recovery_point: int) -> LoadedLog:
     """The log as its owner would load it after an unclean stop. Raises what `recovery.load` raises."""
     import time
 
-    from checkpoint.offset_checkpoint import LOG_START_OFFSET_CHECKPOINT
+    from checkpoint.offset_checkpoint import HIGH_WATERMARK_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT
     from logstore.config import LogConfig
     from logstore.reader import checkpointed_offset
     from logstore.recovery import load
@@ -104,6 +104,7 @@ def load_unclean(disk: Disk, directory: str, recovery_point: int) -> LoadedLog:
         recovery_point=recovery_point,
         log_start_offset=checkpointed_offset(disk, directory, LOG_START_OFFSET_CHECKPOINT),
         now_ms=time.time_ns() // 1_000_000,
+        high_watermark=checkpointed_offset(disk, directory, HIGH_WATERMARK_CHECKPOINT),
     )
 
 

@@ -36,7 +36,7 @@ def undo_loss(disk: Disk, directory: str, loss_id: int) -> dict[str, object]:
             load_unclean(disk, directory, recovery_point),
             disk=disk,
             clock=wall_clock_ms,
-            jitter_ms=lambda: 0,
+            jitter_ms=lambda _bound_ms: 0,
             owner=_Absent(disk, directory, topic_partition),
         )
         stack.callback(log.close)
