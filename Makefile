@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/.installed
 EXTRAS := test,dev,cli,codecs,arrow
 WORKERS ?= 2
 
-.PHONY: setup check test demo bench simulate faults clean
+.PHONY: setup check test demo bench simulate faults reader clean
 .DEFAULT_GOAL := test
 
 setup: $(INSTALLED)
@@ -42,6 +42,10 @@ simulate: setup
 # Every call to the disk fails in every way; `make test` runs a small part of it.
 faults: setup
 	$(BIN)/python -m pytest tests/faults -n $(WORKERS) -p no:benchmark
+
+# One process reads for a minute what another one writes, cuts, deletes and compacts.
+reader: setup
+	$(BIN)/python -m pytest tests/reader -p no:benchmark -s
 
 clean:
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .benchmarks
