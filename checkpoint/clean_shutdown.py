@@ -13,7 +13,8 @@ costs a recovery. A crash after `remove_clean_shutdown` returned always finds it
 from __future__ import annotations
 
 import json
-from collections.abc import Mapping
+import zlib
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
 from checkpoint.disk import Disk, read_small_file, remove_if_exists
@@ -24,6 +25,7 @@ CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"
 UNKNOWN_BROKER_EPOCH = -1
 
 WRITER = "writer"
+DIGESTS = "crc32"
 OURS: Mapping[str, object] = {WRITER: "logstore"}
 """Among the `extra` of every marker that we write. One without was left by a broker, who knows nothing of
 the files that it has no use for."""
@@ -40,6 +42,29 @@ class CleanShutdown:
     def is_ours(self) -> bool:
         """Whether the last owner was one of us."""
         return self.extra.get(WRITER) == OURS[WRITER]
+
+
+def digests_of(disk: Disk, directory: str, paths: Iterable[str]) -> dict[str, object]:
+    """A marker's `extra` that tells what these files hold; those that do not exist are left out.
+
+    Kafka's small files carry no checksum: here at least those of a log that was closed have one. Paths are
+    relative to `directory`. Raises `OSError`.
+    """
+    found = {path: read_small_file(disk, f"{directory}/{path}") for path in paths}
+    return {DIGESTS: {path: zlib.crc32(data) for path, data in found.items() if data is not None}}
+
+
+def changed_files(disk: Disk, directory: str, marker: CleanShutdown) -> list[str]:
+    """The files that are not what `marker` says they were. Raises `OSError`."""
+    digests = marker.extra.get(DIGESTS)
+    if not isinstance(digests, dict):
+        return []
+    changed = []
+    for path, digest in digests.items():
+        data = read_small_file(disk, f"{directory}/{path}") if ".." not in path else None
+        if data is None or zlib.crc32(data) != digest:
+            changed.append(path)
+    return changed
 
 
 def parse_clean_shutdown(data: bytes) -> CleanShutdown:

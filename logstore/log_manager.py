@@ -24,12 +24,15 @@ from typing import Final
 from checkpoint.clean_shutdown import (
     OURS,
     CleanShutdown,
+    digests_of,
     read_clean_shutdown,
     remove_clean_shutdown,
     write_clean_shutdown,
 )
 from checkpoint.disk import Disk, Lock, make_durable_dir
 from checkpoint.errors import CorruptCheckpoint, EngineError
+from checkpoint.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT
+from checkpoint.meta_properties import META_PROPERTIES
 from checkpoint.offset_checkpoint import (
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
@@ -37,6 +40,7 @@ from checkpoint.offset_checkpoint import (
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
+from checkpoint.partition_metadata import PARTITION_METADATA
 from checkpoint.topic_partition import TopicPartition, parse_directory_name, set_aside_fate
 from logstore.config import MAX_LONG, LogConfig
 from logstore.errors import DamagedLog, DiskFull, LogDirOffline, bare, is_full
@@ -624,7 +628,18 @@ class _LogDir:
         self.checkpoint_log_start_offsets()
         self.checkpoint_high_watermarks()
         if mark_clean:
-            write_clean_shutdown(self._disk, self.path, CleanShutdown(self._broker_epoch, OURS))
+            names = [
+                META_PROPERTIES,
+                RECOVERY_POINT_CHECKPOINT,
+                LOG_START_OFFSET_CHECKPOINT,
+                HIGH_WATERMARK_CHECKPOINT,
+                "cleaner-offset-checkpoint",
+            ]
+            for topic_partition in sorted(self.logs):
+                directory = topic_partition.directory_name
+                names += [f"{directory}/{PARTITION_METADATA}", f"{directory}/{LEADER_EPOCH_CHECKPOINT}"]
+            extra = {**OURS, **digests_of(self._disk, self.path, names)}
+            write_clean_shutdown(self._disk, self.path, CleanShutdown(self._broker_epoch, extra))
 
     def abandon(self) -> None:
         """Let go of everything without writing."""

@@ -1,13 +1,17 @@
 """Seals: what a segment was when its log moved on to the next one.
 
     00000000000000368769.seal            named for the segment's base offset; big-endian
-    ┌─────────┬──────────┬─────────────┬────────────┬───────────┬──────────┬────────────┬─────────────┐
-    │ version │ CRC-32C  │ base offset │ end offset │ successor │ .log     │ .txnindex  │ CRC-32C of  │
-    │ u16 = 1 │ of the   │ i64         │ i64        │ i64, base │ bytes    │ bytes      │ .txnindex   │
-    │         │ rest u32 │             │            │ of next   │ i64      │ i64        │ u32         │
-    ├─────────┴──────────┴─────────────┴────────────┴───────────┴──────────┴────────────┴─────────────┤
-    │ block bytes u32, then a CRC-32C (u32) for every block of the .log; the last may be shorter      │
-    └─────────────────────────────────────────────────────────────────────────────────────────────────┘
+    ┌─────────┬──────────┬─────────────┬────────────┬───────────┬──────────┬─────────────┬─────────────┐
+    │ version │ CRC-32C  │ base offset │ end offset │ successor │ .log     │ CRC-32C of  │ block bytes │
+    │ u16 = 1 │ of the   │ i64         │ i64        │ i64, base │ bytes    │ the indexes │ u32         │
+    │         │ rest u32 │             │            │ of next   │ i64      │ 3 × u32     │             │
+    ├─────────┴──────────┴─────────────┴────────────┴───────────┴──────────┴─────────────┴─────────────┤
+    │ CRC-32C (u32) of every block of the .log; the last block may be shorter                          │
+    └──────────────────────────────────────────────────────────────────────────────────────────────────┘
+    indexes: .txnindex (0: there is none), .index, .timeindex
+
+The `.log` and the `.txnindex` must be what the seal says. The other two are derived and may be made anew:
+a digest that fits spares a verification from walking the batches, one that does not proves nothing.
 
 A batch's own checksum leaves out its base offset, length, leader epoch and magic, and nothing in Kafka's
 files tells a gap that was meant from a segment that is gone. The digests cover every byte of a `.log` and
@@ -40,7 +44,7 @@ SEAL_SUFFIX: Final = ".seal"
 BLOCK_BYTES: Final = 1 << 20
 VERSION: Final = 1
 _CHECKED: Final = 6
-_HEAD: Final = Struct(">HIqqqqqII")
+_HEAD: Final = Struct(">HIqqqqIIII")
 _DIGEST: Final = np.dtype(">u4")
 
 
@@ -51,8 +55,9 @@ class Seal(NamedTuple):
     end_offset: int
     successor: int
     size: int
-    aborts_size: int
     aborts_crc: int
+    offsets_crc: int
+    times_crc: int
     block_bytes: int
     blocks: bytes
 
@@ -92,13 +97,20 @@ def digest(file: File, size: int, block_bytes: int = BLOCK_BYTES) -> Iterator[in
 
 
 def make_seal(
-    file: File, size: int, *, base_offset: int, end_offset: int, successor: int, aborts: bytes = b""
+    file: File,
+    size: int,
+    *,
+    base_offset: int,
+    end_offset: int,
+    successor: int,
+    aborts: bytes = b"",
+    offsets: bytes = b"",
+    times: bytes = b"",
 ) -> Seal:
-    """The seal of a `.log` of `size` bytes whose `.txnindex` holds `aborts`. Raises `OSError`."""
+    """The seal of a `.log` of `size` bytes, given what its indexes' files hold. Raises `OSError`."""
     blocks = np.fromiter(digest(file, size), _DIGEST, -(-size // BLOCK_BYTES)).tobytes()
-    return Seal(
-        base_offset, end_offset, successor, size, len(aborts), crc32c(aborts), BLOCK_BYTES, blocks
-    )
+    digests = crc32c(aborts), crc32c(offsets), crc32c(times)
+    return Seal(base_offset, end_offset, successor, size, *digests, BLOCK_BYTES, blocks)
 
 
 def broken_blocks(file: File, seal: Seal) -> Iterator[tuple[int, int]]:

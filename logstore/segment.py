@@ -343,6 +343,8 @@ class Segment:
             end_offset=end_offset,
             successor=successor,
             aborts=aborts,
+            offsets=read_small_file(self._disk, self.path(OffsetIndex.suffix)) or b"",
+            times=read_small_file(self._disk, self.path(TimeIndex.suffix)) or b"",
         )
         self._write_seal(seal)
 

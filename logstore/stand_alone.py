@@ -21,6 +21,7 @@ from collections.abc import Mapping
 from checkpoint.clean_shutdown import (
     OURS,
     CleanShutdown,
+    digests_of,
     read_clean_shutdown,
     remove_clean_shutdown,
     write_clean_shutdown,
@@ -28,12 +29,14 @@ from checkpoint.clean_shutdown import (
 from checkpoint.clock import wall_clock_ms
 from checkpoint.disk import LOCK_FILE, Disk, Lock, make_durable_dir, remove_if_exists
 from checkpoint.errors import CorruptCheckpoint
+from checkpoint.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT
 from checkpoint.offset_checkpoint import (
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
+from checkpoint.partition_metadata import PARTITION_METADATA
 from checkpoint.topic_partition import TopicPartition, parse_directory_name
 from logstore.config import LogConfig
 from logstore.errors import DiskFull, LogDirOffline, is_full
@@ -44,6 +47,12 @@ from logstore.recovery import Progress, load
 from logstore.seal import remove_seals
 
 _END_OFFSET = "logEndOffset"
+_SMALL_FILES = (
+    RECOVERY_POINT_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    LEADER_EPOCH_CHECKPOINT,
+    PARTITION_METADATA,
+)
 
 
 def open_stand_alone(
@@ -210,7 +219,9 @@ class _OwnDirectory:
             if is_clean:
                 self.flushed(log)
                 self.log_start_moved(log)
-                marker = CleanShutdown(extra={**OURS, _END_OFFSET: log.log_end_offset})
+                digests = digests_of(self._disk, self._directory, _SMALL_FILES)
+                extra = {**OURS, _END_OFFSET: log.log_end_offset, **digests}
+                marker = CleanShutdown(extra=extra)
                 write_clean_shutdown(self._disk, self._directory, marker)
         finally:
             self._lock.release()

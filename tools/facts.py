@@ -13,6 +13,7 @@ from checkpoint.offset_checkpoint import parse_offset_checkpoint
 from checkpoint.partition_metadata import parse_partition_metadata
 from logstore.batch import Batch, TimestampType
 from logstore.producer_state import decode_snapshot
+from logstore.seal import decode_seal
 from logstore.transaction_index import TransactionIndex
 from tools.inspection import FileRole, Kind, LogFile, index_entries
 from tools.terminal import Encoding, as_text
@@ -109,6 +110,18 @@ def _producer_snapshot(data: bytes, role: FileRole) -> Iterator[Fact]:
         }
 
 
+def _seal(data: bytes, role: FileRole) -> Iterator[Fact]:
+    seal = decode_seal(data, base_offset=role.base_offset)
+    yield {
+        "end_offset": seal.end_offset,
+        "successor": seal.successor,
+        "log_bytes": seal.size,
+        "block_bytes": seal.block_bytes,
+        "blocks": [seal.blocks[at : at + 4].hex() for at in range(0, len(seal.blocks), 4)],
+        "aborts_crc": f"{seal.aborts_crc:08x}",
+    }
+
+
 def _offset_checkpoint(data: bytes, role: FileRole) -> Iterator[Fact]:
     for (topic, partition), offset in parse_offset_checkpoint(data).items():
         yield {"topic": topic, "partition": partition, "offset": offset}
@@ -136,6 +149,7 @@ _READERS: dict[Kind, Callable[[bytes, FileRole], Iterator[Fact]]] = {
     Kind.TIME_INDEX: _time_index,
     Kind.TRANSACTION_INDEX: _transaction_index,
     Kind.PRODUCER_SNAPSHOT: _producer_snapshot,
+    Kind.SEAL: _seal,
     Kind.OFFSET_CHECKPOINT: _offset_checkpoint,
     Kind.EPOCH_CHECKPOINT: _epoch_checkpoint,
     Kind.PARTITION_METADATA: _partition_metadata,

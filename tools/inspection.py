@@ -47,6 +47,7 @@ class Kind(StrEnum):
     TIME_INDEX = "timeindex"
     TRANSACTION_INDEX = "txnindex"
     PRODUCER_SNAPSHOT = "snapshot"
+    SEAL = "seal"
     OFFSET_CHECKPOINT = "offset-checkpoint"
     EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
     PARTITION_METADATA = "partition.metadata"
@@ -55,7 +56,7 @@ class Kind(StrEnum):
 
 
 _NUMBERED = re.compile(
-    r"(?P<offset>[0-9]{1,20})\.(?P<kind>log|index|timeindex|txnindex|snapshot)(?P<state>\.deleted|\.cleaned|\.swap|)"
+    r"(?P<offset>[0-9]{1,20})\.(?P<kind>log|index|timeindex|txnindex|snapshot|seal)(?P<state>\.deleted|\.cleaned|\.swap|)"
 )
 _NAMED: Final = {
     RECOVERY_POINT_CHECKPOINT: Kind.OFFSET_CHECKPOINT,

@@ -24,7 +24,7 @@ try:
 except ModuleNotFoundError:
     sys.exit("logstore: the command line is an extra: pip install 'logstore[cli]'")
 
-from tools import append, cat, demo, dump, lost, recover
+from tools import append, cat, demo, dump, lost, recover, verify
 from tools.terminal import complain
 
 DONE, NO, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -39,7 +39,15 @@ app = typer.Typer(
     context_settings={"help_option_names": ["-h", "--help"]},
     help="A durable, replicated log in Apache Kafka's format.",
 )
-for verb in (demo.demo, dump.dump, recover.recover, append.append, cat.cat, lost.lost):
+for verb in (
+    demo.demo,
+    dump.dump,
+    verify.verify,
+    recover.recover,
+    append.append,
+    cat.cat,
+    lost.lost,
+):
     app.command()(verb)
 
 

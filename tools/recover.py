@@ -1,9 +1,10 @@
 """`logstore recover`: open one partition directory as after a power cut, and say what that took.
 
-The recovery point decides what a bad batch means. At or past it lies what may not have been synced: the
-torn tail is cut there. Below it lies what once was on the disk: if good batches follow the bad one,
-the command refuses and changes nothing. The recovery point is the log dir's checkpoint unless
-`--recovery-point` gives another; 0 gives up, knowingly, everything from the first bad batch on.
+The durable end decides what a bad batch means: the recovery point, or the end of the last segment whose
+seal stands. At or past it lies what may not have been synced: the torn tail is cut there. Below it
+lies what once was on the disk: the command refuses and cuts nothing, unless `--accept-loss` gives up,
+knowingly, everything from the damage on. The recovery point is the log dir's checkpoint unless
+`--recovery-point` gives another.
 
 `--plan` runs the same procedure over a disk that keeps the changes to itself, and reports the same.
 
@@ -42,6 +43,9 @@ def recover(
         typer.Option("--as", metavar="NEW_DIR", help="With --undo: into a log of its own, named topic-N."),
     ] = None,
     plan: Annotated[bool, typer.Option("--plan", help="Say what would be done; change nothing.")] = False,
+    accept_loss: Annotated[
+        bool, typer.Option("--accept-loss", help="Cut where damage begins, also what was durable.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as one object.")] = False,
 ) -> int:
     """Load a partition as after an unclean stop: cut a torn tail, rebuild what is derived."""
@@ -72,10 +76,18 @@ def recover(
         if plan:
             shadow = ShadowDisk(disk)
             stack.callback(shadow.close)
+<<<<<<< HEAD
             loaded = load_unclean(shadow, path, recovery_point)
         else:
             own(disk, path, stack)
             loaded = load_unclean(disk, path, recovery_point)
+=======
+            loaded = _load(shadow, path, recovery_point, accept_loss)
+        else:
+            _lock(disk, path, stack)
+            loaded = _load(disk, path, recovery_point, accept_loss)
+            _lower_recovery_points(disk, path, loaded.log_end_offset)
+>>>>>>> b509001 (logstore verify: whole trees, with seals, and the marker's sums of the small files; recover --accept-loss)
         for segment in loaded.segments.values():
             stack.callback(segment.close)
         if as_json:
@@ -87,8 +99,34 @@ def recover(
     return 0
 
 
+<<<<<<< HEAD
 def load_unclean(disk: Disk, directory: str, recovery_point: int) -> LoadedLog:
     """The log as its owner would load it after an unclean stop. Raises what `recovery.load` raises."""
+=======
+def _lower_recovery_points(disk: Disk, directory: str, log_end_offset: int) -> None:
+    """No checkpoint may speak of what is not there any more: its owner would take it for damage."""
+    from checkpoint.errors import CorruptCheckpoint
+    from checkpoint.offset_checkpoint import (
+        RECOVERY_POINT_CHECKPOINT,
+        read_offset_checkpoint,
+        write_offset_checkpoint,
+    )
+    from checkpoint.topic_partition import parse_directory_name
+
+    path = Path(directory).resolve()
+    for place in (str(path.parent), str(path)):
+        try:
+            offsets = read_offset_checkpoint(disk, place, RECOVERY_POINT_CHECKPOINT)
+        except CorruptCheckpoint:
+            continue  # as if it were not there
+        partition = parse_directory_name(path.name) if offsets else None
+        if partition is not None and offsets.get(partition, 0) > log_end_offset:
+            lowered = {**offsets, partition: log_end_offset}
+            write_offset_checkpoint(disk, place, RECOVERY_POINT_CHECKPOINT, lowered)
+
+
+def _load(disk: Disk, directory: str, recovery_point: int, accept_loss: bool) -> LoadedLog:
+>>>>>>> b509001 (logstore verify: whole trees, with seals, and the marker's sums of the small files; recover --accept-loss)
     import time
 
     from checkpoint.offset_checkpoint import HIGH_WATERMARK_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT
@@ -104,7 +142,11 @@ def load_unclean(disk: Disk, directory: str, recovery_point: int) -> LoadedLog:
         recovery_point=recovery_point,
         log_start_offset=checkpointed_offset(disk, directory, LOG_START_OFFSET_CHECKPOINT),
         now_ms=time.time_ns() // 1_000_000,
+<<<<<<< HEAD
         high_watermark=checkpointed_offset(disk, directory, HIGH_WATERMARK_CHECKPOINT),
+=======
+        accept_loss=accept_loss,
+>>>>>>> b509001 (logstore verify: whole trees, with seals, and the marker's sums of the small files; recover --accept-loss)
     )
 
 
@@ -136,7 +178,12 @@ def _facts(loaded: LoadedLog) -> dict[str, object]:
             }
             for cut in report.cuts
         ],
+<<<<<<< HEAD
         "unrecorded": list(report.unrecorded),
+=======
+        "damage": [{**damage._asdict(), "kind": damage.kind.value} for damage in report.damages],
+        "notes": list(report.notes),
+>>>>>>> b509001 (logstore verify: whole trees, with seals, and the marker's sums of the small files; recover --accept-loss)
         "rebuilt": _rebuilt(loaded),
         "deleted": list(report.deleted),
         "renamed": [[old, new] for old, new in report.renamed],
@@ -167,12 +214,18 @@ def _sentences(loaded: LoadedLog) -> list[str]:
             f"{segment.time_index.entry_count} time index entries, latest time {segment.max_timestamp_ms}"
             for base_offset, segment in loaded.segments.items()
         ),
+<<<<<<< HEAD
         *(
             f"cut bytes {cut.from_byte} to {cut.to_byte} of {cut.file}: {cut.reason}"
             + ("" if cut.loss_id is None else f" (loss {cut.loss_id})")
             for cut in report.cuts
         ),
         *(f"not kept, not noted, for want of room: {what}" for what in report.unrecorded),
+=======
+        *(f"accepted: {damage}" for damage in report.damages),
+        *report.notes,
+        *(f"cut bytes {cut.from_byte} to {cut.to_byte} of {cut.file}: {cut.reason}" for cut in report.cuts),
+>>>>>>> b509001 (logstore verify: whole trees, with seals, and the marker's sums of the small files; recover --accept-loss)
         *(f"rebuilt {name}" for name in _rebuilt(loaded)),
         *(f"deleted {name}" for name in report.deleted),
         *(f"renamed {old} to {new}" for old, new in report.renamed),

@@ -15,7 +15,7 @@ from logstore.log import Log
 from logstore.seal import Seal, broken_blocks, decode_seal, make_seal, read_seal
 from tests.logstore.logs import DIRECTORY, log_file, names, put
 
-SEAL = Seal(5, 9, 10, 3, 0, 0, 2, b"\x00\x00\x00\x01\xff\x00\x00\x02")
+SEAL = Seal(5, 9, 10, 3, 0, 0, 0, 2, b"\x00\x00\x00\x01\xff\x00\x00\x02")
 
 
 def sealed_log(disk: MemoryDisk | RecordingDisk | None = None) -> tuple[MemoryDisk, Log]:
