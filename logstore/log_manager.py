@@ -51,6 +51,7 @@ from logstore.partition_log import PartitionLog
 from logstore.recovery import load
 from logstore.retention import Expired
 from logstore.seal import remove_seals
+from logstore.segment import TRANSACTION_INDEX_SUFFIX, file_name
 from logstore.stand_alone import forget_stand_alone
 
 NO_BROKER_EPOCH: Final = -1
@@ -635,9 +636,10 @@ class _LogDir:
                 HIGH_WATERMARK_CHECKPOINT,
                 "cleaner-offset-checkpoint",
             ]
-            for topic_partition in sorted(self.logs):
-                directory = topic_partition.directory_name
-                names += [f"{directory}/{PARTITION_METADATA}", f"{directory}/{LEADER_EPOCH_CHECKPOINT}"]
+            for topic_partition, log in sorted(self.logs.items()):
+                aborts = file_name(log.segments[-1].base_offset, TRANSACTION_INDEX_SUFFIX)
+                for name in (PARTITION_METADATA, LEADER_EPOCH_CHECKPOINT, aborts):
+                    names.append(f"{topic_partition.directory_name}/{name}")
             extra = {**OURS, **digests_of(self._disk, self.path, names)}
             write_clean_shutdown(self._disk, self.path, CleanShutdown(self._broker_epoch, extra))
 
