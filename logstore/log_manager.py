@@ -31,7 +31,6 @@ from checkpoint.clean_shutdown import (
 )
 from checkpoint.disk import Disk, Lock, make_durable_dir
 from checkpoint.errors import CorruptCheckpoint, EngineError
-from checkpoint.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT
 from checkpoint.meta_properties import META_PROPERTIES
 from checkpoint.offset_checkpoint import (
     HIGH_WATERMARK_CHECKPOINT,
@@ -40,7 +39,6 @@ from checkpoint.offset_checkpoint import (
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
-from checkpoint.partition_metadata import PARTITION_METADATA
 from checkpoint.topic_partition import TopicPartition, parse_directory_name, set_aside_fate
 from logstore.config import MAX_LONG, LogConfig
 from logstore.errors import DamagedLog, DiskFull, LogDirOffline, bare, is_full
@@ -51,7 +49,6 @@ from logstore.partition_log import PartitionLog
 from logstore.recovery import load
 from logstore.retention import Expired
 from logstore.seal import remove_seals
-from logstore.segment import TRANSACTION_INDEX_SUFFIX, file_name
 from logstore.stand_alone import forget_stand_alone
 
 NO_BROKER_EPOCH: Final = -1
@@ -637,9 +634,8 @@ class _LogDir:
                 "cleaner-offset-checkpoint",
             ]
             for topic_partition, log in sorted(self.logs.items()):
-                aborts = file_name(log.segments[-1].base_offset, TRANSACTION_INDEX_SUFFIX)
-                for name in (PARTITION_METADATA, LEADER_EPOCH_CHECKPOINT, aborts):
-                    names.append(f"{topic_partition.directory_name}/{name}")
+                directory = topic_partition.directory_name
+                names += [f"{directory}/{name}" for name in log.files_without_a_sum()]
             extra = {**OURS, **digests_of(self._disk, self.path, names)}
             write_clean_shutdown(self._disk, self.path, CleanShutdown(self._broker_epoch, extra))
 

@@ -29,8 +29,12 @@ from typing import NamedTuple, NoReturn, Protocol, TypeAlias, TypeVar
 
 from checkpoint.disk import Buffer, Disk
 from checkpoint.errors import EngineError
-from checkpoint.leader_epoch_checkpoint import write_leader_epoch_checkpoint
-from checkpoint.partition_metadata import read_partition_metadata, write_partition_metadata
+from checkpoint.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT, write_leader_epoch_checkpoint
+from checkpoint.partition_metadata import (
+    PARTITION_METADATA,
+    read_partition_metadata,
+    write_partition_metadata,
+)
 from checkpoint.topic_partition import TopicPartition
 from logstore.batch import Batch, encode_marker_batch, set_offsets_and_epoch, walk
 from logstore.config import MAX_INT, LogConfig
@@ -63,7 +67,14 @@ from logstore.read_committed import aborted_between
 from logstore.record import NO_TIMESTAMP, ControlType, EndTransactionMarker
 from logstore.recovery import Jitter, LoadedLog, RecoveryReport
 from logstore.retention import Expired, believed_ms, expired
-from logstore.segment import LOG_SUFFIX, Extents, Segment, file_name
+from logstore.segment import (
+    LOG_SUFFIX,
+    SNAPSHOT_SUFFIX,
+    TRANSACTION_INDEX_SUFFIX,
+    Extents,
+    Segment,
+    file_name,
+)
 from logstore.segments import Segments
 from logstore.stretch import Stretch, begin_stretch
 from logstore.transaction_index import AbortedTransaction, TransactionIndex
@@ -1263,6 +1274,15 @@ class PartitionLog:
         self._or_offline(rebuild)
 
     # --- the end --------------------------------------------------------------------------------------
+
+    def files_without_a_sum(self) -> list[str]:
+        """Names of the files that say nothing, or not enough, of whether they are this log's and as written.
+
+        The mark of a clean stop does it for them.
+        """
+        aborts = file_name(self._segments.active.base_offset, TRANSACTION_INDEX_SUFFIX)
+        snapshots = [file_name(offset, SNAPSHOT_SUFFIX) for offset in self._snapshots.offsets]
+        return [PARTITION_METADATA, LEADER_EPOCH_CHECKPOINT, aborts, *snapshots]
 
     def close(self) -> None:
         """Flush, write what the next open needs, and let go of the directory. Closing twice is harmless.

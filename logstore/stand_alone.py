@@ -29,14 +29,12 @@ from checkpoint.clean_shutdown import (
 from checkpoint.clock import wall_clock_ms
 from checkpoint.disk import LOCK_FILE, Disk, Lock, make_durable_dir, remove_if_exists
 from checkpoint.errors import CorruptCheckpoint
-from checkpoint.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT
 from checkpoint.offset_checkpoint import (
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
-from checkpoint.partition_metadata import PARTITION_METADATA
 from checkpoint.topic_partition import TopicPartition, parse_directory_name
 from logstore.config import LogConfig
 from logstore.errors import DiskFull, LogDirOffline, is_full
@@ -47,12 +45,6 @@ from logstore.recovery import Progress, load
 from logstore.seal import remove_seals
 
 _END_OFFSET = "logEndOffset"
-_SMALL_FILES = (
-    RECOVERY_POINT_CHECKPOINT,
-    LOG_START_OFFSET_CHECKPOINT,
-    LEADER_EPOCH_CHECKPOINT,
-    PARTITION_METADATA,
-)
 
 
 def open_stand_alone(
@@ -219,7 +211,8 @@ class _OwnDirectory:
             if is_clean:
                 self.flushed(log)
                 self.log_start_moved(log)
-                digests = digests_of(self._disk, self._directory, _SMALL_FILES)
+                names = [RECOVERY_POINT_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT, *log.files_without_a_sum()]
+                digests = digests_of(self._disk, self._directory, names)
                 extra = {**OURS, _END_OFFSET: log.log_end_offset, **digests}
                 marker = CleanShutdown(extra=extra)
                 write_clean_shutdown(self._disk, self._directory, marker)

@@ -76,18 +76,11 @@ def recover(
         if plan:
             shadow = ShadowDisk(disk)
             stack.callback(shadow.close)
-<<<<<<< HEAD
-            loaded = load_unclean(shadow, path, recovery_point)
+            loaded = load_unclean(shadow, path, recovery_point, accept_loss=accept_loss)
         else:
             own(disk, path, stack)
-            loaded = load_unclean(disk, path, recovery_point)
-=======
-            loaded = _load(shadow, path, recovery_point, accept_loss)
-        else:
-            _lock(disk, path, stack)
-            loaded = _load(disk, path, recovery_point, accept_loss)
+            loaded = load_unclean(disk, path, recovery_point, accept_loss=accept_loss)
             _lower_recovery_points(disk, path, loaded.log_end_offset)
->>>>>>> b509001 (logstore verify: whole trees, with seals, and the marker's sums of the small files; recover --accept-loss)
         for segment in loaded.segments.values():
             stack.callback(segment.close)
         if as_json:
@@ -99,10 +92,6 @@ def recover(
     return 0
 
 
-<<<<<<< HEAD
-def load_unclean(disk: Disk, directory: str, recovery_point: int) -> LoadedLog:
-    """The log as its owner would load it after an unclean stop. Raises what `recovery.load` raises."""
-=======
 def _lower_recovery_points(disk: Disk, directory: str, log_end_offset: int) -> None:
     """No checkpoint may speak of what is not there any more: its owner would take it for damage."""
     from checkpoint.errors import CorruptCheckpoint
@@ -125,8 +114,10 @@ def _lower_recovery_points(disk: Disk, directory: str, log_end_offset: int) -> N
             write_offset_checkpoint(disk, place, RECOVERY_POINT_CHECKPOINT, lowered)
 
 
-def _load(disk: Disk, directory: str, recovery_point: int, accept_loss: bool) -> LoadedLog:
->>>>>>> b509001 (logstore verify: whole trees, with seals, and the marker's sums of the small files; recover --accept-loss)
+def load_unclean(
+    disk: Disk, directory: str, recovery_point: int, *, accept_loss: bool = False
+) -> LoadedLog:
+    """The log as its owner would load it after an unclean stop. Raises what `recovery.load` raises."""
     import time
 
     from checkpoint.offset_checkpoint import HIGH_WATERMARK_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT
@@ -142,11 +133,8 @@ def _load(disk: Disk, directory: str, recovery_point: int, accept_loss: bool) ->
         recovery_point=recovery_point,
         log_start_offset=checkpointed_offset(disk, directory, LOG_START_OFFSET_CHECKPOINT),
         now_ms=time.time_ns() // 1_000_000,
-<<<<<<< HEAD
         high_watermark=checkpointed_offset(disk, directory, HIGH_WATERMARK_CHECKPOINT),
-=======
         accept_loss=accept_loss,
->>>>>>> b509001 (logstore verify: whole trees, with seals, and the marker's sums of the small files; recover --accept-loss)
     )
 
 
@@ -178,12 +166,9 @@ def _facts(loaded: LoadedLog) -> dict[str, object]:
             }
             for cut in report.cuts
         ],
-<<<<<<< HEAD
         "unrecorded": list(report.unrecorded),
-=======
         "damage": [{**damage._asdict(), "kind": damage.kind.value} for damage in report.damages],
         "notes": list(report.notes),
->>>>>>> b509001 (logstore verify: whole trees, with seals, and the marker's sums of the small files; recover --accept-loss)
         "rebuilt": _rebuilt(loaded),
         "deleted": list(report.deleted),
         "renamed": [[old, new] for old, new in report.renamed],
@@ -214,18 +199,14 @@ def _sentences(loaded: LoadedLog) -> list[str]:
             f"{segment.time_index.entry_count} time index entries, latest time {segment.max_timestamp_ms}"
             for base_offset, segment in loaded.segments.items()
         ),
-<<<<<<< HEAD
+        *(f"accepted: {damage}" for damage in report.damages),
+        *report.notes,
         *(
             f"cut bytes {cut.from_byte} to {cut.to_byte} of {cut.file}: {cut.reason}"
             + ("" if cut.loss_id is None else f" (loss {cut.loss_id})")
             for cut in report.cuts
         ),
         *(f"not kept, not noted, for want of room: {what}" for what in report.unrecorded),
-=======
-        *(f"accepted: {damage}" for damage in report.damages),
-        *report.notes,
-        *(f"cut bytes {cut.from_byte} to {cut.to_byte} of {cut.file}: {cut.reason}" for cut in report.cuts),
->>>>>>> b509001 (logstore verify: whole trees, with seals, and the marker's sums of the small files; recover --accept-loss)
         *(f"rebuilt {name}" for name in _rebuilt(loaded)),
         *(f"deleted {name}" for name in report.deleted),
         *(f"renamed {old} to {new}" for old, new in report.renamed),

@@ -1,7 +1,7 @@
 """One bit flipped in every byte of a log dir with every kind of file: noticed, or nothing changes.
 
-A flip is noticed if `logstore verify` calls it damage, or if opening the dir or reading all of it complains. Else
-everything that the logs answer must be what it was, and still be so after another stop and start. The full
+A flip is noticed if `logstore verify` calls it damage, or if opening the dir or reading all of it complains.
+Else everything that the logs answer must be what it was, and still so after another stop and start. The full
 count is `make bitrot`; `make test` draws some bytes of every kind.
 """
 
@@ -95,7 +95,7 @@ def test_every_byte(disk: MemoryDisk, truth: Seen) -> None:
     assert sum(map(Counter.total, counts.values())) >= 250_000
 
 
-# --- bytes that are right in themselves, in the wrong place --------------------------------------------------
+# --- bytes that are right in themselves, in the wrong place -------------------------------------
 
 
 def batches_of(content: bytes) -> list[tuple[int, int]]:
@@ -111,7 +111,8 @@ def batches_of(content: bytes) -> list[tuple[int, int]]:
 def misplaced(disk: MemoryDisk, chance: random.Random, number: int) -> dict[str, bytes]:
     """New contents of some files: a batch over another, a block of elsewhere, two files in exchange."""
     files = disk.files()
-    logs = sorted(path for path, content in files.items() if path.endswith(".log") and "lost" not in path and content)
+    live = {path: content for path, content in files.items() if "/lost/" not in path and content}
+    logs = sorted(path for path in live if path.endswith(".log"))
     path, other = chance.sample(logs, 2)
     content = bytearray(files[path])
     if number % 3 == 0:
@@ -131,7 +132,7 @@ def misplaced(disk: MemoryDisk, chance: random.Random, number: int) -> dict[str,
         content[at : at + size] = files[other][source : source + size]
         return {path: bytes(content)}
     suffix = chance.choice([".log", ".index", ".timeindex", ".seal", ".snapshot", ".txnindex"])
-    alike = sorted(each for each, data in files.items() if each.endswith(suffix) and "lost" not in each and data)
+    alike = sorted(path for path in live if path.endswith(suffix))
     one, two = chance.sample(alike, 2)
     return {one: files[two], two: files[one]}
 
