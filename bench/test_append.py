@@ -9,11 +9,18 @@ from pathlib import Path
 import pytest
 
 from bench.material import T0, fresh_log, ready_batch
+from logstore import kernels
 from logstore.batch import set_offsets_and_epoch
 from logstore.log import Log
 
 KIB = 1024
 BATCHES = 4096
+
+
+@pytest.fixture(scope="module", autouse=True)
+def _compiled_check() -> None:
+    """As in a process that serves: the leader's check of records is compiled (decision 019)."""
+    kernels.warm_up()
 
 
 class _Target:

@@ -8,7 +8,7 @@
 
 What comes out is what `Batch.records` gives, and what it refuses is refused here, with the same error: where
 a compiled loop (`kernels.py`) finds a batch unsound, the plain code is asked what is wrong with it. Batches
-are walked, checksummed and decompressed one by one, a piece of about a megabyte at a time; then a kernel
+are walked, checksummed and decompressed one by one, a piece of some megabytes at a time; then a kernel
 finds all records of the piece, and one copies each column. Needs the extra `arrow`; the first use in a
 process loads the kernels, or compiles them (`warm_up`).
 """
@@ -66,10 +66,10 @@ FIELDS: Final[dict[str, Any]] = {
 COLUMNS: Final = ("offset", "timestamp", "key", "value", "headers", "timestamp_type", "leader_epoch")
 """The columns that come unless others are named."""
 
-PIECE_BYTES: Final = 1 << 20
-"""Stored bytes taken at a time: what a cache next to one core holds."""
-UNPACKED_BYTES: Final = 4 << 20
-"""Decompressed bytes after which a piece ends."""
+PIECE_BYTES: Final = 4 << 20
+"""Bytes taken at a time, stored or decompressed: enough that what is done once a piece costs nothing."""
+RUN_BYTES: Final = 1 << 20
+"""Made batches handed on at a time: what an append writes at once."""
 BATCH_BYTES: Final = 512 << 10
 BATCH_RECORDS: Final = 1 << 16
 
@@ -117,7 +117,7 @@ def decode(
 
     A last batch that is cut short ends it quietly, as in `walk`. Raises `CorruptBatch`, `InvalidRecord` or
     `UnsupportedCompression` as reading the records would, after rows of what lies before; the whole of the
-    piece at fault, about a megabyte, is held back. Checksums of all batches are judged, records only of
+    piece at fault, some megabytes, is held back. Checksums of all batches are judged, records only of
     those that are not left out. `InvalidRecord` also for an offset past 64 bits, which no column can hold.
     """
     wanted = schema(columns)
@@ -255,7 +255,7 @@ def _unpacked(view: Buffer, headers: Headers, positions: Longs, max_bytes: int) 
             _judge((Batch(view, before) for before in positions[first:slot].tolist()), max_bytes)
             raise
         size += len(payloads[-1])
-        if size >= UNPACKED_BYTES or slot == len(positions) - 1:
+        if size >= PIECE_BYTES or slot == len(positions) - 1:
             sizes = np.fromiter(map(len, payloads), np.int64, len(payloads))
             ends = np.cumsum(sizes)
             arena = bytes_of(payloads[0] if len(payloads) == 1 else b"".join(payloads))
@@ -437,7 +437,7 @@ def _parts(rows: Any) -> Iterator[Any]:
     for number, chunk in enumerate(chunks):
         pending.append(chunk)
         size += chunk.nbytes
-        if size >= UNPACKED_BYTES or number == len(chunks) - 1:
+        if size >= PIECE_BYTES or number == len(chunks) - 1:
             yield from pa.Table.from_batches(pending).combine_chunks().to_batches()
             pending, size = [], 0
 
@@ -580,9 +580,9 @@ def _batches(
     ends = np.cumsum(sizes + HEADER_BYTES)
     batch = 0
     while batch < total:
-        # Whole batches of about a piece: what an append takes at once.
+        # Whole batches of about a run.
         begin = int(ends[batch - 1]) if batch else 0
-        until = max(int(np.searchsorted(ends, begin + PIECE_BYTES, side="right")), batch + 1)
+        until = max(int(np.searchsorted(ends, begin + RUN_BYTES, side="right")), batch + 1)
         bounds = ends[batch:until] - begin
         places = bounds - sizes[batch:until]
         out = bytearray(int(bounds[-1]))

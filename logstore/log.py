@@ -274,7 +274,7 @@ class Log(PartitionLog):
         max_records: int | None = None,
         isolation: FetchIsolation = FetchIsolation.LOG_END,
     ) -> Iterator[Any]:
-        """The records that `read` gives as `pyarrow.RecordBatch`es, about a megabyte of log in each.
+        """The records that `read` gives as `pyarrow.RecordBatch`es, some megabytes of log in each.
 
         Columns and errors are those of `columnar.decode`; raises also as `read_bytes` does, and
         `ImportError` without the extra `arrow`.
@@ -283,16 +283,17 @@ class Log(PartitionLog):
         names = columnar.COLUMNS if columns is None else columns
         columnar.schema(names)  # a wrong name is told now, not at the first item
         decode = partial(columnar.decode, columns=names, max_records=max_records)
-        return self._read_arrow(start_offset, isolation, decode)
+        return self._read_arrow(start_offset, isolation, columnar.PIECE_BYTES, decode)
 
     def _read_arrow(
         self,
         start_offset: int | None,
         isolation: FetchIsolation,
+        max_bytes: int,
         decode: Callable[[FetchedBytes], Iterator[Any]],
     ) -> Iterator[Any]:
         offset = self.log_start_offset if start_offset is None else start_offset
-        while (fetched := self.read_bytes(offset, isolation=isolation)).records:
+        while (fetched := self.read_bytes(offset, max_bytes, isolation=isolation)).records:
             yield from decode(fetched)
             offset = fetched.next_offset
 

@@ -15,6 +15,7 @@ from hypothesis import strategies as st
 
 from checkpoint.disk import Buffer
 from checkpoint.errors import EngineError
+from logstore import columnar as module
 from logstore import kernels
 from logstore.batch import (
     Batch,
@@ -24,7 +25,7 @@ from logstore.batch import (
     set_offsets_and_epoch,
     walk,
 )
-from logstore.columnar import COLUMNS, FIELDS, HEADER_TYPE, PIECE_BYTES, decode, encode, schema, table
+from logstore.columnar import COLUMNS, FIELDS, HEADER_TYPE, RUN_BYTES, decode, encode, schema, table
 from logstore.compression import Codec, compress
 from logstore.errors import CorruptBatch, InvalidRecord, UnsupportedCompression
 from logstore.record import MAX_INT, MAX_LONG, ControlType, EndTransactionMarker, Header, Record
@@ -35,6 +36,7 @@ from tests.logstore.forge import T0, forge, payload, values
 from tests.logstore.test_record import BAD, raw
 
 ALL = tuple(FIELDS)
+PIECE_BYTES = 100_000
 Row = tuple[object, ...]
 
 times = st.one_of(st.just(-1), st.integers(0, 1 << 41), st.just(MAX_LONG))
@@ -163,8 +165,9 @@ def test_a_range_of_offsets(data: bytes, start: int, length: int, rows: int) -> 
     assert [row for item in found for row in rows_of(item)] == list(plain(data, start=start, end=end))
 
 
-def test_more_than_a_piece() -> None:
+def test_more_than_a_piece(monkeypatch: pytest.MonkeyPatch) -> None:
     """Pieces end anywhere: between batches, in one, in one that is larger than a piece, in a bomb."""
+    monkeypatch.setattr(module, "PIECE_BYTES", PIECE_BYTES)
     parts: list[bytes] = []
     offset = 0
     for number in range(40):
@@ -327,8 +330,9 @@ def test_times_wrap_as_kafkas_do() -> None:
     assert columnar(data) == list(plain(data))
 
 
-def test_rows_before_the_damage_come_first() -> None:
+def test_rows_before_the_damage_come_first(monkeypatch: pytest.MonkeyPatch) -> None:
     """A reader of a damaged log gets what lies before, by the piece, and then the error."""
+    monkeypatch.setattr(module, "PIECE_BYTES", PIECE_BYTES)
     good = encode_batch([Record(0, T0, None, bytes(PIECE_BYTES))])
     for bad, error in ((forge(b""), InvalidRecord), (good[:-1] + b"\x01", CorruptBatch)):
         items = decode(good + good + bad + good)
@@ -469,7 +473,7 @@ def test_batches_are_filled() -> None:
 
 def test_pieces_are_whole_batches() -> None:
     """An item is what one append takes; a record larger than that is an item of its own."""
-    sizes = (10, PIECE_BYTES * 2, 10, 300_000, 300_000, 300_000, 9)
+    sizes = (10, RUN_BYTES * 2, 10, 300_000, 300_000, 300_000, 9)
     rows = arrow([(T0, b"k", bytes(size), ()) for size in sizes])
     items = [list(walk(item)) for item in encode(rows, batch_bytes=400_000)]
     assert [[batch.record_count for batch in item] for item in items] == [[1], [1], [2, 1, 2]]
