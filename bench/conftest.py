@@ -82,20 +82,21 @@ def beside(benchmark: Any, request: pytest.FixtureRequest) -> Callable[..., Comp
         after: Work = lambda: None,
     ) -> Comparison:
         comparison = Comparison(name, rival, bar, unit, units, holds)
+        clock = time.process_time if request.config.getoption("--cpu") else time.perf_counter
 
         def one_round_of_the_rival() -> None:
             after()
             before()
-            started = time.perf_counter()
+            started = clock()
             raw()
-            comparison.raw.append(time.perf_counter() - started)
+            comparison.raw.append(clock() - started)
             after()
             before()
 
         def one_round_of_ours() -> None:
-            started = time.perf_counter()
+            started = clock()
             ours()
-            comparison.ours.append(time.perf_counter() - started)
+            comparison.ours.append(clock() - started)
 
         benchmark.pedantic(one_round_of_ours, setup=one_round_of_the_rival, rounds=rounds, warmup_rounds=1)
         after()
@@ -109,6 +110,7 @@ def beside(benchmark: Any, request: pytest.FixtureRequest) -> Callable[..., Comp
 
 
 def pytest_addoption(parser: pytest.Parser) -> None:
+    parser.addoption("--cpu", action="store_true", help="count processor time: for a machine that is busy")
     parser.addoption("--table", default=None, help="write the table of ratios to this file")
 
 

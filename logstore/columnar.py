@@ -66,7 +66,7 @@ FIELDS: Final[dict[str, Any]] = {
 COLUMNS: Final = ("offset", "timestamp", "key", "value", "headers", "timestamp_type", "leader_epoch")
 """The columns that come unless others are named."""
 
-PIECE_BYTES: Final = 4 << 20
+PIECE_BYTES: Final = 2 << 20
 """Bytes taken at a time, stored or decompressed: enough that what is done once a piece costs nothing."""
 RUN_BYTES: Final = 1 << 20
 """Made batches handed on at a time: what an append writes at once."""
