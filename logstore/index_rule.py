@@ -11,6 +11,7 @@ Here the rule works on columns, for the thousands of batches that recovery and r
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from typing import NamedTuple
 
 import numpy as np
@@ -59,9 +60,11 @@ def due_entries(
 def _due_slots(last: int, interval_bytes: int, positions: Int64s) -> tuple[Int64s, int]:
     if (np.diff(positions, prepend=last) > interval_bytes).all():
         return np.arange(len(positions)), int(positions[-1])
-    slots = []
-    for slot, position in enumerate(positions.tolist()):
-        if position - last > interval_bytes:
-            slots.append(slot)
-            last = position
+    rows = positions.tolist()
+    slots: list[int] = []
+    slot = bisect_right(rows, last + interval_bytes)
+    while slot < len(rows):
+        slots.append(slot)
+        last = rows[slot]
+        slot = bisect_right(rows, last + interval_bytes, slot + 1)
     return np.array(slots, np.int64), last

@@ -67,6 +67,7 @@ from logstore.segment import (
     Segment,
     file_name,
 )
+from logstore.time_index import TimeIndex
 from logstore.transaction_index import AbortedTransaction
 
 CLEANED_SUFFIX = ".cleaned"
@@ -511,24 +512,13 @@ class _Loader:
             self._remove_segments(later, "it follows a cut", loss_id)
             segment.log_file.truncate(end)
             segment.size = end
-        self._replace_indexes(segment, found)
+        suffixes = (OffsetIndex.suffix, TimeIndex.suffix)
+        names = {suffix: file_name(segment.base_offset, suffix) for suffix in suffixes}
+        missing = [suffix for suffix, name in names.items() if name not in self.files]
+        self.report.rebuilt.extend(names[suffix] for suffix in segment.settle_indexes(found, missing))
         # What was accepted must be on the disk before anybody reads it.
         segment.sync_log()
         return next_offset, bool(cut)
-
-    def _replace_indexes(self, segment: Segment, found: IndexEntries) -> None:
-        for index, entries in (
-            (segment.offset_index, found.offset_entries),
-            (segment.time_index, found.time_entries),
-        ):
-            stands = index.entry_count == len(entries) and index.entries() == [
-                tuple(row) for row in entries.tolist()
-            ]
-            if not stands or file_name(segment.base_offset, index.suffix) not in self.files:
-                index.replace(entries)
-                index.flush()
-                self.report.rebuilt.append(file_name(segment.base_offset, index.suffix))
-        segment.recovered(found.max_timestamp_ms, found.offset_of_max_timestamp)
 
     # --- damage -------------------------------------------------------------------------------------
 

@@ -23,7 +23,7 @@ from __future__ import annotations
 
 import errno
 import threading
-from collections.abc import Iterator, Sequence
+from collections.abc import Container, Iterator, Sequence
 from struct import Struct
 from typing import NamedTuple, TypeAlias
 
@@ -216,6 +216,35 @@ class Segment:
         offset_index.replace(found.offset_entries)
         time_index.replace(found.time_entries)
         self.indexes_were_rebuilt = True
+
+    def settle_indexes(self, found: IndexEntries, missing: Container[str] = ()) -> list[str]:
+        """Let the indexes hold what a walk of the whole segment found; returns the suffixes of those renewed.
+
+        Their files are only compared with it: nothing is read again to rebuild what is to be replaced. Those
+        whose suffix is among `missing` are written in any case. Raises `OSError`.
+        """
+        renewed = []
+        with self._lock:
+            self._check_held()
+            loaded = self._offset_index is not None and self._time_index is not None
+            offset_index, time_index = self._indexes() if loaded else self._fresh_indexes()
+            for index, entries in (
+                (offset_index, found.offset_entries),
+                (time_index, found.time_entries),
+            ):
+                stands = index.suffix not in missing
+                try:
+                    if stands and not loaded:
+                        index.load()
+                except (FileNotFoundError, CorruptIndex):
+                    stands = False
+                if not stands or index.entries() != entries.tolist():
+                    index.replace(entries)
+                    index.flush()
+                    renewed.append(index.suffix)
+            self._offset_index, self._time_index = offset_index, time_index
+        self.recovered(found.max_timestamp_ms, found.offset_of_max_timestamp)
+        return renewed
 
     def rebuild_indexes(self) -> None:
         """Replace both indexes by what the `.log` says. Raises `OSError`."""
