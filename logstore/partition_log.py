@@ -1265,7 +1265,7 @@ class PartitionLog:
                 expiration_ms=self.producer_config.producer_id_expiration_ms,
             )
             for segment in self._segments.since(producers.end_offset):
-                if segment.next_offset > producers.end_offset:
+                if self._end_of(segment) > producers.end_offset:
                     replay_into(producers, segment)
             producers.end_offset = end_offset
             producers.advance_high_watermark(self.high_watermark)

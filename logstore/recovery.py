@@ -728,19 +728,21 @@ class _Loader:
         self.producers = snapshots.newest(
             at_most=at_most, above=bases[0], now_ms=self.now_ms, expiration_ms=self.producer_expiration_ms
         )
-        for base_offset, segment in self.segments.items():
+        for (base_offset, segment), ends_by in zip(
+            self.segments.items(), [*bases[1:], log_end_offset], strict=True
+        ):
             if base_offset in marks:
                 snapshots.take(self.producers, base_offset)
-            self._replay(segment)
+            self._replay(segment, ends_by)
         self.producers.end_offset = log_end_offset
         if log_end_offset > log_start_offset:
             snapshots.take(self.producers, log_end_offset)
         return snapshots
 
-    def _replay(self, segment: Segment) -> None:
+    def _replay(self, segment: Segment, ends_by: int) -> None:
         has_producers = self.recovered.get(segment.base_offset)
         if has_producers is None:  # not read by this recovery: the snapshot says whether it has to be
-            if segment.next_offset > self.producers.end_offset:
+            if ends_by > self.producers.end_offset:
                 replay_into(self.producers, segment)
             return
         aborted: list[AbortedTransaction] = []

@@ -1,0 +1,71 @@
+"""Opening after a crash reads what lies above the recovery point, once, and nothing of what lies below.
+
+Bytes are counted at the disk, so the answer does not depend on the machine.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from checkpoint.disks import MemoryDisk, Operation, RecordingDisk
+from logstore.config import LogConfig
+from logstore.log import Log
+from logstore.segment import file_name
+
+DIRECTORY = "/data/orders-0"
+CONFIG = LogConfig(segment_bytes=4000, index_interval_bytes=500)
+T0 = 1_700_000_000_000
+HEADER_BYTES = 61
+
+
+def crashed(*, segments: int, unflushed: int) -> tuple[MemoryDisk, int]:
+    """The disk of a log of so many segments, and its recovery point; values above it were not synced."""
+    disk = MemoryDisk(directories=["/data"])
+    log = Log.open(DIRECTORY, CONFIG, disk=disk, clock=lambda: T0)
+    while len(log.segments) < segments:
+        log.append([b"v" * 100] * 7)
+    log.flush()
+    log.roll()
+    recovery_point = log.recovery_point
+    for number in range(unflushed):
+        log.append(b"u%d" % number)
+    return disk.copy(), recovery_point
+
+
+def bytes_read(disk: MemoryDisk) -> tuple[dict[str, int], Log]:
+    """By file of the log, when it is opened."""
+    read: dict[str, int] = {}
+
+    def count(operation: Operation) -> None:
+        if operation.name in ("pread", "map"):
+            name = operation.path.rsplit("/", 1)[1]
+            read[name] = read.get(name, 0) + operation.length
+
+    counting = RecordingDisk(disk.copy(), before=count, reads=True)
+    return read, Log.open(DIRECTORY, CONFIG, disk=counting, clock=lambda: T0)
+
+
+@pytest.mark.parametrize("segments", [2, 40, 160])
+def test_only_what_is_above_the_recovery_point_is_read(segments: int) -> None:
+    disk, recovery_point = crashed(segments=segments, unflushed=20)
+    read, log = bytes_read(disk)
+    assert log.log_end_offset == recovery_point + 20
+    logs = {name: size for name, size in read.items() if name.endswith(".log")}
+    active = log.segments[-1]
+    assert active.base_offset == recovery_point
+    below = {name for name in logs if name != file_name(recovery_point, ".log")}
+    assert not below, f"read below the recovery point: {below}"
+    # Once by the walk, and a header or two where the end is looked up.
+    assert active.size <= logs[file_name(recovery_point, ".log")] <= active.size + 4 * HEADER_BYTES + 1200
+
+
+def test_how_much_is_read_does_not_grow_with_the_log() -> None:
+    """All files together, indexes, snapshots and checkpoints too; of each segment only its seal is read."""
+    totals = []
+    for segments in (5, 40, 160):
+        disk, _ = crashed(segments=segments, unflushed=20)
+        read, _log = bytes_read(disk)
+        seals = [size for name, size in read.items() if name.endswith(".seal")]
+        assert max(seals, default=0) <= 64
+        totals.append(sum(read.values()) - sum(seals))
+    assert max(totals) - min(totals) <= 200, totals
