@@ -5,17 +5,19 @@ from __future__ import annotations
 import errno
 import json
 from collections.abc import Callable
+from dataclasses import replace
+from random import Random
 
 import pytest
 
 from checkpoint.disk import Disk
-from checkpoint.disks import FaultyDisk, MemoryDisk
+from checkpoint.disks import FaultyDisk, MemoryDisk, Profile, RecordingDisk
 from checkpoint.disks.faulty import Fault
 from checkpoint.topic_partition import TopicPartition
 from logstore.batch import walk
 from logstore.config import MAX_LONG, LogConfig
 from logstore.crc import crc32c
-from logstore.errors import DiskFull, LogDirOffline
+from logstore.errors import DamagedLog, DiskFull, LogDirOffline
 from logstore.log import Log
 from logstore.log_manager import LogManager
 from logstore.losses import (
@@ -30,6 +32,9 @@ from logstore.losses import (
     parse_line,
     survey,
 )
+from logstore.offset_index import OffsetIndex
+from logstore.segment import file_name
+from logstore.undo import put_back
 from tests.logstore.logs import (
     BATCH_0,
     BATCH_3,
@@ -328,9 +333,7 @@ def test_a_bad_disk_under_the_quarantine(operation: str) -> None:
 
 
 def managed(disk: Disk, *, now_ms: Callable[[], int] = lambda: NOW_MS) -> LogManager:
-    import random
-
-    return LogManager(["/data"], disk=disk, clock=now_ms, random=random.Random(1), config=SMALL)
+    return LogManager(["/data"], disk=disk, clock=now_ms, random=Random(1), config=SMALL)
 
 
 # --- the standing, as files show it -------------------------------------------------------------------
@@ -543,3 +546,64 @@ def test_a_survey_finds_what_is_sound_between_what_is_not() -> None:
     batches = [each for part in (BATCH_5, BATCH_0, BATCH_3) for each in walk(part)]
     assert (found.batches, found.records) == (len(batches), sum(each.record_count for each in batches))
     assert (found.first_offset, found.last_offset, found.epochs) == (0, 6, (0, 1))
+
+
+class TestWithOthers:
+    def test_a_preallocated_segment_that_is_moved(self) -> None:
+        """Its file is longer than what it holds: that is no piece missing, and it comes back."""
+        disk = MemoryDisk(directories=["/data"])
+        log = opened(disk, config=replace(SMALL, preallocate=True))
+        for number in range(5):
+            log.append_as_follower(batch(2 * number, (1, 2)), leader_epoch=0)
+        whole = bytes_of(log)
+        log.truncate_to(0)
+        (loss,) = log.losses()
+        assert loss.standing is Standing.QUARANTINED
+        assert len(quarantined(disk, loss)[log_file(6)]) == SMALL.segment_bytes
+        put_back(log, loss.id)
+        assert bytes_of(log) == whole
+
+    def test_a_seal_stays_while_its_segment_does(self) -> None:
+        """Refused for want of room: the next opening has to judge by the same seal."""
+        disk = MemoryDisk(directories=["/data"])
+        filled(disk)
+        disk = disk.durable_image()
+        file = disk.open(f"{DIRECTORY}/{log_file(0)}", write=True)
+        file.pwrite(b"\xff", 100)
+        disk.remove(f"{DIRECTORY}/{file_name(0, OffsetIndex.suffix)}")  # or the segment would not be read
+        seals = [path for path in disk.files() if path.endswith(".seal")]
+        assert seals
+        with pytest.raises(DiskFull):
+            Log.open(DIRECTORY, SMALL, disk=full_for_losses(disk), clock=lambda: NOW_MS, accept_loss=True)
+        assert [path for path in disk.files() if path.endswith(".seal")] == seals
+        with pytest.raises(DamagedLog):
+            opened(disk)
+        again = Log.open(DIRECTORY, SMALL, disk=disk, clock=lambda: NOW_MS, accept_loss=True)
+        (loss,) = again.losses()
+        assert loss.below_recovery_point
+        assert loss.standing is Standing.QUARANTINED
+        assert loss.records > 10
+
+
+def test_a_crash_while_bytes_expire() -> None:
+    """The entry says it first: bytes that are missing without a word would look like damage."""
+    base = MemoryDisk(directories=["/data"])
+    log = filled(base)
+    log.truncate_to(4)
+    log.close()
+    images: list[MemoryDisk] = []
+    for seed in range(4):
+        random, disk = Random(seed), base.copy()
+
+        def draw(_: object, disk: MemoryDisk = disk, random: Random = random) -> None:
+            images.extend(disk.image(random, profile) for profile in Profile)
+
+        Quarantine(RecordingDisk(disk, before=draw), DIRECTORY).expire(NOW_MS + KEPT_MS)
+    assert len(images) > 30
+    for number, image in enumerate(images):
+        quarantine = Quarantine(image, DIRECTORY)
+        (loss,) = quarantine.losses()
+        assert loss.standing in (Standing.QUARANTINED, Standing.EXPIRED), f"image {number}"
+        quarantine.expire(NOW_MS + KEPT_MS)
+        assert [loss.standing for loss in quarantine.losses()] == [Standing.EXPIRED]
+        assert [entry.name for entry in image.scan(f"{DIRECTORY}/lost")] == ["ledger.jsonl"]

@@ -637,3 +637,16 @@ def test_truncations_are_counted_and_those_below_the_watermark_apart() -> None:
     assert (rig.counters.truncations, rig.counters.records_truncated) == (2, 4)
     assert rig.counters.truncations_below_high_watermark == 1
     assert rig.log.high_watermark == 2
+
+
+def test_what_a_follower_cuts_is_entered_with_its_reason() -> None:
+    """Which leader said so, and of which epoch: that is what one asks afterwards."""
+    rig = Rig()
+    rig.partition.become_follower(rig.state(F1, 3))
+    rig.partition.append_fetched(data(1, 1, 2), high_watermark=0, log_start_offset=0)
+    rig.partition.reconcile(EpochEndOffset(1, 2))
+    rig.partition.restart_at(40)
+    cut, restart = rig.log.losses()
+    assert (cut.who, cut.first_offset, cut.last_offset) == ("truncation", 2, 2)
+    assert cut.why == f"epoch 1 ends at 2 for leader {F1} of epoch 3"
+    assert (restart.who, restart.why) == ("restart", f"the log of leader {F1} of epoch 3 starts at 40")
