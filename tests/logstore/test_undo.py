@@ -55,6 +55,20 @@ def test_a_truncation_undone_was_never_made(offset: int) -> None:
     assert (again.log_end_offset, again.report.cuts) == (16, [])
 
 
+def test_segments_come_back_as_they_were_rolled() -> None:
+    """Whoever undoes may not know why a segment began where it did: by hand, by time, by other settings."""
+    disk = MemoryDisk(directories=["/data"])
+    log = Log.open(DIRECTORY, disk=disk, clock=lambda: NOW_MS)
+    for number in range(6):
+        log.append_as_follower(batch(2 * number, (1, 2)), leader_epoch=0)
+        if number % 2:
+            log.roll()
+    before = logs_of(disk)
+    log.truncate_to(2)
+    put_back(log, 1)
+    assert logs_of(disk) == {path: data for path, data in before.items() if data}
+
+
 def test_several_are_undone_newest_first() -> None:
     disk = MemoryDisk(directories=["/data"])
     log = filled(disk)
