@@ -60,8 +60,8 @@ def recover(
         raise typer.BadParameter("--as goes with --undo")
     _check_is_partition(disk, path)
     if undo is not None:
-        if plan or recovery_point is not None:
-            raise typer.BadParameter("--undo goes with neither --plan nor --recovery-point")
+        if plan or accept_loss or recovery_point is not None:
+            raise typer.BadParameter("--undo goes with none of --plan, --accept-loss and --recovery-point")
         from tools.undo import copy_loss, undo_loss
 
         facts = undo_loss(disk, path, undo) if into is None else copy_loss(disk, path, undo, str(into))

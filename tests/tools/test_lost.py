@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 from collections.abc import Callable
 from pathlib import Path
+from random import Random
 
 import pytest
 
@@ -16,6 +17,8 @@ from checkpoint.offset_checkpoint import (
 )
 from checkpoint.topic_partition import TopicPartition
 from logstore.log import Log
+from logstore.log_manager import LogManager
+from logstore.losses import Standing
 from tests.tools.conftest import FIRST, SECOND, SEGMENT_0, SEGMENT_4, THIRD, Outcome, snapshot
 
 Command = Callable[..., Outcome]
@@ -117,6 +120,31 @@ class TestUndo:
         points = read_offset_checkpoint(OsDisk(), str(partition.parent), RECOVERY_POINT_CHECKPOINT)
         assert points == {tp: 6}
 
+    @pytest.mark.parametrize("is_clean", [True, False])
+    def test_under_a_manager_that_starts_again(
+        self, command: Command, tmp_path: Path, is_clean: bool
+    ) -> None:
+        """Its marks and checkpoints were made before the undo; what came back is served all the same."""
+
+        def started() -> LogManager:
+            return LogManager([str(tmp_path)], disk=OsDisk(), clock=lambda: 1_000_000, random=Random(1))
+
+        tp = TopicPartition("orders", 0)
+        manager = started()
+        log = manager.get_or_create(tp)
+        for number in range(5):
+            log.append([b"%d" % number, b"more"], sync=True)
+        log.truncate_to(4)
+        manager.checkpoint_recovery_points()
+        manager.close() if is_clean else manager.abandon()
+        assert command("recover", tmp_path / "orders-0", "--undo", 1).code == 0
+        again = started()
+        assert dict(again.damaged) == {}
+        assert [record.value for record in again.logs()[tp].read()][::2] == [b"%d" % n for n in range(5)]
+        assert again.losses()[tp][0].standing is Standing.RESTORED
+        again.logs()[tp].append(b"on", sync=True)
+        again.close()
+
     def test_that_does_not_fit(self, command: Command, cut: Path, tmp_path: Path) -> None:
         """The message says what to do, and doing it gives the records."""
         with Log.open(cut) as log:
@@ -146,7 +174,13 @@ class TestUndo:
         assert "open" in outcome.err
 
     @pytest.mark.parametrize(
-        "options", [("--as", "x-0"), ("--undo", 1, "--plan"), ("--undo", 1, "--recovery-point", 0)]
+        "options",
+        [
+            ("--as", "x-0"),
+            ("--undo", 1, "--plan"),
+            ("--undo", 1, "--recovery-point", 0),
+            ("--undo", 1, "--accept-loss"),
+        ],
     )
     def test_options_that_do_not_go_together(
         self, command: Command, cut: Path, options: tuple[object, ...]
