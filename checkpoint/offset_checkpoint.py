@@ -25,6 +25,7 @@ from checkpoint.topic_partition import TopicPartition, check_topic_name
 RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
 LOG_START_OFFSET_CHECKPOINT = "log-start-offset-checkpoint"
 HIGH_WATERMARK_CHECKPOINT = "replication-offset-checkpoint"
+CLEANER_OFFSET_CHECKPOINT = "cleaner-offset-checkpoint"
 
 
 def parse_offset_checkpoint(data: bytes, *, path: str = "offset checkpoint") -> dict[TopicPartition, int]:

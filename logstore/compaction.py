@@ -166,12 +166,11 @@ def map_records(
 
 class Kept(NamedTuple):
     """What stays of a chunk: batches end to end, in `pieces`, and a row of size, last offset and largest
-    time for each; `dropped` is the last batch of the chunk if nothing of it stayed."""
+    time for each."""
 
     pieces: list[bytes | memoryview]
     extents: list[tuple[int, int, int]]
     is_unchanged: bool
-    dropped: Batch | None
 
 
 class _Row(NamedTuple):
@@ -319,7 +318,6 @@ class _Judged:
         view = memoryview(self.data)
         pieces: list[bytes | memoryview] = []
         extents: list[tuple[int, int, int]] = []
-        dropped: Batch | None = None
         is_unchanged = True
         run_start = run_end = 0
         written = 0
@@ -330,16 +328,13 @@ class _Judged:
                 run_end = end
                 extents.append((row.size, row.last_offset, row.max_timestamp_ms))
                 written += row.record_count if slot < self.untouched else 0
-                dropped = None
                 continue
             is_unchanged = False
             if run_end > run_start:
                 pieces.append(view[run_start:run_end])
             run_start = run_end = end
             if not batch:
-                dropped = Batch(self.data, row.position)
                 continue
-            dropped = None
             pieces.append(batch)
             header = Batch(batch)
             extents.append((len(batch), header.last_offset, header.max_timestamp_ms))
@@ -347,7 +342,7 @@ class _Judged:
         if run_end > run_start:
             pieces.append(view[run_start:run_end])
         self.rules.stats.records_written += written
-        return Kept(pieces, extents, is_unchanged, dropped)
+        return Kept(pieces, extents, is_unchanged)
 
     def _rewritten(self, slot: int, row: _Row) -> bytes | None:
         """The batch as it is now; empty if it goes, None if it stays as it was."""

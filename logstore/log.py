@@ -20,6 +20,8 @@ from typing import Any, Self
 
 from checkpoint.disk import Buffer, Disk, OsDisk
 from logstore.batch import Batch, walk
+from logstore.cleaner_config import CleanerConfig
+from logstore.compaction_pass import PassReport, compaction_pass, run
 from logstore.compression import Codec
 from logstore.config import LogConfig
 from logstore.outgoing import (
@@ -217,7 +219,8 @@ class Log(PartitionLog):
 
     def maintain(self, now_ms: int | None = None) -> tuple[Expired, ...]:
         """Do what time asks for: let old segments go by `retention.ms`, `retention.bytes` and the log
-        start offset, flush what is `flush.ms` old, forget producers that have been idle for a day.
+        start offset, flush what is `flush.ms` old, forget producers that have been idle for a day, compact
+        a compacted log that is dirty enough.
 
         A log that stands alone does none of it unless this is called, every few minutes say; a
         `LogManager` does it by itself. Deleted files stay for `file.delete.delay.ms`, until a later call,
@@ -231,7 +234,30 @@ class Log(PartitionLog):
         went = self.delete_old_segments(now_ms)
         self.remove_deleted_files(now_ms)
         self.expire_losses(now_ms)
+        if self.config.is_compacted and self.cleanable(now_ms).is_due(self.config):
+            self.compact(now_ms)
         return went
+
+    def compact(
+        self, now_ms: int | None = None, *, settings: CleanerConfig | None = None
+    ) -> tuple[PassReport, ...]:
+        """Keep the last record of each key (`compaction.py`), however little that saves; what each pass did.
+
+        What is in the active segment, too young or not decided yet stays as it is. Appends and reads go
+        on meanwhile. Several passes where the keys do not fit `settings.dedupe_buffer_size`; none if
+        nothing new can be compacted. A pass that was aborted (the log was truncated meanwhile) ends it.
+        Raises `ValueError` unless `cleanup.policy` has compact, `CorruptBatch`, `InvalidRecord`,
+        `CorruptIndex` or `UnsupportedCompression` for what cannot be read, `DiskFull`, `LogDirOffline`.
+        """
+        if not self.config.is_compacted:
+            raise ValueError(f"{self.directory} has cleanup.policy={self.config.cleanup_policy}")
+        now_ms = self._clock() if now_ms is None else now_ms
+        reports: list[PassReport] = []
+        while (cleanable := self.cleanable(now_ms)).cleanable_bytes:
+            reports.append(run(compaction_pass(self, cleanable, settings or CleanerConfig(), now_ms=now_ms)))
+            if reports[-1].is_complete or reports[-1].was_aborted:
+                break
+        return tuple(reports)
 
     # --- reading --------------------------------------------------------------------------------------
 

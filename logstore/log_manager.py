@@ -6,6 +6,7 @@
       recovery-point-offset-checkpoint      below it each log is durable
       log-start-offset-checkpoint           logs that start inside their first segment
       replication-offset-checkpoint         high watermarks
+      cleaner-offset-checkpoint             up to where compacted logs have been compacted
       orders-0/ orders-1/ …                 partitions
       orders-2.<32 hex>-delete/             waiting to be removed
 
@@ -33,6 +34,7 @@ from checkpoint.disk import Disk, Lock, make_durable_dir
 from checkpoint.errors import CorruptCheckpoint, EngineError
 from checkpoint.meta_properties import META_PROPERTIES
 from checkpoint.offset_checkpoint import (
+    CLEANER_OFFSET_CHECKPOINT,
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
@@ -40,6 +42,8 @@ from checkpoint.offset_checkpoint import (
     write_offset_checkpoint,
 )
 from checkpoint.topic_partition import TopicPartition, parse_directory_name, set_aside_fate
+from logstore.cleaner import Cleaner
+from logstore.cleaner_config import CleanerConfig
 from logstore.config import MAX_LONG, LogConfig
 from logstore.errors import DamagedLog, DiskFull, LogDirOffline, bare, is_full
 from logstore.log import Clock, Log
@@ -103,6 +107,8 @@ class LogManager:
         self._expiration = _Every(
             self.settings.producers.producer_id_expiration_check_interval_ms, now_ms, delay_ms
         )
+        self.cleaner = Cleaner(self.logs, CleanerConfig.of(self.settings), now_ms=now_ms)
+        """What compacts the logs, and what it knows of them."""
         self._dirs: list[_LogDir] = []
         try:
             for directory in log_dirs:
@@ -233,12 +239,14 @@ class LogManager:
             self._retention.due_ms,
             self._expiration.due_ms,
             self._flushing.due_ms,
+            self.cleaner.deadline_ms,
             *(log_dir.deadline_ms for log_dir in self._online()),
         )
 
     def tick(self, now_ms: int) -> None:
         """Do what is due: delete old segments, flush by age, write checkpoints, unlink deleted files, forget
-        producers that have been idle for too long."""
+        producers that have been idle for too long; then compact for as long as `cleaner` allows at a time.
+        """
         if self._retention.is_due(now_ms):
             self.delete_old_segments(now_ms)
         if self._flushing.is_due(now_ms):
@@ -253,6 +261,7 @@ class LogManager:
         if self._expiration.is_due(now_ms):
             for log in self.logs().values():
                 log.remove_expired_producers(now_ms)
+        self.cleaner.tick(now_ms)
 
     def delete_old_segments(self, now_ms: int) -> Mapping[TopicPartition, tuple[Expired, ...]]:
         """Let every log's old segments go, compacted ones apart: the cleaner does both for those.
@@ -272,6 +281,7 @@ class LogManager:
         `mark_clean` so does every dir: a node that started unclean, and has not yet been told which of
         its replicas still count, must not look intact the next time.
         """
+        self.cleaner.close()
         for log_dir in self._dirs:
             log_dir.close(mark_clean=mark_clean)
 
@@ -331,6 +341,7 @@ class _LogDir:
         self.high_watermarks: dict[TopicPartition, int] = {}
         self._recovery_points: dict[TopicPartition, int] = {}
         self._log_starts: dict[TopicPartition, int] = {}
+        self._first_dirty: dict[TopicPartition, int] = {}
         self._doomed: list[tuple[int, str]] = []
         self.deadline_ms = MAX_LONG
         """When `tick` has something to do: a flush by age, a directory to remove."""
@@ -360,6 +371,7 @@ class _LogDir:
         self._recovery_points = self._read(RECOVERY_POINT_CHECKPOINT)
         self._log_starts = self._read(LOG_START_OFFSET_CHECKPOINT)
         self.high_watermarks = self._read(HIGH_WATERMARK_CHECKPOINT)
+        self._first_dirty = self._read(CLEANER_OFFSET_CHECKPOINT)
         for entry in self._disk.scan(self.path):
             if not entry.is_directory:
                 continue
@@ -378,6 +390,7 @@ class _LogDir:
                 self.damaged[topic_partition] = error
             except EngineError as error:
                 self.damaged[topic_partition] = DamagedLog(f"{topic_partition} cannot be opened: {error}")
+        self._forget_first_dirty()
         self.set_deadline(self._clock())
 
     def _read(self, name: str) -> dict[TopicPartition, int]:
@@ -414,6 +427,8 @@ class _LogDir:
         # It may have come out shorter than its checkpoint says: what is written now at those offsets must
         # not pass for synced.
         self._lower_recovery_point(topic_partition, loaded.log_end_offset)
+        if self._first_dirty.get(topic_partition, 0) > loaded.log_end_offset:
+            self._write_first_dirty({**self._first_dirty, topic_partition: loaded.log_start_offset})
         log = Log(
             directory,
             topic_partition,
@@ -424,6 +439,7 @@ class _LogDir:
             jitter_ms=jitter_ms,
             owner=self,
             producer_config=self._producer_config,
+            first_dirty_offset=self._first_dirty.get(topic_partition, 0),
         )
         log.set_high_watermark(self.high_watermarks.get(topic_partition, 0))
         self.logs[topic_partition] = log
@@ -470,6 +486,8 @@ class _LogDir:
                 (RECOVERY_POINT_CHECKPOINT, self._recovery_points),
                 (LOG_START_OFFSET_CHECKPOINT, self._log_starts),
                 (HIGH_WATERMARK_CHECKPOINT, self.high_watermarks),
+                # A new partition of that name would pass for compacted up to there.
+                (CLEANER_OFFSET_CHECKPOINT, self._first_dirty),
             ):
                 if topic_partition in offsets:
                     del offsets[topic_partition]
@@ -480,6 +498,8 @@ class _LogDir:
     def lower_bounds(self, log: PartitionLog, offset: int) -> None:
         with self._checkpoint_lock:
             self._lower_recovery_point(log.topic_partition, offset)
+            if offset < self._first_dirty.get(log.topic_partition, 0):
+                self._write_first_dirty({**self._first_dirty, log.topic_partition: offset})
             # Only after an unclean election is a log cut below what was committed once.
             if offset < self.high_watermarks.get(log.topic_partition, 0):
                 lowered = {**self.high_watermarks, log.topic_partition: offset}
@@ -491,6 +511,22 @@ class _LogDir:
             lowered = {**self._recovery_points, topic_partition: offset}
             write_offset_checkpoint(self._disk, self.path, RECOVERY_POINT_CHECKPOINT, lowered)
             self._recovery_points = lowered
+
+    def _write_first_dirty(self, offsets: dict[TopicPartition, int]) -> None:
+        write_offset_checkpoint(self._disk, self.path, CLEANER_OFFSET_CHECKPOINT, offsets)
+        self._first_dirty = offsets
+
+    def _forget_first_dirty(self) -> None:
+        """Drop the entries of partitions that are gone."""
+        with self._checkpoint_lock:
+            known = {tp: offset for tp, offset in self._first_dirty.items() if tp in self.known}
+            if known != self._first_dirty:
+                self._write_first_dirty(known)
+
+    def compacted(self, log: PartitionLog) -> None:
+        with self._checkpoint_lock:
+            if self._first_dirty.get(log.topic_partition, 0) != log.first_dirty_offset:
+                self._write_first_dirty({**self._first_dirty, log.topic_partition: log.first_dirty_offset})
 
     def log_start_moved(self, log: PartitionLog) -> None:
         self.checkpoint_log_start_offsets()

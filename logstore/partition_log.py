@@ -37,6 +37,8 @@ from checkpoint.partition_metadata import (
 )
 from checkpoint.topic_partition import TopicPartition
 from logstore.batch import Batch, encode_marker_batch, set_offsets_and_epoch, walk
+from logstore.cleanable import Cleanable, cleanable, first_dirty
+from logstore.compaction import LastBatch
 from logstore.config import MAX_INT, LogConfig
 from logstore.deleted_files import DeletedFiles
 from logstore.epochs import EpochEndOffset, EpochEntry, LeaderEpochCache
@@ -77,6 +79,7 @@ from logstore.segment import (
 )
 from logstore.segments import Segments
 from logstore.stretch import Stretch, begin_stretch
+from logstore.swap import swap
 from logstore.transaction_index import AbortedTransaction, TransactionIndex
 from logstore.validation import (
     AppendOrigin,
@@ -144,7 +147,7 @@ class LogOwner(Protocol):
     """Who keeps this log's place in the checkpoints, and wants to know that its disk failed."""
 
     def lower_bounds(self, log: PartitionLog, offset: int) -> None:
-        """Make sure that after a crash nothing past `offset` is taken for durable, or for committed."""
+        """Make sure that after a crash nothing past `offset` is taken for durable, committed or compacted."""
 
     def log_start_moved(self, log: PartitionLog) -> None:
         """The log start offset went up: it must be durable before segments below it go."""
@@ -152,11 +155,18 @@ class LogOwner(Protocol):
     def flushed(self, log: PartitionLog) -> None:
         """The recovery point went up because segments were sealed."""
 
+    def compacted(self, log: PartitionLog) -> None:
+        """The first dirty offset moved: the next compaction should begin there."""
+
     def failed(self, log: PartitionLog, error: OSError) -> None:
         """The disk under this log cannot be trusted any more."""
 
     def closed(self, log: PartitionLog, *, is_clean: bool) -> None:
         """The log wrote and synced all it had, and let go of its files."""
+
+
+class _SegmentWent(Exception):
+    """A segment was replaced or deleted under its reader, who has to look again."""
 
 
 class PartitionLog:
@@ -175,6 +185,7 @@ class PartitionLog:
         owner: LogOwner,
         follows_end: bool = False,
         producer_config: ProducerStateConfig | None = None,
+        first_dirty_offset: int = 0,
     ) -> None:
         """A log over what `recovery.load` found. `follows_end`: nobody replicates it, so HW is LEO."""
         self.directory = directory
@@ -182,7 +193,7 @@ class PartitionLog:
         self.config = config
         self.producer_config = producer_config or ProducerStateConfig()
         self._guards = VerificationGuards()
-        self._disk = disk
+        self.disk = self._disk = disk
         self._clock = clock
         self._jitter_ms = jitter_ms
         self._owner = owner
@@ -204,6 +215,10 @@ class PartitionLog:
         self._producers = loaded.producers
         self._snapshots = loaded.snapshots
         self._deleted_files = DeletedFiles(disk)
+        self._first_dirty_offset = first_dirty_offset
+        self._generation = 0
+        self.compaction_lock = threading.Lock()
+        """Held by the compaction that is under way: two would write files of the same names."""
         self._last_retention_ms = clock()
         self._producers.advance_high_watermark(self.high_watermark)
         self._quarantine = loaded.quarantine
@@ -243,6 +258,11 @@ class PartitionLog:
         return self._recovery_point
 
     @property
+    def first_dirty_offset(self) -> int:
+        """Everything below it has been compacted; it may lie outside the log, and says nothing then."""
+        return self._first_dirty_offset
+
+    @property
     def epochs(self) -> tuple[EpochEntry, ...]:
         """Leader epochs and where each one starts."""
         return self._epochs.entries
@@ -261,6 +281,11 @@ class PartitionLog:
     def size(self) -> int:
         """Bytes in all `.log` files."""
         return self._segments.size
+
+    @property
+    def is_closed(self) -> bool:
+        """Whether its owner closed or abandoned it."""
+        return self._is_closed
 
     @property
     def is_offline(self) -> bool:
@@ -602,7 +627,11 @@ class PartitionLog:
         For an `end_offset` up to the last stable offset; a later transaction may not be decided yet.
         Raises `LogDirOffline`, and `CorruptIndex` if a transaction index was damaged since the log opened.
         """
-        return aborted_between(self._transaction_indexes(start_offset), start_offset, end_offset)
+        while True:
+            try:
+                return aborted_between(self._transaction_indexes(start_offset), start_offset, end_offset)
+            except _SegmentWent:
+                continue  # others know now what it knew
 
     def _transaction_indexes(self, offset: int) -> Iterator[TransactionIndex]:
         for segment in self._segments.since(offset):
@@ -610,6 +639,7 @@ class PartitionLog:
                 yield segment.transaction_index
             except OSError as error:
                 self._read_failed(segment, error)
+                raise _SegmentWent from error
 
     # --- epochs ---------------------------------------------------------------------------------------
 
@@ -779,12 +809,16 @@ class PartitionLog:
         try:
             return action()
         except OSError as error:
-            if is_full(error):
-                raise DiskFull(
-                    f"{self.directory}: no room ({error.strerror}); what was appended stays readable. "
-                    "Make room, then try again"
-                ) from error
-            self._fail(error)
+            self.disk_failed(error)
+
+    def disk_failed(self, error: OSError) -> NoReturn:
+        """Raise `DiskFull` for want of room; for anything else go offline and raise `LogDirOffline`."""
+        if is_full(error):
+            raise DiskFull(
+                f"{self.directory}: no room ({error.strerror}); what was appended stays readable. "
+                "Make room, then try again"
+            ) from error
+        self._fail(error)
 
     def _or_offline(self, action: Callable[[], T]) -> T:
         """As `_guarded`, where a failure leaves something half done: then no room is as bad as a bad disk."""
@@ -815,13 +849,26 @@ class PartitionLog:
             raise OffsetOutOfRange(start_offset, self._log_start_offset, end_offset)
         if self._is_closed:
             raise LogClosed(f"{self.directory} was closed; open it again")
+        while (fetched := self._read(start_offset, max_bytes, isolation, at_least_one)) is None:
+            if start_offset < self._log_start_offset:
+                raise OffsetOutOfRange(start_offset, self._log_start_offset, self._log_end_offset)
+        return fetched
+
+    def _read(
+        self, start_offset: int, max_bytes: int, isolation: FetchIsolation, at_least_one: bool
+    ) -> FetchedBytes | None:
+        """None if a segment went under the reader: others may hold now what it held."""
         end_offset = self._bound(isolation)
         segments = self._segments
         for segment in segments.since(start_offset):
             # Not past the end either where that lies inside a batch, as a log start may.
             if segment.base_offset >= end_offset or start_offset >= end_offset:
                 break
-            found = self._read_segment(segment, start_offset, max_bytes, end_offset, at_least_one)
+            try:
+                found = segment.read(start_offset, max_bytes, end_offset, at_least_one=at_least_one)
+            except OSError as error:
+                self._read_failed(segment, error)
+                return None
             if found is not None:
                 records, position, next_offset = found
                 aborted: tuple[AbortedTransaction, ...] = ()
@@ -832,17 +879,6 @@ class PartitionLog:
                 )
         active = segments.active
         return FetchedBytes(b"", start_offset, active.base_offset, active.size, start_offset)
-
-    def _read_segment(
-        self, segment: Segment, start_offset: int, max_bytes: int, end_offset: int, at_least_one: bool
-    ) -> tuple[bytes, int, int] | None:
-        try:
-            return segment.read(start_offset, max_bytes, end_offset, at_least_one=at_least_one)
-        except OSError as error:
-            self._read_failed(segment, error)
-            if start_offset < self._log_start_offset:
-                raise OffsetOutOfRange(start_offset, self._log_start_offset, self._log_end_offset) from error
-            return None
 
     def _read_failed(self, segment: Segment, error: OSError) -> None:
         """A file that went under its reader, with a truncation, a deletion or a close, is no bad disk."""
@@ -876,7 +912,7 @@ class PartitionLog:
                 batch = segment.find_timestamp(timestamp_ms, start_offset, end_offset)
             except OSError as error:
                 self._read_failed(segment, error)
-                continue
+                return self.offset_for_timestamp(timestamp_ms, isolation=isolation)
             if batch is None:
                 continue
             for record in batch.records():
@@ -1011,6 +1047,104 @@ class PartitionLog:
         """When `remove_deleted_files` next has something to do; `MAX_LONG` for never."""
         return self._deleted_files.deadline_ms
 
+    # --- compacting -----------------------------------------------------------------------------------
+
+    def cleanable(self, now_ms: int) -> Cleanable:
+        """What a compaction would work on now. A first dirty offset outside the log is put right, durably.
+
+        Raises `DiskFull`, `LogDirOffline`.
+        """
+        self._check_writable()
+        first_dirty_offset = first_dirty(
+            self._first_dirty_offset, self._log_start_offset, self._log_end_offset
+        )
+        if first_dirty_offset != self._first_dirty_offset:
+            self.compacted_up_to(first_dirty_offset, generation=self._generation)
+        return self._guarded(
+            lambda: cleanable(
+                tuple(self._segments),
+                self.config,
+                first_dirty_offset=first_dirty_offset,
+                last_stable_offset=self.last_stable_offset,
+                now_ms=now_ms,
+            )
+        )
+
+    def last_batches(self) -> dict[int, LastBatch]:
+        """Where each active producer's last data batch ends: what compaction must not lose."""
+        with self._lock:
+            return {
+                entry.producer_id: LastBatch(
+                    entry.batches[-1].last_offset if entry.batches else -1, entry.epoch
+                )
+                for entry in self._producers
+            }
+
+    @property
+    def generation(self) -> int:
+        """Another number once sealed segments were truncated: what was read of them may not be true."""
+        return self._generation
+
+    def holds(self, segments: Iterable[Segment], generation: int) -> bool:
+        """Whether these very segments are the log's, none replaced, gone, or cut since `generation`."""
+        current = self._segments
+        is_same = not self._is_closed and self._generation == generation
+        return is_same and all(current.get(each.base_offset) is each for each in segments)
+
+    def replace_segments(
+        self, old: Sequence[Segment], new: Sequence[Segment], *, generation: int, now_ms: int
+    ) -> bool:
+        """Let `new`, written as `.cleaned` and synced, take the place of `old` (`swap.py`).
+
+        False, and nothing happened, unless the log `holds` all of `old`. Raises `LogDirOffline`.
+        """
+        with self._group_commit.exclusive(), self._lock:
+            self._check_writable()
+            if not self.holds(old, generation):
+                return False
+            successor = self._segments.higher(old[-1].base_offset)
+            assert successor is not None, "the active segment cannot be replaced"
+            for segment in new:
+                segment.let_go()
+            aside = self._or_offline(lambda: swap(self._disk, self.directory, new, old))
+            self._deleted_files.add(aside, now_ms, self.config.file_delete_delay_ms)
+            placed = [self._placed(segment) for segment in new]
+            self._segments = self._segments.replacing(old, placed)
+            bases = {segment.base_offset for segment in placed}
+            for segment in old:
+                if segment.base_offset not in bases:
+                    self._or_offline(lambda base=segment.base_offset: self._snapshots.remove(base))  # type: ignore[misc]
+            # An empty active segment may have been made anew behind the pass's back.
+            self._or_offline(lambda: placed[-1].follow_with(successor.base_offset))
+            return True
+
+    def _placed(self, cleaned: Segment) -> Segment:
+        """The segment over the files of `cleaned`, which have their final names now."""
+        segment = Segment(
+            self._disk,
+            self.directory,
+            cleaned.base_offset,
+            self.config,
+            size=cleaned.size,
+            now_ms=cleaned.created_ms,
+            modified_ms=cleaned.modified_ms,
+        )
+        segment.seal = cleaned.seal
+        return segment
+
+    def compacted_up_to(self, offset: int, *, generation: int) -> bool:
+        """Note, durably, that the next compaction begins at `offset`; False if the log was cut meanwhile.
+
+        Raises `DiskFull`, `LogDirOffline`.
+        """
+        with self._lock:
+            self._check_writable()
+            if generation != self._generation:
+                return False
+            self._first_dirty_offset = offset
+            self._guarded(lambda: self._owner.compacted(self))
+            return True
+
     # --- truncating -----------------------------------------------------------------------------------
 
     def truncate_to(self, offset: int, *, why: str = "its owner cut it") -> bool:
@@ -1033,6 +1167,8 @@ class PartitionLog:
             if offset < self._segments.first.base_offset:
                 self._restart_at(offset, why)
                 return True
+            if offset < self._segments.active.base_offset:
+                self._generation += 1
             loss_id = self._guarded(lambda: self._keep_from(offset, why))
             # Lowered durably before a byte goes: after a crash, what is written here anew must not
             # be taken for synced, or for committed, because the old bytes at these offsets once were;
@@ -1170,6 +1306,7 @@ class PartitionLog:
             self._restart_at(offset, why)
 
     def _restart_at(self, offset: int, why: str) -> None:
+        self._generation += 1
         held = [segment for segment in self._segments if segment.size]
         kept = [segment for segment in held if self._end_of(segment) > offset]
         loss_id = self._guarded(lambda: self._enter_restart(offset, why, held, kept)) if held else None
@@ -1215,6 +1352,7 @@ class PartitionLog:
         # In memory first: a checkpoint that is being written meanwhile must not carry the old ones.
         self._recovery_point = min(self._recovery_point, offset)
         self._high_watermark = min(self._high_watermark, offset)
+        self._first_dirty_offset = min(self._first_dirty_offset, offset)
         self._guarded(lambda: self._owner.lower_bounds(self, offset))
 
     # --- what was lost --------------------------------------------------------------------------------

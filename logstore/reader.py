@@ -36,9 +36,10 @@ from logstore.batch import HEADER_BYTES, LOG_OVERHEAD, MIN_LENGTH, Batch
 from logstore.errors import CorruptBatch, DamagedLog, LogDirOffline, LogGone, OffsetOutOfRange
 from logstore.offset_index import OffsetIndex
 from logstore.record import Record
-from logstore.recovery import SWAP_SUFFIX, offset_in
+from logstore.recovery import offset_in
 from logstore.scan import Fault, find_batch, scan_buffer
 from logstore.segment import LOG_SUFFIX, file_name
+from logstore.swap import SWAP_SUFFIX
 
 CHUNK_BYTES: Final = 1 << 20
 _LENGTH: Final = Struct(">8xi")

@@ -67,11 +67,9 @@ from logstore.segment import (
     Segment,
     file_name,
 )
+from logstore.swap import CLEANED_SUFFIX, SWAP_SUFFIX
 from logstore.time_index import TimeIndex
 from logstore.transaction_index import AbortedTransaction
-
-CLEANED_SUFFIX = ".cleaned"
-SWAP_SUFFIX = ".swap"
 
 
 @dataclass(frozen=True, slots=True)

@@ -127,13 +127,13 @@ def seal_path(directory: str, base_offset: int) -> str:
     return f"{directory}/{base_offset:020d}{SEAL_SUFFIX}"
 
 
-def write_seal(disk: Disk, directory: str, seal: Seal) -> None:
-    """Write the seal, or one anew over another, and sync it. Raises `OSError`.
+def write_seal(disk: Disk, path: str, seal: Seal) -> None:
+    """Write the seal to `path`, or one anew over another, and sync it. Raises `OSError`.
 
     In place, because a torn one counts for nothing. Its name becomes durable with the next sync of the
     directory; its content over an older one's is durable when this returns.
     """
-    file = disk.open(seal_path(directory, seal.base_offset), create=True, write=True)
+    file = disk.open(path, create=True, write=True)
     try:
         file.truncate(0)
         file.pwrite(seal.encode(), 0)

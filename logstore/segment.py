@@ -93,9 +93,14 @@ class Segment:
         jitter_ms: int = 0,
         is_new: bool = False,
         modified_ms: int = 0,
+        name_suffix: str = "",
     ) -> None:
-        """An existing segment whose `.log` holds `size` bytes of whole batches, or a new, empty one."""
+        """An existing segment whose `.log` holds `size` bytes of whole batches, or a new, empty one.
+
+        The names of its files end in `name_suffix`: one that is being made for another's place.
+        """
         self._disk = disk
+        self._name_suffix = name_suffix
         self._directory = directory
         self.base_offset = base_offset
         self._config = config
@@ -131,7 +136,7 @@ class Segment:
 
     def path(self, suffix: str) -> str:
         """The path of this segment's file with that suffix."""
-        return f"{self._directory}/{file_name(self.base_offset, suffix)}"
+        return f"{self._directory}/{file_name(self.base_offset, suffix)}{self._name_suffix}"
 
     def _created(self) -> File:
         path = self.path(LOG_SUFFIX)
@@ -286,6 +291,16 @@ class Segment:
         return next_offset
 
     @property
+    def offset_index_bytes(self) -> int:
+        """Bytes of its entries."""
+        return self.offset_index.entry_count * OffsetIndex.dtype.itemsize
+
+    @property
+    def time_index_bytes(self) -> int:
+        """Bytes of its entries."""
+        return self.time_index.entry_count * TimeIndex.dtype.itemsize
+
+    @property
     def index_is_full(self) -> bool:
         """Whether one of the indexes takes no more entries: the next append needs a new segment."""
         return self.offset_index.is_full or self.time_index.is_full
@@ -322,6 +337,7 @@ class Segment:
             with self._lock:  # a reader must not put an older one in the place of the writer's
                 index = self._transaction_index
                 if index is None:
+                    self._check_held()  # no file would mean no aborted transactions
                     data = read_small_file(self._disk, self.path(TRANSACTION_INDEX_SUFFIX))
                     index = TransactionIndex.decode(data or b"", base_offset=self.base_offset)
                     self._transaction_index = index
@@ -385,7 +401,7 @@ class Segment:
     def _write_seal(self, seal: Seal) -> None:
         # Before it is written: half written it is a file that has to go before a truncation.
         self.seal = seal
-        write_seal(self._disk, self._directory, seal)
+        write_seal(self._disk, self.path(SEAL_SUFFIX), seal)
 
     def unseal(self) -> None:
         """Remove the seal, durably: the segment is going to change. Raises `OSError`."""

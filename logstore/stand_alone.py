@@ -5,6 +5,7 @@
       .kafka_cleanshutdown                closed in order; says at which log end offset
       recovery-point-offset-checkpoint    one entry: this log
       log-start-offset-checkpoint         one entry: this log
+      cleaner-offset-checkpoint           one entry: this log, once it was compacted
       00000000000000000000.log …          as in any partition directory
 
 So several processes may keep logs side by side in one parent directory. A broker that owns the parent
@@ -30,6 +31,7 @@ from checkpoint.clock import wall_clock_ms
 from checkpoint.disk import LOCK_FILE, Disk, Lock, make_durable_dir, remove_if_exists
 from checkpoint.errors import CorruptCheckpoint
 from checkpoint.offset_checkpoint import (
+    CLEANER_OFFSET_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
     read_offset_checkpoint,
@@ -92,7 +94,7 @@ def check_not_locked(disk: Disk, directory: str) -> None:
 def forget_stand_alone(disk: Disk, directory: str) -> None:
     """Remove what a stand-alone owner left: from now on its checkpoints would be stale."""
     names = {entry.name for entry in disk.scan(directory)}
-    for name in (RECOVERY_POINT_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT):
+    for name in (RECOVERY_POINT_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT, CLEANER_OFFSET_CHECKPOINT):
         if name in names:
             remove_if_exists(disk, f"{directory}/{name}")
     if LOCK_FILE in names:
@@ -149,6 +151,7 @@ def _open_locked(
     # It may have come out shorter than its checkpoint says: what is written now at those offsets must not
     # pass for synced.
     owner.lower_recovery_point(loaded.log_end_offset)
+    owner.check_first_dirty(loaded.log_start_offset, loaded.log_end_offset)
     return Log(
         directory,
         topic_partition,
@@ -160,6 +163,7 @@ def _open_locked(
         owner=owner,
         follows_end=True,
         producer_config=producer_config,
+        first_dirty_offset=owner.first_dirty_offset,
     )
 
 
@@ -173,6 +177,7 @@ class _OwnDirectory:
         self._lock = lock
         self.recovery_point = self._read(RECOVERY_POINT_CHECKPOINT)
         self.log_start_offset = self._read(LOG_START_OFFSET_CHECKPOINT)
+        self.first_dirty_offset = self._read(CLEANER_OFFSET_CHECKPOINT)
 
     def _read(self, name: str) -> int:
         try:
@@ -187,11 +192,19 @@ class _OwnDirectory:
 
     def lower_bounds(self, log: PartitionLog, offset: int) -> None:
         self.lower_recovery_point(offset)
+        if offset < self.first_dirty_offset:
+            self._write(CLEANER_OFFSET_CHECKPOINT, offset)
+            self.first_dirty_offset = offset
 
     def lower_recovery_point(self, offset: int) -> None:
         if offset < self.recovery_point:
             self._write(RECOVERY_POINT_CHECKPOINT, offset)
             self.recovery_point = offset
+
+    def check_first_dirty(self, log_start_offset: int, log_end_offset: int) -> None:
+        if self.first_dirty_offset > log_end_offset:
+            self._write(CLEANER_OFFSET_CHECKPOINT, log_start_offset)
+            self.first_dirty_offset = log_start_offset
 
     def log_start_moved(self, log: PartitionLog) -> None:
         if log.log_start_offset != self.log_start_offset:
@@ -202,6 +215,11 @@ class _OwnDirectory:
         if log.recovery_point != self.recovery_point:
             self._write(RECOVERY_POINT_CHECKPOINT, log.recovery_point)
             self.recovery_point = log.recovery_point
+
+    def compacted(self, log: PartitionLog) -> None:
+        if log.first_dirty_offset != self.first_dirty_offset:
+            self._write(CLEANER_OFFSET_CHECKPOINT, log.first_dirty_offset)
+            self.first_dirty_offset = log.first_dirty_offset
 
     def failed(self, log: PartitionLog, error: OSError) -> None:
         """Nobody else to tell: the log itself refuses from now on."""
