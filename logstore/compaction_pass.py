@@ -58,9 +58,7 @@ Steps = Generator[int, None, PassReport]
 """Yields the bytes that a step read and wrote."""
 
 
-def compaction_pass(
-    log: PartitionLog, cleanable: Cleanable, config: CleanerConfig, *, now_ms: int
-) -> Steps:
+def compaction_pass(log: PartitionLog, cleanable: Cleanable, config: CleanerConfig, *, now_ms: int) -> Steps:
     """Compact what `cleanable` says of `log`; `now_ms` is what delete horizons count from.
 
     Raises `CorruptBatch`, `InvalidRecord`, `CorruptIndex` or `UnsupportedCompression` for what cannot be
@@ -80,9 +78,7 @@ def run(steps: Steps) -> PassReport:
 
 
 class _Pass:
-    def __init__(
-        self, log: PartitionLog, cleanable: Cleanable, config: CleanerConfig, now_ms: int
-    ) -> None:
+    def __init__(self, log: PartitionLog, cleanable: Cleanable, config: CleanerConfig, now_ms: int) -> None:
         self._log = log
         self._disk = log.disk
         self._cleanable = cleanable
@@ -91,9 +87,7 @@ class _Pass:
         self._generation = log.generation
         self._stats = CompactionStats()
         self._segments = [
-            segment
-            for segment in log.segments
-            if segment.base_offset < cleanable.first_uncleanable_offset
+            segment for segment in log.segments if segment.base_offset < cleanable.first_uncleanable_offset
         ]
         self._reading: Sequence[Segment] = self._segments
         """What the pass reads now, and swaps next."""
@@ -224,9 +218,7 @@ class _Pass:
             self._drop_cleaned()
             return
         self._finish(cleaned, entries, end_offset, group[-1].base_offset)
-        if not self._log.replace_segments(
-            group, [cleaned], generation=self._generation, now_ms=self._now_ms
-        ):
+        if not self._log.replace_segments(group, [cleaned], generation=self._generation, now_ms=self._now_ms):
             raise _SegmentsWent
         self._cleaned = None
         self._before += len(group)

@@ -39,6 +39,7 @@ SINGLE_FILES = {
     ".kafka_cleanshutdown",
     "recovery-point-offset-checkpoint",
     "log-start-offset-checkpoint",
+    "cleaner-offset-checkpoint",
     "leader-epoch-checkpoint",
 }
 
