@@ -1,9 +1,9 @@
 """Any history, compacted as often as it likes, against a model that does it the naive way.
 
-The model is a list of records and a dict: of what lies below the uncleanable offset stay the last record of each
-key that was not aborted, and a tombstone until a pass past its horizon; nothing above is touched. The log must
-serve exactly that, at the old offsets, and know its producers, after each pass, after a restart, and after
-everything that is derived was lost.
+The model is a list of records and a dict: of what lies below the uncleanable offset stay the last record of
+each key that was not aborted, and a tombstone until a pass past its horizon; nothing above is touched. The
+log must serve exactly that, at the old offsets, and know its producers, after each pass, after a restart,
+and after everything that is derived was lost.
 """
 
 from __future__ import annotations
