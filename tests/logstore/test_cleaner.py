@@ -1,0 +1,316 @@
+"""The cleaner of a node: who is next, how much at a time, what a failure costs, what may be seen of it."""
+
+from __future__ import annotations
+
+import errno
+import random
+from collections.abc import Callable
+from dataclasses import replace
+
+import pytest
+
+from checkpoint.disks import Fault, FaultyDisk, MemoryDisk
+from checkpoint.offset_checkpoint import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
+from checkpoint.topic_partition import TopicPartition
+from logstore.cleaner import BYTES_A_TICK, LONGEST_WAIT_MS, CleaningState
+from logstore.cleaner_config import CleanerConfig
+from logstore.compaction_pass import compaction_pass
+from logstore.config import LogConfig
+from logstore.errors import LogDirOffline, OffsetOutOfRange
+from logstore.log import Log
+from logstore.log_manager import LogManager
+from logstore.log_manager_config import LogManagerConfig
+from logstore.segment import Segment
+
+ORDERS, PAYMENTS, EVENTS = (TopicPartition(topic, 0) for topic in ("orders", "payments", "events"))
+COMPACT = LogConfig(cleanup_policy="compact", segment_bytes=1000, index_interval_bytes=100)
+START_MS = 1_000_000
+LOOK_MS = START_MS + 15_000
+
+
+def node(disk: MemoryDisk | FaultyDisk, *, config: LogConfig = COMPACT, **settings: object) -> LogManager:
+    names = {f"log.cleaner.{name.replace('_', '.')}": str(value) for name, value in settings.items()}
+    return LogManager(
+        ["/data"],
+        disk=disk,
+        clock=lambda: START_MS,
+        random=random.Random(1),
+        config=config,
+        configs={"events": LogConfig()},
+        settings=LogManagerConfig.from_kafka(names),
+    )
+
+
+def filled(manager: LogManager, partition: TopicPartition = ORDERS, *, count: int = 60, keys: int = 5) -> Log:
+    log = manager.get_or_create(partition)
+    for number in range(count):
+        log.append(b"value %d" % number, key=b"%d" % (number % keys))
+    log.set_high_watermark(log.log_end_offset)
+    return log
+
+
+def is_compact(log: Log) -> bool:
+    """Whether below the active segment every key is there once."""
+    active = log.segments[-1].base_offset
+    keys = [record.key for record in log.read() if record.offset < active]
+    return len(keys) == len(set(keys))
+
+
+def checkpoints(disk: MemoryDisk) -> dict[TopicPartition, int]:
+    return read_offset_checkpoint(disk, "/data", CLEANER_OFFSET_CHECKPOINT)
+
+
+def test_a_dirty_log_is_compacted_in_its_time() -> None:
+    """Not before the first look, and durably noted: a restart does not begin anew."""
+    disk = MemoryDisk()
+    manager = node(disk)
+    log = filled(manager)
+    manager.tick(START_MS + 1)
+    assert not is_compact(log)
+    assert manager.deadline_ms <= LOOK_MS
+    manager.tick(LOOK_MS)
+    assert is_compact(log)
+    cleaning = manager.cleaner.partitions[ORDERS]
+    assert (cleaning.state, cleaning.passes, cleaning.error) == (CleaningState.WAITING, 1, None)
+    assert cleaning.bytes_cleaned > 0
+    assert cleaning.last_pass is not None
+    assert cleaning.last_pass.is_complete
+    base = log.segments[-1].base_offset
+    assert checkpoints(disk) == {ORDERS: base}
+    manager.close()
+    again = node(disk)
+    assert again.get_or_create(ORDERS).first_dirty_offset == base
+    again.tick(LOOK_MS)
+    assert again.cleaner.partitions[ORDERS].passes == 0
+
+
+def test_the_dirtiest_log_comes_first() -> None:
+    manager = node(MemoryDisk(), io_max_bytes_per_second=1000)
+    filled(manager, ORDERS, count=200, keys=100).compact(START_MS)
+    filled(manager, ORDERS, count=200, keys=100)
+    filled(manager, PAYMENTS)
+    manager.cleaner.tick(LOOK_MS + 30_000)
+    states = {tp: cleaning.state for tp, cleaning in manager.cleaner.partitions.items()}
+    assert states == {ORDERS: CleaningState.WAITING, PAYMENTS: CleaningState.IN_PROGRESS}
+    orders, payments = (manager.cleaner.partitions[each] for each in (ORDERS, PAYMENTS))
+    assert COMPACT.min_cleanable_dirty_ratio < orders.dirty_ratio < payments.dirty_ratio == 1.0
+
+
+def test_row_250_never_picked() -> None:
+    """Policy delete, disabled, nothing above the ratio; and what was deleted is forgotten."""
+    disk = MemoryDisk()
+    manager = node(disk)
+    filled(manager, EVENTS)
+    clean = manager.get_or_create(PAYMENTS, config=replace(COMPACT, min_cleanable_dirty_ratio=1.0))
+    filled(manager, PAYMENTS)
+    gone = filled(manager, ORDERS)
+    gone.compact(START_MS)
+    assert ORDERS in checkpoints(disk)
+    manager.delete(ORDERS)
+    manager.tick(LOOK_MS)
+    assert not is_compact(clean)
+    assert list(manager.cleaner.partitions) == [PAYMENTS]
+    assert ORDERS not in checkpoints(disk)
+    idle = node(MemoryDisk(), enable="false")
+    filled(idle)
+    idle.tick(LOOK_MS)
+    assert idle.cleaner.partitions == {}
+
+
+def test_a_tick_does_a_bounded_piece_of_work() -> None:
+    """By the rate that is set; appends go on between the steps, and are in no hurry to be compacted."""
+    manager = node(MemoryDisk(), io_max_bytes_per_second=2000, io_buffer_size=1024)
+    log = filled(manager, count=200)
+    manager.tick(LOOK_MS)
+    cleaning = manager.cleaner.partitions[ORDERS]
+    now_ms, seen = LOOK_MS, cleaning.bytes_cleaned
+    assert 0 < seen <= 2000 + 2048
+    while cleaning.passes == 0:
+        now_ms = max(manager.cleaner.deadline_ms, now_ms + 1)
+        log.append(b"meanwhile", key=b"new")
+        manager.tick(now_ms)
+        assert cleaning.bytes_cleaned - seen <= 2000 + 2048
+        seen = cleaning.bytes_cleaned
+        assert now_ms < LOOK_MS + 60_000
+    assert cleaning.bytes_cleaned <= 2000 * ((now_ms - START_MS) / 1000 + 1) + 4096
+    assert [record.value for record in log.read()].count(b"meanwhile") > 3
+    assert BYTES_A_TICK >= 1 << 20
+
+
+def with_pass_under_way(disk: MemoryDisk | FaultyDisk) -> tuple[LogManager, Log, Callable[[], None]]:
+    """A pass that has written some of a `.cleaned` segment; and how to let it go on."""
+    manager = node(disk, io_max_bytes_per_second=3000, io_buffer_size=1024)
+    log = filled(manager, count=300)
+    now_ms = LOOK_MS
+    while not any(entry.name.endswith(".log.cleaned") for entry in disk.scan(log.directory)):
+        manager.tick(now_ms)
+        now_ms += 500
+
+    def go_on() -> None:
+        for step in range(200):
+            manager.tick(now_ms + 1000 * step)
+
+    return manager, log, go_on
+
+
+def cleaned_files(disk: MemoryDisk | FaultyDisk, log: Log) -> list[str]:
+    return [entry.name for entry in disk.scan(log.directory) if entry.name.endswith((".cleaned", ".swap"))]
+
+
+def test_a_truncation_ends_the_pass() -> None:
+    """What it had read is not put in the place of what is there now; the checkpoint goes down first."""
+    disk = MemoryDisk()
+    _manager, log, go_on = with_pass_under_way(disk)
+    log.truncate_to(100)
+    assert log.first_dirty_offset <= 100
+    expected = {record.offset for record in log.read()}
+    go_on()
+    assert {record.offset for record in log.read()} <= expected
+    assert cleaned_files(disk, log) == []
+    assert max(record.offset for record in log.read()) == 99
+
+
+def test_a_truncation_of_the_active_segment_does_not() -> None:
+    manager, log, go_on = with_pass_under_way(MemoryDisk())
+    log.truncate_to(log.log_end_offset - 1)
+    go_on()
+    assert manager.cleaner.partitions[ORDERS].passes == 1
+    assert is_compact(log)
+
+
+def test_a_restart_at_another_offset_ends_the_pass() -> None:
+    disk = MemoryDisk()
+    _, log, go_on = with_pass_under_way(disk)
+    log.truncate_fully_and_start_at(1000)
+    go_on()
+    assert (log.log_start_offset, log.log_end_offset, log.size) == (1000, 1000, 0)
+    assert cleaned_files(disk, log) == []
+
+
+def test_a_deletion_and_a_close_end_the_pass() -> None:
+    disk = MemoryDisk()
+    manager, _, go_on = with_pass_under_way(disk)
+    manager.delete(ORDERS)
+    go_on()
+    assert manager.cleaner.partitions == {}
+    disk = MemoryDisk()
+    manager, log, _ = with_pass_under_way(disk)
+    manager.close()
+    assert cleaned_files(disk, log) == []
+    assert node(disk).was_clean
+
+
+class TestErrors:
+    def test_a_full_disk_is_waited_for_twice_as_long_each_time(self) -> None:
+        disk = FaultyDisk(MemoryDisk())
+        manager = node(disk)
+        log = filled(manager)
+        before = list(log.read())
+        disk.inject(
+            Fault(operation="pwrite", path=lambda path: ".cleaned" in path, errno=errno.ENOSPC, forever=True)
+        )
+        manager.tick(LOOK_MS)
+        cleaning = manager.cleaner.partitions[ORDERS]
+        waits = []
+        for _ in range(12):
+            assert cleaning.state is CleaningState.FAILED
+            assert "no room" in str(cleaning.error)
+            assert cleaning.next_retry_ms is not None
+            now_ms = cleaning.next_retry_ms
+            manager.cleaner.tick(now_ms)
+            waits.append(cleaning.next_retry_ms - now_ms)
+        assert waits[:3] == [30_000, 60_000, 120_000]
+        assert waits[-1] == LONGEST_WAIT_MS
+        assert list(log.read()) == before
+        assert cleaned_files(disk, log) == []
+        disk.heal()
+        manager.cleaner.tick(cleaning.next_retry_ms)
+        assert (cleaning.state, cleaning.error, cleaning.failures) == (CleaningState.WAITING, None, 0)
+        assert is_compact(log)
+
+    def test_a_batch_that_is_damaged_stops_its_partition_alone(self) -> None:
+        disk = MemoryDisk()
+        manager = node(disk)
+        bad = filled(manager, ORDERS)
+        good = filled(manager, PAYMENTS)
+        file = disk.open(f"{bad.directory}/{0:020d}.log", write=True)
+        file.pwrite(b"\xff", 100)
+        manager.tick(LOOK_MS)
+        assert is_compact(good)
+        cleaning = manager.cleaner.partitions[ORDERS]
+        assert cleaning.state is CleaningState.FAILED
+        assert "cannot be compacted" in str(cleaning.error)
+        assert not bad.is_offline
+
+    def test_a_bad_disk_takes_the_dir_offline(self) -> None:
+        disk = FaultyDisk(MemoryDisk())
+        manager = node(disk)
+        filled(manager)
+        disk.inject(Fault(operation="sync", path=lambda path: ".cleaned" in path))
+        manager.tick(LOOK_MS)
+        assert list(manager.offline_dirs) == ["/data"]
+        with pytest.raises(LogDirOffline):
+            manager.get(ORDERS)
+
+
+def test_two_compactions_of_a_log_do_not_meet() -> None:
+    log = filled(node(MemoryDisk()))
+    first = compaction_pass(log, log.cleanable(START_MS), CleanerConfig(), now_ms=START_MS)
+    next(first)
+    (second,) = log.compact(START_MS)
+    assert second.was_aborted
+    first.close()
+    (third,) = log.compact(START_MS)
+    assert third.is_complete
+
+
+def test_row_240_what_is_at_or_past_the_uncleanable_offset_keeps_every_byte() -> None:
+    disk = MemoryDisk()
+    log = filled(node(disk))
+    active = f"{log.directory}/{log.segments[-1].base_offset:020d}.log"
+    before = disk.files()[active]
+    log.compact(START_MS)
+    assert disk.files()[active] == before
+
+
+def test_row_238_small_maps_take_several_passes() -> None:
+    log = filled(node(MemoryDisk()), keys=25)
+    reports = log.compact(START_MS, settings=CleanerConfig(dedupe_buffer_size=24 * 5))
+    ends = [report.end_offset for report in reports]
+    assert ends == sorted(set(ends))
+    assert len(reports) > 5
+    assert reports[-1].is_complete
+    assert is_compact(log)
+
+
+def test_compact_and_delete_both() -> None:
+    """The cleaner lets old segments go too; the manager's own retention leaves compacted logs to it."""
+    config = replace(COMPACT, cleanup_policy="compact,delete", retention_bytes=2000)
+    manager = node(MemoryDisk(), config=config)
+    log = filled(manager, count=200, keys=1000)
+    manager.tick(LOOK_MS)
+    assert log.log_start_offset > 0
+    assert log.size <= 3000
+    with pytest.raises(OffsetOutOfRange):
+        log.read_bytes(0)
+
+
+def test_a_reader_of_replaced_segments_looks_again(monkeypatch: pytest.MonkeyPatch) -> None:
+    """It had chosen a segment; a swap came first. No record is passed over, and no disk is blamed."""
+    log = filled(node(MemoryDisk()))
+    expected = [record.offset for record in log.read()]
+    original = Segment.read
+    pending = [True]
+
+    def interrupted(segment: Segment, *args: object, **names: object) -> object:
+        if pending:
+            pending.clear()
+            log.compact(START_MS)
+        return original(segment, *args, **names)  # type: ignore[arg-type]
+
+    monkeypatch.setattr(Segment, "read", interrupted)
+    found = [record.offset for record in log.read(0)]
+    assert not log.is_offline
+    left = [record.offset for record in log.read()]
+    assert found == left
+    assert set(left) < set(expected)
