@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import os
 from contextlib import ExitStack
+from itertools import product
 
 from checkpoint.clock import wall_clock_ms
 from checkpoint.disk import Disk
 from checkpoint.errors import CorruptCheckpoint
 from checkpoint.offset_checkpoint import (
+    CLEANER_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
     read_offset_checkpoint,
     write_offset_checkpoint,
@@ -72,20 +74,23 @@ class _Absent:
         self._topic_partition = topic_partition
 
     def lower_bounds(self, log: PartitionLog, offset: int) -> None:
-        for place in self._places:
+        names = (RECOVERY_POINT_CHECKPOINT, CLEANER_OFFSET_CHECKPOINT)
+        for place, name in product(self._places, names):
             try:
-                offsets = read_offset_checkpoint(self._disk, place, RECOVERY_POINT_CHECKPOINT)
+                offsets = read_offset_checkpoint(self._disk, place, name)
             except CorruptCheckpoint:
                 continue  # counts as 0 at the next start
             if offsets.get(self._topic_partition, 0) > offset:
-                lowered = {**offsets, self._topic_partition: offset}
-                write_offset_checkpoint(self._disk, place, RECOVERY_POINT_CHECKPOINT, lowered)
+                write_offset_checkpoint(self._disk, place, name, {**offsets, self._topic_partition: offset})
 
     def log_start_moved(self, log: PartitionLog) -> None:
         """Nothing that is put back moves it."""
 
     def flushed(self, log: PartitionLog) -> None:
         """The next start reads from the recovery point that is there."""
+
+    def compacted(self, log: PartitionLog) -> None:
+        """Nothing is compacted here."""
 
     def failed(self, log: PartitionLog, error: OSError) -> None:
         """The error comes out of the call."""

@@ -224,7 +224,7 @@ class TestErrors:
         assert list(log.read()) == before
         assert cleaned_files(disk, log) == []
         disk.heal()
-        manager.cleaner.tick(cleaning.next_retry_ms)
+        manager.cleaner.tick(LOOK_MS + 100 * LONGEST_WAIT_MS)
         assert (cleaning.state, cleaning.error, cleaning.failures) == (CleaningState.WAITING, None, 0)
         assert is_compact(log)
 
