@@ -30,6 +30,7 @@ import re
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, replace
 from enum import StrEnum
+from operator import or_
 from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast, get_args
 
 from checkpoint.disk import Disk, File, remove_if_exists
@@ -370,9 +371,12 @@ class Quarantine:
         """The loss of that id; None if there is none that can be read. Raises `OSError`."""
         return next((loss for loss in self.losses() if loss.id == loss_id), None)
 
-    def open(self, loss: Loss, piece: Piece) -> File:
-        """A piece in quarantine, to read. Raises `OSError`."""
-        return self._disk.open(self.place_of(loss.id, piece.file))
+    def open(self, loss: Loss, piece: Piece) -> File | None:
+        """A piece in quarantine, to read; None if it is not there. Raises `OSError`."""
+        try:
+            return self._disk.open(self.place_of(loss.id, piece.file))
+        except FileNotFoundError:
+            return None
 
     def _standing(self, loss: Loss, mark: Mark | None) -> Standing:
         if mark is not None:
@@ -380,15 +384,12 @@ class Quarantine:
         if not loss.pieces:
             return Standing.NOTED
         kept = self._files_of(loss.id)
-        if any(self._is_in_place(piece, kept) for piece in loss.pieces):
-            return Standing.INTENDED
-        return Standing.QUARANTINED if self.has_all(loss) else Standing.MISSING
-
-    def has_all(self, loss: Loss) -> bool:
-        """Whether every piece is in quarantine, in its full length. Raises `OSError`."""
-        kept = self._files_of(loss.id)
+        in_place = [self._is_in_place(piece, kept) for piece in loss.pieces]
         # A segment that was moved may have preallocated zeros behind what it holds.
-        return all(kept.get(piece.file, -1) >= piece.size for piece in loss.pieces)
+        is_kept = [kept.get(piece.file, -1) >= piece.size for piece in loss.pieces]
+        if not all(map(or_, in_place, is_kept)):
+            return Standing.MISSING
+        return Standing.INTENDED if any(in_place) else Standing.QUARANTINED
 
     def _is_in_place(self, piece: Piece, kept: Mapping[str, int]) -> bool:
         if piece.crc is None and piece.file in kept:

@@ -94,9 +94,8 @@ def _kept(quarantine: Quarantine, loss_id: int) -> Loss:
         raise CannotUndo(f"{quarantine.path} has no loss {loss_id}; `logstore lost` lists those there are")
     if loss.standing is Standing.NOTED:
         raise CannotUndo(f"the bytes of loss {loss_id} were not kept: {loss.not_kept}")
-    # What is in its place may be there because an earlier call got so far.
-    is_there = loss.standing in (Standing.QUARANTINED, Standing.INTENDED) and quarantine.has_all(loss)
-    if not is_there:
+    # Some of it may be in its place: the cut was made in part, or it was put back in part.
+    if loss.standing not in (Standing.QUARANTINED, Standing.INTENDED):
         raise CannotUndo(f"loss {loss_id} cannot be put back from quarantine: {loss.standing.value}")
     return loss
 
@@ -166,9 +165,11 @@ def _runs_of(quarantine: Quarantine, loss: Loss, *, split_at: int) -> Iterator[_
 
 
 def _files_of(quarantine: Quarantine, loss: Loss) -> Iterator[tuple[int, Piece, File]]:
-    """Each piece, in order, with its segment's base offset and the bytes."""
+    """Each piece that is in quarantine, in order, with its segment's base offset and the bytes."""
     for piece in sorted(loss.pieces):
         file = quarantine.open(loss, piece)
+        if file is None:  # it is in its place
+            continue
         try:
             yield int(piece.file.removesuffix(".log")), piece, file
         finally:

@@ -2,14 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 from random import Random
 
 import pytest
 
 from checkpoint.disk import Disk
-from checkpoint.disks import MemoryDisk, Profile, RecordingDisk
+from checkpoint.disks import FaultyDisk, MemoryDisk, Profile, RecordingDisk
+from checkpoint.disks.faulty import Fault
 from logstore.config import LogConfig
-from logstore.errors import CannotUndo
+from logstore.errors import CannotUndo, DiskFull, LogDirOffline
 from logstore.log import Log
 from logstore.losses import KEPT_MS, Standing
 from logstore.undo import copy_out, put_back
@@ -182,6 +184,33 @@ def test_a_crash_while_undoing() -> None:
             put_back(again, 1)
         assert b"".join(bytes(each.buffer) for each in again.read_batches()) == whole, f"image {number}"
         assert again.losses()[0].standing is Standing.RESTORED
+
+
+@pytest.mark.parametrize("number", [errno.EIO, errno.ENOSPC])
+def test_every_call_of_a_cut_and_its_undo_fails_once(number: int) -> None:
+    """Whichever it is: what was durable is served or kept, and the undo can be called again."""
+    calls = 0
+    for at in range(1, 400):
+        memory = MemoryDisk(directories=["/data"])
+        disk = FaultyDisk(memory)
+        log = filled(disk)
+        whole = [bytes(each.buffer) for each in log.read_batches()]
+        disk.inject(Fault(at=at, errno=number))
+        try:
+            log.truncate_to(5)
+            put_back(log, 1)
+        except (DiskFull, LogDirOffline, OSError):
+            pass
+        if not disk.fired:
+            break
+        calls = at
+        again = opened(memory.durable_image())
+        for loss in again.losses():
+            if loss.standing is not Standing.RESTORED:
+                put_back(again, loss.id)
+        found = [bytes(each.buffer) for each in again.read_batches()]
+        assert found == whole, f"call {at}: {disk.fired}"
+    assert calls > 50
 
 
 class TestCopyOut:
