@@ -12,6 +12,7 @@ import pytest
 from checkpoint.disks import Fault, FaultyDisk, MemoryDisk
 from checkpoint.offset_checkpoint import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
 from checkpoint.topic_partition import TopicPartition
+from logstore.batch import encode_batch
 from logstore.cleaner import BYTES_A_TICK, LONGEST_WAIT_MS, CleaningState
 from logstore.cleaner_config import CleanerConfig
 from logstore.compaction_pass import compaction_pass
@@ -20,6 +21,8 @@ from logstore.errors import LogDirOffline, OffsetOutOfRange
 from logstore.log import Log
 from logstore.log_manager import LogManager
 from logstore.log_manager_config import LogManagerConfig
+from logstore.partition_log import FetchIsolation
+from logstore.record import ControlType, Record
 from logstore.segment import Segment
 
 ORDERS, PAYMENTS, EVENTS = (TopicPartition(topic, 0) for topic in ("orders", "payments", "events"))
@@ -314,3 +317,45 @@ def test_a_reader_of_replaced_segments_looks_again(monkeypatch: pytest.MonkeyPat
     left = [record.offset for record in log.read()]
     assert found == left
     assert set(left) < set(expected)
+
+
+def test_row_241_a_batch_that_is_larger_than_is_allowed_by_now() -> None:
+    """The setting was lowered since; what is in the log is compacted all the same."""
+    manager = node(MemoryDisk(), config=replace(COMPACT, segment_bytes=10_000))
+    log = manager.get_or_create(ORDERS)
+    for _ in range(2):
+        log.append(bytes(5000), key=b"large")
+    log.roll()
+    log.set_high_watermark(log.log_end_offset)
+    log.config = replace(log.config, max_message_bytes=100)
+    (report,) = log.compact(START_MS, settings=CleanerConfig(io_buffer_size=1024))
+    assert (report.is_complete, report.stats.records_written) == (True, 1)
+
+
+def test_row_234_a_transaction_over_several_segments() -> None:
+    """Its marker lies in a later one: it outlives the data, which no reader of committed data ever sees."""
+    disk = MemoryDisk(directories=["/data"])
+    log = Log.open("/data/orders-0", COMPACT, disk=disk, clock=lambda: START_MS)
+    for number in range(3):
+        data = encode_batch(
+            [Record(0, START_MS, b"k%d" % number, b"v")],
+            producer_id=7,
+            producer_epoch=0,
+            base_sequence=number,
+            is_transactional=True,
+        )
+        log.append_as_leader(data, leader_epoch=0, now_ms=START_MS)
+        log.roll()
+    log.append_end_transaction(7, 0, ControlType.ABORT, coordinator_epoch=0, leader_epoch=0, now_ms=START_MS)
+    log.append(b"v", key=b"other")
+    log.roll()
+    day_ms = COMPACT.delete_retention_ms
+    for number in range(4):
+        log.compact(START_MS + number * day_ms)
+        assert next(record.key for record in log.read(isolation=FetchIsolation.TXN_COMMITTED)) == b"other"
+        log.append(b"v", key=b"more %d" % number)
+        log.roll()
+    batches = list(log.read_batches())
+    assert [each.last_offset for each in batches if each.producer_id == 7] == [2, 3]
+    assert batches[0].record_count == 0, "the producer's last batch stays, empty, and with it the marker"
+    assert [each.last_offset for each in log.aborted_transactions(0, 4)] == [3]

@@ -328,3 +328,19 @@ def test_times_that_no_leader_lets_in() -> None:
     )
     with pytest.raises(InvalidRecord, match="batch at offset 0"):
         filtered(bad)
+
+
+def test_row_38_a_batch_may_grow_and_chunks_may_be_of_any_size() -> None:
+    """There is no output buffer to be too small: batch by batch comes to the same as all at once."""
+    parts = [batch(3 * n, (b"a", None), (b"%d" % n, b"v"), (None, b"x")) for n in range(6)]
+    whole, _, _ = filtered(b"".join(parts))
+    offsets = OffsetMap(24 * 101)
+    data = b"".join(parts)
+    assert map_records(
+        data, scan_buffer(data, len(data)), offsets, Transactions(()), start_offset=0, end_offset=18
+    )
+    offsets.latest_offset = 1 << 40
+    rules = Compaction(offsets, Transactions(()), {}, T0, RETENTION_MS)
+    single = b"".join(b"".join(rules.filter(part, scan_buffer(part, len(part))).pieces) for part in parts)
+    assert single == b"".join(kept_bytes(whole))
+    assert whole[-1].size > 61, "the tombstone with its horizon is there"
