@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/.installed
 EXTRAS := test,dev,cli,codecs,arrow
 WORKERS ?= 2
 
-.PHONY: setup check test demo bench simulate faults reader clean
+.PHONY: bitrot setup check test demo bench simulate faults reader clean
 .DEFAULT_GOAL := test
 
 setup: $(INSTALLED)
@@ -29,6 +29,10 @@ check: setup
 # Benchmarks would be timed by two workers at once: they have their own target.
 test: setup
 	$(BIN)/python -m pytest -n $(WORKERS) -p no:benchmark -m "not slow and not interop and not spark"
+
+# One bit of every byte of a log dir with every kind of file: minutes.
+bitrot: setup
+	$(BIN)/python -m pytest tests/bitrot -m slow -s -p no:benchmark
 
 demo: setup
 	$(BIN)/logstore demo

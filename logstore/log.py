@@ -24,6 +24,8 @@ from logstore.cleaner_config import CleanerConfig
 from logstore.compaction_pass import PassReport, compaction_pass, run
 from logstore.compression import Codec
 from logstore.config import LogConfig
+from logstore.epochs import LeaderEpochCache
+from logstore.errors import CorruptBatch
 from logstore.outgoing import (
     PLAIN,
     Appendable,
@@ -267,12 +269,47 @@ class Log(PartitionLog):
         """The batches from `start_offset` (default: the log start) to the end as it is when reached.
 
         Control batches are among them, and with TXN_COMMITTED no data of aborted transactions. Checksums
-        were judged when the batches came in; `Batch.check_crc` judges again. Raises as `read_bytes`.
+        were judged when the batches came in; `Batch.check_crc` judges again. Raises as `read_bytes`, also
+        `CorruptBatch` for a batch whose offset or epoch cannot be: both lie outside its checksum.
         """
         offset = self.log_start_offset if start_offset is None else start_offset
-        while (fetched := self.read_bytes(offset, isolation=isolation)).records:
-            yield from without_aborted(walk(fetched.records), fetched.aborted)
+        while True:
+            history, end_offset = self._epochs, self._log_end_offset
+            fetched = self.read_bytes(offset, isolation=isolation)
+            if not fetched.records:
+                if isolation is FetchIsolation.LOG_END and offset < end_offset:
+                    self._check_ended(offset)
+                return
+            batches = walk(fetched.records)
+            if self._epochs is history:  # else a cut may have come between: the bytes are of before it
+                batches = self._in_their_place(batches, history)
+            yield from without_aborted(batches, fetched.aborted)
             offset = fetched.next_offset
+
+    def _check_ended(self, offset: int) -> None:
+        """Nothing was found from `offset` on: right if a cut came between, or nothing was written there."""
+        with self._lock:
+            is_written = offset < self._log_end_offset and self._segments.active.size
+            if is_written and not self.read_bytes(offset).records:
+                raise CorruptBatch(
+                    f"{self.directory}: no batch from offset {offset} on, and the log ends at "
+                    f"{self._log_end_offset}; verify the log, or fetch it from another replica"
+                )
+
+    def _in_their_place(self, batches: Iterable[Batch], history: LeaderEpochCache) -> Iterator[Batch]:
+        """Let pass what its neighbours and the epoch history bear out: two numbers a batch, no more."""
+        next_offset, known_until, expected = 0, -1, -1
+        for batch in batches:
+            base_offset, epoch = batch.base_offset, batch.leader_epoch
+            if base_offset >= known_until:
+                expected, known_until = history.span_of(base_offset)
+            if base_offset < next_offset or (epoch != expected and epoch >= 0 <= expected):
+                raise CorruptBatch(
+                    f"{self.directory}: the batch at offset {base_offset} of epoch {epoch} does not follow "
+                    "what lies before it; verify the log, or fetch it from another replica"
+                )
+            next_offset = batch.next_offset
+            yield batch
 
     def read(
         self, start_offset: int | None = None, *, isolation: FetchIsolation = FetchIsolation.LOG_END

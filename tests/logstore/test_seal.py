@@ -8,6 +8,7 @@ import pytest
 
 from checkpoint.clean_shutdown import CLEAN_SHUTDOWN_FILE
 from checkpoint.disks import MemoryDisk, Operation, RecordingDisk
+from checkpoint.errors import EngineError
 from logstore.config import LogConfig
 from logstore.damage import Listed, judge_chain
 from logstore.errors import CorruptSeal, DamagedLog, DamageKind
@@ -261,3 +262,20 @@ class TestDamage:
         file = disk.open(f"{DIRECTORY}/{log_file(2)}", write=True)
         file.pwrite(b"\xa5", 68)
         assert [each.kind for each in self.damaged(disk).damages] == [DamageKind.BAD_BATCH]
+
+
+class TestReadsBelieveNoHeader:
+    """Base offset and leader epoch lie outside of a batch's checksum: its neighbours and the history tell."""
+
+    @pytest.mark.parametrize("position", [0, 7, 12, 15])
+    def test_a_flipped_bit(self, position: int) -> None:
+        disk = MemoryDisk(directories=["/data"])
+        log = Log.open(DIRECTORY, LogConfig(), disk=disk, clock=lambda: 1000)
+        for number in range(4):
+            log.append(b"%d" % number)
+        file = disk.open(f"{DIRECTORY}/{log_file(0)}", write=True)
+        second = 12 + int.from_bytes(file.pread(4, 8))
+        byte = file.pread(1, second + position)[0]
+        file.pwrite(bytes([byte ^ 1]), second + position)
+        with pytest.raises(EngineError):
+            list(log.read())
