@@ -15,6 +15,7 @@ its end would, too). A file that Kafka preallocated is read up to its zero tail;
 
 from __future__ import annotations
 
+import posixpath
 import threading
 from collections.abc import Iterable, Sequence
 from typing import ClassVar
@@ -22,7 +23,7 @@ from typing import ClassVar
 import numpy as np
 import numpy.typing as npt
 
-from checkpoint.disk import Disk, File, remove_if_exists
+from checkpoint.disk import Disk, File, publish, remove_if_exists
 from logstore.errors import CorruptIndex
 
 _WRITE_BEHIND_ENTRIES = 512
@@ -144,6 +145,20 @@ class IndexFile:
                 self._written = len(fresh)
                 self._mapped()
 
+    def replace_durably(self, entries: npt.NDArray[np.void] | Sequence[tuple[int, int]]) -> None:
+        """As `replace`, wholly or not at all, and safe when it returns.
+
+        For a segment that recovery will not read again: half an index would be believed there.
+        """
+        with self._lock:
+            self._let_go()
+            directory, name = posixpath.split(self.path)
+            fresh = np.asarray(entries, self.dtype)
+            publish(self._disk, directory, name, fresh.tobytes())
+            self._file = self._disk.open(self.path, write=True)
+            self._written = len(fresh)
+            self._mapped()
+
     def flush(self) -> None:
         """Bring the tail into the file, which then exists; not yet durable."""
         with self._lock:
@@ -214,12 +229,16 @@ class IndexFile:
         with self._lock:
             if self._tail:
                 self._write_tail()
-            self._entries = np.empty(0, self.dtype)
-            self._columns_changed()
-            self._written = 0
-            if self._file is not None:
-                self._file.close()
-                self._file = None
+            self._let_go()
+
+    def _let_go(self) -> None:
+        self._tail.clear()
+        self._entries = np.empty(0, self.dtype)
+        self._columns_changed()
+        self._written = 0
+        if self._file is not None:
+            self._file.close()
+            self._file = None
 
     def delete(self) -> None:
         """Let go of the file and unlink it; one that was never written is fine."""
@@ -233,5 +252,7 @@ def _without_zero_tail(entries: npt.NDArray[np.void]) -> int:
     """How many entries come before the zeros that preallocation leaves behind them."""
     if not len(entries):
         return 0
+    if any(entries[-1:].tobytes()):  # the rule: nobody has preallocated it
+        return len(entries)
     used = np.flatnonzero(entries.view((np.uint8, entries.dtype.itemsize)).any(axis=1))
     return int(used[-1]) + 1 if len(used) else 0

@@ -45,7 +45,7 @@ def due_entries(
     slots, last_position = _due_slots(state.last_position, interval_bytes, positions)
     running = np.maximum.accumulate(np.maximum(times, state.max_timestamp_ms))
     # For each batch, the earliest one that had the largest time so far; -1: it was seen before.
-    rises = np.diff(running, prepend=state.max_timestamp_ms) > 0
+    rises = _steps(running, state.max_timestamp_ms) > 0
     earliest = np.maximum.accumulate(np.where(rises, np.arange(len(running)), -1))
     holders = np.where(earliest < 0, state.offset_of_max_timestamp, last_offsets[earliest])
     return DueEntries(
@@ -57,8 +57,17 @@ def due_entries(
     )
 
 
+def _steps(column: Int64s, before: int) -> Int64s:
+    """How far each value lies above the one before it."""
+    # np.diff(column, prepend=before) takes 18 µs for three values, most of it to broadcast one number.
+    steps = column.copy()
+    steps[0] -= before
+    steps[1:] -= column[:-1]
+    return steps
+
+
 def _due_slots(last: int, interval_bytes: int, positions: Int64s) -> tuple[Int64s, int]:
-    if (np.diff(positions, prepend=last) > interval_bytes).all():
+    if (_steps(positions, last) > interval_bytes).all():
         return np.arange(len(positions)), int(positions[-1])
     rows = positions.tolist()
     slots: list[int] = []

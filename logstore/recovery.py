@@ -332,6 +332,8 @@ class _Loader:
         elif not is_clean:
             first = max(self.segments.bisect_right(durable_end) - 1, 0)
         first = min(first, doubtful)
+        for segment in self.segments.values()[:first]:
+            segment.is_settled = True
         self._recover_unindexed(first)
         self._recover_from(first, durable_end)
         self._check_end(durable_end, log_start_offset)

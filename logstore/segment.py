@@ -27,6 +27,9 @@ from collections.abc import Container, Iterator, Sequence
 from struct import Struct
 from typing import NamedTuple, TypeAlias
 
+import numpy as np
+import numpy.typing as npt
+
 from checkpoint.disk import Buffer, Disk, File, read_small_file, remove_if_exists
 from logstore.batch import HEADER_BYTES, LOG_OVERHEAD, MAGIC, Batch
 from logstore.config import LogConfig
@@ -111,6 +114,8 @@ class Segment:
         self.name_is_durable = not is_new
         self.indexes_were_rebuilt = False
         self.seal: Seal | None = None
+        # Recovery will not read it again: an index written anew is written whole or not at all.
+        self.is_settled = False
         # Held by whatever changes the segment, so that a reader who rebuilds an index does not meet it.
         self._lock = threading.RLock()
         self._is_let_go = False
@@ -218,8 +223,8 @@ class Segment:
             if file is not self._file:
                 file.close()
         found.finish()
-        offset_index.replace(found.offset_entries)
-        time_index.replace(found.time_entries)
+        self.replace_index(offset_index, found.offset_entries)
+        self.replace_index(time_index, found.time_entries)
         self.indexes_were_rebuilt = True
 
     def settle_indexes(self, found: IndexEntries, missing: Container[str] = ()) -> list[str]:
@@ -244,12 +249,19 @@ class Segment:
                 except (FileNotFoundError, CorruptIndex):
                     stands = False
                 if not stands or index.entries() != entries.tolist():
-                    index.replace(entries)
+                    self.replace_index(index, entries)
                     index.flush()
                     renewed.append(index.suffix)
             self._offset_index, self._time_index = offset_index, time_index
         self.recovered(found.max_timestamp_ms, found.offset_of_max_timestamp)
         return renewed
+
+    def replace_index(self, index: OffsetIndex | TimeIndex, entries: npt.NDArray[np.void]) -> None:
+        """Let one of this segment's indexes hold what the `.log` says. Raises `OSError`."""
+        if self.is_settled:
+            index.replace_durably(entries)
+        else:
+            index.replace(entries)
 
     def rebuild_indexes(self) -> None:
         """Replace both indexes by what the `.log` says. Raises `OSError`."""
@@ -619,6 +631,7 @@ class Segment:
             if located is None:
                 return 0
             cut = self.size - located.position
+            self.is_settled = False
             # Size first: a reader that starts now does not look at what is about to go.
             self.size = located.position
             self._hints.clear()
@@ -675,6 +688,7 @@ class Segment:
                 file.close()
             self._disk.sync_dir(self._directory)
             self._aborts_are_durable = True
+        self.is_settled = True
 
     def close(self) -> None:
         """Write what is buffered, close the books and let go of the files."""

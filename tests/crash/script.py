@@ -41,6 +41,7 @@ SINGLE_FILES = {
     "log-start-offset-checkpoint",
     "cleaner-offset-checkpoint",
     "leader-epoch-checkpoint",
+    "partition.metadata",
 }
 
 
@@ -63,13 +64,15 @@ class Promise:
 
     The first `durable` batches of `history`, perhaps more of it, nothing else; a log start within
     `starts` (both inclusive). What was durable and has been cut since is `cut`: quarantine has it with
-    its entry, or the log itself (the crash came before the cut).
+    its entry, or the log itself (the crash came before the cut). The mark of a clean stop, which vouches for
+    all of `history`, only if it `may_be_clean`.
     """
 
     history: tuple[Held, ...] = ()
     durable: int = 0
     starts: tuple[int, int] = (0, 0)
     cut: tuple[Held, ...] = ()
+    may_be_clean: bool = False
 
     def cutting(self, offset: int) -> tuple[Held, ...]:
         """`cut`, with what a cut at `offset` takes of what is durable; what was deleted is not missed."""
@@ -129,9 +132,9 @@ class Script:
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
         self._promise = Promise()
+        self._on_sync: Callable[[], None] | None = None
         if self.lab is not None:
-            self._through: Disk = self.lab.disk
-            self._open()
+            self._open_in_lab(self.lab)
         else:
             forgets = self.forgets
             self._open_on(
@@ -147,6 +150,14 @@ class Script:
         self._promise = promise
         if self.lab is not None:
             self.lab.promise(promise)
+
+    def _open_in_lab(self, lab: CrashRun[Promise]) -> None:
+        self._through: Disk = RecordingDisk(lab.disk, before=self._before_in_lab)
+        self._open()
+
+    def _before_in_lab(self, operation: Operation) -> None:
+        if self._on_sync is not None and operation.name == "sync" and operation.path.endswith(".log"):
+            self._on_sync()
 
     def _open_on(self, disk: MemoryDisk) -> None:
         self.disk = disk
@@ -183,8 +194,15 @@ class Script:
 
     def abort(self, producer_id: int, *, sync: bool = False) -> None:
         """The marker that aborts the producer's transaction."""
+        self._end_transaction(ControlType.ABORT, producer_id, sync)
+
+    def commit(self, producer_id: int, *, sync: bool = False) -> None:
+        """The marker that commits it."""
+        self._end_transaction(ControlType.COMMIT, producer_id, sync)
+
+    def _end_transaction(self, how: ControlType, producer_id: int, sync: bool) -> None:
         data = encode_marker_batch(
-            EndTransactionMarker(ControlType.ABORT, 0),
+            EndTransactionMarker(how, 0),
             producer_id=producer_id,
             producer_epoch=0,
             timestamp_ms=NOW_MS,
@@ -278,15 +296,47 @@ class Script:
 
     def close_and_open(self) -> None:
         """A clean stop and the start after it."""
+        self.close()
+        self.open()
+
+    def close(self) -> None:
+        self.promise = replace(self.promise, may_be_clean=True)
         self.log.close()
         self.promise = replace(self.promise, durable=len(self.promise.history))
+
+    def open(self) -> None:
         self._open()
+        self.promise = replace(self.promise, may_be_clean=False)
+
+    @property
+    def calls(self) -> list[Operation]:
+        """What has been asked of the disk so far."""
+        assert isinstance(self._through, RecordingDisk)
+        return self._through.operations
+
+    def meanwhile(self, action: Callable[[], None] | None) -> None:
+        """Do this, every time, just before a `.log` is synced: what another thread may do then."""
+        self._on_sync = action
+
+    def follow(self, count: int, *, epoch: int, sync: bool = False) -> None:
+        """`count` batches of a leader, of two records each, in one append as a follower."""
+        end = self.log.log_end_offset
+        placed = []
+        for number in range(count):
+            data = bytearray(encode_batch(self._records(2)))
+            set_offsets_and_epoch(data, base_offset=end + 2 * number, leader_epoch=epoch)
+            placed.append(data)
+        history = (*self.promise.history, *(Held.of(Batch(data)) for data in placed))
+        self.promise = replace(self.promise, history=history)
+        self.log.append_as_follower(b"".join(placed), leader_epoch=epoch)
+        if sync:
+            self.flush()
 
     def crash_and_open(self) -> None:
         """A power cut and the start after it, crashes during recovery among the images."""
         if self.lab is not None:
-            self._through = self.lab.power_cut(self.random)
-            self._open()
+            self.lab.power_cut(self.random)
+            self._open_in_lab(self.lab)
         else:
             self._open_on(self.disk.power_cut(self.random))
         found = held_by(self.log)
@@ -317,6 +367,7 @@ class Found:
     """Base offset and size of the last segment."""
     was_clean: bool = field(compare=False)
     """Whether the directory said, before it was opened, that it had been closed in order."""
+    quarantined: tuple[Held, ...] = field(compare=False)
 
 
 def lab(*, config: LogConfig = CONFIG, **options: Any) -> CrashLab[Found, Promise]:
@@ -351,7 +402,7 @@ def recover(disk: Disk, *, config: LogConfig = CONFIG) -> Found:
     was_clean = read_clean_shutdown(disk, DIRECTORY) is not None
     log = opened(disk, config)
     found = held_by(log)
-    _check_epochs(log, found)
+    check_epochs(log, found)
     _check_producers(log, found)
     _check_indexes(log, found)
     _check_names(disk, log)
@@ -363,6 +414,7 @@ def recover(disk: Disk, *, config: LogConfig = CONFIG) -> Found:
         tuple((entry.epoch, entry.start_offset) for entry in log.epochs),
         (last.base_offset, last.size),
         was_clean,
+        quarantined(disk, log),
     )
 
 
@@ -377,11 +429,15 @@ def judge(found: Found, promise: Promise) -> None:
     batches = found.batches
     assert batches == expected[: len(batches)], "something is there that was not written, or not in its place"
     assert len(batches) >= promised, f"{promised} batches were durable, {len(batches)} are left"
+    _check_losses(batches, found.quarantined, promise)
     end = batches[-1].next_offset if batches else start
     if found.end != end:
         # After a cut inside a batch the log ends past its last one, once a segment has begun there.
         assert found.tail == (found.end, 0)
         assert found.end > end
+    if found.was_clean:
+        assert promise.may_be_clean, "an unclean stop is called clean"
+        assert len(batches) == len(expected), "a clean stop is claimed of a log that is not whole"
 
 
 def goes_on(disk: MemoryDisk, *, config: LogConfig = CONFIG) -> None:
@@ -404,8 +460,8 @@ def check(image: Image, *, config: LogConfig = CONFIG, goes_on: bool = True) -> 
     log = opened(image.disk, config)  # I1: it can be opened
     found = held_by(log)
     _check_content(log, found, image.promise)
-    _check_losses(image.disk, log, found, image.promise)
-    _check_epochs(log, found)
+    _check_losses(found, quarantined(image.disk, log), image.promise)
+    check_epochs(log, found)
     _check_producers(log, found)
     _check_indexes(log, found)
     _check_names(image.disk, log)
@@ -448,9 +504,9 @@ def _check_content(log: Log, found: tuple[Held, ...], promise: Promise) -> None:
         assert log.log_end_offset > end
 
 
-def _check_losses(disk: MemoryDisk, log: Log, found: tuple[Held, ...], promise: Promise) -> None:
-    """Nothing that was ever durable is gone without a trace."""
-    kept = set(found)
+def quarantined(disk: Disk, log: Log) -> tuple[Held, ...]:
+    """The sound batches that were set aside when they were cut."""
+    kept: list[Held] = []
     for loss in log.losses():
         for piece in loss.pieces:
             try:
@@ -459,12 +515,19 @@ def _check_losses(disk: MemoryDisk, log: Log, found: tuple[Held, ...], promise: 
                 continue
             for found_there in sound_batches(file, 0, file.size()):
                 data = file.pread(found_there.end, 0)[int(found_there.positions[0]) :]
-                kept.update(Held.of(batch) for batch in walk(data))
-    missing = [held.base_offset for held in promise.cut if held not in kept]
-    assert not missing, f"batches at {missing} were durable, and are neither served nor in quarantine"
+                kept += (Held.of(batch) for batch in walk(data))
+    return tuple(kept)
 
 
-def _check_epochs(log: Log, found: tuple[Held, ...]) -> None:
+def _check_losses(found: tuple[Held, ...], lost: tuple[Held, ...], promise: Promise) -> None:
+    """Nothing that was ever durable is gone without a trace."""
+    if promise.cut:
+        kept = {*found, *lost}
+        missing = [held.base_offset for held in promise.cut if held not in kept]
+        assert not missing, f"batches at {missing} were durable, and are neither served nor in quarantine"
+
+
+def check_epochs(log: Log, found: tuple[Held, ...]) -> None:
     """Every batch's epoch is known, epochs never go back, and none begins past the end."""
     newest = -1
     for held in found:

@@ -9,11 +9,14 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field, replace
+from functools import partial
 from random import Random
+from typing import Any, NamedTuple
 
 import pytest
 
-from checkpoint.disks import MemoryDisk, Operation, Profile, RecordingDisk
+from checkpoint.disk import Disk
+from checkpoint.disks import MemoryDisk
 from checkpoint.offset_checkpoint import RECOVERY_POINT_CHECKPOINT, read_offset_checkpoint
 from checkpoint.topic_partition import TopicPartition
 from logstore.batch import Batch, encode_batch, set_offsets_and_epoch
@@ -21,9 +24,11 @@ from logstore.config import LogConfig
 from logstore.log import Log
 from logstore.log_manager import LogManager
 from logstore.record import Record
-from tests.crash.script import CONFIG, NOW_MS, ROOT, ForgetfulDisk, Held, held_by
+from simulation.crash import CrashLab, CrashReport, CrashRun
+from tests.crash.script import CONFIG, NOW_MS, ROOT, ForgetfulDisk, Held, check_epochs, held_by
 
 ORDERS, PAYMENTS = TopicPartition("orders", 0), TopicPartition("payments", 3)
+NEW = TopicPartition("new", 0)
 TOPIC_ID = "AAECAwQFBgcICQoLDA0ODw"
 
 
@@ -40,37 +45,45 @@ class Known:
 
 @dataclass(frozen=True)
 class Expected:
-    partitions: dict[TopicPartition, Known]
+    """What is promised of a log dir. `clean` says whether it may call its last stop clean."""
+
+    partitions: tuple[tuple[TopicPartition, Known], ...] = ()
     may_be_clean: bool = False
     topic_id_is_durable: bool = False
 
 
 @dataclass
 class DirScript:
-    """Runs operations on the partitions of one log dir and collects images on the way."""
+    """Runs operations on the partitions of one log dir, in a crash lab."""
 
-    seed: int
-    forgets: Callable[[str, str], bool] | None = None
+    lab: CrashRun[Expected]
+    seed: int = 0
     config: LogConfig = CONFIG
-    images: list[tuple[MemoryDisk, Expected, str]] = field(default_factory=list)
 
     def __post_init__(self) -> None:
         self.random = Random(self.seed)
-        self.expected = Expected({})
-        self.disk = MemoryDisk() if self.forgets is None else ForgetfulDisk(self.forgets, [])
-        self._through = RecordingDisk(self.disk, before=self._before)
-        self.manager = manager_on(self._through, self.config)
+        self._expected = Expected()
+        self.manager = manager_on(self.lab.disk, self.config)
 
-    def _before(self, operation: Operation) -> None:
-        for profile in Profile:
-            image = self.disk.image(self.random, profile)
-            self.images.append((image, self.expected, f"{operation.name} {operation.path}"))
+    @property
+    def expected(self) -> Expected:
+        return self._expected
+
+    @expected.setter
+    def expected(self, expected: Expected) -> None:
+        self._expected = expected
+        self.lab.promise(expected)
+
+    @property
+    def partitions(self) -> list[TopicPartition]:
+        return [partition for partition, _ in self.expected.partitions]
 
     def _note(self, partition: TopicPartition, known: Known) -> None:
-        self.expected = replace(self.expected, partitions={**self.expected.partitions, partition: known})
+        partitions = {**dict(self.expected.partitions), partition: known}
+        self.expected = replace(self.expected, partitions=tuple(sorted(partitions.items())))
 
     def known(self, partition: TopicPartition) -> Known:
-        return self.expected.partitions.get(partition, Known())
+        return dict(self.expected.partitions).get(partition, Known())
 
     def log(self, partition: TopicPartition) -> Log:
         return self.manager.get_or_create(partition)
@@ -104,22 +117,26 @@ class DirScript:
 
     def retain(self, now_ms: int) -> None:
         """Old segments of every partition go, and files that went before are unlinked."""
-        for partition in self.expected.partitions:
+        for partition in self.partitions:
             known = self.known(partition)
             highest = self.log(partition).high_watermark
             self._note(partition, replace(known, starts=(known.starts[0], highest)))
         self.manager.delete_old_segments(now_ms)
         self.manager.tick(now_ms)
-        for partition in self.expected.partitions:
+        for partition in self.partitions:
             start = self.log(partition).log_start_offset
             self._note(partition, replace(self.known(partition), starts=(start, start)))
 
     def truncate(self, partition: TopicPartition, offset: int) -> None:
         known = self.known(partition)
         kept = tuple(held for held in known.history if held.next_offset <= offset)
-        self._note(partition, replace(known, durable=min(known.durable, len(kept))))
+        marks = (*known.high_watermarks, offset)
+        durable = min(known.durable, len(kept))
+        self._note(partition, replace(known, durable=durable, high_watermarks=marks))
         self.log(partition).truncate_to(offset)
-        self._note(partition, replace(self.known(partition), history=kept))
+        # What is written there now was committed by nobody yet.
+        marks = tuple(mark for mark in marks if mark <= offset)
+        self._note(partition, replace(self.known(partition), history=kept, high_watermarks=marks))
 
     def delete(self, partition: TopicPartition) -> None:
         self._note(partition, replace(self.known(partition), deletion="begun", durable=0))
@@ -139,39 +156,185 @@ class DirScript:
         """A clean stop and the next start."""
         self.expected = replace(self.expected, may_be_clean=True)
         self.manager.close()
-        for partition, known in self.expected.partitions.items():
+        for partition, known in self.expected.partitions:
             self._note(partition, replace(known, durable=len(known.history)))
-        self.manager = manager_on(self._through, self.config)
+        self.manager = manager_on(self.lab.disk, self.config)
         self.expected = replace(self.expected, may_be_clean=False)
 
+    def crash(self) -> None:
+        """A power cut, and the start after it: what that shows is promised."""
+        self.lab.power_cut(self.random)
+        self.manager = manager_on(self.lab.disk, self.config)
+        for partition, known in self.expected.partitions:
+            log = self.manager.get(partition)
+            if log is None:
+                self._note(partition, Known(deletion=known.deletion))
+                continue
+            start, found = log.log_start_offset, held_by(log)
+            below = tuple(held for held in known.history if held.next_offset <= start)
+            history = (*below, *found)
+            marks = (self.manager.checkpointed_high_watermark(partition),)
+            self._note(partition, Known(history, len(history), (start, start), marks))
 
-def manager_on(disk: MemoryDisk | RecordingDisk, config: LogConfig = CONFIG) -> LogManager:
+
+def manager_on(disk: Disk, config: LogConfig = CONFIG) -> LogManager:
     return LogManager([ROOT], disk=disk, clock=lambda: NOW_MS, random=Random(5), config=config)
 
 
-def check(image: MemoryDisk, expected: Expected) -> None:
-    points = read_offset_checkpoint(image, ROOT, RECOVERY_POINT_CHECKPOINT) if image.files() else {}
-    manager = manager_on(image)
+# --- the checker -------------------------------------------------------------------------------------
+
+
+class Shown(NamedTuple):
+    """One partition after a start."""
+
+    start: int
+    end: int
+    batches: tuple[Held, ...]
+    high_watermarks: tuple[int, int]
+    """What the log has, and what the checkpoint says."""
+    topic_id: str | None
+
+
+@dataclass(frozen=True, slots=True)
+class FoundDir:
+    partitions: tuple[tuple[TopicPartition, Shown], ...]
+    was_clean: bool = field(compare=False)
+
+
+def lab(*, config: LogConfig = CONFIG, **options: Any) -> CrashLab[FoundDir, Expected]:
+    """A crash lab that knows what a log dir owes."""
+    return CrashLab(
+        partial(recover, config=config), judge, goes_on=goes_on, clock=lambda: NOW_MS, **options
+    )
+
+
+def explored(script: Callable[[DirScript], None], **options: Any) -> CrashReport:
+    def workload(run: CrashRun[Expected]) -> None:
+        script(DirScript(run))
+
+    disk = options.pop("disk", MemoryDisk)
+    return lab(**options).explore(workload, Expected(), name=script.__name__, disk=disk)
+
+
+def recover(disk: Disk, *, config: LogConfig = CONFIG) -> FoundDir:
+    names = [entry.name for entry in disk.scan("/")]
+    points = read_offset_checkpoint(disk, ROOT, RECOVERY_POINT_CHECKPOINT) if ROOT[1:] in names else {}
+    manager = manager_on(disk, config)
     assert not manager.offline_dirs
     assert not manager.damaged, f"{manager.damaged} after nothing but a power cut"
-    assert expected.may_be_clean or not manager.was_clean, "I14: an unclean stop that is called clean"
-    for partition, known in expected.partitions.items():
-        log = manager.get(partition)
+    shown = []
+    for partition, log in manager.logs().items():
+        check_epochs(log, held_by(log))
+        assert points.get(partition, 0) <= log.log_end_offset, "a checkpoint claims more than there is"
+        mark = manager.checkpointed_high_watermark(partition)
+        assert log.log_start_offset <= log.high_watermark <= log.log_end_offset
+        marks = (log.high_watermark, mark)
+        found = Shown(log.log_start_offset, log.log_end_offset, held_by(log), marks, log.topic_id)
+        shown.append((partition, found))
+    return FoundDir(tuple(shown), manager.was_clean)
+
+
+def judge(found: FoundDir, expected: Expected) -> None:
+    assert expected.may_be_clean or not found.was_clean, "I14: an unclean stop that is called clean"
+    shown = dict(found.partitions)
+    for partition, known in expected.partitions:
+        log = shown.get(partition)
         if log is None:
             assert known.durable == 0 or known.deletion != "none", f"{partition} is gone"
             continue
         assert known.deletion != "done", f"{partition} came back"
-        start = log.log_start_offset
-        assert known.starts[0] <= start <= known.starts[1]
-        served = tuple(held for held in known.history if held.next_offset > start)
-        found = held_by(log)
-        assert found == served[: len(found)]
-        assert len(found) >= sum(held.next_offset > start for held in known.history[: known.durable])
-        assert start <= log.high_watermark <= log.log_end_offset
-        assert manager.checkpointed_high_watermark(partition) in known.high_watermarks
-        assert points.get(partition, 0) <= log.log_end_offset, "a checkpoint claims more than there is"
+        assert known.starts[0] <= log.start <= known.starts[1], f"{partition} starts at {log.start}"
+        served = tuple(held for held in known.history if held.next_offset > log.start)
+        assert log.batches == served[: len(log.batches)], "something is there that was not written"
+        promised = sum(held.next_offset > log.start for held in known.history[: known.durable])
+        assert len(log.batches) >= promised, f"{promised} batches were durable, {len(log.batches)} are left"
+        if found.was_clean and known.deletion == "none":
+            assert len(log.batches) == len(served), "a clean stop is claimed of a log that is not whole"
+        assert log.high_watermarks[1] in known.high_watermarks
         if expected.topic_id_is_durable and partition == ORDERS and known.deletion == "none":
             assert log.topic_id == TOPIC_ID
+
+
+def goes_on(disk: MemoryDisk) -> None:
+    """Every log takes an append that lasts, and a new partition can be made."""
+    manager = manager_on(disk)
+    ends = {}
+    for partition, log in [*manager.logs().items(), (NEW, manager.get_or_create(NEW))]:
+        ends[partition] = log.append(b"on", timestamp_ms=NOW_MS, sync=True).first_offset
+    again = manager_on(disk.durable_image())
+    for partition, offset in ends.items():
+        log = again.logs()[partition]
+        assert [record.value for record in log.read(offset)] == [b"on"], f"{partition}: an append is gone"
+
+
+# --- the scripts -------------------------------------------------------------------------------------
+
+
+def first_start(run: DirScript) -> None:
+    """A dir that is not there yet."""
+
+
+def topic_create(run: DirScript) -> None:
+    run.name(ORDERS)
+    run.append(ORDERS)
+    run.flush(ORDERS)
+    run.name(PAYMENTS)
+
+
+def high_watermark_checkpoints(run: DirScript) -> None:
+    for number in range(4):
+        run.append(ORDERS, 2)
+        run.commit(ORDERS, 2 * number + 1)
+        run.checkpoint()
+    run.truncate(ORDERS, 4)
+    run.append(ORDERS)
+    run.commit(ORDERS, 5)
+    run.checkpoint()
+
+
+def crashes(run: DirScript) -> None:
+    """Two unclean starts, the second with marks of the first."""
+    for number in range(5):
+        run.append(ORDERS, 2)
+        run.append(PAYMENTS)
+        if number == 2:
+            run.checkpoint()
+    run.crash()
+    run.append(ORDERS)
+    run.flush(ORDERS)
+    run.checkpoint()
+    run.crash()
+    run.append(PAYMENTS)
+
+
+def delete_and_crash(run: DirScript) -> None:
+    """A deletion that was under way, and the same name made again."""
+    run.append(ORDERS, 2)
+    run.flush(ORDERS)
+    run.append(PAYMENTS)
+    run.delete(ORDERS)
+    run.crash()
+    run.manager.tick(NOW_MS + CONFIG.file_delete_delay_ms)
+    run.append(PAYMENTS)
+    run.flush(PAYMENTS)
+
+
+def stand_alone_log_taken_over(run: DirScript) -> None:
+    """A log that kept its own checkpoints comes under a dir's: its own must not count any more."""
+    run.expected = replace(run.expected, may_be_clean=True)
+    run.manager.close()
+    with Log.open(f"{ROOT}/{ORDERS.directory_name}", CONFIG, disk=run.lab.disk, clock=lambda: NOW_MS) as log:
+        for _ in range(4):
+            log.append(b"x", timestamp_ms=NOW_MS)
+    with Log.open(f"{ROOT}/{ORDERS.directory_name}", CONFIG, disk=run.lab.disk, clock=lambda: NOW_MS) as log:
+        history = held_by(log)
+    run.expected = Expected(((ORDERS, Known(history, len(history))),), may_be_clean=True)
+    run.manager = manager_on(run.lab.disk)
+    run.expected = replace(run.expected, may_be_clean=False)
+    run.append(ORDERS)
+    run.truncate(ORDERS, 2)
+    run.append(ORDERS)
+    run.flush(ORDERS)
 
 
 def two_partitions(run: DirScript) -> None:
@@ -249,21 +412,30 @@ def retention(run: DirScript) -> None:
     run.flush(ORDERS)
 
 
-@pytest.mark.parametrize("seed", range(2))
-@pytest.mark.parametrize(
-    "script",
-    [two_partitions, clean_stops, truncations, deletions, retention],
-    ids=lambda script: script.__name__,
-)
-def test_every_point(script: Callable[[DirScript], None], seed: int) -> None:
-    run = DirScript(seed)
-    script(run)
-    assert len(run.images) > 50
-    for image, expected, call in run.images:
-        try:
-            check(image, expected)
-        except AssertionError as error:
-            raise AssertionError(f"seed {seed}, power cut before {call}: {error}") from error
+SCRIPTS: list[Callable[[DirScript], None]] = [
+    first_start,
+    topic_create,
+    two_partitions,
+    clean_stops,
+    truncations,
+    high_watermark_checkpoints,
+    deletions,
+    delete_and_crash,
+    crashes,
+    stand_alone_log_taken_over,
+    retention,
+]
+
+
+@pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
+def test_every_point(script: Callable[[DirScript], None]) -> None:
+    report = explored(script, images=4, kills=False)
+    assert report.distinct >= 3
+    assert report.is_good, str(report)
+
+
+def without_syncs_of(directory: str) -> Callable[[], MemoryDisk]:
+    return lambda: ForgetfulDisk(lambda call, path: (call, path) == ("sync_dir", directory), [])
 
 
 @pytest.mark.parametrize(
@@ -271,25 +443,10 @@ def test_every_point(script: Callable[[DirScript], None], seed: int) -> None:
 )
 def test_the_checker_notices_names_that_are_not_synced(script: Callable[[DirScript], None]) -> None:
     """A mark that comes back, a partition that comes back, one that never was there."""
-    for seed in range(4):
-        run = DirScript(seed, lambda call, path: (call, path) == ("sync_dir", ROOT))
-        script(run)
-        try:
-            for image, expected, _ in run.images:
-                check(image, expected)
-        except AssertionError:
-            return
-    raise AssertionError("nobody noticed")
+    assert not explored(script, images=6, kills=False, stop_after=1, disk=without_syncs_of(ROOT)).is_good
 
 
 def test_the_checker_notices_renames_that_are_not_synced() -> None:
     """The checkpoint forgets a log start that the first segment implies: by then the others must be gone."""
-    for seed in range(4):
-        run = DirScript(seed, lambda call, path: (call, path) == ("sync_dir", f"{ROOT}/orders-0"))
-        retention(run)
-        try:
-            for image, expected, _ in run.images:
-                check(image, expected)
-        except AssertionError:
-            return
-    raise AssertionError("nobody noticed")
+    disk = without_syncs_of(f"{ROOT}/orders-0")
+    assert not explored(retention, images=12, kills=False, stop_after=1, disk=disk).is_good

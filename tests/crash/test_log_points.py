@@ -16,6 +16,7 @@ import pytest
 from checkpoint.errors import EngineError
 from logstore.config import LogConfig
 from simulation.crash import CrashReport
+from tests.crash import log_scripts
 from tests.crash.script import (
     CONFIG,
     DIRECTORY,
@@ -329,6 +330,7 @@ CONFIGS: dict[Callable[[Script], None], LogConfig] = {
     retention_by_time: BY_TIME,
     retention_and_producers: BY_SIZE,
     preallocated: replace(CONFIG, preallocate=True),
+    **log_scripts.CONFIGS,
 }
 
 SCRIPTS: list[Callable[[Script], None]] = [
@@ -357,6 +359,7 @@ SCRIPTS: list[Callable[[Script], None]] = [
     delete_records,
     retention_and_producers,
     preallocated,
+    *log_scripts.SCRIPTS,
 ]
 
 

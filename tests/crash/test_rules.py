@@ -1,0 +1,209 @@
+"""Every rule of the sync order is needed: with one of them off, some legal image breaks a promise.
+
+The rules are those of docs/durability.md, numbered as there. Each is switched off in one place of the engine,
+and nothing else is changed; the script is one that passes as it stands (`test_every_point`). A checker that
+never complains is no checker, and a rule that nothing misses is no rule.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import partial
+from typing import Any
+
+import pytest
+
+from checkpoint.clean_shutdown import CleanShutdown, write_clean_shutdown
+from checkpoint.disk import Disk, remove_if_exists
+from logstore import log_manager, recovery, stand_alone
+from logstore.log_manager import _LogDir
+from logstore.partition_log import PartitionLog
+from logstore.recovery import _Loader
+from logstore.segment import Segment
+from simulation.crash import CrashReport
+from tests.crash import log_scripts, test_log_dir_points, test_log_points
+from tests.crash.log_scripts import swap, swap_recovery
+from tests.crash.script import Script
+from tests.crash.test_log_dir_points import clean_stops, truncations
+from tests.crash.test_log_points import roll_by_size, truncate_across
+
+Patch = pytest.MonkeyPatch
+
+
+def broken(script: Callable[[Script], None], **options: Any) -> CrashReport:
+    report = test_log_points.explored(script, **{"images": 8, "kills": False, "stop_after": 1, **options})
+    assert not report.is_good, "nobody noticed"
+    return report
+
+
+class _WithoutDirectorySyncs:
+    """A disk that does not hear `sync_dir`; all else goes to the one behind it."""
+
+    def __init__(self, inner: Disk) -> None:
+        self._inner = inner
+
+    def sync_dir(self, directory: str) -> None:
+        """Says that it did."""
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._inner, name)
+
+
+def test_rule_s1_an_ack_follows_its_sync(monkeypatch: Patch) -> None:
+    """`flush` that only moves the recovery point."""
+
+    def only_say_so(log: PartitionLog, end_offset: int) -> None:
+        log._recovery_point = max(log._recovery_point, end_offset)
+
+    monkeypatch.setattr(PartitionLog, "_sync_segments", only_say_so)
+    broken(test_log_points.append_durable)
+
+
+def test_rule_s2_a_new_files_name_is_synced_before_an_ack(monkeypatch: Patch) -> None:
+    """A segment that takes its name for durable when it is made."""
+    make = PartitionLog._new_segment
+
+    def made_safe(log: PartitionLog, base_offset: int, now_ms: int) -> Segment:
+        segment = make(log, base_offset, now_ms)
+        segment.name_is_durable = True
+        return segment
+
+    # In a log that stands alone the recovery point's checkpoint comes after it, into the same directory.
+    monkeypatch.setattr(PartitionLog, "_new_segment", made_safe)
+    report = test_log_dir_points.explored(truncations, images=8, kills=False, stop_after=1)
+    assert not report.is_good
+
+
+def test_rule_s3_a_segment_is_synced_before_the_recovery_point_passes_it(monkeypatch: Patch) -> None:
+    """A roll that moves the recovery point and syncs nothing."""
+    roll, sync = PartitionLog._roll, PartitionLog._sync_segments
+    rolling: list[bool] = []
+
+    def roll_unsynced(log: PartitionLog, base_offset: int, now_ms: int) -> None:
+        rolling.append(True)
+        try:
+            roll(log, base_offset, now_ms)
+        finally:
+            rolling.pop()
+
+    def sync_unless_rolling(log: PartitionLog, end_offset: int) -> None:
+        if rolling:
+            log._recovery_point = max(log._recovery_point, end_offset)
+        else:
+            sync(log, end_offset)
+
+    monkeypatch.setattr(PartitionLog, "_roll", roll_unsynced)
+    monkeypatch.setattr(PartitionLog, "_sync_segments", sync_unless_rolling)
+    broken(roll_by_size)
+
+
+def test_rule_s4_the_recovery_point_is_lowered_before_a_truncation(monkeypatch: Patch) -> None:
+    """It is lowered in memory alone: what is written at those offsets then passes for synced."""
+
+    def in_memory_only(log: PartitionLog, offset: int) -> None:
+        log._recovery_point = min(log._recovery_point, offset)
+        log._high_watermark = min(log._high_watermark, offset)
+
+    monkeypatch.setattr(PartitionLog, "_lower_bounds", in_memory_only)
+    broken(truncated_and_written_anew, images=24)
+
+
+def truncated_and_written_anew(run: Script) -> None:
+    """The recovery point has passed a roll; then the log is cut below it, and several batches follow."""
+    for _ in range(8):
+        run.append()
+    run.flush()
+    run.truncate(1)
+    run.append(2)
+    run.append(2)
+
+
+def test_rule_s5_a_truncation_takes_the_newest_segment_first(monkeypatch: Patch) -> None:
+    """Oldest first, and the directory synced once at the end: a hole, with the tail still there."""
+
+    def cut_upwards(log: PartitionLog, offset: int) -> None:
+        later = [segment for segment in log._segments if segment.base_offset > offset]
+        for segment in later:
+            segment.delete()
+        log._segments = log._segments.replacing(later)
+        active = log._segments.active
+        active.truncate_to(offset, log._clock())
+        active.sync_log()
+        log._disk.sync_dir(log.directory)
+
+    monkeypatch.setattr(PartitionLog, "_cut", cut_upwards)
+    broken(truncate_across)
+
+
+def test_rule_s6_the_log_start_is_published_before_segments_go(monkeypatch: Patch) -> None:
+    """The checkpoint of log starts is never written: what was deleted comes back, or half of it."""
+    monkeypatch.setattr(stand_alone._OwnDirectory, "log_start_moved", lambda self, log: None)
+    broken(test_log_points.delete_records)
+
+
+def test_rule_s7_a_swap_is_committed_before_the_old_segments_go() -> None:
+    """The directory is not synced between `.swap` and `.deleted`: neither set may be whole."""
+    broken(partial(swap, olds=3, news=2, commits=False))
+
+
+def test_rule_s8_the_recovery_of_a_swap_removes_the_olds_durably_first(monkeypatch: Patch) -> None:
+    """Olds that come back beside what replaced them."""
+    finish = _Loader._finish_swap
+
+    def finish_unsynced(loader: _Loader) -> None:
+        disk = loader.disk
+        loader.disk = _WithoutDirectorySyncs(disk)
+        try:
+            finish(loader)
+        finally:
+            loader.disk = disk
+
+    monkeypatch.setattr(_Loader, "_finish_swap", finish_unsynced)
+    broken(swap_recovery, images=24)
+
+
+def test_rule_s9_the_clean_mark_goes_durably_before_any_other_write(monkeypatch: Patch) -> None:
+    """The mark comes back over a log that was written to since."""
+
+    def remove(disk: Disk, directory: str) -> bool:
+        return remove_if_exists(disk, f"{directory}/.kafka_cleanshutdown")
+
+    monkeypatch.setattr(log_manager, "remove_clean_shutdown", remove)
+    report = test_log_dir_points.explored(clean_stops, images=6, kills=False, stop_after=1)
+    assert report.simplest is not None
+    assert "called clean" in report.simplest.error
+
+
+def test_rule_s10_what_recovery_accepts_is_synced_before_it_is_served(monkeypatch: Patch) -> None:
+    """After the death of the process alone: a start shows what the next power cut takes away."""
+    load, sync = recovery.load, Segment.sync_log
+
+    def load_unsynced(*arguments: Any, **options: Any) -> recovery.LoadedLog:
+        with pytest.MonkeyPatch.context() as patch:
+            patch.setattr(Segment, "sync_log", lambda segment: None)
+            return load(*arguments, **options)
+
+    monkeypatch.setattr(stand_alone, "load", load_unsynced)
+    report = broken(test_log_points.append_async, kills=True, second_images=8)
+    assert report.simplest is not None
+    assert "after the next crash" in report.simplest.error
+    assert Segment.sync_log is sync
+
+
+def test_rule_s11_the_mark_of_a_clean_stop_is_written_last(monkeypatch: Patch) -> None:
+    """The mark before the flush: a start believes a log that is torn."""
+    close = _LogDir.close
+
+    def mark_then_close(log_dir: _LogDir, *, mark_clean: bool) -> None:
+        write_clean_shutdown(log_dir._disk, log_dir.path, CleanShutdown())
+        close(log_dir, mark_clean=mark_clean)
+
+    monkeypatch.setattr(_LogDir, "close", mark_then_close)
+    report = test_log_dir_points.explored(clean_stops, images=8, kills=False, stop_after=1)
+    assert report.simplest is not None
+    assert "a clean stop is claimed" in report.simplest.error
+
+
+@pytest.mark.parametrize("script", [truncated_and_written_anew, *log_scripts.SCRIPTS[-3:]])
+def test_with_all_rules_on_they_pass(script: Callable[[Script], None]) -> None:
+    assert test_log_points.explored(script, images=4, kills=False).is_good
