@@ -37,7 +37,15 @@ from logstore.errors import CorruptSeal
 from logstore.losses import LOST_DIRECTORY, Piece, Quarantine, Standing
 from logstore.reader import checkpointed_offset
 from logstore.scan import Fault, Scanned, check_history, scan
-from logstore.seal import BLOCK_BYTES, Seal, broken_blocks, make_seal, read_seal, write_seal
+from logstore.seal import (
+    BLOCK_BYTES,
+    Seal,
+    broken_blocks,
+    make_seal,
+    read_seal,
+    seal_path,
+    write_seal,
+)
 from logstore.segment import file_name
 from logstore.transaction_index import ENTRY_BYTES
 from tools.facts import facts_of
@@ -421,6 +429,6 @@ def reseal(disk: Disk, directory: str) -> int:
             )
         finally:
             file.close()
-        write_seal(disk, directory, seal)
+        write_seal(disk, seal_path(directory, base_offset), seal)
     disk.sync_dir(directory)
     return max(len(bases) - 1, 0)
