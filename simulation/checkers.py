@@ -149,6 +149,8 @@ class PartitionChecker:
         self.unclean_elections = 0
         self.acked: dict[int, bytes] = {}
         self.declared_lost = 0
+        self.log_start = 0
+        """The highest log start offset of any replica so far."""
         self.views: dict[int, ReplicaView] = {}
         self._commit_epochs: list[int] = []
         self._committed_ids: dict[bytes, int] = {}
@@ -243,6 +245,7 @@ class PartitionChecker:
         self.views[view.node] = view
         if not 0 <= view.log_start <= view.high_watermark <= view.log_end:
             self._fail("C7", f"bounds out of order, log start {view.log_start}; {view}")
+        self.log_start = max(self.log_start, view.log_start)
         self._judge_epoch(view)
         self._judge_batches(view, first_new)
         if view.is_leader:
@@ -280,6 +283,8 @@ class PartitionChecker:
                 self._history[batch.base, batch.epoch] = batch.data, _name(previous)
             elif known[0] != batch.data:
                 self._fail("C3", f"offset {batch.base} of epoch {batch.epoch} has two contents; {view}")
+            elif known[1] is None:  # its first holder had deleted what lies before it
+                self._history[batch.base, batch.epoch] = batch.data, _name(previous)
             elif previous is not None and known[1] != _name(previous):
                 self._fail(
                     "C3",
@@ -321,7 +326,9 @@ class PartitionChecker:
 
     def _cut_committed(self, view: ReplicaView) -> None:
         keep = len(self.committed)
-        while keep and _name(view.holding(self.committed[keep - 1].base)) != _name(self.committed[keep - 1]):
+        while keep and self.committed[keep - 1].base >= view.log_start:
+            if _name(view.holding(self.committed[keep - 1].base)) == _name(self.committed[keep - 1]):
+                break
             keep -= 1
         for batch in self.committed[keep:]:
             del self._committed_ids[batch.identity]
@@ -446,12 +453,18 @@ class PartitionChecker:
 
     def read_back(self, batches: Sequence[Stored]) -> None:
         """The whole log as it was read at the end, everything being healed."""
-        if len(batches) < len(self.committed):
-            self._fail("C4", f"{len(self.committed)} batches were committed, {len(batches)} can be read")
-        for batch, agreed in zip(batches, self.committed, strict=False):
+        start = batches[0].base if batches else self.log_start
+        if start > self.log_start:
+            self._fail("C4", f"read from {start}, no log starts above {self.log_start}")
+        committed = [batch for batch in self.committed if batch.end > start]
+        if len(batches) < len(committed):
+            self._fail("C4", f"{len(committed)} batches were committed, {len(batches)} can be read")
+        for batch, agreed in zip(batches, committed, strict=False):
             if batch != agreed:
                 self._fail("C4", f"what was committed at {agreed.base} is not what can be read there")
         for base, identity in self.acked.items():
+            if base < start:
+                continue
             found = find(batches, base)
             if found is None or found.base != base or found.identity != identity:
                 self._fail("C4", f"what was acknowledged at {base} is not there")
@@ -469,6 +482,7 @@ class Remains:
     """A log as it was when its process or its machine died.
 
     `durable_end`: everything below it had been synced. `cache_survived`: only the process died.
+    `disk_died`: calls failed before; one that did may have moved the log start all the same.
     """
 
     name: str
@@ -476,6 +490,7 @@ class Remains:
     log_start: int
     durable_end: int
     cache_survived: bool
+    disk_died: bool = False
 
     @property
     def log_end(self) -> int:
@@ -499,8 +514,9 @@ def check_recovery(
     end = after[-1].end if after else log_start
     if log_end != end:
         raise Violation("I7", f"{name}: the log ends at {log_end}, its last batch at {end}")
-    if log_start != before.log_start:
+    if log_start != before.log_start and not (before.disk_died and before.log_start < log_start <= end):
         raise Violation("I6", f"{name}: the log started at {before.log_start}, now at {log_start}")
+    held = [batch for batch in before.batches if batch.end > log_start]
     if end < before.durable_end:
         raise Violation("I7", f"{name}: synced up to {before.durable_end}, recovered up to {end}")
     if before.cache_survived and end != before.log_end:
@@ -508,11 +524,11 @@ def check_recovery(
             "I7", f"{name}: only the process died; the log ended at {before.log_end}, now at {end}"
         )
     for slot, batch in enumerate(after):
-        if slot >= len(before.batches):
+        if slot >= len(held):
             raise Violation("I3", f"{name}: offset {batch.base} was never written")
-        if batch != before.batches[slot]:
-            which = "I2" if before.batches[slot].base < before.durable_end else "I3"
-            raise Violation(which, f"{name}: offset {before.batches[slot].base} is not what was written")
+        if batch != held[slot]:
+            which = "I2" if held[slot].base < before.durable_end else "I3"
+            raise Violation(which, f"{name}: offset {held[slot].base} is not what was written")
     for one, following in pairwise(after):
         if one.end != following.base:
             raise Violation("I4", f"{name}: offset {following.base} follows {one.end - 1}")

@@ -84,6 +84,9 @@ class Swarm:
     backoff_ms: int
     checkpoint_interval_ms: int
     segment_bytes: int
+    retention_bytes: int
+    """Old segments of more than this go on every replica by itself; -1: the log keeps everything."""
+    retention_check_interval_ms: int
     delay_ms: int
     drop_rate: float
     duplicate_rate: float
@@ -101,7 +104,8 @@ class Swarm:
     def enabled(self) -> list[str]:
         """The features that are on."""
         found = [each.name for each in fields(self.features) if getattr(self.features, each.name)]
-        return [*found, "dead_disks"] if self.dead_disks else found
+        found += ["dead_disks"] if self.dead_disks else []
+        return [*found, "retention"] if self.retention_bytes >= 0 else found
 
 
 def draw(seed: int) -> Swarm:
@@ -112,6 +116,8 @@ def draw(seed: int) -> Swarm:
     factor = min(nodes, random.choice((2, 3, 3, 4)))
     session_timeout_ms = random.choice((120, 200, 500))
     lag_time_max_ms = random.choice((100, 250, 600))
+    retention = stream(seed, "retention")
+    retains = retention.random() < 0.3
     return Swarm(
         seed=seed,
         nodes=nodes,
@@ -131,6 +137,8 @@ def draw(seed: int) -> Swarm:
         backoff_ms=random.choice((10, 30, 80)),
         checkpoint_interval_ms=random.choice((100, 500, 2000)),
         segment_bytes=random.choice((1500, 6000, 1 << 20)),
+        retention_bytes=retention.choice((0, 1000, 4000)) if retains else -1,
+        retention_check_interval_ms=retention.choice((50, 200, 1000)),
         delay_ms=random.choice((1, 4, 12)),
         drop_rate=random.choice((0.005, 0.02, 0.06)) if features.drops else 0.0,
         duplicate_rate=random.choice((0.01, 0.05, 0.15)) if features.duplicates else 0.0,

@@ -33,6 +33,7 @@ from logstore.config import LogConfig
 from logstore.errors import LogDirOffline
 from logstore.log import Log
 from logstore.log_manager import LogManager
+from logstore.log_manager_config import LogManagerConfig
 from replication.config import NodeConfig
 from replication.controller.config import ControllerConfig
 from replication.effects import (
@@ -162,6 +163,7 @@ class Tally:
     elections: int = 0
     unclean_elections: int = 0
     truncations: int = 0
+    batches_deleted: int = 0
     isr_changes: int = 0
     sent: int = 0
     acked: int = 0
@@ -198,7 +200,17 @@ class World:
         self._calls: dict[int, Call] = {}
         self.unclean_allowed: set[TopicPartition] = set()
         self.log_config = LogConfig(
-            segment_bytes=swarm.segment_bytes, segment_index_bytes=512, index_interval_bytes=300
+            segment_bytes=swarm.segment_bytes,
+            segment_index_bytes=512,
+            index_interval_bytes=300,
+            retention_bytes=swarm.retention_bytes,
+            retention_ms=-1,
+            file_delete_delay_ms=2 * swarm.retention_check_interval_ms,
+        )
+        self.log_settings = LogManagerConfig(
+            topic_defaults=self.log_config,
+            log_retention_check_interval_ms=swarm.retention_check_interval_ms,
+            log_initial_task_delay_ms=swarm.retention_check_interval_ms,
         )
         self.hosts = {
             node_id: Host(node_id, _node_config(swarm, node_id), MemoryDisk(clock=lambda: self.now_ms))
@@ -281,7 +293,7 @@ class World:
                 disk=host.faulty if host.faulty is not None else host.disk,
                 clock=lambda: self.now_ms,
                 random=Random(self._lives.getrandbits(64)),
-                config=self.log_config,
+                settings=self.log_settings,
             )
         except Exception as error:
             raise Violation("I1", f"node {host.node_id} cannot open its logs: {error!r}") from error
@@ -339,7 +351,12 @@ class World:
         if host.node is None:  # a machine whose node is down already loses its power
             host.remains = {
                 topic_partition: Remains(
-                    left.name, left.batches, left.log_start, left.durable_end, cache_survived=False
+                    left.name,
+                    left.batches,
+                    left.log_start,
+                    left.durable_end,
+                    cache_survived=False,
+                    disk_died=left.disk_died,
                 )
                 for topic_partition, left in host.remains.items()
             }
@@ -352,6 +369,7 @@ class World:
                 log.log_start_offset,
                 log.recovery_point,
                 cache_survives,
+                host.disk_is_dead,
             )
 
     def kill(self, host: Host) -> None:
@@ -506,6 +524,7 @@ class World:
                 partition.leader_epoch,
                 partition.is_leader,
                 truncations,
+                log.log_start_offset,
             )
             before = host.seen.get(topic_partition)
             if before == seen:
@@ -535,6 +554,7 @@ class World:
         leader_epoch: int,
         may_be_cut: bool,
     ) -> None:
+        self._forget_deleted(view, log.log_start_offset)
         known = len(view.batches)
         cut_to: int | None = None
         log_end = log.log_end_offset
@@ -564,6 +584,12 @@ class World:
         checker = self.checkers.get(topic_partition)
         if checker is not None:
             checker.replica_changed(view, first_new=first_new, cut_to=cut_to, high_watermark_before=before)
+
+    def _forget_deleted(self, view: ReplicaView, log_start: int) -> None:
+        """What retention took away is neither there nor cut: the log begins behind it now."""
+        gone = sum(batch.end <= log_start for batch in view.batches)
+        self.tally.batches_deleted += gone
+        del view.batches[:gone]
 
     # --- effects ------------------------------------------------------------------------------
 
