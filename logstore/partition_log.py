@@ -1164,7 +1164,8 @@ class PartitionLog:
             if offset >= self._log_end_offset:
                 self._forget_epochs_from(self._log_end_offset)
                 return False
-            if offset < self._segments.first.base_offset:
+            if offset < self._log_start_offset:
+                # Nothing of it would be served. What lies below the start is no history to go on from.
                 self._restart_at(offset, why)
                 return True
             if offset < self._segments.active.base_offset:
@@ -1183,7 +1184,6 @@ class PartitionLog:
             self._producers.end_offset = self._log_start_offset
             self._or_offline(lambda: self._cut(offset, loss_id))
             self._log_end_offset = offset
-            self._log_start_offset = min(self._log_start_offset, offset)
             self._rebuild_producers(offset)
             if end_offset < offset:
                 self._begin_past_a_gap(offset, end_offset)
@@ -1313,6 +1313,8 @@ class PartitionLog:
         # To nothing: the segments go one by one, and each may be the last that a crash leaves.
         recovery_point = min(self._recovery_point, offset)
         self._lower_bounds(0)
+        # A start that stays above the log's end would condemn, after a crash, what is written here anew.
+        publishing = self._or_offline if offset < self._log_start_offset else self._guarded
         self._log_end_offset = self._high_watermark = self._log_start_offset = offset
 
         def start_anew() -> None:
@@ -1324,7 +1326,7 @@ class PartitionLog:
         self._or_offline(start_anew)
         self._recovery_point = recovery_point
         self._rebuild_producers(offset)
-        self._guarded(lambda: self._owner.log_start_moved(self))
+        publishing(lambda: self._owner.log_start_moved(self))
         self._change_epochs(lambda epochs: epochs.clear())
 
     def _enter_restart(self, offset: int, why: str, held: list[Segment], kept: list[Segment]) -> int:

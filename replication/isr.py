@@ -126,16 +126,21 @@ def may_join(
     epoch_start_offset: int,
     is_alive: bool,
     live_broker_epoch: int = UNKNOWN_BROKER_EPOCH,
+    log_start_offset: int = 0,
 ) -> bool:
     """Whether a follower may be proposed for the ISR.
 
     The high watermark alone is not enough: right after an election it lies behind what the old
     leader committed, and only the start of this leader epoch is sure to cover that (KAFKA-7128).
     A fetch of an incarnation other than the registered one, or of an unknown one, proves nothing (KIP-903).
+    Below the leader's log start the two logs cannot be compared: whoever still serves records there, which
+    may never have been committed, must first have heard where the log begins.
     """
     if not isinstance(state, CommittedIsr) or replica.replica_id in state.isr or not is_alive:
         return False
     if live_broker_epoch not in (UNKNOWN_BROKER_EPOCH, replica.broker_epoch):
+        return False
+    if max(replica.log_start_offset, 0) < log_start_offset:
         return False
     return replica.log_end_offset >= max(high_watermark, epoch_start_offset)
 

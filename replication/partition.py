@@ -397,6 +397,7 @@ class Partition:
             epoch_start_offset=self.epoch_start_offset,
             is_alive=self._metadata.is_alive(replica.replica_id),
             live_broker_epoch=self._metadata.broker_epoch(replica.replica_id),
+            log_start_offset=self.log.log_start_offset,
         ):
             return None
         proposal = self._proposal(isr.isr | {replica.replica_id}, own_broker_epoch)
@@ -554,7 +555,7 @@ class Partition:
         self._count_truncation(offset)
         # Also when nothing is cut: an epoch that starts at the end has no records and must go
         # (KAFKA-10706), or the leader would answer "diverging" for ever.
-        log.truncate_to(max(offset, log.log_start_offset), why=why)
+        log.truncate_to(offset, why=why)
 
     def restart_at(self, offset: int) -> None:
         """Drop the whole log: the leader's begins only at `offset`."""

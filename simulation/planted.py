@@ -291,6 +291,25 @@ def epoch_not_raised(stack: ExitStack) -> None:
     real = _swap(stack, election, "next_state", next_state)
 
 
+# --- retention --------------------------------------------------------------------------------
+
+
+@_plant("a follower joins the ISR before it heard where the leader's log begins")
+def joins_below_the_log_start(stack: ExitStack) -> None:
+    def may_join(*args: Any, **kwargs: Any) -> bool:
+        return bool(real(*args, **{**kwargs, "log_start_offset": 0}))
+
+    real = _swap(stack, replication.partition, "may_join", may_join)
+
+
+@_plant("a follower cuts nothing below its log start, also if its leader's log ends there")
+def cut_stops_at_the_log_start(stack: ExitStack) -> None:
+    def truncate_to(self: Partition, offset: int, **why: Any) -> None:
+        real(self, max(offset, self.log.log_start_offset), **why)
+
+    real = _swap(stack, Partition, "truncate_to", truncate_to)
+
+
 # --- the disk ---------------------------------------------------------------------------------
 
 

@@ -119,6 +119,19 @@ def all_below_the_start(run: Script) -> None:
     run.append(sync=True)
 
 
+def truncate_below_the_start(run: Script) -> None:
+    """A leader that lost more than we had deleted: what is written anew lies below where the log began."""
+    for _ in range(6):
+        run.append(3)
+    run.advance_start(14)
+    run.truncate(12)
+    run.append(2, sync=True)
+    run.advance_start(13)
+    run.truncate(4)
+    run.append(sync=True)
+    run.append(2)
+
+
 def truncate_to_the_start(run: Script) -> None:
     for _ in range(8):
         run.append()
@@ -343,6 +356,7 @@ SCRIPTS: list[Callable[[Script], None]] = [
     truncate_inside_a_batch_then_roll,
     truncate_inside_the_first_batch,
     all_below_the_start,
+    truncate_below_the_start,
     truncate_to_the_start,
     restart_above,
     restart_below,

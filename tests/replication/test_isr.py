@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import itertools
+from dataclasses import replace
 
 from hypothesis import given, settings
 from hypothesis import strategies as st
@@ -158,6 +159,7 @@ def joins(
     epoch_start: int,
     alive: bool = True,
     epoch: int = -1,
+    log_start: int = 0,
 ) -> bool:
     return may_join(
         follower,
@@ -166,6 +168,7 @@ def joins(
         epoch_start_offset=epoch_start,
         is_alive=alive,
         live_broker_epoch=epoch,
+        log_start_offset=log_start,
     )
 
 
@@ -184,3 +187,12 @@ def test_who_may_join() -> None:
     assert not joins(replica(1, 10), committed(LEADER, 1), high_watermark=10, epoch_start=10)
     pending = PendingExpand(alone, 2, PROPOSAL)
     assert not joins(replica(1, 10), pending, high_watermark=10, epoch_start=10), "I20: one at a time"
+
+
+def test_who_serves_what_the_leader_has_deleted_may_not_join() -> None:
+    """Below the leader's start nothing can be compared: it may be of an epoch that never committed it."""
+    alone = committed(LEADER)
+    late = replace(replica(1, 10), log_start_offset=4)
+    assert not joins(late, alone, high_watermark=10, epoch_start=0, log_start=5)
+    assert joins(replace(late, log_start_offset=5), alone, high_watermark=10, epoch_start=0, log_start=5)
+    assert not joins(replica(1, 10), alone, high_watermark=10, epoch_start=0, log_start=5), "never told"

@@ -650,3 +650,14 @@ def test_what_a_follower_cuts_is_entered_with_its_reason() -> None:
     assert (cut.who, cut.first_offset, cut.last_offset) == ("truncation", 2, 2)
     assert cut.why == f"epoch 1 ends at 2 for leader {F1} of epoch 3"
     assert (restart.who, restart.why) == ("restart", f"the log of leader {F1} of epoch 3 starts at 40")
+
+
+def test_a_leader_that_ends_below_our_log_start() -> None:
+    """After an unclean election, say: what we had not deleted yet was never its. The two must meet again."""
+    rig = Rig()
+    rig.partition.become_follower(rig.state(F1, 1))
+    rig.partition.append_fetched(data(*[1] * 6), high_watermark=6, log_start_offset=5)
+    rig.partition.truncate_to(3)
+    assert (rig.log.log_start_offset, rig.log.log_end_offset) == (3, 3)
+    rig.partition.append_fetched(data(1, base_offset=3), high_watermark=4, log_start_offset=0)
+    assert [record.offset for record in rig.log.read()] == [3]

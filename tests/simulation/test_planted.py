@@ -34,6 +34,8 @@ FIRST_SEEDS = {
     "zombie-controller-writes": 1,
     "unconditional-writes": 0,
     "epoch-not-raised": 0,
+    "joins-below-the-log-start": 159,
+    "cut-stops-at-the-log-start": 221,
     "recovery-without-checksums": 14,
     "flush-without-sync": 4,
     "followers-count-unflushed": 12,
