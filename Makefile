@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 # What check, test, bench and demo need. pip install '.[all]' adds what only broker, Spark and ZooKeeper need.
-EXTRAS := test,dev,cli,codecs,arrow
+EXTRAS := test,dev,cli,codecs,arrow,bench
 WORKERS ?= 2
 
 .PHONY: bitrot setup check test demo bench simulate faults reader crash clean

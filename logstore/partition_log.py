@@ -700,6 +700,7 @@ class PartitionLog:
         else:
             self._segments = self._segments.replacing([old], [new])
         if old.size:
+            old.rest()
             self._guarded(lambda: self._owner.flushed(self))
 
     def _new_segment(self, base_offset: int, now_ms: int) -> Segment:

@@ -698,6 +698,15 @@ class Segment:
             self._time_index.close()
         self.let_go()
 
+    def rest(self) -> None:
+        """Close the files of a segment that is durable and takes no more appends; who needs one opens it.
+
+        Else a writer would hold five descriptors a segment.
+        """
+        with self._lock:
+            self._file = None
+            self._offset_index = self._time_index = None
+
     def let_go(self) -> None:
         """Forget the files without writing, for good: whatever needs one from now on raises `OSError`.
 

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import errno
+import gc
 
 import pytest
 
@@ -10,6 +11,7 @@ from checkpoint.disks import Fault, FaultyDisk, MemoryDisk, RecordingDisk
 from logstore.batch import Batch, walk
 from logstore.config import MAX_INT, LogConfig
 from logstore.errors import CorruptBatch, CorruptIndex
+from logstore.log import Log
 from logstore.offset_index import OffsetIndex, OffsetPosition
 from logstore.segment import Segment, file_name
 from logstore.transaction_index import AbortedTransaction
@@ -539,3 +541,17 @@ def test_opening_touches_nothing_until_it_is_asked() -> None:
     faulty = FaultyDisk(disk)
     Segment(faulty, DIRECTORY, BASE, CONFIG, size=10, now_ms=0)
     assert faulty.calls == 0
+
+
+def test_a_log_that_rolls_holds_the_files_of_its_active_segment() -> None:
+    """Descriptors do not grow with the log: what was rolled is opened again by who reads it."""
+    disk = RecordingDisk(MemoryDisk())
+    log = Log.open("/data/orders-0", LogConfig(segment_bytes=300), disk=disk, clock=lambda: 1)
+    gc.collect()
+    for _ in range(30):
+        log.append([b"x" * 100] * 2)
+    assert len(log.segments) == 30
+    open_now = {file.path for file in disk._files}
+    assert {path for path in open_now if path.endswith(".log")} == {log.segments[-1].path(".log")}
+    assert len([path for path in open_now if "index" in path]) <= 2
+    assert [record.offset for record in log.read()] == list(range(60))
