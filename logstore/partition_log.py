@@ -1205,6 +1205,8 @@ class PartitionLog:
             self._fail(OSError(errno.ENOSPC, str(error), self.directory))
         self._or_offline(lambda: self._disk.sync_dir(self.directory))
         self._segments.active.name_is_durable = True
+        # With nothing left below the cut the log starts there, as the next open will find.
+        self._log_start_offset = max(self._log_start_offset, self._segments.first.base_offset)
 
     def _keep_from(self, offset: int, why: str) -> int | None:
         """Enter what a cut at `offset` takes, copy what it takes in part; the loss's id, if there is any."""

@@ -7,13 +7,22 @@ synced, and the model takes over what is left.
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from dataclasses import dataclass
 from random import Random
 from typing import Any
 
-from hypothesis import HealthCheck, settings
+import pytest
+from hypothesis import HealthCheck, Phase, settings
 from hypothesis import strategies as st
-from hypothesis.stateful import RuleBasedStateMachine, initialize, invariant, precondition, rule
+from hypothesis.stateful import (
+    RuleBasedStateMachine,
+    initialize,
+    invariant,
+    precondition,
+    rule,
+    run_state_machine_as_test,
+)
 
 from checkpoint.disks import MemoryDisk
 from logstore.batch import encode_batch
@@ -22,6 +31,7 @@ from logstore.log import AppendInfo, Log
 from logstore.record import Record
 
 DIRECTORY = "/data/orders-0"
+AGES = st.integers(-40, 40)
 T0 = 1_700_000_000_000
 CONFIGS = {
     "delete": LogConfig(
@@ -29,6 +39,10 @@ CONFIGS = {
         retention_ms=-1, file_delete_delay_ms=5,
     ),
     "preallocated": LogConfig(segment_bytes=400, index_interval_bytes=1, preallocate=True, retention_ms=-1),
+    "compact": LogConfig(
+        segment_bytes=500, index_interval_bytes=100, cleanup_policy="compact,delete", retention_ms=-1,
+        delete_retention_ms=3_600_000, min_cleanable_dirty_ratio=0.0,
+    ),
     "compressed": LogConfig(
         segment_bytes=700, index_interval_bytes=50, compression_type="zstd", retention_ms=-1
     ),
@@ -81,13 +95,18 @@ class LogAndModel(RuleBasedStateMachine):
 
     # --- what a log does ----------------------------------------------------------------------------
 
-    @rule(count=st.integers(1, 6), sync=st.booleans(), age=st.integers(-40, 40), key=st.integers(0, 3))
-    def append(self, count: int, sync: bool, age: int, key: int) -> None:
-        """One batch; times that neither rise nor fall."""
+    @rule(keys=st.lists(st.integers(0, 5), min_size=1, max_size=6), sync=st.booleans(), age=AGES)
+    def append(self, keys: list[int], sync: bool, age: int) -> None:
+        """One batch; times that neither rise nor fall, a tombstone now and then."""
         self.now_ms += 10
-        rows = [
-            (self.now_ms + age + number % 2, b"%d" % key if key else None, b"v%d" % (self.end + number))
-            for number in range(count)
+        count = len(keys)
+        rows: list[tuple[int, bytes | None, bytes | None]] = [
+            (
+                self.now_ms + age + number % 2,
+                b"%d" % key if key or self.config.is_compacted else None,
+                None if (self.end + number) % 7 == 3 else b"v%d" % (self.end + number),
+            )
+            for number, key in enumerate(keys)
         ]
         info = self.log.append([Record(0, time, k, value) for time, k, value in rows], sync=sync)
         assert (info.first_offset, info.last_offset) == (self.end, self.end + count - 1)
@@ -171,8 +190,9 @@ class LogAndModel(RuleBasedStateMachine):
 
     @rule(hours=st.integers(0, 2))
     def maintain(self, hours: int) -> None:
-        """Retention by size: the oldest segments go, never more than the limit allows."""
+        """Retention by size: the oldest segments go, never more than the limit allows. Compaction, if due."""
         self.now_ms += hours * 3_600_000
+        active = self.log.segments[-1].base_offset
         size = self.log.size
         self.log.maintain(self.now_ms)
         start = self.log.log_start_offset
@@ -185,6 +205,33 @@ class LogAndModel(RuleBasedStateMachine):
         base = self.log.segments[0].base_offset
         self.batches = [held for held in self.batches if held.next_offset > base]
         self.durable = max(self.durable - (before - len(self.batches)), 0)
+        if self.config.is_compacted:
+            self._take_over_what_was_kept(active)
+
+    @precondition(lambda self: self.config.is_compacted)
+    @rule(hours=st.integers(0, 2))
+    def compact(self, hours: int) -> None:
+        """What a later record of the same key has replaced may go, and nothing else; offsets stay."""
+        self.now_ms += hours * 3_600_000
+        active = self.log.segments[-1].base_offset
+        self.log.compact(self.now_ms)
+        self._take_over_what_was_kept(active)
+
+    def _take_over_what_was_kept(self, active: int) -> None:
+        before = self._rows
+        synced = self.batches[self.durable - 1].next_offset if self.durable else 0
+        self.batches = [
+            Held(tuple(record[:4] for record in batch.records()), batch.next_offset)
+            for batch in self.log.read_batches()
+        ]
+        self.durable = sum(held.next_offset <= synced for held in self.batches)
+        rows = self._rows
+        assert [row for row in before if row in rows] == rows, "a record changed, moved or came"
+        last = {row[2]: row for row in before}
+        for row in before:
+            if row not in rows:
+                assert row[0] < active, "the active segment is not compacted"
+                assert row[3] is None or row != last[row[2]], f"the last record of {row[2]!r} is gone"
 
     # --- stops ---------------------------------------------------------------------------------------
 
@@ -264,8 +311,27 @@ class LogAndModel(RuleBasedStateMachine):
 TestLogAndModel: Any = LogAndModel.TestCase
 TestLogAndModel.settings = settings(
     derandomize=True,
-    max_examples=150,
-    stateful_step_count=40,
+    max_examples=80,
+    stateful_step_count=30,
     deadline=None,
     suppress_health_check=list(HealthCheck),
 )
+
+
+@pytest.mark.parametrize(
+    ("name", "planted"),
+    [
+        ("truncate_to", lambda log, offset, why="": offset < log.log_end_offset),
+        ("flush", lambda log: None),
+        ("delete_records", lambda log, offset: None),
+        ("maintain", lambda log, now_ms=None: log.truncate_to(max(log.log_end_offset - 1, 0))),
+    ],
+)
+def test_the_comparison_finds_what_is_planted(
+    name: str, planted: Callable[..., object], monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """A method that does less than it says, or more, does not go unnoticed."""
+    monkeypatch.setattr(Log, name, planted)
+    few = settings(TestLogAndModel.settings, phases=(Phase.generate,), print_blob=False)
+    with pytest.raises(AssertionError):
+        run_state_machine_as_test(LogAndModel, settings=few)
