@@ -112,6 +112,12 @@ class LogAndModel(RuleBasedStateMachine):
         assert (info.first_offset, info.last_offset) == (self.end, self.end + count - 1)
         self._hold([(time, k, value) for time, k, value in rows], sync=sync)
 
+    @rule(number=st.integers(2, 9), sync=st.booleans())
+    def append_many(self, number: int, sync: bool) -> None:
+        """Enough for a segment or two."""
+        for each in range(number):
+            self.append([each % 6, (each + 1) % 6], sync, each)
+
     @rule(producer=st.integers(1, 3), count=st.integers(1, 3), sync=st.booleans())
     def produce(self, producer: int, count: int, sync: bool) -> None:
         """The next batch of an idempotent producer."""
@@ -150,7 +156,7 @@ class LogAndModel(RuleBasedStateMachine):
         self.log.flush()
         self.durable = len(self.batches)
 
-    @rule(share=st.floats(0, 1))
+    @rule(share=st.floats(0, 1).map(lambda share: 1 - share * share))
     def truncate(self, share: float) -> None:
         """The batch that holds the offset goes whole; what goes is in the ledger."""
         offset = self.start + round((self.end - self.start) * share)
@@ -166,6 +172,7 @@ class LogAndModel(RuleBasedStateMachine):
         self._settle_start()
         self._forget_producers()
 
+    @precondition(lambda self: self.end % 3 == 0)
     @rule(ahead=st.integers(0, 20))
     def restart(self, ahead: int) -> None:
         """A follower whose leader has none of what it holds."""
@@ -181,7 +188,7 @@ class LogAndModel(RuleBasedStateMachine):
         for entry in self.log._producers:
             self.sequences[entry.producer_id] = entry.last_sequence + 1
 
-    @rule(share=st.floats(0, 1))
+    @rule(share=st.floats(0, 1).map(lambda share: share * share))
     def delete_records(self, share: float) -> None:
         """Nothing below it is served again."""
         offset = self.start + round((self.end - self.start) * share)
@@ -322,7 +329,7 @@ TestLogAndModel.settings = settings(
     ("name", "planted"),
     [
         ("truncate_to", lambda log, offset, why="": offset < log.log_end_offset),
-        ("flush", lambda log: None),
+        ("sync_up_to", lambda log, offset: None),
         ("delete_records", lambda log, offset: None),
         ("maintain", lambda log, now_ms=None: log.truncate_to(max(log.log_end_offset - 1, 0))),
     ],
