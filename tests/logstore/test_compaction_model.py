@@ -139,10 +139,22 @@ class History:
         self.log.append_as_leader(data, leader_epoch=0, now_ms=self.now_ms, origin=AppendOrigin.COORDINATOR)
         self.model.outcomes[self.open.pop(producer)] = kind
 
+    def transaction(
+        self, producer: int, pairs: list[tuple[bytes | None, bytes | None]], kind: ControlType
+    ) -> None:
+        """One that is decided at once, in batches of one record."""
+        for pair in pairs:
+            self.append([pair], producer, True, Codec.NONE)
+        self.end(producer, kind)
+
     def compact(self, config: CleanerConfig) -> None:
         for report in self.log.compact(self.now_ms, settings=config):
             assert not report.was_aborted
             self.model.compact(report.first_dirty_offset, report.end_offset, self.now_ms)
+            if report.is_complete and report.end_offset:
+                # Row 242: whatever went, a reader learns how far the log was compacted.
+                ends = {batch.last_offset + 1 for batch in self.log.read_batches()}
+                assert report.end_offset in ends
         assert not self.log.cleanable(self.now_ms).cleanable_bytes
         self.check()
 
@@ -185,10 +197,11 @@ class History:
             for wanted in {offset, batch.base_offset, batch.last_offset}:
                 assert Batch(self.log.read_bytes(wanted, 1).records).base_offset == batch.base_offset
             offset = batch.last_offset + 1
-        for time in {record.timestamp_ms for record in self.log.read()}:
+        records = [record for batch in batches for record in batch.records()]  # markers have times, too
+        for time in {record.timestamp_ms for record in records}:
             found = self.log.offset_for_timestamp(time)
             assert found is not None
-            assert found.offset == next(each.offset for each in self.log.read() if each.timestamp_ms >= time)
+            assert found.offset == next(each.offset for each in records if each.timestamp_ms >= time)
 
     def check_resends(self) -> None:
         """Rows 228 and 229: what was acknowledged is a duplicate for ever, at its old offsets."""
@@ -212,6 +225,12 @@ operations = st.one_of(
         codecs,
     ),
     st.tuples(st.just("end"), st.integers(1, 3), st.sampled_from([ControlType.ABORT, ControlType.COMMIT])),
+    st.tuples(
+        st.just("transaction"),
+        st.integers(1, 3),
+        st.lists(st.tuples(keys, values), min_size=1, max_size=3),
+        st.sampled_from([ControlType.ABORT, ControlType.COMMIT]),
+    ),
     st.tuples(st.just("roll")),
     st.tuples(st.just("wait"), st.sampled_from([1, RETENTION_MS])),
     st.tuples(st.just("compact"), st.sampled_from([2 * 24 * 2, 24 * 5, 1 << 20])),
@@ -234,6 +253,8 @@ def run(history: list[tuple]) -> None:  # type: ignore[type-arg]
                 under_test.append(*arguments)
             case "end":
                 under_test.end(*arguments)
+            case "transaction":
+                under_test.transaction(*arguments)
             case "roll":
                 under_test.log.roll()
             case "wait":
