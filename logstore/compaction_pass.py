@@ -262,12 +262,14 @@ class _Pass:
     def _finish(
         self, cleaned: Segment, entries: Sequence[AbortedTransaction], end_offset: int, last_base: int
     ) -> None:
-        successor = next(each.base_offset for each in self._log.segments if each.base_offset > last_base)
+        following = [each.base_offset for each in self._log.segments if each.base_offset > last_base]
+        if not following:  # truncated since
+            raise _SegmentsWent
         cleaned.become_inactive()
         cleaned.sync_log()
         cleaned.sync_indexes()
         cleaned.replace_transaction_index(entries)
-        cleaned.make_seal(end_offset, successor)
+        cleaned.make_seal(end_offset, following[0])
         self._disk.sync_dir(self._log.directory)
 
     def _drop_cleaned(self) -> None:
