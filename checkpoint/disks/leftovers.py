@@ -252,7 +252,7 @@ class Leftovers:
         return Choice(self._certain, (1,) * len(self._files))
 
     def choices(self, limit: int, random: Random) -> list[Choice]:
-        """At most `limit` of the choices, the telling ones first; the rest a fair sample."""
+        """At most `limit` of the choices: both ends, what tells most, and a fair sample of what has no room."""
         fates = [range(len(file.fates)) for file in self._files]
         masks = self._masks(random)
         size = len(masks)
@@ -274,8 +274,10 @@ class Leftovers:
             Choice(random.choice(masks), tuple(random.choice(of_file) for of_file in fates)): None
             for _ in range(max(limit // 4, limit - len(telling)))
         }
-        room = max(limit - len(first), 0)
         rest = [choice for choice in telling if choice not in first]
+        if limit < len(first):  # over many moments every kind gets its turn
+            return random.sample([*first, *rest], limit)
+        room = limit - len(first)
         if len(rest) + len(drawn) > room:
             rest = random.sample(rest, min(len(rest), room - min(room // 4, len(drawn))))
         return list(dict.fromkeys((*first, *rest, *drawn)))[:limit]

@@ -219,9 +219,20 @@ def explore(
     disk: Callable[[], MemoryDisk] = log_parent,
     depth: int = 1,
     images: int = 3,
+    second_images: int = 1,
+    kills: bool = True,
+    seed: int = 0,
 ) -> CrashReport:
     lab: CrashLab[Found, Promise] = CrashLab(
-        recover, judge, clock=lambda: NOW_MS, depth=depth, images=images, second_images=1, stop_after=1
+        recover,
+        judge,
+        clock=lambda: NOW_MS,
+        depth=depth,
+        images=images,
+        second_images=second_images,
+        kills=kills,
+        seed=seed,
+        stop_after=1,
     )
     before = opened(filled(log_parent(), fill, passes=passes))
     return lab.explore(
