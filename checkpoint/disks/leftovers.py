@@ -252,7 +252,7 @@ class Leftovers:
         return Choice(self._certain, (1,) * len(self._files))
 
     def choices(self, limit: int, random: Random) -> list[Choice]:
-        """At most `limit` of the choices: both ends, what tells most, and a fair sample of what has no room."""
+        """At most `limit` choices: both ends, what tells most, a fair sample of the rest."""
         fates = [range(len(file.fates)) for file in self._files]
         masks = self._masks(random)
         size = len(masks)

@@ -77,9 +77,8 @@ def test_there_are_1884() -> None:
 
 
 def test_a_sample_of_all_short_sequences() -> None:
-    """Every one of up to two operations, and each thirtieth of three; `make crash` takes them all."""
-    chosen = [letters for number, letters in enumerate(sequences()) if len(letters) < 3 or number % 30 == 0]
-    for report in explored(chosen, images=2, kills=False):
+    """Each twentieth; `make crash` takes them all."""
+    for report in explored(sequences()[::20], images=1, kills=False):
         assert report.is_good, str(report)
 
 
@@ -126,5 +125,5 @@ SEEDS = (29, 75, 169, 207, *range(100, 104))
 @pytest.mark.parametrize("seed", SEEDS)
 def test_any_order(seed: int) -> None:
     """No image of any moment breaks a promise."""
-    report = lab(images=3, kills=False).explore(on_lab(any_operations, seed), Promise(), disk=log_parent)
+    report = lab(images=1, kills=False).explore(on_lab(any_operations, seed), Promise(), disk=log_parent)
     assert report.is_good, f"seed {seed}: {report}"

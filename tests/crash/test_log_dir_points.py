@@ -429,7 +429,7 @@ SCRIPTS: list[Callable[[DirScript], None]] = [
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
 def test_every_point(script: Callable[[DirScript], None]) -> None:
-    report = explored(script, images=4, kills=False)
+    report = explored(script, images=2, kills=False)
     assert report.distinct >= 3
     assert report.is_good, str(report)
 
