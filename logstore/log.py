@@ -303,7 +303,7 @@ class Log(PartitionLog):
             base_offset, epoch = batch.base_offset, batch.leader_epoch
             if base_offset >= known_until:
                 expected, known_until = history.span_of(base_offset)
-            if base_offset < next_offset or (epoch != expected and epoch >= 0 <= expected):
+            if base_offset < next_offset or (epoch != expected and epoch != -1 != expected):
                 raise CorruptBatch(
                     f"{self.directory}: the batch at offset {base_offset} of epoch {epoch} does not follow "
                     "what lies before it; verify the log, or fetch it from another replica"

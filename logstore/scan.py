@@ -273,7 +273,7 @@ def _check_order(found: Scanned, base_offset: int, next_offset: int, leader_epoc
     wrong_offsets = (bases < floors) | (lasts < bases) | (lasts - base_offset >= 1 << 31)
     epochs = found.headers["leader_epoch"].astype(np.int64)
     newest = np.maximum.accumulate(np.maximum(epochs, leader_epoch))
-    wrong_epochs = (epochs >= 0) & (epochs < newest)
+    wrong_epochs = (epochs < newest) & (epochs != -1)  # -1: unknown; less is no epoch
     wrong = wrong_offsets | wrong_epochs
     if not wrong.any():
         return found

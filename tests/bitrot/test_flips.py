@@ -86,6 +86,12 @@ def test_some_bytes_of_every_kind(disk: MemoryDisk, truth: Seen, seed: int) -> N
     assert sum(map(Counter.total, counts.values())) == 40 * len(KINDS)
 
 
+def test_the_sign_of_an_epoch(disk: MemoryDisk, truth: Seen) -> None:
+    """Negative, it passed for unknown: found by `test_every_byte`."""
+    active = max(path for path in disk.files() if path.endswith(".log") and "/orders-0/0" in path)
+    count(disk, truth, [(active, 12, 7)])
+
+
 @pytest.mark.slow
 @pytest.mark.timeout(3600)
 def test_every_byte(disk: MemoryDisk, truth: Seen) -> None:
