@@ -42,7 +42,7 @@ from logstore.batch import (
 from logstore.compression import Codec, compress
 from logstore.errors import InvalidRecord
 from logstore.kernels import Bytes, Ints, Longs, bytes_of
-from logstore.partition_log import FetchedBytes
+from logstore.log_reads import FetchedBytes
 from logstore.record import MAX_INT, MAX_LONG, NO_TIMESTAMP
 from logstore.scan import Fault, scan_buffer
 from logstore.transaction_index import AbortedTransaction

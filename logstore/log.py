@@ -26,6 +26,9 @@ from logstore.compression import Codec
 from logstore.config import LogConfig
 from logstore.epochs import LeaderEpochCache
 from logstore.errors import CorruptBatch
+from logstore.log_appends import AppendInfo, joined
+from logstore.log_reads import FetchedBytes, FetchIsolation, TimestampOffset
+from logstore.log_state import Clock, LogOwner
 from logstore.outgoing import (
     PLAIN,
     Appendable,
@@ -35,16 +38,7 @@ from logstore.outgoing import (
     batches_of,
     not_appendable,
 )
-from logstore.partition_log import (
-    AppendInfo,
-    Clock,
-    FetchedBytes,
-    FetchIsolation,
-    LogOwner,
-    PartitionLog,
-    TimestampOffset,
-    joined,
-)
+from logstore.partition_log import PartitionLog
 from logstore.read_committed import without_aborted
 from logstore.record import NO_TIMESTAMP, ControlType, Record
 from logstore.recovery import Progress

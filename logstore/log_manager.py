@@ -48,8 +48,8 @@ from logstore.config import MAX_LONG, LogConfig
 from logstore.errors import DamagedLog, DiskFull, LogDirOffline, bare, is_full
 from logstore.log import Clock, Log
 from logstore.log_manager_config import LogManagerConfig
+from logstore.log_state import LogState
 from logstore.losses import Loss
-from logstore.partition_log import PartitionLog
 from logstore.recovery import load
 from logstore.retention import Expired
 from logstore.seal import remove_seals
@@ -495,7 +495,7 @@ class _LogDir:
 
     # --- what the logs tell it ------------------------------------------------------------------------
 
-    def lower_bounds(self, log: PartitionLog, offset: int) -> None:
+    def lower_bounds(self, log: LogState, offset: int) -> None:
         with self._checkpoint_lock:
             self._lower_recovery_point(log.topic_partition, offset)
             if offset < self._first_dirty.get(log.topic_partition, 0):
@@ -523,21 +523,21 @@ class _LogDir:
             if known != self._first_dirty:
                 self._write_first_dirty(known)
 
-    def compacted(self, log: PartitionLog) -> None:
+    def compacted(self, log: LogState) -> None:
         with self._checkpoint_lock:
             if self._first_dirty.get(log.topic_partition, 0) != log.first_dirty_offset:
                 self._write_first_dirty({**self._first_dirty, log.topic_partition: log.first_dirty_offset})
 
-    def log_start_moved(self, log: PartitionLog) -> None:
+    def log_start_moved(self, log: LogState) -> None:
         self.checkpoint_log_start_offsets()
 
-    def flushed(self, log: PartitionLog) -> None:
+    def flushed(self, log: LogState) -> None:
         """Nothing at once: the recovery points are written on a schedule."""
 
-    def failed(self, log: PartitionLog, error: OSError) -> None:
+    def failed(self, log: LogState, error: OSError) -> None:
         self._take_offline(error)
 
-    def closed(self, log: PartitionLog, *, is_clean: bool) -> None:
+    def closed(self, log: LogState, *, is_clean: bool) -> None:
         """The manager closes them all and writes the checkpoints itself."""
 
     # --- checkpoints ----------------------------------------------------------------------------------

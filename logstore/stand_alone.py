@@ -41,7 +41,7 @@ from checkpoint.topic_partition import TopicPartition, parse_directory_name
 from logstore.config import LogConfig
 from logstore.errors import DiskFull, LogDirOffline, is_full
 from logstore.log import Clock, Log
-from logstore.partition_log import PartitionLog
+from logstore.log_state import LogState
 from logstore.producer_state import ProducerStateConfig
 from logstore.recovery import Progress, load
 from logstore.seal import remove_seals
@@ -190,7 +190,7 @@ class _OwnDirectory:
     def _write(self, name: str, offset: int) -> None:
         write_offset_checkpoint(self._disk, self._directory, name, {self._topic_partition: offset})
 
-    def lower_bounds(self, log: PartitionLog, offset: int) -> None:
+    def lower_bounds(self, log: LogState, offset: int) -> None:
         self.lower_recovery_point(offset)
         if offset < self.first_dirty_offset:
             self._write(CLEANER_OFFSET_CHECKPOINT, offset)
@@ -206,25 +206,25 @@ class _OwnDirectory:
             self._write(CLEANER_OFFSET_CHECKPOINT, log_start_offset)
             self.first_dirty_offset = log_start_offset
 
-    def log_start_moved(self, log: PartitionLog) -> None:
+    def log_start_moved(self, log: LogState) -> None:
         if log.log_start_offset != self.log_start_offset:
             self._write(LOG_START_OFFSET_CHECKPOINT, log.log_start_offset)
             self.log_start_offset = log.log_start_offset
 
-    def flushed(self, log: PartitionLog) -> None:
+    def flushed(self, log: LogState) -> None:
         if log.recovery_point != self.recovery_point:
             self._write(RECOVERY_POINT_CHECKPOINT, log.recovery_point)
             self.recovery_point = log.recovery_point
 
-    def compacted(self, log: PartitionLog) -> None:
+    def compacted(self, log: LogState) -> None:
         if log.first_dirty_offset != self.first_dirty_offset:
             self._write(CLEANER_OFFSET_CHECKPOINT, log.first_dirty_offset)
             self.first_dirty_offset = log.first_dirty_offset
 
-    def failed(self, log: PartitionLog, error: OSError) -> None:
+    def failed(self, log: LogState, error: OSError) -> None:
         """Nobody else to tell: the log itself refuses from now on."""
 
-    def closed(self, log: PartitionLog, *, is_clean: bool) -> None:
+    def closed(self, log: LogState, *, is_clean: bool) -> None:
         try:
             if is_clean:
                 self.flushed(log)

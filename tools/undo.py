@@ -18,6 +18,7 @@ from checkpoint.offset_checkpoint import (
 from checkpoint.topic_partition import TopicPartition, parse_directory_name
 from logstore.config import LogConfig
 from logstore.log import Log
+from logstore.log_state import LogState
 from logstore.losses import Quarantine
 from logstore.partition_log import PartitionLog
 from logstore.reader import checkpointed_offset
@@ -73,7 +74,7 @@ class _Absent:
         self._places = (os.path.dirname(os.path.abspath(directory)), directory)
         self._topic_partition = topic_partition
 
-    def lower_bounds(self, log: PartitionLog, offset: int) -> None:
+    def lower_bounds(self, log: LogState, offset: int) -> None:
         names = (RECOVERY_POINT_CHECKPOINT, CLEANER_OFFSET_CHECKPOINT)
         for place, name in product(self._places, names):
             try:
@@ -83,17 +84,17 @@ class _Absent:
             if offsets.get(self._topic_partition, 0) > offset:
                 write_offset_checkpoint(self._disk, place, name, {**offsets, self._topic_partition: offset})
 
-    def log_start_moved(self, log: PartitionLog) -> None:
+    def log_start_moved(self, log: LogState) -> None:
         """Nothing that is put back moves it."""
 
-    def flushed(self, log: PartitionLog) -> None:
+    def flushed(self, log: LogState) -> None:
         """The next start reads from the recovery point that is there."""
 
-    def compacted(self, log: PartitionLog) -> None:
+    def compacted(self, log: LogState) -> None:
         """Nothing is compacted here."""
 
-    def failed(self, log: PartitionLog, error: OSError) -> None:
+    def failed(self, log: LogState, error: OSError) -> None:
         """The error comes out of the call."""
 
-    def closed(self, log: PartitionLog, *, is_clean: bool) -> None:
+    def closed(self, log: LogState, *, is_clean: bool) -> None:
         """No mark of a clean stop: whoever starts next looks for itself."""

@@ -19,7 +19,7 @@ from logstore.cleaner_config import CleanerConfig
 from logstore.compaction_pass import compaction_pass
 from logstore.config import LogConfig
 from logstore.log import Log
-from logstore.partition_log import FetchIsolation
+from logstore.log_reads import FetchIsolation
 from logstore.record import ControlType, EndTransactionMarker, Record
 from logstore.validation import AppendOrigin
 from simulation.crash import CrashLab, CrashReport, CrashRun

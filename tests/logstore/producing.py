@@ -10,9 +10,10 @@ from checkpoint.topic_partition import TopicPartition
 from logstore.batch import encode_batch, set_offsets_and_epoch
 from logstore.config import LogConfig
 from logstore.log import Log
+from logstore.log_appends import AppendInfo
 from logstore.log_manager import LogManager
 from logstore.log_manager_config import LogManagerConfig
-from logstore.partition_log import AppendInfo, FetchIsolation
+from logstore.log_reads import FetchIsolation
 from logstore.producer_state import ProducerStateConfig
 from logstore.record import ControlType, Record
 from logstore.verification_guard import VerificationGuard

@@ -21,7 +21,7 @@ from logstore.errors import LogDirOffline, OffsetOutOfRange
 from logstore.log import Log
 from logstore.log_manager import LogManager
 from logstore.log_manager_config import LogManagerConfig
-from logstore.partition_log import FetchIsolation
+from logstore.log_reads import FetchIsolation
 from logstore.record import ControlType, Record
 from logstore.segment import Segment
 

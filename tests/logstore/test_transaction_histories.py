@@ -17,7 +17,8 @@ from checkpoint.disks import MemoryDisk
 from logstore.config import LogConfig
 from logstore.errors import InvalidTransactionState, OutOfOrderSequence
 from logstore.log import Log
-from logstore.partition_log import FetchIsolation, PartitionLog
+from logstore.log_reads import FetchIsolation
+from logstore.partition_log import PartitionLog
 from logstore.producer_state import REMEMBERED_BATCHES
 from logstore.segment import SNAPSHOT_SUFFIX
 from tests.logstore.logs import names

@@ -20,7 +20,7 @@ from logstore.errors import (
     TransactionCoordinatorFenced,
 )
 from logstore.log import Log
-from logstore.partition_log import FetchIsolation
+from logstore.log_reads import FetchIsolation
 from logstore.producer_state import OpenTransaction, ProducerStateConfig
 from logstore.record import ControlType
 from logstore.segment import SNAPSHOT_SUFFIX, file_name
