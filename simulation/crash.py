@@ -149,6 +149,8 @@ class CrashRun(Generic[P]):
         self.notes: list[str] = []
         self.calls: list[Operation] = []
         self.promised = promise
+        self.is_watched = True
+        """Whether the moments that come now are looked at; a workload may leave out what others show."""
         self.memory = memory
         self.disk: Disk
         self._use(memory)
@@ -447,12 +449,15 @@ class _Exploration(Generic[F, P]):
         self._promises: dict[object, int] = {}
         self._kept: list[P] = []  # so that no other promise gets the identity of one that went
         self._lock = threading.RLock()
+        self._calls = 0
         self.violations: dict[tuple[int, int], CrashViolation] = {}
 
     def before(self, run: CrashRun[P], operation: Operation | None) -> None:
         with self._lock:
             if len(self.violations) < self._lab.stop_after:
-                self._moment(run, operation)
+                if run.is_watched:
+                    self._moment(run, operation)
+                self._calls += 1
             # Also at the calls of a workload that is cleaning up behind it.
             if len(self.violations) >= self._lab.stop_after:
                 raise _Enough
@@ -461,7 +466,7 @@ class _Exploration(Generic[F, P]):
         lab, report = self._lab, self._report
         promise = run.promised
         number = self._number(promise)
-        for state, image, leftovers in lab.sample(run.memory, report.moments, lab.images):
+        for state, image, leftovers in lab.sample(run.memory, self._calls, lab.images):
             report.images += 1
             key = (state, number)
             known = self.violations.get(key)
@@ -484,8 +489,8 @@ class _Exploration(Generic[F, P]):
             report.distinct += 1
             problem = lab.problems_of_a_kill(run.memory, promise, report)
             if problem is not None:
-                key = (-1 - report.moments, number)
-                self._note(key, run, operation, f"{ImageId(report.moments, None)}{problem[1]}", problem[0])
+                key = (-1 - self._calls, number)
+                self._note(key, run, operation, f"{ImageId(self._calls, None)}{problem[1]}", problem[0])
         report.moments += 1
 
     def _note(

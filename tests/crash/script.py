@@ -314,6 +314,11 @@ class Script:
         assert isinstance(self._through, RecordingDisk)
         return self._through.operations
 
+    def watch(self, is_watched: bool) -> None:
+        """Whether the lab looks at the moments that come now."""
+        if self.lab is not None:
+            self.lab.is_watched = is_watched
+
     def meanwhile(self, action: Callable[[], None] | None) -> None:
         """Do this, every time, just before a `.log` is synced: what another thread may do then."""
         self._on_sync = action

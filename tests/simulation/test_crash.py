@@ -329,6 +329,25 @@ def test_no_more_images_than_asked_for() -> None:
     assert not report.is_good
 
 
+def test_a_workload_may_leave_moments_out() -> None:
+    """Others show them; ids count all calls, so that they stay what they are."""
+
+    def watched(is_watched: bool) -> CrashReport:
+        def workload(run: CrashRun[Contents]) -> None:
+            run.is_watched = is_watched
+            run.disk.make_dir("/d")
+            run.disk.sync_dir("/")
+            run.is_watched = True
+            run.promise((b"x",))
+            run.disk.open("/d/f", create=True, write=True).pwrite(b"x", 0)
+
+        return reader().explore(workload, (None,))
+
+    all_of_it, rest = watched(True), watched(False)
+    assert (all_of_it.moments, rest.moments) == (5, 3)
+    assert all_of_it.violations == rest.violations != []
+
+
 def test_it_stops_after_enough() -> None:
     report = reader(stop_after=1).explore(replacing(in_place), (None,))
     assert len(report.violations) == 1
