@@ -72,8 +72,7 @@ def part(title: str, wanted: str, **options: Any) -> CrashReport:
         if wanted in name:
             reports.append(timed(name, partial(explore, **options)))
     if not wanted:
-        few = {**options, "images": 2}
-        reports.append(timed("sequences of up to 3", partial(sequences, **few)))
+        reports.append(timed("sequences of up to 3", partial(sequences, **options)))
     total = summed("in all", iter(reports))
     print(line(total, time.process_time() - begun), flush=True)
     for report in reports:
@@ -100,7 +99,7 @@ def line(report: CrashReport, seconds: float) -> str:
 def main(arguments: list[str]) -> int:
     parser = argparse.ArgumentParser(prog="python -m tests.crash", description=__doc__.splitlines()[0])
     parser.add_argument("--short", action="store_true", help="one crash only, no crash in the recovery")
-    parser.add_argument("--images", type=int, default=3, help="images a moment and kind of file system")
+    parser.add_argument("--images", type=int, default=4, help="images a moment and kind of file system")
     parser.add_argument("--second-images", type=int, default=3, help="likewise at the moments of a recovery")
     parser.add_argument("--scripts", default="", metavar="NAME", help="only those whose names contain this")
     parser.add_argument("--part", type=int, choices=(1, 2), help="one part alone; 1 is --short")
