@@ -40,7 +40,7 @@ demo: setup
 bench: setup
 	$(BIN)/python -m pytest bench -p no:xdist --benchmark-only --benchmark-columns=min,median,ops
 
-# SHORT=1: one crash only, a minute and a half on one core; else the crashes in recoveries too.
+# SHORT=1: one crash only, minutes on one core; else the crashes in recoveries too.
 crash: setup
 	$(BIN)/python -m tests.crash $(if $(SHORT),--short)
 
