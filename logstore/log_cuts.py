@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Mapping, Sequence
 
+from checkpoint.errors import EngineError
 from logstore.errors import (
     DiskFull,
 )
@@ -136,8 +137,8 @@ class LogCuts(LogAppends):
         # To nothing: the segments go one by one, and each may be the last that a crash leaves.
         recovery_point = min(self._recovery_point, offset)
         self._lower_bounds(0)
-        # A start that stays above the log's end would condemn, after a crash, what is written here anew.
-        publishing = self._or_offline if offset < self._log_start_offset else self._guarded
+        goes_down = offset < self._log_start_offset
+        self._publish_before_a_restart(offset)
         self._log_end_offset = self._high_watermark = self._log_start_offset = offset
 
         def start_anew() -> None:
@@ -149,8 +150,24 @@ class LogCuts(LogAppends):
         self._or_offline(start_anew)
         self._recovery_point = recovery_point
         self._rebuild_producers(offset)
-        publishing(lambda: self._owner.log_start_moved(self))
+        if goes_down:
+            # A start that stays above the log's end would condemn, after a crash, what is written here anew.
+            self._or_offline(lambda: self._owner.log_start_moved(self))
         self._change_epochs(lambda epochs: epochs.clear())
+
+    def _publish_before_a_restart(self, offset: int) -> None:
+        """Write down where the log starts: without a segment, nothing else would say it after a crash.
+
+        Where it will start, if that is not below. With what is left of them lying below it, the next open
+        finishes what was begun.
+        """
+        before = self._log_start_offset
+        self._log_start_offset = max(before, offset)
+        try:
+            self._guarded(lambda: self._owner.log_start_moved(self))
+        except EngineError:
+            self._log_start_offset = before
+            raise
 
     def _rebuild_producers(self, end_offset: int) -> None:
         """Let the producers' state be that of the log below `end_offset`."""

@@ -529,7 +529,8 @@ class _LogDir:
                 self._write_first_dirty({**self._first_dirty, log.topic_partition: log.first_dirty_offset})
 
     def log_start_moved(self, log: LogState) -> None:
-        self.checkpoint_log_start_offsets()
+        # Also one that the first segment tells: that segment may be about to go.
+        self._write_log_starts({log.topic_partition: log.log_start_offset})
 
     def flushed(self, log: LogState) -> None:
         """Nothing at once: the recovery points are written on a schedule."""
@@ -560,13 +561,16 @@ class _LogDir:
             self._recovery_points = points
 
     def checkpoint_log_start_offsets(self) -> None:
+        self._write_log_starts({})
+
+    def _write_log_starts(self, also: dict[TopicPartition, int]) -> None:
         with self._checkpoint_lock:
             starts = {
                 tp: log.log_start_offset
                 for tp, log in self.logs.items()
                 if log.log_start_offset > log.segments[0].base_offset
             }
-            starts |= self._of_damaged(self._log_starts)
+            starts |= self._of_damaged(self._log_starts) | also
             write_offset_checkpoint(self._disk, self.path, LOG_START_OFFSET_CHECKPOINT, starts)
             self._log_starts = starts
 

@@ -68,7 +68,7 @@ class LogOwner(Protocol):
         """Make sure that after a crash nothing past `offset` is taken for durable, committed or compacted."""
 
     def log_start_moved(self, log: LogState) -> None:
-        """The log start offset went up: it must be durable before segments below it go."""
+        """Make the log start offset durable: segments below it, or all that tell it, are about to go."""
 
     def flushed(self, log: LogState) -> None:
         """The recovery point went up because segments were sealed."""

@@ -251,6 +251,9 @@ class TestCheckpoints:
         orders.set_high_watermark(5)
         orders.advance_log_start_offset(2)
         payments.truncate_fully_and_start_at(40)
+        # Written down for as long as no segment says it; the next time it is left out.
+        assert checkpoint(disk, LOG_START_OFFSET_CHECKPOINT) == {ORDERS: 2, PAYMENTS: 40}
+        manager.checkpoint_log_start_offsets()
         assert checkpoint(disk, LOG_START_OFFSET_CHECKPOINT) == {ORDERS: 2}
         again = manager_on(disk.durable_image())
         assert [log.log_start_offset for log in again.logs().values()] == [2, 40]
