@@ -51,7 +51,8 @@ class OffsetMap:
     def __init__(self, max_bytes: int, *, load_factor: float = 0.9) -> None:
         """A map of at most `max_bytes`, used up to `load_factor`; `ValueError` if no key fits."""
         self._slots = _prime_at_most(max_bytes // SLOT_BYTES)
-        self.capacity = int(self._slots * load_factor)
+        # One slot stays empty: it is where the search for a key that is not there ends.
+        self.capacity = min(int(self._slots * load_factor), self._slots - 1)
         """How many keys fit."""
         if self.capacity < 1:
             raise ValueError(f"an offset map of {max_bytes} bytes, {load_factor} of them used, holds no key")

@@ -65,6 +65,14 @@ def test_it_is_a_dict_with_a_bound(calls: list[list[int]], slots: int, load_fact
     assert offsets.get_many(hash_keys(everything)).tolist() == [model.get(key, -1) for key in everything]
 
 
+def test_a_full_map_still_says_that_a_key_is_not_there() -> None:
+    """Used to the last slot there would be no empty one to end the search."""
+    offsets = OffsetMap(7 * SLOT_BYTES, load_factor=1.0)
+    keys = [b"%d" % number for number in range(20)]
+    assert offsets.put_many(hash_keys(keys), np.arange(20)) == offsets.capacity == 6
+    assert [offsets.get(key) for key in keys] == [*range(6), *[-1] * 14]
+
+
 def test_full_to_the_load_factor() -> None:
     """Thousands of keys in one call: the chains at nine slots in ten come to an end, and nothing is lost."""
     offsets = OffsetMap(5000 * SLOT_BYTES)
