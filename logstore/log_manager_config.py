@@ -89,25 +89,47 @@ class LogManagerConfig:
     log_cleaner_threads: int = setting(
         1,
         "threads that clean",
-        low=0,
+        low=1,
         at="nowhere",
-        no_effect="one log is cleaned at a time: the engine starts no threads",
+        no_effect=(
+            "one log is cleaned at a time, whatever the number, because the engine starts no threads; "
+            "0 is refused: `log.cleaner.enable` says whether anything is cleaned"
+        ),
     )
     log_cleaner_backoff_ms: int = setting(
-        15_000, "how long the cleaner sleeps when nothing is to be cleaned", low=0, at="cleaner"
+        15_000,
+        "how long the cleaner sleeps when nothing is to be cleaned; after failures doubled each time",
+        low=0,
+        at="cleaner",
     )
     log_cleaner_dedupe_buffer_size: int = setting(
-        128 << 20, "bytes for the offset map", low=1, at="cleaner"
+        128 << 20,
+        "most bytes for the offset map, 24 a key; what does not fit waits for another pass",
+        low=1,
+        at="cleaner",
     )
     log_cleaner_io_buffer_size: int = setting(
-        512 << 10, "bytes read at a time", low=0, high=MAX_INT, at="cleaner"
+        512 << 10,
+        "bytes read at a time, 1024 at the least; a larger batch is read whole",
+        low=0,
+        high=MAX_INT,
+        at="cleaner",
     )
     log_cleaner_io_buffer_load_factor: float = setting(
-        0.9, "how full the offset map gets, despite the name", low=0, high=1, at="cleaner"
+        0.9,
+        "how full the offset map gets, despite the name; 0 is refused at the start",
+        low=0,
+        high=1,
+        at="cleaner",
     )
     log_cleaner_io_max_bytes_per_second: float = setting(
-        sys.float_info.max, "limit on what the cleaner reads and writes", low=0, high=inf, at="cleaner"
+        sys.float_info.max,
+        "limit on what the cleaner reads and writes, together; 1 at the least",
+        low=0,
+        high=inf,
+        at="cleaner",
     )
+
     def __post_init__(self) -> None:
         check_settings(self)
 

@@ -10,7 +10,11 @@ from dataclasses import replace
 import pytest
 
 from checkpoint.disks import Fault, FaultyDisk, MemoryDisk
-from checkpoint.offset_checkpoint import CLEANER_OFFSET_CHECKPOINT, read_offset_checkpoint
+from checkpoint.offset_checkpoint import (
+    CLEANER_OFFSET_CHECKPOINT,
+    read_offset_checkpoint,
+    write_offset_checkpoint,
+)
 from checkpoint.topic_partition import TopicPartition
 from logstore.batch import encode_batch
 from logstore.cleaner import BYTES_A_TICK, LONGEST_WAIT_MS, CleaningState
@@ -359,3 +363,48 @@ def test_row_234_a_transaction_over_several_segments() -> None:
     assert [each.last_offset for each in batches if each.producer_id == 7] == [2, 3]
     assert batches[0].record_count == 0, "the producer's last batch stays, empty, and with it the marker"
     assert [each.last_offset for each in log.aborted_transactions(0, 4)] == [3]
+
+
+def test_row_228_duplicates_of_three_producers_row_229_also_of_a_batch_that_is_emptied() -> None:
+    disk = MemoryDisk(directories=["/data"])
+    log = Log.open("/data/orders-0", COMPACT, disk=disk, clock=lambda: START_MS)
+    sent: list[tuple[bytes, int, int]] = []
+    for producer_id, keys in ((1, (b"1", b"2", b"3")), (2, (b"3", b"1", b"4")), (3, (b"1", b"4"))):
+        records = [Record(delta, START_MS, key, b"v") for delta, key in enumerate(keys)]
+        data = encode_batch(records, producer_id=producer_id, producer_epoch=0, base_sequence=0)
+        info = log.append_as_leader(data, leader_epoch=0, now_ms=START_MS)
+        sent.append((data, info.first_offset, info.last_offset))
+    log.roll()
+    log.compact()
+
+    def check(log: Log, offsets: list[int]) -> None:
+        assert [record.offset for record in log.read()] == offsets
+        assert [each.last_offset for each in log.read_batches() if each.producer_id > 0] == [2, 5, 7]
+        for data, first, last in sent:
+            again = log.append_as_leader(data, leader_epoch=0, now_ms=START_MS)
+            assert (again.is_duplicate, again.first_offset, again.last_offset) == (True, first, last)
+
+    check(log, [1, 3, 6, 7])
+    log.close()
+    log = Log.open("/data/orders-0", COMPACT, disk=disk, clock=lambda: START_MS)
+    check(log, [1, 3, 6, 7])
+    log.append(b"v", key=b"2")
+    log.roll()
+    log.compact()
+    check(log, [3, 6, 7, 8])
+    assert next(log.read_batches()).record_count == 0
+
+
+@pytest.mark.parametrize("stale", [3, 10_000])
+def test_row_247_a_checkpoint_outside_the_log_is_written_anew(stale: int) -> None:
+    """Below the log start or above the end: all of the log counts as dirty, and the file says so."""
+    disk = MemoryDisk()
+    manager = node(disk, config=replace(COMPACT, cleanup_policy="compact,delete"))
+    log = filled(manager)
+    log.delete_records(7)
+    manager.close()
+    write_offset_checkpoint(disk, "/data", CLEANER_OFFSET_CHECKPOINT, {ORDERS: stale})
+    manager = node(disk, config=replace(COMPACT, cleanup_policy="compact,delete"))
+    log = manager.get_or_create(ORDERS)
+    assert log.cleanable(START_MS).first_dirty_offset == 7
+    assert checkpoints(disk) == {ORDERS: 7}
