@@ -433,7 +433,7 @@ class LogState:
         self.take_offline(error)
         self._owner.failed(self, error)
         raise LogDirOffline(
-            f"{self.directory} went offline: {error}. What was acknowledged as synced is safe; "
+            f"{self.directory} went offline: {self._failure}. What was acknowledged as synced is safe; "
             "check the disk, then open the log again"
         ) from error
 

@@ -5,25 +5,34 @@ log holds afterwards, `found`, is judged by records:
 
     needed      must be there although the operation failed: what it had no business to touch
     possible    may be there; in this order, each at its offset, without a gap but at the front
+                (compaction leaves others: `may_leave_gaps`)
 
-After a success `possible` is exactly what is there. Records that were synced survive a loss of power, too.
+After a success `possible` is exactly what is there. Records that were synced survive a loss of power, too,
+and so does what the operation was told is durable before it failed: `World.acknowledged`.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from dataclasses import dataclass, field
+from contextlib import closing
+from dataclasses import dataclass, field, replace
 from random import Random
 from typing import NamedTuple, TypeAlias
 
 from checkpoint.disk import Disk
-from checkpoint.disks import FaultyDisk, MemoryDisk
+from checkpoint.disks import Fault, FaultyDisk, MemoryDisk
+from checkpoint.errors import EngineError
 from checkpoint.topic_partition import TopicPartition
 from logstore.batch import encode_batch, encode_marker_batch, set_offsets_and_epoch
+from logstore.cleaner_config import CleanerConfig
+from logstore.compaction_pass import compaction_pass, run
 from logstore.config import LogConfig
+from logstore.errors import LogDirOffline
 from logstore.log import Log
 from logstore.log_manager import LogManager
+from logstore.losses import KEPT_MS
 from logstore.record import ControlType, EndTransactionMarker, Record
+from logstore.undo import put_back
 from logstore.validation import AppendOrigin
 
 ROOT = "/data"
@@ -33,6 +42,7 @@ NOW_MS = 1_700_000_000_000
 CONFIG = LogConfig(
     segment_bytes=400, index_interval_bytes=60, segment_index_bytes=240, file_delete_delay_ms=1000
 )
+COMPACT = replace(CONFIG, cleanup_policy="compact")
 
 
 class Row(NamedTuple):
@@ -59,6 +69,10 @@ class World:
         self.config = config
         self.is_managed = is_managed
         self.now_ms = NOW_MS
+        self.accept_loss = False
+        """Whether the next opening cuts a log that is damaged."""
+        self.acknowledged: list[Row] = []
+        """What the operation was told is durable."""
         self.manager: LogManager | None = None
         self.open(self.faulty)
 
@@ -73,7 +87,9 @@ class World:
             self.log = log if log is not None else self.manager.get_or_create(ORDERS)
             self.log.set_high_watermark(self.log.log_end_offset)
         else:
-            self.log = Log.open(DIRECTORY, self.config, disk=disk, clock=lambda: self.now_ms)
+            self.log = Log.open(
+                DIRECTORY, self.config, disk=disk, clock=lambda: self.now_ms, accept_loss=self.accept_loss
+            )
 
     def abandon(self) -> None:
         """The stop that a killed process makes: its locks go, nothing is written."""
@@ -99,6 +115,20 @@ class World:
             self.append(2, age_ms=age_ms)
         if sync:
             self.log.flush()
+
+    def put(self, *keys: bytes, age_ms: int = 0) -> None:
+        """A batch of records with these keys, which their values name as well."""
+        end = self.log.log_end_offset
+        pairs = [(key, b"%s at %d" % (key, end + number)) for number, key in enumerate(keys)]
+        self.log.append(pairs, timestamp_ms=self.now_ms - age_ms)
+
+    def fill_keyed(self, batches: int = 9, *, age_ms: int = 0) -> None:
+        """Several segments: three keys again and again, and between them some that come once."""
+        for number in range(batches):
+            once = b"once %d" % self.log.log_end_offset
+            self.put(b"key %d" % (number % 3), once if number % 4 == 0 else b"key 0", age_ms=age_ms)
+        self.log.flush()
+        self.log.set_high_watermark(self.log.log_end_offset)
 
 
 def follower_batch(base_offset: int, count: int, *, epoch: int = 0) -> bytes:
@@ -139,6 +169,12 @@ def and_new(count: int) -> Rule:
     return rule
 
 
+def last_of_each_key(before: Rows) -> Rows:
+    """Of what `World.put` has written."""
+    last = {row.value.split(b" at ")[0]: row for row in before if row.value is not None}
+    return tuple(sorted(last.values()))
+
+
 @dataclass(frozen=True)
 class Operation:
     """`act` on a world that `prepare` has made; see the module's docstring for the rules."""
@@ -152,6 +188,10 @@ class Operation:
     """Whether a success means that all of it survives a loss of power."""
     ends_open: bool = True
     """Whether the log still takes appends after a success."""
+    may_leave_gaps: bool = False
+    """Whether records may go from between others."""
+    errors: tuple[type[Exception], ...] = (EngineError,)
+    """What it documents to raise for a bad disk."""
     is_managed: bool = False
     config: LogConfig = field(default_factory=lambda: CONFIG)
 
@@ -273,6 +313,112 @@ def _late(world: World) -> None:
     world.log.maintain(world.now_ms)
 
 
+def _append_each(world: World) -> None:
+    """Values one by one, by the short way where it is open, over a roll or two."""
+    for _ in range(12):
+        world.log.append(world.values(1)[0])
+
+
+def _append_each_durably(world: World) -> None:
+    for _ in range(6):
+        (value,) = world.values(1)
+        info = world.log.append(value, sync=True)
+        world.acknowledged.append(Row(info.first_offset, value))
+
+
+def _transaction_under_way(world: World) -> None:
+    world.fill()
+    data = encode_batch(
+        [Record(0, NOW_MS, None, world.values(1)[0])],
+        producer_id=7,
+        producer_epoch=0,
+        base_sequence=0,
+        is_transactional=True,
+    )
+    world.log.append_batches(data, sync=True)
+
+
+def _compaction_that_is_cut_off(world: World) -> None:
+    """The log is truncated after the pass has read of it and before it has written."""
+    steps = compaction_pass(
+        world.log, world.log.cleanable(NOW_MS), CleanerConfig(io_buffer_size=1024), now_ms=NOW_MS
+    )
+    with closing(steps):
+        next(steps)
+        world.log.truncate_to(10)
+        assert run(steps).was_aborted
+
+
+def _compaction_that_is_dropped(world: World) -> None:
+    """In the middle of the first segment that it writes."""
+    steps = compaction_pass(
+        world.log, world.log.cleanable(NOW_MS), CleanerConfig(io_buffer_size=1024), now_ms=NOW_MS
+    )
+    with closing(steps):
+        while not any(name.endswith(".cleaned") for name in world.memory.files()):
+            next(steps)
+
+
+def _keyed_old_and_new(world: World) -> None:
+    world.fill_keyed(4, age_ms=8 * 86_400_000)
+    world.fill_keyed()
+
+
+def _cut(world: World) -> None:
+    world.fill()
+    world.log.truncate_to(4)
+
+
+def _cut_inside_a_batch(world: World) -> None:
+    world.fill()
+    world.log.truncate_to(5)
+
+
+def _undo(world: World) -> None:
+    put_back(world.log, 1)
+
+
+def _late_for_losses(world: World) -> None:
+    world.now_ms += KEPT_MS
+    world.log.expire_losses(world.now_ms)
+
+
+def _damaged(world: World) -> None:
+    """Killed, and then a bit of a sealed segment flips; what is behind it can only be cut."""
+    _killed(world)
+    second = sorted(path for path in world.memory.files() if path.endswith(".log"))[1]
+    file = world.memory.open(second, write=True)
+    at = file.size() - 3
+    file.pwrite(bytes([file.pread(1, at)[0] ^ 1]), at)
+    file.sync()
+    world.accept_loss = True
+
+
+def _with_a_hole(world: World) -> None:
+    """Killed, and then a segment is gone."""
+    _killed(world)
+    world.memory.remove(sorted(path for path in world.memory.files() if path.endswith(".log"))[1])
+    world.memory.sync_dir(DIRECTORY)
+    world.accept_loss = True
+
+
+def _interrupted_swap(suffix: str) -> Callable[[World], None]:
+    """A compaction that is killed when it is about to rename the first file of this kind."""
+
+    def prepare(world: World) -> None:
+        world.fill_keyed()
+        world.faulty.inject(Fault(operation="rename", path=lambda path: path.endswith(suffix)))
+        try:
+            world.log.compact()
+        except LogDirOffline:
+            pass
+        assert any(path.endswith(".swap") for path in world.memory.files())
+        world.faulty.heal()
+        world.abandon()
+
+    return prepare
+
+
 OPERATIONS: Sequence[Operation] = (
     Operation("append", lambda w: w.fill(), lambda w: w.append(2), possible=and_new(2)),
     Operation(
@@ -333,4 +479,66 @@ OPERATIONS: Sequence[Operation] = (
     Operation("tick", _old_and_new, _tick, needed=at_or_past(8), is_managed=True),
     Operation("cut below the high watermark", _lagging, lambda w: w.log.truncate_to(4), needed=below(4),
               is_managed=True, makes_durable=True),
+    Operation(
+        "append value after value", lambda w: w.fill(), _append_each, possible=and_new(12)
+    ),
+    Operation(
+        "append value after value, durably", lambda w: w.fill(), _append_each_durably, possible=and_new(6),
+        makes_durable=True,
+    ),
+    Operation(
+        "append many values", lambda w: w.fill(), lambda w: w.log.append(w.values(30), sync=True),
+        possible=and_new(30), makes_durable=True, config=replace(CONFIG, max_message_bytes=300),
+    ),
+    Operation(
+        "commit", _transaction_under_way, lambda w: w.log.end_transaction(7, 0, commit=True),
+    ),
+    Operation(
+        "abort", _transaction_under_way, lambda w: w.log.end_transaction(7, 0, commit=False),
+    ),
+    Operation(
+        "compact", lambda w: w.fill_keyed(), lambda w: w.log.compact(), needed=last_of_each_key,
+        makes_durable=True, may_leave_gaps=True, config=COMPACT,
+    ),
+    Operation(
+        "compact, cut off by a truncation", lambda w: w.fill_keyed(), _compaction_that_is_cut_off,
+        needed=below(10), makes_durable=True, config=COMPACT,
+    ),
+    Operation(
+        "compact, dropped on the way", lambda w: w.fill_keyed(), _compaction_that_is_dropped,
+        makes_durable=True, config=COMPACT,
+    ),
+    Operation(
+        "maintain with a compaction due", _keyed_old_and_new, lambda w: w.log.maintain(),
+        needed=lambda before: at_or_past(8)(last_of_each_key(before)), may_leave_gaps=True,
+        config=replace(COMPACT, cleanup_policy="compact,delete"),
+    ),
+    Operation(
+        "tick with a compaction due", lambda w: w.fill_keyed(), _tick, needed=last_of_each_key,
+        may_leave_gaps=True, is_managed=True, config=COMPACT,
+    ),
+    Operation(
+        "open with a swap begun", _interrupted_swap(".index.cleaned"), _reopen, makes_durable=True,
+        config=COMPACT,
+    ),
+    Operation(
+        "open with a swap that stands", _interrupted_swap(".log"), _reopen, makes_durable=True,
+        config=COMPACT,
+    ),
+    Operation(
+        "open with a swap about done", _interrupted_swap(".log.swap"), _reopen, makes_durable=True,
+        config=COMPACT,
+    ),
+    # `put_back` says so of a quarantine that cannot be read.
+    Operation(
+        "undo a truncation", _cut, _undo, possible=and_new(8), makes_durable=True,
+        errors=(EngineError, OSError),
+    ),
+    Operation(
+        "undo a truncation inside a batch", _cut_inside_a_batch, _undo, possible=and_new(8),
+        makes_durable=True, errors=(EngineError, OSError),
+    ),
+    Operation("expire losses", _cut, _late_for_losses),
+    Operation("open a damaged log and accept it", _damaged, _reopen, makes_durable=True),
+    Operation("open a log with a hole and accept it", _with_a_hole, _reopen, makes_durable=True),
 )  # fmt: skip

@@ -66,3 +66,13 @@ def test_every_call_of_a_compaction(number: int, code: int) -> None:
 
 def check(log: Log, states: list[tuple[Held, ...]], where: str) -> None:
     assert held_by(log) in states, f"{where}: neither before a swap nor after it"
+
+
+def test_what_took_the_log_offline_is_what_readers_are_told() -> None:
+    """A swap stopped half way: a segment that has lost its name cannot be read, but that is not the cause."""
+    log, disk = filled(0)
+    disk.inject(Fault(operation="rename", path=lambda path: path.endswith(".log")))
+    with pytest.raises(LogDirOffline, match="Input/output error"):
+        log.compact(LATER_MS)
+    with pytest.raises(LogDirOffline, match="Input/output error"):
+        list(log.read())

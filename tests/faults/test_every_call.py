@@ -13,7 +13,8 @@ from checkpoint.disks.memory import MemoryFile
 from checkpoint.errors import EngineError
 from logstore.errors import LogDirOffline
 from logstore.partition_log import PartitionLog
-from logstore.segment import Extents, Segment
+from logstore.segment import LOG_SUFFIX, Extents, Segment
+from logstore.swap import CLEANED_SUFFIX
 from tests.faults.operations import OPERATIONS, Operation
 from tests.faults.sweep import ERRORS, Case, Expected, cases_of, check_case
 
@@ -53,13 +54,13 @@ def test_every_call_fails_in_every_way(name: str) -> None:
 
 
 def test_there_are_enough_cases() -> None:
-    """Sixteen operations and six thousand cases at the least, none of them counted twice."""
-    assert len(OPERATIONS) >= 16
+    """Fifty operations or so and thirty thousand cases at the least, none of them counted twice."""
+    assert len(OPERATIONS) >= 48
     assert len(BY_NAME) == len(OPERATIONS)
     assert len(ERRORS) == 11
     cases = {operation.name: list(cases_of(operation)) for operation in OPERATIONS}
     assert all(len(set(each)) == len(each) > 0 for each in cases.values())
-    assert sum(map(len, cases.values())) >= 6_000
+    assert sum(map(len, cases.values())) >= 30_000
 
 
 # --- controls: the sweep finds what is wrong ------------------------------------------------------------
@@ -117,6 +118,27 @@ def test_an_error_that_nobody_was_told_of_is_found(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(PartitionLog, "_guarded", guarded)
     assert "OSError" in found_by("assign an epoch")
+
+
+def test_a_compaction_that_is_not_synced_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """S7: what takes the place of segments is durable before they go."""
+    sync_log = Segment.sync_log
+
+    def sync_no_cleaned(self: Segment) -> None:
+        if not self.path(LOG_SUFFIX).endswith(CLEANED_SUFFIX):
+            sync_log(self)
+
+    monkeypatch.setattr(Segment, "sync_log", sync_no_cleaned)
+    assert "compact, Case" in found_by("compact")
+
+
+def test_an_undo_that_is_not_synced_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """What is put back is durable when the call returns: its copy in quarantine may go from then on."""
+    monkeypatch.setattr(PartitionLog, "flush", lambda self: None)
+    operation = BY_NAME["undo a truncation"]
+    expected = Expected.of(operation)
+    with pytest.raises(AssertionError, match="a loss of power leaves no"):
+        check_case(operation, Case(1000, "EIO", False), expected)
 
 
 def test_a_disk_that_keeps_nothing_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
