@@ -11,6 +11,7 @@ from __future__ import annotations
 
 import sys
 import time
+from collections import Counter
 from random import Random
 from zlib import crc32
 
@@ -49,8 +50,29 @@ def key_at(offset: int, random: Random) -> bytes:
     return b"kept %d" % offset if offset % KEPT_EVERY == 0 else b"key %d" % random.randrange(20)
 
 
-def one_step(log: Log, random: Random, bases: list[int], generation: int) -> int:
-    """One thing that an owner does; returns the generation of the history after it."""
+def maintain(log: Log) -> int:
+    """`Log.maintain`; returns how many records it compacted away, each of which has to have a later one."""
+    before = {record.offset: record.key for record in log.read()}
+    log.maintain()
+    after = {record.key: record.offset for record in log.read()}
+    left = {record.offset for record in log.read()}
+    went = [offset for offset in before if offset >= log.log_start_offset and offset not in left]
+    for offset in went:
+        assert after.get(before[offset], -1) > offset, f"the only record of {before[offset]!r} went"
+    return len(went)
+
+
+def doubled(log: Log) -> list[bytes | None]:
+    """Keys that are there more than once where the log has been compacted."""
+    clean = Counter(record.key for record in log.read() if record.offset < log.first_dirty_offset)
+    return [key for key, count in clean.items() if count > 1]
+
+
+def one_step(log: Log, random: Random, bases: list[int], generation: int, done: Counter[str]) -> int:
+    """One thing that an owner does; returns the generation of the history after it.
+
+    `done` counts the compactions, and the records that they replaced.
+    """
     end, start = log.log_end_offset, log.log_start_offset
     steps = {"append": 60, "roll": 3, "cut": 2, "delete": 1, "maintain": 4, "restart": 0.1}
     match random.choices(list(steps), list(steps.values()))[0]:
@@ -71,7 +93,9 @@ def one_step(log: Log, random: Random, bases: list[int], generation: int) -> int
         case "delete":
             log.delete_records(random.randint(start, (start + end) // 2))
         case "maintain":
-            log.maintain()
+            replaced = maintain(log)
+            done["replaced"] += replaced
+            done["compactions"] += replaced > 0
         case "restart":
             generation += 1
             bases.clear()
@@ -82,14 +106,15 @@ def one_step(log: Log, random: Random, bases: list[int], generation: int) -> int
 def main(directory: str, seed: int, operations: int, seconds: float) -> None:
     random = Random(seed)
     bases: list[int] = []
-    generation = done = 0
+    generation = steps = 0
+    done: Counter[str] = Counter()
     until = time.monotonic() + seconds
     with Log.open(directory, CONFIG) as log:
         print("ready", flush=True)
-        while done < operations or time.monotonic() < until:
-            generation = one_step(log, random, bases, generation)
-            done += 1
-    print(done, generation, flush=True)
+        while steps < operations or time.monotonic() < until:
+            generation = one_step(log, random, bases, generation, done)
+            steps += 1
+    print(steps, generation, done["compactions"], done["replaced"], flush=True)
 
 
 if __name__ == "__main__":

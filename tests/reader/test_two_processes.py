@@ -5,6 +5,7 @@ from __future__ import annotations
 import json
 import subprocess
 import sys
+from collections import Counter
 from pathlib import Path
 from random import Random
 
@@ -12,7 +13,7 @@ import pytest
 
 from checkpoint.disk import OsDisk
 from logstore import Log, LogReader
-from tests.reader.owner import CONFIG, offset_of, one_step, value_at
+from tests.reader.owner import CONFIG, doubled, maintain, offset_of, one_step, value_at
 
 ROOT = Path(__file__).parents[2]
 
@@ -33,11 +34,13 @@ def run_beside_each_other(directory: Path, seed: int, operations: int, seconds: 
         try:
             told, complaint = owner.communicate()
             assert owner.returncode == 0, complaint
-            assert int(told.split()[0]) >= operations
+            steps, _, compactions, replaced = map(int, told.split())
+            assert steps >= operations
+            assert replaced > compactions > 0, "nothing was compacted under the reader"
             told, complaint = reader.communicate("stop\n")
             assert reader.returncode == 0, complaint  # negative for a signal
             seen: dict[str, int] = json.loads(told)
-            return seen
+            return {**seen, "compactions": compactions, "replaced": replaced}
         finally:
             reader.kill()
             reader.wait()
@@ -76,12 +79,17 @@ def test_the_reader_tells_what_nobody_wrote() -> None:
 
 
 def test_the_owner_does_all_that_it_can(tmp_path: Path) -> None:
-    """Segments go, histories change, and what no compaction may take is there between the bounds."""
-    random, bases, generation = Random(5), list[int](), 0
+    """Segments go, histories change, keys are replaced, and what no compaction may take is there."""
+    random, bases, generation, done = Random(5), list[int](), 0, Counter[str]()
     with Log.open(tmp_path / "busy-0", CONFIG, disk=OsDisk()) as log:
         for _ in range(1500):
-            generation = one_step(log, random, bases, generation)
+            generation = one_step(log, random, bases, generation, done)
         assert generation > 10
+        assert done["compactions"] > 20
+        assert done["replaced"] > 500
+        maintain(log)
+        assert doubled(log) == []
+        assert log.first_dirty_offset > log.log_start_offset
         assert log.log_start_offset > 0
         assert len(log.segments) > 2
         offsets = {record.offset for record in log.read()}
