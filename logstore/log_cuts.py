@@ -48,7 +48,7 @@ class LogCuts(LogAppends):
             if offset >= self._log_end_offset:
                 self._forget_epochs_from(self._log_end_offset)
                 return False
-            if offset < self._log_start_offset:
+            if offset < max(self._log_start_offset, self._segments.first.base_offset):
                 # Nothing of it would be served. What lies below the start is no history to go on from.
                 self._restart_at(offset, why)
                 return True
@@ -88,8 +88,6 @@ class LogCuts(LogAppends):
             self._fail(OSError(errno.ENOSPC, str(error), self.directory))
         self._or_offline(lambda: self._disk.sync_dir(self.directory))
         self._segments.active.name_is_durable = True
-        # With nothing left below the cut the log starts there, as the next open will find.
-        self._log_start_offset = max(self._log_start_offset, self._segments.first.base_offset)
 
     def _cut(self, offset: int, loss_id: int | None) -> None:
         floor = self._segments.floor(offset)

@@ -225,7 +225,12 @@ class _Loader:
             # Several new segments become `.swap` from the last one down: one that is still `.cleaned`
             # proves that no swap had begun, so its later siblings are unfinished too.
             lowest = min(cleaned.values())
-            self._delete(name for name, offset in self._offsets_of(SWAP_SUFFIX).items() if offset >= lowest)
+            undone = [name for name, offset in self._offsets_of(SWAP_SUFFIX).items() if offset >= lowest]
+            self._delete(undone)
+            if undone:
+                # Durably, before the proof goes: of a `.swap` that came back alone nobody could tell that
+                # it was to be undone.
+                self.disk.sync_dir(self.directory)
             self._delete(cleaned)
         self._finish_swap()
 

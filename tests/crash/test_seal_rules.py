@@ -45,6 +45,7 @@ def restarts(run: Script) -> None:
             run.append(2, sync=True)
         run.truncate_fully(run.log.log_end_offset + 20)
         run.append(2, sync=True)
+        run.truncate_fully(3)
 
 
 def sealed_anyway(segment: Segment) -> None:

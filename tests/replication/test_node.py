@@ -166,11 +166,14 @@ def test_a_store_that_does_not_answer_is_asked_again(lost: bool) -> None:
     rig.receive(SessionOpened(8))
     if lost:
         assert rig.answer(Outcome(StoreError.CONNECTION_LOSS)) == []
-    due_ms = rig.node.deadline_ms
-    assert due_ms is not None
-    assert due_ms > rig.now_ms
-    rig.now_ms = due_ms
-    rig.effects = rig.node.tick(rig.now_ms)
+    for _ in range(9):  # its logs have deadlines, too
+        due_ms = rig.node.deadline_ms
+        assert due_ms is not None
+        assert due_ms > rig.now_ms
+        rig.now_ms = due_ms
+        rig.effects = rig.node.tick(rig.now_ms)
+        if rig.effects:
+            break
     assert isinstance(rig.call().operation, Create)
 
 
