@@ -23,14 +23,14 @@ from checkpoint.disk import Disk
 from checkpoint.disks import Fault, FaultyDisk, MemoryDisk
 from checkpoint.errors import EngineError
 from checkpoint.topic_partition import TopicPartition
-from logstore.batch import encode_batch, encode_marker_batch, set_offsets_and_epoch
+from logstore.batch import Batch, encode_batch, encode_marker_batch, set_offsets_and_epoch
 from logstore.cleaner_config import CleanerConfig
 from logstore.compaction_pass import compaction_pass, run
 from logstore.config import LogConfig
 from logstore.errors import LogDirOffline
 from logstore.log import Log
 from logstore.log_manager import LogManager
-from logstore.losses import KEPT_MS
+from logstore.losses import KEPT_MS, sound_batches
 from logstore.record import ControlType, EndTransactionMarker, Record
 from logstore.undo import put_back
 from logstore.validation import AppendOrigin
@@ -58,6 +58,22 @@ Rows: TypeAlias = tuple[Row, ...]
 def rows_of(log: Log) -> Rows:
     """Every record that the log serves, in order."""
     return tuple(Row(record.offset, record.value) for record in log.read())
+
+
+def rows_on(memory: MemoryDisk) -> frozenset[Row]:
+    """Every record in a sound batch of a `.log` file, those in quarantine among them."""
+    found: set[Row] = set()
+    for path, data in memory.files().items():
+        if path.startswith(f"{DIRECTORY}/") and path.endswith(".log"):
+            for scanned in sound_batches(memory.open(path), 0, len(data)):
+                batches = [Batch(data, position) for position in scanned.positions.tolist()]
+                found.update(
+                    Row(record.offset, record.value)
+                    for batch in batches
+                    if not batch.is_control
+                    for record in batch.records()
+                )
+    return frozenset(found)
 
 
 class World:
@@ -190,6 +206,8 @@ class Operation:
     """Whether the log still takes appends after a success."""
     may_leave_gaps: bool = False
     """Whether records may go from between others."""
+    keeps_what_it_cuts: bool = False
+    """Whether all that was there before is in the log, in quarantine, or noted as not kept."""
     errors: tuple[type[Exception], ...] = (EngineError,)
     """What it documents to raise for a bad disk."""
     is_managed: bool = False
@@ -439,23 +457,23 @@ OPERATIONS: Sequence[Operation] = (
     Operation("flush", lambda w: w.fill(sync=False), lambda w: w.log.flush(), makes_durable=True),
     Operation(
         "truncate inside a segment", lambda w: w.fill(), lambda w: w.log.truncate_to(10),
-        needed=below(10), makes_durable=True,
+        needed=below(10), makes_durable=True, keeps_what_it_cuts=True,
     ),
     Operation(
         "truncate across segments", lambda w: w.fill(), lambda w: w.log.truncate_to(4),
-        needed=below(4), makes_durable=True,
+        needed=below(4), makes_durable=True, keeps_what_it_cuts=True,
     ),
     Operation(
         "truncate inside a batch", lambda w: w.fill(), lambda w: w.log.truncate_to(5),
-        needed=below(4), makes_durable=True,
+        needed=below(4), makes_durable=True, keeps_what_it_cuts=True,
     ),
     Operation(
         "truncate to the start", lambda w: w.fill(), lambda w: w.log.truncate_to(0), needed=none_of,
-        makes_durable=True,
+        makes_durable=True, keeps_what_it_cuts=True,
     ),
     Operation(
         "restart at an offset", lambda w: w.fill(), lambda w: w.log.truncate_fully_and_start_at(40),
-        needed=none_of, makes_durable=True,
+        needed=none_of, makes_durable=True, keeps_what_it_cuts=True,
     ),
     Operation(
         "advance the log start", lambda w: w.fill(), lambda w: w.log.advance_log_start_offset(5),
@@ -478,7 +496,7 @@ OPERATIONS: Sequence[Operation] = (
     Operation("delete a partition", _prepare_other, _delete_other, is_managed=True),
     Operation("tick", _old_and_new, _tick, needed=at_or_past(8), is_managed=True),
     Operation("cut below the high watermark", _lagging, lambda w: w.log.truncate_to(4), needed=below(4),
-              is_managed=True, makes_durable=True),
+              is_managed=True, makes_durable=True, keeps_what_it_cuts=True),
     Operation(
         "append value after value", lambda w: w.fill(), _append_each, possible=and_new(12)
     ),
@@ -502,7 +520,7 @@ OPERATIONS: Sequence[Operation] = (
     ),
     Operation(
         "compact, cut off by a truncation", lambda w: w.fill_keyed(), _compaction_that_is_cut_off,
-        needed=below(10), makes_durable=True, config=COMPACT,
+        needed=below(10), makes_durable=True, keeps_what_it_cuts=True, config=COMPACT,
     ),
     Operation(
         "compact, dropped on the way", lambda w: w.fill_keyed(), _compaction_that_is_dropped,
@@ -531,14 +549,20 @@ OPERATIONS: Sequence[Operation] = (
     ),
     # `put_back` says so of a quarantine that cannot be read.
     Operation(
-        "undo a truncation", _cut, _undo, possible=and_new(8), makes_durable=True,
+        "undo a truncation", _cut, _undo, possible=and_new(8), makes_durable=True, keeps_what_it_cuts=True,
         errors=(EngineError, OSError),
     ),
     Operation(
         "undo a truncation inside a batch", _cut_inside_a_batch, _undo, possible=and_new(8),
-        makes_durable=True, errors=(EngineError, OSError),
+        makes_durable=True, keeps_what_it_cuts=True, errors=(EngineError, OSError),
     ),
     Operation("expire losses", _cut, _late_for_losses),
-    Operation("open a damaged log and accept it", _damaged, _reopen, makes_durable=True),
-    Operation("open a log with a hole and accept it", _with_a_hole, _reopen, makes_durable=True),
+    Operation(
+        "open a damaged log and accept it", _damaged, _reopen, makes_durable=True,
+        keeps_what_it_cuts=True,
+    ),
+    Operation(
+        "open a log with a hole and accept it", _with_a_hole, _reopen, makes_durable=True,
+        keeps_what_it_cuts=True,
+    ),
 )  # fmt: skip

@@ -11,10 +11,11 @@ import errno
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from checkpoint.disks import Fault
+from checkpoint.disks import Fault, MemoryDisk
 from logstore.errors import LogDirOffline
 from logstore.log import Log
-from tests.faults.operations import NOW_MS, Operation, Row, Rows, World, rows_of
+from logstore.losses import Quarantine
+from tests.faults.operations import DIRECTORY, NOW_MS, Operation, Row, Rows, World, rows_of, rows_on
 
 ERRORS = (
     "EIO", "ENOSPC", "EDQUOT", "EFBIG", "EROFS", "EMFILE", "ENFILE", "EACCES", "ENOMEM", "short", "lost",
@@ -88,14 +89,18 @@ class Expected(NamedTuple):
     before: Rows
     durable: Rows
     after: Rows
+    stored: frozenset[Row]
+    stored_durably: frozenset[Row]
 
     @classmethod
     def of(cls, operation: Operation) -> Expected:
         world = prepared(operation)
+        stored, stored_durably = rows_on(world.memory), rows_on(world.memory.durable_image())
         operation.act(world)
         world.abandon()
         world.open(world.memory)
-        return cls(rows_before(operation), durable_before(operation), rows_of(world.log))
+        before, durable = rows_before(operation), durable_before(operation)
+        return cls(before, durable, rows_of(world.log), stored, stored_durably)
 
 
 def check_case(operation: Operation, case: Case, expected: Expected) -> str:
@@ -118,6 +123,9 @@ def check_case(operation: Operation, case: Case, expected: Expected) -> str:
 
     is_open = operation.ends_open and not world.log._is_closed
     world.faulty.heal()
+    if operation.keeps_what_it_cuts:
+        check_kept(world.memory, expected.stored, "the disk")
+        check_kept(world.memory.durable_image(), expected.stored_durably, "the disk, after a loss of power,")
     # Before anything else is synced, and what the operation left with it.
     check_rows(after_power_loss(world), promised, possible, "a loss of power leaves", may_leave_gaps)
     ended = "refused" if failed else "done"
@@ -135,6 +143,8 @@ def check_case(operation: Operation, case: Case, expected: Expected) -> str:
     world.abandon()
     world.open(world.memory)
     check_rows(rows_of(world.log), needed, possible, "a restart finds", may_leave_gaps)
+    if operation.keeps_what_it_cuts:
+        check_kept(world.memory, expected.stored, "the disk, after a restart,")
     goes_on(world.log)
     return ended
 
@@ -152,6 +162,17 @@ def check_rows(found: Rows, needed: Rows, possible: Rows, where: str, may_leave_
     first = possible.index(found[0]) if found else 0
     whole = [row.offset for row in possible[first : first + len(found)]]
     assert offsets == whole, f"{where} a gap: {offsets}"
+
+
+def check_kept(memory: MemoryDisk, stored: frozenset[Row], where: str) -> None:
+    """All of `stored` is in the log or in quarantine, or the ledger says that it was not kept."""
+    losses = [loss for loss in Quarantine(memory, DIRECTORY).losses() if loss.not_kept]
+    gone = sorted(
+        row
+        for row in stored - rows_on(memory)
+        if not any(loss.first_offset <= row.offset <= loss.last_offset for loss in losses)
+    )
+    assert not gone, f"{where} holds no {gone} any more, in the log or in quarantine"
 
 
 def rows_shown_offline(log: Log, *, is_swapping: bool) -> Rows:

@@ -12,6 +12,7 @@ from checkpoint.disk import Buffer
 from checkpoint.disks.memory import MemoryFile
 from checkpoint.errors import EngineError
 from logstore.errors import LogDirOffline
+from logstore.losses import Quarantine
 from logstore.partition_log import PartitionLog
 from logstore.segment import LOG_SUFFIX, Extents, Segment
 from logstore.swap import CLEANED_SUFFIX
@@ -130,6 +131,12 @@ def test_a_compaction_that_is_not_synced_is_found(monkeypatch: pytest.MonkeyPatc
 
     monkeypatch.setattr(Segment, "sync_log", sync_no_cleaned)
     assert "compact, Case" in found_by("compact")
+
+
+def test_a_cut_that_keeps_no_durable_copy_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A truncation takes nothing that is not in quarantine by then."""
+    monkeypatch.setattr(Quarantine, "_copy", lambda self, tail, path: None)
+    assert "in the log or in quarantine" in found_by("truncate inside a segment")
 
 
 def test_an_undo_that_is_not_synced_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
