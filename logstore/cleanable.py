@@ -17,17 +17,12 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from logstore.config import MAX_INT, LogConfig
+from logstore.retention import StoredSegment
 
 
-class StoredSegment(Protocol):
-    """What the decisions weigh of a segment; bytes, and epoch milliseconds (-1: none)."""
+class DatedSegment(StoredSegment, Protocol):
+    """Likewise, and when its records begin (-1 if they have no times)."""
 
-    @property
-    def base_offset(self) -> int: ...
-    @property
-    def size(self) -> int: ...
-    @property
-    def largest_timestamp_ms(self) -> int: ...
     @property
     def first_timestamp_ms(self) -> int: ...
 
@@ -63,7 +58,7 @@ def first_dirty(checkpoint: int, log_start_offset: int, log_end_offset: int) -> 
 
 
 def cleanable(
-    segments: Sequence[StoredSegment],
+    segments: Sequence[DatedSegment],
     config: LogConfig,
     *,
     first_dirty_offset: int,
