@@ -11,7 +11,7 @@ import pytest
 from checkpoint.disk import Buffer
 from checkpoint.disks.memory import MemoryFile
 from checkpoint.errors import EngineError
-from logstore.errors import LogDirOffline
+from logstore.errors import DamagedLog, LogDirOffline
 from logstore.losses import Quarantine
 from logstore.partition_log import PartitionLog
 from logstore.segment import LOG_SUFFIX, Extents, Segment
@@ -130,13 +130,19 @@ def test_a_compaction_that_is_not_synced_is_found(monkeypatch: pytest.MonkeyPatc
             sync_log(self)
 
     monkeypatch.setattr(Segment, "sync_log", sync_no_cleaned)
-    assert "compact, Case" in found_by("compact")
+    operation = BY_NAME["compact"]
+    expected = Expected.of(operation)
+    with pytest.raises(DamagedLog):
+        check_case(operation, Case(1000, "EIO", False), expected)
 
 
 def test_a_cut_that_keeps_no_durable_copy_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
     """A truncation takes nothing that is not in quarantine by then."""
     monkeypatch.setattr(Quarantine, "_copy", lambda self, tail, path: None)
-    assert "in the log or in quarantine" in found_by("truncate inside a segment")
+    operation = BY_NAME["truncate inside a segment"]
+    expected = Expected.of(operation)
+    with pytest.raises(AssertionError, match="in the log or in quarantine"):
+        check_case(operation, Case(1000, "EIO", False), expected)
 
 
 def test_an_undo_that_is_not_synced_is_found(monkeypatch: pytest.MonkeyPatch) -> None:
