@@ -79,6 +79,7 @@ def recover(
             loaded = load_unclean(shadow, path, recovery_point, accept_loss=accept_loss)
         else:
             own(disk, path, stack)
+            forget_clean_stops(disk, path)
             loaded = load_unclean(disk, path, recovery_point, accept_loss=accept_loss)
             _lower_recovery_points(disk, path, loaded.log_end_offset)
         for segment in loaded.segments.values():
@@ -225,6 +226,17 @@ def _check_is_partition(disk: Disk, directory: str) -> None:
         parse_directory_name(Path(directory).resolve().name)
     except InvalidTopic as error:
         raise typer.BadParameter(f"{directory} has no segments, and {error}") from error
+
+
+def forget_clean_stops(disk: Disk, directory: str) -> None:
+    """Remove the marks of a clean stop, the log dir's too: what they say of the partition is about to change.
+
+    Durably, before anything else is written; the next start recovers.
+    """
+    from checkpoint.clean_shutdown import remove_clean_shutdown
+
+    for place in (str(Path(directory).resolve().parent), directory):
+        remove_clean_shutdown(disk, place)
 
 
 def own(disk: Disk, directory: str, stack: ExitStack) -> None:

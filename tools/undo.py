@@ -23,13 +23,14 @@ from logstore.losses import Quarantine
 from logstore.partition_log import PartitionLog
 from logstore.reader import checkpointed_offset
 from logstore.undo import copy_out, put_back
-from tools.recover import load_unclean, own
+from tools.recover import forget_clean_stops, load_unclean, own
 
 
 def undo_loss(disk: Disk, directory: str, loss_id: int) -> dict[str, object]:
     """Put a loss back into the log it came from. Raises `CannotUndo`, `EngineError`, `OSError`."""
     with ExitStack() as stack:
         own(disk, directory, stack)
+        forget_clean_stops(disk, directory)
         topic_partition = parse_directory_name(os.path.basename(os.path.abspath(directory)))
         recovery_point = checkpointed_offset(disk, directory, RECOVERY_POINT_CHECKPOINT)
         log = PartitionLog(

@@ -154,3 +154,17 @@ def test_a_directory_that_is_no_partition(command: Command, tmp_path: Path, flag
     assert outcome.code == 2
     assert "has no segments, and directory" in outcome.err
     assert snapshot(tmp_path) == before
+
+
+def test_what_it_changed_is_not_called_clean(command: Command, tmp_path: Path) -> None:
+    """The mark of a clean stop holds the sums of files that are not what they were any more."""
+    directory = tmp_path / "orders-0"
+    with Log.open(directory) as log:
+        log.append([b"%d" % number for number in range(100)])
+    (tmp_path / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":-1}')
+    segment = directory / f"{SEGMENT_0}.log"
+    segment.write_bytes(segment.read_bytes()[:-10])
+    assert command("verify", directory).code == 1
+    assert command("recover", directory, "--accept-loss").code == 0
+    assert not (tmp_path / ".kafka_cleanshutdown").exists()
+    assert command("verify", directory).code == 0
