@@ -19,7 +19,6 @@ from __future__ import annotations
 from collections.abc import Generator, Sequence
 from dataclasses import dataclass
 
-from checkpoint.disk import remove_if_exists
 from logstore.cleanable import Cleanable, group_segments
 from logstore.cleaner_config import CleanerConfig
 from logstore.compaction import Compaction, CompactionStats, Transactions, map_records
@@ -27,9 +26,10 @@ from logstore.config import MAX_INT
 from logstore.errors import CorruptBatch, RecordBatchTooLarge
 from logstore.offset_map import SLOT_BYTES, OffsetMap
 from logstore.partition_log import PartitionLog
-from logstore.scan import Scanned, scan_chunks
-from logstore.segment import LOG_SUFFIX, SEGMENT_SUFFIXES, Segment
-from logstore.swap import CLEANED_SUFFIX
+from logstore.scan import Fault, Scanned, scan_chunks
+from logstore.segment import LOG_SUFFIX, Segment
+from logstore.split import find_runs, split
+from logstore.swap import begin_cleaned
 from logstore.transaction_index import AbortedTransaction
 
 _SPARE_SLOTS = 512
@@ -39,7 +39,8 @@ _SPARE_SLOTS = 512
 @dataclass(frozen=True, slots=True)
 class PassReport:
     """What a pass did: it mapped [first dirty, end) and put `segments_after` in the place of
-    `segments_before`. `was_aborted`: segments went under it; `is_complete`: nothing cleanable is left."""
+    `segments_before`. `was_aborted`: segments went under it, or one had to be split;
+    `is_complete`: nothing cleanable is left."""
 
     first_dirty_offset: int
     end_offset: int
@@ -91,7 +92,7 @@ class _Pass:
         ]
         self._reading: Sequence[Segment] = self._segments
         """What the pass reads now, and swaps next."""
-        self._cleaned: Segment | None = None
+        self._cleaned: list[Segment] = []
         self._before = self._after = 0
 
     def run(self) -> Steps:
@@ -189,6 +190,8 @@ class _Pass:
             file, 0, segment.size, base_offset=segment.base_offset, chunk_bytes=self._config.io_buffer_size
         ):
             self._check_segments()
+            if found.fault is Fault.OVERFLOW:
+                self._split(segment)
             if found.fault is not None:
                 raise CorruptBatch(
                     f"{segment.path(LOG_SUFFIX)} cannot be compacted: {found.fault.value}; "
@@ -220,27 +223,22 @@ class _Pass:
         self._finish(cleaned, entries, end_offset, group[-1].base_offset)
         if not self._log.replace_segments(group, [cleaned], generation=self._generation, now_ms=self._now_ms):
             raise _SegmentsWent
-        self._cleaned = None
+        self._cleaned = []
         self._before += len(group)
         self._after += 1
         yield 0
 
     def _new_segment(self, group: Sequence[Segment]) -> Segment:
-        first, last = group[0], group[-1]
-        for suffix in SEGMENT_SUFFIXES:  # of a pass that was dropped
-            remove_if_exists(self._disk, first.path(suffix) + CLEANED_SUFFIX)
-        self._cleaned = Segment(
+        cleaned = begin_cleaned(
             self._disk,
             self._log.directory,
-            first.base_offset,
             self._log.config,
-            size=0,
+            group[0].base_offset,
             now_ms=self._now_ms,
-            is_new=True,
-            modified_ms=last.modified_ms,
-            name_suffix=CLEANED_SUFFIX,
+            modified_ms=group[-1].modified_ms,
         )
-        return self._cleaned
+        self._cleaned = [cleaned]
+        return cleaned
 
     def _append(
         self, cleaned: Segment, pieces: Sequence[bytes | memoryview], extents: Sequence[tuple[int, int, int]]
@@ -262,24 +260,51 @@ class _Pass:
     def _finish(
         self, cleaned: Segment, entries: Sequence[AbortedTransaction], end_offset: int, last_base: int
     ) -> None:
-        following = [each.base_offset for each in self._log.segments if each.base_offset > last_base]
-        if not following:  # truncated since
-            raise _SegmentsWent
+        successor = self._base_after(last_base)
         cleaned.become_inactive()
         cleaned.sync_log()
         cleaned.sync_indexes()
         cleaned.replace_transaction_index(entries)
-        cleaned.make_seal(end_offset, following[0])
+        cleaned.make_seal(end_offset, successor)
         self._disk.sync_dir(self._log.directory)
 
-    def _drop_cleaned(self) -> None:
-        cleaned, self._cleaned = self._cleaned, None
-        if cleaned is None:
+    def _base_after(self, base_offset: int) -> int:
+        following = [each.base_offset for each in self._log.segments if each.base_offset > base_offset]
+        if not following:  # truncated since
+            raise _SegmentsWent
+        return following[0]
+
+    def _split(self, segment: Segment) -> None:
+        """Let segments whose offsets fit them take the place of one that grew too long, and end the pass.
+
+        Nothing happens where offsets go back as well: that is damage.
+        """
+        runs = find_runs(segment.log_file, segment.size, segment.base_offset)
+        if len(runs) < 2:
             return
-        cleaned.let_go()
-        # A closed log's directory may be somebody else's by now, and an offline one's is for recovery.
-        if not (self._log.is_closed or self._log.is_offline):
-            try:
-                cleaned.delete()
-            except OSError as error:
-                self._log.disk_failed(error)
+        self._reading = [segment]
+        successor = self._base_after(segment.base_offset)
+        self._drop_cleaned()
+        self._cleaned = split(
+            self._disk, self._log.directory, self._log.config, segment, runs, now_ms=self._now_ms
+        )
+        successors = [*(run.base_offset for run in runs[1:]), successor]
+        for each, run, following in zip(self._cleaned, runs, successors, strict=True):
+            each.make_seal(run.end_offset, following)
+        self._disk.sync_dir(self._log.directory)
+        if self._log.replace_segments(
+            [segment], self._cleaned, generation=self._generation, now_ms=self._now_ms
+        ):
+            self._cleaned = []
+        raise _SegmentsWent
+
+    def _drop_cleaned(self) -> None:
+        cleaned, self._cleaned = self._cleaned, []
+        for each in cleaned:
+            each.let_go()
+            # A closed log's directory may be somebody else's by now, and an offline one's is for recovery.
+            if not (self._log.is_closed or self._log.is_offline):
+                try:
+                    each.delete()
+                except OSError as error:
+                    self._log.disk_failed(error)

@@ -5,7 +5,8 @@
     *.swap                    all there: the rewrite is completed; else removed
     N.index without N.log     removed
     N.seal                    held against its segment and the next one; the last segment's removed
-    N.log                     a segment; from the durable end on, read and checked batch by batch
+    N.log                     a segment; from the durable end on, read and checked batch by batch; split,
+                              if its offsets do not fit it (`split.py`)
     leader-epoch-checkpoint   completed from the batches, cut to the log's bounds
     N.snapshot                strays removed, the newest sound one loaded, the rest replayed
 
@@ -27,7 +28,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from dataclasses import dataclass, field, replace
 from itertools import pairwise
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from sortedcontainers import SortedDict
 
@@ -67,7 +68,8 @@ from logstore.segment import (
     Segment,
     file_name,
 )
-from logstore.swap import CLEANED_SUFFIX, SWAP_SUFFIX
+from logstore.split import find_runs, leaps_over, split
+from logstore.swap import CLEANED_SUFFIX, SWAP_SUFFIX, give_names, swap
 from logstore.time_index import TimeIndex
 from logstore.transaction_index import AbortedTransaction
 
@@ -84,6 +86,13 @@ class Cut:
     """Its entry in the loss ledger; None if there was nothing in it, or no room for the entry."""
 
 
+class Split(NamedTuple):
+    """A segment `file`, whose offsets did not fit it, became segments at `bases`."""
+
+    file: str
+    bases: tuple[int, ...]
+
+
 @dataclass(slots=True)
 class RecoveryReport:
     """What opening the directory did, file names relative to it. `damages` are those that were accepted.
@@ -97,6 +106,7 @@ class RecoveryReport:
     rebuilt: list[str] = field(default_factory=list)
     deleted: list[str] = field(default_factory=list)
     renamed: list[tuple[str, str]] = field(default_factory=list)
+    splits: list[Split] = field(default_factory=list)
     scanned_bytes: int = 0
     unrecorded: list[str] = field(default_factory=list)
 
@@ -215,8 +225,7 @@ class _Loader:
 
     def clear_leftovers(self) -> None:
         """Finish or undo what the last owner was in the middle of (log-format 6.2, steps 1 to 5)."""
-        entries = self.disk.scan(self.directory)
-        self.files = {entry.name: entry for entry in entries if not entry.is_directory}
+        entries = self._list()
         if any(entry.name == LOST_DIRECTORY for entry in entries):
             self.quarantine.due_ms = self.now_ms
         self._delete(name for name in self.files if name.endswith((DELETED_SUFFIX, TEMPORARY_SUFFIX)))
@@ -234,6 +243,11 @@ class _Loader:
             self._delete(cleaned)
         self._finish_swap()
 
+    def _list(self) -> list[DirectoryEntry]:
+        entries = self.disk.scan(self.directory)
+        self.files = {entry.name: entry for entry in entries if not entry.is_directory}
+        return entries
+
     def _finish_swap(self) -> None:
         swaps = self._offsets_of(SWAP_SUFFIX)
         new_logs = {offset: name for name, offset in swaps.items() if name.endswith(LOG_SUFFIX + SWAP_SUFFIX)}
@@ -248,13 +262,11 @@ class _Loader:
                 if not name.endswith(SWAP_SUFFIX) and low <= _offset_or_none(name) < high
             )
             self.disk.sync_dir(self.directory)
-        for name in sorted(swaps):
-            plain = name.removesuffix(SWAP_SUFFIX)
-            self.disk.rename(f"{self.directory}/{name}", f"{self.directory}/{plain}")
-            self.files[plain] = self.files.pop(name)._replace(name=plain)
-            self.report.renamed.append((name, plain))
+        for base_offset in sorted(set(swaps.values())):
+            give_names(self.disk, self.directory, base_offset)
+        self.report.renamed.extend((name, name.removesuffix(SWAP_SUFFIX)) for name in sorted(swaps))
         if swaps:
-            self.disk.sync_dir(self.directory)
+            self._list()
 
     def _end_of(self, name: str, base_offset: int) -> int:
         file = self.disk.open(f"{self.directory}/{name}")
@@ -339,10 +351,10 @@ class _Loader:
         first = min(first, doubtful)
         for segment in self.segments.values()[:first]:
             segment.is_settled = True
+        first_base = self.segments.keys()[first] if first < len(self.segments) else MAX_LONG
         self._recover_unindexed(first)
-        self._recover_from(first, durable_end)
+        self._recover_from(first_base, durable_end)
         self._check_end(durable_end, log_start_offset)
-        self._settle_seals()
         log_end_offset = self._end_offset()
         if had_segments and log_end_offset < log_start_offset:
             # The log lost what lies between: nothing below its start may come back. Kept all the
@@ -358,6 +370,7 @@ class _Loader:
         start = max(log_start_offset, first_base)
         self._settle_epochs(log_end_offset, log_start_offset)
         snapshots = self._load_producers(is_clean, start, log_end_offset)
+        self._settle_seals()
         self.disk.sync_dir(self.directory)
         for segment in self.segments.values():
             segment.name_is_durable = True
@@ -397,18 +410,22 @@ class _Loader:
     def _recover_unindexed(self, stop: int) -> None:
         """Read what does not have to be read, where an index is lost that tells more than where to look.
 
-        Of the first `stop` segments, those are one without its offset index (6.2, step 6) and one whose
-        aborted transactions cannot be read. All of it was durable, so a fault in it is damage.
+        Of the first `stop` segments, those are one without its offset index (6.2, step 6), one whose
+        aborted transactions cannot be read, and one whose offsets may not fit it. All of it was durable, so
+        a fault in it is damage.
         """
         bases = list(self.segments)
-        for number, base_offset in enumerate(bases[:stop]):
+        for number, (base_offset, following) in enumerate(zip(bases[:stop], [*bases[1:], 0], strict=False)):
             segment = self.segments[base_offset]
             unindexed = segment.size and file_name(base_offset, OffsetIndex.suffix) not in self.files
-            if unindexed or not self._aborts_are_sound(segment):
+            # Told without reading, and asked once: what was read gets a seal, which knows where it ends.
+            ends_by = segment.seal.end_offset if segment.seal is not None else following
+            may_overflow = ends_by - 1 - base_offset > MAX_INT
+            if unindexed or may_overflow or not self._aborts_are_sound(segment):
                 _, was_cut = self._recover_segment(
                     segment,
                     next_offset=base_offset,
-                    durable_end=base_offset + MAX_INT,
+                    durable_end=MAX_LONG,
                     total=segment.size,
                     later=bases[number + 1 :],
                 )
@@ -427,9 +444,9 @@ class _Loader:
             return True
         return crc32c(b"".join(entry.encode() for entry in entries)) == segment.seal.aborts_crc
 
-    def _recover_from(self, first: int, durable_end: int) -> None:
-        """Read every segment but the `first` ones; cut at the first fault."""
-        todo = list(self.segments.items())[first:]
+    def _recover_from(self, first_base: int, durable_end: int) -> None:
+        """Read every segment from the one at `first_base` on; cut at the first fault."""
+        todo = [(base, self.segments[base]) for base in self.segments.irange(first_base)]
         total = sum(segment.size for _, segment in todo)
         next_offset = todo[0][0] if todo else 0
         for number, (base_offset, segment) in enumerate(todo):
@@ -497,6 +514,19 @@ class _Loader:
             self.progress(self.report.scanned_bytes, total)
             if fault is not None:
                 break
+        if fault is Fault.OVERFLOW and (new := self._split(segment, later, durable_end)):
+            was_cut = False
+            for number, each in enumerate(new):
+                next_offset, was_cut = self._recover_segment(
+                    each,
+                    next_offset=each.base_offset,
+                    durable_end=durable_end,
+                    total=total + segment.size,
+                    later=[*(other.base_offset for other in new[number + 1 :]), *later],
+                )
+                if was_cut:
+                    break
+            return next_offset, was_cut
         found.finish()
         self.epochs = new_epochs
         self.recovered[segment.base_offset] = has_producers
@@ -524,6 +554,28 @@ class _Loader:
         # What was accepted must be on the disk before anybody reads it.
         segment.sync_log()
         return next_offset, bool(cut)
+
+    def _split(self, segment: Segment, later: list[int], durable_end: int) -> list[Segment]:
+        """Let segments whose offsets fit them take the place of one that grew too long; none for damage."""
+        runs = find_runs(segment.log_file, segment.size, segment.base_offset)
+        is_dense = not later and segment.seal is None
+        if len(runs) < 2 or (is_dense and leaps_over(runs, durable_end)):
+            return []
+        written = split(self.disk, self.directory, self.config, segment, runs, now_ms=self.now_ms)
+        self.disk.sync_dir(self.directory)
+        for each in written:
+            each.let_go()
+        aside = swap(self.disk, self.directory, written, [segment])
+        self._list()
+        self._delete(path.removeprefix(f"{self.directory}/") for path in aside)
+        del self.segments[segment.base_offset]
+        for each in written:
+            placed = self._segment(each.base_offset, size=each.size, modified_ms=each.modified_ms)
+            placed.is_settled = segment.is_settled
+            self.segments[each.base_offset] = placed
+        bases = tuple(run.base_offset for run in runs)
+        self.report.splits.append(Split(file_name(segment.base_offset, LOG_SUFFIX), bases))
+        return [self.segments[base] for base in bases]
 
     # --- damage -------------------------------------------------------------------------------------
 
@@ -717,7 +769,7 @@ class _Loader:
         strays = snapshots.remove_strays(bases, log_start_offset, log_end_offset)
         self.report.deleted.extend(file_name(offset, SNAPSHOT_SUFFIX) for offset in strays)
         marks = [base for base in bases[-2:] if base > log_start_offset]
-        if is_clean and not snapshots.offsets:
+        if is_clean and not snapshots.offsets and not self.recovered:
             # A directory without snapshots that was closed in order never had a producer worth one.
             self.producers = ProducerState(end_offset=log_end_offset)
             for mark in (*marks, log_end_offset):

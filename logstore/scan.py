@@ -20,6 +20,7 @@ import numpy.typing as npt
 
 from checkpoint.disk import Buffer, File
 from logstore.batch import HEADER_BYTES, LOG_OVERHEAD, MAGIC, Batch
+from logstore.config import MAX_INT
 from logstore.crc import crc32c
 from logstore.epochs import EpochEntry
 from logstore.errors import CorruptBatch
@@ -61,7 +62,8 @@ class Fault(Enum):
     SIZE = "a length field that no batch can have"
     CHECKSUM = "a batch whose checksum does not match"
     MAGIC = "a batch of another format"
-    OFFSETS = "a batch whose offsets do not rise or do not fit the segment"
+    OFFSETS = "a batch whose offsets do not rise"
+    OVERFLOW = "a batch whose offsets do not fit the segment"
     EPOCHS = "a batch of an older leader epoch than the one before it"
     HISTORY = "a batch of another leader epoch than the epoch checkpoint has for it"
     HOLE = "a batch that begins past offsets that were durable"
@@ -270,15 +272,18 @@ def _check_order(found: Scanned, base_offset: int, next_offset: int, leader_epoc
     floors[0] = next_offset
     floors[1:] = lasts[:-1] + 1
     # A sum that overflowed is negative: it fails here too.
-    wrong_offsets = (bases < floors) | (lasts < bases) | (lasts - base_offset >= 1 << 31)
+    wrong_offsets = (bases < floors) | (lasts < bases)
     epochs = found.headers["leader_epoch"].astype(np.int64)
     newest = np.maximum.accumulate(np.maximum(epochs, leader_epoch))
     wrong_epochs = (epochs < newest) & (epochs != -1)  # -1: unknown; less is no epoch
-    wrong = wrong_offsets | wrong_epochs
+    overflows = lasts - base_offset > MAX_INT
+    wrong = wrong_offsets | wrong_epochs | overflows
     if not wrong.any():
         return found
     first = int(wrong.argmax())
-    return found.until(first, Fault.OFFSETS if wrong_offsets[first] else Fault.EPOCHS)
+    if wrong_offsets[first]:
+        return found.until(first, Fault.OFFSETS)
+    return found.until(first, Fault.EPOCHS if wrong_epochs[first] else Fault.OVERFLOW)
 
 
 def check_history(
