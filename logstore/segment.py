@@ -22,6 +22,7 @@ never closed under it. A segment that was let go opens no file again: the next o
 from __future__ import annotations
 
 import errno
+import posixpath
 import threading
 from collections.abc import Container, Iterator, Sequence
 from struct import Struct
@@ -30,7 +31,7 @@ from typing import NamedTuple, TypeAlias
 import numpy as np
 import numpy.typing as npt
 
-from checkpoint.disk import Buffer, Disk, File, read_small_file, remove_if_exists
+from checkpoint.disk import Buffer, Disk, File, publish, read_small_file, remove_if_exists
 from logstore.batch import HEADER_BYTES, LOG_OVERHEAD, MAGIC, Batch
 from logstore.config import LogConfig
 from logstore.deleted_files import DELETED_SUFFIX
@@ -370,18 +371,15 @@ class Segment:
     def replace_transaction_index(self, entries: Sequence[AbortedTransaction]) -> None:
         """Hold these entries instead of what there is; no file for none. Raises `OSError`.
 
-        The file is synced; its name is durable once the directory is.
+        Durably, and the old ones until then: that a file is missing would tell nobody of its aborts.
         """
         self._transaction_index = TransactionIndex(entries)
         path = self.path(TRANSACTION_INDEX_SUFFIX)
-        remove_if_exists(self._disk, path)
         if entries:
-            file = self._disk.open(path, create=True, write=True)
-            try:
-                file.pwrite(b"".join(entry.encode() for entry in entries), 0)
-                file.sync()
-            finally:
-                file.close()
+            data = b"".join(entry.encode() for entry in entries)
+            publish(self._disk, *posixpath.split(path), data)
+        else:
+            remove_if_exists(self._disk, path)
         self._aborts_are_durable = True
 
     # --- sealing --------------------------------------------------------------------------------------

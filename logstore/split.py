@@ -16,12 +16,13 @@ open removes. `swap.py` lets them take the old one's place.
 
 from __future__ import annotations
 
+import posixpath
 from collections.abc import Sequence
 from itertools import pairwise
 from struct import Struct
 from typing import NamedTuple
 
-from checkpoint.disk import Disk, File, read_small_file
+from checkpoint.disk import Disk, File, publish, read_small_file
 from logstore.batch import LOG_OVERHEAD
 from logstore.config import MAX_LONG, LogConfig
 from logstore.errors import CorruptIndex
@@ -120,21 +121,12 @@ def _divide_aborts(disk: Disk, segment: Segment, new: Sequence[Segment]) -> None
         # As it is, for each: a crash from now on must not make of it one that knows of no aborts.
         data = read_small_file(disk, segment.path(TRANSACTION_INDEX_SUFFIX)) or b""
         for each in new:
-            _write(disk, each.path(TRANSACTION_INDEX_SUFFIX), data)
+            publish(disk, *posixpath.split(each.path(TRANSACTION_INDEX_SUFFIX)), data)
         return
     ends = [*(each.base_offset for each in new[1:]), MAX_LONG]
     for each, end in zip(new, ends, strict=True):
         mine = [entry for entry in entries if each.base_offset <= entry.last_offset < end]
         each.replace_transaction_index(mine)
-
-
-def _write(disk: Disk, path: str, data: bytes) -> None:
-    file = disk.open(path, create=True, write=True)
-    try:
-        file.pwrite(data, 0)
-        file.sync()
-    finally:
-        file.close()
 
 
 def _extents(found: Scanned) -> list[tuple[int, int, int]]:

@@ -120,6 +120,16 @@ class TestKafkasRows:
         assert epochs(loaded) == [(0, 0), (1, 3)]
         assert index_entries(loaded)[0] == (1, 1)
 
+    @pytest.mark.parametrize("clean", [True, False])
+    def test_a_transaction_index_that_cannot_be_read(self, clean: bool) -> None:
+        """Of a segment without a seal, as a broker leaves it: it is made anew, and sealed as it is then."""
+        disk = disk_with(A | B | {file_name(0, ".txnindex"): b"\xff" * 34})
+        loaded = opened(disk, clean=clean, recovery_point=7)
+        assert bounds(loaded) == (0, 7, 7)
+        assert file_name(0, ".txnindex") not in names(disk)
+        again = opened(disk, clean=True, recovery_point=7)
+        assert again.report.scanned_bytes == 0
+
     def test_an_index_of_zeros_clean(self) -> None:
         """Kafka sees two entries (0, 0); ours is taken for what it is, zeros."""
         disk = closed(A | B)

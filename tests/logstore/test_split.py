@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from functools import partial
 from itertools import pairwise
 
 import pytest
@@ -234,41 +235,65 @@ def on(disk: Disk) -> Log:
     return Log.open(DIRECTORY, CONFIG, disk=disk, clock=lambda: NOW_MS)
 
 
-Found = tuple[bytes, list[int], list[int]]
+LONG = ABORTS + transactional(FARTHER, 8, 1) + marker(FARTHER + 1, 8, ControlType.ABORT)
+LONG_ENTRIES = [*ENTRIES, AbortedTransaction(8, FARTHER, FARTHER + 1, FARTHER + 2)]
+LONG_INDEX = b"".join(entry.encode() for entry in LONG_ENTRIES)
+LONG_END = transactional(FARTHER + 2, 7, 1) + marker(FARTHER + 3, 7, ControlType.COMMIT)
+OVERGROWN = {
+    log_file(0): LONG,
+    file_name(0, ".index"): b"",
+    file_name(0, TRANSACTION_INDEX_SUFFIX): LONG_INDEX,
+    log_file(FARTHER + 2): LONG_END,
+    file_name(FARTHER + 2, ".index"): b"",
+}
+
+Found = dict[int, tuple[bytes, tuple[AbortedTransaction, ...]]]
 
 
-def recover(disk: Disk) -> Found:
-    """Open it, whatever a crash left: the batches, what is committed, and the segments."""
-    log = on(disk)
-    assert not log.report.cuts
-    assert log.losses() == []
-    data = b"".join(bytes(each.buffer) for each in log.read_batches())
+def recover(disk: Disk, *, clean: bool) -> Found:
+    """Open it, whatever a crash left: each segment's batches, and the aborts it knows."""
+    loaded = opened(disk, clean=clean, recovery_point=FARTHER + 4)
+    assert (loaded.report.cuts, loaded.report.damages, loaded.log_end_offset) == ([], [], FARTHER + 4)
     for name in (entry.name for entry in disk.scan(DIRECTORY)):
         assert not name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX, ".deleted")), name
-    return data, committed(log), [each.base_offset for each in log.segments]
-
-
-LONG = ABORTS + transactional(FARTHER, 8, 1) + marker(FARTHER + 1, 8, ControlType.ABORT)
-LONG_END = transactional(FARTHER + 2, 7, 1) + marker(FARTHER + 3, 7, ControlType.COMMIT)
+    assert {each.producer_id: each.last_sequence for each in loaded.producers} == {7: 1, 8: 1, 9: 0}
+    return {
+        base: (each.log_file.pread(each.size, 0), each.transaction_index.entries)
+        for base, each in loaded.segments.items()
+    }
 
 
 def judge(found: Found, _promise: None) -> None:
-    assert found == (LONG + LONG_END, [FAR, FARTHER + 2], [0, FAR, FARTHER, FARTHER + 2])
+    assert list(found) == [0, FAR, FARTHER, FARTHER + 2]
+    assert b"".join(data for data, _ in found.values()) == LONG + LONG_END
+    assert [list(aborts) for _, aborts in found.values()] == [*([entry] for entry in LONG_ENTRIES), []]
 
 
-@pytest.mark.parametrize("depth", [1, pytest.param(2, marks=pytest.mark.slow)])
-def test_rows_205_and_206_every_point_of_a_split(depth: int) -> None:
-    """Opened again, it is split: undone and done anew before the commit, completed behind it."""
+@pytest.mark.parametrize(
+    ("depth", "images"), [(1, 6), pytest.param(2, 12, marks=pytest.mark.slow)], ids=["once", "twice"]
+)
+@pytest.mark.parametrize("clean", [True, False])
+def test_rows_205_and_206_every_point_of_a_split(clean: bool, depth: int, images: int) -> None:
+    """Opened again, it is split: undone and done anew before the commit, completed behind it.
+
+    With a recovery point above all of it, so that what is lost of an index stays lost unless that shows.
+    """
 
     def workload(run: CrashRun[None]) -> None:
         run.promise(None)
-        on(run.disk)
+        recover(run.disk, clean=clean)
 
-    files = {log_file(0): LONG, log_file(FARTHER + 2): LONG_END}
     lab: CrashLab[Found, None] = CrashLab(
-        recover, judge, clock=lambda: NOW_MS, depth=depth, images=6, second_images=1, stop_after=1
+        partial(recover, clean=clean),
+        judge,
+        clock=lambda: NOW_MS,
+        depth=depth,
+        images=images,
+        second_images=1,
+        kills=depth > 1,
+        stop_after=1,
     )
-    report = lab.explore(workload, None, disk=lambda: disk_with(files))
+    report = lab.explore(workload, None, disk=lambda: disk_with(OVERGROWN))
     assert report.is_good, str(report)
     assert report.moments > 40
 
@@ -332,8 +357,7 @@ def grown_too_long(disk: Disk) -> Log:
     first = log.segments[0]
     with_more = Segment(disk, DIRECTORY, 0, CONFIG, size=len(LONG), now_ms=NOW_MS)
     put(disk, log_file(0), LONG)
-    aborts = [*ENTRIES, AbortedTransaction(8, FARTHER, FARTHER + 1, FARTHER)]
-    with_more.replace_transaction_index(aborts)
+    with_more.replace_transaction_index(LONG_ENTRIES)
     with_more.seal = first.seal
     log._segments = log._segments.replacing([first], [with_more])
     return log
