@@ -437,7 +437,11 @@ RULES_OFF: dict[str, tuple[Callable[[str, str], bool], Callable[[Script], None]]
         lambda call, path: call == "sync_dir" and "/lost" in path,
         truncate_inside,
     ),
-    "aborts of a sealed segment are not": (lambda call, path: path.endswith(".txnindex"), producers),
+    # Its seal alone would tell that they are gone.
+    "aborts of a sealed segment are not, nor its seal": (
+        lambda call, path: ".txnindex" in path or path.endswith(".seal"),
+        producers,
+    ),
 }
 
 
