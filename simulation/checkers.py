@@ -368,11 +368,10 @@ class PartitionChecker:
 
     def _commit(self, batch: Stored, view: ReplicaView) -> None:
         identity = batch.identity
-        if identity in self._committed_ids:
-            self._fail(
-                "C6",
-                f"sent once, committed at {self._committed_ids[identity]} and at {batch.base}; {view}",
-            )
+        first = self._committed_ids.get(identity)
+        if first is not None and first >= self.log_start:
+            # Of what retention has deleted a restarted replica knows nothing: sent again, it is new to it.
+            self._fail("C6", f"sent once, committed at {first} and at {batch.base}; {view}")
         self._committed_ids[identity] = batch.base
         self.committed.append(batch)
         self._commit_epochs.append(view.leader_epoch)
