@@ -277,7 +277,7 @@ class Log(PartitionLog):
             batches = walk(fetched.records)
             if self._epochs is history:  # else a cut may have come between: the bytes are of before it
                 batches = self._in_their_place(batches, history)
-            yield from without_aborted(batches, fetched.aborted)
+            yield from without_aborted(batches, fetched.aborted) if fetched.aborted else batches
             offset = fetched.next_offset
 
     def _check_ended(self, offset: int) -> None:

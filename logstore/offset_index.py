@@ -49,7 +49,7 @@ class OffsetIndex(IndexFile):
 
     @property
     def is_full(self) -> bool:
-        return self.entry_count >= self.capacity
+        return self._written + len(self._tail) >= self.capacity
 
     @property
     def last_offset(self) -> int:

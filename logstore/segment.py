@@ -316,7 +316,10 @@ class Segment:
     @property
     def index_is_full(self) -> bool:
         """Whether one of the indexes takes no more entries: the next append needs a new segment."""
-        return self.offset_index.is_full or self.time_index.is_full
+        offset_index, time_index = self._offset_index, self._time_index
+        if offset_index is None or time_index is None:
+            offset_index, time_index = self._indexes()
+        return offset_index.is_full or time_index.is_full
 
     @property
     def first_timestamp_ms(self) -> int:

@@ -51,7 +51,7 @@ class TimeIndex(IndexFile):
     @property
     def is_full(self) -> bool:
         """Whether only the slot for the last entry of a rolled segment is left."""
-        return self.entry_count >= self.capacity - 1
+        return self._written + len(self._tail) >= self.capacity - 1
 
     @property
     def last(self) -> TimestampedOffset:
