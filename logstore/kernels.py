@@ -125,8 +125,7 @@ def _long_varint(data: Bytes, position: int, end: int, max_bytes: int) -> tuple[
 
 
 @_inner
-def _varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
-    """A varint that ends by `end`, and the position after it; -1 for one that does not."""
+def _zigzag(data: Bytes, position: int, end: int, max_bytes: int) -> tuple[int, int]:
     if position < end:
         byte = _long(data[position])
         if byte < 0x80:
@@ -136,21 +135,18 @@ def _varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
             if high < 0x80:
                 byte = byte & 0x7F | high << 7
                 return byte >> 1 ^ -(byte & 1), position + 2
-    return _long_varint(data, position, end, 5)
+    return _long_varint(data, position, end, max_bytes)
+
+
+@_inner
+def _varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
+    """A varint that ends by `end`, and the position after it; -1 for one that does not."""
+    return _zigzag(data, position, end, 5)
 
 
 @_inner
 def _varlong(data: Bytes, position: int, end: int) -> tuple[int, int]:
-    if position < end:
-        byte = _long(data[position])
-        if byte < 0x80:
-            return byte >> 1 ^ -(byte & 1), position + 1
-        if position + 1 < end:
-            high = _long(data[position + 1])
-            if high < 0x80:
-                byte = byte & 0x7F | high << 7
-                return byte >> 1 ^ -(byte & 1), position + 2
-    return _long_varint(data, position, end, 10)
+    return _zigzag(data, position, end, 10)
 
 
 @_inner

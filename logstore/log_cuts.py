@@ -13,7 +13,6 @@ from __future__ import annotations
 import errno
 from collections.abc import Mapping, Sequence
 
-from checkpoint.errors import EngineError
 from logstore.errors import (
     DiskFull,
 )
@@ -136,7 +135,9 @@ class LogCuts(LogAppends):
         recovery_point = min(self._recovery_point, offset)
         self._lower_bounds(0)
         goes_down = offset < self._log_start_offset
-        self._publish_before_a_restart(offset)
+        # Without a segment nothing else would say after a crash where the log starts. Where it will start,
+        # if that is not below: what is left of the segments then lies below, and the next open removes it.
+        self._publish_log_start(max(self._log_start_offset, offset))
         self._log_end_offset = self._high_watermark = self._log_start_offset = offset
 
         def start_anew() -> None:
@@ -152,20 +153,6 @@ class LogCuts(LogAppends):
             # A start that stays above the log's end would condemn, after a crash, what is written here anew.
             self._or_offline(lambda: self._owner.log_start_moved(self))
         self._change_epochs(lambda epochs: epochs.clear())
-
-    def _publish_before_a_restart(self, offset: int) -> None:
-        """Write down where the log starts: without a segment, nothing else would say it after a crash.
-
-        Where it will start, if that is not below. With what is left of them lying below it, the next open
-        finishes what was begun.
-        """
-        before = self._log_start_offset
-        self._log_start_offset = max(before, offset)
-        try:
-            self._guarded(lambda: self._owner.log_start_moved(self))
-        except EngineError:
-            self._log_start_offset = before
-            raise
 
     def _rebuild_producers(self, end_offset: int) -> None:
         """Let the producers' state be that of the log below `end_offset`."""

@@ -21,6 +21,7 @@ from collections.abc import Callable
 from typing import NoReturn, Protocol, TypeAlias, TypeVar
 
 from checkpoint.disk import Disk
+from checkpoint.errors import EngineError
 from checkpoint.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT, write_leader_epoch_checkpoint
 from checkpoint.partition_metadata import (
     PARTITION_METADATA,
@@ -40,10 +41,7 @@ from logstore.errors import (
     is_full,
 )
 from logstore.group_commit import GroupCommit
-from logstore.producer_state import (
-    ProducerEntry,
-    ProducerStateConfig,
-)
+from logstore.producer_state import ProducerEntry, ProducerStateConfig
 from logstore.recovery import Jitter, LoadedLog, RecoveryReport
 from logstore.segment import (
     SNAPSHOT_SUFFIX,
@@ -319,13 +317,12 @@ class LogState:
             self._guarded(lambda: self._snapshots.take(self._producers, base_offset))
         making = self._guarded if old.size else self._or_offline
         new = making(lambda: self._new_segment(base_offset, now_ms))
-        if old.size:
-            self._segments.append(new)
-        else:
+        if old.size == 0:
             self._segments = self._segments.replacing([old], [new])
-        if old.size:
-            old.rest()
-            self._guarded(lambda: self._owner.flushed(self))
+            return
+        self._segments.append(new)
+        old.rest()
+        self._guarded(lambda: self._owner.flushed(self))
 
     def _new_segment(self, base_offset: int, now_ms: int) -> Segment:
         return Segment(
@@ -348,6 +345,16 @@ class LogState:
         Raises `LogDirOffline` if that fails: the log takes no more appends until it is recovered.
         """
         self.sync_up_to(self._log_end_offset)
+
+    def _publish_log_start(self, offset: int) -> None:
+        """Let the log start at `offset` as soon as that is durable; refused, it starts where it did."""
+        before = self._log_start_offset
+        self._log_start_offset = offset
+        try:
+            self._guarded(lambda: self._owner.log_start_moved(self))
+        except EngineError:
+            self._log_start_offset = before
+            raise
 
     def flush_by_age(self, now_ms: int) -> None:
         """Flush if what this saw first, of what is still not durable, is `flush.ms` old."""

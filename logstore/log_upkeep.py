@@ -9,18 +9,12 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
-from checkpoint.errors import EngineError
 from logstore.cleanable import Cleanable, cleanable, first_dirty
 from logstore.compaction import LastBatch
-from logstore.errors import (
-    OffsetOutOfRange,
-    PolicyViolation,
-)
+from logstore.errors import OffsetOutOfRange, PolicyViolation
 from logstore.log_cuts import LogCuts
 from logstore.retention import Expired, believed_ms, expired
-from logstore.segment import (
-    Segment,
-)
+from logstore.segment import Segment
 from logstore.swap import swap
 
 
@@ -36,17 +30,11 @@ class LogUpkeep(LogCuts):
             self._check_writable()
             if offset > self.high_watermark:
                 raise OffsetOutOfRange(offset, self._log_start_offset, self.high_watermark)
-            before = self._log_start_offset
-            if offset <= before:
+            if offset <= self._log_start_offset:
                 return False
             # Published before anything below it is forgotten: a crash in between must not find records
             # served whose epochs are gone. The recovery point stays: nothing was synced here.
-            self._log_start_offset = offset
-            try:
-                self._guarded(lambda: self._owner.log_start_moved(self))
-            except EngineError:
-                self._log_start_offset = before
-                raise
+            self._publish_log_start(offset)
             self._high_watermark = max(self._high_watermark, offset)
             self._change_epochs(lambda epochs: epochs.truncate_from_start(offset))
             return True

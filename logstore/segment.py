@@ -435,13 +435,7 @@ class Segment:
             # Before the batches, because all that can fail must fail while the segment is as it was.
             self.offset_index.write_behind()
             self.time_index.write_behind()
-            position = self.size
-            file = self._file or self.log_file
-            try:
-                file.pwrite(data, position)
-            except OSError:
-                file.truncate(position)
-                raise
+            position = self._write_at_end(data)
             if position == 0:
                 self._first_timestamp_ms = max(timestamp_ms for _, _, timestamp_ms in batches)
             self._index(batches, position)
@@ -456,16 +450,21 @@ class Segment:
     def extend(self, data: bytes, last_offset: int, timestamp_ms: int) -> None:
         """`append` of one batch behind others, where that gives no index entry (`stretch.py`)."""
         with self._lock:
-            position = self.size
-            file = self._file or self.log_file
-            try:
-                file.pwrite(data, position)
-            except OSError:
-                file.truncate(position)
-                raise
+            position = self._write_at_end(data)
             if timestamp_ms > self.max_timestamp_ms:
                 self._max_timestamp_ms, self._offset_of_max_timestamp = timestamp_ms, last_offset
             self.size = position + len(data)
+
+    def _write_at_end(self, data: Buffer) -> int:
+        """Write `data` behind what there is, all of it or nothing; the position it starts at."""
+        position = self.size
+        file = self._file or self.log_file
+        try:
+            file.pwrite(data, position)
+        except OSError:
+            file.truncate(position)
+            raise
+        return position
 
     def _index(self, batches: Extents, position: int) -> None:
         """Note the entries that these batches give: the rule of `index_rule.py`, a batch at a time."""
