@@ -13,6 +13,7 @@ effects. A driver carries them out and brings their outcomes back as events: soc
     WatchFired, SessionOpened,     OpenSession, CloseSession
     SessionExpired
     SyncDone                       Sync
+                                   Halt      the node cannot go on: end the process
 
 Delivery is at most once and in no order: any message may be lost, late or doubled. `tick(now_ms)`
 is called when `Node.deadline_ms` has passed; calling it more often is harmless.
@@ -168,4 +169,38 @@ class Sync:
     end_offset: int
 
 
-Effect: TypeAlias = Send | Respond | Reply | OpenSession | CloseSession | StoreCall | Sync
+@dataclass(frozen=True, slots=True)
+class Halt:
+    """Every log dir has failed: the process is to end, with a code other than 0."""
+
+    reason: str
+
+
+Effect: TypeAlias = Send | Respond | Reply | OpenSession | CloseSession | StoreCall | Sync | Halt
+
+# --- addresses --------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Peer:
+    """Answer to a node's request."""
+
+    broker_id: int
+    correlation_id: int
+
+
+@dataclass(frozen=True, slots=True)
+class Client:
+    """Answer to a client's request."""
+
+    token: Hashable
+
+
+Address: TypeAlias = Peer | Client
+
+
+def answer(address: Address, body: ResponseBody) -> Effect:
+    """The effect that takes `body` to whoever asked."""
+    if isinstance(address, Peer):
+        return Respond(address.broker_id, address.correlation_id, body)
+    return Reply(address.token, body)

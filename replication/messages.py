@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 from dataclasses import dataclass, field
+from enum import Enum
 from typing import TypeAlias
 
 from checkpoint.errors import ErrorCode
@@ -43,6 +44,8 @@ class PartitionState:
     partition_epoch: int
     replicas: tuple[int, ...]
     is_new: bool = False
+    adding_replicas: tuple[int, ...] = ()
+    removing_replicas: tuple[int, ...] = ()
 
 
 # --- clients ----------------------------------------------------------------------------------
@@ -210,6 +213,7 @@ class StopReplicaRequest:
     controller_epoch: int
     broker_epoch: int
     partitions: Mapping[TopicPartition, StopReplicaPartition]
+    topic_ids: Mapping[str, str] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -275,6 +279,25 @@ class AlterPartitionResponse:
 
 
 @dataclass(frozen=True, slots=True)
+class ControlledShutdownRequest:
+    """A broker is about to stop: move its leaderships away, take it out of the ISRs."""
+
+    broker_id: int
+    broker_epoch: int
+
+
+@dataclass(frozen=True, slots=True)
+class ControlledShutdownResponse:
+    """`remaining` are the partitions (of more than one replica) that the broker still leads."""
+
+    error: ErrorCode
+    remaining: tuple[TopicPartition, ...] = ()
+
+
+# --- administration: clients to the controller ------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
 class NewTopic:
     """A topic to create: a replica assignment, or a count of partitions and replicas for a formula.
 
@@ -307,6 +330,132 @@ class CreateTopicsResponse:
     topics: Mapping[str, CreateTopicsResult]
 
 
+@dataclass(frozen=True, slots=True)
+class AdminResult:
+    """How one item of an administrative request fared; `message` says what to do about an error."""
+
+    error: ErrorCode
+    message: str = ""
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTopicsRequest:
+    """Answered when the request is recorded; the logs go when every replica has confirmed."""
+
+    topics: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteTopicsResponse:
+    topics: Mapping[str, AdminResult]
+
+
+@dataclass(frozen=True, slots=True)
+class NewPartitions:
+    """The number of partitions a topic is to have; `assignment` may list the replicas of the new ones."""
+
+    total: int
+    assignment: tuple[tuple[int, ...], ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class CreatePartitionsRequest:
+    topics: Mapping[str, NewPartitions]
+
+
+@dataclass(frozen=True, slots=True)
+class CreatePartitionsResponse:
+    topics: Mapping[str, AdminResult]
+
+
+@dataclass(frozen=True, slots=True)
+class AlterConfigsRequest:
+    """Settings to change, by topic: a text sets, None goes back to the default; others stay."""
+
+    topics: Mapping[str, Mapping[str, str | None]]
+
+
+@dataclass(frozen=True, slots=True)
+class AlterConfigsResponse:
+    topics: Mapping[str, AdminResult]
+
+
+class ElectionType(Enum):
+    PREFERRED = "preferred"
+    UNCLEAN = "unclean"
+
+
+@dataclass(frozen=True, slots=True)
+class ElectLeadersRequest:
+    """Elect the preferred replica, or for want of any in sync one that is not. None: every partition."""
+
+    election_type: ElectionType
+    partitions: tuple[TopicPartition, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class ElectLeadersResponse:
+    error: ErrorCode
+    partitions: Mapping[TopicPartition, AdminResult] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class AlterPartitionReassignmentsRequest:
+    """The replicas each partition is to have, in order; None calls off what is under way."""
+
+    partitions: Mapping[TopicPartition, tuple[int, ...] | None]
+
+
+@dataclass(frozen=True, slots=True)
+class AlterPartitionReassignmentsResponse:
+    error: ErrorCode
+    partitions: Mapping[TopicPartition, AdminResult] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class ListPartitionReassignmentsRequest:
+    """None: whatever is under way."""
+
+    partitions: tuple[TopicPartition, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OngoingReassignment:
+    replicas: tuple[int, ...]
+    adding_replicas: tuple[int, ...]
+    removing_replicas: tuple[int, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ListPartitionReassignmentsResponse:
+    error: ErrorCode
+    partitions: Mapping[TopicPartition, OngoingReassignment] = field(default_factory=dict)
+
+
+# --- administration: clients to leaders -------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteRecordsRequest:
+    """Delete what lies below these offsets (-1: below the high watermark), on every live replica."""
+
+    partitions: Mapping[TopicPartition, int]
+    timeout_ms: int
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteRecordsResult:
+    """`low_watermark`: the lowest log start offset among the live replicas."""
+
+    error: ErrorCode
+    low_watermark: int = -1
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteRecordsResponse:
+    partitions: Mapping[TopicPartition, DeleteRecordsResult]
+
+
 RequestBody: TypeAlias = (
     ProduceRequest
     | FetchRequest
@@ -316,7 +465,15 @@ RequestBody: TypeAlias = (
     | StopReplicaRequest
     | UpdateMetadataRequest
     | AlterPartitionRequest
+    | ControlledShutdownRequest
     | CreateTopicsRequest
+    | DeleteTopicsRequest
+    | CreatePartitionsRequest
+    | AlterConfigsRequest
+    | ElectLeadersRequest
+    | AlterPartitionReassignmentsRequest
+    | ListPartitionReassignmentsRequest
+    | DeleteRecordsRequest
 )
 ResponseBody: TypeAlias = (
     ProduceResponse
@@ -327,5 +484,13 @@ ResponseBody: TypeAlias = (
     | StopReplicaResponse
     | UpdateMetadataResponse
     | AlterPartitionResponse
+    | ControlledShutdownResponse
     | CreateTopicsResponse
+    | DeleteTopicsResponse
+    | CreatePartitionsResponse
+    | AlterConfigsResponse
+    | ElectLeadersResponse
+    | AlterPartitionReassignmentsResponse
+    | ListPartitionReassignmentsResponse
+    | DeleteRecordsResponse
 )

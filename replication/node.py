@@ -22,13 +22,17 @@ from logstore.config import LogConfig
 from logstore.log_manager import LogManager
 from replication.config import Durability, NodeConfig
 from replication.controller.controller import Controller
+from replication.controller.services import SERVICES
 from replication.effects import (
+    Address,
+    Client,
     ClientRequest,
     CloseSession,
     Disconnected,
     Effect,
     Event,
     OpenSession,
+    Peer,
     Request,
     Response,
     SessionExpired,
@@ -40,9 +44,7 @@ from replication.effects import (
 )
 from replication.errors import InvalidRequest
 from replication.messages import (
-    AlterPartitionRequest,
     AlterPartitionResponse,
-    CreateTopicsRequest,
     FetchRequest,
     FetchResponse,
     LeaderAndIsrRequest,
@@ -61,7 +63,8 @@ from replication.messages import (
 from replication.metastore import layout
 from replication.metastore.layout import BrokerRegistration, broker_path, encode_broker
 from replication.metastore.operations import Create, Delete, Get, Outcome, StoreError
-from replication.replica_manager import Address, Client, Peer, ReplicaManager
+from replication.replica_manager import ReplicaManager
+from replication.state_change import Sink, unheard
 
 # Each stands in the registration until a controller has seen a later one: a few are enough.
 _MOST_FORMER_EPOCHS = 256
@@ -78,16 +81,22 @@ class Node:
         *,
         random: random.Random,
         log_config: LogConfig | None = None,
+        state_changes: Sink = unheard,
     ) -> None:
         """`logs` is open and stays the caller's to close, after `stop` or instead of it.
 
-        `log_config` is what topics without settings of their own have.
+        `log_config` is what topics without settings of their own have; `state_changes` hears of every
+        decision about a partition that is made here, as controller and as broker.
         """
         self.config = config
         self.logs = logs
         self._ids = count(1)
         self.replicas = ReplicaManager(
-            config, logs, next_id=self._next_id, default_config=log_config or LogConfig()
+            config,
+            logs,
+            next_id=self._next_id,
+            default_config=log_config or LogConfig(),
+            state_changes=state_changes,
         )
         # With SYNCED durability an unclean stop loses nothing that was acknowledged (reliability R2).
         controller_config = replace(
@@ -95,7 +104,13 @@ class Node:
             elect_unclean_restarted_last_member=config.controller.elect_unclean_restarted_last_member
             or config.durability is Durability.SYNCED,
         )
-        self.controller = Controller(config.node_id, controller_config, random=random, next_id=self._next_id)
+        self.controller = Controller(
+            config.node_id,
+            controller_config,
+            random=random,
+            next_id=self._next_id,
+            state_changes=state_changes,
+        )
         self.session_id: int | None = None
         self._registration_call: int | None = None
         self._register_at_ms: int | None = None
@@ -210,8 +225,6 @@ class Node:
                 self._held.append(request)
                 return []
             return self._on_control(request, now_ms)
-        if isinstance(body, AlterPartitionRequest):
-            return self.controller.on_request(request.source, request.correlation_id, body, now_ms)
         return self._serve(Peer(request.source, request.correlation_id), body, now_ms)
 
     def _on_control(self, request: Request, now_ms: int) -> list[Effect]:
@@ -229,12 +242,12 @@ class Node:
         body = request.body
         if isinstance(body, ProduceRequest):
             return self.replicas.produce(Client(request.token), body, now_ms)
-        if isinstance(body, CreateTopicsRequest):
-            return self.controller.on_client_request(request.token, body, now_ms)
         return self._serve(Client(request.token), body, now_ms)
 
     def _serve(self, address: Address, body: RequestBody, now_ms: int) -> list[Effect]:
-        """Reads, which followers and clients ask alike."""
+        """What brokers and clients may both ask: the controller's services, and reads."""
+        if type(body) in SERVICES:
+            return self.controller.on_request(address, body, now_ms)
         match body:
             case FetchRequest():
                 return self.replicas.fetch(address, body, now_ms)

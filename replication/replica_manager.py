@@ -17,9 +17,7 @@ others go on.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Hashable, Mapping
-from dataclasses import dataclass
-from typing import TypeAlias
+from collections.abc import Callable, Mapping
 
 from checkpoint.errors import EngineError, ErrorCode
 from checkpoint.topic_partition import TopicPartition
@@ -28,7 +26,7 @@ from logstore.errors import LogDirOffline
 from logstore.log_manager import LogManager
 from replication.config import Durability, NodeConfig
 from replication.delayed import Purgatory
-from replication.effects import Effect, Reply, Respond, Send, Sync, SyncDone
+from replication.effects import Address, Client, Effect, Peer, Reply, Send, Sync, SyncDone, answer
 from replication.errors import (
     InvalidRequest,
     InvalidRequiredAcks,
@@ -59,7 +57,6 @@ from replication.messages import (
     ProduceRequest,
     ProduceResponse,
     ProduceResult,
-    ResponseBody,
     StopReplicaPartition,
     StopReplicaRequest,
     StopReplicaResponse,
@@ -68,44 +65,27 @@ from replication.messages import (
 )
 from replication.metadata_cache import MetadataCache
 from replication.partition import ACKS_ALL, Counters, IsrOutcome, Partition
+from replication.state_change import Side, Sink, StateChange, unheard
 from replication.waiting import DelayedFetch, DelayedProduce, ProduceStatus
 
 NO_EPOCH_GIVEN = -1
 TOPIC_DELETION = -2
 
 
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """Answer to a node's request."""
-
-    broker_id: int
-    correlation_id: int
-
-
-@dataclass(frozen=True, slots=True)
-class Client:
-    """Answer to a client's request."""
-
-    token: Hashable
-
-
-Address: TypeAlias = Peer | Client
-
-
-def answer(address: Address, body: ResponseBody) -> Effect:
-    """The effect that takes `body` to whoever asked."""
-    if isinstance(address, Peer):
-        return Respond(address.broker_id, address.correlation_id, body)
-    return Reply(address.token, body)
-
-
 class ReplicaManager:
     """The replicas of this node, their waiting requests, and what they ask of others."""
 
     def __init__(
-        self, config: NodeConfig, logs: LogManager, *, next_id: Callable[[], int], default_config: LogConfig
+        self,
+        config: NodeConfig,
+        logs: LogManager,
+        *,
+        next_id: Callable[[], int],
+        default_config: LogConfig,
+        state_changes: Sink = unheard,
     ) -> None:
         """`default_config` is what topics without settings of their own have."""
+        self._state_changes = state_changes
         self.config = config
         self.logs = logs
         self.metadata = MetadataCache()
@@ -278,11 +258,11 @@ class ReplicaManager:
         )
         for topic_partition in order:
             try:
-                codes[topic_partition] = self._take_role(
-                    topic_partition, body.partitions[topic_partition], body, now_ms
-                )
+                code = self._take_role(topic_partition, body.partitions[topic_partition], body, now_ms)
             except (EngineError, OSError) as error:
-                codes[topic_partition] = self._guard(topic_partition, error)
+                code = self._guard(topic_partition, error)
+            codes[topic_partition] = code
+            self._record_role(topic_partition, body, code, now_ms)
         if self._next_checkpoint_ms is None:
             self._next_checkpoint_ms = now_ms + self.config.high_watermark_checkpoint_interval_ms
             self._next_shrink_check_ms = now_ms + self._shrink_check_interval_ms
@@ -343,6 +323,30 @@ class ReplicaManager:
                     self._followers.add(partition)
         self._wake(topic_partition)
         return ErrorCode.NONE
+
+    def _record_role(
+        self, topic_partition: TopicPartition, body: LeaderAndIsrRequest, code: ErrorCode, now_ms: int
+    ) -> None:
+        state = body.partitions[topic_partition]
+        change = "becomes leader" if state.leader == self.config.node_id else "becomes follower"
+        if code is not ErrorCode.NONE:
+            change = "refuses a role"
+        self._state_changes(
+            StateChange(
+                now_ms,
+                self.config.node_id,
+                Side.BROKER,
+                body.controller_epoch,
+                topic_partition,
+                change,
+                leader=state.leader,
+                leader_epoch=state.leader_epoch,
+                partition_epoch=state.partition_epoch,
+                isr=state.isr,
+                replicas=state.replicas,
+                reason="" if code is ErrorCode.NONE else code.name,
+            )
+        )
 
     def _judge(self, known: Partition, state: PartitionState, body: LeaderAndIsrRequest) -> ErrorCode | None:
         """None for news; otherwise the answer to what is old, a repeat, or impossible.

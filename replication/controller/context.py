@@ -7,7 +7,7 @@ copy is never evidence for a write: procedures read a state node again right bef
 from __future__ import annotations
 
 import random
-from collections.abc import Collection, Generator, Iterable, Mapping
+from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias, TypeVar
 
@@ -16,6 +16,8 @@ from replication.controller.channel import Channels, ControlRequest, Entry
 from replication.controller.config import ControllerConfig
 from replication.controller.election import Incarnation
 from replication.messages import (
+    NO_EPOCH,
+    NO_LEADER,
     BrokerEndpoint,
     LeaderAndIsrRequest,
     PartitionState,
@@ -26,6 +28,7 @@ from replication.messages import (
 )
 from replication.metastore.layout import CONTROLLER_EPOCH_PATH, LeaderAndIsr
 from replication.metastore.operations import Check, Create, Delete, Multi, Operation, Outcome, Set
+from replication.state_change import Side, Sink, StateChange, unheard
 
 UNCLEAN_ELECTION = "unclean.leader.election.enable"
 
@@ -69,9 +72,14 @@ class Context:
         epoch_version: int,
         config: ControllerConfig,
         random_source: random.Random,
+        *,
+        now: Callable[[], int],
+        state_changes: Sink = unheard,
     ) -> None:
+        """`now` gives the time of the event that is being served, epoch milliseconds."""
         self.node_id, self.epoch, self.config = node_id, epoch, config
         self.random = random_source
+        self.now, self._state_changes = now, state_changes
         self._fence = Check(CONTROLLER_EPOCH_PATH, epoch_version)
         self.forget_all()
 
@@ -123,6 +131,27 @@ class Context:
             del self.replicas[topic_partition]
             self.states.pop(topic_partition, None)
         self.topics.pop(topic, None)
+
+    def record(self, topic_partition: TopicPartition, change: str, reason: str = "") -> None:
+        """Enter a decision into the state-change log, with the state that it led to."""
+        known = self.states.get(topic_partition)
+        state = known.state if known is not None else None
+        self._state_changes(
+            StateChange(
+                self.now(),
+                self.node_id,
+                Side.CONTROLLER,
+                self.epoch,
+                topic_partition,
+                change,
+                leader=state.leader if state is not None else NO_LEADER,
+                leader_epoch=state.leader_epoch if state is not None else NO_EPOCH,
+                partition_epoch=known.partition_epoch if known is not None else -1,
+                isr=state.isr if state is not None else (),
+                replicas=self.replicas.get(topic_partition, ()),
+                reason=reason,
+            )
+        )
 
     # --- what brokers are told ----------------------------------------------------------------
 

@@ -5,9 +5,9 @@
                                                         └──► channels ──► Send to brokers
 
 Every broker has one of these; the one that holds `/controller` is active. An event becomes a
-procedure (`failover.py`, `broker_changes.py`, `topics.py`, `topic_creation.py`, `isr_changes.py`): a
-generator that yields store operations. The next event starts when it has ended, so procedures never
-interleave and need no locks. Another procedure is another file and one more line here.
+procedure: a generator that yields store operations. The next event starts when it has ended, so
+procedures never interleave and need no locks. Another procedure is another file and one more line: in
+`_WATCHED` or `_WATCHED_BELOW` for what the store tells, in `services.py` for what is asked.
 
 What can go wrong with an event, and what happens then:
 
@@ -26,27 +26,34 @@ from __future__ import annotations
 
 import random as random_module
 from collections import deque
-from collections.abc import Callable, Hashable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
+from typing import Any
 
 from checkpoint.errors import EngineError, ErrorCode
-from replication.controller import broker_changes, failover, isr_changes, topic_creation, topics
+from replication.controller import broker_changes, failover, topics
 from replication.controller.config import ControllerConfig
 from replication.controller.context import Context, Steps
 from replication.controller.errors import ControllerFenced
-from replication.effects import Effect, Reply, Respond, StoreCall
-from replication.messages import (
-    AlterPartitionRequest,
-    AlterPartitionResponse,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-    CreateTopicsResult,
-    LeaderAndIsrResponse,
-    RequestBody,
-    ResponseBody,
-)
+from replication.controller.services import SERVICES
+from replication.effects import Address, Effect, StoreCall, answer
+from replication.messages import LeaderAndIsrResponse, RequestBody, ResponseBody
 from replication.metastore import layout
 from replication.metastore.operations import Children, Get, Operation, Outcome, StoreError, WatchKind
+from replication.state_change import Sink, unheard
+
+_WATCHED: Mapping[str, tuple[str, Callable[[Context], Steps[None]]]] = {
+    layout.BROKER_IDS_PATH: ("brokers", broker_changes.brokers_changed),
+    layout.LOG_DIR_EVENTS_PATH: ("log dirs", broker_changes.log_dirs_failed),
+    layout.TOPICS_PATH: ("topics", topics.topics_changed),
+}
+"""Node → the event's name and its procedure."""
+
+_WATCHED_BELOW: Mapping[str, tuple[str, Callable[[Context, str], Steps[None]]]] = {
+    layout.TOPICS_PATH: ("topic", topics.topic_changed),
+    layout.TOPIC_CONFIGS_PATH: ("config", topics.topic_config_changed),
+}
+"""Directory → the event's name and the procedure for a node in it, which gets the node's name."""
 
 
 @dataclass(slots=True)
@@ -87,9 +94,11 @@ class Controller:
         *,
         random: random_module.Random,
         next_id: Callable[[], int],
+        state_changes: Sink = unheard,
     ) -> None:
         """`next_id` gives call and correlation ids; the node draws its own from the same source."""
         self.node_id, self.config = node_id, config
+        self._state_changes = state_changes
         self.resigned_because = ""
         """Why the last term ended; empty before the first end."""
         self._random, self._next_id = random, next_id
@@ -142,39 +151,20 @@ class Controller:
             self._notice(path)
         return self._carry_on()
 
-    def on_request(self, source: int, correlation_id: int, body: RequestBody, now_ms: int) -> list[Effect]:
-        """A broker's request to the controller."""
-        assert isinstance(body, AlterPartitionRequest), f"{type(body).__name__} is not for the controller"
+    def on_request(self, address: Address, body: RequestBody, now_ms: int) -> list[Effect]:
+        """A request to the controller, of a broker or of a client; one of `SERVICES`."""
         self._now_ms = now_ms
+        service = SERVICES[type(body)]
+        results: dict[Any, Any] = {}
 
         def refuse() -> None:
-            response = AlterPartitionResponse(ErrorCode.NOT_CONTROLLER)
-            self._effects.append(Respond(source, correlation_id, response))
+            self._effects.append(answer(address, service.refuse(body, results)))
 
         def serve() -> Steps[None]:
-            response = yield from isr_changes.alter_partitions(self._active, body)
-            self._effects.append(Respond(source, correlation_id, response))
+            response = yield from service.serve(self._active, body, results)
+            self._effects.append(answer(address, response))
 
-        self._enqueue(_Event("alter partition", serve, refuse))
-        return self._carry_on()
-
-    def on_client_request(self, token: Hashable, body: RequestBody, now_ms: int) -> list[Effect]:
-        """A client's request to the controller."""
-        assert isinstance(body, CreateTopicsRequest), f"{type(body).__name__} is not for the controller"
-        self._now_ms = now_ms
-        results: dict[str, CreateTopicsResult] = {}
-
-        def answer() -> None:
-            # Also when the term ends half-way: what was created is created, the rest may try elsewhere.
-            refusal = CreateTopicsResult(ErrorCode.NOT_CONTROLLER, "ask the active controller")
-            complete = {topic.name: results.get(topic.name, refusal) for topic in body.topics}
-            self._effects.append(Reply(token, CreateTopicsResponse(complete)))
-
-        def serve() -> Steps[None]:
-            yield from topic_creation.create_topics(self._active, body, results)
-            answer()
-
-        self._enqueue(_Event("create topics", serve, answer))
+        self._enqueue(_Event(service.name, serve, refuse))
         return self._carry_on()
 
     def on_response(self, source: int, correlation_id: int, body: ResponseBody, now_ms: int) -> list[Effect]:
@@ -225,20 +215,14 @@ class Controller:
             self._enqueue(_Event("controller changed", self._controller_changed, key=path, in_term=False))
         elif self._term is None:
             return  # left over from an earlier term of this session; a new term reads it all
-        elif path == layout.BROKER_IDS_PATH:
-            self._enqueue(_Event("brokers", lambda: broker_changes.brokers_changed(self._active), key=path))
-        elif path == layout.LOG_DIR_EVENTS_PATH:
-            self._enqueue(_Event("log dirs", lambda: broker_changes.log_dirs_failed(self._active), key=path))
-        elif path == layout.TOPICS_PATH:
-            self._enqueue(_Event("topics", lambda: topics.topics_changed(self._active), key=path))
+        elif path in _WATCHED:
+            name, react = _WATCHED[path]
+            self._enqueue(_Event(name, lambda: react(self._active), key=path))
         else:
-            directory, _, topic = path.rpartition("/")
-            if directory == layout.TOPICS_PATH:
-                self._enqueue(_Event("topic", lambda: topics.topic_changed(self._active, topic), key=path))
-            elif directory == layout.TOPIC_CONFIGS_PATH:
-                self._enqueue(
-                    _Event("config", lambda: topics.topic_config_changed(self._active, topic), key=path)
-                )
+            directory, _, child = path.rpartition("/")
+            if directory in _WATCHED_BELOW:
+                name, react_to = _WATCHED_BELOW[directory]
+                self._enqueue(_Event(name, lambda: react_to(self._active, child), key=path))
 
     def _notice_answer(self, broker_id: int, broker_epoch: int, body: ResponseBody) -> None:
         if getattr(body, "error", ErrorCode.NONE) is ErrorCode.STALE_CONTROLLER_EPOCH:
@@ -262,7 +246,15 @@ class Controller:
         claimed = yield from failover.claim(self.node_id, self._session_id, self._now_ms)
         if claimed is None:
             return
-        self._term = Context(self.node_id, claimed.epoch, claimed.epoch_version, self.config, self._random)
+        self._term = Context(
+            self.node_id,
+            claimed.epoch,
+            claimed.epoch_version,
+            self.config,
+            self._random,
+            now=lambda: self._now_ms,
+            state_changes=self._state_changes,
+        )
         self._queue.appendleft(_Event("take over", lambda: failover.take_over(self._active)))
 
     def _controller_changed(self) -> Steps[None]:

@@ -21,12 +21,16 @@ from replication.metastore.operations import Get, StoreError
 _OVERTAKEN = (ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.INVALID_UPDATE_VERSION)
 
 
-def alter_partitions(context: Context, request: AlterPartitionRequest) -> Steps[AlterPartitionResponse]:
+def alter_partitions(
+    context: Context,
+    request: AlterPartitionRequest,
+    results: dict[TopicPartition, AlterPartitionResult],
+) -> Steps[AlterPartitionResponse]:
     """Judge each proposal and write those that stand; the answer has one result for each."""
     sender = context.brokers.get(request.broker_id)
     if sender is None or sender.endpoint.epoch != request.broker_epoch:
         return AlterPartitionResponse(ErrorCode.STALE_BROKER_EPOCH)
-    results: dict[TopicPartition, AlterPartitionResult] = {}
+    results.clear()  # a try that failed half-way: what it wrote is found to be the state already wanted
     writes: dict[TopicPartition, layout.LeaderAndIsr] = {}
     for each, proposal in sorted(request.partitions.items()):
         known = context.states.get(each)

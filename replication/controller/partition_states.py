@@ -103,6 +103,7 @@ def settle(
             changed.append(each)
             if each not in before:
                 new.add(each)
+            context.record(each, "writes a state" if each in before else "writes the first state")
         if announce:
             context.announce(changed, new=new)
     if remaining:

@@ -19,14 +19,14 @@ from replication.controller.errors import InvalidReplicaAssignment, MetadataConf
 from replication.controller.partition_states import ROUNDS, after_failures, check_fence, settle
 from replication.controller.topics import load_topics
 from replication.errors import InvalidRequest
-from replication.messages import CreateTopicsRequest, CreateTopicsResult, NewTopic
+from replication.messages import CreateTopicsRequest, CreateTopicsResponse, CreateTopicsResult, NewTopic
 from replication.metastore import layout
 from replication.metastore.operations import Create, Get, Multi, StoreError
 
 
 def create_topics(
     context: Context, request: CreateTopicsRequest, results: dict[str, CreateTopicsResult]
-) -> Steps[None]:
+) -> Steps[CreateTopicsResponse]:
     """Create what can be created; `results` fills as the fate of each topic becomes certain."""
     planned: dict[str, tuple[NewTopic, layout.TopicAssignment]] = {}
     counts = {topic.name: 0 for topic in request.topics}
@@ -48,6 +48,13 @@ def create_topics(
     created = [name for name in planned if results[name].error is ErrorCode.NONE]
     new = yield from load_topics(context, created)
     yield from settle(context, new, after_failures(context))
+    return answer(request, results)
+
+
+def answer(request: CreateTopicsRequest, results: Mapping[str, CreateTopicsResult]) -> CreateTopicsResponse:
+    """Also when the term ends half-way: what was created is created, the rest may try elsewhere."""
+    refusal = CreateTopicsResult(ErrorCode.NOT_CONTROLLER, "ask the active controller")
+    return CreateTopicsResponse({topic.name: results.get(topic.name, refusal) for topic in request.topics})
 
 
 def check_new_topic(topic: NewTopic, existing: Iterable[str]) -> None:

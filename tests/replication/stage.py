@@ -27,7 +27,7 @@ from logstore.log import Log
 from logstore.log_manager import LogManager
 from logstore.record import Record
 from replication.config import NodeConfig
-from replication.effects import Effect, Reply, Respond, Send
+from replication.effects import Client, Effect, Peer, Reply, Respond, Send
 from replication.messages import (
     AlterPartitionRequest,
     AlterPartitionResponse,
@@ -53,7 +53,7 @@ from replication.messages import (
     UpdateMetadataRequest,
 )
 from replication.partition import ACKS_ALL, Partition
-from replication.replica_manager import Client, Peer, ReplicaManager
+from replication.replica_manager import ReplicaManager
 
 TP = TopicPartition("t", 0)
 CONTROLLER = 99

@@ -16,7 +16,7 @@ from checkpoint.topic_partition import TopicPartition
 from logstore.config import LogConfig
 from logstore.log_manager import LogManager
 from replication.config import Durability, NodeConfig
-from replication.effects import Effect, Reply, Respond, Send, Sync, SyncDone
+from replication.effects import Client, Effect, Peer, Reply, Respond, Send, Sync, SyncDone
 from replication.messages import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -45,7 +45,7 @@ from replication.messages import (
     StopReplicaResponse,
     UpdateMetadataRequest,
 )
-from replication.replica_manager import Client, Peer, ReplicaManager
+from replication.replica_manager import ReplicaManager
 from tests.replication.stage import batch
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -12,6 +12,7 @@ import pytest
 from checkpoint.errors import ErrorCode
 from checkpoint.topic_partition import TopicPartition
 from replication.controller.config import ControllerConfig
+from replication.effects import Client, Peer
 from replication.messages import (
     NO_LEADER,
     AlterPartitionRequest,
@@ -125,7 +126,7 @@ def test_lost_reply_of_a_creation_is_success() -> None:
     """The topic id in the node is the one we drew: nobody else made it."""
     world = World(3)
     member = world.active
-    effects = member.controller.on_client_request("me", CreateTopicsRequest((topic((1, 2)),)), world.now_ms)
+    effects = member.controller.on_request(Client("me"), CreateTopicsRequest((topic((1, 2)),)), world.now_ms)
     world.perform(member, effects)
     call = world.apply_call(1, lose_reply=True)
     assert isinstance(call.operation, Multi)
@@ -531,7 +532,7 @@ def test_a_proposal_for_a_partition_that_nobody_knows() -> None:
     member = world.members[1]
     for number, partition in enumerate((TopicPartition("nowhere", 0), T0)):
         request = AlterPartitionRequest(1, member.broker.epoch, {partition: proposal})
-        world.perform(member, member.controller.on_request(1, 900 + number, request, world.now_ms))
+        world.perform(member, member.controller.on_request(Peer(1, 900 + number), request, world.now_ms))
         world.run()
     unknown, known = (world.responses[900 + number] for number in range(2))
     assert isinstance(unknown, AlterPartitionResponse)
@@ -564,7 +565,8 @@ def test_s26_lost_reply_of_an_isr_write(applied: bool) -> None:
     world.create(topic((1, 2, 3)))
     calls = world.members[1].store_calls
     request = AlterPartitionRequest(1, world.members[1].broker.epoch, {T0: IsrProposal(0, 0, (1, 2))})
-    world.perform(world.members[1], world.members[1].controller.on_request(1, 999, request, world.now_ms))
+    controller = world.members[1].controller
+    world.perform(world.members[1], controller.on_request(Peer(1, 999), request, world.now_ms))
     assert len(calls) == 1
     world.apply_call(1, lose_reply=applied, lose_call=not applied)
     world.run()
@@ -798,7 +800,7 @@ def test_waiting_clients_are_told_when_the_session_is_lost() -> None:
     member = world.members[1]
     for token in ("a", "b"):
         request = CreateTopicsRequest((NewTopic(token),))
-        world.perform(member, member.controller.on_client_request(token, request, world.now_ms))
+        world.perform(member, member.controller.on_request(Client(token), request, world.now_ms))
     world.perform(member, member.controller.on_session_lost(world.now_ms))
     for token in ("a", "b"):
         response = world.replies[token]
@@ -814,7 +816,7 @@ def test_store_that_says_expired_ends_the_term_before_the_node_hears() -> None:
     world._deliver(world.store.close_session(world.members[1].session_id))
     member = world.members[1]
     request = CreateTopicsRequest((NewTopic("x"),))
-    world.perform(member, member.controller.on_client_request("x", request, world.now_ms))
+    world.perform(member, member.controller.on_request(Client("x"), request, world.now_ms))
     world.apply_call(1)
     world.read_inbox(1)
     assert not member.controller.is_active

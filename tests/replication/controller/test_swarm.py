@@ -19,6 +19,7 @@ import pytest
 from checkpoint.errors import ErrorCode
 from checkpoint.topic_partition import TopicPartition
 from replication.controller.election import Standing, standing
+from replication.effects import Client, Peer
 from replication.messages import (
     NO_LEADER,
     AlterPartitionRequest,
@@ -203,7 +204,7 @@ class Swarm:
         request = AlterPartitionRequest(sender, broker.epoch, {each: proposal})
         member = world.members[self.some_broker()]
         if member.running:
-            world.perform(member, member.controller.on_request(sender, -1, request, world.now_ms))
+            world.perform(member, member.controller.on_request(Peer(sender, -1), request, world.now_ms))
 
     def depose(self) -> None:
         self.world.admin(Delete(layout.CONTROLLER_PATH))
@@ -215,7 +216,7 @@ class Swarm:
         member = self.world.members[self.some_broker()]
         if member.running:
             request = CreateTopicsRequest((topic((1, 2), name=f"n{self.chance.randrange(3)}"),))
-            self.world.perform(member, member.controller.on_client_request("n", request, self.world.now_ms))
+            self.world.perform(member, member.controller.on_request(Client("n"), request, self.world.now_ms))
 
     # --- the end ------------------------------------------------------------------------------
 

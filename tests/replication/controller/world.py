@@ -15,7 +15,7 @@ from checkpoint.errors import ErrorCode
 from checkpoint.topic_partition import TopicPartition
 from replication.controller.config import ControllerConfig
 from replication.controller.controller import Controller
-from replication.effects import Effect, Reply, Respond, Send, StoreCall, WatchFired
+from replication.effects import Client, Effect, Peer, Reply, Respond, Send, StoreCall, WatchFired
 from replication.messages import (
     AlterPartitionRequest,
     AlterPartitionResponse,
@@ -335,7 +335,7 @@ class World:
         token = object()
         member = self.members[via if via is not None else self.controller_id]
         self.perform(
-            member, member.controller.on_client_request(token, CreateTopicsRequest(topics), self.now_ms)
+            member, member.controller.on_request(Client(token), CreateTopicsRequest(topics), self.now_ms)
         )
         self.run(until=lambda: token in self.replies)
         self.run()
@@ -368,7 +368,7 @@ class World:
         epoch = self.members[sender].broker.epoch if broker_epoch is None else broker_epoch
         request = AlterPartitionRequest(sender, epoch, {TopicPartition("t", partition): proposal})
         member = self.members[via if via is not None else self.controller_id]
-        self.perform(member, member.controller.on_request(sender, correlation_id, request, self.now_ms))
+        self.perform(member, member.controller.on_request(Peer(sender, correlation_id), request, self.now_ms))
         self.run(until=lambda: correlation_id in self.responses)
         self.run()
         body = self.responses[correlation_id]

@@ -1,0 +1,40 @@
+"""What the active controller can be asked: one line a request, its procedure and its refusal.
+
+A procedure fills `results`, by item, as the fate of each item becomes certain, and returns the answer. A
+term may end half-way: then `refuse` answers with what is certain and NOT_CONTROLLER for the rest. An event
+that starts again finds the results of its first try.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, NamedTuple
+
+from checkpoint.errors import ErrorCode
+from replication.controller import isr_changes, topic_creation
+from replication.controller.context import Context, Steps
+from replication.messages import (
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    CreateTopicsRequest,
+    RequestBody,
+    ResponseBody,
+)
+
+
+class Service(NamedTuple):
+    """`serve(context, request, results)` does the work; `refuse(request, results)` answers without it."""
+
+    name: str
+    serve: Callable[[Context, Any, dict[Any, Any]], Steps[ResponseBody]]
+    refuse: Callable[[Any, dict[Any, Any]], ResponseBody]
+
+
+SERVICES: Mapping[type[RequestBody], Service] = {
+    AlterPartitionRequest: Service(
+        "alter partition",
+        isr_changes.alter_partitions,
+        lambda request, results: AlterPartitionResponse(ErrorCode.NOT_CONTROLLER),
+    ),
+    CreateTopicsRequest: Service("create topics", topic_creation.create_topics, topic_creation.answer),
+}
