@@ -22,7 +22,7 @@ def rows() -> list[tuple[str, str, str]]:
 
 
 @cache
-def tests_in(path: Path) -> frozenset[str]:
+def names_in(path: Path) -> frozenset[str]:
     """`name` and `Class::name` of every test function in the file, classes themselves included."""
     names = set()
     for node in ast.parse(path.read_text()).body:
@@ -44,4 +44,4 @@ def test_every_row_names_a_file_and_a_test_that_exist() -> None:
         for test in tests:
             path, _, name = test.partition("::")
             assert (ROOT / path).is_file(), f"{mechanism}: no {path}"
-            assert not name or name in tests_in(ROOT / path), f"{mechanism}: no {name} in {path}"
+            assert not name or name in names_in(ROOT / path), f"{mechanism}: no {name} in {path}"
