@@ -187,7 +187,8 @@ class LogManager:
         elif config is not None:
             log.config = config
             for log_dir in self._online():
-                log_dir.set_deadline(self._clock())
+                if topic_partition in log_dir.logs:
+                    log_dir.heed(log)
         if topic_id:
             log.set_topic_id(topic_id)
         return log
@@ -444,7 +445,7 @@ class _LogDir:
         log.set_high_watermark(self.high_watermarks.get(topic_partition, 0))
         self.logs[topic_partition] = log
         self.known.add(topic_partition)
-        self.set_deadline(self._clock())
+        self.heed(log)
         return log
 
     def create(self, topic_partition: TopicPartition, config: LogConfig) -> Log:
@@ -476,8 +477,9 @@ class _LogDir:
             self._take_offline(error)
             raise LogDirOffline(f"{self.path} went offline deleting {topic_partition}: {error}") from error
         self._forget(topic_partition)
-        self._doomed.append((self._clock() + log.config.file_delete_delay_ms, doomed))
-        self.set_deadline(self._clock())
+        due_ms = self._clock() + log.config.file_delete_delay_ms
+        self._doomed.append((due_ms, doomed))
+        self.deadline_ms = min(self.deadline_ms, due_ms)
 
     def _forget(self, topic_partition: TopicPartition) -> None:
         """Take a partition that is no more out of the checkpoints. Raises `LogDirOffline`, `DiskFull`."""
@@ -607,6 +609,13 @@ class _LogDir:
         for path in due:
             self._remove_tree(path)
         self.set_deadline(now_ms)
+
+    def heed(self, log: Log) -> None:
+        """Be awake for what this log needs; one log is looked at, or thousands would cost their square."""
+        flush_ms = MAX_LONG if self._flushes_on_schedule else self._clock() + log.config.flush_ms
+        self.deadline_ms = min(
+            self.deadline_ms, flush_ms, log.deletion_deadline_ms, log.losses_deadline_ms
+        )
 
     def set_deadline(self, now_ms: int) -> None:
         ages_ms = [] if self._flushes_on_schedule else [log.config.flush_ms for log in self.logs.values()]
