@@ -3,12 +3,22 @@
 The controller records what it decided, a broker what it did about it or why it refused. Both carry the
 epochs, so the records of many nodes, merged, tell one story. The engine hands them to a sink that it was
 given and knows nothing of files; a sink must not call back.
+
+A line of the log begins like one of Kafka's `state-change.log`, with the time (UTC) and the partition in
+brackets, so one tool merges both; the rest is `name=value`, texts in JSON's quotes:
+
+    [2026-11-20 15:19:26,123] [orders,0] node=1 side=controller controller_epoch=3
+        change="writes a state" leader=2 leader_epoch=5 partition_epoch=9 isr=2,3 replicas=1,2,3
+        reason="…"                                                              (all on one line)
 """
 
 from __future__ import annotations
 
+import json
+import re
 from collections.abc import Callable
 from dataclasses import dataclass
+from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import TypeAlias
 
@@ -40,6 +50,72 @@ class StateChange:
     isr: tuple[int, ...] = ()
     replicas: tuple[int, ...] = ()
     reason: str = ""
+
+
+_EPOCH = datetime(1970, 1, 1, tzinfo=UTC)
+_TEXT = r'"(?:[^"\\]|\\.)*"'
+_LINE = re.compile(
+    r"\[(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d),(\d{3})\] \[([a-zA-Z0-9._-]{1,249}),(\d{1,10})\] "
+    r"node=(\d{1,10}) side=(controller|broker) controller_epoch=(-?\d{1,10}) "
+    rf"change=({_TEXT}) leader=(-?\d{{1,10}}) leader_epoch=(-?\d{{1,10}}) partition_epoch=(-?\d{{1,10}}) "
+    rf"isr=([\d,]*) replicas=([\d,]*) reason=({_TEXT})",
+    re.ASCII,
+)
+
+
+def format_time(time_ms: int) -> str:
+    """Epoch milliseconds as `2026-11-20 15:19:26,123`, UTC. Before 1970 or after 9999: `OverflowError`."""
+    moment = _EPOCH + timedelta(milliseconds=time_ms)
+    return f"{moment:%Y-%m-%d %H:%M:%S},{time_ms % 1000:03d}"
+
+
+def parse_time(text: str) -> int:
+    """The inverse of `format_time`. Raises `ValueError` for anything else."""
+    seconds, comma, milliseconds = text.partition(",")
+    if not comma or len(milliseconds) != 3 or not (milliseconds.isascii() and milliseconds.isdecimal()):
+        raise ValueError(f"{text!r} is no time like 2026-11-20 15:19:26,123")
+    moment = datetime.strptime(seconds, "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
+    return int((moment - _EPOCH) / timedelta(seconds=1)) * 1000 + int(milliseconds)
+
+
+def format_line(change: StateChange) -> str:
+    """One line, without its end."""
+    topic, partition = change.topic_partition
+    return (
+        f"[{format_time(change.time_ms)}] [{topic},{partition}] node={change.node_id} "
+        f"side={change.side.value} controller_epoch={change.controller_epoch} "
+        f"change={json.dumps(change.change)} leader={change.leader} leader_epoch={change.leader_epoch} "
+        f"partition_epoch={change.partition_epoch} isr={','.join(map(str, change.isr))} "
+        f"replicas={','.join(map(str, change.replicas))} reason={json.dumps(change.reason)}"
+    )
+
+
+def parse_line(line: str) -> StateChange | None:
+    """What `format_line` wrote; None for any other line, a line of Kafka's among them."""
+    found = _LINE.fullmatch(line)
+    if found is None:
+        return None
+    try:
+        return StateChange(
+            time_ms=parse_time(f"{found[1]},{found[2]}"),
+            node_id=int(found[5]),
+            side=Side(found[6]),
+            controller_epoch=int(found[7]),
+            topic_partition=TopicPartition(found[3], int(found[4])),
+            change=json.loads(found[8]),
+            leader=int(found[9]),
+            leader_epoch=int(found[10]),
+            partition_epoch=int(found[11]),
+            isr=_brokers(found[12]),
+            replicas=_brokers(found[13]),
+            reason=json.loads(found[14]),
+        )
+    except ValueError:
+        return None  # the 31st of February, a lone comma, a broken escape
+
+
+def _brokers(text: str) -> tuple[int, ...]:
+    return tuple(map(int, text.split(","))) if text else ()
 
 
 Sink: TypeAlias = Callable[[StateChange], None]

@@ -24,7 +24,7 @@ try:
 except ModuleNotFoundError:
     sys.exit("logstore: the command line is an extra: pip install 'logstore[cli]'")
 
-from tools import append, cat, demo, dump, lost, recover, verify
+from tools import append, cat, demo, dump, lost, merge_state_changes, recover, verify
 from tools.terminal import complain
 
 DONE, NO, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -47,6 +47,7 @@ for verb in (
     append.append,
     cat.cat,
     lost.lost,
+    merge_state_changes.merge_state_changes,
 ):
     app.command()(verb)
 

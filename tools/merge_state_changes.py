@@ -1,0 +1,172 @@
+"""`logstore merge-state-changes`: the state-change logs of many nodes as one story, ordered by time.
+
+Reads our lines and Kafka's alike: a line counts if it begins with a time (in brackets) and names a
+partition as `[topic,partition]`; all others are passed over. Nothing is held in memory but one line a file.
+Clocks of different nodes differ: lines of different nodes that are milliseconds apart may stand in either
+order; the epochs in them do not lie.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from heapq import merge
+from pathlib import Path
+from typing import Annotated, NamedTuple
+
+import typer
+
+from tools.terminal import complain, print_json, printable
+
+_LINE = re.compile(r"\[?(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3})\]?(?!\d)", re.ASCII)
+_PARTITION = re.compile(r"\[([a-zA-Z0-9._-]{1,249}), *(\d{1,10})\]", re.ASCII)
+
+
+class Line(NamedTuple):
+    """One line that counts; sorts by time, then by the file's place on the command line."""
+
+    time: str
+    file: int
+    number: int
+    text: str
+
+
+class Wanted(NamedTuple):
+    """Which lines; times are compared as texts, which is the order of their moments."""
+
+    topic: str | None
+    partitions: frozenset[int]
+    start: str
+    end: str
+
+    def has(self, time: str, text: str) -> bool:
+        if not self.start <= time <= self.end:
+            return False
+        return any(
+            (self.topic is None or topic == self.topic)
+            and (not self.partitions or int(partition) in self.partitions)
+            for topic, partition in _PARTITION.findall(text)
+        )
+
+
+def merge_state_changes(
+    logs: Annotated[
+        list[Path] | None,
+        typer.Option("--logs", metavar="FILE", help="A log; give it once for each, or FILE,FILE,…"),
+    ] = None,
+    logs_regex: Annotated[
+        str | None,
+        typer.Option("--logs-regex", metavar="REGEX", help="All files in --directory of such a name."),
+    ] = None,
+    directory: Annotated[
+        Path, typer.Option("--directory", metavar="DIR", help="Where --logs-regex looks.")
+    ] = Path(),
+    topic: Annotated[str | None, typer.Option("--topic", help="Lines of this topic only.")] = None,
+    partitions: Annotated[
+        str | None, typer.Option("--partitions", metavar="N,N,…", help="Of these partitions of it only.")
+    ] = None,
+    start_time: Annotated[
+        str | None,
+        typer.Option("--start-time", metavar="TIME", help="Not before, as in '2026-11-20 15:19:26,123'."),
+    ] = None,
+    end_time: Annotated[
+        str | None, typer.Option("--end-time", metavar="TIME", help="Not after; both are inclusive.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one object a line.")] = False,
+) -> int:
+    """Merge state-change logs of many nodes into one timeline."""
+    files = _files(logs, logs_regex, directory)
+    wanted = Wanted(
+        topic,
+        _partitions(partitions, topic),
+        _time("--start-time", start_time, ""),
+        _time("--end-time", end_time, "~"),
+    )
+    try:
+        for line in merge(*(_lines(number, file, wanted) for number, file in enumerate(files))):
+            if as_json:
+                print_json({"file": str(files[line.file]), "line": line.number, **_facts(line)})
+            else:
+                print(printable(line.text))
+    except OSError as error:
+        complain(f"{error.filename}: {error.strerror}")
+        return 1
+    return 0
+
+
+def _files(logs: list[Path] | None, regex: str | None, directory: Path) -> list[Path]:
+    if (logs is None) == (regex is None):
+        raise typer.BadParameter("give either --logs or --logs-regex")
+    if logs is not None:
+        files = [Path(name) for path in logs for name in str(path).split(",") if name]
+        if missing := [str(file) for file in files if not file.is_file()]:
+            raise typer.BadParameter(f"--logs: no such file: {', '.join(missing)}")
+        return files
+    assert regex is not None, "one of both was given"
+    try:
+        pattern = re.compile(regex)
+    except re.error as error:
+        raise typer.BadParameter(f"--logs-regex: {error}") from error
+    files = sorted(path for path in directory.iterdir() if path.is_file() and pattern.fullmatch(path.name))
+    if not files:
+        raise typer.BadParameter(f"--logs-regex: no file in {directory} has such a name")
+    return files
+
+
+def _partitions(text: str | None, topic: str | None) -> frozenset[int]:
+    if text is None:
+        return frozenset()
+    if topic is None:
+        raise typer.BadParameter("--partitions needs --topic")
+    numbers = [part.strip() for part in text.split(",")]
+    if not all(number.isascii() and number.isdecimal() for number in numbers):
+        raise typer.BadParameter(f"--partitions: {text!r} is no list of numbers")
+    found = frozenset(map(int, numbers))
+    if len(found) != len(numbers):
+        raise typer.BadParameter(f"--partitions: {text!r} names one twice")
+    return found
+
+
+def _time(option: str, text: str | None, otherwise: str) -> str:
+    from replication.state_change import parse_time
+
+    if text is None:
+        return otherwise
+    try:
+        parse_time(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{option}: {error}") from error
+    return text
+
+
+def _lines(number: int, file: Path, wanted: Wanted) -> Iterator[Line]:
+    with file.open(encoding="utf-8", errors="backslashreplace", newline="\n") as lines:
+        for at, raw in enumerate(lines, 1):
+            text = raw.rstrip("\r\n")
+            found = _LINE.match(text)
+            if found is not None and wanted.has(found[1], text):
+                yield Line(found[1], number, at, text)
+
+
+def _facts(line: Line) -> dict[str, object]:
+    """Everything that one of our own lines says; of others the text."""
+    from replication.state_change import parse_line
+
+    change = parse_line(line.text)
+    if change is None:
+        return {"time": line.time, "text": line.text}
+    return {
+        "time": line.time,
+        "node": change.node_id,
+        "side": change.side.value,
+        "controller_epoch": change.controller_epoch,
+        "topic": change.topic_partition.topic,
+        "partition": change.topic_partition.partition,
+        "change": change.change,
+        "leader": change.leader,
+        "leader_epoch": change.leader_epoch,
+        "partition_epoch": change.partition_epoch,
+        "isr": list(change.isr),
+        "replicas": list(change.replicas),
+        "reason": change.reason,
+    }
