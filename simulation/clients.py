@@ -45,7 +45,7 @@ class _Client:
         assert state is not None, "clients start once there is a leader"
         draw = self.random.random()
         nodes = list(self.world.hosts)
-        if draw < 0.7 or self.world.is_calm:
+        if draw < 0.7 or self.world.network.is_calm:
             return (state.leader if state.leader >= 0 else nodes[0]), state.leader_epoch
         host = self.world.hosts[nodes[int(draw * 1000) % len(nodes)]]
         if host.node is not None:
@@ -89,7 +89,7 @@ class Producer(_Client):
         elif not self.is_finishing and self._unanswered < (1 if self.is_idempotent else _MOST_UNANSWERED):
             self._send_new()
         if not (self.is_finishing and self.is_done):
-            self.world.at(self.pause_ms(self.world.swarm.produce_interval_ms), self.run)
+            self.world.time.at(self.pause_ms(self.world.swarm.produce_interval_ms), self.run)
 
     def send_now(self, acks: int = ALL) -> None:
         """One more batch, whatever the pace."""
@@ -130,9 +130,9 @@ class Producer(_Client):
 
     def _call(self, batch: bytes) -> None:
         self._unanswered += 1
-        self._asked_in_calm = self.world.is_calm
+        self._asked_in_calm = self.world.network.is_calm
         swarm = self.world.swarm
-        self.world.call(
+        self.world.client_link.call(
             self.guess()[0],
             ProduceRequest({self.topic_partition: batch}, self.acks, 2 * swarm.request_timeout_ms),
             self._answered,
@@ -178,7 +178,7 @@ class Consumer(_Client):
         wanted, epoch = self.view.position, self._epoch
         swarm = self.world.swarm
         limit = self.random.choice((1, 400, 1 << 20))
-        self.world.call(
+        self.world.client_link.call(
             node_id,
             FetchRequest(
                 -1,
@@ -200,7 +200,7 @@ class Consumer(_Client):
                 batches = parse(bytes(result.records))
                 self.world.tally.consumed += len(batches)
                 self.checker.consumed(self.view, wanted, batches, leader_epoch=epoch)
-        self.world.at(self.pause_ms(2 * self.world.swarm.produce_interval_ms), self.run)
+        self.world.time.at(self.pause_ms(2 * self.world.swarm.produce_interval_ms), self.run)
 
     def _out_of_range(self, wanted: int, epoch: int) -> None:
         # An epoch's leader holds all that was committed before it, and the epoch was named in the request.

@@ -13,8 +13,10 @@ from collections.abc import Callable
 from replication.config import Durability
 from replication.metastore.layout import CONTROLLER_PATH
 from replication.metastore.operations import Delete
+from simulation.hosts import Host
+from simulation.network import STORE
 from simulation.swarm import stream
-from simulation.world import STORE, Host, World
+from simulation.world import World
 
 
 class Nemesis:
@@ -49,14 +51,15 @@ class Nemesis:
         if self.is_resting or not self._faults:
             return
         self._random.choice(self._faults)()
-        self.world.at(1 + int(self._random.expovariate(1.0 / self.world.swarm.fault_interval_ms)), self.run)
+        gap_ms = 1 + int(self._random.expovariate(1.0 / self.world.swarm.fault_interval_ms))
+        self.world.time.at(gap_ms, self.run)
 
     def heal(self) -> None:
         """Mend all links, start all machines; nothing is lost or late any more. Dead disks stay dead."""
         world = self.world
         self.is_resting = True
-        world.is_calm = True
-        world.mend(world.cuts)
+        world.network.is_calm = True
+        world.mend(world.network.cuts)
         for host in world.hosts.values():
             if host.is_paused:
                 world.resume(host)
@@ -114,7 +117,7 @@ class Nemesis:
     # --- faults -------------------------------------------------------------------------------
 
     def _start_later(self, host: Host) -> None:
-        self.world.at(self._duration_ms(), self._start, host)
+        self.world.time.at(self._duration_ms(), self._start, host)
 
     def _start(self, host: Host) -> None:
         if host.node is not None:
@@ -123,7 +126,7 @@ class Nemesis:
         if self.world.swarm.features.stops and self._random.random() < 0.25:
             # Its operator looks at it and starts it once more: nobody else may have seen this life.
             delay_ms = 1 + int(self._random.expovariate(1.0 / self.world.swarm.backoff_ms))
-            self.world.at(delay_ms, self._stop_again, host, host.life)
+            self.world.time.at(delay_ms, self._stop_again, host, host.life)
 
     def _stop_again(self, host: Host, life: int) -> None:
         if host.life == life and host.node is not None and not host.is_paused and not self.is_resting:
@@ -156,7 +159,7 @@ class Nemesis:
         host = self._victim()
         if host is not None and not host.disk_is_dead and self._may_take(host, keeps_disk=False):
             self.world.fail_disk(host, self._random.choice((None, "pwrite", "sync")))
-            self.world.at(self._duration_ms(), self._replace, host, host.life)
+            self.world.time.at(self._duration_ms(), self._replace, host, host.life)
 
     def _replace(self, host: Host, life: int) -> None:
         if host.life == life and host.disk_is_dead and not self.is_resting:
@@ -173,23 +176,23 @@ class Nemesis:
     def _expire(self) -> None:
         host = self._victim()
         if host is not None and host.session_id is not None:
-            self.world.expire(host.session_id)
+            self.world.store_link.expire(host.session_id)
 
     def _depose(self) -> None:
-        self.world.note("the operator removes the controller")
+        self.world.time.note("the operator removes the controller")
         self.world.tally.depositions += 1
-        self.world.write_as_operator(Delete(CONTROLLER_PATH))
+        self.world.store_link.write_as_operator(Delete(CONTROLLER_PATH))
 
     def _forget_session(self, host: Host) -> None:
         """Half of the dead are given up at once: most of their time had run out, so to say."""
         if host.session_id is not None and self._random.random() < 0.5:
-            self.world.expire(host.session_id)
+            self.world.store_link.expire(host.session_id)
 
     def _pause(self) -> None:
         host = self._victim()
         if host is not None and not host.is_paused:
             self.world.pause(host)
-            self.world.at(self._duration_ms(), self._resume, host, host.life)
+            self.world.time.at(self._duration_ms(), self._resume, host, host.life)
 
     def _resume(self, host: Host, life: int) -> None:
         if host.life == life:
@@ -201,8 +204,8 @@ class Nemesis:
             self.world.flush(host, sealed_only=self._random.random() < 0.5)
 
     def _cut(self, pairs: list[tuple[int, int]]) -> None:
-        self.world.cut(pairs)
-        self.world.at(self._duration_ms(), self._mend, pairs)
+        self.world.network.cut(pairs)
+        self.world.time.at(self._duration_ms(), self._mend, pairs)
 
     def _mend(self, pairs: list[tuple[int, int]]) -> None:
         if not self.is_resting:

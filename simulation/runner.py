@@ -35,8 +35,10 @@ from simulation.checkers import PartitionChecker, Stored, Violation, check_epoch
 from simulation.clients import Consumer, Producer
 from simulation.describe import describe
 from simulation.nemesis import Nemesis
+from simulation.observation import read_all
 from simulation.swarm import Swarm, draw
-from simulation.world import LOG_DIR, START_MS, TOPIC, Tally, World, read_all
+from simulation.timeline import START_MS, Tally
+from simulation.world import LOG_DIR, TOPIC, World
 
 SETUP_BOUND_MS = 60_000
 HEALING_BOUND_MS = 120_000
@@ -81,7 +83,7 @@ def run(
         if cause is not None:
             violation += f" ({_where(cause)})"
     recent = (
-        tuple(f"{at_ms - START_MS:>7} {describe(facts)}" for at_ms, facts in world.recent)
+        tuple(f"{at_ms - START_MS:>7} {describe(facts)}" for at_ms, facts in world.time.recent)
         if violation
         else ()
     )
@@ -111,12 +113,12 @@ class _Run:
     def go(self, events: int) -> None:
         self._set_up()
         world = self.world
-        world.is_calm = False
-        world.at(0, self.nemesis.run)
+        world.network.is_calm = False
+        world.time.at(0, self.nemesis.run)
         self._start_clients()
         world.tally.events = 0
         while world.tally.events < events:
-            assert world.step(), "a world with clients never stops"
+            assert world.time.step(), "a world with clients never stops"
         self._heal()
         self._read_back()
 
@@ -127,7 +129,7 @@ class _Run:
             if world.now_ms >= end_ms:
                 return False
             for _ in range(_SLICE):
-                if not world.step():
+                if not world.time.step():
                     return holds()
             self._steps += _SLICE
             if self._steps > _MOST_STEPS:
@@ -144,9 +146,9 @@ class _Run:
         )
         for number, replicas in enumerate(assignment):
             topic_partition = TopicPartition(TOPIC, number)
-            world.expect(topic_partition, replicas)
+            world.observation.expect(topic_partition, replicas)
             if swarm.unclean_election:
-                world.unclean_allowed.add(topic_partition)
+                world.observation.unclean_allowed.add(topic_partition)
         for host in world.hosts.values():
             world.start(host)
         configs = {"min.insync.replicas": str(swarm.min_insync_replicas)}
@@ -162,12 +164,12 @@ class _Run:
                 number for number, known in contexts.items() if known and len(known.brokers) == swarm.nodes
             ]
             if not active:
-                world.at(50, create)
+                world.time.at(50, create)
                 return
-            world.call(
+            world.client_link.call(
                 active[0],
                 CreateTopicsRequest((topic,)),
-                lambda body: None if _has_states(world) else world.at(50, create),
+                lambda body: None if _has_states(world) else world.time.at(50, create),
                 timeout_ms=2000,
             )
 
@@ -195,24 +197,24 @@ class _Run:
                 world, number, partitions[number % len(partitions)], is_idempotent=is_idempotent
             )
             self.producers.append(producer)
-            world.at(number, producer.run)
+            world.time.at(number, producer.run)
         for number in range(swarm.consumers):
             consumer = Consumer(world, number, partitions[number % len(partitions)])
             self.consumers.append(consumer)
-            world.at(number, consumer.run)
+            world.time.at(number, consumer.run)
 
     # --- healing ------------------------------------------------------------------------------
 
     def _heal(self) -> None:
         world = self.world
-        world.note("everything is mended")
+        world.time.note("everything is mended")
         self.nemesis.heal()
         for producer in self.producers:
             producer.is_finishing = True
         if not self._until(self._is_led_by_the_healthy, HEALING_BOUND_MS):
             raise Violation("C18", f"a dead disk keeps its leadership: {self._complaints()}")
         self.nemesis.replace_dead_disks()
-        world.at(OPERATOR_PATIENCE_MS, self._play_operator)
+        world.time.at(OPERATOR_PATIENCE_MS, self._play_operator)
         if not self._until(self._is_healed, HEALING_BOUND_MS):
             raise Violation("C18", f"not healed in {HEALING_BOUND_MS} ms: {self._complaints()}")
 
@@ -261,19 +263,20 @@ class _Run:
         for topic_partition, checker in world.checkers.items():
             state = checker.state
             assert state is not None
-            if state.leader >= 0 or topic_partition in world.unclean_allowed:
+            if state.leader >= 0 or topic_partition in world.observation.unclean_allowed:
                 continue
             if any(epoch != LOST_BROKER_EPOCH for epoch in state.isr_broker_epochs):
                 continue  # somebody in it kept everything: the controller must elect by itself
-            world.note("the operator allows an unclean election of", topic_partition)
+            world.time.note("the operator allows an unclean election of", topic_partition)
             world.tally.operator_elections += 1
-            world.unclean_allowed.update(world.checkers)  # the setting is the topic's
+            world.observation.unclean_allowed.update(world.checkers)  # the setting is the topic's
             path = layout.topic_config_path(topic_partition.topic)
-            found = world.read_as_operator(path)
+            found = world.store_link.read_as_operator(path)
             assert found.stat is not None
             settings = {**layout.parse_topic_config(found.data), UNCLEAN_ELECTION: "true"}
-            world.write_as_operator(Set(path, layout.encode_topic_config(settings), found.stat.version))
-        world.at(OPERATOR_PATIENCE_MS, self._play_operator)
+            data = layout.encode_topic_config(settings)
+            world.store_link.write_as_operator(Set(path, data, found.stat.version))
+        world.time.at(OPERATOR_PATIENCE_MS, self._play_operator)
 
     # --- reading back -------------------------------------------------------------------------
 
@@ -310,7 +313,7 @@ class _Run:
             if leader is None or position >= checker.views[leader].high_watermark:
                 break
             request = FetchRequest(-1, 0, 1, 1 << 16, {topic_partition: FetchPartition(position, 1 << 16)})
-            self.world.call(leader, request, answers.append, timeout_ms=5000)
+            self.world.client_link.call(leader, request, answers.append, timeout_ms=5000)
             if not self._until(lambda: bool(answers), 10_000):
                 break
             body = answers[0]

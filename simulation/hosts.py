@@ -1,0 +1,70 @@
+"""The machines of a simulated cluster: a disk that stays, and lives of a node that come and go on it."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass, field
+
+from checkpoint.disks.faulty import FaultyDisk
+from checkpoint.disks.memory import MemoryDisk
+from checkpoint.topic_partition import TopicPartition
+from replication.config import NodeConfig
+from replication.controller.config import ControllerConfig
+from replication.effects import Event
+from replication.node import Node
+from simulation.checkers import Remains, ReplicaView
+from simulation.swarm import Swarm
+
+
+@dataclass(slots=True, eq=False)
+class Host:
+    """A machine: its disk, and the life of the node that runs on it, if one does."""
+
+    node_id: int
+    config: NodeConfig
+    disk: MemoryDisk
+    node: Node | None = None
+    life: int = 0
+    session_id: int | None = None
+    told_of_end: int | None = None
+    """The session whose end is on its way to the node, or was heard."""
+    is_paused: bool = False
+    backlog: list[Event] = field(default_factory=list)
+    unheard: list[Event] = field(default_factory=list)
+    """What the store has to say while it cannot be heard."""
+    outstanding: dict[int, int] = field(default_factory=dict)
+    """The node each request that waits for an answer was sent to."""
+    tick_at_ms: int | None = None
+    views: dict[TopicPartition, ReplicaView] = field(default_factory=dict)
+    seen: dict[TopicPartition, tuple[object, ...]] = field(default_factory=dict)
+    remains: dict[TopicPartition, Remains] = field(default_factory=dict)
+    stopped_in_order: bool = True
+    faulty: FaultyDisk | None = None
+    """What a node sees of the disk while it runs, where disks may fail."""
+    disk_is_dead: bool = False
+
+    @property
+    def broker_epoch(self) -> int:
+        """The incarnation it is registered as; -1 for none."""
+        return self.node.broker_epoch if self.node is not None else -1
+
+
+def node_config(swarm: Swarm, node_id: int) -> NodeConfig:
+    """How the node of a seed's cluster is set."""
+    return NodeConfig(
+        node_id=node_id,
+        durability=swarm.durability,
+        zookeeper_session_timeout_ms=swarm.session_timeout_ms,
+        registration_retry_ms=swarm.backoff_ms,
+        request_timeout_ms=swarm.request_timeout_ms,
+        replica_lag_time_max_ms=swarm.lag_time_max_ms,
+        replica_lag_max_messages=swarm.lag_max_messages,
+        replica_fetch_wait_max_ms=swarm.fetch_wait_ms,
+        replica_fetch_max_bytes=swarm.fetch_max_bytes,
+        replica_fetch_backoff_ms=swarm.backoff_ms,
+        alter_partition_retry_ms=swarm.backoff_ms,
+        high_watermark_checkpoint_interval_ms=swarm.checkpoint_interval_ms,
+        truncate_on_fetch=swarm.truncate_on_fetch,
+        controller=ControllerConfig(
+            request_timeout_ms=swarm.request_timeout_ms, retry_backoff_ms=swarm.backoff_ms
+        ),
+    )

@@ -1,0 +1,153 @@
+"""Messages between machines: late, lost, doubled, out of order, or cut off altogether.
+
+One place decides how every message fares, whoever sends it: nodes among each other here, clients in
+`client_link`, the metadata store in `store_link`. Links are directed; `cuts` are those that are down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from random import Random
+
+from replication.effects import Disconnected, Event, Request, Response
+from simulation.hosts import Host
+from simulation.swarm import Swarm, stream
+from simulation.timeline import Timeline
+
+STORE = -1
+"""The metadata store's place among the nodes."""
+
+
+class Network:
+    """All links. `receive` hands a message to a node whose process is the one it was meant for."""
+
+    def __init__(
+        self,
+        time: Timeline,
+        swarm: Swarm,
+        hosts: Mapping[int, Host],
+        receive: Callable[[Host, Event], None],
+    ) -> None:
+        self.is_calm = True
+        """No message is lost, late or doubled while this holds."""
+        self.cuts: set[tuple[int, int]] = set()
+        self.random = stream(swarm.seed, "network")
+        self._time = time
+        self._swarm = swarm
+        self._hosts = hosts
+        self._receive = receive
+        self._lanes: dict[tuple[int, int], tuple[int, float]] = {}
+
+    def cut(self, pairs: Iterable[tuple[int, int]]) -> None:
+        """Nothing gets through in these directions."""
+        pairs = sorted(set(pairs))
+        self._time.note("cut", pairs)
+        self._time.tally.cuts += 1
+        self.cuts.update(pairs)
+
+    def mend(self, pairs: Iterable[tuple[int, int]]) -> None:
+        """These directions work again."""
+        pairs = sorted(set(pairs))
+        self._time.note("mended", pairs)
+        self.cuts.difference_update(pairs)
+
+    # --- how messages fare -----------------------------------------------------------------------
+
+    def delay(self, random: Random) -> int:
+        swarm = self._swarm
+        if self.is_calm:
+            return 1 + int(random.random() * 2)
+        delay_ms = 1 + int(random.expovariate(1.0 / swarm.delay_ms))
+        if swarm.slow_rate and random.random() < swarm.slow_rate:
+            delay_ms += random.randrange(2 * swarm.request_timeout_ms)
+        return delay_ms
+
+    def along(
+        self, source: int, target: int, delay_ms: int, callback: Callable[..., None], *arguments: object
+    ) -> None:
+        """Schedule an arrival; those of one connection keep their order, where the seed wants that."""
+        at_ms = self._time.now_ms + delay_ms
+        if self._swarm.features.reordering and STORE not in (source, target) and not self.is_calm:
+            self._time.push(at_ms, self._time.draw_tie(), callback, arguments)
+            return
+        last_ms, tie = self._lanes.get((source, target), (0, 0.0))
+        if at_ms > last_ms:
+            tie = self._time.draw_tie()
+        else:
+            at_ms = last_ms
+        self._lanes[source, target] = at_ms, tie
+        self._time.push(at_ms, tie, callback, arguments)
+
+    def is_lost(self) -> bool:
+        return not self.is_calm and self.random.random() < self._swarm.drop_rate
+
+    def copies(self) -> int:
+        return 2 if not self.is_calm and self.random.random() < self._swarm.duplicate_rate else 1
+
+    # --- requests and answers of nodes -----------------------------------------------------------
+
+    def send(self, host: Host, target: int, request: Request) -> None:
+        other = self._hosts[target]
+        if self.is_lost():
+            self._lose(host, host.life, target, request.correlation_id)
+            return
+        for _ in range(self.copies()):
+            self.along(
+                host.node_id,
+                target,
+                self.delay(self.random),
+                self._arrive,
+                host,
+                host.life,
+                other,
+                other.life,
+                request,
+            )
+
+    def _arrive(self, source: Host, source_life: int, target: Host, life: int, request: Request) -> None:
+        if (source.node_id, target.node_id) in self.cuts:
+            self._lose(source, source_life, target.node_id, request.correlation_id)
+        elif target.life != life or target.node is None:
+            self.break_off(source, target.node_id, request.correlation_id)
+        else:
+            self._receive(target, request)
+
+    def _lose(self, source: Host, life: int, target: int, correlation_id: int) -> None:
+        """A request or its answer is lost: the sender hears of it, or waits in vain."""
+        if source.life == life and self.random.random() < 0.6:
+            self.break_off(source, target, correlation_id)
+
+    def break_off(self, source: Host, target: int, correlation_id: int) -> None:
+        if source.outstanding.pop(correlation_id, None) is not None:
+            self._time.at(
+                self.delay(self.random), self._hear, source, source.life, Disconnected(target, correlation_id)
+            )
+
+    def _hear(self, host: Host, life: int, event: Event) -> None:
+        if host.life == life:
+            self._receive(host, event)
+
+    def respond(self, host: Host, target: int, response: Response) -> None:
+        other = self._hosts[target]
+        if self.is_lost():
+            self._lose(other, other.life, host.node_id, response.correlation_id)
+            return
+        for _ in range(self.copies()):
+            self.along(
+                host.node_id,
+                target,
+                self.delay(self.random),
+                self._answered,
+                host,
+                other,
+                other.life,
+                response,
+            )
+
+    def _answered(self, source: Host, target: Host, life: int, response: Response) -> None:
+        if target.life != life:
+            return
+        if (source.node_id, target.node_id) in self.cuts:
+            self._lose(target, life, source.node_id, response.correlation_id)
+        else:
+            self._receive(target, response)

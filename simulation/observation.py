@@ -1,0 +1,277 @@
+"""Looking at the cluster from outside, and handing what is seen to the checkers.
+
+After each turn of a node its replicas are looked at, before anybody else can hear what the turn said;
+so are every answer to a client, every successful write to the store, and what a restart finds on a disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from checkpoint.errors import ErrorCode
+from checkpoint.topic_partition import TopicPartition
+from logstore.log import Log
+from logstore.log_manager import LogManager
+from replication.messages import FetchResponse, ProduceRequest, ProduceResponse, ResponseBody
+from replication.metastore import layout
+from replication.metastore.operations import Create, Multi, Operation, Outcome, Set
+from simulation.checkers import (
+    PartitionChecker,
+    Remains,
+    ReplicaView,
+    Stored,
+    Violation,
+    check_epochs,
+    check_recovery,
+    parse,
+)
+from simulation.client_link import Call
+from simulation.hosts import Host
+from simulation.swarm import Swarm
+from simulation.timeline import Timeline
+
+_EVERYTHING = 1 << 30
+
+# Answers that say for certain that nothing was appended. Not among them: NOT_LEADER_OR_FOLLOWER, which is
+# also what a waiting acks=all hears when its leader steps down.
+_NEVER_APPENDED = frozenset(
+    {
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.INVALID_TIMESTAMP,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+    }
+)
+
+
+class Observation:
+    """The checkers of a run, one for each partition, and what they are told."""
+
+    def __init__(
+        self,
+        time: Timeline,
+        swarm: Swarm,
+        hosts: Mapping[int, Host],
+        controller_epoch: Callable[[], int],
+    ) -> None:
+        self.checkers: dict[TopicPartition, PartitionChecker] = {}
+        self.unclean_allowed: set[TopicPartition] = set()
+        self._time = time
+        self._swarm = swarm
+        self._hosts = hosts
+        self._controller_epoch = controller_epoch
+        """What the store says is the epoch of the controller now."""
+
+    def expect(self, topic_partition: TopicPartition, replicas: tuple[int, ...]) -> PartitionChecker:
+        """Judge this partition from now on."""
+        checker = PartitionChecker(
+            str(topic_partition),
+            replicas,
+            min_insync=self._swarm.min_insync_replicas,
+            unclean_allowed=lambda: topic_partition in self.unclean_allowed,
+            incarnation=lambda node_id: self._hosts[node_id].broker_epoch,
+        )
+        self.checkers[topic_partition] = checker
+        return checker
+
+    # --- lives -----------------------------------------------------------------------------------
+
+    def restarted(self, host: Host, logs: LogManager) -> None:
+        held_something = any(remains.batches for remains in host.remains.values())
+        if held_something and logs.was_clean != host.stopped_in_order:
+            raise Violation("I14", f"node {host.node_id}: it takes its last stop for what it was not")
+        host.views, host.seen = {}, {}
+        found = logs.logs()
+        for topic_partition, remains in host.remains.items():
+            log = found.get(topic_partition)
+            after = read_all(log) if log is not None else None
+            check_recovery(
+                remains,
+                after,
+                log_start=log.log_start_offset if log is not None else 0,
+                log_end=log.log_end_offset if log is not None else 0,
+                epochs=log.epochs if log is not None else (),
+            )
+        host.remains = {}
+        for topic_partition, log in found.items():
+            view = host.views[topic_partition] = ReplicaView(host.node_id, host.life)
+            self._look(host, topic_partition, log, view, is_leader=False, leader_epoch=-1, may_be_cut=False)
+
+    def ended(self, host: Host, *, cache_survives: bool) -> None:
+        if host.node is None:  # a machine whose node is down already loses its power
+            host.remains = {
+                topic_partition: Remains(
+                    left.name,
+                    left.batches,
+                    left.log_start,
+                    left.durable_end,
+                    cache_survived=False,
+                    disk_died=left.disk_died,
+                )
+                for topic_partition, left in host.remains.items()
+            }
+            return
+        for topic_partition, log in host.node.logs.logs().items():
+            view = host.views.get(topic_partition)
+            host.remains[topic_partition] = Remains(
+                f"{topic_partition} on node {host.node_id}",
+                tuple(view.batches) if view is not None else (),
+                log.log_start_offset,
+                log.recovery_point,
+                cache_survives,
+                host.disk_is_dead,
+            )
+
+    # --- replicas --------------------------------------------------------------------------------
+
+    def look(self, host: Host) -> None:
+        node = host.node
+        assert node is not None
+        truncations = node.replicas.counters.truncations
+        for topic_partition in node.replicas.offline:
+            if topic_partition in host.views:
+                host.views[topic_partition].is_leader = False
+        for topic_partition, partition in node.replicas.partitions.items():
+            log = partition.log
+            seen = (
+                log.log_end_offset,
+                log.high_watermark,
+                partition.leader_epoch,
+                partition.is_leader,
+                truncations,
+                log.log_start_offset,
+            )
+            before = host.seen.get(topic_partition)
+            if before == seen:
+                continue
+            host.seen[topic_partition] = seen
+            view = host.views.get(topic_partition)
+            if view is None:
+                view = host.views[topic_partition] = ReplicaView(host.node_id, host.life)
+            self._look(
+                host,
+                topic_partition,
+                log,
+                view,
+                is_leader=partition.is_leader,
+                leader_epoch=partition.leader_epoch,
+                may_be_cut=before is None or before[4] != truncations,
+            )
+
+    def _look(
+        self,
+        host: Host,
+        topic_partition: TopicPartition,
+        log: Log,
+        view: ReplicaView,
+        *,
+        is_leader: bool,
+        leader_epoch: int,
+        may_be_cut: bool,
+    ) -> None:
+        self._forget_deleted(view, log.log_start_offset)
+        known = len(view.batches)
+        cut_to: int | None = None
+        log_end = log.log_end_offset
+        if (may_be_cut and not host.disk_is_dead) or log_end < view.log_end:
+            found = read_all(log)
+            first_new = 0
+            for one, other in zip(view.batches, found, strict=False):
+                if one != other:
+                    break
+                first_new += 1
+            if first_new < known:
+                cut_to = view.batches[first_new].base
+                self._time.tally.truncations += 1
+                check_epochs(f"{topic_partition} on node {host.node_id}", found, log.epochs)
+            view.batches[first_new:] = found[first_new:]
+        else:
+            first_new = known
+            if log_end > view.log_end or not known:
+                view.batches += read_from(log, max(view.log_end, log.log_start_offset))
+        before = view.high_watermark
+        view.log_start, view.log_end = log.log_start_offset, log_end
+        view.high_watermark = log.high_watermark
+        view.leader_epoch, view.is_leader = leader_epoch, is_leader
+        self._time.stamp(f"{log_end},{view.high_watermark},{leader_epoch},{is_leader}")
+        if self._time.is_traced:
+            self._time.note("      ", topic_partition, view)
+        checker = self.checkers.get(topic_partition)
+        if checker is not None:
+            checker.replica_changed(view, first_new=first_new, cut_to=cut_to, high_watermark_before=before)
+
+    def _forget_deleted(self, view: ReplicaView, log_start: int) -> None:
+        """What retention took away is neither there nor cut: the log begins behind it now."""
+        gone = sum(batch.end <= log_start for batch in view.batches)
+        self._time.tally.batches_deleted += gone
+        del view.batches[:gone]
+
+    # --- answers to clients ----------------------------------------------------------------------
+
+    def answered(self, host: Host, call: Call, body: ResponseBody | None) -> None:
+        assert host.node is not None
+        if isinstance(body, FetchResponse):
+            for topic_partition, result in body.partitions.items():
+                if result.records:
+                    self.checkers[topic_partition].served(
+                        host.views[topic_partition], parse(bytes(result.records))
+                    )
+        elif isinstance(body, ProduceResponse) and isinstance(call.body, ProduceRequest):
+            for topic_partition, produced in body.partitions.items():
+                checker = self.checkers[topic_partition]
+                identity = call.body.records[topic_partition][17:]
+                if produced.error is ErrorCode.NONE and call.body.acks == -1:
+                    self._time.tally.acked += 1
+                    partition = host.node.replicas.partitions.get(topic_partition)
+                    checker.acknowledged(
+                        identity,
+                        produced.base_offset,
+                        host.views[topic_partition],
+                        # None: its disk failed later in this turn.
+                        isr_size=len(partition.isr.maximal if partition is not None else checker.replicas),
+                    )
+                elif produced.error in _NEVER_APPENDED and call.is_single:
+                    checker.refused(identity)
+
+    # --- the store -------------------------------------------------------------------------------
+
+    def written(self, operation: Operation, outcome: Outcome) -> None:
+        writes = operation.writes if isinstance(operation, Multi) else (operation,)
+        results = outcome.results if isinstance(operation, Multi) else (outcome,)
+        for write, result in zip(writes, results, strict=True):
+            if not isinstance(write, Set | Create) or not write.path.endswith("/state"):
+                continue
+            for topic_partition, checker in self.checkers.items():
+                if layout.partition_state_path(topic_partition) == write.path:
+                    assert result.stat is not None
+                    self._judge_state(checker, write, result.stat.version)
+
+    def _judge_state(self, checker: PartitionChecker, write: Set | Create, version: int) -> None:
+        state = layout.parse_state(write.data)
+        old, unclean = checker.state, checker.unclean_elections
+        checker.state_written(
+            state,
+            version,
+            expected_version=write.version if isinstance(write, Set) else None,
+            controller_epoch=self._controller_epoch(),
+        )
+        tally = self._time.tally
+        tally.elections += old is None or (state.leader_epoch != old.leader_epoch and state.leader >= 0)
+        tally.isr_changes += old is not None and set(state.isr) != set(old.isr)
+        tally.unclean_elections += checker.unclean_elections - unclean
+
+
+def read_all(log: Log) -> list[Stored]:
+    """Every batch of a log."""
+    return read_from(log, log.log_start_offset)
+
+
+def read_from(log: Log, offset: int) -> list[Stored]:
+    """The batches of a log from `offset` on; a read goes no further than the end of a segment."""
+    found: list[Stored] = []
+    while records := log.read_bytes(offset, _EVERYTHING).records:
+        found += parse(records)
+        offset = found[-1].end
+    return found
