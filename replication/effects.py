@@ -34,11 +34,16 @@ from replication.metastore.operations import Operation, Outcome, WatchKind
 
 @dataclass(frozen=True, slots=True)
 class Request:
-    """A request of another node (or of this one to itself)."""
+    """A request of another node (or of this one to itself).
+
+    `token` says on which connection it came and is never looked into: the same node in another life may
+    use the same correlation ids.
+    """
 
     source: int
     correlation_id: int
     body: RequestBody
+    token: Hashable = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -131,6 +136,7 @@ class Respond:
     target: int
     correlation_id: int
     body: ResponseBody
+    token: Hashable = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -187,6 +193,7 @@ class Peer:
 
     broker_id: int
     correlation_id: int
+    token: Hashable = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -202,5 +209,5 @@ Address: TypeAlias = Peer | Client
 def answer(address: Address, body: ResponseBody) -> Effect:
     """The effect that takes `body` to whoever asked."""
     if isinstance(address, Peer):
-        return Respond(address.broker_id, address.correlation_id, body)
+        return Respond(address.broker_id, address.correlation_id, body, address.token)
     return Reply(address.token, body)

@@ -55,7 +55,7 @@ class PartitionState:
 class ProduceRequest:
     """Ready record batches for some partitions; `acks` is 0, 1 or -1 (all)."""
 
-    records: Mapping[TopicPartition, bytes]
+    records: Mapping[TopicPartition, bytes | memoryview]
     acks: int
     timeout_ms: int
 
@@ -456,6 +456,25 @@ class DeleteRecordsResponse:
     partitions: Mapping[TopicPartition, DeleteRecordsResult]
 
 
+# --- where everything is ----------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataRequest:
+    """Who is alive and who leads what; None: every topic. Any node answers, as it last heard."""
+
+    topics: tuple[str, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class MetadataResponse:
+    """Topics that are not in `partitions` are not known here (yet). `controller_id` is -1 for unknown."""
+
+    brokers: tuple[BrokerEndpoint, ...]
+    controller_id: int
+    partitions: Mapping[TopicPartition, PartitionState]
+
+
 RequestBody: TypeAlias = (
     ProduceRequest
     | FetchRequest
@@ -474,6 +493,7 @@ RequestBody: TypeAlias = (
     | AlterPartitionReassignmentsRequest
     | ListPartitionReassignmentsRequest
     | DeleteRecordsRequest
+    | MetadataRequest
 )
 ResponseBody: TypeAlias = (
     ProduceResponse
@@ -493,4 +513,5 @@ ResponseBody: TypeAlias = (
     | AlterPartitionReassignmentsResponse
     | ListPartitionReassignmentsResponse
     | DeleteRecordsResponse
+    | MetadataResponse
 )

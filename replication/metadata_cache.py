@@ -10,7 +10,14 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from checkpoint.topic_partition import TopicPartition
-from replication.messages import NO_LEADER, BrokerEndpoint, PartitionState, UpdateMetadataRequest
+from replication.messages import (
+    NO_LEADER,
+    BrokerEndpoint,
+    MetadataRequest,
+    MetadataResponse,
+    PartitionState,
+    UpdateMetadataRequest,
+)
 
 LEADER_DURING_DELETE = -2
 
@@ -49,6 +56,19 @@ class MetadataCache:
         """Who leads; -1 for nobody or unknown."""
         state = self._partitions.get(topic_partition)
         return state.leader if state is not None else NO_LEADER
+
+    def describe(self, request: MetadataRequest) -> MetadataResponse:
+        """What a client that looks for leaders is told."""
+        wanted = None if request.topics is None else set(request.topics)
+        return MetadataResponse(
+            tuple(self._brokers.values()),
+            self.controller_id,
+            {
+                topic_partition: state
+                for topic_partition, state in self._partitions.items()
+                if wanted is None or topic_partition.topic in wanted
+            },
+        )
 
     def update(self, request: UpdateMetadataRequest) -> list[TopicPartition]:
         """Take over the list of live brokers, merge partitions; returns those that are being deleted.

@@ -41,6 +41,7 @@ from replication.effects import (
     StoreReply,
     SyncDone,
     WatchFired,
+    answer,
 )
 from replication.errors import InvalidRequest
 from replication.messages import (
@@ -51,6 +52,7 @@ from replication.messages import (
     LeaderAndIsrResponse,
     ListOffsetsRequest,
     ListOffsetsResponse,
+    MetadataRequest,
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
     ProduceRequest,
@@ -225,10 +227,10 @@ class Node:
                 self._held.append(request)
                 return []
             return self._on_control(request, now_ms)
-        return self._serve(Peer(request.source, request.correlation_id), body, now_ms)
+        return self._serve(_peer(request), body, now_ms)
 
     def _on_control(self, request: Request, now_ms: int) -> list[Effect]:
-        address = Peer(request.source, request.correlation_id)
+        address = _peer(request)
         match request.body:
             case LeaderAndIsrRequest() as body:
                 return self.replicas.leader_and_isr(address, body, now_ms)
@@ -255,6 +257,8 @@ class Node:
                 return self.replicas.list_offsets(address, body, now_ms)
             case OffsetForLeaderEpochRequest():
                 return self.replicas.offset_for_leader_epoch(address, body, now_ms)
+            case MetadataRequest():
+                return [answer(address, self.replicas.metadata.describe(body))]
         raise InvalidRequest(f"{type(body).__name__} does not come this way")
 
     def _on_response(self, response: Response, now_ms: int) -> list[Effect]:
@@ -383,3 +387,7 @@ class Node:
         else:
             self._report_again_ms = now_ms + self.config.registration_retry_ms
         self._report = None
+
+
+def _peer(request: Request) -> Peer:
+    return Peer(request.source, request.correlation_id, request.token)

@@ -471,7 +471,9 @@ class ReplicaManager:
             self._effects.append(answer(address, ProduceResponse(results)))
         return self._end_turn(now_ms)
 
-    def _append(self, topic_partition: TopicPartition, data: bytes, acks: int, now_ms: int) -> ProduceStatus:
+    def _append(
+        self, topic_partition: TopicPartition, data: bytes | memoryview, acks: int, now_ms: int
+    ) -> ProduceStatus:
         try:
             partition = self.partition(topic_partition)
             info, _ = partition.append(data, acks, now_ms)

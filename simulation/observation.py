@@ -221,7 +221,7 @@ class Observation:
         elif isinstance(body, ProduceResponse) and isinstance(call.body, ProduceRequest):
             for topic_partition, produced in body.partitions.items():
                 checker = self.checkers[topic_partition]
-                identity = call.body.records[topic_partition][17:]
+                identity = bytes(call.body.records[topic_partition][17:])
                 if produced.error is ErrorCode.NONE and call.body.acks == -1:
                     self._time.tally.acked += 1
                     partition = host.node.replicas.partitions.get(topic_partition)

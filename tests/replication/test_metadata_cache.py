@@ -5,7 +5,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 
 from checkpoint.topic_partition import TopicPartition
-from replication.messages import BrokerEndpoint, PartitionState, UpdateMetadataRequest
+from replication.messages import BrokerEndpoint, MetadataRequest, PartitionState, UpdateMetadataRequest
 from replication.metadata_cache import MetadataCache
 
 TP = TopicPartition("t", 0)
@@ -57,3 +57,14 @@ def test_a_new_incarnation_of_a_topic_starts_its_epochs_anew() -> None:
     cache.update(update({TP: state(1, 5)}, topic_ids={"t": "first"}))
     cache.update(update({TP: state(0, 0)}, topic_ids={"t": "second"}))
     assert cache.leader_of(TP) == 0
+
+
+def test_a_client_is_told_what_it_asks_for() -> None:
+    """Where the brokers are, and who leads the topics it named; all of them if it names none."""
+    cache = MetadataCache()
+    other = TopicPartition("u", 0)
+    cache.update(update({TP: state(0, 3), other: state(1, 4)}))
+    everything = cache.describe(MetadataRequest())
+    assert (everything.controller_id, [broker.broker_id for broker in everything.brokers]) == (7, [0, 1])
+    assert everything.partitions == {TP: state(0, 3), other: state(1, 4)}
+    assert cache.describe(MetadataRequest(("u", "nowhere"))).partitions == {other: state(1, 4)}
