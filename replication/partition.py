@@ -112,6 +112,7 @@ class Partition:
         self.leader_epoch = NO_EPOCH
         self.partition_epoch = -1
         self.replicas: tuple[int, ...] = ()
+        self.adding_replicas: tuple[int, ...] = ()
         self.isr: IsrState = CommittedIsr(frozenset())
         self.epoch_start_offset: int | None = None
         self.tenure = 0
@@ -145,7 +146,17 @@ class Partition:
     @property
     def min_insync(self) -> int:
         """`min.insync.replicas`, read at use, and never more than there are replicas."""
-        return min(self.log.config.min_insync_replicas, max(len(self.replicas), 1))
+        return min(self.log.config.min_insync_replicas, max(self.replication_factor, 1))
+
+    @property
+    def replication_factor(self) -> int:
+        """How many replicas the partition has, those not counted that a reassignment is bringing in."""
+        return len(self.replicas) - len(self.adding_replicas)
+
+    @property
+    def is_under_replicated(self) -> bool:
+        """Whether its leader here has fewer replicas in sync than there are to be."""
+        return self.is_leader and len(self.isr.committed) < self.replication_factor
 
     # --- roles --------------------------------------------------------------------------------
 
@@ -182,7 +193,6 @@ class Partition:
         if is_new_epoch or state.partition_epoch > self.partition_epoch:
             # No news of the ISR ends no proposal: one that is under way may still be persisted.
             self.isr = CommittedIsr(isr)
-        self.replicas = state.replicas
         remote = {}
         for replica_id in state.replicas:
             if replica_id == self._config.node_id:
@@ -213,7 +223,6 @@ class Partition:
         if self.leads:
             self.tenure += 1
         self.isr = CommittedIsr(frozenset())
-        self.replicas = state.replicas
         self._remote = {}
         self.epoch_start_offset = None
         self._adopt(state)
@@ -223,6 +232,8 @@ class Partition:
         self.leader_id = state.leader
         self.leader_epoch = state.leader_epoch
         self.partition_epoch = state.partition_epoch
+        self.replicas = state.replicas
+        self.adding_replicas = state.adding_replicas
         self._is_suspended = False
 
     def suspend(self) -> None:

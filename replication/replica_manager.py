@@ -20,6 +20,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from checkpoint.errors import EngineError, ErrorCode
+from checkpoint.marks import mark
 from checkpoint.topic_partition import TopicPartition
 from logstore.config import LogConfig
 from logstore.errors import LogDirOffline
@@ -102,6 +103,8 @@ class ReplicaManager:
         self._next_id = next_id
         self._partitions: dict[TopicPartition, Partition] = {}
         self._offline: dict[TopicPartition, str] = {}
+        self._deleted: dict[TopicPartition, tuple[str, int]] = {}
+        """Replicas that the controller let this process delete: topic id, and in which leader epoch."""
         self._produces: Purgatory[TopicPartition, DelayedProduce] = Purgatory(
             purge_interval_requests=config.purgatory_purge_interval_requests
         )
@@ -304,6 +307,9 @@ class ReplicaManager:
             verdict = self._judge(known, state, body)
             if verdict is not None:
                 return verdict
+        elif self._is_deleted(topic_partition, topic_id, state.leader_epoch):
+            mark("replica manager: a role from before the replica was deleted")
+            return ErrorCode.STALE_CONTROLLER_EPOCH
         # The log exists from here on whoever leads: its entry in the next high watermark
         # checkpoint would be lost otherwise (KAFKA-1647).
         partition = known or self._create(topic_partition, topic_id, body)
@@ -323,6 +329,11 @@ class ReplicaManager:
                     self._followers.add(partition)
         self._wake(topic_partition)
         return ErrorCode.NONE
+
+    def _is_deleted(self, topic_partition: TopicPartition, topic_id: str, leader_epoch: int) -> bool:
+        """Whether that role came too late: it was overtaken by the order to delete the replica."""
+        deleted = self._deleted.get(topic_partition)
+        return deleted is not None and deleted[0] == topic_id and leader_epoch < deleted[1]
 
     def _record_role(
         self, topic_partition: TopicPartition, body: LeaderAndIsrRequest, code: ErrorCode, now_ms: int
@@ -376,6 +387,7 @@ class ReplicaManager:
         )
         partition = Partition(log, self.config, self.metadata, self.counters, was_clean=self.logs.was_clean)
         self._partitions[topic_partition] = partition
+        self._deleted.pop(topic_partition, None)
         return partition
 
     def _log_config(self, topic: str, body: LeaderAndIsrRequest) -> LogConfig:
@@ -401,16 +413,23 @@ class ReplicaManager:
         codes: dict[TopicPartition, ErrorCode] = {}
         for topic_partition, order in body.partitions.items():
             try:
-                codes[topic_partition] = self._stop(topic_partition, order)
+                topic_id = body.topic_ids.get(topic_partition.topic, "")
+                codes[topic_partition] = self._stop(topic_partition, order, topic_id)
             except (EngineError, OSError) as error:
                 codes[topic_partition] = self._guard(topic_partition, error)
         self._followers.drop_idle()
         self._effects.append(answer(address, StopReplicaResponse(ErrorCode.NONE, codes)))
         return self._end_turn(now_ms)
 
-    def _stop(self, topic_partition: TopicPartition, order: StopReplicaPartition) -> ErrorCode:
+    def _stop(
+        self, topic_partition: TopicPartition, order: StopReplicaPartition, topic_id: str
+    ) -> ErrorCode:
         if topic_partition in self._offline:
             return ErrorCode.KAFKA_STORAGE_ERROR
+        log = self.logs.get(topic_partition)
+        if log is not None and topic_id and log.topic_id not in (None, topic_id):
+            mark("replica manager: an order to delete another incarnation's replica")
+            return ErrorCode.INCONSISTENT_TOPIC_ID
         known = self._partitions.get(topic_partition)
         is_sentinel = order.leader_epoch in (NO_EPOCH_GIVEN, TOPIC_DELETION)
         if known is not None and not is_sentinel and order.leader_epoch < known.leader_epoch:
@@ -422,8 +441,10 @@ class ReplicaManager:
         if order.delete:
             self._partitions.pop(topic_partition, None)
             self._syncing.pop(topic_partition, None)
-            if self.logs.get(topic_partition) is not None:
+            if log is not None:
                 self.logs.delete(topic_partition)
+            if topic_id and not is_sentinel:
+                self._deleted[topic_partition] = topic_id, order.leader_epoch
         self._wake(topic_partition)
         return ErrorCode.NONE
 

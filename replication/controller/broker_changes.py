@@ -14,6 +14,7 @@ from checkpoint.topic_partition import TopicPartition
 from replication.controller.context import Broker, Context, Steps
 from replication.controller.errors import MetadataConflict
 from replication.controller.partition_states import after_failures, check_fence, out_of_date, settle
+from replication.controller.reassigning import brokers_started
 from replication.messages import BrokerEndpoint
 from replication.metastore import layout
 from replication.metastore.errors import CorruptMetadata
@@ -64,6 +65,7 @@ def brokers_changed(context: Context) -> Steps[None]:
     decide = after_failures(context)
     yield from settle(context, out_of_date(context, decide), decide)
     context.announce(context.states, to=context.newcomers)
+    yield from brokers_started(context, context.newcomers)
     context.newcomers.clear()
 
 

@@ -59,11 +59,12 @@ class _InFlight(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A broker's answer that ended a request."""
+    """A broker's answer that ended a request, and what it answers."""
 
     broker_id: int
     broker_epoch: int
     body: ControlResponse
+    entry: Entry
 
 
 Build: TypeAlias = Callable[[int, int, Entry], RequestBody]
@@ -130,8 +131,8 @@ class Channel:
             # Stale broker epoch: its registration is on its way to us. Others: its trouble may pass.
             self._take_back(now_ms)
             return None
-        self._in_flight = None
-        return Answer(self.broker_id, self.broker_epoch, body)
+        entry, self._in_flight = self._in_flight.entry, None
+        return Answer(self.broker_id, self.broker_epoch, body, entry)
 
     def disconnected(self, correlation_id: int, now_ms: int) -> None:
         if self._in_flight is not None and self._in_flight.correlation_id == correlation_id:

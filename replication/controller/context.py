@@ -15,6 +15,7 @@ from checkpoint.topic_partition import TopicPartition
 from replication.controller.channel import Channels, ControlRequest, Entry
 from replication.controller.config import ControllerConfig
 from replication.controller.election import Incarnation
+from replication.controller.reassignment import Assignment
 from replication.messages import (
     NO_EPOCH,
     NO_LEADER,
@@ -92,6 +93,12 @@ class Context:
         self.shutting_down: set[int] = set()
         self.topics: dict[str, Topic] = {}
         self.replicas: dict[TopicPartition, tuple[int, ...]] = {}
+        self.assignments: dict[TopicPartition, Assignment] = {}
+        """More about the replicas of those partitions whose list is in motion, see `assignment_of`."""
+        self.stop_epochs: dict[tuple[TopicPartition, int], int] = {}
+        """The leader epoch in which a broker was last told to delete the replica that leaves it."""
+        self.requested: dict[TopicPartition, tuple[int, ...]] = {}
+        """What `/admin/reassign_partitions` asks for."""
         self.states: dict[TopicPartition, KnownState] = {}
         self.offline_replicas: dict[int, set[TopicPartition]] = {}
         """Replicas on live brokers whose log dir failed, by broker; until it starts anew."""
@@ -118,6 +125,26 @@ class Context:
             if topic_partition not in self.offline_replicas.get(broker_id, ())
         }
 
+    def assignment_of(self, topic_partition: TopicPartition) -> Assignment:
+        """A known partition's replicas, and where they are going."""
+        return self.assignments.get(topic_partition) or Assignment(self.replicas[topic_partition])
+
+    def learn_assignment(self, topic_partition: TopicPartition, assignment: Assignment) -> bool:
+        """Take over what the topic node says of a partition; False if it is no news."""
+        is_news = (
+            topic_partition not in self.replicas or self.assignment_of(topic_partition) != assignment
+        )
+        self.replicas[topic_partition] = assignment.replicas
+        self.assignments.pop(topic_partition, None)
+        if assignment != Assignment(assignment.replicas):
+            self.assignments[topic_partition] = assignment
+        return is_news
+
+    def is_reassigning(self, topic_partition: TopicPartition) -> bool:
+        """Whether the partition's replicas are being moved. Until then its topic cannot be deleted."""
+        assignment = self.assignments.get(topic_partition)
+        return assignment is not None and assignment.is_reassigning
+
     def unclean_enabled(self, topic: str) -> bool:
         """The topic's word on unclean election, else the broker's; read at every use."""
         word = self.topics[topic].config.get(UNCLEAN_ELECTION)
@@ -129,6 +156,7 @@ class Context:
     def forget_topic(self, topic: str) -> None:
         for topic_partition in self.partitions_of(topic):
             del self.replicas[topic_partition]
+            self.assignments.pop(topic_partition, None)
             self.states.pop(topic_partition, None)
         self.topics.pop(topic, None)
 
@@ -196,14 +224,17 @@ class Context:
 
     def _wire_state(self, topic_partition: TopicPartition, *, is_new: bool = False) -> PartitionState:
         state, partition_epoch = self.states[topic_partition]
+        assignment = self.assignment_of(topic_partition)
         return PartitionState(
             controller_epoch=state.controller_epoch,
             leader=state.leader,
             leader_epoch=state.leader_epoch,
             isr=state.isr,
             partition_epoch=partition_epoch,
-            replicas=self.replicas[topic_partition],
+            replicas=assignment.replicas,
             is_new=is_new,
+            adding_replicas=assignment.adding,
+            removing_replicas=assignment.removing,
         )
 
     def build(self, broker_id: int, broker_epoch: int, entry: Entry) -> RequestBody:
@@ -211,7 +242,7 @@ class Context:
         kind: type[ControlRequest] = entry.kind
         partitions = entry.partitions
         states = {each: value for each, value in partitions.items() if isinstance(value, PartitionState)}
-        topics = {each.topic: self.topics[each.topic] for each in states if each.topic in self.topics}
+        topics = {each.topic: self.topics[each.topic] for each in partitions if each.topic in self.topics}
         topic_ids = {name: topic.topic_id for name, topic in topics.items()}
         if kind is LeaderAndIsrRequest:
             leaders = sorted({state.leader for state in states.values()} & self.brokers.keys())
@@ -240,4 +271,5 @@ class Context:
             partitions={
                 each: value for each, value in partitions.items() if isinstance(value, StopReplicaPartition)
             },
+            topic_ids=topic_ids,
         )

@@ -31,19 +31,21 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from checkpoint.errors import EngineError, ErrorCode
-from replication.controller import broker_changes, failover, topics
+from replication.controller import broker_changes, failover, reassigning, topics
+from replication.controller.channel import Answer
 from replication.controller.config import ControllerConfig
 from replication.controller.context import Context, Steps
 from replication.controller.errors import ControllerFenced
 from replication.controller.services import SERVICES
 from replication.effects import Address, Effect, StoreCall, answer
-from replication.messages import LeaderAndIsrResponse, RequestBody, ResponseBody
+from replication.messages import LeaderAndIsrResponse, RequestBody, ResponseBody, StopReplicaResponse
 from replication.metastore import layout
 from replication.metastore.operations import Children, Get, Operation, Outcome, StoreError, WatchKind
 from replication.state_change import Sink, unheard
 
 _WATCHED: Mapping[str, tuple[str, Callable[[Context], Steps[None]]]] = {
     layout.BROKER_IDS_PATH: ("brokers", broker_changes.brokers_changed),
+    layout.REASSIGNMENT_PATH: ("reassignment requests", reassigning.requests_changed),
     layout.LOG_DIR_EVENTS_PATH: ("log dirs", broker_changes.log_dirs_failed),
     layout.TOPICS_PATH: ("topics", topics.topics_changed),
 }
@@ -172,7 +174,7 @@ class Controller:
         self._now_ms = now_ms
         answer = self._term and self._term.channels.answered(source, correlation_id, body, now_ms)
         if answer:
-            self._notice_answer(answer.broker_id, answer.broker_epoch, answer.body)
+            self._notice_answer(answer)
         return self._carry_on()
 
     def on_disconnected(self, source: int, correlation_id: int, now_ms: int) -> list[Effect]:
@@ -224,7 +226,8 @@ class Controller:
                 name, react_to = _WATCHED_BELOW[directory]
                 self._enqueue(_Event(name, lambda: react_to(self._active, child), key=path))
 
-    def _notice_answer(self, broker_id: int, broker_epoch: int, body: ResponseBody) -> None:
+    def _notice_answer(self, answer: Answer) -> None:
+        broker_id, broker_epoch, body, _ = answer
         if getattr(body, "error", ErrorCode.NONE) is ErrorCode.STALE_CONTROLLER_EPOCH:
             # A broker knows a later controller. If the store does not (it was restored from a copy,
             # say), giving the term up still helps: the next one has a higher epoch.
@@ -240,6 +243,9 @@ class Controller:
                         lambda: broker_changes.replicas_failed(self._active, broker_id, broker_epoch, failed),
                     )
                 )
+        elif isinstance(body, StopReplicaResponse):
+            react = reassigning.deletions_answered
+            self._enqueue(_Event("replicas deleted", lambda: react(self._active, answer)))
 
     def _compete(self) -> Steps[None]:
         assert self._session_id is not None

@@ -13,6 +13,7 @@ from __future__ import annotations
 
 from typing import NamedTuple
 
+from replication.controller import reassigning
 from replication.controller.broker_changes import meet_brokers, read_brokers, take_log_dir_events
 from replication.controller.context import Context, Steps
 from replication.controller.errors import MetadataConflict
@@ -86,6 +87,7 @@ def take_over(context: Context) -> Steps[None]:
     yield from settle(context, context.replicas, after_failures(context), announce=False)
     context.announce(context.states)
     context.newcomers.clear()
+    yield from reassigning.resume(context)
 
 
 def _make_directories(context: Context) -> Steps[None]:

@@ -14,6 +14,7 @@ from replication.controller.alter_partition import judge
 from replication.controller.context import Context, KnownState, Steps
 from replication.controller.errors import MetadataConflict
 from replication.controller.partition_states import ROUNDS, check_fence, fenced_write, learn_state
+from replication.controller.reassigning import advance
 from replication.messages import AlterPartitionRequest, AlterPartitionResponse, AlterPartitionResult
 from replication.metastore import layout
 from replication.metastore.operations import Get, StoreError
@@ -54,6 +55,7 @@ def alter_partitions(
     yield from _write(context, writes, results)
     overtaken = [each for each, result in results.items() if result.error in _OVERTAKEN]
     context.announce(overtaken, to=(request.broker_id,))
+    yield from advance(context, writes)
     return AlterPartitionResponse(ErrorCode.NONE, results)
 
 

@@ -11,12 +11,15 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from checkpoint.errors import ErrorCode
-from replication.controller import isr_changes, topic_creation
+from replication.controller import isr_changes, reassigning, topic_creation
 from replication.controller.context import Context, Steps
 from replication.messages import (
+    AlterPartitionReassignmentsRequest,
     AlterPartitionRequest,
     AlterPartitionResponse,
     CreateTopicsRequest,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
     RequestBody,
     ResponseBody,
 )
@@ -37,4 +40,12 @@ SERVICES: Mapping[type[RequestBody], Service] = {
         lambda request, results: AlterPartitionResponse(ErrorCode.NOT_CONTROLLER),
     ),
     CreateTopicsRequest: Service("create topics", topic_creation.create_topics, topic_creation.answer),
+    AlterPartitionReassignmentsRequest: Service(
+        "alter reassignments", reassigning.alter_reassignments, reassigning.answer
+    ),
+    ListPartitionReassignmentsRequest: Service(
+        "list reassignments",
+        reassigning.list_reassignments,
+        lambda request, results: ListPartitionReassignmentsResponse(ErrorCode.NOT_CONTROLLER),
+    ),
 }

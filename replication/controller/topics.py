@@ -16,6 +16,7 @@ from logstore.errors import InvalidConfig
 from replication.controller.context import Context, Steps, Topic
 from replication.controller.errors import MetadataConflict
 from replication.controller.partition_states import after_failures, settle
+from replication.controller.reassignment import assignment_in
 from replication.metastore import layout
 from replication.metastore.errors import CorruptMetadata
 from replication.metastore.operations import Children, Get, Outcome
@@ -50,11 +51,11 @@ def load_topics(context: Context, names: Iterable[str]) -> Steps[list[TopicParti
                 context.forget_topic(name)
             continue
         context.topics[name] = Topic(assignment.topic_id, _parse_config(context, name, config))
-        for partition, replicas in assignment.partitions.items():
+        for partition in assignment.partitions:
             topic_partition = TopicPartition(name, partition)
             # A list that changed or shrank is a reassignment's or a deletion's business.
             if topic_partition not in context.replicas:
-                context.replicas[topic_partition] = replicas
+                context.learn_assignment(topic_partition, assignment_in(assignment, partition))
                 new.append(topic_partition)
     return new
 

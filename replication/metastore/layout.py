@@ -6,13 +6,16 @@
     /controller                              ephemeral    who the controller is
     /controller_epoch                        persistent   how many controllers there were, as text
     /config/topics/<t>                       persistent   settings that differ from the defaults
+    /admin/reassign_partitions               transient    replicas that partitions are to have
     /log_dir_event_notification/log_dir_event_<n>         sequential, a broker whose log dir failed
 
 Fields beyond Kafka's, which its readers skip: `clean` and `continues` in a registration (what this
 broker had acknowledged was not lost when it last stopped, nor since it had one of those epochs) and
 `isr_broker_epochs` in a state node (which incarnation of each ISR member is known to hold every
 committed record: without it, a controller that takes over could not tell a member from its own
-restarted, perhaps emptier, successor).
+restarted, perhaps emptier, successor), and in a topic node, while a partition is being reassigned,
+`original_replicas` (its list before, in its order) and `leaving_replicas` (brokers that have not
+confirmed the deletion of a replica that they are to have no more).
 
 Parsing is liberal (unknown fields, numbers as text, missing optional fields); writing is canonical:
 one value, one text. What cannot be understood raises `CorruptMetadata` and is never overwritten.
@@ -35,6 +38,7 @@ TOPICS_PATH = "/brokers/topics"
 CONTROLLER_PATH = "/controller"
 CONTROLLER_EPOCH_PATH = "/controller_epoch"
 TOPIC_CONFIGS_PATH = "/config/topics"
+REASSIGNMENT_PATH = "/admin/reassign_partitions"
 LOG_DIR_EVENTS_PATH = "/log_dir_event_notification"
 LOG_DIR_EVENT_PREFIX = f"{LOG_DIR_EVENTS_PATH}/log_dir_event_"
 
@@ -91,6 +95,8 @@ class TopicAssignment:
     partitions: Mapping[int, tuple[int, ...]]
     adding_replicas: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
     removing_replicas: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    original_replicas: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
+    leaving_replicas: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
 
 @dataclass(frozen=True, slots=True)
@@ -138,15 +144,18 @@ def encode_topic(topic: TopicAssignment) -> bytes:
     def by_partition(replicas: Mapping[int, tuple[int, ...]]) -> dict[str, list[int]]:
         return {str(partition): list(replicas[partition]) for partition in sorted(replicas)}
 
-    return _encode(
-        {
-            "version": 3,
-            "topic_id": topic.topic_id,
-            "partitions": by_partition(topic.partitions),
-            "adding_replicas": by_partition(topic.adding_replicas),
-            "removing_replicas": by_partition(topic.removing_replicas),
-        }
-    )
+    value: dict[str, object] = {
+        "version": 3,
+        "topic_id": topic.topic_id,
+        "partitions": by_partition(topic.partitions),
+        "adding_replicas": by_partition(topic.adding_replicas),
+        "removing_replicas": by_partition(topic.removing_replicas),
+    }
+    if topic.original_replicas:
+        value["original_replicas"] = by_partition(topic.original_replicas)
+    if topic.leaving_replicas:
+        value["leaving_replicas"] = by_partition(topic.leaving_replicas)
+    return _encode(value)
 
 
 def encode_state(state: LeaderAndIsr) -> bytes:
@@ -177,6 +186,14 @@ def encode_log_dir_event(broker_id: int) -> bytes:
     return _encode({"version": 1, "broker": broker_id, "event": 1})
 
 
+def encode_reassignment(wanted: Mapping[TopicPartition, tuple[int, ...]]) -> bytes:
+    partitions = [
+        {"topic": each.topic, "partition": each.partition, "replicas": list(wanted[each])}
+        for each in sorted(wanted)
+    ]
+    return _encode({"version": 1, "partitions": partitions})
+
+
 def encode_topic_config(config: Mapping[str, str]) -> bytes:
     return _encode({"version": 1, "config": {name: config[name] for name in sorted(config)}})
 
@@ -187,10 +204,10 @@ def encode_topic_config(config: Mapping[str, str]) -> bytes:
 class _Fields:
     """The fields of one JSON object, asked for by name and type; every complaint names the node."""
 
-    def __init__(self, data: bytes, what: str) -> None:
+    def __init__(self, data: bytes | dict[str, Any], what: str) -> None:
         self._what = what
         try:
-            value = json.loads(data.decode())
+            value = json.loads(data.decode()) if isinstance(data, bytes) else data
         except (ValueError, RecursionError) as error:
             raise CorruptMetadata(f"{what} is not JSON: {error}") from error
         if not isinstance(value, dict):
@@ -229,6 +246,12 @@ class _Fields:
         if any(partition < 0 for partition in parsed):
             raise CorruptMetadata(f"{self._what} has a negative partition in {name!r}")
         return {partition: parsed[partition] for partition in sorted(parsed)}
+
+    def objects(self, name: str) -> list[_Fields]:
+        value = self._value.get(name, [])
+        if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
+            raise CorruptMetadata(f"{self._what} has no list of objects in {name!r}")
+        return [_Fields(item, self._what) for item in value]
 
     def texts(self, name: str) -> dict[str, str]:
         value = self._value.get(name)
@@ -276,6 +299,8 @@ def parse_topic(data: bytes) -> TopicAssignment:
         partitions=partitions,
         adding_replicas=fields.replicas("adding_replicas", optional=True),
         removing_replicas=fields.replicas("removing_replicas", optional=True),
+        original_replicas=fields.replicas("original_replicas", optional=True),
+        leaving_replicas=fields.replicas("leaving_replicas", optional=True),
     )
 
 
@@ -316,6 +341,15 @@ def parse_controller_epoch(data: bytes) -> int:
 def parse_log_dir_event(data: bytes) -> int:
     """The broker whose log dir failed."""
     return _Fields(data, "the log dir event").integer("broker")
+
+
+def parse_reassignment(data: bytes) -> dict[TopicPartition, tuple[int, ...]]:
+    """The lists as they were written: whether they make sense is for the controller to say."""
+    wanted = {}
+    for entry in _Fields(data, "the reassignment request").objects("partitions"):
+        topic_partition = TopicPartition(entry.text("topic"), entry.integer("partition"))
+        wanted[topic_partition] = entry.integers("replicas")
+    return wanted
 
 
 def parse_topic_config(data: bytes) -> dict[str, str]:

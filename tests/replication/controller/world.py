@@ -76,7 +76,10 @@ class ScriptedBroker:
             self.metadata.update(body.partitions)
             return UpdateMetadataResponse(ErrorCode.NONE)
         if isinstance(body, StopReplicaRequest):
-            return StopReplicaResponse(ErrorCode.NONE)
+            for each, order in body.partitions.items():
+                if order.delete:
+                    self.states.pop(each, None)
+            return StopReplicaResponse(ErrorCode.NONE, dict.fromkeys(body.partitions, ErrorCode.NONE))
         errors = {}
         for each, state in body.partitions.items():
             known = self.states.get(each)
@@ -342,6 +345,15 @@ class World:
         body = self.replies[token]
         assert isinstance(body, CreateTopicsResponse)
         return body
+
+    def ask(self, request: RequestBody, via: int | None = None) -> ResponseBody | None:
+        """A client asks a controller, the active one if not said otherwise, and hears the answer."""
+        token = object()
+        member = self.members[via if via is not None else self.controller_id]
+        self.perform(member, member.controller.on_request(Client(token), request, self.now_ms))
+        self.run(until=lambda: token in self.replies)
+        self.run()
+        return self.replies[token]
 
     def alter(
         self,
