@@ -267,6 +267,12 @@ class LogConfig:
         broker=("unclean.leader.election.enable",),
         at="controller",
     )
+    durability_level: str = setting(
+        "replicated",
+        "what each in-sync replica has done with a record that acks=all acknowledges",
+        choices=("replicated", "synced"),
+        at="controller",
+    )
     leader_replication_throttled_replicas: str = setting(
         "", "replicas whose leader sends no faster than a limit", at="nowhere", only=_THROTTLED
     )

@@ -16,9 +16,10 @@ Nothing here reads a clock, waits, opens a socket or starts a thread.
 
 from __future__ import annotations
 
-from replication.config import Durability, NodeConfig
+from replication.config import NodeConfig
 from replication.controller.config import ControllerConfig
 from replication.driver import Envelope, InProcessCluster, PendingReply
+from replication.durability import Durability
 from replication.node import Node
 
 __all__ = [

@@ -3,27 +3,18 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
-from enum import Enum
 
 from logstore.errors import InvalidConfig
 from replication.controller.config import ControllerConfig
-
-
-class Durability(Enum):
-    """What a replica must have done with a record before it counts towards the high watermark.
-
-    REPLICATED  written to the operating system on every in-sync replica: Kafka's promise
-    SYNCED      fsynced on every in-sync replica first; one flush covers all that has waited for it
-    """
-
-    REPLICATED = "replicated"
-    SYNCED = "synced"
+from replication.durability import Durability
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class NodeConfig:
     """Settings of one node. Times are milliseconds, sizes bytes.
 
+    `durability` is what topics have that do not say (`durability.level`); as in Kafka for elections, the
+    default that counts is that of the broker which is the controller.
     `replica_lag_max_messages` is -1 for off; `truncate_on_fetch` off makes followers reconcile by
     OffsetForLeaderEpoch before they fetch, as brokers older than 2.7 do.
     """

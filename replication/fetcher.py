@@ -138,11 +138,12 @@ class Fetcher:
         *,
         may_fetch: Callable[[TopicPartition, FetchState], bool],
         log_start_of: Callable[[TopicPartition], int],
+        is_synced: Callable[[TopicPartition], bool],
     ) -> InFlight | None:
         """The request to send now, None if one is under way or nothing is due.
 
         Reconciling goes before fetching. `may_fetch` holds a partition back whose log has not been
-        flushed as far as the fetch would claim.
+        flushed as far as the fetch would claim; `is_synced` says whose claims are held to that.
         """
         self._asked_ms = now_ms
         if self.in_flight is not None:
@@ -163,7 +164,7 @@ class Fetcher:
                 for topic_partition, state in ready.items()
                 if may_fetch(topic_partition, state)
             }
-            body = self._fetch_request(sent, broker_epoch, log_start_of)
+            body = self._fetch_request(sent, broker_epoch, log_start_of, is_synced)
         if not sent:
             return None
         self.in_flight = InFlight(next_id(), now_ms + self._config.request_timeout_ms, body, sent)
@@ -195,6 +196,7 @@ class Fetcher:
         sent: Mapping[TopicPartition, FetchState],
         broker_epoch: int,
         log_start_of: Callable[[TopicPartition], int],
+        is_synced: Callable[[TopicPartition], bool],
     ) -> FetchRequest:
         config = self._config
         return FetchRequest(
@@ -209,6 +211,7 @@ class Fetcher:
                     current_leader_epoch=state.leader_epoch,
                     last_fetched_epoch=state.last_fetched_epoch if config.truncate_on_fetch else -1,
                     log_start_offset=log_start_of(topic_partition),
+                    is_synced=is_synced(topic_partition),
                 )
                 for topic_partition, state in sent.items()
             },

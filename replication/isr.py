@@ -1,6 +1,6 @@
 """The in-sync replicas as a leader holds them, and the rules that decide over them. All pure.
 
-    CommittedIsr ──propose──▶ PendingExpand / PendingShrink ──confirmed──▶ CommittedIsr
+    CommittedIsr ──propose──▶ PendingExpand / PendingShrink / PendingSync ──confirmed──▶ CommittedIsr
          ▲                                 │
          └── never written (refused), or a newer LeaderAndIsr
 
@@ -71,8 +71,24 @@ class PendingShrink:
         return self.last.isr
 
 
-PendingIsr: TypeAlias = PendingExpand | PendingShrink
-IsrState: TypeAlias = CommittedIsr | PendingExpand | PendingShrink
+@dataclass(frozen=True, slots=True, eq=False)
+class PendingSync:
+    """The members stay; reported is that all of them have flushed what was committed (`durability.py`)."""
+
+    last: CommittedIsr
+    proposal: IsrProposal
+
+    @property
+    def committed(self) -> frozenset[int]:
+        return self.last.isr
+
+    @property
+    def maximal(self) -> frozenset[int]:
+        return self.last.isr
+
+
+PendingIsr: TypeAlias = PendingExpand | PendingShrink | PendingSync
+IsrState: TypeAlias = CommittedIsr | PendingIsr
 
 
 @dataclass(frozen=True, slots=True)

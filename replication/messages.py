@@ -15,6 +15,7 @@ from typing import TypeAlias
 from checkpoint.errors import ErrorCode
 from checkpoint.topic_partition import TopicPartition
 from logstore.epochs import EpochEndOffset
+from replication.durability import Durability
 
 CONSUMER_REPLICA_ID = -1
 NO_LEADER = -1
@@ -35,7 +36,10 @@ class BrokerEndpoint:
 
 @dataclass(frozen=True, slots=True)
 class PartitionState:
-    """A partition as the controller last wrote it to the metadata store."""
+    """A partition as the controller last wrote it to the metadata store.
+
+    `all_synced`: what was acknowledged is on every ISR member's disk (`durability.py`).
+    """
 
     controller_epoch: int
     leader: int
@@ -46,6 +50,8 @@ class PartitionState:
     is_new: bool = False
     adding_replicas: tuple[int, ...] = ()
     removing_replicas: tuple[int, ...] = ()
+    durability: Durability = Durability.REPLICATED
+    all_synced: bool = False
 
 
 # --- clients ----------------------------------------------------------------------------------
@@ -62,11 +68,14 @@ class ProduceRequest:
 
 @dataclass(frozen=True, slots=True)
 class ProduceResult:
+    """`durability` is the level that acks=all reached; None for other acks, which promise neither."""
+
     error: ErrorCode
     base_offset: int = -1
     log_append_time_ms: int = -1
     log_start_offset: int = -1
     message: str = ""
+    durability: Durability | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -80,6 +89,7 @@ class FetchPartition:
 
     `current_leader_epoch` fences a reader of another leadership; `last_fetched_epoch` lets the
     leader see that the follower's log has diverged (KIP-595). Both are `-1` for clients without.
+    `is_synced`: the follower has flushed everything below `fetch_offset`.
     """
 
     fetch_offset: int
@@ -88,6 +98,7 @@ class FetchPartition:
     last_fetched_epoch: int = NO_EPOCH
     log_start_offset: int = -1
     topic_id: str = ""
+    is_synced: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -247,13 +258,15 @@ class IsrProposal:
     """A leader's wish for another ISR, valid only on top of exactly these epochs.
 
     `broker_epochs` (parallel to `new_isr`, -1 for unknown; or empty) says which incarnation of each
-    member the leader saw fetching: a member that restarted since is refused (KIP-903).
+    member the leader saw fetching: a member that restarted since is refused (KIP-903). `all_synced`
+    reports that every member has flushed what was committed before the partition became `synced`.
     """
 
     leader_epoch: int
     partition_epoch: int
     new_isr: tuple[int, ...]
     broker_epochs: tuple[int, ...] = ()
+    all_synced: bool = False
 
 
 @dataclass(frozen=True, slots=True)

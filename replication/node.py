@@ -20,7 +20,7 @@ from itertools import count
 
 from logstore.config import LogConfig
 from logstore.log_manager import LogManager
-from replication.config import Durability, NodeConfig
+from replication.config import NodeConfig
 from replication.controller.controller import Controller
 from replication.controller.services import SERVICES
 from replication.effects import (
@@ -100,15 +100,9 @@ class Node:
             default_config=log_config or LogConfig(),
             state_changes=state_changes,
         )
-        # With SYNCED durability an unclean stop loses nothing that was acknowledged (reliability R2).
-        controller_config = replace(
-            config.controller,
-            elect_unclean_restarted_last_member=config.controller.elect_unclean_restarted_last_member
-            or config.durability is Durability.SYNCED,
-        )
         self.controller = Controller(
             config.node_id,
-            controller_config,
+            replace(config.controller, durability=config.durability),
             random=random,
             next_id=self._next_id,
             state_changes=state_changes,

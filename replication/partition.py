@@ -17,16 +17,18 @@ closing its log never resumes in the epoch it led, because its log may have lost
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from enum import Enum
 
 from checkpoint.disk import Buffer
 from checkpoint.errors import ErrorCode
+from checkpoint.marks import mark
 from checkpoint.topic_partition import TopicPartition
 from logstore.epochs import EpochEndOffset
 from logstore.errors import OffsetOutOfRange, UnexpectedAppendOffset
 from logstore.log import AppendInfo, FetchIsolation, Log
-from replication.config import Durability, NodeConfig
+from replication.config import NodeConfig
+from replication.durability import Durability
 from replication.errors import (
     FencedLeaderEpoch,
     NotEnoughReplicas,
@@ -41,6 +43,7 @@ from replication.isr import (
     PendingExpand,
     PendingIsr,
     PendingShrink,
+    PendingSync,
     may_join,
     members_to_drop,
     next_high_watermark,
@@ -59,7 +62,7 @@ from replication.messages import (
 )
 from replication.metadata_cache import MetadataCache
 from replication.reconcile import Truncation, divergence_of, truncation_for
-from replication.replica import UNKNOWN_BROKER_EPOCH, RemoteReplica
+from replication.replica import UNKNOWN_BROKER_EPOCH, UNKNOWN_OFFSET, RemoteReplica
 
 ACKS_ALL = -1
 
@@ -115,6 +118,9 @@ class Partition:
         self.adding_replicas: tuple[int, ...] = ()
         self.isr: IsrState = CommittedIsr(frozenset())
         self.epoch_start_offset: int | None = None
+        self.durability = Durability.REPLICATED
+        """The level that the controller's last word about this partition names."""
+        self.all_synced = False
         self.tenure = 0
         """Counts the times this node began or stopped to lead: what was promised in one ends with it."""
         self._is_suspended = False
@@ -137,6 +143,11 @@ class Partition:
     def is_leader(self) -> bool:
         """Whether this node may act as the leader now."""
         return self.leads and not self._is_suspended
+
+    @property
+    def is_synced(self) -> bool:
+        """Whether records count here only once they are flushed."""
+        return self.durability is Durability.SYNCED
 
     @property
     def remote_replicas(self) -> Mapping[int, RemoteReplica]:
@@ -193,6 +204,7 @@ class Partition:
         if is_new_epoch or state.partition_epoch > self.partition_epoch:
             # No news of the ISR ends no proposal: one that is under way may still be persisted.
             self.isr = CommittedIsr(isr)
+        becomes_synced = state.durability is Durability.SYNCED is not self.durability
         remote = {}
         for replica_id in state.replicas:
             if replica_id == self._config.node_id:
@@ -205,6 +217,9 @@ class Partition:
                     leader_end_offset=self.log.log_end_offset,
                     now_ms=now_ms,
                 )
+            if becomes_synced:
+                # What it claimed so far it may not have flushed.
+                known = replace(known, log_end_offset=UNKNOWN_OFFSET)
             remote[replica_id] = known
         self._remote = remote
         if is_new_epoch:
@@ -234,6 +249,8 @@ class Partition:
         self.partition_epoch = state.partition_epoch
         self.replicas = state.replicas
         self.adding_replicas = state.adding_replicas
+        self.durability = state.durability
+        self.all_synced = state.all_synced
         self._is_suspended = False
 
     def suspend(self) -> None:
@@ -295,14 +312,13 @@ class Partition:
         """Move the high watermark as far as the followers allow; True if it moved."""
         if not self.is_leader or self.log.high_watermark == self.log.log_end_offset:
             return False
-        synced = self._config.durability is Durability.SYNCED
         leader_end_offset = self.log.log_end_offset
         candidate = next_high_watermark(
             self.isr,
             leader_id=self._config.node_id,
             leader_end_offset=leader_end_offset,
             leader_safe_offset=min(self.log.recovery_point, leader_end_offset)
-            if synced
+            if self.is_synced
             else leader_end_offset,
             replicas=self._remote.values(),
             eligible=frozenset(filter(self._metadata.is_alive, self._remote)),
@@ -382,8 +398,12 @@ class Partition:
         """Count a follower's successful read: did the high watermark move, and is it to join the ISR?
 
         Only for the first read of a request: a fetch that was parked says nothing new later on, and
-        one that failed or diverged says nothing about our log.
+        one that failed or diverged says nothing about our log. Of a `synced` partition only what was
+        flushed counts: a follower that does not say so has not heard of the level yet.
         """
+        if self.is_synced and not wanted.is_synced:
+            mark("durability: a follower claims what it has not flushed")
+            return False, None
         replica = self._remote[replica_id].fetched(
             wanted.fetch_offset,
             log_start_offset=wanted.log_start_offset,
@@ -435,6 +455,24 @@ class Partition:
         self.isr = pending
         return pending
 
+    def propose_synced(self, *, own_broker_epoch: int) -> PendingSync | None:
+        """Report that every ISR member has flushed all that was committed, once after a switch to `synced`.
+
+        Committed under former leaders is at most what this leadership began with.
+        """
+        isr = self.isr
+        if not self.is_leader or not self.is_synced or self.all_synced or not isinstance(isr, CommittedIsr):
+            return None
+        assert self.epoch_start_offset is not None, "a leader knows where it began"
+        bound = max(self.log.high_watermark, self.epoch_start_offset)
+        ends = [self._remote[member].log_end_offset for member in isr.isr if member in self._remote]
+        if len(ends) < len(isr.isr) - 1 or min((self.log.recovery_point, *ends)) < bound:
+            return None
+        mark("durability: a switched partition is reported as synced")
+        pending = PendingSync(isr, replace(self._proposal(isr.isr, own_broker_epoch), all_synced=True))
+        self.isr = pending
+        return pending
+
     def _proposal(self, isr: frozenset[int], own_broker_epoch: int) -> IsrProposal:
         members = tuple(sorted(isr))
         return IsrProposal(
@@ -463,8 +501,10 @@ class Partition:
             self.partition_epoch = answer.partition_epoch
             if isinstance(pending, PendingExpand):
                 self._counters.isr_expands += 1
-            else:
+            elif isinstance(pending, PendingShrink):
                 self._counters.isr_shrinks += 1
+            else:
+                self.all_synced = True
             return IsrOutcome.ADOPTED
         if answer.error in _NEVER_WRITTEN:
             self.isr = pending.last

@@ -18,6 +18,7 @@ others go on.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import replace
 
 from checkpoint.errors import EngineError, ErrorCode
 from checkpoint.marks import mark
@@ -25,8 +26,9 @@ from checkpoint.topic_partition import TopicPartition
 from logstore.config import LogConfig
 from logstore.errors import LogDirOffline
 from logstore.log_manager import LogManager
-from replication.config import Durability, NodeConfig
+from replication.config import NodeConfig
 from replication.delayed import Purgatory
+from replication.durability import Durability
 from replication.effects import Address, Client, Effect, Peer, Reply, Send, Sync, SyncDone, answer
 from replication.errors import (
     InvalidRequest,
@@ -507,6 +509,7 @@ class ReplicaManager:
         )
         if acks != ACKS_ALL:
             return ProduceStatus(result)
+        result = replace(result, durability=partition.durability)
         return ProduceStatus(result, info.last_offset + 1, partition.tenure, is_pending=True)
 
     def _progress(self, topic_partition: TopicPartition, status: ProduceStatus) -> ErrorCode | None:
@@ -522,6 +525,9 @@ class ReplicaManager:
             return None
         if len(partition.isr.maximal) < partition.min_insync:
             return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+        if not partition.is_synced:
+            # Whatever it was when this began to wait: the watermark went by the level of now.
+            status.result = replace(status.result, durability=Durability.REPLICATED)
         return ErrorCode.NONE
 
     # --- fetch --------------------------------------------------------------------------------
@@ -585,6 +591,7 @@ class ReplicaManager:
             self._wake(topic_partition)
         if pending is not None:
             self._channel.submit(topic_partition, pending)
+        self._report_synced(self._partitions[topic_partition])
 
     # --- questions ----------------------------------------------------------------------------
 
@@ -665,6 +672,7 @@ class ReplicaManager:
     def _check_isrs(self, now_ms: int) -> None:
         for topic_partition, partition in self._partitions.items():
             partition.propose_shrink(now_ms, own_broker_epoch=self.broker_epoch)
+            partition.propose_synced(own_broker_epoch=self.broker_epoch)
             # A proposal that was refused for good stays pending until the controller speaks: its word may
             # have been lost, and whoever asks again is told.
             if partition.is_leader and not self._channel.holds(topic_partition):
@@ -681,16 +689,21 @@ class ReplicaManager:
 
     def _is_flushed_to(self, partition: Partition, offset: int) -> bool:
         """Whether a fetch may claim `offset`; asks for the flush it lacks."""
-        if self.config.durability is Durability.REPLICATED or partition.log.recovery_point >= offset:
+        if not partition.is_synced or partition.log.recovery_point >= offset:
             return True
         self._want_flush(partition)
         return False
+
+    def _report_synced(self, partition: Partition) -> None:
+        pending = partition.propose_synced(own_broker_epoch=self.broker_epoch)
+        if pending is not None:
+            self._channel.submit(partition.topic_partition, pending)
 
     def _want_flush(self, partition: Partition) -> None:
         """One flush at a time: those who come meanwhile share the next one."""
         topic_partition, log = partition.topic_partition, partition.log
         if (
-            self.config.durability is Durability.SYNCED
+            partition.is_synced
             and log.recovery_point < log.log_end_offset
             and topic_partition not in self._syncing
         ):
@@ -705,5 +718,6 @@ class ReplicaManager:
             self._take_offline(event.topic_partition, LogDirOffline(event.error))
         elif partition is not None:
             self._advance(partition, now_ms)
+            self._report_synced(partition)
             self._want_flush(partition)
         return self._end_turn(now_ms)

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from replication.config import Durability
+from replication.durability import Durability
 from replication.metastore.layout import CONTROLLER_PATH
 from replication.metastore.operations import Delete
 from simulation.hosts import Host

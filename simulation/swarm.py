@@ -13,7 +13,7 @@ from __future__ import annotations
 from dataclasses import dataclass, field, fields
 from random import Random
 
-from replication.config import Durability
+from replication.durability import Durability
 
 
 def stream(seed: int, concern: str) -> Random:

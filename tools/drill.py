@@ -26,8 +26,9 @@ from logstore.batch import Batch, encode_batch
 from logstore.config import LogConfig
 from logstore.reader import LogReader
 from logstore.record import Record
-from replication.config import Durability, NodeConfig
+from replication.config import NodeConfig
 from replication.driver import Envelope, InProcessCluster, PendingReply
+from replication.durability import Durability
 from replication.effects import Response
 from replication.messages import FetchResponse, NewTopic, ProduceResponse
 from replication.metastore.embedded import EmbeddedStore

@@ -12,6 +12,7 @@ from dataclasses import dataclass, replace
 
 from checkpoint.errors import ErrorCode
 from replication.controller.election import Incarnation
+from replication.durability import Durability
 from replication.messages import IsrProposal
 from replication.metastore.layout import UNKNOWN_BROKER_EPOCH, LeaderAndIsr
 
@@ -43,7 +44,10 @@ def judge(
         return Verdict(ErrorCode.FENCED_LEADER_EPOCH)
     if sender != state.leader:
         return Verdict(ErrorCode.INVALID_REQUEST)
-    if set(proposal.new_isr) == set(state.isr) and not state.recovering:
+    becomes_synced = (
+        proposal.all_synced and state.durability is Durability.SYNCED and not state.all_synced
+    )
+    if set(proposal.new_isr) == set(state.isr) and not state.recovering and not becomes_synced:
         return Verdict(ErrorCode.NONE)
     if proposal.partition_epoch < partition_epoch:
         return Verdict(ErrorCode.INVALID_UPDATE_VERSION)
@@ -64,6 +68,7 @@ def judge(
             ),
             controller_epoch=controller_epoch,
             recovering=False,
+            all_synced=state.all_synced or becomes_synced,
         ),
     )
 

@@ -5,6 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from logstore.errors import InvalidConfig
+from replication.durability import Durability
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -27,11 +28,14 @@ class ControllerConfig:
     unclean_leader_election_enable: bool = False
     """For topics that do not say: may a replica outside the ISR lead when no member can?"""
 
+    durability: Durability = Durability.REPLICATED
+    """For topics that do not say (`durability.level`)."""
+
     elect_unclean_restarted_last_member: bool = False
     """May the last ISR member lead again by itself after a stop that lost acknowledged records?
 
-    False keeps such a partition offline, so that the loss is loud. True is right only where every
-    ISR member syncs before it counts: then an unclean stop loses nothing acknowledged.
+    False keeps such a partition offline, so that the loss is loud. Partitions whose ISR members all sync
+    before they count (durability `synced`) are elected anyway: an unclean stop loses nothing acknowledged.
     """
 
     def __post_init__(self) -> None:

@@ -16,6 +16,7 @@ from replication.controller.channel import Channels, ControlRequest, Entry
 from replication.controller.config import ControllerConfig
 from replication.controller.election import Incarnation
 from replication.controller.reassignment import Assignment
+from replication.durability import Durability
 from replication.messages import (
     NO_EPOCH,
     NO_LEADER,
@@ -32,6 +33,7 @@ from replication.metastore.operations import Check, Create, Delete, Multi, Opera
 from replication.state_change import Side, Sink, StateChange, unheard
 
 UNCLEAN_ELECTION = "unclean.leader.election.enable"
+DURABILITY_LEVEL = "durability.level"
 
 Result = TypeVar("Result")
 Steps: TypeAlias = Generator[tuple[Operation, ...], tuple[Outcome, ...], Result]
@@ -114,11 +116,16 @@ class Context:
     # --- brokers and partitions ---------------------------------------------------------------
 
     def live(self, topic_partition: TopicPartition) -> dict[int, Incarnation]:
-        """The brokers that can serve this partition."""
+        """The brokers that can serve this partition, and whether each kept all that it had acknowledged."""
+        known = self.states.get(topic_partition)
+        keeps_all = self.config.elect_unclean_restarted_last_member or (
+            # On disk before it counted: no unclean stop can have cost it (reliability R2).
+            known is not None and known.state.all_synced
+        )
         return {
             broker_id: Incarnation(
                 broker.endpoint.epoch,
-                broker.clean or self.config.elect_unclean_restarted_last_member,
+                broker.clean or keeps_all,
                 broker.continues,
             )
             for broker_id, broker in sorted(self.brokers.items())
@@ -149,6 +156,11 @@ class Context:
         """The topic's word on unclean election, else the broker's; read at every use."""
         word = self.topics[topic].config.get(UNCLEAN_ELECTION)
         return self.config.unclean_leader_election_enable if word is None else word.lower() == "true"
+
+    def durability(self, topic: str) -> Durability:
+        """The level that the topic asks for, else the broker's; read at every use."""
+        word = self.topics[topic].config.get(DURABILITY_LEVEL)
+        return self.config.durability if word is None else Durability(word.strip())
 
     def partitions_of(self, topic: str) -> list[TopicPartition]:
         return sorted(topic_partition for topic_partition in self.replicas if topic_partition.topic == topic)
@@ -235,6 +247,8 @@ class Context:
             is_new=is_new,
             adding_replicas=assignment.adding,
             removing_replicas=assignment.removing,
+            durability=state.durability,
+            all_synced=state.all_synced,
         )
 
     def build(self, broker_id: int, broker_epoch: int, entry: Entry) -> RequestBody:

@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple
 
+from replication.durability import Durability
 from replication.messages import NO_LEADER
 from replication.metastore.layout import LOST_BROKER_EPOCH, UNKNOWN_BROKER_EPOCH, LeaderAndIsr
 
@@ -109,7 +110,10 @@ def standing(recorded_epoch: int, incarnation: Incarnation | None) -> Standing:
 
 
 def first_state(
-    replicas: tuple[int, ...], live: Mapping[int, Incarnation], controller_epoch: int
+    replicas: tuple[int, ...],
+    live: Mapping[int, Incarnation],
+    controller_epoch: int,
+    durability: Durability = Durability.REPLICATED,
 ) -> LeaderAndIsr | None:
     """The state of a partition that never had one: its live replicas, the first of them leading."""
     isr = tuple(replica for replica in replicas if replica in live)
@@ -121,7 +125,16 @@ def first_state(
         isr=isr,
         controller_epoch=controller_epoch,
         isr_broker_epochs=tuple(live[replica].epoch for replica in isr),
+        durability=durability,
+        all_synced=durability is Durability.SYNCED,
     )
+
+
+def at_level(state: LeaderAndIsr, durability: Durability) -> LeaderAndIsr:
+    """The same state at another level. What was acknowledged so far need not be on disk: no promise yet."""
+    if durability is state.durability:
+        return state
+    return replace(state, durability=durability, all_synced=False)
 
 
 def next_state(
@@ -171,6 +184,8 @@ def next_state(
         controller_epoch=controller_epoch,
         isr_broker_epochs=epochs,
         recovering=recovering,
+        # Whoever leads from outside the ISR may not have flushed all that it has.
+        all_synced=state.all_synced and not recovering,
     )
 
 

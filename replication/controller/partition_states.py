@@ -111,22 +111,25 @@ def settle(
 
 
 def after_failures(context: Context) -> Decide:
-    """Decide by who lives: a first state, a new leader, a smaller ISR, or nothing."""
+    """Decide by who lives and what the topic asks: a first state, a leader, an ISR, a level, or nothing."""
 
     def decide(
         topic_partition: TopicPartition, state: layout.LeaderAndIsr | None
     ) -> layout.LeaderAndIsr | None:
         replicas = context.replicas[topic_partition]
         live = context.live(topic_partition)
+        durability = context.durability(topic_partition.topic)
         if state is None:
-            return election.first_state(replicas, live, context.epoch)
-        return election.next_state(
+            return election.first_state(replicas, live, context.epoch, durability)
+        elected = election.next_state(
             state,
             replicas,
             live,
             context.epoch,
             unclean_enabled=context.unclean_enabled(topic_partition.topic),
         )
+        wanted = election.at_level(elected or state, durability)
+        return None if wanted == state else wanted
 
     return decide
 

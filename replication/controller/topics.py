@@ -116,7 +116,7 @@ def topic_changed(context: Context, topic: str) -> Steps[None]:
 
 
 def topic_config_changed(context: Context, topic: str) -> Steps[None]:
-    """Hand a topic's new settings to its replicas; unclean election may just have been allowed."""
+    """Hand a topic's new settings to its replicas; they may allow an election, or ask for another level."""
     yield from load_topics(context, [topic])
     partitions = context.partitions_of(topic)
     context.announce(partitions)

@@ -30,6 +30,7 @@ from dataclasses import dataclass, field, replace
 from typing import Any
 
 from checkpoint.topic_partition import TopicPartition
+from replication.durability import Durability
 from replication.messages import NO_LEADER
 from replication.metastore.errors import CorruptMetadata
 
@@ -104,7 +105,8 @@ class LeaderAndIsr:
     """`…/state`: who leads a partition, since which decision, and who is in sync.
 
     `isr_broker_epochs` is parallel to `isr`; `recovering` marks a leader that was elected outside
-    the ISR and has not reported since. The node's version is the partition epoch.
+    the ISR and has not reported since; for `durability` and `all_synced` see `durability.py`. The node's
+    version is the partition epoch.
     """
 
     leader: int
@@ -113,6 +115,8 @@ class LeaderAndIsr:
     controller_epoch: int
     isr_broker_epochs: tuple[int, ...] = ()
     recovering: bool = False
+    durability: Durability = Durability.REPLICATED
+    all_synced: bool = False
 
     def broker_epoch_of(self, member: int) -> int:
         """The incarnation of this ISR member that holds every committed record."""
@@ -170,6 +174,9 @@ def encode_state(state: LeaderAndIsr) -> bytes:
         value["leader_recovery_state"] = 1
     if state.isr_broker_epochs:
         value["isr_broker_epochs"] = list(state.isr_broker_epochs)
+    if state.durability is not Durability.REPLICATED:
+        value["durability"] = state.durability.value
+        value["all_synced"] = state.all_synced
     return _encode(value)
 
 
@@ -304,6 +311,13 @@ def parse_topic(data: bytes) -> TopicAssignment:
     )
 
 
+def _durability(word: str) -> Durability:
+    try:
+        return Durability(word)
+    except ValueError as error:
+        raise CorruptMetadata(f"the partition state has a durability of {word!r}") from error
+
+
 def parse_state(data: bytes) -> LeaderAndIsr:
     fields = _Fields(data, "the partition state")
     state = LeaderAndIsr(
@@ -313,6 +327,8 @@ def parse_state(data: bytes) -> LeaderAndIsr:
         controller_epoch=fields.integer("controller_epoch"),
         isr_broker_epochs=fields.integers("isr_broker_epochs"),
         recovering=fields.integer("leader_recovery_state", 0) == 1,
+        durability=_durability(fields.text("durability", Durability.REPLICATED.value)),
+        all_synced=fields.truth("all_synced", False),
     )
     if state.leader < NO_LEADER or state.leader_epoch < 0 or not state.isr:
         raise CorruptMetadata("the partition state has a negative leader or epoch, or an empty ISR")

@@ -48,10 +48,11 @@ DEFAULTS = {
     "min.insync.replicas": "1",
     "unclean.leader.election.enable": "false",
 }
+OURS = {"durability.level": "replicated"}
 
 
 def test_names_and_defaults_are_kafkas() -> None:
-    assert LogConfig().to_kafka() == DEFAULTS
+    assert LogConfig().to_kafka() == DEFAULTS | OURS
 
 
 def test_text_and_back() -> None:

@@ -431,6 +431,15 @@ def test_min_insync_replicas(wanted: str, answer: ErrorCode) -> None:
     assert error_of(cluster) is answer
 
 
+@pytest.mark.parametrize(("wanted", "flushed"), [("replicated", 0), ("synced", 1)])
+def test_durability_level(wanted: str, flushed: int) -> None:
+    """An acknowledgement of acks=all says what every in-sync replica has done with the record."""
+    cluster = with_topic(durability_level=wanted)
+    assert error_of(cluster) is ErrorCode.NONE
+    logs = [node.replicas.partitions[ORDERS].log for node in cluster.nodes.values()]
+    assert [log.recovery_point for log in logs] == [flushed, flushed]
+
+
 @pytest.mark.parametrize(("wanted", "leader"), [("false", None), ("true", 1)])
 def test_unclean_leader_election_enable(wanted: str, leader: int | None) -> None:
     """Node 1 missed a record that was acknowledged; may it lead when node 0 is gone for good?"""

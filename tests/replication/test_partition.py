@@ -18,7 +18,8 @@ from logstore.errors import OffsetOutOfRange, UnexpectedAppendOffset
 from logstore.log import Log
 from logstore.log_manager import LogManager
 from logstore.record import Record
-from replication.config import Durability, NodeConfig
+from replication.config import NodeConfig
+from replication.durability import Durability
 from replication.errors import (
     FencedLeaderEpoch,
     NotEnoughReplicas,
@@ -86,12 +87,12 @@ class Rig:
             node_id=ME,
             replica_lag_time_max_ms=LAG_MS,
             replica_lag_max_messages=lag_messages,
-            durability=durability,
         )
         self.partition = Partition(
             self.logs.get_or_create(TP), config, self.metadata, self.counters, was_clean=was_clean
         )
         self._versions = -1
+        self._durability = durability
 
     @property
     def log(self) -> Log:
@@ -111,7 +112,7 @@ class Rig:
         version: int | None = None,
     ) -> PartitionState:
         self._versions = self._versions + 1 if version is None else version
-        return PartitionState(1, leader, epoch, isr, self._versions, replicas)
+        return PartitionState(1, leader, epoch, isr, self._versions, replicas, durability=self._durability)
 
     def lead(self, epoch: int = 1, *, isr: tuple[int, ...] = (ME, F1, F2), now_ms: int = NOW_MS) -> bool:
         return self.partition.become_leader(self.state(ME, epoch, isr=isr), now_ms)
@@ -132,7 +133,12 @@ class Rig:
     ) -> FetchResult:
         """A follower's fetch, counted as the replica manager counts it."""
         wanted = FetchPartition(
-            offset, 1 << 20, current_leader_epoch=epoch, last_fetched_epoch=last_epoch, log_start_offset=0
+            offset,
+            1 << 20,
+            current_leader_epoch=epoch,
+            last_fetched_epoch=last_epoch,
+            log_start_offset=0,
+            is_synced=self._durability is Durability.SYNCED,
         )
         result = self.partition.read(
             replica, wanted, max_bytes=1 << 20, at_least_one=True, broker_epoch=broker_epoch

@@ -15,7 +15,8 @@ from checkpoint.errors import ErrorCode
 from checkpoint.topic_partition import TopicPartition
 from logstore.config import LogConfig
 from logstore.log_manager import LogManager
-from replication.config import Durability, NodeConfig
+from replication.config import NodeConfig
+from replication.durability import Durability
 from replication.effects import Client, Effect, Peer, Reply, Respond, Send, Sync, SyncDone
 from replication.messages import (
     EARLIEST_TIMESTAMP,
@@ -76,7 +77,8 @@ class Manager:
             config=self.log_config,
         )
         self._ids = 0
-        self.config = NodeConfig(node_id=ME, replica_lag_time_max_ms=LAG_MS, durability=durability)
+        self.config = NodeConfig(node_id=ME, replica_lag_time_max_ms=LAG_MS)
+        self.durability = durability
         self.manager = ReplicaManager(
             self.config, self.logs, next_id=self._next_id, default_config=self.log_config
         )
@@ -123,7 +125,15 @@ class Manager:
     ) -> LeaderAndIsrResponse:
         self.versions = self.versions + 1 if version is None else version
         states = {
-            tp: PartitionState(controller_epoch, leader, epoch, isr, self.versions, replicas)
+            tp: PartitionState(
+                controller_epoch,
+                leader,
+                epoch,
+                isr,
+                self.versions,
+                replicas,
+                durability=self.durability,
+            )
             for tp in partitions or (P0,)
         }
         body = LeaderAndIsrRequest(
@@ -159,7 +169,8 @@ class Manager:
         min_bytes: int = 1,
         max_bytes: int = 1 << 20,
     ) -> FetchResponse | None:
-        wanted = FetchPartition(offset, 1 << 20, current_leader_epoch=epoch)
+        is_synced = self.durability is Durability.SYNCED
+        wanted = FetchPartition(offset, 1 << 20, current_leader_epoch=epoch, is_synced=is_synced)
         replica = address.broker_id if isinstance(address, Peer) else -1
         request = FetchRequest(
             replica, max_wait_ms, min_bytes, max_bytes, dict.fromkeys(partitions or (P0,), wanted), 5

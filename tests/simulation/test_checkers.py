@@ -99,8 +99,10 @@ class History:
         return self.show(0, *batches, leads=True, hw=hw)
 
 
-def elect(history: History, leader: int, isr: tuple[int, ...], epoch: int = 1, **more: bool) -> LeaderAndIsr:
-    state = LeaderAndIsr(leader, epoch, isr, 1, tuple(10 + member for member in isr), **more)
+def elect(
+    history: History, leader: int, isr: tuple[int, ...], epoch: int = 1, *, recovering: bool = False
+) -> LeaderAndIsr:
+    state = LeaderAndIsr(leader, epoch, isr, 1, tuple(10 + member for member in isr), recovering)
     history.write(state)
     return state
 

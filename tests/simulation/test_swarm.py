@@ -7,7 +7,7 @@ from dataclasses import asdict, fields, replace
 
 import pytest
 
-from replication.config import Durability
+from replication.durability import Durability
 from simulation.runner import run
 from simulation.swarm import Features, draw, stream
 

@@ -9,6 +9,7 @@ import pytest
 from checkpoint.errors import ErrorCode
 from replication.controller.alter_partition import Verdict, judge
 from replication.controller.election import Incarnation
+from replication.durability import Durability
 from replication.messages import IsrProposal
 from replication.metastore.layout import LeaderAndIsr
 
@@ -27,9 +28,10 @@ def verdict(
     sender: int = 1,
     live: dict[int, Incarnation] = LIVE,
     shutting_down: frozenset[int] = frozenset(),
+    all_synced: bool = False,
 ) -> Verdict:
     return judge(
-        IsrProposal(leader_epoch, partition_epoch, isr, broker_epochs),
+        IsrProposal(leader_epoch, partition_epoch, isr, broker_epochs, all_synced),
         state,
         VERSION,
         (1, 2, 3),
@@ -91,3 +93,16 @@ def test_a_recovering_leader_recovers_with_its_first_report() -> None:
     written = verdict((1,), state=state).write
     assert written is not None
     assert not written.recovering
+
+
+def test_a_report_that_all_have_flushed_counts_for_the_switch_it_was_made_under() -> None:
+    """Switched off and on again, the partition has another version: a report from before is refused."""
+    switched = replace(STATE, durability=Durability.SYNCED)
+    written = verdict((1, 2), state=switched, all_synced=True).write
+    assert written == replace(switched, all_synced=True, controller_epoch=4)
+    late = verdict((1, 2), state=switched, partition_epoch=VERSION - 1, all_synced=True)
+    assert late == Verdict(ErrorCode.INVALID_UPDATE_VERSION)
+    assert verdict((1, 2), all_synced=True) == Verdict(ErrorCode.NONE), "not asked for: nothing is written"
+    grown = verdict((1, 2, 3), all_synced=True).write
+    assert grown is not None
+    assert not grown.all_synced
