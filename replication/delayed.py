@@ -71,6 +71,11 @@ class Purgatory(Generic[K, D]):
         return sum(len(operations) for operations in self._watchers.values())
 
     @property
+    def keys(self) -> list[K]:
+        """What is watched."""
+        return list(self._watchers)
+
+    @property
     def deadline_ms(self) -> int | None:
         """When the next operation expires; None if none waits."""
         while self._deadlines and self._deadlines[0][2].is_completed:

@@ -46,6 +46,7 @@ from replication.effects import (
 from replication.errors import InvalidRequest
 from replication.messages import (
     AlterPartitionResponse,
+    DeleteRecordsRequest,
     FetchRequest,
     FetchResponse,
     LeaderAndIsrRequest,
@@ -247,6 +248,8 @@ class Node:
         match body:
             case FetchRequest():
                 return self.replicas.fetch(address, body, now_ms)
+            case DeleteRecordsRequest():
+                return self.replicas.delete_records(address, body, now_ms)
             case ListOffsetsRequest():
                 return self.replicas.list_offsets(address, body, now_ms)
             case OffsetForLeaderEpochRequest():

@@ -513,6 +513,25 @@ class Partition:
             return IsrOutcome.UNKNOWN
         return IsrOutcome.RESEND
 
+    # --- deleting from the start --------------------------------------------------------------
+
+    def delete_records(self, offset: int) -> int:
+        """Serve nothing below `offset` any more (-1: the high watermark); returns where that is.
+
+        Followers hear of it with their next fetch. Raises `NotLeaderOrFollower` and what the log refuses:
+        `OffsetOutOfRange` past the high watermark, `PolicyViolation` for a log that is compacted only.
+        """
+        self.check_leader()
+        target = self.log.high_watermark if offset == -1 else offset
+        self.log.delete_records(target)
+        return target
+
+    @property
+    def low_watermark(self) -> int:
+        """The lowest log start among the live replicas, as they last told it; -1 if one has told nothing."""
+        live = (replica for replica in self._remote.values() if self._metadata.is_alive(replica.replica_id))
+        return min([self.log.log_start_offset, *(replica.log_start_offset for replica in live)])
+
     # --- questions ----------------------------------------------------------------------------
 
     def end_of_epoch(self, epoch: int, current_leader_epoch: int) -> EpochEndOffset:

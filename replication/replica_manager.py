@@ -1,10 +1,10 @@
 """All replicas of one node: requests in, answers and requests to others out.
 
-    clients     Produce, Fetch, ListOffsets                    ─┐
+    clients     Produce, Fetch, ListOffsets, DeleteRecords     ─┐
     followers   Fetch, ListOffsets, OffsetForLeaderEpoch        ├─▶ Partition ─▶ Log
     controller  LeaderAndIsr, StopReplica, UpdateMetadata      ─┘
     leaders ◀── Followers (fetches)      controller ◀── IsrChannel (proposals)
-    waiting     Purgatory of produces and of fetches, by partition
+    waiting     Purgatories of produces, fetches and deletions, by partition
 
 Every public method is one turn: it changes partitions, notes whose waiting requests may be ready,
 and answers those at the end of the turn, never in the middle of a partition's change. What it wants
@@ -44,6 +44,8 @@ from replication.isr_channel import IsrChannel
 from replication.messages import (
     NO_LEADER,
     AlterPartitionResponse,
+    DeleteRecordsRequest,
+    DeleteRecordsResult,
     EpochAnswer,
     FetchPartition,
     FetchRequest,
@@ -69,7 +71,13 @@ from replication.messages import (
 from replication.metadata_cache import MetadataCache
 from replication.partition import ACKS_ALL, Counters, IsrOutcome, Partition
 from replication.state_change import Side, Sink, StateChange, unheard
-from replication.waiting import DelayedFetch, DelayedProduce, ProduceStatus
+from replication.waiting import (
+    DelayedDeleteRecords,
+    DelayedFetch,
+    DelayedProduce,
+    DeletionStatus,
+    ProduceStatus,
+)
 
 NO_EPOCH_GIVEN = -1
 TOPIC_DELETION = -2
@@ -111,6 +119,9 @@ class ReplicaManager:
             purge_interval_requests=config.purgatory_purge_interval_requests
         )
         self._fetches: Purgatory[TopicPartition, DelayedFetch] = Purgatory(
+            purge_interval_requests=config.purgatory_purge_interval_requests
+        )
+        self._deletions: Purgatory[TopicPartition, DelayedDeleteRecords] = Purgatory(
             purge_interval_requests=config.purgatory_purge_interval_requests
         )
         self._channel = IsrChannel(config)
@@ -164,6 +175,7 @@ class ReplicaManager:
             del self._woken[topic_partition]
             self._produces.check(topic_partition, now_ms)
             self._fetches.check(topic_partition, now_ms)
+            self._deletions.check(topic_partition, now_ms)
         # A follower between two registrations goes on as what it was last: a fetch without an epoch could
         # not be told from one of a former life, if it came late.
         self._effects += self._followers.pump(self._latest_broker_epoch, now_ms)
@@ -207,6 +219,7 @@ class ReplicaManager:
         """What time asks for: expired requests, lagging ISR members, checkpoints."""
         self._produces.expire(now_ms)
         self._fetches.expire(now_ms)
+        self._deletions.expire(now_ms)
         if self._next_shrink_check_ms is not None and self._next_shrink_check_ms <= now_ms:
             self._next_shrink_check_ms = now_ms + self._shrink_check_interval_ms
             self._check_isrs(now_ms)
@@ -224,6 +237,7 @@ class ReplicaManager:
         deadlines = (
             self._produces.deadline_ms,
             self._fetches.deadline_ms,
+            self._deletions.deadline_ms,
             self._followers.deadline_ms,
             self._channel.deadline_ms if self.broker_epoch >= 0 and self.controller_id >= 0 else None,
             self._next_shrink_check_ms,
@@ -463,6 +477,8 @@ class ReplicaManager:
             # The high watermark waits for followers that are about to join; one that died does not.
             for partition in self._partitions.values():
                 self._advance(partition, now_ms)
+            for topic_partition in self._deletions.keys:
+                self._wake(topic_partition)  # one that died is not waited for either
         self._effects.append(answer(address, UpdateMetadataResponse(refusal or ErrorCode.NONE)))
         return self._end_turn(now_ms)
 
@@ -560,6 +576,8 @@ class ReplicaManager:
         for topic_partition, wanted in body.partitions.items():
             result = self._read_one(topic_partition, wanted, body, room)
             is_final |= result.error is not ErrorCode.NONE or result.diverging_epoch is not None
+            # Somebody may wait until every follower has heard where the log starts now.
+            is_final |= 0 <= wanted.log_start_offset < result.log_start_offset
             room -= len(result.records)
             results[topic_partition] = result
         return results, is_final
@@ -580,18 +598,65 @@ class ReplicaManager:
             return FetchResult(self._guard(topic_partition, error))
 
     def _count_fetch(self, topic_partition: TopicPartition, body: FetchRequest, now_ms: int) -> None:
-        has_moved, pending = self._partitions[topic_partition].record_fetch(
+        partition = self._partitions[topic_partition]
+        before = partition.low_watermark
+        has_moved, pending = partition.record_fetch(
             body.replica_id,
             body.partitions[topic_partition],
             now_ms,
             broker_epoch=body.broker_epoch,
             own_broker_epoch=self.broker_epoch,
         )
-        if has_moved:
+        if has_moved or partition.low_watermark != before:
             self._wake(topic_partition)
         if pending is not None:
             self._channel.submit(topic_partition, pending)
-        self._report_synced(self._partitions[topic_partition])
+        self._report_synced(partition)
+
+    # --- deleting records ---------------------------------------------------------------------
+
+    def delete_records(self, address: Address, body: DeleteRecordsRequest, now_ms: int) -> list[Effect]:
+        """Let partitions start higher up; answered when every live replica says that its log does."""
+        statuses = {
+            topic_partition: self._delete_records(topic_partition, offset)
+            for topic_partition, offset in body.partitions.items()
+        }
+        operation = DelayedDeleteRecords(
+            statuses,
+            now_ms + body.timeout_ms,
+            progress=self._deletion_result,
+            reply=lambda response: self._effects.append(answer(address, response)),
+        )
+        if not operation.try_complete(now_ms):
+            if body.timeout_ms <= 0:
+                operation.force_complete(now_ms)
+            else:
+                self._deletions.try_complete_else_watch(operation, statuses, now_ms)
+        return self._end_turn(now_ms)
+
+    def _delete_records(self, topic_partition: TopicPartition, offset: int) -> DeletionStatus:
+        try:
+            partition = self.partition(topic_partition)
+            target = partition.delete_records(offset)
+        except (EngineError, OSError) as error:
+            return DeletionStatus(DeleteRecordsResult(self._guard(topic_partition, error)))
+        self._wake(topic_partition)
+        timed_out = DeleteRecordsResult(ErrorCode.REQUEST_TIMED_OUT, partition.low_watermark)
+        return DeletionStatus(timed_out, target, partition.tenure, is_pending=True)
+
+    def _deletion_result(
+        self, topic_partition: TopicPartition, status: DeletionStatus
+    ) -> DeleteRecordsResult | None:
+        """How a deletion ended: None while a live replica has not confirmed it."""
+        try:
+            partition = self.partition(topic_partition)
+        except EngineError as error:
+            return DeleteRecordsResult(error.code)
+        if not partition.is_leader or partition.tenure != status.tenure:
+            mark("delete records: the leader changed while followers were deleting")
+            return DeleteRecordsResult(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        low_watermark = partition.low_watermark
+        return DeleteRecordsResult(ErrorCode.NONE, low_watermark) if low_watermark >= status.target else None
 
     # --- questions ----------------------------------------------------------------------------
 

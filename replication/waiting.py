@@ -1,6 +1,7 @@
-"""The two requests that wait: acks=all until it is committed or cannot be, a fetch until it has enough.
+"""The requests that wait: acks=all until it is committed or cannot be, a fetch until it has enough,
+DeleteRecords until every live replica has deleted.
 
-Both look again when a partition they watch has moved (`delayed.py`) and answer once. How things stand,
+All look again when a partition they watch has moved (`delayed.py`) and answer once. How things stand,
 and where the answer goes, the replica manager tells them by callbacks.
 """
 
@@ -12,7 +13,14 @@ from dataclasses import dataclass, field
 from checkpoint.errors import ErrorCode
 from checkpoint.topic_partition import TopicPartition
 from replication.delayed import DelayedOperation
-from replication.messages import FetchResponse, FetchResult, ProduceResponse, ProduceResult
+from replication.messages import (
+    DeleteRecordsResponse,
+    DeleteRecordsResult,
+    FetchResponse,
+    FetchResult,
+    ProduceResponse,
+    ProduceResult,
+)
 
 
 @dataclass(slots=True)
@@ -67,6 +75,47 @@ class DelayedProduce(DelayedOperation):
                 }
             )
         )
+
+
+@dataclass(slots=True)
+class DeletionStatus:
+    """One partition of a DeleteRecords request; `target` is where every live replica's log must start."""
+
+    result: DeleteRecordsResult
+    target: int = -1
+    tenure: int = -1
+    is_pending: bool = field(default=False, kw_only=True)
+
+
+class DelayedDeleteRecords(DelayedOperation):
+    """Answered when every live replica serves nothing below the targets any more, or at the deadline."""
+
+    __slots__ = ("_progress", "_reply", "_statuses")
+
+    def __init__(
+        self,
+        statuses: dict[TopicPartition, DeletionStatus],
+        deadline_ms: int,
+        *,
+        progress: Callable[[TopicPartition, DeletionStatus], DeleteRecordsResult | None],
+        reply: Callable[[DeleteRecordsResponse], None],
+    ) -> None:
+        """`progress` says how a deletion ended, None while it is under way."""
+        super().__init__(deadline_ms)
+        self._statuses = statuses
+        self._progress = progress
+        self._reply = reply
+
+    def is_ready(self, now_ms: int) -> bool:
+        for topic_partition, status in self._statuses.items():
+            if status.is_pending and (result := self._progress(topic_partition, status)) is not None:
+                status.result, status.is_pending = result, False
+        return not any(status.is_pending for status in self._statuses.values())
+
+    def on_complete(self, now_ms: int) -> None:
+        # What is undecided has the result that it began with: timed out.
+        results = {topic_partition: status.result for topic_partition, status in self._statuses.items()}
+        self._reply(DeleteRecordsResponse(results))
 
 
 class DelayedFetch(DelayedOperation):
