@@ -50,6 +50,8 @@ from replication.effects import (
     WatchFired,
 )
 from replication.messages import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
     CreateTopicsRequest,
     CreateTopicsResponse,
     FetchPartition,
@@ -477,15 +479,8 @@ class InProcessCluster:
 
         Raises `TimeoutError` if that does not happen in time, `ValueError` if the topic is refused.
         """
-
-        def controller() -> int | None:
-            return next((node_id for node_id, node in self.nodes.items() if node.controller.is_active), None)
-
-        if not self.run_until(lambda: controller() is not None, timeout_ms):
-            raise TimeoutError("no controller was elected")
-        node_id = controller()
-        assert node_id is not None, "just seen"
-        body = self.call(CreateTopicsRequest((topic,)), node_id, limit_ms=timeout_ms)
+        asked = CreateTopicsRequest((topic,))
+        body = self.call(asked, self._find_controller(timeout_ms), limit_ms=timeout_ms)
         if not isinstance(body, CreateTopicsResponse):
             raise TimeoutError(f"the controller did not answer about {topic.name}")
         result = body.topics[topic.name]
@@ -498,6 +493,37 @@ class InProcessCluster:
         ):
             raise TimeoutError(f"{topic.name} has partitions without a leader")
         return body
+
+    def reassign(
+        self, topic_partition: TopicPartition, replicas: tuple[int, ...] | None, *, timeout_ms: int = 60_000
+    ) -> None:
+        """Move a partition to these nodes, preferred leader first, and wait until it is there.
+
+        None calls off what is under way. Raises `TimeoutError` if it is not there in time (it goes on),
+        `ValueError` if it is refused.
+        """
+        asked = AlterPartitionReassignmentsRequest({topic_partition: replicas})
+        body = self.call(asked, self._find_controller(timeout_ms), limit_ms=timeout_ms)
+        if not isinstance(body, AlterPartitionReassignmentsResponse):
+            raise TimeoutError(f"the controller did not answer about {topic_partition}")
+        result = body.partitions[topic_partition]
+        if result.error:
+            raise ValueError(f"{topic_partition} was refused: {result.error.name} {result.message}")
+
+        def is_there() -> bool:
+            contexts = [node.controller.context for node in self.nodes.values()]
+            return any(context and not context.is_reassigning(topic_partition) for context in contexts)
+
+        if not self.run_until(is_there, timeout_ms):
+            raise TimeoutError(f"{topic_partition} has not reached {replicas} yet")
+
+    def _find_controller(self, timeout_ms: int) -> int:
+        def controllers() -> list[int]:
+            return [node_id for node_id, node in self.nodes.items() if node.controller.is_active]
+
+        if not self.run_until(lambda: bool(controllers()), timeout_ms):
+            raise TimeoutError("no controller was elected")
+        return controllers()[0]
 
     def leader_of(self, topic_partition: TopicPartition) -> int | None:
         """Who leads in the newest epoch that any running node acts in; None for nobody."""

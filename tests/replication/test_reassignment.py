@@ -1,0 +1,799 @@
+"""Reassignment with real nodes: whoever crashes whenever, the partition arrives and nobody keeps a stray log.
+
+The schedules R1 to R15: one partition goes from nodes 1 2 3 to 4 5 6 while node 9 is the controller. After
+every message the rules are checked against the store and all nodes:
+
+I5    whoever is in the ISR and runs holds every acknowledged record
+I11   the ISR lies inside the stored list, the leader inside the ISR
+I16   the stored list holds the original replicas until the target is in sync; a log is gone only from nodes
+      that list, leadership and ISR exclude
+      no node has a log that the store does not know of: it is in the list, or noted as leaving
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+from dataclasses import replace
+from typing import Any, NamedTuple
+
+import pytest
+
+from checkpoint.disks.memory import MemoryDisk
+from checkpoint.errors import ErrorCode
+from checkpoint.topic_partition import TopicPartition
+from logstore.config import LogConfig
+from replication import Envelope, InProcessCluster, NodeConfig
+from replication.controller import reassigning
+from replication.controller.context import Context
+from replication.controller.reassignment import Assignment, assignment_in, closing_state
+from replication.effects import Request, Response, WatchFired
+from replication.messages import (
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    FetchRequest,
+    LeaderAndIsrRequest,
+    NewTopic,
+    ProduceResponse,
+    StopReplicaPartition,
+    StopReplicaRequest,
+    StopReplicaResponse,
+)
+from replication.metastore import layout
+from replication.metastore.layout import LeaderAndIsr
+from replication.metastore.memory import MemoryStore
+from replication.metastore.operations import Create, Get, Multi, Operation, Outcome, Set, StoreError
+from tests.replication.stage import batch
+
+TP = TopicPartition("t", 0)
+ORIGIN: tuple[int, ...] = (1, 2, 3)
+TARGET: tuple[int, ...] = (4, 5, 6)
+CONTROLLER = 9
+NODES = range(1, 10)
+BASE = NodeConfig(
+    node_id=0,
+    zookeeper_session_timeout_ms=6000,
+    replica_lag_time_max_ms=6000,
+    request_timeout_ms=5000,
+    replica_fetch_backoff_ms=200,
+)
+TOPIC_PATH, STATE_PATH = layout.topic_path("t"), layout.partition_state_path(TP)
+
+
+class Store(MemoryStore):
+    """A store that counts one session's calls, and stops answering it at one of them."""
+
+    def __init__(self) -> None:
+        super().__init__()
+        self.admin = self.open_session(10**15, 0)
+        self.watched: int | None = None
+        self.calls: list[Operation] = []
+        """of the watched session, applied or not"""
+        self.fails_at = -1
+        self.is_applied = self.is_fatal = False
+        self.has_failed = False
+        self.on_call: Callable[[int, Operation], None] = lambda number, operation: None
+
+    def call(self, session_id: int, operation: Operation, now_ms: int) -> tuple[Outcome, list[WatchFired]]:
+        if session_id != self.watched:
+            return super().call(session_id, operation, now_ms)
+        number = len(self.calls)
+        self.on_call(number, operation)
+        self.calls.append(operation)
+        if self.has_failed and self.is_fatal:
+            return Outcome(StoreError.CONNECTION_LOSS), []  # the process is dead already
+        if number != self.fails_at:
+            return super().call(session_id, operation, now_ms)
+        self.has_failed = True
+        fired: list[WatchFired] = []
+        if self.is_applied:
+            _, fired = super().call(session_id, operation, now_ms)
+        return Outcome(StoreError.CONNECTION_LOSS), fired
+
+    def peek(self, path: str) -> Outcome:
+        return super().call(self.admin, Get(path), 0)[0]
+
+
+class Scene:
+    """Nodes 1 to 9, the partition on 1 2 3 (or `origin`) with three records, the controller on 9."""
+
+    def __init__(self, origin: tuple[int, ...] = ORIGIN) -> None:
+        self.store = Store()
+        self.cluster = InProcessCluster(
+            [replace(BASE, node_id=node_id) for node_id in NODES],
+            disk_of=lambda node_id: MemoryDisk(),
+            log_config=LogConfig(min_insync_replicas=2, retention_ms=-1),
+            store=self.store,
+        )
+        self.cluster.start_node(CONTROLLER)
+        self.cluster.settle()
+        self.cluster.start()
+        self.cluster.create_topic(NewTopic("t", assignment=(origin,)))
+        self.target, self.origin = TARGET, origin
+        self.acked: list[bytes] = []
+        self.has_arrived = False
+        self._seen: object = None
+        for value in (b"a", b"b", b"c"):
+            self.write(value)
+        self.run(lambda: self.state.isr == origin)
+        self.store.watched = self.session_of(CONTROLLER)
+        self.store.calls.clear()
+
+    # --- what the store says ------------------------------------------------------------------
+
+    @property
+    def assignment(self) -> Assignment:
+        return assignment_in(layout.parse_topic(self.store.peek(TOPIC_PATH).data), 0)
+
+    @property
+    def state(self) -> LeaderAndIsr:
+        return layout.parse_state(self.store.peek(STATE_PATH).data)
+
+    @property
+    def has_request(self) -> bool:
+        return self.store.peek(layout.REASSIGNMENT_PATH).stat is not None
+
+    def session_of(self, node_id: int) -> int | None:
+        return self.cluster.nodes[node_id].session_id
+
+    def put(self, operation: Operation) -> None:
+        """An operator, or another controller, writes."""
+        outcome, fired = self.store.call(self.store.admin, operation, self.cluster.now_ms)
+        assert outcome.error is None
+        self.cluster._fire(fired)
+
+    def request(self, target: tuple[int, ...] = TARGET) -> None:
+        """An operator writes the request node, which outlives any controller."""
+        self.target = target
+        data = layout.encode_reassignment({TP: target})
+        self.put(Create(layout.REASSIGNMENT_PATH, data, make_parents=True))
+
+    def ask(self, target: tuple[int, ...] | None) -> None:
+        """A client asks whoever is controller until it hears that it has begun."""
+        self.target = self.origin if target is None else target
+        self.has_arrived = False
+        error = ErrorCode.NOT_CONTROLLER
+        for _ in range(10):
+            self.run(lambda: self.active is not None)
+            assert self.active is not None
+            reply = self.cluster.client(AlterPartitionReassignmentsRequest({TP: target}), self.active)
+            self.run(lambda reply=reply: reply.is_done)  # type: ignore[misc]
+            if isinstance(reply.body, AlterPartitionReassignmentsResponse):
+                error = reply.body.partitions[TP].error
+                if error is not ErrorCode.NOT_CONTROLLER:
+                    break
+        # Called off by a controller that died before it could say so: the next one finds nothing to call off.
+        assert error is ErrorCode.NONE or (target is None and error is ErrorCode.NO_REASSIGNMENT_IN_PROGRESS)
+
+    @property
+    def active(self) -> int | None:
+        found = [key for key, node in self.cluster.nodes.items() if node.controller.is_active]
+        return found[0] if found else None
+
+    # --- running ------------------------------------------------------------------------------
+
+    def run(self, until: Callable[[], bool], limit_ms: int = 60_000) -> None:
+        """Run until it holds, checking after every message, the crash of the controller included."""
+
+        def holds() -> bool:
+            if self.store.has_failed and self.store.is_fatal and CONTROLLER in self.cluster.nodes:
+                self.crash_controller()
+            self.check()
+            return until()
+
+        assert self.cluster.run_until(holds, limit_ms), f"{self.assignment} {self.state}"
+
+    def crash_controller(self, *, lose_messages: bool = False) -> None:
+        self.cluster.kill_node(CONTROLLER, expire_session=True)
+        if lose_messages:
+            kept = [each for each in self.cluster.queue if each.source != CONTROLLER]
+            self.cluster.queue.clear()
+            self.cluster.queue.extend(kept)
+
+    def write(self, value: bytes) -> None:
+        """A client writes with acks=all until it is acknowledged."""
+        for _ in range(100):
+            reply = self.cluster.produce(TP, batch(value), timeout_ms=2000)
+            self.run(lambda reply=reply: reply.is_done)  # type: ignore[misc]
+            body = reply.body
+            if isinstance(body, ProduceResponse) and body.partitions[TP].error is ErrorCode.NONE:
+                self.acked.append(value)
+                return
+            self.cluster.advance(100)
+        raise AssertionError(f"{value!r} was never acknowledged")
+
+    def hold(self, *node_ids: int) -> None:
+        """Fetches of these nodes do not arrive: they do not catch up."""
+        self.cluster.intercept = lambda envelope: (
+            isinstance(envelope.event, Request)
+            and isinstance(envelope.event.body, FetchRequest)
+            and envelope.source in node_ids
+        )
+
+    def release(self) -> None:
+        self.cluster.intercept = lambda envelope: False
+        self.cluster.release_all()
+
+    # --- the rules ----------------------------------------------------------------------------
+
+    def values(self, node_id: int) -> list[bytes | None]:
+        log = self.cluster.nodes[node_id].logs.get(TP)
+        return [record.value for record in log.read()] if log is not None else []
+
+    def has_log(self, node_id: int) -> bool:
+        node = self.cluster.nodes.get(node_id)
+        if node is not None:
+            return node.logs.get(TP) is not None
+        return any(entry.name == "t-0" for entry in self.cluster.disk(node_id).scan("data"))
+
+    def check(self) -> None:
+        logs = [node_id for node_id in NODES if self.has_log(node_id)]
+        seen = self.store.peek(TOPIC_PATH), self.store.peek(STATE_PATH), logs, list(self.cluster.nodes)
+        if self.store.peek(STATE_PATH).stat is None or seen == self._seen:
+            return
+        self._seen = seen
+        assignment, state = self.assignment, self.state
+        replicas, isr = set(assignment.replicas), set(state.isr)
+        assert isr <= replicas, f"I11: ISR {state.isr} outside the list {assignment}"
+        assert state.leader in (-1, *state.isr), "I11"
+        self.has_arrived |= set(self.target) <= isr
+        if not self.has_arrived:
+            assert replicas >= set(self.origin), f"I16: {assignment} forgets the original replicas"
+        if assignment.is_reassigning:
+            assert set(assignment.origin) == set(self.origin)
+        assert set(logs) <= {*replicas, *assignment.leaving}, f"stray logs: {logs}, {assignment}"
+        for node_id in sorted(isr & self.cluster.nodes.keys()):
+            held = self.values(node_id)
+            assert [each for each in self.acked if each not in held] == [], f"I5: {node_id} of the ISR lacks"
+
+    def is_over(self) -> bool:
+        return (
+            self.assignment == Assignment(self.target)
+            and set(self.state.isr) == set(self.target)
+            and self.state.leader in self.target
+            and not self.has_request
+            and all(self.has_log(node_id) == (node_id in self.target) for node_id in NODES)
+        )
+
+    def finish(self) -> None:
+        """The one end that every row has."""
+        self.run(self.is_over)
+        assert self.assignment.replicas == self.target  # in order
+        self.write(b"last")
+
+        def is_everywhere() -> bool:
+            first, *others = map(self.values, self.target)
+            return set(self.acked) <= set(first) and all(other == first for other in others)
+
+        self.run(is_everywhere)
+
+        def is_known() -> bool:
+            caches = [node.replicas.metadata.partitions[TP] for node in self.cluster.nodes.values()]
+            return all((each.leader, each.replicas) == (self.state.leader, self.target) for each in caches)
+
+        self.run(is_known)
+        self.cluster.advance(7_000)
+        self.check()
+        assert self.is_over()
+        for node in self.cluster.nodes.values():
+            assert (TP in node.replicas.partitions) == (node.node_id in self.target)
+        self.origin = self.target
+
+    # --- how far it is ------------------------------------------------------------------------
+
+    def is_begun(self) -> bool:
+        return self.assignment.is_reassigning
+
+    def is_ended(self) -> bool:
+        return self.assignment.target == self.target and not self.assignment.is_reassigning
+
+    def all_host(self) -> bool:
+        return all(TP in self.cluster.nodes[node_id].replicas.partitions for node_id in TARGET)
+
+
+def is_sent(envelope: Envelope, kind: type) -> bool:
+    return isinstance(envelope.event, Request | Response) and isinstance(envelope.event.body, kind)
+
+
+# --- every store call -------------------------------------------------------------------------
+
+
+class Call(NamedTuple):
+    number: int
+    is_write: bool
+
+
+def calls_by_phase() -> dict[str, list[Call]]:
+    """The controller's store calls where nothing fails, by what the store said before each."""
+    scene = Scene()
+    phases: dict[str, list[Call]] = {"asked": [], "begun": [], "partly": [], "ended": [], "struck": []}
+
+    def note(number: int, operation: Operation) -> None:
+        if scene.is_begun():
+            phase = "partly" if set(scene.state.isr) > set(ORIGIN) else "begun"
+        elif scene.assignment.target == ORIGIN:
+            phase = "asked"
+        else:
+            phase = "ended" if scene.has_request else "struck"
+        phases[phase].append(Call(number, isinstance(operation, Multi)))
+
+    scene.store.on_call = note
+    scene.request()
+    scene.finish()
+    return phases
+
+
+PHASES = calls_by_phase()
+FATES = {
+    "dies after it": (True, True),
+    "reply lost": (True, False),
+    # Of a read these two are the same as the two above.
+    "dies before it": (False, True),
+    "call lost": (False, False),
+}
+
+
+def calls(phase: str) -> list[object]:
+    return [
+        pytest.param(call.number, fate, id=f"{call.number} {fate}")
+        for call in PHASES[phase]
+        for fate in list(FATES)[: 4 if call.is_write else 2]
+    ]
+
+
+def fail_at(scene: Scene, number: int, fate: str) -> None:
+    scene.store.calls.clear()
+    scene.store.fails_at = number
+    scene.store.is_applied, scene.store.is_fatal = FATES[fate]
+
+
+def asked_and_failing(number: int, fate: str) -> None:
+    scene = Scene()
+    fail_at(scene, number, fate)
+    scene.request()
+    scene.finish()
+    assert scene.store.has_failed, "the call never came"
+
+
+def test_every_phase_has_calls() -> None:
+    """Begin, ISR three times, end, strike off, three confirmations: nine writes."""
+    every = sorted(call for found in PHASES.values() for call in found)
+    assert [call.number for call in every] == list(range(len(every)))
+    assert sum(call.is_write for call in every) == 9
+    assert all(PHASES.values())
+
+
+@pytest.mark.parametrize(("number", "fate"), calls("asked"))
+def test_r1_asked_and_not_begun(number: int, fate: str) -> None:
+    """At each call between the request and the first write."""
+    asked_and_failing(number, fate)
+
+
+def test_r2_begun_and_nobody_told() -> None:
+    scene = Scene()
+    scene.request()
+    scene.run(scene.is_begun)
+    scene.crash_controller(lose_messages=True)
+    assert scene.assignment == Assignment((*TARGET, *ORIGIN), TARGET, ORIGIN, ORIGIN)
+    assert scene.state.leader_epoch == 1
+    scene.finish()
+
+
+@pytest.mark.parametrize("deaf", [(4, 5, 6), (1,), (2, 3), (1, 4), (1, 2, 3, 4, 5)])
+def test_r3_begun_and_some_not_told(deaf: tuple[int, ...]) -> None:
+    scene = Scene()
+    scene.cluster.intercept = (
+        lambda envelope: is_sent(envelope, LeaderAndIsrRequest) and envelope.target in deaf
+    )
+    scene.request()
+    scene.run(lambda: len(scene.cluster.held) == len(deaf))
+    scene.crash_controller()
+    scene.cluster.held.clear()
+    scene.release()
+    scene.finish()
+
+
+@pytest.mark.parametrize(("number", "fate"), calls("begun"))
+def test_r4_begun(number: int, fate: str) -> None:
+    asked_and_failing(number, fate)
+
+
+def test_r4_the_new_replicas_are_there() -> None:
+    scene = Scene()
+    scene.hold(4, 5, 6)
+    scene.request()
+    scene.run(scene.all_host)
+    scene.crash_controller()
+    scene.release()
+    scene.finish()
+
+
+@pytest.mark.parametrize(("number", "fate"), calls("partly"))
+def test_r5_partly_in_sync(number: int, fate: str) -> None:
+    asked_and_failing(number, fate)
+
+
+def test_r5_one_lags() -> None:
+    scene = Scene()
+    scene.hold(6)
+    scene.request()
+    scene.run(lambda: set(scene.state.isr) == {1, 2, 3, 4, 5})
+    scene.crash_controller()
+    scene.write(b"meanwhile")
+    scene.cluster.advance(3000)
+    assert scene.assignment.is_reassigning
+    scene.release()
+    scene.finish()
+
+
+def in_sync_but_not_ended() -> Scene:
+    scene = Scene()
+    scene.request()
+    scene.run(lambda: set(TARGET) <= set(scene.state.isr))
+    assert not scene.is_ended()
+    scene.crash_controller()
+    return scene
+
+
+def test_r6_in_sync_and_not_ended() -> None:
+    in_sync_but_not_ended().finish()
+
+
+def left_by_kafka(isr: tuple[int, ...]) -> Scene:
+    """What Kafka's controller leaves between its steps B3 and B4, or B4 and B6: ours has no such moments."""
+    scene = in_sync_but_not_ended()
+    node = layout.parse_topic(scene.store.peek(TOPIC_PATH).data)
+    plain = layout.TopicAssignment(
+        node.topic_id, node.partitions, node.adding_replicas, node.removing_replicas
+    )
+    scene.put(Set(TOPIC_PATH, layout.encode_topic(plain), -1))
+    state = replace(
+        scene.state, leader=4, leader_epoch=scene.state.leader_epoch + 1, isr=isr, isr_broker_epochs=()
+    )
+    scene.put(Set(STATE_PATH, layout.encode_state(state), -1))
+    return scene
+
+
+def test_r7_the_leader_has_moved() -> None:
+    left_by_kafka((4, 5, 6, 1, 2, 3)).finish()
+
+
+@pytest.mark.parametrize("restarts", [False, True], ids=["", "the leader restarts"])
+def test_r8_the_isr_has_shrunk(restarts: bool) -> None:
+    """Nobody brings 1 2 3 back, although the stored list still has them."""
+    scene = left_by_kafka((4, 5, 6))
+    if restarts:
+        scene.cluster.stop_node(4)
+        scene.cluster.start_node(4)
+    scene.finish()
+
+
+def test_r9_deleted_and_not_confirmed() -> None:
+    scene = Scene()
+    scene.cluster.intercept = lambda envelope: is_sent(envelope, StopReplicaResponse)
+    scene.request()
+    scene.run(lambda: not any(map(scene.has_log, ORIGIN)))
+    scene.crash_controller()
+    assert scene.assignment == Assignment(TARGET, leaving=ORIGIN)
+    scene.cluster.held.clear()
+    scene.release()
+    scene.finish()
+
+
+def test_r9_the_orders_are_lost() -> None:
+    scene = Scene()
+    scene.cluster.intercept = lambda envelope: is_sent(envelope, StopReplicaRequest)
+    scene.request()
+    scene.run(lambda: len(scene.cluster.held) == len(ORIGIN))
+    scene.crash_controller()
+    scene.cluster.held.clear()
+    scene.release()
+    assert all(map(scene.has_log, ORIGIN))
+    scene.finish()
+
+
+@pytest.mark.parametrize(("number", "fate"), calls("ended"))
+def test_r10_ended_and_still_listed(number: int, fate: str) -> None:
+    asked_and_failing(number, fate)
+
+
+@pytest.mark.parametrize(("number", "fate"), calls("struck"))
+def test_r11_struck_off_the_list(number: int, fate: str) -> None:
+    """Nothing is left but the confirmations, if those."""
+    asked_and_failing(number, fate)
+
+
+@pytest.mark.parametrize("crash", [False, True], ids=["", "controller dies"])
+@pytest.mark.parametrize("when", ["before", "begun", "in sync"])
+def test_r12_a_target_is_dead(when: str, crash: bool) -> None:
+    scene = Scene()
+    if when == "before":
+        scene.cluster.kill_node(5, expire_session=True)
+        scene.cluster.settle()
+    scene.hold(6)
+    scene.request()
+    if when != "before":
+        wanted = {1, 2, 3, 4} if when == "begun" else {1, 2, 3, 4, 5}
+        scene.run(lambda: scene.is_begun() and (when == "begun" or set(scene.state.isr) == wanted))
+        scene.cluster.kill_node(5, expire_session=True)
+    scene.release()
+    scene.run(lambda: set(scene.state.isr) == {1, 2, 3, 4, 6})
+    if crash:
+        scene.crash_controller()
+    scene.write(b"meanwhile")
+    scene.cluster.advance(10_000)
+    scene.check()
+    assert scene.has_request
+    assert scene.assignment.is_reassigning
+    scene.cluster.start_node(5)
+    scene.finish()
+
+
+LATER = (4, 7, 8)
+
+
+def on_the_way(*slow: int) -> Scene:
+    """Begun, all have logs, and all of the target but `slow` are in sync."""
+    scene = Scene()
+    scene.hold(*slow)
+    scene.ask(TARGET)
+    scene.run(lambda: scene.all_host() and set(scene.state.isr) == {*ORIGIN, *TARGET} - {*slow})
+    scene.cluster.settle()
+    return scene
+
+
+@pytest.mark.parametrize("crash", [False, True], ids=["", "nobody told"])
+@pytest.mark.parametrize("slow", [(4, 5, 6), (6,), (5,)], ids=str)
+def test_r13_superseded(slow: tuple[int, ...], crash: bool) -> None:
+    scene = on_the_way(*slow)
+    in_sync = set(scene.state.isr)
+    scene.ask(LATER)
+    if crash:
+        scene.crash_controller(lose_messages=True)
+    # 7 and 8 are quick: what was in sync stays until they are.
+    scene.release()
+    scene.run(lambda: set(LATER) <= set(scene.state.isr) or not in_sync <= set(scene.state.isr))
+    scene.finish()
+
+
+@pytest.mark.parametrize("fate", ["dies after it", "reply lost"])
+@pytest.mark.parametrize("number", range(14))
+def test_r13_at_each_call(number: int, fate: str) -> None:
+    scene = on_the_way(6)
+    fail_at(scene, number, fate)
+    scene.ask(LATER)
+    scene.release()
+    scene.finish()
+    assert scene.store.has_failed
+
+
+@pytest.mark.parametrize("crash", [False, True], ids=["", "nobody told"])
+@pytest.mark.parametrize("slow", [(4, 5, 6), (6,), (5, 6)], ids=str)
+def test_r14_called_off(slow: tuple[int, ...], crash: bool) -> None:
+    scene = on_the_way(*slow)
+    scene.ask(None)
+    if crash and scene.cluster.nodes.get(CONTROLLER):
+        scene.crash_controller(lose_messages=True)
+    scene.release()
+    scene.finish()
+
+
+@pytest.mark.parametrize("fate", ["dies after it", "reply lost"])
+@pytest.mark.parametrize("number", range(6))
+def test_r14_at_each_call(number: int, fate: str) -> None:
+    scene = on_the_way(6)
+    fail_at(scene, number, fate)
+    scene.ask(None)
+    scene.release()
+    scene.finish()
+    assert scene.store.has_failed
+
+
+def test_r14_the_original_order_comes_back() -> None:
+    """The full list of 3 1 4 puts 3 before 1: the order of 1 2 3 is in the store besides."""
+    scene = Scene()
+    scene.hold(4)
+    scene.ask((3, 1, 4))
+    scene.run(lambda: scene.has_log(4))
+    assert scene.assignment.replicas == (3, 1, 4, 2)
+    scene.crash_controller()
+    scene.release()
+    scene.hold(4)
+    scene.ask(None)
+    scene.release()
+    scene.finish()
+    assert scene.assignment == Assignment((1, 2, 3))
+
+
+def test_r14_a_lagging_original_keeps_it_pending() -> None:
+    """4 is in sync and 3 is not: calling off waits, with 4, until 3 has caught up."""
+    scene = on_the_way(5, 6)
+    scene.hold(3, 5, 6)
+    scene.cluster.advance(1)
+    scene.write(b"more")
+    scene.run(lambda: 3 not in scene.state.isr)
+    scene.ask(None)
+    scene.cluster.advance(5000)
+    scene.check()
+    assert scene.assignment == Assignment((1, 2, 3, 4), removing=(4,), original=ORIGIN)
+    assert set(scene.state.isr) == {1, 2, 4}
+    scene.release()
+    scene.finish()
+
+
+@pytest.mark.parametrize("crash", [False, True], ids=["", "and the controller"])
+def test_r15_the_leader_dies(crash: bool) -> None:
+    scene = on_the_way(5, 6)
+    scene.cluster.kill_node(1, expire_session=True)
+    if crash:
+        scene.crash_controller()
+    scene.release()
+    scene.run(lambda: scene.assignment == Assignment(TARGET, leaving=(1,)))
+    scene.write(b"meanwhile")
+    assert scene.has_log(1)
+    scene.cluster.start_node(1)
+    scene.finish()
+
+
+# --- late messages ----------------------------------------------------------------------------
+
+
+def test_a_role_that_comes_after_the_deletion_brings_nothing_back() -> None:
+    scene = Scene()
+    scene.cluster.intercept = lambda envelope: is_sent(envelope, LeaderAndIsrRequest) and envelope.target == 5
+    scene.ask(TARGET)
+    scene.run(lambda: bool(scene.cluster.held))
+    (late,) = scene.cluster.held
+    scene.ask(LATER)
+    scene.cluster.intercept = lambda envelope: False
+    scene.finish()
+    scene.cluster.release(late)
+    scene.run(lambda: late not in scene.cluster.queue)
+    scene.cluster.settle()
+    scene.check()
+    assert not scene.has_log(5)
+
+
+def test_an_order_to_delete_that_comes_after_the_return_deletes_nothing() -> None:
+    scene = Scene()
+    scene.cluster.intercept = lambda envelope: is_sent(envelope, StopReplicaRequest)
+    scene.ask((1, 2))
+    scene.run(lambda: bool(scene.cluster.held))
+    (late,) = scene.cluster.held
+    scene.cluster.intercept = lambda envelope: False
+    scene.finish()
+    scene.ask(ORIGIN)
+    scene.finish()
+    scene.cluster.release(late)
+    scene.cluster.settle()
+    scene.check()
+    assert scene.has_log(3)
+
+
+# --- what is judged by the original size ------------------------------------------------------
+
+
+def test_new_replicas_do_not_count_until_they_are_there() -> None:
+    """min.insync.replicas is 2: a partition of one replica takes acks=all while it is to get two more."""
+    scene = Scene((1,))
+    scene.hold(2, 3)
+    scene.ask((1, 2, 3))
+    scene.run(lambda: scene.has_log(2))
+    scene.write(b"alone")
+    leader = scene.cluster.nodes[1].replicas.partitions[TP]
+    assert leader.replicas == (1, 2, 3)
+    assert (leader.replication_factor, leader.min_insync, leader.is_under_replicated) == (1, 1, False)
+    scene.release()
+    scene.finish()
+    leader = scene.cluster.nodes[1].replicas.partitions[TP]
+    assert (leader.replication_factor, leader.min_insync) == (3, 2)
+
+
+def test_under_replicated_by_what_was_there() -> None:
+    scene = Scene()
+    scene.hold(3, 4, 5, 6)
+    scene.ask(TARGET)
+    scene.run(lambda: scene.has_log(4))
+    leader = scene.cluster.nodes[1].replicas.partitions[TP]
+    assert not leader.is_under_replicated
+    scene.write(b"more")
+    scene.run(lambda: leader.is_under_replicated)
+
+
+def test_a_program_moves_its_partition() -> None:
+    scene = Scene()
+    scene.target = TARGET
+    scene.cluster.reassign(TP, TARGET)
+    scene.finish()
+    with pytest.raises(ValueError, match="name at least one broker"):
+        scene.cluster.reassign(TP, ())
+    scene.cluster.kill_node(3, expire_session=True)
+    scene.cluster.settle()
+    with pytest.raises(ValueError, match="not alive"):
+        scene.cluster.reassign(TP, (3,))
+    scene.hold(1)
+    with pytest.raises(TimeoutError, match="not reached"):
+        scene.cluster.reassign(TP, (1,), timeout_ms=100)
+    scene.cluster.reassign(TP, None)
+    assert scene.assignment.replicas == TARGET
+
+
+# --- the rules find what breaks them ----------------------------------------------------------
+
+
+def test_planted_deletion_before_the_isr_excludes(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = reassigning.stop_leaving
+
+    def early(context: Context, topic_partitions: Iterable[TopicPartition] | None = None, **to: Any) -> None:
+        honest(context, topic_partitions, **to)
+        for each in topic_partitions or ():
+            for broker_id in context.assignment_of(each).removing:
+                order = {each: StopReplicaPartition(context.states[each].state.leader_epoch, delete=True)}
+                context.channels[broker_id].enqueue(StopReplicaRequest, order)
+
+    monkeypatch.setattr(reassigning, "stop_leaving", early)
+    scene = Scene()
+    scene.request()
+    with pytest.raises(AssertionError, match="I5"):
+        scene.finish()
+
+
+def test_planted_list_before_isr(monkeypatch: pytest.MonkeyPatch) -> None:
+    """B6 before B4."""
+    honest = closing_state
+
+    def hasty(assignment: Assignment, state: LeaderAndIsr, *rest: Any) -> LeaderAndIsr | None:
+        after = honest(assignment, state, *rest)
+        return after and replace(after, isr=state.isr, isr_broker_epochs=state.isr_broker_epochs)
+
+    monkeypatch.setattr("replication.controller.reassigning.closing_state", hasty)
+    scene = Scene()
+    scene.request()
+    with pytest.raises(AssertionError, match="I11"):
+        scene.finish()
+
+
+def test_planted_superseded_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = Assignment.reassign_to
+    monkeypatch.setattr(
+        Assignment, "reassign_to", lambda self, *to: replace(honest(self, *to), leaving=self.leaving)
+    )
+    scene = on_the_way(4, 5, 6)
+    with pytest.raises(AssertionError, match="stray logs"):
+        scene.ask(LATER)
+
+
+def test_planted_removed_forgotten(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = Assignment.finished
+    monkeypatch.setattr(Assignment, "finished", lambda self: replace(honest(self), leaving=self.leaving))
+    scene = Scene()
+    scene.request()
+    with pytest.raises(AssertionError, match="stray logs"):
+        scene.finish()
+
+
+def test_planted_order_lost(monkeypatch: pytest.MonkeyPatch) -> None:
+    honest = Assignment.reassign_to
+    monkeypatch.setattr(Assignment, "reassign_to", lambda self, *to: replace(honest(self, *to), original=()))
+    scene = Scene()
+    scene.hold(4)
+    scene.ask((3, 1, 4))
+    scene.ask(None)
+    scene.release()
+    with pytest.raises(AssertionError, match=r"replicas=\(3, 1, 2\)"):
+        scene.finish()
+
+
+def test_planted_target_not_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
+    """Ended as soon as one of the target is in sync: the ISR is led out of the data."""
+
+    def impatient(
+        assignment: Assignment, state: LeaderAndIsr, live: object, down: object, controller_epoch: int
+    ) -> LeaderAndIsr:
+        epoch = state.leader_epoch + 1
+        return replace(state, leader=4, leader_epoch=epoch, isr=assignment.target, isr_broker_epochs=())
+
+    monkeypatch.setattr("replication.controller.reassigning.closing_state", impatient)
+    scene = Scene()
+    scene.request()
+    with pytest.raises(AssertionError, match="I5"):
+        scene.finish()
