@@ -235,7 +235,10 @@ class StopReplicaResponse:
 
 @dataclass(frozen=True, slots=True)
 class UpdateMetadataRequest:
-    """Always the full list of live brokers; partitions are merged into the cache."""
+    """Always the full list of live brokers; partitions are merged into the cache.
+
+    `shutting_down` are those of them that are about to stop: they join no ISR any more.
+    """
 
     controller_id: int
     controller_epoch: int
@@ -243,6 +246,7 @@ class UpdateMetadataRequest:
     partitions: Mapping[TopicPartition, PartitionState]
     live_brokers: tuple[BrokerEndpoint, ...]
     topic_ids: Mapping[str, str] = field(default_factory=dict)
+    shutting_down: tuple[int, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -259,7 +263,8 @@ class IsrProposal:
 
     `broker_epochs` (parallel to `new_isr`, -1 for unknown; or empty) says which incarnation of each
     member the leader saw fetching: a member that restarted since is refused (KIP-903). `all_synced`
-    reports that every member has flushed what was committed before the partition became `synced`.
+    reports that every member has flushed what was committed before the partition became `synced`;
+    `recovering` asks to leave the mark of an unclean election where it is.
     """
 
     leader_epoch: int
@@ -267,6 +272,7 @@ class IsrProposal:
     new_isr: tuple[int, ...]
     broker_epochs: tuple[int, ...] = ()
     all_synced: bool = False
+    recovering: bool = False
 
 
 @dataclass(frozen=True, slots=True)

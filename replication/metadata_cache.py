@@ -30,6 +30,7 @@ class MetadataCache:
         self._brokers: dict[int, BrokerEndpoint] = {}
         self._partitions: dict[TopicPartition, PartitionState] = {}
         self._topic_ids: dict[str, str] = {}
+        self._shutting_down: frozenset[int] = frozenset()
 
     @property
     def brokers(self) -> Mapping[int, BrokerEndpoint]:
@@ -46,6 +47,10 @@ class MetadataCache:
 
     def is_alive(self, broker_id: int) -> bool:
         return broker_id in self._brokers
+
+    def may_be_in_sync(self, broker_id: int) -> bool:
+        """Whether it may join an ISR: alive, and not about to stop (KIP-841)."""
+        return broker_id in self._brokers and broker_id not in self._shutting_down
 
     def broker_epoch(self, broker_id: int) -> int:
         """The registered incarnation of a live broker; -1 if unknown."""
@@ -78,6 +83,7 @@ class MetadataCache:
         """
         self.controller_id = request.controller_id
         self._brokers = {broker.broker_id: broker for broker in request.live_brokers}
+        self._shutting_down = frozenset(request.shutting_down)
         for topic, topic_id in request.topic_ids.items():
             if self._topic_ids.get(topic, topic_id) != topic_id:
                 for stale in [known for known in self._partitions if known.topic == topic]:

@@ -321,7 +321,7 @@ class Partition:
             if self.is_synced
             else leader_end_offset,
             replicas=self._remote.values(),
-            eligible=frozenset(filter(self._metadata.is_alive, self._remote)),
+            eligible=frozenset(filter(self._metadata.may_be_in_sync, self._remote)),
             min_insync=self.min_insync,
             now_ms=now_ms,
             lag_time_max_ms=self._config.replica_lag_time_max_ms,
@@ -426,7 +426,7 @@ class Partition:
             isr,
             high_watermark=self.log.high_watermark,
             epoch_start_offset=self.epoch_start_offset,
-            is_alive=self._metadata.is_alive(replica.replica_id),
+            is_alive=self._metadata.may_be_in_sync(replica.replica_id),
             live_broker_epoch=self._metadata.broker_epoch(replica.replica_id),
             log_start_offset=self.log.log_start_offset,
         ):

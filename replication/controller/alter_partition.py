@@ -47,10 +47,14 @@ def judge(
     becomes_synced = (
         proposal.all_synced and state.durability is Durability.SYNCED and not state.all_synced
     )
-    if set(proposal.new_isr) == set(state.isr) and not state.recovering and not becomes_synced:
+    is_so_already = (set(proposal.new_isr), proposal.recovering) == (set(state.isr), state.recovering)
+    if is_so_already and not becomes_synced:
         return Verdict(ErrorCode.NONE)
     if proposal.partition_epoch < partition_epoch:
         return Verdict(ErrorCode.INVALID_UPDATE_VERSION)
+    if proposal.recovering and (len(proposal.new_isr) > 1 or not state.recovering):
+        # A leader that lacks records admits nobody yet, and one that has recovered stays so.
+        return Verdict(ErrorCode.INVALID_REQUEST)
     if not _well_formed(proposal, state.leader, replicas):
         return Verdict(ErrorCode.INVALID_REQUEST)
     if not _eligible(proposal, live, shutting_down):
@@ -67,7 +71,7 @@ def judge(
                 recorded[member] if member in recorded else live[member].epoch for member in proposal.new_isr
             ),
             controller_epoch=controller_epoch,
-            recovering=False,
+            recovering=proposal.recovering,
             all_synced=state.all_synced or becomes_synced,
         ),
     )

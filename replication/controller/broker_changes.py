@@ -13,12 +13,13 @@ from __future__ import annotations
 from checkpoint.topic_partition import TopicPartition
 from replication.controller.context import Broker, Context, Steps
 from replication.controller.errors import MetadataConflict
-from replication.controller.partition_states import after_failures, check_fence, out_of_date, settle
+from replication.controller.notices import read_notices, remove_notices
+from replication.controller.partition_states import after_failures, out_of_date, settle
 from replication.controller.reassigning import brokers_started
 from replication.messages import BrokerEndpoint
 from replication.metastore import layout
 from replication.metastore.errors import CorruptMetadata
-from replication.metastore.operations import Children, Delete, Get, Outcome
+from replication.metastore.operations import Children, Get, Outcome
 
 
 def read_brokers(context: Context) -> Steps[dict[int, Broker]]:
@@ -85,30 +86,17 @@ def meet_brokers(context: Context, new: dict[int, Broker]) -> None:
         context.channels.open(broker_id, broker.endpoint.epoch)
 
 
-def take_log_dir_events(context: Context) -> Steps[set[int]]:
-    """The brokers that tell of a failed log dir; their word is removed, and the watch set again."""
-    (listing,) = yield (Children(layout.LOG_DIR_EVENTS_PATH, watch=True),)
-    paths = [f"{layout.LOG_DIR_EVENTS_PATH}/{name}" for name in listing.children]
-    reads = yield tuple(Get(path) for path in paths)
-    senders = set()
-    for read in reads:
-        if read.stat is None:
-            continue
-        try:
-            senders.add(layout.parse_log_dir_event(read.data))
-        except CorruptMetadata as error:
-            context.unreadable[layout.LOG_DIR_EVENTS_PATH] = str(error)
-    # One that cannot be removed now is found again with the next, or by the next controller: no harm.
-    outcomes = yield tuple(context.fenced(Delete(path)) for path in paths)
-    for outcome in outcomes:
-        check_fence(outcome)
-    return senders
-
-
 def log_dirs_failed(context: Context) -> Steps[None]:
     """Brokers lost log dirs: they are asked for all their roles again, and refuse those that they lost."""
-    senders = yield from take_log_dir_events(context)
+    notices = yield from read_notices(context, layout.LOG_DIR_EVENTS_PATH)
+    senders = set()
+    for notice in notices:
+        try:
+            senders.add(layout.parse_log_dir_event(notice.data))
+        except CorruptMetadata as error:
+            context.unreadable[layout.LOG_DIR_EVENTS_PATH] = str(error)
     context.announce(context.states, to=senders)
+    yield from remove_notices(context, notices)
 
 
 def replicas_failed(

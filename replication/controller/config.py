@@ -31,6 +31,11 @@ class ControllerConfig:
     durability: Durability = Durability.REPLICATED
     """For topics that do not say (`durability.level`)."""
 
+    auto_leader_rebalance_enable: bool = True
+    leader_imbalance_check_interval_seconds: int = 300
+    leader_imbalance_per_broker_percentage: int = 10
+    """How many of a broker's preferred partitions others may lead before those go back that can."""
+
     elect_unclean_restarted_last_member: bool = False
     """May the last ISR member lead again by itself after a stop that lost acknowledged records?
 
@@ -44,10 +49,14 @@ class ControllerConfig:
             "retry_backoff_ms",
             "num_partitions",
             "default_replication_factor",
+            "leader_imbalance_check_interval_seconds",
         ):
             if getattr(self, name) < 1:
                 raise InvalidConfig(
                     f"{name.replace('_', '.')} is {getattr(self, name)}; it must be at least 1"
                 )
-        if self.event_retries < 0:
-            raise InvalidConfig(f"event.retries is {self.event_retries}; it must not be negative")
+        for name in ("event_retries", "leader_imbalance_per_broker_percentage"):
+            if getattr(self, name) < 0:
+                raise InvalidConfig(
+                    f"{name.replace('_', '.')} is {getattr(self, name)}; it must not be negative"
+                )

@@ -12,6 +12,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias, TypeVar
 
 from checkpoint.topic_partition import TopicPartition
+from replication.controller.balance import Imbalance
 from replication.controller.channel import Channels, ControlRequest, Entry
 from replication.controller.config import ControllerConfig
 from replication.controller.election import Incarnation
@@ -102,6 +103,12 @@ class Context:
         self.requested: dict[TopicPartition, tuple[int, ...]] = {}
         """What `/admin/reassign_partitions` asks for."""
         self.states: dict[TopicPartition, KnownState] = {}
+        self.topics_to_delete: set[str] = set()
+        """Topics on their way out: nobody is elected for them, they are not balanced."""
+        self.broker_defaults: dict[str, str] = {}
+        """Settings of all brokers that were changed while they run."""
+        self.imbalances: Mapping[int, Imbalance] = {}
+        """What the last check of balance found, by preferred broker; for metrics."""
         self.offline_replicas: dict[int, set[TopicPartition]] = {}
         """Replicas on live brokers whose log dir failed, by broker; until it starts anew."""
         self.unreadable: dict[str, str] = {}
@@ -132,6 +139,11 @@ class Context:
             if topic_partition not in self.offline_replicas.get(broker_id, ())
         }
 
+    def staying(self, topic_partition: TopicPartition) -> dict[int, Incarnation]:
+        """Of the brokers that can serve this partition, those that do not shut down."""
+        live = self.live(topic_partition)
+        return {broker_id: live[broker_id] for broker_id in live if broker_id not in self.shutting_down}
+
     def assignment_of(self, topic_partition: TopicPartition) -> Assignment:
         """A known partition's replicas, and where they are going."""
         return self.assignments.get(topic_partition) or Assignment(self.replicas[topic_partition])
@@ -153,8 +165,8 @@ class Context:
         return assignment is not None and assignment.is_reassigning
 
     def unclean_enabled(self, topic: str) -> bool:
-        """The topic's word on unclean election, else the broker's; read at every use."""
-        word = self.topics[topic].config.get(UNCLEAN_ELECTION)
+        """The topic's word on unclean election, else that for all brokers, else ours; read at every use."""
+        word = self.topics[topic].config.get(UNCLEAN_ELECTION, self.broker_defaults.get(UNCLEAN_ELECTION))
         return self.config.unclean_leader_election_enable if word is None else word.lower() == "true"
 
     def durability(self, topic: str) -> Durability:
@@ -277,6 +289,7 @@ class Context:
                 partitions=states,
                 live_brokers=tuple(broker.endpoint for _, broker in sorted(self.brokers.items())),
                 topic_ids=topic_ids,
+                shutting_down=tuple(sorted(self.shutting_down)),
             )
         return StopReplicaRequest(
             controller_id=self.node_id,

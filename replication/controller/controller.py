@@ -31,7 +31,16 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from checkpoint.errors import EngineError, ErrorCode
-from replication.controller import broker_changes, failover, reassigning, topics
+from replication.controller import (
+    broker_changes,
+    broker_defaults,
+    elect_leaders,
+    failover,
+    isr_notifications,
+    reassigning,
+    rebalancing,
+    topics,
+)
 from replication.controller.channel import Answer
 from replication.controller.config import ControllerConfig
 from replication.controller.context import Context, Steps
@@ -44,9 +53,12 @@ from replication.metastore.operations import Children, Get, Operation, Outcome, 
 from replication.state_change import Sink, unheard
 
 _WATCHED: Mapping[str, tuple[str, Callable[[Context], Steps[None]]]] = {
+    layout.BROKER_DEFAULTS_PATH: ("broker defaults", broker_defaults.broker_defaults_changed),
     layout.BROKER_IDS_PATH: ("brokers", broker_changes.brokers_changed),
+    layout.ISR_NOTIFICATIONS_PATH: ("isr notifications", isr_notifications.isr_changed),
     layout.REASSIGNMENT_PATH: ("reassignment requests", reassigning.requests_changed),
     layout.LOG_DIR_EVENTS_PATH: ("log dirs", broker_changes.log_dirs_failed),
+    layout.PREFERRED_ELECTION_PATH: ("preferred election", elect_leaders.asked_in_store),
     layout.TOPICS_PATH: ("topics", topics.topics_changed),
 }
 """Node → the event's name and its procedure."""
@@ -108,6 +120,7 @@ class Controller:
         self._term: Context | None = None
         self._queue: deque[_Event] = deque()
         self._run: _Run | None = None
+        self._rebalance_at_ms: int | None = None
         self._effects: list[Effect] = []
         self._now_ms = 0
 
@@ -189,6 +202,9 @@ class Controller:
         self._now_ms = now_ms
         if self._run is not None:
             self._repeat_and_expire(self._run)
+        if self._rebalance_at_ms is not None and self._rebalance_at_ms <= now_ms:
+            self._rebalance_at_ms = now_ms + 1000 * self.config.leader_imbalance_check_interval_seconds
+            self._enqueue(_Event("rebalance", lambda: rebalancing.rebalance(self._active), key="rebalance"))
         return self._carry_on()
 
     @property
@@ -201,6 +217,8 @@ class Controller:
                 deadlines.append(self._run.calls_deadline_ms)
         elif self._queue:
             deadlines.append(self._queue[0].not_before_ms)
+        if self._rebalance_at_ms is not None:
+            deadlines.append(self._rebalance_at_ms)
         if self._term is not None and (deadline := self._term.channels.deadline_ms) is not None:
             deadlines.append(deadline)
         return min(deadlines, default=None)
@@ -261,6 +279,8 @@ class Controller:
             now=lambda: self._now_ms,
             state_changes=self._state_changes,
         )
+        if self.config.auto_leader_rebalance_enable:
+            self._rebalance_at_ms = self._now_ms + rebalancing.FIRST_CHECK_MS
         self._queue.appendleft(_Event("take over", lambda: failover.take_over(self._active)))
 
     def _controller_changed(self) -> Steps[None]:
@@ -279,6 +299,7 @@ class Controller:
     def _resign(self, reason: str, *, abdicate: bool = False) -> None:
         """Forget the term, answer everybody who waits for it, and compete again if there is a session."""
         ended, self._term = self._term, None
+        self._rebalance_at_ms = None
         if ended is not None:
             self.resigned_because = reason
         waiting = [self._run.event, *self._queue] if self._run is not None else [*self._queue]

@@ -143,11 +143,13 @@ def next_state(
     live: Mapping[int, Incarnation],
     controller_epoch: int,
     *,
+    shutting_down: Collection[int] = (),
     unclean_enabled: bool = False,
 ) -> LeaderAndIsr | None:
     """What the state node must say now that just these brokers live; None if it says so already.
 
-    Every change takes a new leader epoch: it fences the leader that does not know of it.
+    Every change takes a new leader epoch: it fences the leader that does not know of it. Whoever is
+    `shutting_down` keeps what it leads until somebody else can, and is given nothing that it could refuse.
     """
     recorded = dict(zip(state.isr, state.isr_broker_epochs, strict=True))
     standings = {member: standing(recorded[member], live.get(member)) for member in state.isr}
@@ -160,12 +162,16 @@ def next_state(
         isr = intact
         # Kafka records no incarnations: whoever lives when we first look is the one that counts.
         recorded.update({member: live[member].epoch for member in isr})
-        leader = state.leader if state.leader in isr else _first(replicas, isr)
+        leader = state.leader if state.leader in isr else _first(replicas, isr, shutting_down)
         recovering = state.recovering and leader == state.leader
     elif restarted := members(Standing.RESTARTED):
-        isr, leader = restarted, _first(replicas, restarted)
+        isr, leader = restarted, _first(replicas, restarted, shutting_down)
         recorded.update({member: live[member].epoch for member in isr})
-    elif unclean_enabled and (elected := offline_leader(replicas, (), live, unclean_enabled=True)):
+    elif unclean_enabled and (
+        elected := offline_leader(
+            replicas, (), [each for each in live if each not in shutting_down], unclean_enabled=True
+        )
+    ):
         leader, isr, recovering = elected.leader, (elected.leader,), True
         recorded[leader] = live[leader].epoch
     else:
@@ -173,22 +179,79 @@ def next_state(
         # they stay too, marked, because an ISR is never empty.
         isr, leader = members(Standing.DEAD) or state.isr, NO_LEADER
         recorded.update(dict.fromkeys(members(Standing.LOST), LOST_BROKER_EPOCH))
-    epochs = tuple(recorded[member] for member in isr)
-    if (leader, isr, epochs) == (state.leader, state.isr, state.isr_broker_epochs):
+    decided = _in_new_epoch(state, leader, isr, recorded, controller_epoch, recovering=recovering)
+    if (leader, isr, decided.isr_broker_epochs) == (state.leader, state.isr, state.isr_broker_epochs):
         return None
+    return decided
+
+
+def preferred_state(
+    state: LeaderAndIsr,
+    replicas: tuple[int, ...],
+    live: Mapping[int, Incarnation],
+    controller_epoch: int,
+) -> LeaderAndIsr | None:
+    """The preferred replica leads, the ISR stays; None if it may not: dead, out of sync, or a successor of
+    the member on record. `live` are those that stay: nobody goes home to a broker that shuts down."""
+    leader = preferred_leader(replicas, _intact(state, live), live)
+    if leader is None:
+        return None
+    recorded = dict(zip(state.isr, state.isr_broker_epochs, strict=True))
+    return _in_new_epoch(state, leader, state.isr, recorded, controller_epoch)
+
+
+def state_after_shutdown(
+    state: LeaderAndIsr,
+    replicas: tuple[int, ...],
+    live: Mapping[int, Incarnation],
+    shutting_down: Collection[int],
+    controller_epoch: int,
+) -> LeaderAndIsr | None:
+    """Those who shut down neither lead nor count; None if so it is, or if nobody could lead instead.
+
+    `live` includes them. The last member that could lead stays what it is: the records outweigh its wish.
+    """
+    isr = tuple(member for member in state.isr if member not in shutting_down)
+    if isr == state.isr or state.leader == NO_LEADER:
+        return None
+    leader: int | None = state.leader
+    if leader in shutting_down:
+        leader = shutdown_leader(replicas, _intact(state, live), live, shutting_down)
+    if leader is None:
+        return None
+    recorded = dict(zip(state.isr, state.isr_broker_epochs, strict=True))
+    return _in_new_epoch(state, leader, isr, recorded, controller_epoch)
+
+
+def _intact(state: LeaderAndIsr, live: Mapping[int, Incarnation]) -> tuple[int, ...]:
+    recorded = zip(state.isr, state.isr_broker_epochs, strict=True)
+    return tuple(member for member, epoch in recorded if standing(epoch, live.get(member)) is Standing.INTACT)
+
+
+def _in_new_epoch(
+    state: LeaderAndIsr,
+    leader: int,
+    isr: tuple[int, ...],
+    recorded: Mapping[int, int],
+    controller_epoch: int,
+    *,
+    recovering: bool = False,
+) -> LeaderAndIsr:
     return replace(
         state,
         leader=leader,
         leader_epoch=state.leader_epoch + 1,
         isr=isr,
         controller_epoch=controller_epoch,
-        isr_broker_epochs=epochs,
+        isr_broker_epochs=tuple(recorded[member] for member in isr),
         recovering=recovering,
         # Whoever leads from outside the ISR may not have flushed all that it has.
         all_synced=state.all_synced and not recovering,
     )
 
 
-def _first(replicas: tuple[int, ...], candidates: tuple[int, ...]) -> int:
-    # An ISR member outside the assignment is possible only half-way through a reassignment.
-    return next((replica for replica in replicas if replica in candidates), candidates[0])
+def _first(replicas: tuple[int, ...], candidates: tuple[int, ...], shutting_down: Collection[int]) -> int:
+    # An ISR member outside the assignment is possible only half-way through a reassignment. One that shuts
+    # down leads only if it is the last.
+    staying = tuple(each for each in candidates if each not in shutting_down) or candidates
+    return next((replica for replica in replicas if replica in staying), staying[0])

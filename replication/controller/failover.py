@@ -1,7 +1,9 @@
 """Becoming the controller, and ceasing to be: the claim, the takeover, the abdication.
 
     claim       one Multi: create /controller (ephemeral) and raise /controller_epoch
-    takeover    watches and readings → addresses to all → states settled → everything to everybody
+    takeover    watches, with the readings they guard  ·  notices left for the one before are dropped
+                brokers, topics, settings  ·  addresses to all  ·  states settled: replicas of the dead
+                leave, partitions without a leader get one  ·  everything to everybody  ·  RESUME
     abdicate    one Multi: delete /controller, if the epoch is still ours
 
 The epoch is the fence: every later write of this term checks that `/controller_epoch` has not moved.
@@ -11,16 +13,26 @@ what the dead left behind and tells every replica everything. Brokers ignore wha
 
 from __future__ import annotations
 
+from collections.abc import Callable
 from typing import NamedTuple
 
-from replication.controller import reassigning
-from replication.controller.broker_changes import meet_brokers, read_brokers, take_log_dir_events
+from replication.controller import elect_leaders, reassigning
+from replication.controller.broker_changes import meet_brokers, read_brokers
+from replication.controller.broker_defaults import load_broker_defaults
 from replication.controller.context import Context, Steps
 from replication.controller.errors import MetadataConflict
+from replication.controller.notices import drop_notices
 from replication.controller.partition_states import ROUNDS, after_failures, check_fence, settle
 from replication.controller.topics import list_topics, load_topics
 from replication.metastore import layout
 from replication.metastore.operations import Create, Delete, Get, Multi, Set, StoreError
+
+RESUME: tuple[Callable[[Context], Steps[None]], ...] = (
+    reassigning.resume,
+    elect_leaders.asked_in_store,
+)
+"""What the controller before may have left half-done, in the order in which it is taken up: reassignments,
+deletions, then preferred elections. Each reads its own request from the store and finds what is done."""
 
 
 class Claim(NamedTuple):
@@ -79,15 +91,18 @@ def take_over(context: Context) -> Steps[None]:
     """Build the copy from the store, mend the states, tell everybody. Repeatable from the start."""
     context.forget_all()
     yield from _make_directories(context)
-    yield from take_log_dir_events(context)  # everybody is asked for everything anyway
+    for directory in (layout.ISR_NOTIFICATIONS_PATH, layout.LOG_DIR_EVENTS_PATH):
+        yield from drop_notices(context, directory)
     meet_brokers(context, (yield from read_brokers(context)))
     names = yield from list_topics(context)
     yield from load_topics(context, names)
+    yield from load_broker_defaults(context)
     context.announce_brokers()
     yield from settle(context, context.replicas, after_failures(context), announce=False)
     context.announce(context.states)
     context.newcomers.clear()
-    yield from reassigning.resume(context)
+    for resume in RESUME:
+        yield from resume(context)
 
 
 def _make_directories(context: Context) -> Steps[None]:
@@ -96,6 +111,7 @@ def _make_directories(context: Context) -> Steps[None]:
         layout.BROKER_IDS_PATH,
         layout.TOPICS_PATH,
         layout.TOPIC_CONFIGS_PATH,
+        layout.ISR_NOTIFICATIONS_PATH,
         layout.LOG_DIR_EVENTS_PATH,
     ):
         for _ in range(ROUNDS):

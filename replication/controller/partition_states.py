@@ -61,11 +61,18 @@ def fenced_write(
 
 
 def settle(
-    context: Context, topic_partitions: Iterable[TopicPartition], decide: Decide, *, announce: bool = True
+    context: Context,
+    topic_partitions: Iterable[TopicPartition],
+    decide: Decide,
+    *,
+    announce: bool = True,
+    reason: str = "",
+    on_change: Callable[[TopicPartition], None] = lambda topic_partition: None,
 ) -> Steps[None]:
     """Bring these partitions' state nodes to what `decide` says, and tell the brokers of each change.
 
-    `announce=False` is for a takeover, which tells everybody everything afterwards.
+    `announce=False` is for a takeover, which tells everybody everything afterwards. `reason` goes into the
+    state-change log; `on_change` hears of each partition as soon as its write is known to have happened.
     Raises `ControllerFenced`, or `MetadataConflict` if a node keeps changing.
     """
     remaining = sorted(topic_partitions)
@@ -103,7 +110,9 @@ def settle(
             changed.append(each)
             if each not in before:
                 new.add(each)
-            context.record(each, "writes a state" if each in before else "writes the first state")
+        for each in changed:
+            context.record(each, "writes the first state" if each in new else "writes a state", reason)
+            on_change(each)
         if announce:
             context.announce(changed, new=new)
     if remaining:
@@ -120,12 +129,15 @@ def after_failures(context: Context) -> Decide:
         live = context.live(topic_partition)
         durability = context.durability(topic_partition.topic)
         if state is None:
-            return election.first_state(replicas, live, context.epoch, durability)
+            return election.first_state(
+                replicas, context.staying(topic_partition), context.epoch, durability
+            )
         elected = election.next_state(
             state,
             replicas,
             live,
             context.epoch,
+            shutting_down=context.shutting_down,
             unclean_enabled=context.unclean_enabled(topic_partition.topic),
         )
         wanted = election.at_level(elected or state, durability)

@@ -11,13 +11,21 @@ from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
 from checkpoint.errors import ErrorCode
-from replication.controller import isr_changes, reassigning, topic_creation
+from replication.controller import (
+    controlled_shutdown,
+    elect_leaders,
+    isr_changes,
+    reassigning,
+    topic_creation,
+)
 from replication.controller.context import Context, Steps
 from replication.messages import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionRequest,
     AlterPartitionResponse,
+    ControlledShutdownRequest,
     CreateTopicsRequest,
+    ElectLeadersRequest,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
     RequestBody,
@@ -39,7 +47,11 @@ SERVICES: Mapping[type[RequestBody], Service] = {
         isr_changes.alter_partitions,
         lambda request, results: AlterPartitionResponse(ErrorCode.NOT_CONTROLLER),
     ),
+    ControlledShutdownRequest: Service(
+        "controlled shutdown", controlled_shutdown.shut_down, controlled_shutdown.refuse
+    ),
     CreateTopicsRequest: Service("create topics", topic_creation.create_topics, topic_creation.answer),
+    ElectLeadersRequest: Service("elect leaders", elect_leaders.elect_leaders, elect_leaders.refuse),
     AlterPartitionReassignmentsRequest: Service(
         "alter reassignments", reassigning.alter_reassignments, reassigning.answer
     ),

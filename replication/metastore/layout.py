@@ -6,6 +6,9 @@
     /controller                              ephemeral    who the controller is
     /controller_epoch                        persistent   how many controllers there were, as text
     /config/topics/<t>                       persistent   settings that differ from the defaults
+    /config/brokers/<default>                persistent   settings of all brokers, changed while they run
+    /admin/preferred_replica_election        persistent   a tool's wish: these partitions go back home
+    /isr_change_notification/isr_change_<n>  sequential   partitions whose state somebody else wrote
     /admin/reassign_partitions               transient    replicas that partitions are to have
     /log_dir_event_notification/log_dir_event_<n>         sequential, a broker whose log dir failed
 
@@ -25,7 +28,7 @@ from __future__ import annotations
 
 import json
 import re
-from collections.abc import Mapping
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any
 
@@ -39,6 +42,10 @@ TOPICS_PATH = "/brokers/topics"
 CONTROLLER_PATH = "/controller"
 CONTROLLER_EPOCH_PATH = "/controller_epoch"
 TOPIC_CONFIGS_PATH = "/config/topics"
+BROKER_DEFAULTS_PATH = "/config/brokers/<default>"
+PREFERRED_ELECTION_PATH = "/admin/preferred_replica_election"
+ISR_NOTIFICATIONS_PATH = "/isr_change_notification"
+ISR_NOTIFICATION_PREFIX = f"{ISR_NOTIFICATIONS_PATH}/isr_change_"
 REASSIGNMENT_PATH = "/admin/reassign_partitions"
 LOG_DIR_EVENTS_PATH = "/log_dir_event_notification"
 LOG_DIR_EVENT_PREFIX = f"{LOG_DIR_EVENTS_PATH}/log_dir_event_"
@@ -201,6 +208,12 @@ def encode_reassignment(wanted: Mapping[TopicPartition, tuple[int, ...]]) -> byt
     return _encode({"version": 1, "partitions": partitions})
 
 
+def encode_partitions(partitions: Iterable[TopicPartition]) -> bytes:
+    """A list of partitions: what a preferred election, and an ISR notification, holds."""
+    listed = [{"topic": each.topic, "partition": each.partition} for each in partitions]
+    return _encode({"version": 1, "partitions": listed})
+
+
 def encode_topic_config(config: Mapping[str, str]) -> bytes:
     return _encode({"version": 1, "config": {name: config[name] for name in sorted(config)}})
 
@@ -265,6 +278,17 @@ class _Fields:
         if not isinstance(value, dict) or not all(isinstance(item, str) for item in value.values()):
             raise CorruptMetadata(f"{self._what} has no object of texts in {name!r}")
         return dict(value)
+
+    def topic_partitions(self, name: str) -> tuple[TopicPartition, ...]:
+        value = self._value.get(name)
+        if not isinstance(value, list):
+            raise CorruptMetadata(f"{self._what} has no list in {name!r}")
+        found: dict[TopicPartition, None] = {}
+        for item in value:
+            if not isinstance(item, dict) or not isinstance(item.get("topic"), str):
+                raise CorruptMetadata(f"{self._what} has an item without a topic in {name!r}")
+            found[TopicPartition(item["topic"], self._integer("partition", item.get("partition")))] = None
+        return tuple(found)
 
     def _brokers(self, name: str, value: object) -> tuple[int, ...]:
         if not isinstance(value, list):
@@ -366,6 +390,16 @@ def parse_reassignment(data: bytes) -> dict[TopicPartition, tuple[int, ...]]:
         topic_partition = TopicPartition(entry.text("topic"), entry.integer("partition"))
         wanted[topic_partition] = entry.integers("replicas")
     return wanted
+
+
+def parse_partitions(data: bytes) -> tuple[TopicPartition, ...]:
+    """The partitions of a preferred election or an ISR notification, each once, in their order."""
+    return _Fields(data, "the list of partitions").topic_partitions("partitions")
+
+
+def parse_broker_defaults(data: bytes) -> dict[str, str]:
+    """Settings of all brokers, as the tools change them while brokers run."""
+    return _Fields(data, "the brokers' settings").texts("config")
 
 
 def parse_topic_config(data: bytes) -> dict[str, str]:

@@ -123,7 +123,9 @@ class World:
     """Brokers 1..n, each with a possible controller, over one store. Time moves by `run`."""
 
     def __init__(self, brokers: int, *, seed: int = 0, config: ControllerConfig | None = None) -> None:
-        self.config = config or ControllerConfig(request_timeout_ms=1_000, retry_backoff_ms=100)
+        self.config = config or ControllerConfig(
+            request_timeout_ms=1_000, retry_backoff_ms=100, auto_leader_rebalance_enable=False
+        )
         self.store = MemoryStore()
         self.now_ms = 0
         self.members: dict[int, Member] = {}
