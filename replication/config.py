@@ -37,6 +37,9 @@ class NodeConfig:
     high_watermark_checkpoint_interval_ms: int = 5000
     purgatory_purge_interval_requests: int = 1000
     truncate_on_fetch: bool = True
+    controlled_shutdown_enable: bool = True
+    controlled_shutdown_max_retries: int = 3
+    controlled_shutdown_retry_backoff_ms: int = 5000
     controller: ControllerConfig = field(default_factory=ControllerConfig)
 
     def __post_init__(self) -> None:
@@ -52,6 +55,8 @@ class NodeConfig:
             "replica_fetch_backoff_ms",
             "alter_partition_retry_ms",
             "high_watermark_checkpoint_interval_ms",
+            "controlled_shutdown_max_retries",
+            "controlled_shutdown_retry_backoff_ms",
         ):
             if getattr(self, name) < 1:
                 raise InvalidConfig(f"{name.replace('_', '.')} is {getattr(self, name)}; it takes 1 or more")

@@ -66,6 +66,8 @@ from replication.metastore.operations import Outcome, StoreError
 from replication.node import Node
 
 LOG_DIR = "data"
+_LONGEST_DEPARTURE_MS = 3_600_000
+"""Attempts and pauses end long before: a bound for a node that would never be ready."""
 
 
 class PowerCut(Protocol):
@@ -217,15 +219,31 @@ class InProcessCluster:
                 reply.is_done = reply.is_disconnected = True
         self._clients = {token: reply for token, reply in self._clients.items() if not reply.is_done}
 
-    def stop_node(self, node_id: int) -> None:
-        """Stop a node in order: its session ends, its logs are closed.
+    def begin_shutdown(self, node_id: int) -> None:
+        """Let a node ask the controller to move what it leads; it runs on until `stop_node`.
 
-        They get the mark of a clean stop, unless the node cannot vouch for what its start found.
+        With a real clock: `poll` until `nodes[node_id].is_ready_to_stop`, then `stop_node`.
         """
         slot = self._slots[node_id]
         assert slot.node is not None, f"node {node_id} is not running"
-        self._carry_out(node_id, slot.node.stop(self.now_ms))
-        slot.node.logs.close(mark_clean=slot.node.is_clean)
+        self._carry_out(node_id, slot.node.begin_shutdown(self.now_ms))
+
+    def stop_node(self, node_id: int, *, controlled: bool = False) -> None:
+        """Stop a node in order: its roles end, its logs are closed, its session ends.
+
+        They get the mark of a clean stop, unless the node cannot vouch for what its start found. With
+        `controlled` its leaderships are moved first, which takes messages and, should the controller not
+        answer, virtual time (`begin_shutdown` is for those who have a real clock).
+        """
+        slot = self._slots[node_id]
+        node = slot.node
+        assert node is not None, f"node {node_id} is not running"
+        if controlled:
+            self.begin_shutdown(node_id)
+            self.run_until(lambda: node.is_ready_to_stop, _LONGEST_DEPARTURE_MS)
+        self._carry_out(node_id, node.stop(self.now_ms))
+        node.logs.close(mark_clean=node.is_clean)
+        self._carry_out(node_id, node.leave(self.now_ms))
         slot.node, slot.session_id = None, None
         slot.outstanding.clear()
         self._break_off(node_id)

@@ -8,7 +8,14 @@ The broker epoch, the incarnation that others fence by, is the transaction id of
 creation. Until it is known the controller's requests are held: whether they are for this life or a
 former one cannot be told before. A session that expires ends every leadership here at once.
 
-`start`, `receive`, `tick` and `stop` run to completion and return effects; nothing else happens.
+    begin_shutdown ─▶ … ControlledShutdown … ─▶ is_ready_to_stop ─▶ stop ─▶ (logs closed) ─▶ leave
+
+An orderly end asks the controller first to move what is led here (`departure.py`), then stops every
+role, closes the logs with the mark of a clean stop, and gives up the session last: nobody else is elected
+because of it before the mark is durable. `stop` may also come at once.
+
+`start`, `receive`, `tick`, `begin_shutdown`, `stop` and `leave` run to completion and return effects;
+nothing else happens.
 """
 
 from __future__ import annotations
@@ -23,6 +30,7 @@ from logstore.log_manager import LogManager
 from replication.config import NodeConfig
 from replication.controller.controller import Controller
 from replication.controller.services import SERVICES
+from replication.departure import Departure
 from replication.effects import (
     Address,
     Client,
@@ -46,6 +54,7 @@ from replication.effects import (
 from replication.errors import InvalidRequest
 from replication.messages import (
     AlterPartitionResponse,
+    ControlledShutdownResponse,
     DeleteRecordsRequest,
     FetchRequest,
     FetchResponse,
@@ -109,6 +118,8 @@ class Node:
             state_changes=state_changes,
         )
         self.session_id: int | None = None
+        self.departure: Departure | None = None
+        """The leave-taking of a node whose shutdown has begun."""
         self._registration_call: int | None = None
         self._register_at_ms: int | None = None
         self._former_sessions: set[int] = set()
@@ -140,6 +151,7 @@ class Node:
             self.logs.deadline_ms,
             self._register_at_ms,
             self._report_again_ms,
+            self.departure.deadline_ms if self.departure is not None else None,
         )
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
@@ -156,15 +168,41 @@ class Node:
         """Begin: ask for a session."""
         return [OpenSession(self.config.zookeeper_session_timeout_ms)]
 
-    def stop(self, now_ms: int) -> list[Effect]:
-        """End in order: lead nothing any more, give up the session.
+    def begin_shutdown(self, now_ms: int) -> list[Effect]:
+        """Ask the controller to move what is led here; `is_ready_to_stop` says when that is over.
 
-        The logs are then the caller's to close, with the mark of a clean stop if `is_clean`.
+        Until then this node serves as before, but follows nobody new.
         """
-        if self.session_id is None:
+        if self.departure is None:
+            self.replicas.is_departing = True
+            self.departure = Departure(self.config, now_ms)
+        return self._depart(now_ms)
+
+    @property
+    def is_ready_to_stop(self) -> bool:
+        """Whether a shutdown was begun, and the controller let us go or was asked often enough."""
+        return self.departure is not None and self.departure.is_over
+
+    def _depart(self, now_ms: int) -> list[Effect]:
+        if self.departure is None:
             return []
-        session_id = self.session_id
-        return [*self._lose_session(now_ms), CloseSession(session_id)]
+        request = self.departure.next_request(
+            self._next_id, self.replicas.controller_id, self.broker_epoch, now_ms
+        )
+        return [request] if request is not None else []
+
+    def stop(self, now_ms: int) -> list[Effect]:
+        """End every role: whoever waits is answered, nothing is appended or fetched any more.
+
+        The logs are then the caller's to close, with the mark of a clean stop if `is_clean`; `leave`
+        comes after that.
+        """
+        return [*self.replicas.stop(now_ms), *self.controller.on_session_lost(now_ms)]
+
+    def leave(self, now_ms: int) -> list[Effect]:
+        """Give up the session: the registration goes, and with it all that still names this node."""
+        session_id, self.session_id = self.session_id, None
+        return [CloseSession(session_id)] if session_id is not None else []
 
     def tick(self, now_ms: int) -> list[Effect]:
         """Do what has become due."""
@@ -175,6 +213,7 @@ class Node:
             self.logs.tick(now_ms)
         effects += self.replicas.tick(now_ms)
         effects += self.controller.tick(now_ms)
+        effects += self._depart(now_ms)
         return [*effects, *self._tell_of_failed_logs(now_ms)]
 
     def receive(self, event: Event, now_ms: int) -> list[Effect]:
@@ -189,6 +228,9 @@ class Node:
                 return self._on_response(event, now_ms)
             case Disconnected(source, correlation_id):
                 if self.replicas.on_disconnected(correlation_id, now_ms):
+                    return []
+                if self.departure is not None and self.departure.owns(correlation_id):
+                    self.departure.on_disconnected(now_ms)
                     return []
                 return self.controller.on_disconnected(source, correlation_id, now_ms)
             case ClientRequest():
@@ -267,6 +309,10 @@ class Node:
                 | AlterPartitionResponse()
             ):
                 return self.replicas.on_response(response.correlation_id, response.body, now_ms)
+            case ControlledShutdownResponse() as body:
+                if self.departure is not None and self.departure.owns(response.correlation_id):
+                    self.departure.on_response(body, now_ms)
+                return []
             case LeaderAndIsrResponse() | StopReplicaResponse() | UpdateMetadataResponse():
                 return self.controller.on_response(
                     response.source, response.correlation_id, response.body, now_ms

@@ -104,6 +104,8 @@ class ReplicaManager:
         self.controller_epoch = 0
         self.controller_id = -1
         self.broker_epoch = -1
+        self.is_departing = False
+        """Whether this node is about to stop: it takes no new leader to follow."""
         self._latest_broker_epoch = -1
         self.is_on_record = False
         """Whether the controller gave this process a role: what its start may have lost is written down."""
@@ -261,6 +263,13 @@ class ReplicaManager:
                 self._wake(topic_partition)
         return self._end_turn(now_ms)
 
+    def stop(self, now_ms: int) -> list[Effect]:
+        """Lead and follow nothing any more; whoever waits is sent elsewhere. The logs stay open."""
+        self.is_departing = True
+        for topic_partition in self._partitions:
+            self._followers.remove(topic_partition)
+        return self.on_session_lost(now_ms)
+
     def leader_and_isr(self, address: Address, body: LeaderAndIsrRequest, now_ms: int) -> list[Effect]:
         """Take the roles that the controller gives; each partition succeeds or fails alone."""
         if refusal := self._refuse_controller(body.controller_epoch, body.broker_epoch):
@@ -341,7 +350,9 @@ class ReplicaManager:
             is_following = known is not None and not known.leads and not known.is_suspended
             if partition.become_follower(state) or not is_following:
                 self._followers.remove(topic_partition)
-                if state.leader != NO_LEADER:
+                if self.is_departing:
+                    mark("replica manager: a node that is about to stop follows nobody new")
+                elif state.leader != NO_LEADER:
                     self._followers.add(partition)
         self._wake(topic_partition)
         return ErrorCode.NONE

@@ -64,6 +64,7 @@ def node_config(swarm: Swarm, node_id: int) -> NodeConfig:
         alter_partition_retry_ms=swarm.backoff_ms,
         high_watermark_checkpoint_interval_ms=swarm.checkpoint_interval_ms,
         truncate_on_fetch=swarm.truncate_on_fetch,
+        controlled_shutdown_retry_backoff_ms=swarm.backoff_ms,
         controller=ControllerConfig(
             request_timeout_ms=swarm.request_timeout_ms, retry_backoff_ms=swarm.backoff_ms
         ),

@@ -63,6 +63,8 @@ class Nemesis:
         for host in world.hosts.values():
             if host.is_paused:
                 world.resume(host)
+            if host.node is not None and host.node.departure is not None:
+                world.stop(host)  # whoever was about to go, goes now and comes back
             if host.node is None:
                 world.start(host)
 
@@ -169,7 +171,11 @@ class Nemesis:
 
     def _stop(self) -> None:
         host = self._victim()
-        if host is not None and not host.is_paused:
+        if host is None or host.is_paused:
+            return
+        if self._random.random() < 0.5:
+            self.world.shut_down(host, lambda: self._start_later(host))
+        else:
             self.world.stop(host)
             self._start_later(host)
 

@@ -58,6 +58,8 @@ class Observation:
     ) -> None:
         self.checkers: dict[TopicPartition, PartitionChecker] = {}
         self.unclean_allowed: set[TopicPartition] = set()
+        self._logs: dict[tuple[int, TopicPartition], Log] = {}
+        """As last looked at: a log whose disk failed is not given out any more."""
         self._time = time
         self._swarm = swarm
         self._hosts = hosts
@@ -131,10 +133,12 @@ class Observation:
         assert node is not None
         truncations = node.replicas.counters.truncations
         for topic_partition in node.replicas.offline:
-            if topic_partition in host.views:
-                host.views[topic_partition].is_leader = False
+            view = host.views.get(topic_partition)
+            if view is not None and view.is_leader:
+                self._committed_at_last(topic_partition, view, self._logs[host.node_id, topic_partition])
+                view.is_leader = False
         for topic_partition, partition in node.replicas.partitions.items():
-            log = partition.log
+            log = self._logs[host.node_id, topic_partition] = partition.log
             seen = (
                 log.log_end_offset,
                 log.high_watermark,
@@ -159,6 +163,14 @@ class Observation:
                 leader_epoch=partition.leader_epoch,
                 may_be_cut=before is None or before[4] != truncations,
             )
+
+    def _committed_at_last(self, topic_partition: TopicPartition, view: ReplicaView, log: Log) -> None:
+        """Its disk failed in this turn, in which it may have committed, and said so, before that."""
+        before, view.high_watermark = view.high_watermark, min(log.high_watermark, view.log_end)
+        checker = self.checkers.get(topic_partition)
+        if checker is not None and view.high_watermark > before:
+            known = len(view.batches)
+            checker.replica_changed(view, first_new=known, cut_to=None, high_watermark_before=before)
 
     def _look(
         self,

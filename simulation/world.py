@@ -211,10 +211,11 @@ class World:
         host.faulty.inject(Fault(operation=operation, forever=True))
 
     def stop(self, host: Host) -> None:
-        """End the process in order: its session is given up, its logs are closed."""
+        """End the process in order: its logs are closed, its session is given up."""
         assert host.node is not None
         if host.disk_is_dead:
             self._turn(host, host.node.stop)
+            self._turn(host, host.node.leave)
             self.cut_power(host)
             return
         self.time.note(host.node_id, "is stopped")
@@ -223,9 +224,29 @@ class World:
         self._turn(host, host.node.stop)
         is_clean = host.node.is_clean
         host.node.logs.close(mark_clean=is_clean)
+        self._turn(host, host.node.leave)
         self.observation.ended(host, cache_survives=True)
         host.stopped_in_order = is_clean
         self._end_life(host)
+
+    def shut_down(self, host: Host, then: Callable[[], None]) -> None:
+        """Let the controller move what this node leads, then stop it; `then` follows if it gets there."""
+        assert host.node is not None
+        if host.node.departure is not None:
+            return
+        self.time.note(host.node_id, "is asked to stop")
+        self.time.stamp(f"shut down{host.node_id}")
+        self._turn(host, host.node.begin_shutdown)
+        self._stop_when_ready(host, host.life, then)
+
+    def _stop_when_ready(self, host: Host, life: int, then: Callable[[], None]) -> None:
+        if host.life != life or host.node is None:
+            return
+        if host.is_paused or not host.node.is_ready_to_stop:
+            self.time.at(host.config.request_timeout_ms // 4, self._stop_when_ready, host, life, then)
+            return
+        self.stop(host)
+        then()
 
     def pause(self, host: Host) -> None:
         """The process stands still: it hears nothing, does nothing, and knows nothing of it."""

@@ -274,9 +274,10 @@ def test_stopping_gives_the_session_up() -> None:
     rig.register()
     rig.leader_and_isr(100)
     effects = rig.node.stop(rig.now_ms)
-    assert CloseSession(7) in effects
     assert not rig.node.replicas.partitions[TP].is_leader
-    assert rig.node.stop(rig.now_ms) == []
+    assert CloseSession(7) not in effects, "not before the logs are closed"
+    assert rig.node.leave(rig.now_ms) == [CloseSession(7)]
+    assert rig.node.leave(rig.now_ms) == []
 
 
 def reports(effects: list[Effect]) -> list[StoreCall]:

@@ -19,8 +19,13 @@ from replication.effects import Client, Effect, Peer, Reply, Respond, Send, Stor
 from replication.messages import (
     AlterPartitionRequest,
     AlterPartitionResponse,
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
     CreateTopicsRequest,
     CreateTopicsResponse,
+    ElectionType,
+    ElectLeadersRequest,
+    ElectLeadersResponse,
     IsrProposal,
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
@@ -387,6 +392,38 @@ class World:
         self.run()
         body = self.responses[correlation_id]
         assert isinstance(body, AlterPartitionResponse)
+        return body
+
+    def ask(self, body: RequestBody, *, via: int | None = None) -> object:
+        """Send a client's request to the controller; the token under which its answer will be found."""
+        token = object()
+        member = self.members[via if via is not None else self.controller_id]
+        self.perform(member, member.controller.on_request(Client(token), body, self.now_ms))
+        return token
+
+    def call(self, body: RequestBody, *, via: int | None = None) -> ResponseBody:
+        """Ask, and let things run until they are quiet again."""
+        token = self.ask(body, via=via)
+        self.run(until=lambda: token in self.replies)
+        self.run()
+        answer = self.replies[token]
+        assert answer is not None
+        return answer
+
+    def elect(
+        self, *partitions: TopicPartition, election_type: ElectionType = ElectionType.PREFERRED
+    ) -> dict[TopicPartition, ErrorCode]:
+        """Ask for elections; without partitions, for all."""
+        body = self.call(ElectLeadersRequest(election_type, partitions or None))
+        assert isinstance(body, ElectLeadersResponse)
+        assert body.error is ErrorCode.NONE
+        return {each: result.error for each, result in body.partitions.items()}
+
+    def shut_down(self, broker_id: int, *, broker_epoch: int | None = None) -> ControlledShutdownResponse:
+        """The broker asks to be let go; its process runs on."""
+        epoch = self.members[broker_id].broker.epoch if broker_epoch is None else broker_epoch
+        body = self.call(ControlledShutdownRequest(broker_id, epoch))
+        assert isinstance(body, ControlledShutdownResponse)
         return body
 
     def partitions(self) -> list[TopicPartition]:
