@@ -12,13 +12,17 @@ from checkpoint.topic_partition import TopicPartition
 from replication.controller.context import Context, Steps
 from replication.controller.notices import read_notices, remove_notices
 from replication.controller.partition_states import learn_state
+from replication.controller.reassigning import advance
 from replication.metastore import layout
 from replication.metastore.errors import CorruptMetadata
 from replication.metastore.operations import Get
 
 
 def isr_changed(context: Context) -> Steps[None]:
-    """Read the listed states again and tell all brokers; one that makes no sense is reported and removed."""
+    """Read the listed states again and tell all brokers; a reassignment may have waited for just that.
+
+    A notice that makes no sense is reported and removed.
+    """
     notices = yield from read_notices(context, layout.ISR_NOTIFICATIONS_PATH)
     listed: set[TopicPartition] = set()
     for notice in notices:
@@ -35,4 +39,5 @@ def isr_changed(context: Context) -> Steps[None]:
         learn_state(context, each, read)
         context.record(each, "reads a state again", "an ISR notification")
     context.announce_metadata(known)
+    yield from advance(context, known)
     yield from remove_notices(context, notices)

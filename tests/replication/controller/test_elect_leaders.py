@@ -10,6 +10,7 @@ import pytest
 from checkpoint.errors import ErrorCode
 from checkpoint.topic_partition import TopicPartition
 from replication.controller.config import ControllerConfig
+from replication.controller.reassignment import Assignment
 from replication.messages import (
     NO_LEADER,
     ElectionType,
@@ -152,7 +153,7 @@ def test_an_unclean_election_is_for_those_without_a_leader() -> None:
 def test_requests_that_outlive_a_term_tell_what_is_certain() -> None:
     """One partition was elected before the session ended: its result stands, the other may try elsewhere."""
     world = strayed()
-    token = world.ask(ElectLeadersRequest(ElectionType.PREFERRED, (T0, T1)))
+    token = world.post(ElectLeadersRequest(ElectionType.PREFERRED, (T0, T1)))
     next_write(world, 1)
     world.apply_call(1)
     world.apply_call(1, lose_reply=True)
@@ -169,7 +170,7 @@ def test_requests_that_outlive_a_term_tell_what_is_certain() -> None:
 
 def test_a_broker_that_is_not_the_controller_elects_nobody() -> None:
     world = strayed()
-    body = world.call(ElectLeadersRequest(ElectionType.PREFERRED, (T0,)), via=3)
+    body = world.ask(ElectLeadersRequest(ElectionType.PREFERRED, (T0,)), via=3)
     assert isinstance(body, ElectLeadersResponse)
     assert body.error is ErrorCode.NOT_CONTROLLER
     assert body.partitions[T0].error is ErrorCode.NOT_CONTROLLER
@@ -186,7 +187,7 @@ def test_s55_a_preferred_election_against_a_shrink() -> None:
     epochs = tuple(world.members[each].broker.epoch for each in (1, 2))
     led_by_two = layout.LeaderAndIsr(2, 5, (1, 2), 1, epochs)
     world.admin(Create(layout.partition_state_path(T0), layout.encode_state(led_by_two)))
-    token = world.ask(ElectLeadersRequest(ElectionType.PREFERRED, (T0,)))
+    token = world.post(ElectLeadersRequest(ElectionType.PREFERRED, (T0,)))
     next_write(world, 1)
     shrunk = layout.LeaderAndIsr(2, 5, (2,), 1, epochs[1:])
     world.admin(Set(layout.partition_state_path(T0), layout.encode_state(shrunk), 0))
@@ -349,14 +350,14 @@ def test_what_cannot_or_must_not_go_home_stays() -> None:
     world = strayed(config=config)
     context = world.active.controller.context
     assert context is not None
-    context.reassigning.add(T0)
+    context.assignments[T0] = Assignment((2, 3, 1, 4), adding=(4,))
     world.alter(world.view(1)[0], (1, 3), partition=1)
     writes = len(state_writes(world))
     world.run(for_ms=35_000)
     assert len(state_writes(world)) == writes
     assert context.imbalances[2].astray == (T0, T1)
     assert context.imbalances[2].electable == ()
-    context.reassigning.clear()
+    context.assignments.clear()
     context.topics_to_delete.add("t")
     world.run(for_ms=35_000)
     assert len(state_writes(world)) == writes

@@ -394,27 +394,18 @@ class World:
         assert isinstance(body, AlterPartitionResponse)
         return body
 
-    def ask(self, body: RequestBody, *, via: int | None = None) -> object:
-        """Send a client's request to the controller; the token under which its answer will be found."""
+    def post(self, body: RequestBody) -> object:
+        """Send a client's request to the active controller; its answer goes to `replies`, by this token."""
         token = object()
-        member = self.members[via if via is not None else self.controller_id]
+        member = self.active
         self.perform(member, member.controller.on_request(Client(token), body, self.now_ms))
         return token
-
-    def call(self, body: RequestBody, *, via: int | None = None) -> ResponseBody:
-        """Ask, and let things run until they are quiet again."""
-        token = self.ask(body, via=via)
-        self.run(until=lambda: token in self.replies)
-        self.run()
-        answer = self.replies[token]
-        assert answer is not None
-        return answer
 
     def elect(
         self, *partitions: TopicPartition, election_type: ElectionType = ElectionType.PREFERRED
     ) -> dict[TopicPartition, ErrorCode]:
         """Ask for elections; without partitions, for all."""
-        body = self.call(ElectLeadersRequest(election_type, partitions or None))
+        body = self.ask(ElectLeadersRequest(election_type, partitions or None))
         assert isinstance(body, ElectLeadersResponse)
         assert body.error is ErrorCode.NONE
         return {each: result.error for each, result in body.partitions.items()}
@@ -422,7 +413,7 @@ class World:
     def shut_down(self, broker_id: int, *, broker_epoch: int | None = None) -> ControlledShutdownResponse:
         """The broker asks to be let go; its process runs on."""
         epoch = self.members[broker_id].broker.epoch if broker_epoch is None else broker_epoch
-        body = self.call(ControlledShutdownRequest(broker_id, epoch))
+        body = self.ask(ControlledShutdownRequest(broker_id, epoch))
         assert isinstance(body, ControlledShutdownResponse)
         return body
 
