@@ -1,0 +1,214 @@
+"""The controller's side of a controlled shutdown: what is handed over, what remains, who hears of it.
+
+S and I numbers are those of the failure schedules and invariants in the replication reference.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from checkpoint.errors import ErrorCode
+from checkpoint.topic_partition import TopicPartition
+from replication.messages import (
+    NO_LEADER,
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+    LeaderAndIsrRequest,
+    StopReplicaRequest,
+    UpdateMetadataRequest,
+)
+from tests.replication.controller.world import World, state_writes, topic
+
+T0, T1, T2 = (TopicPartition("t", partition) for partition in range(3))
+
+
+def test_leaderships_move_and_the_isr_shrinks() -> None:
+    """What it leads goes to the next in sync, in assignment order; what it follows loses a member."""
+    world = World(4)
+    world.create(topic((2, 3, 1), (3, 2, 1), (1, 3, 4)))
+    world.create(topic((2,), name="alone"))
+    assert world.shut_down(2) == ControlledShutdownResponse(ErrorCode.NONE)
+    assert world.view(0) == (3, 1, (3, 1))
+    assert world.view(1) == (3, 1, (3, 1))
+    assert world.view(2) == (1, 0, (1, 3, 4)), "no business of broker 2"
+    assert world.view(0, "alone") == (2, 0, (2,)), "closes with its broker, and is not counted"
+    assert world.members[3].broker.states[T0].leader == 3
+    assert world.members[4].broker.metadata[T1].isr == (3, 1)
+
+
+def test_the_departing_broker_stops_following_and_learns_what_it_lost() -> None:
+    """KAFKA-7482: LeaderAndIsr goes to it as well; KAFKA-705: no StopReplica for what it still leads."""
+    world = World(3)
+    world.create(topic((2, 3, 1), (3, 2, 1)))
+    departing = world.members[2].broker
+    departing.received.clear()
+    world.shut_down(2)
+    stops = [body for body in departing.received if isinstance(body, StopReplicaRequest)]
+    assert [set(body.partitions) for body in stops] == [{T1}]
+    assert not stops[0].partitions[T1].delete
+    assert departing.states[T0].leader == 3
+    kinds = [type(body) for body in departing.received]
+    assert kinds.index(StopReplicaRequest) < kinds.index(LeaderAndIsrRequest)
+
+
+def test_everybody_hears_first_that_it_shuts_down() -> None:
+    """No leader is to wait for it any more: the mark goes out with the list of live brokers."""
+    world = World(3)
+    world.create(topic((2, 3, 1)))
+    third = world.members[3].broker
+    third.received.clear()
+    world.shut_down(2)
+    first = third.received[0]
+    assert isinstance(first, UpdateMetadataRequest)
+    assert first.shutting_down == (2,)
+    assert {broker.broker_id for broker in first.live_brokers} == {1, 2, 3}
+
+
+def test_s53_controlled_shutdown_of_every_replica() -> None:
+    """First two: nothing remains, ISR 3 -> 2 -> 1; third: returns its one partition and keeps leading it."""
+    world = World(4)
+    world.stop(4)
+    world.run()
+    world.start(4)
+    world.run()
+    world.create(topic((1, 2, 3)))
+    assert world.shut_down(1).remaining == ()
+    assert world.view() == (2, 1, (2, 3))
+    assert world.shut_down(2).remaining == ()
+    assert world.view() == (3, 2, (3,))
+    for _ in range(3):
+        assert world.shut_down(3) == ControlledShutdownResponse(ErrorCode.NONE, (T0,))
+    assert world.view() == (3, 2, (3,))
+    for broker in (1, 2, 3):
+        world.stop(broker)
+        world.run()
+    assert world.view() == (NO_LEADER, 3, (3,))
+    world.start(1)
+    world.run()
+    assert world.view() == (NO_LEADER, 3, (3,))
+    world.start(3)
+    world.run()
+    assert world.view() == (3, 4, (3,))
+    assert world.alter(3, (3, 1)).partitions[T0].error is ErrorCode.NONE
+
+
+def test_a_second_request_finds_nothing_to_do() -> None:
+    world = World(3)
+    world.create(topic((2, 3, 1), (3, 2, 1)))
+    world.shut_down(2)
+    writes = len(state_writes(world))
+    assert world.shut_down(2) == ControlledShutdownResponse(ErrorCode.NONE)
+    assert len(state_writes(world)) == writes
+
+
+def test_s54_a_late_fetch_does_not_bring_it_back() -> None:
+    """The leader asks for its return, on the word of a fetch that was under way: refused."""
+    world = World(3)
+    world.create(topic((3, 2, 1)))
+    world.shut_down(2)
+    assert world.view() == (3, 1, (3, 1))
+    back = world.alter(3, (3, 1, 2))
+    assert back.partitions[T0].error is ErrorCode.INELIGIBLE_REPLICA
+    world.stop(2)
+    world.run()
+    world.start(2)
+    world.run()
+    assert world.alter(3, (3, 1, 2)).partitions[T0].error is ErrorCode.NONE, "the mark went with its life"
+
+
+def test_nothing_is_given_to_a_broker_that_shuts_down() -> None:
+    """New partitions, preferred elections and unclean ones pass it by; it remains a place for replicas."""
+    world = World(4)
+    world.create(topic((2, 3), unclean_leader_election_enable="true"))
+    world.shut_down(2)
+    world.create(topic((2, 3), (2, 4), name="u"))
+    assert world.view(0, "u") == (3, 0, (3,))
+    assert world.view(1, "u") == (4, 0, (4,))
+    assert world.elect(T0) == {T0: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE}
+    world.stop(3)
+    world.run()
+    assert world.view() == (NO_LEADER, 2, (3,)), "rather nobody than one that lacks records and leaves"
+
+
+@pytest.mark.parametrize("offset", [-1, 1])
+def test_an_incarnation_that_is_not_ours_is_refused(offset: int) -> None:
+    """Stale broker epoch: a request that a former life sent moves nothing; one to come must be met first."""
+    world = World(3)
+    world.create(topic((2, 3, 1)))
+    response = world.shut_down(2, broker_epoch=world.members[2].broker.epoch + offset)
+    expected = ErrorCode.STALE_BROKER_EPOCH if offset < 0 else ErrorCode.BROKER_NOT_AVAILABLE
+    assert response.error is expected
+    assert world.view() == (2, 0, (2, 3, 1))
+
+
+def test_an_unknown_broker_is_refused() -> None:
+    world = World(2)
+    body = world.ask(ControlledShutdownRequest(9, 77))
+    assert body == ControlledShutdownResponse(ErrorCode.BROKER_NOT_AVAILABLE)
+
+
+def test_only_the_controller_serves() -> None:
+    world = World(2)
+    body = world.ask(ControlledShutdownRequest(2, world.members[2].broker.epoch), via=2)
+    assert body == ControlledShutdownResponse(ErrorCode.NOT_CONTROLLER)
+
+
+def test_topics_on_their_way_out_are_not_moved() -> None:
+    world = World(3)
+    world.create(topic((2, 3, 1)), topic((2, 3, 1), name="u"))
+    context = world.active.controller.context
+    assert context is not None
+    context.topics_to_delete.add("t")
+    assert world.shut_down(2).remaining == ()
+    assert world.view()[0] == 2
+    assert world.view(0, "u")[0] == 3
+
+
+def test_a_successor_of_the_member_on_record_does_not_take_over() -> None:
+    """3 bounced and nobody has looked yet: it may have lost everything."""
+    world = World(3)
+    world.create(topic((2, 3)))
+    context = world.active.controller.context
+    assert context is not None
+    known = context.brokers[3]
+    context.brokers[3] = known._replace(endpoint=known.endpoint.__class__(3, "", 0, known.endpoint.epoch + 1))
+    assert world.shut_down(2).remaining == (T0,)
+
+
+def test_a_departing_controller_serves_itself() -> None:
+    world = World(3)
+    world.create(topic((1, 2, 3)))
+    assert world.controller_id == 1
+    assert world.shut_down(1).remaining == ()
+    assert world.view()[0] == 2
+    world.stop(1)
+    world.run()
+    assert world.controller_id == 2
+    assert world.view() == (2, 1, (2, 3)), "nothing was left to do"
+
+
+def test_the_next_controller_knows_nothing_of_it_and_is_asked_again() -> None:
+    world = World(4)
+    world.create(topic((2, 3, 4)))
+    world.shut_down(2)
+    world.stop(world.controller_id)
+    world.run()
+    context = world.active.controller.context
+    assert context is not None
+    assert not context.shutting_down
+    assert world.shut_down(2) == ControlledShutdownResponse(ErrorCode.NONE)
+    assert context.shutting_down == {2}
+
+
+def test_a_partition_that_nobody_leads_stays_as_it_is() -> None:
+    world = World(3)
+    world.create(topic((2, 3)))
+    world.stop(2)
+    world.run()
+    world.stop(3)
+    world.run()
+    world.start(2)
+    world.run()
+    assert world.view() == (NO_LEADER, 2, (3,))
+    assert world.shut_down(2).remaining == ()
+    assert world.view() == (NO_LEADER, 2, (3,))

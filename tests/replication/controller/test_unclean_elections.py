@@ -1,0 +1,190 @@
+"""When a replica outside the ISR may lead: by whose word, since when, and what is written of it.
+
+S and I numbers are those of the failure schedules and invariants in the replication reference.
+"""
+
+from __future__ import annotations
+
+import pytest
+
+from checkpoint.errors import ErrorCode
+from checkpoint.topic_partition import TopicPartition
+from replication.controller.alter_partition import judge
+from replication.controller.config import ControllerConfig
+from replication.controller.context import UNCLEAN_ELECTION
+from replication.controller.election import Incarnation
+from replication.messages import NO_LEADER, IsrProposal
+from replication.metastore import layout
+from replication.metastore.layout import LeaderAndIsr
+from replication.metastore.operations import ANY_VERSION, Create, Set
+from tests.replication.controller.world import World, state_writes, topic
+
+T0, T1 = (TopicPartition("t", partition) for partition in range(2))
+
+
+def set_for_all(world: World, value: str) -> None:
+    data = layout.encode_topic_config({UNCLEAN_ELECTION: value})
+    made = world.admin(Create(layout.BROKER_DEFAULTS_PATH, data, make_parents=True))
+    if made.error is not None:
+        world.admin(Set(layout.BROKER_DEFAULTS_PATH, data, ANY_VERSION))
+
+
+def without_leaders(*, brokers: int = 4, **settings: str) -> World:
+    """Of partition 0 the ISR is dead, and 2, which lives, lacks records; so of topic `u`, with `settings`.
+
+    Partition 1 is led by 4.
+    """
+    world = World(brokers)
+    world.create(topic((2, 3), (4, 2)), topic((2, 3), name="u", **settings))
+    for broker in (2, 3):
+        world.stop(broker)
+        world.run()
+    world.start(2)
+    world.run()
+    assert world.view() == (NO_LEADER, 2, (3,))
+    assert world.view(1)[0] == 4
+    return world
+
+
+def test_s8_unclean_election_off() -> None:
+    """A dies as the only member; B up, restarts twice; A returns: LE +1 when A fails, +1 when it leads."""
+    world = World(3)
+    world.create(topic((2, 3)))
+    assert world.alter(2, (2,)).partitions[T0].error is ErrorCode.NONE
+    assert world.view() == (2, 0, (2,))
+    world.stop(2)
+    world.run()
+    assert world.view() == (NO_LEADER, 1, (2,))
+    for _ in range(2):
+        world.start(3)
+        world.run()
+        assert world.view() == (NO_LEADER, 1, (2,))
+    world.start(2)
+    world.run()
+    assert world.view() == (2, 2, (2,))
+    assert all(state.leader != 3 for _, _, state in state_writes(world))
+
+
+def test_switched_on_for_all_brokers_it_elects_where_nobody_leads() -> None:
+    """unclean enabled dynamically: triggers election only for leaderless partitions."""
+    world = without_leaders()
+    before = world.view(1)
+    set_for_all(world, "true")
+    world.run()
+    assert world.view() == (2, 3, (2,))
+    state = world.state()
+    assert state is not None
+    assert state.recovering
+    assert world.view(1) == before
+    assert world.members[2].broker.states[T0].leader == 2
+
+
+def test_the_topics_own_word_is_the_last() -> None:
+    """topic override beats broker value either way"""
+    world = without_leaders(unclean_leader_election_enable="false")
+    set_for_all(world, "true")
+    world.run()
+    assert world.view()[0] == 2
+    assert world.view(0, "u")[0] == NO_LEADER
+
+
+def test_it_can_be_switched_off_again_for_all() -> None:
+    """Kept in the store, so the next controller abides by it; a broker's own setting comes after it."""
+    config = ControllerConfig(
+        request_timeout_ms=1_000,
+        retry_backoff_ms=100,
+        auto_leader_rebalance_enable=False,
+        unclean_leader_election_enable=True,
+    )
+    world = World(4, config=config)
+    set_for_all(world, "false")
+    world.run()
+    world.create(topic((2, 3)))
+    world.stop(world.controller_id)
+    world.run()
+    for broker in (2, 3):
+        world.stop(broker)
+        world.run()
+    world.start(2)
+    world.run()
+    assert world.view()[0] == NO_LEADER
+
+
+@pytest.mark.parametrize("data", [b"?", b'{"config":{"unclean.leader.election.enable":"perhaps"}}'])
+def test_a_node_that_makes_no_sense_changes_nothing(data: bytes) -> None:
+    world = without_leaders()
+    world.admin(Create(layout.BROKER_DEFAULTS_PATH, data, make_parents=True))
+    world.run()
+    assert world.view()[0] == NO_LEADER
+    context = world.active.controller.context
+    assert context is not None
+    assert layout.BROKER_DEFAULTS_PATH in context.unreadable
+    set_for_all(world, "true")
+    world.run()
+    assert world.view()[0] == 2
+    assert layout.BROKER_DEFAULTS_PATH not in context.unreadable
+
+
+def test_s64_the_last_replica_standing_lost_its_end() -> None:
+    """A led alone, lost power and its tail: nobody leads, although B and C live; an operator may decide."""
+    world = World(4)
+    world.create(topic((2, 3, 4), min_insync_replicas="2"))
+    assert world.alter(2, (2,)).partitions[T0].error is ErrorCode.NONE
+    world.stop(2)
+    world.run()
+    world.start(2, clean=False)
+    world.run()
+    assert world.view()[::2] == (NO_LEADER, (2,))
+    world.start(2)
+    world.run()
+    assert world.view()[0] == NO_LEADER, "a clean stop after that brings nothing back"
+    set_for_all(world, "true")
+    world.run()
+    assert world.view()[0] == 2
+    state = world.state()
+    assert state is not None
+    assert state.recovering
+
+
+def test_s64_the_last_replica_standing_stopped_in_order() -> None:
+    world = World(4)
+    world.create(topic((2, 3, 4), min_insync_replicas="2"))
+    assert world.alter(2, (2,)).partitions[T0].error is ErrorCode.NONE
+    world.stop(2)
+    world.run()
+    world.start(2, clean=True)
+    world.run()
+    assert world.view() == (2, 2, (2,))
+
+
+LIVE = {member: Incarnation(member + 10, clean=True) for member in (1, 2)}
+
+
+@pytest.mark.parametrize(
+    ("recovering", "isr", "still_recovering", "error", "written"),
+    [
+        (True, (1,), False, ErrorCode.NONE, False),
+        (True, (1, 2), False, ErrorCode.NONE, False),
+        (True, (1,), True, ErrorCode.NONE, None),
+        (True, (1, 2), True, ErrorCode.INVALID_REQUEST, None),
+        (False, (1,), True, ErrorCode.INVALID_REQUEST, None),
+        (False, (1, 2), True, ErrorCode.INVALID_REQUEST, None),
+        (False, (1,), False, ErrorCode.NONE, None),
+    ],
+)
+def test_recovery_goes_one_way(
+    recovering: bool, isr: tuple[int, ...], still_recovering: bool, error: ErrorCode, written: bool | None
+) -> None:
+    """RECOVERING with |ISR|>1, or RECOVERED->RECOVERING -> INVALID_REQUEST; `written` is the new mark."""
+    verdict = judge(
+        IsrProposal(3, 5, isr, recovering=still_recovering),
+        LeaderAndIsr(1, 3, (1,), 1, (11,), recovering=recovering),
+        5,
+        (1, 2),
+        sender=1,
+        live=LIVE,
+        shutting_down=(),
+        controller_epoch=1,
+    )
+    assert verdict.error is error
+    assert (verdict.write.recovering if verdict.write is not None else None) is written
