@@ -1,0 +1,417 @@
+"""Carries a node's effects out, with asyncio: one event loop, on which the node's engine runs.
+
+    connections ─▶ Request, ClientRequest ─┐               ┌─▶ Send ─────────▶ links, one for each purpose
+    links ───────▶ Response, Disconnected ─┤    ┌──────┐   ├─▶ Respond, Reply ▶ the connection that asked
+    timer ───────▶ tick ───────────────────┼──▶ │ node │ ──┼─▶ Sync ─────────▶ a thread ─▶ SyncDone
+    the store's threads ─▶ its events ─────┘    └──────┘   ├─▶ StoreCall … ──▶ the store's client
+                                                           └─▶ Halt ─────────▶ the process ends
+
+Controller traffic, fetches and proposals to the controller go over connections of their own: the receiver
+takes one request of a connection at a time, and a fetch may wait there for half a second (KIP-291).
+
+After a pause. A process may be stopped for a minute (SIGSTOP, a suspended machine) and go on with
+requests in its sockets' buffers, while the store has given its session up and others lead. So whenever the
+clock shows that this loop did nothing for a third of the session's timeout, nothing but the store's events
+reaches the node, no request and no timer, until the store has answered a question that only a live session
+gets answered, or has said that the session is over. A session that is over is the first thing the node
+hears of, and it leads nothing from then on. A store that is gone for good keeps a paused node shut; one
+that is gone while the node runs does not: sessions cannot run out where nobody counts.
+
+What is left: a record may be appended and acknowledged with acks=1 between the end of the session and the
+word of it. acks=all is safe without any of this, since followers that live in a newer epoch fetch no more.
+
+A crash leaves what the logs and the store have; the engine's own memory is rebuilt from them. An
+exception of the engine ends the process, without the mark of a clean stop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable, Iterable
+from concurrent.futures import ThreadPoolExecutor
+from enum import Enum
+from functools import partial
+from typing import Final, Protocol, TypeAlias
+
+from broker.errors import RequestUnanswered
+from broker.transport import CLIENT, Address, InHand, Limits, Link, Server
+from checkpoint.topic_partition import TopicPartition
+from logstore.errors import LogClosed, LogDirOffline
+from logstore.log import Log
+from replication.effects import (
+    ClientRequest,
+    CloseSession,
+    Disconnected,
+    Effect,
+    Event,
+    Halt,
+    OpenSession,
+    Reply,
+    Request,
+    Respond,
+    Response,
+    Send,
+    SessionExpired,
+    SessionOpened,
+    StoreCall,
+    StoreReply,
+    Sync,
+    SyncDone,
+    WatchFired,
+)
+from replication.errors import InvalidRequest
+from replication.messages import (
+    AlterPartitionRequest,
+    ControlledShutdownRequest,
+    LeaderAndIsrRequest,
+    RequestBody,
+    ResponseBody,
+    StopReplicaRequest,
+    UpdateMetadataRequest,
+)
+from replication.metastore import layout
+from replication.metastore.operations import ANY_VERSION, Check, Multi, StoreError
+from replication.node import Node
+
+StoreEvent: TypeAlias = SessionOpened | SessionExpired | StoreReply | WatchFired
+
+_SYNC_THREADS = 4
+_PROBE_AGAIN_S = 0.1
+_PROBE: Final = Multi((Check(layout.CONTROLLER_EPOCH_PATH, ANY_VERSION),))
+"""Changes nothing, and is a write all the same: servers order it, and refuse it of a session that is over."""
+
+_log = logging.getLogger(__name__)
+
+
+class StoreClient(Protocol):
+    """A client of the metadata store that does not block: what comes of a call is an event.
+
+    Events come in order, from any thread, through a function that was handed in when it was made.
+    `close_session` and `close` may wait for the store.
+    """
+
+    def open_session(self, timeout_ms: int) -> None: ...
+
+    def submit(self, call: StoreCall) -> None: ...
+
+    def close_session(self, session_id: int) -> None: ...
+
+    def close(self) -> None: ...
+
+
+class Lane(Enum):
+    """What a connection to another node is for."""
+
+    CONTROL = "control"
+    PROPOSALS = "proposals"
+    FETCHES = "fetches"
+
+
+_LANES: Final[dict[type[RequestBody], Lane]] = {
+    LeaderAndIsrRequest: Lane.CONTROL,
+    StopReplicaRequest: Lane.CONTROL,
+    UpdateMetadataRequest: Lane.CONTROL,
+    AlterPartitionRequest: Lane.PROPOSALS,
+    ControlledShutdownRequest: Lane.PROPOSALS,
+}
+"""All others are a follower's to its leader."""
+
+
+class Runtime:
+    """Runs one node until it is stopped or cannot go on. All methods belong to the event loop's thread."""
+
+    def __init__(
+        self,
+        node: Node,
+        *,
+        clock: Callable[[], int],
+        store_of: Callable[[Callable[[StoreEvent], None]], StoreClient],
+        server: Server,
+        limits: Limits | None = None,
+    ) -> None:
+        """`server` listens already and hands its requests to `on_request`; `clock` gives epoch ms.
+
+        `store_of` makes the store's client, given the function that takes its events from any thread.
+        """
+        self.node = node
+        self.ended: asyncio.Future[str] = asyncio.get_running_loop().create_future()
+        """Done when the node cannot go on: the reason, or the exception of a bug."""
+        self.registered = asyncio.Event()
+        """Set once the node has been registered in the store."""
+        self._clock, self._server, self._limits = clock, server, limits or Limits()
+        self._loop = asyncio.get_running_loop()
+        self._store = store_of(self._from_any_thread)
+        self._links: dict[tuple[int, Lane], Link] = {}
+        self._inbox: deque[Event] = deque()
+        self._pump_is_due = False
+        self._timer: asyncio.TimerHandle | None = None
+        self._threads = ThreadPoolExecutor(_SYNC_THREADS, thread_name_prefix="sync")
+        self._is_stopping = False
+        self._longest_gap_ms = max(node.config.zookeeper_session_timeout_ms // 3, 1)
+        self._seen_ms = clock()
+        self._probes = 0
+        self._is_in_doubt = False
+        self._heartbeat: asyncio.TimerHandle | None = None
+
+    # --- life ---------------------------------------------------------------------------------
+
+    def start(self) -> None:
+        """Let the node join."""
+        self._beat()
+        self._turn(self.node.start)
+
+    async def stop(self) -> None:
+        """End in order: no more requests, leaderships given up, the session closed, the logs closed.
+
+        They get the mark of a clean stop if the node can vouch for them.
+        """
+        if self.ended.done():
+            return
+        self._turn(self.node.stop)
+        self._end()
+        await asyncio.sleep(0)  # what was answered is on its way
+        await self._loop.run_in_executor(None, self._threads.shutdown)
+        await self._loop.run_in_executor(None, self._store.close)
+        self.node.logs.close(mark_clean=self.node.is_clean)
+
+    async def abandon(self) -> None:
+        """End at once: the logs keep no mark of a clean stop. The session is closed, so others take over."""
+        self._end()
+        await self._loop.run_in_executor(None, self._threads.shutdown)
+        await self._loop.run_in_executor(None, self._store.close)
+        self.node.logs.abandon()
+
+    def _end(self) -> None:
+        self._is_stopping = True
+        self._server.close()
+        for timer in (self._timer, self._heartbeat):
+            if timer is not None:
+                timer.cancel()
+        for link in self._links.values():
+            link.close()
+        self._inbox.clear()
+
+    def _fail(self, reason: str | BaseException) -> None:
+        self._is_stopping = True
+        if self.ended.done():
+            return
+        if isinstance(reason, str):
+            self.ended.set_result(reason)
+        else:
+            self.ended.set_exception(reason)
+
+    # --- turns --------------------------------------------------------------------------------
+
+    def _turn(self, act: Callable[[int], list[Effect]]) -> None:
+        """One turn of the engine, and all that comes of it."""
+        if self._is_stopping:
+            return
+        try:
+            self._carry_out(act(self._clock()))
+        except Exception as error:
+            # Half a turn: neither memory nor promises can be trusted. Another node takes over.
+            _log.exception("the engine failed")
+            self._fail(error)
+            return
+        if self.node.broker_epoch >= 0:
+            self.registered.set()
+        self._set_timer()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        deadline_ms = self.node.deadline_ms
+        if deadline_ms is not None and not self._is_stopping:
+            # A millisecond late rather than early: a tick before its time changes nothing and comes again.
+            delay_s = max(deadline_ms - self._clock(), 0) / 1000 + 0.001
+            self._timer = self._loop.call_later(delay_s, self._tick)
+
+    def _tick(self) -> None:
+        self._timer = None
+        if not self._doubts():
+            self._turn(self.node.tick)
+
+    def _deliver(self, event: Event) -> None:
+        """Put an event in line. The line moves by itself, never from within a turn."""
+        self._inbox.append(event)
+        self._pump_soon()
+
+    def _pump_soon(self) -> None:
+        if self._inbox and not self._pump_is_due:
+            self._pump_is_due = True
+            self._loop.call_soon(self._pump)
+
+    def _pump(self) -> None:
+        self._pump_is_due = False
+        for _ in range(len(self._inbox)):  # what is added meanwhile lets the sockets go first
+            if self._is_stopping or self._doubts():
+                return
+            self._turn(partial(self._receive, self._inbox.popleft()))
+
+    def _receive(self, event: Event, now_ms: int) -> list[Effect]:
+        try:
+            return self.node.receive(event, now_ms)
+        except InvalidRequest as error:
+            if isinstance(event, Request | ClientRequest) and isinstance(event.token, InHand):
+                event.token.refuse(str(error))  # it was looked at, and nothing else
+                return []
+            raise
+
+    # --- pauses -------------------------------------------------------------------------------
+
+    def _beat(self) -> None:
+        self._doubts()
+        self._heartbeat = self._loop.call_later(self._longest_gap_ms / 4000, self._beat)
+
+    def _doubts(self) -> bool:
+        """Whether nothing may be done until the store has spoken."""
+        now_ms = self._clock()
+        gap_ms, self._seen_ms = now_ms - self._seen_ms, now_ms
+        if gap_ms >= self._longest_gap_ms and self.node.session_id is not None and not self._is_in_doubt:
+            _log.warning("stood still for %d ms: asking the store whether the session lives", gap_ms)
+            self._is_in_doubt = True
+            self._probe()
+        return self._is_in_doubt
+
+    def _probe(self) -> None:
+        if self._is_in_doubt and self.node.session_id is not None and not self._is_stopping:
+            self._probes += 1
+            self._store.submit(StoreCall(self.node.session_id, -self._probes, _PROBE))
+
+    def _settle(self) -> None:
+        self._is_in_doubt = False
+        self._seen_ms = self._clock()
+        self._pump_soon()
+        self._set_timer()
+
+    # --- the store ----------------------------------------------------------------------------
+
+    def _from_any_thread(self, event: StoreEvent) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._from_store, event)
+        except RuntimeError:
+            _log.info("the loop is closed: %s is too late", event)
+
+    def _from_store(self, event: StoreEvent) -> None:
+        """The store's events do not stand in line: what they tell is what the others wait for."""
+        match event:
+            case StoreReply(call_id, outcome) if call_id < 0:
+                if call_id != -self._probes or not self._is_in_doubt:
+                    return
+                match outcome.error:
+                    case StoreError.CONNECTION_LOSS:
+                        self._loop.call_later(_PROBE_AGAIN_S, self._probe)
+                    case StoreError.SESSION_EXPIRED:
+                        pass  # the event that says so follows
+                    case _:
+                        self._settle()
+            case _:
+                self._doubts()
+                self._turn(partial(self.node.receive, event))
+                if self._is_in_doubt and isinstance(event, SessionExpired | SessionOpened):
+                    self._settle()
+
+    # --- requests that come in ----------------------------------------------------------------
+
+    def on_request(self, request: InHand) -> None:
+        """What the server hands over."""
+        body = request.body
+        if request.source == CLIENT:
+            self._deliver(ClientRequest(request, body))
+        else:
+            self._deliver(Request(request.source, request.correlation_id, body, request))
+
+    # --- effects ------------------------------------------------------------------------------
+
+    def _carry_out(self, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Send(target, correlation_id, body):
+                    self._send(target, correlation_id, body)
+                case Respond(target, correlation_id, body, token):
+                    if isinstance(token, InHand):
+                        token.answer(body)
+                    else:
+                        assert target == self.node.node_id, "only our own requests come without a connection"
+                        self._deliver(Response(target, correlation_id, body))
+                case Reply(token, body, close):
+                    assert isinstance(token, InHand), "tokens are given out here"
+                    token.answer(body, close=close)
+                case OpenSession(timeout_ms):
+                    self._store.open_session(timeout_ms)
+                case CloseSession(session_id):
+                    self._loop.run_in_executor(None, self._store.close_session, session_id)
+                case StoreCall():
+                    self._store.submit(effect)
+                case Sync(topic_partition, end_offset):
+                    self._sync(topic_partition, end_offset)
+                case Halt(reason):
+                    self._fail(reason)
+
+    def _send(self, target: int, correlation_id: int, body: RequestBody) -> None:
+        if target == self.node.node_id:
+            self._deliver(Request(target, correlation_id, body))
+            return
+        lane = _LANES.get(type(body), Lane.FETCHES)
+        address = self._address_of(target)
+        link = self._links.get((target, lane))
+        if link is not None and link.address != address:
+            link.close()
+            del self._links[target, lane]
+            link = None
+        if address is None:
+            self._deliver(Disconnected(target, correlation_id))
+            return
+        if link is None:
+
+            def on_answer(correlation_id: int, answer: ResponseBody | RequestUnanswered) -> None:
+                if isinstance(answer, RequestUnanswered):
+                    _log.info("no answer of node %d: %s", target, answer)
+                    self._deliver(Disconnected(target, correlation_id))
+                else:
+                    self._deliver(Response(target, correlation_id, answer))
+
+            link = Link(address, on_answer, source=self.node.node_id, target=target, limits=self._limits)
+            self._links[target, lane] = link
+        link.send(correlation_id, body)
+
+    def _address_of(self, broker_id: int) -> Address | None:
+        """Where the broker registered that it listens: as the controller here knows, or as it told us."""
+        context = self.node.controller.context
+        if context is not None and broker_id in context.brokers:
+            endpoint = context.brokers[broker_id].endpoint
+        elif broker_id in self.node.replicas.metadata.brokers:
+            endpoint = self.node.replicas.metadata.brokers[broker_id]
+        else:
+            return None
+        return Address(endpoint.host, endpoint.port)
+
+    def _sync(self, topic_partition: TopicPartition, end_offset: int) -> None:
+        try:
+            log = self.node.logs.get(topic_partition)
+        except LogDirOffline as error:
+            self._deliver(SyncDone(topic_partition, end_offset, str(error)))
+            return
+        if log is None:
+            self._deliver(SyncDone(topic_partition, end_offset))
+            return
+
+        def flushed(future: asyncio.Future[str]) -> None:
+            if not future.cancelled():
+                self._deliver(SyncDone(topic_partition, end_offset, future.result()))
+
+        self._loop.run_in_executor(self._threads, _flush, log).add_done_callback(flushed)
+
+
+def _flush(log: Log) -> str:
+    """Flush on a thread of the pool; the text of what went wrong."""
+    try:
+        log.flush()
+    except LogClosed:
+        return ""  # deleted meanwhile: nobody waits for it
+    except (LogDirOffline, OSError) as error:
+        return str(error)
+    return ""

@@ -1,0 +1,78 @@
+"""A broker's properties, as `--set name=value` gives them, sorted to those who take them.
+
+    zookeeper.session.timeout.ms, replica.fetch.*, …   NodeConfig
+    unclean.leader.election.enable, num.partitions, …  ControllerConfig
+    socket.request.max.bytes, connections.max.idle.ms  Limits
+    everything else                                    LogManagerConfig, topics' defaults among it
+
+A name that several take (`request.timeout.ms`) goes to all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, fields
+from enum import Enum
+from typing import Any, get_type_hints
+
+from broker.transport import Limits
+from logstore.errors import InvalidConfig
+from logstore.log_manager_config import LogManagerConfig
+from replication.config import NodeConfig
+from replication.controller.config import ControllerConfig
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """A broker's, all of them."""
+
+    node: NodeConfig
+    logs: LogManagerConfig
+    limits: Limits
+
+
+def read_settings(settings: Mapping[str, str], *, node_id: int, host: str, port: int) -> Settings:
+    """Read a broker's properties on top of the defaults.
+
+    Raises `InvalidConfig` for a name that nobody takes, and for a value that is not one of the setting's.
+    """
+    rest = dict(settings)
+    of_controller = _taken_by(ControllerConfig, settings, rest)
+    of_node = _taken_by(NodeConfig, settings, rest)
+    of_limits = _taken_by(Limits, settings, rest)
+    return Settings(
+        NodeConfig(
+            **{"node_id": node_id, "host": host, "port": port, **of_node},
+            controller=ControllerConfig(**of_controller),
+        ),
+        LogManagerConfig.from_kafka(rest),
+        Limits(**of_limits),
+    )
+
+
+def _taken_by(config: type[Any], settings: Mapping[str, str], rest: dict[str, str]) -> dict[str, Any]:
+    """The values of `config`'s own fields; what it takes is no longer in `rest`."""
+    hints = get_type_hints(config)
+    taken = {}
+    for field in fields(config):
+        name = field.name.replace("_", ".")
+        if name in settings and name not in ("node.id", "host", "port", "controller"):
+            taken[field.name] = _value(name, settings[name], hints[field.name])
+            rest.pop(name, None)
+    return taken
+
+
+def _value(name: str, text: str, kind: Any) -> object:
+    if kind is bool:
+        if text.lower() in ("true", "false"):
+            return text.lower() == "true"
+        raise InvalidConfig(f"{name} is {text!r}; it takes true or false")
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        try:
+            return kind(text)
+        except ValueError:
+            choices = ", ".join(str(member.value) for member in kind)
+            raise InvalidConfig(f"{name} is {text!r}; it takes one of {choices}") from None
+    if not (text.removeprefix("-").isascii() and text.removeprefix("-").isdecimal()):
+        raise InvalidConfig(f"{name} is {text!r}; it takes a number")
+    return int(text)

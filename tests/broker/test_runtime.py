@@ -1,0 +1,307 @@
+"""Nodes over sockets and timers: what the engine asks for is carried out, and what a pause hides is asked."""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from broker.client import Producer, RequestRefused
+from broker.errors import RequestUnanswered
+from broker.transport import Limits
+from checkpoint.disk import Disk
+from checkpoint.disks.faulty import Fault, FaultyDisk
+from checkpoint.disks.memory import MemoryDisk
+from checkpoint.errors import ErrorCode
+from checkpoint.topic_partition import TopicPartition
+from logstore.batch import encode_batch, walk
+from logstore.record import Record
+from replication.config import NodeConfig
+from replication.durability import Durability
+from replication.effects import Halt
+from replication.messages import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    LeaderAndIsrRequest,
+    ProduceRequest,
+    ProduceResponse,
+)
+from tests.broker.nodes import Nodes
+
+SESSION_MS = 6_000
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(30):
+            await test()
+
+    asyncio.run(bounded())
+
+
+def batch(*values: bytes) -> bytes:
+    return encode_batch([Record(number, 0, None, value) for number, value in enumerate(values)])
+
+
+async def values(nodes: Nodes, topic_partition: TopicPartition) -> list[bytes | None]:
+    """Everything that a consumer can read."""
+    found: list[bytes | None] = []
+    while True:
+        result = await nodes.client.fetch(topic_partition, len(found), max_wait_ms=0)
+        if not len(result.records):
+            return found
+        found += [record.value for each in walk(result.records) for record in each.records()]
+
+
+def test_three_nodes_elect_replicate_and_survive_their_leader() -> None:
+    """All of it once: registration, controller, topic, produce, fetches, a death, a return."""
+
+    async def test() -> None:
+        async with Nodes() as nodes:
+            tp = await nodes.create_topic("t", (1, 2, 0))
+            producer = Producer(nodes.client, tp, producer_id=1)
+            assert await producer.send([b"a", b"b"]) == 0
+            await nodes.kill(1)
+            assert await producer.send([b"c"]) == 2
+            assert nodes.leader(tp) == 2
+            await nodes.start(1)
+            await nodes.until(lambda: nodes.isr(tp) == {0, 1, 2})
+            assert await producer.send([b"d"]) == 3
+            assert await values(nodes, tp) == [b"a", b"b", b"c", b"d"]
+            await nodes.until(lambda: set(nodes.ends(tp).values()) == {4})
+
+    run(test)
+
+
+def test_synced_acks_follow_the_syncs_of_threads() -> None:
+    """SYNCED durability: Sync goes to a thread and comes back as SyncDone; nothing else waits for it."""
+
+    async def test() -> None:
+        base = NodeConfig(node_id=0, durability=Durability.SYNCED, replica_fetch_wait_max_ms=50)
+        async with Nodes(base=base) as nodes:
+            tp = await nodes.create_topic("t", (0, 1, 2))
+            for number in range(5):
+                assert (await nodes.client.produce(tp, batch(b"x"))).base_offset == number
+            log = nodes.running[0].node.replicas.partitions[tp].log
+            assert log.recovery_point == 5
+
+    run(test)
+
+
+@pytest.mark.parametrize("acks", [0, 1])
+def test_acks_0_and_1(acks: int) -> None:
+    async def test() -> None:
+        async with Nodes() as nodes:
+            tp = await nodes.create_topic("t", (0, 1, 2))
+            await nodes.client.produce(tp, batch(b"x"), acks=acks)
+            await nodes.until(lambda: set(nodes.ends(tp).values()) == {1})
+
+    run(test)
+
+
+def test_a_refusal_that_does_not_pass_is_told() -> None:
+    async def test() -> None:
+        async with Nodes(1) as nodes:
+            tp = await nodes.create_topic("t", (0,))
+            with pytest.raises(RequestRefused) as caught:
+                await nodes.client.produce(tp, batch(b"x")[:-1])
+            assert caught.value.error is ErrorCode.CORRUPT_MESSAGE
+
+    run(test)
+
+
+def test_a_request_that_comes_the_wrong_way_ends_its_connection() -> None:
+    """P6. A client is no controller; the node is none the worse for being told what to do."""
+
+    async def test() -> None:
+        async with Nodes(1) as nodes:
+            tp = await nodes.create_topic("t", (0,))
+            with pytest.raises(RequestUnanswered):
+                await nodes.client.ask(nodes.addresses[0], LeaderAndIsrRequest(0, 99, -1, {}))
+            assert (await nodes.client.produce(tp, batch(b"x"))).base_offset == 0
+
+    run(test)
+
+
+def test_a_clean_stop_leaves_its_mark_and_an_abandoned_node_none() -> None:
+    async def test() -> None:
+        async with Nodes(1) as nodes:
+            await nodes.create_topic("t", (0,))
+            await nodes.stop(0)
+            assert (await nodes.start(0)).node.logs.was_clean
+            await nodes.kill(0)
+            assert not (await nodes.start(0)).node.logs.was_clean
+
+    run(test)
+
+
+def test_a_stop_lets_the_store_and_the_clients_know() -> None:
+    async def test() -> None:
+        async with Nodes(2) as nodes:
+            tp = await nodes.create_topic("t", (1, 0))
+            wait = FetchRequest(-1, 60_000, 1, 1, {tp: FetchPartition(0, 1)})
+            waiting = asyncio.create_task(nodes.client.ask(nodes.addresses[1], wait))
+            fetches = nodes.running[1].node.replicas._fetches
+            await nodes.until(lambda: fetches.deadline_ms is not None)
+            await nodes.stop(1)
+            # Answered that it does not lead any more, or cut off: not left waiting.
+            try:
+                answer = await waiting
+            except RequestUnanswered:
+                pass
+            else:
+                assert isinstance(answer, FetchResponse)
+                assert answer.partitions[tp].error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+            await nodes.until(lambda: nodes.leader(tp) == 0)
+
+    run(test)
+
+
+def test_halt_and_bugs_end_the_node(caplog: pytest.LogCaptureFixture) -> None:
+    """Nothing that comes after a broken promise of our own may be answered."""
+
+    async def test() -> None:
+        async with Nodes(2) as nodes:
+            runtime = nodes.running[0]
+            runtime._turn(lambda now_ms: [Halt("no disk is left")])
+            assert await runtime.ended == "no disk is left"
+            await nodes.kill(0)
+            runtime = nodes.running[1]
+
+            def bug(now_ms: int) -> list[object]:
+                raise AssertionError("a promise of ours")
+
+            runtime._turn(bug)  # type: ignore[arg-type]
+            with pytest.raises(AssertionError, match="a promise of ours"):
+                await runtime.ended
+            await nodes.kill(1)
+
+    with caplog.at_level(logging.CRITICAL):
+        run(test)
+
+
+def test_a_sync_that_fails_takes_the_replica_offline() -> None:
+    """The error of another thread comes back as an event; nothing is acknowledged."""
+
+    async def test() -> None:
+        base = NodeConfig(node_id=0, durability=Durability.SYNCED)
+        nodes = Nodes(1, base=base, limits=Limits(request_timeout_ms=1_000))
+        disk = FaultyDisk(MemoryDisk())
+        nodes.disks[0] = disk
+        async with nodes:
+            tp = await nodes.create_topic("t", (0,))
+            disk.inject(Fault(operation="sync", path=lambda path: "t-0" in path))
+            nodes.client._timeout_s = 0.5
+            with pytest.raises(RequestRefused):
+                await nodes.client.produce(tp, batch(b"x"))
+            assert tp in nodes.running[0].node.replicas.offline
+
+    run(test)
+
+
+class TestAPause:
+    """SIGSTOP, then SIGCONT: the session may be over, and the sockets hold requests (R7, C11)."""
+
+    @staticmethod
+    async def paused(nodes: Nodes, node_id: int, acks: int) -> tuple[TopicPartition, asyncio.Task[object]]:
+        """A leader that wakes after three sessions' time with a produce in its socket, the store silent."""
+        tp = await nodes.create_topic("t", (node_id, *(each for each in nodes.running if each != node_id)))
+        nodes.shared.is_up = False
+        nodes.clocks[node_id].jumped_ms += 3 * SESSION_MS
+        body = ProduceRequest({tp: batch(b"late")}, acks, 1_000)
+        task: asyncio.Task[object] = asyncio.create_task(nodes.client.ask(nodes.addresses[node_id], body))
+        runtime = nodes.running[node_id]
+        await nodes.until(lambda: runtime._is_in_doubt and bool(runtime._inbox))
+        assert not task.done(), "nothing is answered before the store has spoken"
+        assert nodes.running[node_id].node.replicas.partitions[tp].log.log_end_offset == 0
+        return tp, task
+
+    @pytest.mark.parametrize("acks", [1, -1])
+    def test_a_session_that_is_over_is_the_first_thing_it_learns(self, acks: int) -> None:
+        """Others lead by then: what waited is refused, and not a byte of it written."""
+
+        async def test() -> None:
+            base = NodeConfig(node_id=0, zookeeper_session_timeout_ms=SESSION_MS)
+            async with Nodes(base=base) as nodes:
+                tp, task = await self.paused(nodes, 1, acks)
+                session_id = nodes.running[1].node.session_id
+                assert session_id is not None
+                owner = nodes.shared.end(session_id)
+                assert owner is not None
+                nodes.shared.return_()
+                await nodes.until(lambda: nodes.leader(tp) in (0, 2))
+                assert not task.done(), "the store's refusal of the question is not yet the word of the end"
+                nodes.shared.ends[session_id] = owner
+                nodes.shared.expire(session_id)
+                answer = await task
+                assert isinstance(answer, ProduceResponse)
+                assert answer.partitions[tp].error is ErrorCode.NOT_LEADER_OR_FOLLOWER
+                assert await values(nodes, tp) == []
+
+        run(test)
+
+    def test_a_session_that_lives_lets_it_go_on(self) -> None:
+        """The store was asked a question that only a live session gets answered."""
+
+        async def test() -> None:
+            base = NodeConfig(node_id=0, zookeeper_session_timeout_ms=SESSION_MS)
+            async with Nodes(base=base) as nodes:
+                tp, task = await self.paused(nodes, 0, -1)
+                nodes.shared.return_()
+                answer = await task
+                assert isinstance(answer, ProduceResponse)
+                assert answer.partitions[tp].error is ErrorCode.NONE
+
+        run(test)
+
+    def test_a_question_that_got_lost_is_asked_again(self) -> None:
+        async def test() -> None:
+            base = NodeConfig(node_id=0, zookeeper_session_timeout_ms=SESSION_MS)
+            async with Nodes(1, base=base) as nodes:
+                tp = await nodes.create_topic("t", (0,))
+                session_id = nodes.running[0].node.session_id
+                assert session_id is not None
+                nodes.shared.ends[session_id].lose_replies = 2
+                nodes.clocks[0].jumped_ms += SESSION_MS
+                assert (await nodes.client.produce(tp, batch(b"x"))).base_offset == 0
+                assert nodes.shared.ends[session_id].lose_replies == 0
+
+        run(test)
+
+    def test_a_store_that_is_gone_stops_no_node_that_runs(self) -> None:
+        """Sessions cannot run out where nobody counts; Kafka's brokers go on as well."""
+
+        async def test() -> None:
+            base = NodeConfig(node_id=0, zookeeper_session_timeout_ms=SESSION_MS)
+            async with Nodes(base=base) as nodes:
+                tp = await nodes.create_topic("t", (0, 1, 2))
+                nodes.shared.is_up = False
+                for number in range(3):
+                    assert (await nodes.client.produce(tp, batch(b"x"))).base_offset == number
+                nodes.shared.return_()
+
+        run(test)
+
+
+def test_a_session_that_expires_ends_leaderships_and_begins_anew() -> None:
+    async def test() -> None:
+        async with Nodes() as nodes:
+            tp = await nodes.create_topic("t", (2, 0, 1))
+            before = nodes.running[2].node.broker_epoch
+            session_id = nodes.running[2].node.session_id
+            assert session_id is not None
+            nodes.shared.expire(session_id)
+            await nodes.until(lambda: nodes.running[2].node.broker_epoch > before)
+            assert (await nodes.client.produce(tp, batch(b"x"))).base_offset == 0
+            await nodes.until(lambda: nodes.isr(tp) == {0, 1, 2})
+
+    run(test)
+
+
+def test_one_disk_is_one_nodes() -> None:
+    """The helper's disks are apart, or the tests above would show nothing."""
+    disks: list[Disk] = list(Nodes().disks.values())
+    assert len({id(disk) for disk in disks}) == 3
