@@ -5,8 +5,8 @@ PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.1
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-# What check, test, bench and demo need. pip install '.[all]' adds what only broker, Spark and ZooKeeper need.
-EXTRAS := test,dev,cli,codecs,arrow,bench
+# What check, test, bench and demo need. pip install '.[all]' adds what only broker and Spark need.
+EXTRAS := test,dev,cli,codecs,arrow,bench,zookeeper
 WORKERS ?= 2
 
 .PHONY: bitrot setup check test demo bench simulate faults reader crash clean

@@ -109,8 +109,8 @@ Operation: TypeAlias = Get | Children | Create | Set | Delete | Check | Multi
 class Outcome:
     """What an operation gave: an error, or what its kind gives.
 
-    `data` and `stat` for Get; `stat` for Create, Set and Check; `path` (with the number appended)
-    for Create; `children` for Children; `results` for Multi, one each. A Multi that failed names
+    `data` and `stat` for Get; `stat` for Create and Set; `path` (with the number appended) for
+    Create; `children` and `stat` for Children; `results` for Multi, one each. A Multi that failed names
     the write at fault in `failed_index`.
     """
 

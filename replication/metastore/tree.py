@@ -139,7 +139,7 @@ class Tree:
             case Children(path, watch):
                 return self._list(session_id, path, watch), []
             case Check(path, version):
-                return self._check(path, version), []
+                return Outcome(self._check(path, version)), []
             case Multi(writes):
                 return self._transact(session_id, writes, is_multi=True)
         return self._transact(session_id, (operation,), is_multi=False)
@@ -162,14 +162,12 @@ class Tree:
             self._child_watches.setdefault(path, {})[session_id] = None
         return Outcome(children=tuple(sorted(node.children)), stat=node.stat)
 
-    def _check(self, path: str, version: int) -> Outcome:
+    def _check(self, path: str, version: int) -> StoreError | None:
         _check_path(path)
         node = self._nodes.get(path)
         if node is None:
-            return Outcome(StoreError.NO_NODE)
-        if version not in (ANY_VERSION, node.version):
-            return Outcome(StoreError.BAD_VERSION)
-        return Outcome(stat=node.stat)
+            return StoreError.NO_NODE
+        return None if version in (ANY_VERSION, node.version) else StoreError.BAD_VERSION
 
     def _transact(
         self, session_id: int, writes: tuple[Write, ...], *, is_multi: bool
@@ -199,13 +197,12 @@ class Tree:
     ) -> Outcome:
         match write:
             case Check(path, version):
-                return self._check(path, version)
+                return Outcome(self._check(path, version))
             case Create():
                 return self._create(session_id, write, undo, events)
             case Set(path, data, version):
-                outcome = self._check(path, version)
-                if outcome.error is not None:
-                    return outcome
+                if (error := self._check(path, version)) is not None:
+                    return Outcome(error)
                 node = self._nodes[path]
                 old_data, old_version = node.data, node.version
 
@@ -218,9 +215,8 @@ class Tree:
                 return Outcome(stat=node.stat)
             case Delete(path, version):
                 assert path != ROOT, "the root cannot be deleted"
-                outcome = self._check(path, version)
-                if outcome.error is not None:
-                    return outcome
+                if (error := self._check(path, version)) is not None:
+                    return Outcome(error)
                 node = self._nodes[path]
                 if node.children:
                     return Outcome(StoreError.NOT_EMPTY)

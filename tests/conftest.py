@@ -1,0 +1,29 @@
+"""Fixtures that many files share."""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+
+import pytest
+
+
+@pytest.fixture(scope="session")
+def zookeeper_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
+    """A real ZooKeeper server, one for each worker; tests keep out of each other's way by chroots."""
+    from tests.zookeeper import ZooKeeperServer
+
+    server = ZooKeeperServer(tmp_path_factory.mktemp("zookeeper"))
+    server.start()
+    try:
+        yield server.port
+    finally:
+        server.stop()
+
+
+_chroots = iter(range(1, 1_000_000))
+
+
+@pytest.fixture
+def zookeeper_url(zookeeper_port: int) -> str:
+    """A part of that server's tree that is this test's own."""
+    return f"zookeeper://127.0.0.1:{zookeeper_port}/test-{next(_chroots)}"
