@@ -9,6 +9,7 @@
       cleaner-offset-checkpoint             up to where compacted logs have been compacted
       orders-0/ orders-1/ …                 partitions
       orders-2.<32 hex>-delete/             waiting to be removed
+      orders-3.<32 hex>-stray/              set aside for an operator: nobody knows what it is for
 
 A disk that fails takes its log dir offline, with every log in it, until a new start has recovered it;
 the other dirs go on. What a crash leaves is each log's own matter (`recovery.py`); the checkpoints here
@@ -196,13 +197,23 @@ class LogManager:
     def delete(self, topic_partition: TopicPartition) -> None:
         """Take the log away; its files go after `file.delete.delay.ms`. Unknown partitions are fine.
 
-        Raises `LogDirOffline`.
+        Raises `LogDirOffline`, `DamagedLog`.
         """
+        self._rename_away(topic_partition, "delete")
+
+    def set_aside(self, topic_partition: TopicPartition) -> None:
+        """Take the log away and keep its files, as `<topic>-<partition>.<32 hex>-stray`, for an operator.
+
+        Unknown partitions are fine. Raises `LogDirOffline`, `DamagedLog`.
+        """
+        self._rename_away(topic_partition, "stray")
+
+    def _rename_away(self, topic_partition: TopicPartition, fate: str) -> None:
         if self.get(topic_partition) is None:
             return
         for log_dir in self._online():
             if topic_partition in log_dir.logs:
-                log_dir.delete(topic_partition, f"{self._random.getrandbits(128):032x}")
+                log_dir.rename_away(topic_partition, f"{self._random.getrandbits(128):032x}", fate)
 
     def _online(self) -> list[_LogDir]:
         return [log_dir for log_dir in self._dirs if log_dir.failure is None]
@@ -463,23 +474,24 @@ class _LogDir:
             self._take_offline(error)
             raise LogDirOffline(f"{self.path} went offline making {topic_partition}: {error}") from error
 
-    def delete(self, topic_partition: TopicPartition, unique: str) -> None:
+    def rename_away(self, topic_partition: TopicPartition, unique: str, fate: str) -> None:
         log = self.logs.pop(topic_partition)
         self.known.discard(topic_partition)
         log.abandon()
         # The whole name may have 255 characters: a long topic name is cut, the id tells them apart.
-        suffix = f"-{topic_partition.partition}.{unique}-delete"
-        doomed = f"{self.path}/{topic_partition.topic[: 255 - len(suffix)]}{suffix}"
+        suffix = f"-{topic_partition.partition}.{unique}-{fate}"
+        renamed = f"{self.path}/{topic_partition.topic[: 255 - len(suffix)]}{suffix}"
         try:
-            self._disk.rename(log.directory, doomed)
+            self._disk.rename(log.directory, renamed)
             self._disk.sync_dir(self.path)
         except OSError as error:
             self._take_offline(error)
-            raise LogDirOffline(f"{self.path} went offline deleting {topic_partition}: {error}") from error
+            raise LogDirOffline(f"{self.path} went offline moving {topic_partition}: {error}") from error
         self._forget(topic_partition)
-        due_ms = self._clock() + log.config.file_delete_delay_ms
-        self._doomed.append((due_ms, doomed))
-        self.deadline_ms = min(self.deadline_ms, due_ms)
+        if fate == "delete":
+            due_ms = self._clock() + log.config.file_delete_delay_ms
+            self._doomed.append((due_ms, renamed))
+            self.deadline_ms = min(self.deadline_ms, due_ms)
 
     def _forget(self, topic_partition: TopicPartition) -> None:
         """Take a partition that is no more out of the checkpoints. Raises `LogDirOffline`, `DiskFull`."""

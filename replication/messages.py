@@ -20,6 +20,8 @@ from replication.durability import Durability
 CONSUMER_REPLICA_ID = -1
 NO_LEADER = -1
 NO_EPOCH = -1
+BEING_DELETED = -2
+"""As a leader: the topic is being deleted. As a leader epoch of StopReplica: whatever the epoch is."""
 EARLIEST_TIMESTAMP = -2
 LATEST_TIMESTAMP = -1
 
@@ -195,6 +197,9 @@ class LeaderAndIsrRequest:
     `configs` holds each topic's overrides under Kafka's names (`min.insync.replicas`, …), complete:
     a setting that is absent has the broker's default. It goes with every request, and a request
     whose partition states are no news at all may still bring new settings.
+
+    `assigned` is None but in a full request: then it has every partition that the receiver holds a
+    replica of, with its topic's id, be it in `partitions` or not. A log that it does not name is nobody's.
     """
 
     controller_id: int
@@ -204,6 +209,7 @@ class LeaderAndIsrRequest:
     topic_ids: Mapping[str, str] = field(default_factory=dict)
     live_leaders: tuple[BrokerEndpoint, ...] = ()
     configs: Mapping[str, Mapping[str, str]] = field(default_factory=dict)
+    assigned: Mapping[TopicPartition, str] | None = None
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,6 +11,7 @@ from collections.abc import Mapping
 
 from checkpoint.topic_partition import TopicPartition
 from replication.messages import (
+    BEING_DELETED,
     NO_LEADER,
     BrokerEndpoint,
     MetadataRequest,
@@ -18,8 +19,6 @@ from replication.messages import (
     PartitionState,
     UpdateMetadataRequest,
 )
-
-LEADER_DURING_DELETE = -2
 
 
 class MetadataCache:
@@ -91,7 +90,7 @@ class MetadataCache:
             self._topic_ids[topic] = topic_id
         deleted = []
         for topic_partition, state in request.partitions.items():
-            if state.leader == LEADER_DURING_DELETE:
+            if state.leader == BEING_DELETED:
                 self._partitions.pop(topic_partition, None)
                 deleted.append(topic_partition)
                 continue

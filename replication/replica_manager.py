@@ -17,6 +17,7 @@ others go on.
 
 from __future__ import annotations
 
+import sys
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
@@ -42,6 +43,7 @@ from replication.follower import Followers
 from replication.isr import CommittedIsr
 from replication.isr_channel import IsrChannel
 from replication.messages import (
+    BEING_DELETED,
     NO_LEADER,
     AlterPartitionResponse,
     DeleteRecordsRequest,
@@ -71,6 +73,7 @@ from replication.messages import (
 from replication.metadata_cache import MetadataCache
 from replication.partition import ACKS_ALL, Counters, IsrOutcome, Partition
 from replication.state_change import Side, Sink, StateChange, unheard
+from replication.strays import is_of_another_incarnation, strays
 from replication.waiting import (
     DelayedDeleteRecords,
     DelayedFetch,
@@ -80,7 +83,7 @@ from replication.waiting import (
 )
 
 NO_EPOCH_GIVEN = -1
-TOPIC_DELETION = -2
+_FOR_EVER = sys.maxsize
 
 
 class ReplicaManager:
@@ -117,6 +120,10 @@ class ReplicaManager:
         self._offline: dict[TopicPartition, str] = {}
         self._deleted: dict[TopicPartition, tuple[str, int]] = {}
         """Replicas that the controller let this process delete: topic id, and in which leader epoch."""
+        self._strays_sought = -1
+        """The registration under which the logs were held against a full list."""
+        self.strays: dict[TopicPartition, str] = {}
+        """Logs that were set aside since this node started, and why."""
         self._produces: Purgatory[TopicPartition, DelayedProduce] = Purgatory(
             purge_interval_requests=config.purgatory_purge_interval_requests
         )
@@ -279,6 +286,8 @@ class ReplicaManager:
         self._know_controller(body.controller_id, body.controller_epoch)
         # A controller settles every state with our registration before it gives us the first role.
         self.is_on_record |= body.broker_epoch == self.broker_epoch >= 0
+        if body.assigned is not None:
+            self._set_strays_aside(body, body.assigned, now_ms)
         codes: dict[TopicPartition, ErrorCode] = {}
         # Leaders first: they stop following before anybody asks them anything.
         order = sorted(
@@ -327,6 +336,7 @@ class ReplicaManager:
         topic_id = body.topic_ids.get(topic_partition.topic, "")
         if known is not None:
             if topic_id:
+                # Refuses another one: a replica in use is not exchanged for its namesake's.
                 known.log.set_topic_id(topic_id)
             self._configure(known, body)
             verdict = self._judge(known, state, body)
@@ -337,7 +347,7 @@ class ReplicaManager:
             return ErrorCode.STALE_CONTROLLER_EPOCH
         # The log exists from here on whoever leads: its entry in the next high watermark
         # checkpoint would be lost otherwise (KAFKA-1647).
-        partition = known or self._create(topic_partition, topic_id, body)
+        partition = known or self._create(topic_partition, topic_id, body, now_ms)
         if state.leader == self.config.node_id:
             # Not one more append of the old leader's records: stop following first.
             self._followers.remove(topic_partition)
@@ -405,7 +415,58 @@ class ReplicaManager:
             return None
         return ErrorCode.NONE
 
-    def _create(self, topic_partition: TopicPartition, topic_id: str, body: LeaderAndIsrRequest) -> Partition:
+    def _set_strays_aside(
+        self, body: LeaderAndIsrRequest, assigned: Mapping[TopicPartition, str], now_ms: int
+    ) -> None:
+        """Move away what a full list does not name, if this is the one that proves it (`strays.py`)."""
+        if not body.broker_epoch == self.broker_epoch > self._strays_sought:
+            return
+        self._strays_sought = self.broker_epoch
+        found = strays({each: log.topic_id for each, log in self.logs.logs().items()}, assigned)
+        for topic_partition, reason in found.items():
+            mark("replica manager: a stray log is set aside")
+            try:
+                self._set_aside(topic_partition, reason, body.controller_epoch, now_ms)
+            except (EngineError, OSError) as error:
+                self._guard(topic_partition, error)
+
+    def _set_aside(
+        self, topic_partition: TopicPartition, reason: str, controller_epoch: int, now_ms: int
+    ) -> None:
+        self._stop_serving(topic_partition)
+        self._partitions.pop(topic_partition, None)
+        self._syncing.pop(topic_partition, None)
+        self.logs.set_aside(topic_partition)
+        self.strays[topic_partition] = reason
+        self._state_changes(
+            StateChange(
+                now_ms,
+                self.config.node_id,
+                Side.BROKER,
+                controller_epoch,
+                topic_partition,
+                "sets a stray log aside",
+                leader=NO_LEADER,
+                leader_epoch=NO_EPOCH_GIVEN,
+                partition_epoch=-1,
+                reason=reason,
+            )
+        )
+
+    def _create(
+        self, topic_partition: TopicPartition, topic_id: str, body: LeaderAndIsrRequest, now_ms: int
+    ) -> Partition:
+        left = self.logs.get(topic_partition)
+        # A log without a role is of a former life, and older than a word for this one. Whatever it holds is
+        # a deleted topic's, and its epochs and offsets must not be held against the namesake's.
+        if (
+            left is not None
+            and is_of_another_incarnation(left.topic_id, topic_id)
+            and body.broker_epoch == self.broker_epoch >= 0
+        ):
+            mark("replica manager: the log of a deleted topic gives way to its namesake's")
+            reason = f"belongs to topic id {left.topic_id}, the topic's is {topic_id}"
+            self._set_aside(topic_partition, reason, body.controller_epoch, now_ms)
         log = self.logs.get_or_create(
             topic_partition, config=self._log_config(topic_partition.topic, body), topic_id=topic_id
         )
@@ -454,26 +515,33 @@ class ReplicaManager:
         if topic_partition in self._offline:
             return ErrorCode.KAFKA_STORAGE_ERROR
         log = self.logs.get(topic_partition)
-        if log is not None and topic_id and log.topic_id not in (None, topic_id):
+        if log is not None and is_of_another_incarnation(log.topic_id, topic_id):
             mark("replica manager: an order to delete another incarnation's replica")
             return ErrorCode.INCONSISTENT_TOPIC_ID
         known = self._partitions.get(topic_partition)
-        is_sentinel = order.leader_epoch in (NO_EPOCH_GIVEN, TOPIC_DELETION)
+        is_sentinel = order.leader_epoch in (NO_EPOCH_GIVEN, BEING_DELETED)
         if known is not None and not is_sentinel and order.leader_epoch < known.leader_epoch:
             return ErrorCode.FENCED_LEADER_EPOCH
-        self._followers.remove(topic_partition)
-        self._channel.withdraw(topic_partition)
-        if known is not None:
-            known.suspend()  # a stopped leader serves nobody, whether or not its log stays
+        self._stop_serving(topic_partition)
         if order.delete:
             self._partitions.pop(topic_partition, None)
             self._syncing.pop(topic_partition, None)
             if log is not None:
                 self.logs.delete(topic_partition)
-            if topic_id and not is_sentinel:
-                self._deleted[topic_partition] = topic_id, order.leader_epoch
-        self._wake(topic_partition)
+            if topic_id and order.leader_epoch != NO_EPOCH_GIVEN:
+                # A deleted topic never comes back: its namesake has another id.
+                is_topic_deleted = order.leader_epoch == BEING_DELETED
+                until_epoch = _FOR_EVER if is_topic_deleted else order.leader_epoch
+                self._deleted[topic_partition] = topic_id, until_epoch
         return ErrorCode.NONE
+
+    def _stop_serving(self, topic_partition: TopicPartition) -> None:
+        self._followers.remove(topic_partition)
+        self._channel.withdraw(topic_partition)
+        known = self._partitions.get(topic_partition)
+        if known is not None:
+            known.suspend()  # a stopped leader serves nobody, whether or not its log stays
+        self._wake(topic_partition)
 
     def update_metadata(self, address: Address, body: UpdateMetadataRequest, now_ms: int) -> list[Effect]:
         """Learn who is alive and who leads what."""

@@ -65,7 +65,7 @@ def brokers_changed(context: Context) -> Steps[None]:
     # its first role as proof that this is on record, and may stop cleanly afterwards.
     decide = after_failures(context)
     yield from settle(context, out_of_date(context, decide), decide)
-    context.announce(context.states, to=context.newcomers)
+    context.announce(context.states, to=context.newcomers, is_full=True)
     yield from brokers_started(context, context.newcomers)
     context.newcomers.clear()
 

@@ -46,10 +46,14 @@ _RESPONSES = {
 
 @dataclass(slots=True)
 class Entry:
-    """One request to be: its kind, and what it says of each partition."""
+    """One request to be: its kind, and what it says of each partition.
+
+    `is_full`: a LeaderAndIsr that also names every partition of the broker, as they are when it is sent.
+    """
 
     kind: type[ControlRequest]
     partitions: dict[TopicPartition, PartitionState | StopReplicaPartition] = field(default_factory=dict)
+    is_full: bool = False
 
 
 class _InFlight(NamedTuple):
@@ -85,6 +89,8 @@ class Channel:
         self,
         kind: type[ControlRequest],
         partitions: Mapping[TopicPartition, PartitionState | StopReplicaPartition],
+        *,
+        is_full: bool = False,
     ) -> None:
         for entry in self._queue:
             if entry.kind is kind:
@@ -92,8 +98,9 @@ class Channel:
                     del entry.partitions[topic_partition]
         if self._queue and self._queue[-1].kind is kind:
             self._queue[-1].partitions.update(partitions)
+            self._queue[-1].is_full |= is_full
         else:
-            self._queue.append(Entry(kind, dict(partitions)))
+            self._queue.append(Entry(kind, dict(partitions), is_full))
         self._drop_empty()
 
     def _drop_empty(self) -> None:
@@ -103,7 +110,7 @@ class Channel:
         metadata_waits = False
         for entry in self._queue:
             is_metadata = entry.kind is UpdateMetadataRequest
-            if entry.partitions or (is_metadata and not metadata_waits):
+            if entry.partitions or entry.is_full or (is_metadata and not metadata_waits):
                 kept.append(entry)
             metadata_waits |= is_metadata
         self._queue = kept

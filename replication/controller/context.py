@@ -11,6 +11,7 @@ from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias, TypeVar
 
+from checkpoint.marks import mark
 from checkpoint.topic_partition import TopicPartition
 from replication.controller.balance import Imbalance
 from replication.controller.channel import Channels, ControlRequest, Entry
@@ -29,7 +30,7 @@ from replication.messages import (
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
-from replication.metastore.layout import CONTROLLER_EPOCH_PATH, LeaderAndIsr
+from replication.metastore.layout import CONTROLLER_EPOCH_PATH, TOPICS_PATH, LeaderAndIsr
 from replication.metastore.operations import Check, Create, Delete, Multi, Operation, Outcome, Set
 from replication.state_change import Side, Sink, StateChange, unheard
 
@@ -213,10 +214,12 @@ class Context:
         *,
         to: Collection[int] | None = None,
         new: Collection[TopicPartition] = (),
+        is_full: bool = False,
     ) -> None:
         """Tell replicas what they are to be, and every broker where the leaders are.
 
-        `to` restricts both to some brokers; `new` are partitions that nobody can have had before.
+        `to` restricts both to some brokers; `new` are partitions that nobody can have had before;
+        `is_full` says that these are all there are, so that brokers learn which logs nobody assigned.
         Metadata comes after, but a broker that has just been met got `announce_brokers` first: a
         follower must know its leader's address.
         """
@@ -228,8 +231,8 @@ class Context:
                 for each in known
                 if broker_id in self.replicas[each]
             }
-            if mine:
-                self.channels[broker_id].enqueue(LeaderAndIsrRequest, mine)
+            if mine or is_full:
+                self.channels[broker_id].enqueue(LeaderAndIsrRequest, mine, is_full=is_full)
         self.announce_metadata(known, to=told)
 
     def announce_metadata(
@@ -245,6 +248,25 @@ class Context:
         """Tell every broker which brokers live."""
         for broker_id in sorted(self.brokers):
             self.channels[broker_id].enqueue(UpdateMetadataRequest, {})
+
+    def assigned_to(self, broker_id: int) -> dict[TopicPartition, str] | None:
+        """Every partition with a replica on this broker, and its topic's id; None if nobody can say.
+
+        Members of an ISR count whatever the assignment says by now, and so do replicas that leave and
+        topics that are being deleted: those go by orders of their own. A topic node that cannot be read
+        may name any broker.
+        """
+        for path in self.unreadable:
+            if path.startswith(f"{TOPICS_PATH}/") and path.count("/") == TOPICS_PATH.count("/") + 1:
+                mark("controller: a topic that cannot be read keeps every log from counting as a stray")
+                return None
+        return {
+            each: self.topics[each.topic].topic_id
+            for each, replicas in sorted(self.replicas.items())
+            if broker_id in replicas
+            or (each in self.states and broker_id in self.states[each].state.isr)
+            or (each in self.assignments and broker_id in self.assignments[each].leaving)
+        }
 
     def _wire_state(self, topic_partition: TopicPartition, *, is_new: bool = False) -> PartitionState:
         state, partition_epoch = self.states[topic_partition]
@@ -280,6 +302,7 @@ class Context:
                 topic_ids=topic_ids,
                 live_leaders=tuple(self.brokers[leader].endpoint for leader in leaders),
                 configs={name: topic.config for name, topic in topics.items()},
+                assigned=self.assigned_to(broker_id) if entry.is_full else None,
             )
         if kind is UpdateMetadataRequest:
             return UpdateMetadataRequest(

@@ -99,7 +99,7 @@ def take_over(context: Context) -> Steps[None]:
     yield from load_broker_defaults(context)
     context.announce_brokers()
     yield from settle(context, context.replicas, after_failures(context), announce=False)
-    context.announce(context.states)
+    context.announce(context.states, is_full=True)
     context.newcomers.clear()
     for resume in RESUME:
         yield from resume(context)

@@ -440,7 +440,7 @@ class TestDirsThatFail:
     def test_during_a_deletion(self) -> None:
         disk, manager, _, second = self.two_dirs()
         disk.inject(Fault(operation="rename", path=lambda path: path.startswith("/a")))
-        with pytest.raises(LogDirOffline, match="went offline deleting orders-0"):
+        with pytest.raises(LogDirOffline, match="went offline moving orders-0"):
             manager.delete(ORDERS)
         assert list(manager.offline_dirs) == ["/a"]
         append(second)

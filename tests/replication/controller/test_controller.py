@@ -54,7 +54,11 @@ def test_new_topic_has_leaders_when_the_client_hears_of_it() -> None:
     for member in world.members.values():
         assert member.broker.states[T0].leader == 1
         assert member.broker.metadata[T0].isr == (1, 2, 3)
-        first = next(body for body in member.broker.received if isinstance(body, LeaderAndIsrRequest))
+        first = next(
+            body
+            for body in member.broker.received
+            if isinstance(body, LeaderAndIsrRequest) and body.partitions
+        )
         assert first.configs == {"t": {"min.insync.replicas": "2"}}
         assert first.topic_ids == {"t": result.topic_id}
         assert first.partitions[T0].is_new
