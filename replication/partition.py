@@ -200,6 +200,9 @@ class Partition:
             # epoch before it ended (KAFKA-7415).
             self.log.assign_epoch(state.leader_epoch, self.log.log_end_offset)
         was_leader = self.leads
+        # Whoever led in an epoch that passed us by may have made our followers cut their logs: what we
+        # knew of their ends holds only if no other epoch lies between (reliability R5).
+        knows_ends = was_leader and state.leader_epoch == self.leader_epoch + 1
         isr = frozenset(state.isr)
         if is_new_epoch or state.partition_epoch > self.partition_epoch:
             # No news of the ISR ends no proposal: one that is under way may still be persisted.
@@ -213,7 +216,7 @@ class Partition:
             if known is None or is_new_epoch:
                 known = (known or RemoteReplica(replica_id)).under_new_epoch(
                     in_isr=replica_id in isr,
-                    was_leader=was_leader and known is not None,
+                    was_leader=knows_ends and known is not None,
                     leader_end_offset=self.log.log_end_offset,
                     now_ms=now_ms,
                 )

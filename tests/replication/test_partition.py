@@ -251,6 +251,20 @@ def test_re_election_of_the_leader_keeps_ends_and_restarts_the_lag_clock() -> No
     assert [remote[r].caught_up_ms for r in (F1, F2)] == [NOW_MS + 50, NEVER_MS]
 
 
+def test_r5_a_leader_that_missed_an_epoch_knows_no_ends() -> None:
+    """Found by the model: whoever led in between may have made a follower cut its log; counting its old end
+    would commit what it no longer has."""
+    rig = Rig()
+    rig.lead(1)
+    rig.write(3)
+    rig.fetch(F1, 3)
+    rig.lead(3, isr=(ME, F1))
+    assert rig.partition.remote_replicas[F1].log_end_offset == -1
+    assert rig.log.high_watermark == 0
+    rig.fetch(F1, 3, epoch=3)
+    assert rig.log.high_watermark == 3
+
+
 def test_becoming_a_follower_forgets_the_leadership() -> None:
     """6.2: no ISR, no remote states, no epoch start; True iff the epoch grew."""
     rig = Rig()
