@@ -151,6 +151,11 @@ class LogManager:
         """Log dirs whose disk failed, and why."""
         return {log_dir.path: str(log_dir.failure) for log_dir in self._dirs if log_dir.failure is not None}
 
+    @property
+    def is_offline(self) -> bool:
+        """Whether not one log dir is left."""
+        return not self._online()
+
     def get(self, topic_partition: TopicPartition) -> Log | None:
         """The partition's log; None if there is none.
 
@@ -193,6 +198,19 @@ class LogManager:
         if topic_id:
             log.set_topic_id(topic_id)
         return log
+
+    def reopen(
+        self, topic_partition: TopicPartition, *, config: LogConfig | None = None, accept_loss: bool = False
+    ) -> Log:
+        """Try again to open a partition that is listed in `damaged`.
+
+        With `accept_loss` it is cut where the damage begins, as if it had been among the constructor's: for
+        whoever can have what goes from elsewhere. Raises `DamagedLog` if it still cannot be opened,
+        `DiskFull` if there is no room for what must be kept of it, `LogDirOffline`.
+        """
+        (home,) = (log_dir for log_dir in self._dirs if topic_partition in log_dir.damaged)
+        topic_config = config or self._configs.get(topic_partition.topic, self.config)
+        return home.reopen(topic_partition, topic_config, accept_loss=accept_loss)
 
     def delete(self, topic_partition: TopicPartition) -> None:
         """Take the log away; its files go after `file.delete.delay.ms`. Unknown partitions are fine.
@@ -473,6 +491,26 @@ class _LogDir:
                 raise DiskFull(message) from error
             self._take_offline(error)
             raise LogDirOffline(f"{self.path} went offline making {topic_partition}: {error}") from error
+
+    def reopen(self, topic_partition: TopicPartition, config: LogConfig, *, accept_loss: bool) -> Log:
+        """Open once more what is in `damaged`. Raises `DamagedLog`, `DiskFull`, `LogDirOffline`."""
+        if self.failure is not None:
+            raise LogDirOffline(f"{topic_partition} lives in {self.path}, which is offline: {self.failure}")
+        if accept_loss:
+            self._accept_loss = {*self._accept_loss, topic_partition}
+        try:
+            log = self._load(topic_partition, config)
+        except OSError as error:
+            if is_full(error):
+                raise DiskFull(f"{self.path}: no room to open {topic_partition}; make some") from error
+            self._take_offline(error)
+            raise LogDirOffline(f"{self.path} went offline opening {topic_partition}: {error}") from error
+        except (DamagedLog, DiskFull):
+            raise
+        except EngineError as error:
+            raise DamagedLog(f"{topic_partition} cannot be opened: {error}") from error
+        del self.damaged[topic_partition]
+        return log
 
     def rename_away(self, topic_partition: TopicPartition, unique: str, fate: str) -> None:
         log = self.logs.pop(topic_partition)

@@ -35,6 +35,7 @@ from replication.effects import (
     Disconnected,
     Effect,
     Event,
+    Halt,
     OpenSession,
     Reply,
     Request,
@@ -137,6 +138,8 @@ class InProcessCluster:
         self.held: list[Envelope] = []
         self.intercept: Callable[[Envelope], bool] = lambda envelope: False
         """Asked about each message as it is sent; True puts it aside into `held`."""
+        self.halted: dict[int, str] = {}
+        """Nodes that ended themselves because no log dir was left, and why; until they are started again."""
         self._random = random_module.Random(seed)
         self._log_config = log_config if log_config is not None else LogConfig()
         self._slots = {
@@ -172,6 +175,7 @@ class InProcessCluster:
             config=self._log_config,
         )
         slot.life += 1
+        self.halted.pop(node_id, None)
         slot.node = Node(
             slot.config,
             logs,
@@ -344,6 +348,9 @@ class InProcessCluster:
                     self._call_store(node_id, effect)
                 case Sync():
                     self._post(None, node_id, self._flush(slot, effect))
+                case Halt(reason):
+                    self.halted[node_id] = reason
+                    self.kill_node(node_id)
 
     def _call_store(self, node_id: int, call: StoreCall) -> None:
         if node_id in self._cut_from_store:

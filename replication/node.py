@@ -25,6 +25,7 @@ from collections import deque
 from dataclasses import replace
 from itertools import count
 
+from checkpoint.marks import mark
 from logstore.config import LogConfig
 from logstore.log_manager import LogManager
 from replication.config import NodeConfig
@@ -39,6 +40,7 @@ from replication.effects import (
     Disconnected,
     Effect,
     Event,
+    Halt,
     OpenSession,
     Peer,
     Request,
@@ -214,11 +216,20 @@ class Node:
         effects += self.replicas.tick(now_ms)
         effects += self.controller.tick(now_ms)
         effects += self._depart(now_ms)
-        return [*effects, *self._tell_of_failed_logs(now_ms)]
+        return self._end_turn(effects, now_ms)
 
     def receive(self, event: Event, now_ms: int) -> list[Effect]:
         """Take one event."""
-        return [*self._receive(event, now_ms), *self._tell_of_failed_logs(now_ms)]
+        return self._end_turn(self._receive(event, now_ms), now_ms)
+
+    def _end_turn(self, effects: list[Effect], now_ms: int) -> list[Effect]:
+        if self.logs.is_offline:
+            # Nothing is left to serve (F3). The session goes with us: nobody has to wait for its timeout.
+            mark("node: its last log dir failed")
+            reasons = "; ".join(f"{path}: {reason}" for path, reason in self.logs.offline_dirs.items())
+            halt = Halt(f"every log dir has failed: {reasons}")
+            return [*effects, *self.stop(now_ms), *self.leave(now_ms), halt]
+        return [*effects, *self._tell_of_failed_logs(now_ms)]
 
     def _receive(self, event: Event, now_ms: int) -> list[Effect]:
         match event:
@@ -393,7 +404,7 @@ class Node:
         assert self.session_id is not None, "registered in a session"
         effects = self.replicas.on_registered(broker_epoch, now_ms)
         # The controller will ask this incarnation for every role, and hear of each that it cannot take.
-        self._failures_told = len(self.replicas.offline)
+        self._failures_told = self.replicas.failures
         effects += self.controller.on_session(self.session_id, broker_epoch, now_ms)
         held, self._held = self._held, []
         for request in held:
@@ -403,11 +414,11 @@ class Node:
     # --- failed logs --------------------------------------------------------------------------
 
     def _tell_of_failed_logs(self, now_ms: int) -> list[Effect]:
-        """Leave word in the store of logs that failed since the last time, until the store has taken it.
+        """Leave word in the store of logs that failed since, or work again, until the store has taken it.
 
         The controller then asks this node for its roles once more, and hears which it cannot fill.
         """
-        failed = len(self.replicas.offline)
+        failed = self.replicas.failures
         if failed == self._failures_told or self.session_id is None or self.broker_epoch < 0:
             return []
         if self._report_again_ms is not None and now_ms < self._report_again_ms:

@@ -12,7 +12,9 @@ sent is returned as effects.
 
 A log that fails takes its dir with it, and every replica in that dir resigns: it leads and follows nobody
 and answers `KAFKA_STORAGE_ERROR` until the node is started anew. `Node` tells the controller; all
-others go on.
+others go on. A role that was refused for want of room is asked for again, later each time. A log that was
+found damaged takes no role on its own strength: once the controller says that others hold the partition, and
+this replica is out of the ISR, it is cut where the damage begins (what goes is kept) and follows.
 """
 
 from __future__ import annotations
@@ -25,7 +27,7 @@ from checkpoint.errors import EngineError, ErrorCode
 from checkpoint.marks import mark
 from checkpoint.topic_partition import TopicPartition
 from logstore.config import LogConfig
-from logstore.errors import LogDirOffline
+from logstore.errors import DiskFull, LogDirOffline
 from logstore.log_manager import LogManager
 from replication.config import NodeConfig
 from replication.delayed import Purgatory
@@ -84,6 +86,8 @@ from replication.waiting import (
 
 NO_EPOCH_GIVEN = -1
 _FOR_EVER = sys.maxsize
+_LONGEST_BACKOFF = 60
+"""In first back-offs: how long at most until a role is asked for again that was refused for want of room."""
 
 
 class ReplicaManager:
@@ -114,6 +118,11 @@ class ReplicaManager:
         """Whether the controller gave this process a role: what its start may have lost is written down."""
         self._newest_metadata = (-1, -1)
         self._failed_dirs = 0
+        self.failures = 0
+        """Counts what the controller is to ask for its roles again for; see `Node`."""
+        self._lacking_room: dict[TopicPartition, None] = {}
+        self._ask_again_ms: int | None = None
+        self._ask_again_after_ms = config.replica_fetch_backoff_ms
         self._default_config = default_config
         self._next_id = next_id
         self._partitions: dict[TopicPartition, Partition] = {}
@@ -168,6 +177,8 @@ class ReplicaManager:
         found = self._partitions.get(topic_partition)
         if found is not None:
             return found
+        if (damage := self.logs.damaged.get(topic_partition)) is not None:
+            raise ReplicaStorageFailed(f"{topic_partition} is damaged: {damage}")
         if topic_partition in self.metadata.partitions:
             raise NotLeaderOrFollower(
                 f"broker {self.config.node_id} has no replica of {topic_partition}; refresh metadata"
@@ -200,7 +211,9 @@ class ReplicaManager:
 
     def _take_offline(self, topic_partition: TopicPartition, error: Exception) -> None:
         """The log of one replica failed: nothing is acknowledged or served from it any more."""
+        self.failures += topic_partition not in self._offline
         self._offline[topic_partition] = str(error)
+        self._lacking_room.pop(topic_partition, None)
         self._partitions.pop(topic_partition, None)
         self._syncing.pop(topic_partition, None)
         self._followers.remove(topic_partition)
@@ -218,6 +231,21 @@ class ReplicaManager:
             if partition.log.is_offline:
                 self._take_offline(topic_partition, reason)
 
+    def _refuse_for_want_of_room(self, topic_partition: TopicPartition, now_ms: int) -> None:
+        """Nothing failed, so the role may be taken another time: have it offered again after a while."""
+        mark("replica manager: a role is refused for want of room")
+        self._lacking_room[topic_partition] = None
+        if self._ask_again_ms is None:
+            self._ask_again_ms = now_ms + self._ask_again_after_ms
+            longest_ms = _LONGEST_BACKOFF * self.config.replica_fetch_backoff_ms
+            self._ask_again_after_ms = min(2 * self._ask_again_after_ms, longest_ms)
+
+    def _ask_again(self, now_ms: int) -> None:
+        if self._ask_again_ms is None or self._ask_again_ms > now_ms:
+            return
+        self._ask_again_ms = None
+        self.failures += bool(self._lacking_room)
+
     def _guard(self, topic_partition: TopicPartition, error: EngineError | OSError) -> ErrorCode:
         """The code for a refusal; a storage failure also takes the replica offline."""
         if isinstance(error, LogDirOffline | OSError):
@@ -229,6 +257,7 @@ class ReplicaManager:
         self._produces.expire(now_ms)
         self._fetches.expire(now_ms)
         self._deletions.expire(now_ms)
+        self._ask_again(now_ms)
         if self._next_shrink_check_ms is not None and self._next_shrink_check_ms <= now_ms:
             self._next_shrink_check_ms = now_ms + self._shrink_check_interval_ms
             self._check_isrs(now_ms)
@@ -251,6 +280,7 @@ class ReplicaManager:
             self._channel.deadline_ms if self.broker_epoch >= 0 and self.controller_id >= 0 else None,
             self._next_shrink_check_ms,
             self._next_checkpoint_ms,
+            self._ask_again_ms,
         )
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
@@ -298,6 +328,8 @@ class ReplicaManager:
                 code = self._take_role(topic_partition, body.partitions[topic_partition], body, now_ms)
             except (EngineError, OSError) as error:
                 code = self._guard(topic_partition, error)
+                if isinstance(error, DiskFull):
+                    self._refuse_for_want_of_room(topic_partition, now_ms)
             codes[topic_partition] = code
             self._record_role(topic_partition, body, code, now_ms)
         if self._next_checkpoint_ms is None:
@@ -347,7 +379,7 @@ class ReplicaManager:
             return ErrorCode.STALE_CONTROLLER_EPOCH
         # The log exists from here on whoever leads: its entry in the next high watermark
         # checkpoint would be lost otherwise (KAFKA-1647).
-        partition = known or self._create(topic_partition, topic_id, body, now_ms)
+        partition = known or self._create(topic_partition, state, topic_id, body, now_ms)
         if state.leader == self.config.node_id:
             # Not one more append of the old leader's records: stop following first.
             self._followers.remove(topic_partition)
@@ -364,6 +396,9 @@ class ReplicaManager:
                     mark("replica manager: a node that is about to stop follows nobody new")
                 elif state.leader != NO_LEADER:
                     self._followers.add(partition)
+        if topic_partition in self._lacking_room:
+            del self._lacking_room[topic_partition]
+            self._ask_again_after_ms = self.config.replica_fetch_backoff_ms
         self._wake(topic_partition)
         return ErrorCode.NONE
 
@@ -454,8 +489,20 @@ class ReplicaManager:
         )
 
     def _create(
-        self, topic_partition: TopicPartition, topic_id: str, body: LeaderAndIsrRequest, now_ms: int
+        self,
+        topic_partition: TopicPartition,
+        state: PartitionState,
+        topic_id: str,
+        body: LeaderAndIsrRequest,
+        now_ms: int,
     ) -> Partition:
+        config = self._log_config(topic_partition.topic, body)
+        if topic_partition in self.logs.damaged:
+            # Whatever is gone from it counts for nothing any more, and its leader has it.
+            is_replaceable = self.config.node_id not in state.isr and state.leader != NO_LEADER
+            if is_replaceable:
+                mark("replica manager: a damaged log is cut, to follow")
+            self.logs.reopen(topic_partition, config=config, accept_loss=is_replaceable)
         left = self.logs.get(topic_partition)
         # A log without a role is of a former life, and older than a word for this one. Whatever it holds is
         # a deleted topic's, and its epochs and offsets must not be held against the namesake's.
@@ -467,9 +514,7 @@ class ReplicaManager:
             mark("replica manager: the log of a deleted topic gives way to its namesake's")
             reason = f"belongs to topic id {left.topic_id}, the topic's is {topic_id}"
             self._set_aside(topic_partition, reason, body.controller_epoch, now_ms)
-        log = self.logs.get_or_create(
-            topic_partition, config=self._log_config(topic_partition.topic, body), topic_id=topic_id
-        )
+        log = self.logs.get_or_create(topic_partition, config=config, topic_id=topic_id)
         log.set_high_watermark(
             max(self.logs.checkpointed_high_watermark(topic_partition), log.log_start_offset)
         )
@@ -524,6 +569,7 @@ class ReplicaManager:
             return ErrorCode.FENCED_LEADER_EPOCH
         self._stop_serving(topic_partition)
         if order.delete:
+            self._lacking_room.pop(topic_partition, None)
             self._partitions.pop(topic_partition, None)
             self._syncing.pop(topic_partition, None)
             if log is not None:

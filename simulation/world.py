@@ -32,6 +32,7 @@ from replication.effects import (
     Disconnected,
     Effect,
     Event,
+    Halt,
     OpenSession,
     Reply,
     Request,
@@ -352,6 +353,9 @@ class World:
                 case CloseSession(session_id):
                     host.session_id = None
                     self.store_link.close_session_later(session_id)
+                case Halt(reason):
+                    self.time.note(host.node_id, "halts:", reason)
+                    self.kill(host)
 
     def _sync(self, host: Host, life: int, effect: Sync) -> None:
         if host.life != life or host.node is None:

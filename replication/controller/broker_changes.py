@@ -10,6 +10,7 @@ A broker whose log dir failed stays registered; it says so with a node of its ow
 
 from __future__ import annotations
 
+from checkpoint.marks import mark
 from checkpoint.topic_partition import TopicPartition
 from replication.controller.context import Broker, Context, Steps
 from replication.controller.errors import MetadataConflict
@@ -108,3 +109,15 @@ def replicas_failed(
         return  # said by an incarnation that is gone
     context.offline_replicas.setdefault(broker_id, set()).update(failed)
     yield from settle(context, failed, after_failures(context))
+
+
+def replicas_returned(
+    context: Context, broker_id: int, broker_epoch: int, returned: frozenset[TopicPartition]
+) -> Steps[None]:
+    """A live broker has taken these roles after all: it had no room, or a damaged log."""
+    broker = context.brokers.get(broker_id)
+    if broker is None or broker.endpoint.epoch != broker_epoch:
+        return
+    mark("controller: a replica that could not serve can again")
+    context.offline_replicas.get(broker_id, set()).difference_update(returned)
+    yield from settle(context, returned, after_failures(context))

@@ -111,7 +111,7 @@ class Context:
         self.imbalances: Mapping[int, Imbalance] = {}
         """What the last check of balance found, by preferred broker; for metrics."""
         self.offline_replicas: dict[int, set[TopicPartition]] = {}
-        """Replicas on live brokers whose log dir failed, by broker; until it starts anew."""
+        """Replicas on live brokers that could not take their role, by broker; until they have taken one."""
         self.unreadable: dict[str, str] = {}
         """Nodes that could not be understood, and why. They are left alone and reported."""
 

@@ -261,6 +261,19 @@ class Controller:
                         lambda: broker_changes.replicas_failed(self._active, broker_id, broker_epoch, failed),
                     )
                 )
+            written_off = self._active.offline_replicas.get(broker_id, set())
+            returned = frozenset(
+                each
+                for each, error in body.partitions.items()
+                if error is ErrorCode.NONE and each in written_off
+            )
+            if returned:
+                back = broker_changes.replicas_returned
+                self._enqueue(
+                    _Event(
+                        "replicas returned", lambda: back(self._active, broker_id, broker_epoch, returned)
+                    )
+                )
         elif isinstance(body, StopReplicaResponse):
             react = reassigning.deletions_answered
             self._enqueue(_Event("replicas deleted", lambda: react(self._active, answer)))

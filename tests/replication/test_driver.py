@@ -8,12 +8,10 @@ from collections.abc import Callable
 import pytest
 
 from checkpoint.disk import Disk
-from checkpoint.disks.faulty import Fault, FaultyDisk
 from checkpoint.disks.memory import MemoryDisk
 from checkpoint.errors import ErrorCode
 from checkpoint.topic_partition import TopicPartition
 from logstore.config import LogConfig
-from logstore.errors import LogDirOffline
 from replication import Durability, Envelope, InProcessCluster, NodeConfig, PendingReply
 from replication.driver import three_nodes
 from replication.messages import FetchRequest, FetchResponse, NewTopic, ProduceRequest, ProduceResponse
@@ -115,36 +113,6 @@ def test_the_leader_dies_in_mid_stream_and_comes_back() -> None:
     assert logs[0] == logs[1] == logs[2]
     assert [value for value in logs[0] if value in written] == written
     assert sum(node.replicas.counters.truncations_below_high_watermark for node in made.nodes.values()) == 0
-
-
-@pytest.mark.parametrize("operation", ["pwrite", "sync"])
-def test_a_leader_whose_disk_dies_hands_over_and_stays_up(operation: str) -> None:
-    """F2: it resigns, the controller hears of it from the store and elects; nothing waits for a restart."""
-    disks = {node_id: FaultyDisk(MemoryDisk()) for node_id in range(3)}
-    made = cluster(disk_of=disks.__getitem__)
-    for number in range(5):
-        write(made, b"%d" % number)
-    assert made.leader_of(TP) == 0
-    epoch = made.nodes[0].broker_epoch
-    disks[0].inject(Fault(operation=operation, path=lambda path: path.endswith(".log"), forever=True))
-    if operation == "sync":
-        made.nodes[0].logs.checkpoint_recovery_points()
-        log = made.nodes[0].replicas.partitions[TP].log
-        with pytest.raises(LogDirOffline):
-            log.flush()
-    write(made, b"5")
-    assert made.leader_of(TP) != 0
-    leader = made.leader_of(TP)
-    assert leader is not None
-    assert made.run_until(lambda: made.nodes[leader].replicas.partitions[TP].isr.committed == {1, 2}, 3000), (
-        "the failed replica leaves the ISR at once, not by its lag"
-    )
-    assert made.nodes[0].broker_epoch == epoch, "it never left the cluster"
-    assert values(made, 1)[:6] == values(made, 2)[:6] == [b"%d" % number for number in range(6)]
-    made.kill_node(0)
-    disks[0].heal()
-    made.start_node(0)
-    assert made.run_until(lambda: is_whole(made), 120_000), made.describe(TP)
 
 
 def test_synced_durability_survives_a_power_cut_of_everybody() -> None:

@@ -57,7 +57,9 @@ class Registering:
     def __init__(self, disk: Disk | None = None) -> None:
         self.now_ms = 1_000_000
         self.disk = disk if disk is not None else MemoryDisk()
-        self.logs = LogManager(["data"], disk=self.disk, clock=lambda: self.now_ms, random=random.Random(0))
+        self.logs = LogManager(
+            ["data", "more"], disk=self.disk, clock=lambda: self.now_ms, random=random.Random(0)
+        )
         self.node = Node(NodeConfig(node_id=0), self.logs, random=random.Random(0))
         self.effects = self.node.start(self.now_ms)
 
@@ -320,7 +322,7 @@ def test_a_registration_tells_of_failed_logs_by_itself() -> None:
     rig.register(7, 100)
     rig.leader_and_isr(100)
     rig.receive(SessionExpired(7))
-    disk.inject(Fault(operation="open", forever=True))
+    disk.inject(Fault(operation="open", path=lambda path: path.startswith("data"), forever=True))
     rig.node.replicas.logs.checkpoint_high_watermarks()
     assert not reports(rig.node.tick(rig.now_ms + 60_000)), "nobody to tell"
     rig.receive(SessionOpened(8))

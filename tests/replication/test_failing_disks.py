@@ -1,0 +1,217 @@
+"""What a node makes of a disk that fails, fills up, or has changed what was written: whole clusters.
+
+One log dir of several may go; with the last one goes the process. A full disk is no failure, and a damaged
+log is no reason to lose the partition where others hold it.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections.abc import Callable
+
+import pytest
+
+from checkpoint.disk import Disk
+from checkpoint.disks.faulty import Fault, FaultyDisk
+from checkpoint.disks.memory import MemoryDisk
+from checkpoint.errors import ErrorCode
+from checkpoint.topic_partition import TopicPartition
+from logstore.config import LogConfig
+from logstore.errors import LogDirOffline
+from replication import InProcessCluster
+from replication.driver import three_nodes
+from replication.messages import NO_LEADER, NewTopic, ProduceRequest, ProduceResponse
+from replication.metastore.layout import parse_state, partition_state_path
+from replication.metastore.operations import Get
+from tests.replication.stage import batch
+from tests.replication.test_driver import BASE, TP, error, is_whole, values, write
+
+OTHER = TopicPartition("other", 0)
+Operation = str
+
+
+def cluster(disk_of: Callable[[int], Disk], *, dirs: tuple[str, ...] = ("data",)) -> InProcessCluster:
+    """Three nodes; two topics of one partition each, on all of them, led by node 0."""
+    made = InProcessCluster(
+        three_nodes(base=BASE),
+        disk_of=disk_of,
+        log_config=LogConfig(min_insync_replicas=2),
+        log_dirs_of=lambda node_id: dirs,
+    )
+    made.start()
+    for topic in ("t", "other"):
+        made.create_topic(NewTopic(topic, assignment=((0, 1, 2),)))
+    return made
+
+
+def faulty_disks() -> dict[int, FaultyDisk]:
+    return {node_id: FaultyDisk(MemoryDisk()) for node_id in range(3)}
+
+
+def failing(operation: Operation, directory: str = "data") -> Fault:
+    """A disk that is broken for good under one directory, seen by this kind of call on logs."""
+    return Fault(
+        operation=operation,
+        path=lambda path: path.startswith(directory) and path.endswith(".log"),
+        forever=True,
+    )
+
+
+def home_of(made: InProcessCluster, topic_partition: TopicPartition, node_id: int = 0) -> str:
+    return made.nodes[node_id].replicas.partitions[topic_partition].log.directory.partition("/")[0]
+
+
+def sees_it(made: InProcessCluster, operation: Operation) -> None:
+    """Make node 0 call its disk in this way."""
+    if operation == "sync":
+        with pytest.raises(LogDirOffline):
+            made.nodes[0].replicas.partitions[TP].log.flush()
+    else:
+        made.produce(TP, batch(b"?"), acks=1)
+        made.settle()
+
+
+@pytest.mark.parametrize("operation", ["pwrite", "sync"])
+def test_f2_a_leader_whose_log_dir_dies_hands_over_and_stays_up(operation: Operation) -> None:
+    """It resigns, the controller hears of it from the store and elects; the other dir goes on."""
+    disks = faulty_disks()
+    made = cluster(disks.__getitem__, dirs=("data", "more"))
+    homes = home_of(made, TP), home_of(made, OTHER)
+    assert homes[0] != homes[1]
+    for number in range(5):
+        write(made, b"%d" % number)
+    epoch = made.nodes[0].broker_epoch
+    disks[0].inject(failing(operation, homes[0]))
+    sees_it(made, operation)
+    write(made, b"5")
+    leader = made.leader_of(TP)
+    assert leader in (1, 2)
+    assert made.run_until(lambda: made.nodes[leader].replicas.partitions[TP].isr.committed == {1, 2}, 3000), (
+        "the failed replica leaves the ISR at once, not by its lag"
+    )
+    assert made.nodes[0].broker_epoch == epoch, "it never left the cluster"
+    assert made.leader_of(OTHER) == 0
+    reply = made.produce(OTHER, batch(b"x"))
+    made.run_until(lambda: reply.is_done)
+    assert isinstance(reply.body, ProduceResponse)
+    assert reply.body.partitions[OTHER].error is ErrorCode.NONE
+    assert values(made, 1)[:6] == values(made, 2)[:6] == [b"%d" % number for number in range(6)]
+    made.kill_node(0)
+    disks[0].heal()
+    made.start_node(0)
+    assert made.run_until(lambda: is_whole(made), 120_000), made.describe(TP)
+
+
+@pytest.mark.parametrize("operation", ["pwrite", "sync"])
+def test_f3_with_its_last_log_dir_the_node_ends(operation: Operation) -> None:
+    """It gives up its session on the way: nobody has to wait for the timeout to elect."""
+    disks = faulty_disks()
+    made = cluster(disks.__getitem__)
+    write(made, b"0")
+    disks[0].inject(failing(operation))
+    sees_it(made, operation)
+    before_ms = made.now_ms
+    write(made, b"1")
+    assert made.now_ms - before_ms < BASE.zookeeper_session_timeout_ms
+    assert 0 not in made.nodes
+    assert made.halted[0].startswith("every log dir has failed: data")
+    disks[0].heal()
+    made.start_node(0)
+    assert not made.halted
+    assert made.run_until(lambda: is_whole(made), 120_000), made.describe(TP)
+
+
+def test_f3_two_dirs_one_after_the_other() -> None:
+    disks = faulty_disks()
+    made = cluster(disks.__getitem__, dirs=("data", "more"))
+    disks[0].inject(failing("pwrite", "data"), failing("pwrite", "more"))
+    write(made, b"0")
+    assert 0 in made.nodes
+    made.produce(OTHER, batch(b"x"))
+    made.settle()
+    assert 0 not in made.nodes
+
+
+def test_a_replica_refused_for_a_full_disk_returns_when_there_is_room() -> None:
+    """No failure: nothing was lost. The controller is asked for the role again, later each time."""
+    disks = faulty_disks()
+    made = cluster(disks.__getitem__)
+    full = Fault(operation="open", path=lambda path: "late-0" in path, forever=True, errno=errno.ENOSPC)
+    disks[2].inject(full)
+    made.create_topic(NewTopic("late", assignment=((0, 1, 2),)))
+    late = TopicPartition("late", 0)
+
+    def in_sync() -> set[int]:
+        return set(made.nodes[0].replicas.partitions[late].isr.committed)
+
+    made.advance(60_000)
+    assert in_sync() == {0, 1}
+    tries = len(disks[2].fired)
+    assert 4 <= tries <= 40, "again and again, but not all the time"
+    assert 2 in made.nodes
+    disks[2].heal()
+    assert made.run_until(lambda: in_sync() == {0, 1, 2}, 60_000)
+    made.advance(60_000)
+    assert len(disks[2].fired) == tries
+
+
+def change_a_byte(made: InProcessCluster, node_id: int) -> None:
+    """Of the second batch, which was synced."""
+    directory = "data/t-0"
+    disk = made.disk(node_id)
+    name = next(entry.name for entry in disk.scan(directory) if entry.name.endswith(".log"))
+    file = disk.open(f"{directory}/{name}", write=True)
+    at = file.size() // 2
+    (byte,) = file.pread(1, at)
+    file.pwrite(bytes([byte ^ 0x40]), at)
+    file.close()
+
+
+def damaged(made: InProcessCluster, node_id: int) -> None:
+    """Stop a node in order, damage its log, start it."""
+    made.nodes[node_id].replicas.partitions[TP].log.flush()
+    made.nodes[node_id].logs.checkpoint_recovery_points()
+    made.kill_node(node_id)
+    change_a_byte(made, node_id)
+    made.start_node(node_id)
+
+
+def stored_leader(made: InProcessCluster) -> int:
+    session_id = made.store.open_session(60_000, made.now_ms)
+    outcome, _ = made.store.call(session_id, Get(partition_state_path(TP)), made.now_ms)
+    return parse_state(outcome.data).leader
+
+
+def test_a2_a_damaged_follower_fetches_again_what_it_lost() -> None:
+    """RF > 1: it leaves the ISR, keeps the bytes behind the damage in quarantine, follows, and is whole."""
+    made = cluster(lambda node_id: MemoryDisk())
+    for number in range(6):
+        write(made, b"%d" % number)
+    damaged(made, 2)
+    assert list(made.nodes[2].logs.damaged) == [TP]
+    assert made.run_until(lambda: is_whole(made), 120_000), made.describe(TP)
+    assert values(made, 2) == [b"%d" % number for number in range(6)]
+    assert not made.nodes[2].logs.damaged
+    [loss] = made.nodes[2].replicas.partitions[TP].log.losses()
+    assert loss.first_offset < 6, "what was cut stands in the ledger"
+
+
+def test_a2_a_damaged_log_never_leads_on_its_own_strength() -> None:
+    """The last ISR member comes back damaged: no leader, and not one byte changed, until somebody decides."""
+    made = cluster(lambda node_id: MemoryDisk())
+    for number in range(6):
+        write(made, b"%d" % number)
+    for node_id in (1, 2):
+        made.stop_node(node_id)
+    made.advance(10_000)
+    damaged(made, 0)
+    before = made.disk(0).open("data/t-0/00000000000000000000.log").size()
+    for node_id in (1, 2):
+        made.start_node(node_id)
+    made.advance(60_000)
+    assert stored_leader(made) == NO_LEADER
+    assert list(made.nodes[0].logs.damaged) == [TP]
+    assert made.disk(0).open("data/t-0/00000000000000000000.log").size() == before
+    reply = made.client(ProduceRequest({TP: batch(b"x")}, -1, 1000), 0)
+    made.run_until(lambda: reply.is_done)
+    assert error(reply) is ErrorCode.KAFKA_STORAGE_ERROR
