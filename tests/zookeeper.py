@@ -336,8 +336,8 @@ class Proxy:
                     *_, session_id, _, password = struct.unpack_from(">iiqi16s", payload)
                     self._passwords[session_id] = password
                 elif struct.unpack_from(">i", payload)[0] in doomed:
-                    _close(client, server)
                     self.lost.set()
+                    _close(client, server)
                     return
                 client.sendall(_frame(payload))
         _close(client, server)
