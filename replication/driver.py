@@ -163,6 +163,11 @@ class InProcessCluster:
         """The node's disk; another one after each power cut."""
         return self._slots[node_id].disk
 
+    def replace_disk(self, node_id: int, disk: Disk) -> None:
+        """Put another disk into the machine of a node that does not run."""
+        assert self._slots[node_id].node is None, f"node {node_id} is running"
+        self._slots[node_id].disk = disk
+
     def start_node(self, node_id: int) -> Node:
         """Open the node's logs (recovering them if need be) and let it join."""
         slot = self._slots[node_id]

@@ -52,7 +52,7 @@ def test_ready_at_once_is_never_watched() -> None:
     assert purgatory.watched == 0
 
 
-def test_what_becomes_ready_between_the_first_look_and_the_listing_is_not_lost() -> None:
+def test_s39_what_becomes_ready_between_the_first_look_and_the_listing_is_not_lost() -> None:
     """S39: the wake-up comes before anybody listens; the second look sees it."""
 
     def becomes_ready(operation: Waiting) -> None:
@@ -66,7 +66,7 @@ def test_what_becomes_ready_between_the_first_look_and_the_listing_is_not_lost()
     assert purgatory.deadline_ms is None
 
 
-def test_timer_key_and_force_together_answer_once() -> None:
+def test_s40_timer_key_and_force_together_answer_once() -> None:
     """S40: the deadline, the high watermark and a change of role in one moment."""
     purgatory: Purgatory[str, Waiting] = Purgatory()
     operation = Waiting(deadline_ms=10)

@@ -1053,7 +1053,7 @@ def count_failed_fetches(monkeypatch: pytest.MonkeyPatch) -> None:
         (count_failed_fetches, test_s14_s15_what_stands_beside_a_divergence_is_of_another_history),
     ],
 )
-def test_a_planted_bug_is_found(
+def test_s24_a_planted_bug_is_found(
     plant: Callable[[pytest.MonkeyPatch], None],
     schedule: Callable[[], object],
     monkeypatch: pytest.MonkeyPatch,

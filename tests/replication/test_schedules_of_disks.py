@@ -1,0 +1,103 @@
+"""Failure schedules of lost disks (replication 4.4): a replica that comes back with less than it had.
+
+The controller knows processes by the incarnation that registered; one that starts over an empty dir, or over
+one that was not closed in order, cannot vouch for what its former life acknowledged.
+"""
+
+from __future__ import annotations
+
+import random
+
+import pytest
+
+from checkpoint.disks.memory import MemoryDisk
+from replication import InProcessCluster
+from replication.driver import three_nodes
+from replication.messages import NO_LEADER, NewTopic
+from tests.replication.test_driver import BASE, TP, cluster, is_whole, values, write
+from tests.replication.test_schedules_of_isrs import stored
+
+SAID = [b"%d" % number for number in range(10)]
+
+
+def with_a_new_disk(made: InProcessCluster, node_id: int) -> None:
+    """The process dies, its disk is exchanged for an empty one, and it starts at once, within its session."""
+    made.kill_node(node_id)
+    made.replace_disk(node_id, MemoryDisk())
+    made.start_node(node_id)
+
+
+def led_by(made: InProcessCluster, node_id: int) -> bool:
+    leader = made.leader_of(TP)
+    return leader == node_id
+
+
+def test_s61_the_sole_member_returns_with_an_empty_disk() -> None:
+    """Elected, it would have its followers cut to nothing. It is marked as lost; they keep what they have."""
+    made = cluster(min_insync=1)
+    for value in SAID:
+        write(made, value)
+    for node_id in (1, 2):
+        made.stop_node(node_id)
+    made.advance(10_000)
+    assert stored(made).isr == (0,)
+    with_a_new_disk(made, 0)
+    for node_id in (1, 2):
+        made.start_node(node_id)
+    made.advance(60_000)
+    assert stored(made).leader == NO_LEADER
+    assert stored(made).isr == (0,), "it alone may know what was acknowledged last"
+    assert [record.value for record in made.nodes[1].logs.logs()[TP].read()] == SAID
+
+
+def test_s62_a_follower_bounces_with_an_empty_disk() -> None:
+    """Its session never ended, the ISR still names it: its new self leaves the ISR before it counts."""
+    made = cluster(min_insync=1)
+    for value in SAID:
+        write(made, value)
+    with_a_new_disk(made, 1)
+    assert made.run_until(lambda: made.nodes[1].broker_epoch >= 0, 20_000)
+    made.stop_node(2)
+    made.kill_node(0)
+    assert not made.run_until(lambda: led_by(made, 1), 30_000)
+    made.start_node(0)
+    made.start_node(2)
+    assert made.run_until(lambda: is_whole(made), 60_000), made.describe(TP)
+    assert values(made, 1)[:10] == SAID
+
+
+def test_s63_a_leader_bounces_with_an_empty_disk() -> None:
+    """Leadership is with another member before it has a role again, and it fetches everything."""
+    made = cluster(min_insync=1)
+    for value in SAID:
+        write(made, value)
+    epoch = stored(made).leader_epoch
+    with_a_new_disk(made, 0)
+    assert made.run_until(lambda: made.leader_of(TP) is not None, 15_000)
+    assert made.leader_of(TP) in (1, 2)
+    assert stored(made).leader_epoch > epoch
+    assert made.run_until(lambda: is_whole(made), 60_000), made.describe(TP)
+    assert values(made, 0) == SAID
+
+
+@pytest.mark.parametrize("seed", range(5))
+def test_s64_the_last_replica_standing_loses_its_tail(seed: int) -> None:
+    """KIP-966: B and C hold what A lost. A does not lead by itself, and nobody is cut to its shorter log."""
+    made = InProcessCluster(three_nodes(base=BASE), disk_of=lambda _: MemoryDisk())
+    made.start()
+    made.create_topic(NewTopic("t", assignment=((0, 1, 2),), configs={"min.insync.replicas": "2"}))
+    for value in SAID:
+        write(made, value)
+    for node_id in (1, 2):
+        made.stop_node(node_id)
+    made.advance(10_000)
+    made.kill_node(0, power_cut=random.Random(seed))
+    made.start_node(0)
+    made.advance(20_000)
+    assert stored(made).leader == NO_LEADER
+    for node_id in (1, 2):
+        made.start_node(node_id)
+    made.advance(20_000)
+    assert stored(made).leader == NO_LEADER
+    for node_id in (1, 2):
+        assert [record.value for record in made.nodes[node_id].logs.logs()[TP].read()] == SAID
