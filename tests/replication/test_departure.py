@@ -1,0 +1,108 @@
+"""A broker's leave-taking: how often it asks, whom, and when it may stop (replication 1.15)."""
+
+from __future__ import annotations
+
+from itertools import count
+
+import pytest
+
+from checkpoint.errors import ErrorCode
+from checkpoint.topic_partition import TopicPartition
+from logstore.errors import InvalidConfig
+from replication.config import NodeConfig
+from replication.departure import Departure
+from replication.effects import Send
+from replication.messages import ControlledShutdownRequest, ControlledShutdownResponse
+
+TP = TopicPartition("t", 0)
+DONE = ControlledShutdownResponse(ErrorCode.NONE)
+REMAINS = ControlledShutdownResponse(ErrorCode.NONE, (TP,))
+CONFIG = NodeConfig(node_id=2, request_timeout_ms=1_000, controlled_shutdown_retry_backoff_ms=100)
+
+
+class Leaving:
+    def __init__(self, config: NodeConfig = CONFIG) -> None:
+        self.now_ms = 0
+        self.ids = count(1)
+        self.departure = Departure(config, self.now_ms)
+
+    def ask(self, *, controller: int = 9, broker_epoch: int = 5, after_ms: int = 0) -> Send | None:
+        self.now_ms += after_ms
+        return self.departure.next_request(lambda: next(self.ids), controller, broker_epoch, self.now_ms)
+
+    def answer(self, body: ControlledShutdownResponse) -> None:
+        self.departure.on_response(body, self.now_ms)
+
+
+def test_it_is_let_go_at_once() -> None:
+    leaving = Leaving()
+    assert not leaving.departure.is_over
+    assert leaving.ask() == Send(9, 1, ControlledShutdownRequest(2, 5))
+    assert leaving.departure.owns(1)
+    assert leaving.ask() is None, "one request at a time"
+    leaving.answer(DONE)
+    assert leaving.departure.is_over
+    assert leaving.departure.has_left
+    assert leaving.departure.deadline_ms is None
+
+
+@pytest.mark.parametrize("error", [ErrorCode.NONE, ErrorCode.NOT_CONTROLLER, ErrorCode.STALE_BROKER_EPOCH])
+def test_three_attempts_with_a_pause_between_and_none_after(error: ErrorCode) -> None:
+    leaving = Leaving()
+    for attempt in range(3):
+        if attempt:
+            assert leaving.ask(after_ms=99) is None
+            assert leaving.departure.deadline_ms == leaving.now_ms + 1
+        assert leaving.ask(after_ms=1) is not None
+        assert not leaving.departure.is_over
+        leaving.answer(ControlledShutdownResponse(error, (TP,)))
+    assert leaving.departure.is_over
+    assert not leaving.departure.has_left
+    assert leaving.departure.remaining == (TP,)
+    assert leaving.ask(after_ms=1_000) is None
+    assert leaving.departure.deadline_ms is None
+
+
+def test_another_controller_is_asked_next() -> None:
+    leaving = Leaving()
+    assert leaving.ask(controller=9) is not None
+    leaving.departure.on_disconnected(leaving.now_ms)
+    again = leaving.ask(controller=4, after_ms=100)
+    assert again is not None
+    assert again.target == 4
+
+
+def test_a_controller_that_does_not_answer_is_given_up() -> None:
+    leaving = Leaving()
+    assert leaving.ask() is not None
+    assert leaving.departure.deadline_ms == 1_000
+    assert leaving.ask(after_ms=1_000) is None, "the pause comes first"
+    assert leaving.ask(after_ms=100) is not None
+    assert not leaving.departure.owns(1)
+    assert leaving.departure.owns(2)
+
+
+@pytest.mark.parametrize(("controller", "broker_epoch"), [(-1, 5), (9, -1)])
+def test_attempts_with_nobody_to_ask_end_too(controller: int, broker_epoch: int) -> None:
+    """A cluster without a controller must not keep its brokers from stopping."""
+    leaving = Leaving()
+    for _ in range(3):
+        assert not leaving.departure.is_over
+        assert leaving.ask(controller=controller, broker_epoch=broker_epoch) is None
+        leaving.now_ms += 100
+    assert leaving.departure.is_over
+
+
+def test_it_may_be_switched_off() -> None:
+    leaving = Leaving(NodeConfig(node_id=2, controlled_shutdown_enable=False))
+    assert leaving.departure.is_over
+    assert leaving.ask() is None
+
+
+def test_settings_are_checked_under_kafkas_names() -> None:
+    with pytest.raises(InvalidConfig) as refused:
+        NodeConfig(node_id=0, controlled_shutdown_max_retries=0)
+    assert "controlled.shutdown.max.retries" in str(refused.value)
+    with pytest.raises(InvalidConfig) as refused:
+        NodeConfig(node_id=0, controlled_shutdown_retry_backoff_ms=0)
+    assert "controlled.shutdown.retry.backoff.ms" in str(refused.value)
