@@ -191,6 +191,26 @@ class TestWholeCourse:
         assert made.view() == (-1, 3, (3,))
 
 
+    def test_a_broker_start_may_end_it(self) -> None:
+        """All were in sync when all died; the one of the target that returns is elected, and that is the end."""
+        made = world((2,), brokers=3)
+        reassign(made, (3,))
+        epochs = tuple(made.members[each].broker.epoch for each in (2, 3))
+        for each in (2, 3):
+            made.stop(each)
+        made.run()
+        state = layout.LeaderAndIsr(-1, 5, (2, 3), controller_epoch=1, isr_broker_epochs=epochs)
+        made.admin(Set(layout.partition_state_path(TP), layout.encode_state(state), -1))
+        made.admin(Delete(layout.CONTROLLER_PATH))
+        made.run()
+        assert made.view() == (-1, 5, (2, 3))
+        made.start(3)
+        made.run()
+        assert made.view() == (3, 7, (3,))
+        assert ongoing(made) == {}
+        assert node(made).leaving_replicas == {0: (2,)}
+
+
 class TestRefusals:
     @pytest.mark.parametrize(
         ("target", "error"),
@@ -222,6 +242,14 @@ class TestRefusals:
         made.stop(3)
         made.run()
         assert reassign(made, (1, 3, 4)) is ErrorCode.NONE
+
+    def test_asked_again_a_target_must_be_alive_again(self) -> None:
+        made = world()
+        reassign(made, (4, 2, 3))
+        made.stop(4)
+        made.run()
+        assert reassign(made, (4, 2, 3)) is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        assert TP in ongoing(made)
 
     def test_each_partition_alone(self) -> None:
         made = world((1, 2), (2, 3))
@@ -382,10 +410,10 @@ class TestLeaving:
         assert node(made).leaving_replicas == {0: (2,)}
         answer = made.members[2].broker.serve(order.body)
         made.perform(member, member.controller.on_response(2, order.correlation_id, answer, made.now_ms))
-        while not member.requests:
-            deliver = made.read_inbox if member.inbox else made.apply_call
-            deliver(made.controller_id)
+        made.members[2].running = False  # the second order does not reach it yet
+        made.run(for_ms=500)
         assert node(made).leaving_replicas == {0: (2,)}
+        made.members[2].running = True
         made.run()
         assert node(made).leaving_replicas == {}
 

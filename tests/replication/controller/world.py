@@ -81,10 +81,14 @@ class ScriptedBroker:
             self.metadata.update(body.partitions)
             return UpdateMetadataResponse(ErrorCode.NONE)
         if isinstance(body, StopReplicaRequest):
+            codes = {}
             for each, order in body.partitions.items():
-                if order.delete:
+                known = self.states.get(each)
+                is_old = known is not None and 0 <= order.leader_epoch < known.leader_epoch
+                codes[each] = ErrorCode.FENCED_LEADER_EPOCH if is_old else ErrorCode.NONE
+                if order.delete and not is_old:
                     self.states.pop(each, None)
-            return StopReplicaResponse(ErrorCode.NONE, dict.fromkeys(body.partitions, ErrorCode.NONE))
+            return StopReplicaResponse(ErrorCode.NONE, codes)
         errors = {}
         for each, state in body.partitions.items():
             known = self.states.get(each)
