@@ -192,7 +192,7 @@ class TestWholeCourse:
 
 
     def test_a_broker_start_may_end_it(self) -> None:
-        """All were in sync when all died; the one of the target that returns is elected, and that is the end."""
+        """All were in sync when all died; the target returns, is elected, and that is the end."""
         made = world((2,), brokers=3)
         reassign(made, (3,))
         epochs = tuple(made.members[each].broker.epoch for each in (2, 3))
