@@ -144,6 +144,9 @@ class PartitionChecker:
         self.incarnation = incarnation
         self.state: LeaderAndIsr | None = None
         self.version = -1
+        self.is_changing_replicas = False
+        """A reassignment is under way."""
+        self.is_being_deleted = False
         self.committed: list[Stored] = []
         self.floor: int | None = None
         self.unclean_elections = 0

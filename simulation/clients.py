@@ -68,6 +68,9 @@ class Producer(_Client):
         self.is_idempotent = is_idempotent
         self.acks = ALL if is_idempotent else self.random.choice((0, 1, ALL, ALL, ALL))
         self.is_finishing = False
+        self.most_sends: int | None = None
+        """How many batches it sends at most; None: no bound."""
+        self._batches = 0
         self._unanswered = 0
         self._sent = 0
         self._epoch = 0
@@ -86,7 +89,12 @@ class Producer(_Client):
         if self._pending is not None:
             if not self._unanswered:
                 self._send(self._pending)
-        elif not self.is_finishing and self._unanswered < (1 if self.is_idempotent else _MOST_UNANSWERED):
+        elif (
+            not self.is_finishing
+            and (self.most_sends is None or self._batches < self.most_sends)
+            and self._unanswered < (1 if self.is_idempotent else _MOST_UNANSWERED)
+        ):
+            self._batches += 1
             self._send_new()
         if not (self.is_finishing and self.is_done):
             self.world.time.at(self.pause_ms(self.world.swarm.produce_interval_ms), self.run)

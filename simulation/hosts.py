@@ -37,10 +37,14 @@ class Host:
     views: dict[TopicPartition, ReplicaView] = field(default_factory=dict)
     seen: dict[TopicPartition, tuple[object, ...]] = field(default_factory=dict)
     remains: dict[TopicPartition, Remains] = field(default_factory=dict)
-    stopped_in_order: bool = True
+    stopped_in_order: bool | None = True
+    """What its next start must find; None: it died while it started, and either may be."""
     faulty: FaultyDisk | None = None
     """What a node sees of the disk while it runs, where disks may fail."""
     disk_is_dead: bool = False
+    disk_is_full: bool = False
+    sync_delay_ms: int = 0
+    """How much longer than usual a sync takes."""
 
     @property
     def broker_epoch(self) -> int:

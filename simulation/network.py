@@ -31,6 +31,9 @@ class Network:
         self.is_calm = True
         """No message is lost, late or doubled while this holds."""
         self.cuts: set[tuple[int, int]] = set()
+        self._unnoticed: set[tuple[int, int]] = set()
+        """Cuts of which neither end hears: half-open connections."""
+        self._slow: dict[tuple[int, int], int] = {}
         self.random = stream(swarm.seed, "network")
         self._time = time
         self._swarm = swarm
@@ -38,18 +41,33 @@ class Network:
         self._receive = receive
         self._lanes: dict[tuple[int, int], tuple[int, float]] = {}
 
-    def cut(self, pairs: Iterable[tuple[int, int]]) -> None:
-        """Nothing gets through in these directions."""
+    def cut(self, pairs: Iterable[tuple[int, int]], *, is_noticed: bool = True) -> None:
+        """Nothing gets through in these directions; who sends may hear so, or waits in vain."""
         pairs = sorted(set(pairs))
         self._time.note("cut", pairs)
         self._time.tally.cuts += 1
         self.cuts.update(pairs)
+        if not is_noticed:
+            self._unnoticed.update(pairs)
 
     def mend(self, pairs: Iterable[tuple[int, int]]) -> None:
         """These directions work again."""
         pairs = sorted(set(pairs))
         self._time.note("mended", pairs)
         self.cuts.difference_update(pairs)
+        self._unnoticed.difference_update(pairs)
+
+    def slow(self, pairs: Iterable[tuple[int, int]], extra_ms: int) -> None:
+        """Whatever goes in these directions takes so much longer; 0: as long as ever."""
+        pairs = sorted(set(pairs))
+        self._time.note("slow", pairs, "by", extra_ms)
+        for pair in pairs:
+            self._slow[pair] = extra_ms
+
+    def calm(self) -> None:
+        """From now on nothing is lost, doubled or slow. Cuts stay."""
+        self.is_calm = True
+        self._slow.clear()
 
     # --- how messages fare -----------------------------------------------------------------------
 
@@ -66,7 +84,7 @@ class Network:
         self, source: int, target: int, delay_ms: int, callback: Callable[..., None], *arguments: object
     ) -> None:
         """Schedule an arrival; those of one connection keep their order, where the seed wants that."""
-        at_ms = self._time.now_ms + delay_ms
+        at_ms = self._time.now_ms + delay_ms + self._slow.get((source, target), 0)
         if self._swarm.features.reordering and STORE not in (source, target) and not self.is_calm:
             self._time.push(at_ms, self._time.draw_tie(), callback, arguments)
             return
@@ -114,6 +132,8 @@ class Network:
 
     def _lose(self, source: Host, life: int, target: int, correlation_id: int) -> None:
         """A request or its answer is lost: the sender hears of it, or waits in vain."""
+        if (source.node_id, target) in self._unnoticed or (target, source.node_id) in self._unnoticed:
+            return
         if source.life == life and self.random.random() < 0.6:
             self.break_off(source, target, correlation_id)
 

@@ -82,7 +82,7 @@ class Observation:
 
     def restarted(self, host: Host, logs: LogManager) -> None:
         held_something = any(remains.batches for remains in host.remains.values())
-        if held_something and logs.was_clean != host.stopped_in_order:
+        if held_something and host.stopped_in_order not in (None, logs.was_clean):
             raise Violation("I14", f"node {host.node_id}: it takes its last stop for what it was not")
         host.views, host.seen = {}, {}
         found = logs.logs()

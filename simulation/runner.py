@@ -13,8 +13,8 @@ The run then plays the operator: it allows unclean election, and only then may r
 
 from __future__ import annotations
 
-from collections.abc import Callable
-from dataclasses import dataclass
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass, field
 from random import Random
 
 from checkpoint.topic_partition import TopicPartition
@@ -34,15 +34,21 @@ from replication.metastore.operations import Set
 from simulation.checkers import PartitionChecker, Stored, Violation, check_epochs, parse
 from simulation.clients import Consumer, Producer
 from simulation.describe import describe
+from simulation.faults import Decision
 from simulation.nemesis import Nemesis
 from simulation.observation import read_all
 from simulation.swarm import Swarm, draw
 from simulation.timeline import START_MS, Tally
+from simulation.transcript import Transcript
 from simulation.world import LOG_DIR, TOPIC, World
 
 SETUP_BOUND_MS = 60_000
-HEALING_BOUND_MS = 120_000
-OPERATOR_PATIENCE_MS = 5_000
+LEADER_BOUND_MS = 2_000
+"""After the last fault every partition is led within its session timeout and this."""
+IN_SYNC_BOUND_MS = 30_000
+"""After the last fault every ISR is full within this."""
+READING_BOUND_MS = 60_000
+OPERATOR_PATIENCE_MS = 500
 _SLICE = 20
 _MOST_STEPS = 300_000
 
@@ -58,6 +64,23 @@ class Report:
     invariant: str = ""
     violation: str = ""
     last_events: tuple[str, ...] = ()
+    decisions: tuple[Decision, ...] = ()
+    clients: tuple[str, ...] = ()
+    atlas: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    led_in_ms: int = -1
+    """How long after the last fault every partition had a leader."""
+    in_sync_in_ms: int = -1
+    """And how long until every ISR was full."""
+
+    def transcript(self, events: int, plant: str = "") -> Transcript:
+        """This run, to be replayed."""
+        return Transcript(
+            seed=self.swarm.seed,
+            events=events,
+            decisions=self.decisions,
+            plant=plant,
+            invariant=self.invariant,
+        )
 
     @property
     def is_good(self) -> bool:
@@ -72,11 +95,22 @@ def run(
     swarm: Swarm | None = None,
 ) -> Report:
     """Run `seed` (or the given `swarm`) through all phases; a violation ends it and is reported."""
-    swarm = swarm if swarm is not None else draw(seed)
+    return _run(swarm if swarm is not None else draw(seed), events, None, trace)
+
+
+def replay(transcript: Transcript, *, trace: Callable[[str], None] | None = None) -> Report:
+    """Run what was written down."""
+    return _run(transcript.swarm, transcript.events, transcript, trace)
+
+
+def _run(
+    swarm: Swarm, events: int, script: Transcript | None, trace: Callable[[str], None] | None
+) -> Report:
     world = World(swarm, trace=trace)
+    this = _Run(world, script)
     invariant = violation = ""
     try:
-        _Run(world).go(events)
+        this.go(events)
     except Violation as found:
         invariant, violation = found.invariant, str(found)
         cause = found.__cause__
@@ -88,7 +122,18 @@ def run(
         else ()
     )
     return Report(
-        swarm, world.tally, world.trace_hash(), world.now_ms - START_MS, invariant, violation, recent
+        swarm,
+        world.tally,
+        world.trace_hash(),
+        world.now_ms - START_MS,
+        invariant,
+        violation,
+        recent,
+        tuple(this.nemesis.decisions),
+        tuple(client.name for client in (*this.producers, *this.consumers)),
+        dict(world.atlas),
+        this.led_in_ms,
+        this.in_sync_in_ms,
     )
 
 
@@ -103,9 +148,13 @@ def _where(error: BaseException) -> str:
 
 
 class _Run:
-    def __init__(self, world: World) -> None:
+    def __init__(self, world: World, script: Transcript | None) -> None:
         self.world = world
-        self.nemesis = Nemesis(world)
+        self.script = script
+        self.nemesis = Nemesis(world, script.decisions if script is not None else None)
+        self.led_in_ms = self.in_sync_in_ms = -1
+        self._mended_ms = 0
+        """When somebody last did something that the cluster could not do by itself."""
         self.producers: list[Producer] = []
         self.consumers: list[Consumer] = []
         self._steps = 0
@@ -114,7 +163,7 @@ class _Run:
         self._set_up()
         world = self.world
         world.network.is_calm = False
-        world.time.at(0, self.nemesis.run)
+        self.nemesis.run()
         self._start_clients()
         world.tally.events = 0
         while world.tally.events < events:
@@ -197,26 +246,46 @@ class _Run:
                 world, number, partitions[number % len(partitions)], is_idempotent=is_idempotent
             )
             self.producers.append(producer)
-            world.time.at(number, producer.run)
+            if self.script is not None:
+                producer.most_sends = self.script.most_sends
+            if not self._is_silent(producer.name):
+                world.time.at(number, producer.run)
         for number in range(swarm.consumers):
             consumer = Consumer(world, number, partitions[number % len(partitions)])
             self.consumers.append(consumer)
-            world.time.at(number, consumer.run)
+            if not self._is_silent(consumer.name):
+                world.time.at(number, consumer.run)
+
+    def _is_silent(self, client: str) -> bool:
+        return self.script is not None and client in self.script.silent
 
     # --- healing ------------------------------------------------------------------------------
 
     def _heal(self) -> None:
         world = self.world
         world.time.note("everything is mended")
-        self.nemesis.heal()
+        world.heal()
         for producer in self.producers:
             producer.is_finishing = True
-        if not self._until(self._is_led_by_the_healthy, HEALING_BOUND_MS):
+        bound_ms = world.swarm.session_timeout_ms + LEADER_BOUND_MS
+        if not self._until(self._is_led_by_the_healthy, bound_ms):
             raise Violation("C18", f"a dead disk keeps its leadership: {self._complaints()}")
-        self.nemesis.replace_dead_disks()
-        world.time.at(OPERATOR_PATIENCE_MS, self._play_operator)
-        if not self._until(self._is_healed, HEALING_BOUND_MS):
-            raise Violation("C18", f"not healed in {HEALING_BOUND_MS} ms: {self._complaints()}")
+        world.replace_dead_disks()
+        self._mended_ms = world.now_ms
+        self._play_operator()
+        if not self._until_mended(self._all_lead, bound_ms):
+            raise Violation("C18", f"not led in {bound_ms} ms: {self._complaints()}")
+        self.led_in_ms = world.now_ms - self._mended_ms
+        if not self._until_mended(self._is_healed, IN_SYNC_BOUND_MS):
+            raise Violation("C18", f"not healed in {IN_SYNC_BOUND_MS} ms: {self._complaints()}")
+        self.in_sync_in_ms = world.now_ms - self._mended_ms
+
+    def _until_mended(self, holds: Callable[[], bool], bound_ms: int) -> bool:
+        """`_until`, where the operator's helping hand begins the time anew."""
+        while not self._until(holds, self._mended_ms + bound_ms - self.world.now_ms):
+            if self.world.now_ms >= self._mended_ms + bound_ms:
+                return False
+        return True
 
     def _is_led_by_the_healthy(self) -> bool:
         """While disks are still dead: whoever can, leads (F2), and nobody who cannot."""
@@ -269,6 +338,7 @@ class _Run:
                 continue  # somebody in it kept everything: the controller must elect by itself
             world.time.note("the operator allows an unclean election of", topic_partition)
             world.tally.operator_elections += 1
+            self._mended_ms = world.now_ms
             world.observation.unclean_allowed.update(world.checkers)  # the setting is the topic's
             path = layout.topic_config_path(topic_partition.topic)
             found = world.store_link.read_as_operator(path)
@@ -288,10 +358,10 @@ class _Run:
             last.is_finishing = True
             last.send_now()
             last.run()
-            if not self._until(lambda last=last: last.is_done, HEALING_BOUND_MS):  # type: ignore[misc]
+            if not self._until(lambda last=last: last.is_done, READING_BOUND_MS):  # type: ignore[misc]
                 raise Violation("C18", f"{topic_partition} takes no records after all is mended")
             assert len(world.checkers[topic_partition].acked) > before
-        if not self._until(self._is_healed, HEALING_BOUND_MS):
+        if not self._until(self._is_healed, READING_BOUND_MS):
             raise Violation("C18", f"not in sync after the last records: {self._complaints()}")
         for topic_partition, checker in world.checkers.items():
             checker.read_back(self._read(topic_partition, checker))

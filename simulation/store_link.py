@@ -42,6 +42,8 @@ class StoreLink:
         self._judge = judge
         self._random = stream(swarm.seed, "store network")
         self._tick_at_ms: int | None = None
+        self.is_down = False
+        self._kept: set[int] = set()
         self._operator = self.store.open_session(_FOR_EVER_MS, time.now_ms)
 
     def delay_ms(self) -> int:
@@ -51,10 +53,10 @@ class StoreLink:
     # --- calls -----------------------------------------------------------------------------------
 
     def reaches_store(self, host: Host) -> bool:
-        return (host.node_id, STORE) not in self._network.cuts
+        return not self.is_down and (host.node_id, STORE) not in self._network.cuts
 
     def hears_store(self, host: Host) -> bool:
-        return (STORE, host.node_id) not in self._network.cuts
+        return not self.is_down and (STORE, host.node_id) not in self._network.cuts
 
     def _is_lost(self) -> bool:
         return not self._network.is_calm and self._random.random() < self._swarm.store_loss_rate
@@ -155,7 +157,13 @@ class StoreLink:
         self._answer(host, life, SessionOpened(session_id))
         self._schedule_tick()
 
+    def keep_session(self, session_id: int) -> None:
+        """The word that this session is given up does not arrive: it lives until its timeout."""
+        self._kept.add(session_id)
+
     def _close_session(self, session_id: int) -> None:
+        if session_id in self._kept:
+            return
         self._fire(self.store.close_session(session_id))
 
     def heartbeat(self, host: Host, life: int) -> None:
@@ -189,6 +197,8 @@ class StoreLink:
             self._time.was_nothing()
             return
         self._tick_at_ms = None
+        if self.is_down:
+            return
         expired, fired = self.store.tick(self._time.now_ms)
         for session_id in expired:
             self._time.tally.sessions_expired += 1
@@ -197,6 +207,24 @@ class StoreLink:
                 if host.session_id == session_id and host.node is not None:
                     self._tell_expired(host, session_id)
         self._fire(fired)
+        self._schedule_tick()
+
+    def go_down(self) -> None:
+        """Nobody is served, no session ends: the store is without a leader of its own."""
+        self._time.note("store", "is unavailable")
+        self._time.stamp("store down")
+        self.is_down = True
+
+    def come_back(self) -> None:
+        """It serves again. Every session gets its whole timeout anew, as after a failover."""
+        if not self.is_down:
+            return
+        self._time.note("store", "is back")
+        self.is_down = False
+        for session_id in sorted(self.store.tree.sessions):
+            self.store.heartbeat(session_id, self._time.now_ms)
+        for host in self._hosts.values():
+            self.hear(host)
         self._schedule_tick()
 
     def expire(self, session_id: int) -> None:

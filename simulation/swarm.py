@@ -10,6 +10,7 @@ leaves the clients' draws, and the other faults', as they were.
 
 from __future__ import annotations
 
+from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields
 from random import Random
 
@@ -33,32 +34,50 @@ class Features:
     """Messages of one connection overtake each other."""
     slow_links: bool
     """Now and then a message takes as long as a timeout."""
-    cuts: bool
-    """Two nodes do not hear each other for a while, or one is cut off from all."""
-    one_way_cuts: bool
-    """A cut in one direction only."""
-    store_cuts: bool
-    """A node does not reach the metadata store, clients and peers still reach the node."""
     store_losses: bool
     """Store calls are lost, or applied with their answer lost."""
-    expiries: bool
-    """The store ends a session though its node is well; the node hears of it a while later."""
-    depositions: bool
-    """An operator removes `/controller`: its holder is alive and well, and somebody else takes over."""
-    pauses: bool
-    """A node stands still, then goes on as if nothing had been: the zombie."""
-    kills: bool
-    """A process dies; what it wrote is in the page cache and survives."""
-    power_cuts: bool
-    """A machine dies: a random legal image of its disk survives."""
-    stops: bool
-    """A node is stopped and started in order."""
-    flushes: bool
-    """Recovery points move: part of the log is durable."""
     bad_batches: bool
     """Clients send batches with a wrong checksum."""
     idempotence: bool
     """Producers number their batches and send again what was not answered."""
+
+
+FAULT_NAMES = (
+    "kill",
+    "bounce",
+    "stop",
+    "shut_down",
+    "pause",
+    "crash_in_start",
+    "power_cut",
+    "rack_power_cut",
+    "dead_disk",
+    "failed_sync",
+    "full_disk",
+    "slow_disk",
+    "flush",
+    "isolate",
+    "cut_link",
+    "cut_one_way",
+    "cut_store",
+    "slow_link",
+    "expire",
+    "depose",
+    "store_outage",
+)
+"""What the nemesis can do; `faults.FAULTS` says how."""
+DISK_FAULTS = frozenset({"dead_disk", "failed_sync", "full_disk"})
+_LIKELIHOODS = (0.25, 0.5, 1.0, 1.0, 2.0, 4.0)
+
+
+def draw_rates(seed: int, names: Iterable[str]) -> dict[str, float]:
+    """How often each of these happens compared with the others; about half never do."""
+    rates = {}
+    for name in names:
+        random = stream(seed, f"rate of {name}")
+        is_on, rate = random.random() < 0.5, random.choice(_LIKELIHOODS)
+        rates[name] = rate if is_on else 0.0
+    return rates
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -92,8 +111,8 @@ class Swarm:
     duplicate_rate: float
     slow_rate: float
     store_loss_rate: float
-    dead_disks: bool
-    """A disk fails call after call under a node that goes on; some time later the machine is started anew."""
+    rates: Mapping[str, float]
+    """How likely each fault is when the nemesis draws one; 0: it never happens."""
     fault_interval_ms: int
     produce_interval_ms: int
     producers: int
@@ -104,8 +123,13 @@ class Swarm:
     def enabled(self) -> list[str]:
         """The features that are on."""
         found = [each.name for each in fields(self.features) if getattr(self.features, each.name)]
-        found += ["dead_disks"] if self.dead_disks else []
+        found += [name for name, rate in self.rates.items() if rate]
         return [*found, "retention"] if self.retention_bytes >= 0 else found
+
+    @property
+    def disks_may_fail(self) -> bool:
+        """Whether nodes run on disks whose calls can fail."""
+        return any(self.rates[name] for name in DISK_FAULTS)
 
 
 def draw(seed: int) -> Swarm:
@@ -144,7 +168,7 @@ def draw(seed: int) -> Swarm:
         duplicate_rate=random.choice((0.01, 0.05, 0.15)) if features.duplicates else 0.0,
         slow_rate=random.choice((0.01, 0.05)) if features.slow_links else 0.0,
         store_loss_rate=random.choice((0.02, 0.1)) if features.store_losses else 0.0,
-        dead_disks=stream(seed, "dead disks").random() < 0.3,
+        rates=draw_rates(seed, FAULT_NAMES),
         fault_interval_ms=int(session_timeout_ms * random.choice((0.25, 0.6, 1.5))),
         produce_interval_ms=random.choice((10, 25, 70)),
         producers=random.choice((1, 2, 3)),

@@ -36,6 +36,8 @@ class Tally:
     sessions_expired: int = 0
     depositions: int = 0
     dead_disks: int = 0
+    full_disks: int = 0
+    deaths_in_start: int = 0
     elections: int = 0
     unclean_elections: int = 0
     truncations: int = 0

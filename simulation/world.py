@@ -16,10 +16,13 @@ hear what the turn said. The seed is the only source of chance, so the same seed
 
 from __future__ import annotations
 
+import errno
+from collections import Counter
 from collections.abc import Callable, Iterable
 from contextlib import suppress
 from random import Random
 
+from checkpoint.disk import Disk
 from checkpoint.disks.faulty import Fault, FaultyDisk
 from checkpoint.disks.memory import MemoryDisk
 from checkpoint.topic_partition import TopicPartition
@@ -27,6 +30,7 @@ from logstore.config import LogConfig
 from logstore.errors import LogDirOffline
 from logstore.log_manager import LogManager
 from logstore.log_manager_config import LogManagerConfig
+from replication.durability import Durability
 from replication.effects import (
     CloseSession,
     Disconnected,
@@ -58,6 +62,23 @@ TOPIC = "t"
 LOG_DIR = "data"
 
 
+class _Died(BaseException):
+    """The process ends here; not an error that anybody could handle."""
+
+
+class _DyingDisk(FaultyDisk):
+    """A disk under a process that ends before its call number `dies_after`; None: it does not."""
+
+    def __init__(self, inner: Disk, dies_after: int | None) -> None:
+        super().__init__(inner)
+        self.dies_after = dies_after
+
+    def due(self, operation: str, path: str) -> Fault | None:
+        if self.dies_after is not None and self.calls >= self.dies_after:
+            raise _Died
+        return super().due(operation, path)
+
+
 class World:
     """One seed's cluster. Start the hosts, then `step` as long as there is something to do."""
 
@@ -66,6 +87,10 @@ class World:
         self.time = Timeline(swarm.seed, trace=trace)
         self._disks = stream(swarm.seed, "disks")
         self._lives = stream(swarm.seed, "lives")
+        self.is_healed = False
+        """No fault happens any more."""
+        self.atlas: Counter[tuple[str, str]] = Counter()
+        """How often each fault hit a victim in each state; see `atlas`."""
         self.log_config = LogConfig(
             segment_bytes=swarm.segment_bytes,
             segment_index_bytes=512,
@@ -125,20 +150,79 @@ class World:
             digest.update(node.data)
         return digest.hexdigest()
 
+    def expire_session(self, host: Host) -> None:
+        """The store gives the node's session up; it hears so at its next sign of life."""
+        if host.session_id is not None:
+            self.store_link.expire(host.session_id)
+
+    # --- the end of all faults --------------------------------------------------------------------
+
+    def heal(self) -> None:
+        """Mend all links, start all machines; nothing is lost or late any more. Dead disks stay dead."""
+        self.is_healed = True
+        self.network.calm()
+        self.store_link.come_back()
+        self.mend(list(self.network.cuts))
+        for host in self.hosts.values():
+            host.sync_delay_ms = 0
+            self.make_room(host)
+            self.resume(host)
+            if host.node is not None and host.node.departure is not None:
+                self.stop(host)  # whoever was about to go, goes now and comes back
+            if host.node is None:
+                self.start(host)
+
+    def replace_dead_disks(self) -> None:
+        """Start the machines anew whose disks are dead: what had been synced is there again."""
+        for host in self.hosts.values():
+            if host.disk_is_dead:
+                self.cut_power(host)
+                self.start(host)
+
+    # --- what may be taken ------------------------------------------------------------------------
+
+    def others_hold_everything(self, victim: Host) -> bool:
+        """Whether each of its partitions keeps a member in sync, alive and with its disk, without it."""
+        for checker in self.checkers.values():
+            state = checker.state
+            if state is None or victim.node_id not in state.isr:
+                continue
+            others = [
+                member
+                for member in state.isr
+                if member != victim.node_id
+                and not self.hosts[member].disk_is_dead
+                and self.hosts[member].broker_epoch == state.broker_epoch_of(member)
+            ]
+            if not others:
+                return False
+        return True
+
+    def may_lose_power(self, victim: Host) -> bool:
+        """Whether what was acknowledged survives for certain if this machine loses what it had not synced."""
+        swarm = self.swarm
+        if swarm.reckless or swarm.durability is Durability.SYNCED:
+            return True
+        return self.others_hold_everything(victim)
+
     # --- lives of a node --------------------------------------------------------------------------
 
     @property
     def running(self) -> list[Host]:
         return [host for host in self.hosts.values() if host.node is not None]
 
-    def start(self, host: Host) -> None:
-        """Start a node; its logs are recovered if need be, and what is found is judged."""
+    def start(self, host: Host, *, dies_after: int | None = None, loses_power: bool = False) -> None:
+        """Start a node; its logs are recovered if need be, and what is found is judged.
+
+        With `dies_after`, the process ends before that call to its disk, or the machine `loses_power`;
+        if opening the logs takes fewer calls, the node runs.
+        """
         assert host.node is None, f"node {host.node_id} runs"
         host.life += 1
         self.time.note(host.node_id, "starts, life", host.life)
         self.time.stamp(f"start{host.node_id}")
-        if self.swarm.dead_disks:
-            host.faulty = FaultyDisk(host.disk)
+        if self.swarm.disks_may_fail or dies_after is not None:
+            host.faulty = _DyingDisk(host.disk, dies_after)
         try:
             logs = LogManager(
                 [LOG_DIR],
@@ -147,8 +231,13 @@ class World:
                 random=Random(self._lives.getrandbits(64)),
                 settings=self.log_settings,
             )
+        except _Died:
+            self._die_in_start(host, loses_power=loses_power)
+            return
         except Exception as error:
             raise Violation("I1", f"node {host.node_id} cannot open its logs: {error!r}") from error
+        if isinstance(host.faulty, _DyingDisk):
+            host.faulty.dies_after = None
         self.observation.restarted(host, logs)
         host.stopped_in_order = False
         host.node = Node(
@@ -160,7 +249,18 @@ class World:
         self._turn(host, host.node.start)
         self.store_link.heartbeat(host, host.life)
 
-    def _end_life(self, host: Host) -> None:
+    def _die_in_start(self, host: Host, *, loses_power: bool) -> None:
+        self.time.note(host.node_id, "dies while it starts")
+        self.time.stamp(f"died{host.node_id}")
+        self.tally.deaths_in_start += 1
+        host.stopped_in_order = None
+        if loses_power:
+            self.observation.ended(host, cache_survives=False)
+            host.disk = host.disk.power_cut(self._disks)
+        else:
+            host.disk = host.disk.survivor()
+
+    def _end_life(self, host: Host, *, is_noticed: bool = True) -> None:
         host.node = None
         host.session_id = None
         host.is_paused = False
@@ -168,11 +268,12 @@ class World:
         host.unheard.clear()
         host.outstanding.clear()
         host.tick_at_ms = None
+        host.disk_is_full = False
         for checker in self.observation.checkers.values():
             checker.replica_gone(host.node_id)
         for other in self.hosts.values():
             for correlation_id, target in list(other.outstanding.items()):
-                if target == host.node_id:
+                if target == host.node_id and is_noticed:
                     self.network.break_off(other, target, correlation_id)
         self.client_link.break_off(host.node_id)
 
@@ -189,8 +290,11 @@ class World:
         host.node.logs.abandon()
         self._end_life(host)
 
-    def cut_power(self, host: Host) -> None:
-        """The machine loses its power: of what was not synced any legal part is left."""
+    def cut_power(self, host: Host, *, is_noticed: bool = True) -> None:
+        """The machine loses its power: of what was not synced any legal part is left.
+
+        Its peers may see their connections break, or wait in vain until they give up.
+        """
         self.time.note(host.node_id, "loses its power")
         self.time.stamp(f"power{host.node_id}")
         self.time.tally.power_cuts += 1
@@ -200,19 +304,44 @@ class World:
         host.disk = host.disk.power_cut(self._disks)
         host.disk_is_dead = False
         if host.node is not None:
-            self._end_life(host)
+            self._end_life(host, is_noticed=is_noticed)
 
-    def fail_disk(self, host: Host, operation: str | None) -> None:
-        """From now on this kind of call fails (None: any) until the machine is started anew."""
-        assert host.faulty is not None, "a seed without dead disks"
+    def fail_disk(self, host: Host, operation: str | None, *, once: bool = False) -> None:
+        """This kind of call fails (None: any): the next one, or all until the machine is started anew."""
+        assert host.faulty is not None, "a seed whose disks do not fail"
         self.time.note(host.node_id, "has a dead disk:", operation or "all", "fails")
         self.time.stamp(f"disk{host.node_id}")
         self.time.tally.dead_disks += 1
         host.disk_is_dead = True
-        host.faulty.inject(Fault(operation=operation, forever=True))
+        host.faulty.inject(Fault(operation=operation, forever=not once))
 
-    def stop(self, host: Host) -> None:
-        """End the process in order: its logs are closed, its session is given up."""
+    def fill_disk(self, host: Host) -> None:
+        """No room is left: what would make a file longer fails, until `make_room`."""
+        assert host.faulty is not None, "a seed whose disks do not fail"
+        self.time.note(host.node_id, "has a full disk")
+        self.time.stamp(f"full{host.node_id}")
+        self.tally.full_disks += 1
+        host.disk_is_full = True
+        host.faulty.inject(Fault(operation="pwrite", errno=errno.ENOSPC, forever=True))
+
+    def make_room(self, host: Host) -> None:
+        """There is room again."""
+        if host.disk_is_full and not host.disk_is_dead:
+            assert host.faulty is not None
+            self.time.note(host.node_id, "has room again")
+            host.disk_is_full = False
+            host.faulty.heal()
+
+    def slow_disk(self, host: Host, extra_ms: int) -> None:
+        """Each sync takes so much longer; 0: as long as ever."""
+        self.time.note(host.node_id, "syncs slower by", extra_ms)
+        host.sync_delay_ms = extra_ms
+
+    def stop(self, host: Host, *, gives_session_up: bool = True) -> None:
+        """End the process in order: its session is given up, its logs are closed.
+
+        Without `gives_session_up` the word to the store is lost on the way.
+        """
         assert host.node is not None
         if host.disk_is_dead:
             self._turn(host, host.node.stop)
@@ -222,6 +351,8 @@ class World:
         self.time.note(host.node_id, "is stopped")
         self.time.stamp(f"stop{host.node_id}")
         self.time.tally.stops += 1
+        if not gives_session_up and host.session_id is not None:
+            self.store_link.keep_session(host.session_id)
         self._turn(host, host.node.stop)
         is_clean = host.node.is_clean
         host.node.logs.close(mark_clean=is_clean)
@@ -347,7 +478,8 @@ class World:
                 case StoreCall():
                     self.store_link.call(host, effect)
                 case Sync():
-                    self.time.at(self.network.delay(self._disks), self._sync, host, host.life, effect)
+                    delay_ms = host.sync_delay_ms + self.network.delay(self._disks)
+                    self.time.at(delay_ms, self._sync, host, host.life, effect)
                 case OpenSession(timeout_ms):
                     self.store_link.open_session_later(host, timeout_ms)
                 case CloseSession(session_id):
