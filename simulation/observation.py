@@ -236,13 +236,17 @@ class Observation:
                 identity = bytes(call.body.records[topic_partition][17:])
                 if produced.error is ErrorCode.NONE and call.body.acks == -1:
                     self._time.tally.acked += 1
+                    view = host.views[topic_partition]
                     partition = host.node.replicas.partitions.get(topic_partition)
+                    if partition is None:  # its disk failed later in this turn
+                        checker.claimed(view, produced.base_offset, identity)
+                        continue
                     checker.acknowledged(
                         identity,
                         produced.base_offset,
-                        host.views[topic_partition],
-                        # None: its disk failed later in this turn.
-                        isr_size=len(partition.isr.maximal if partition is not None else checker.replicas),
+                        view,
+                        isr_size=len(partition.isr.maximal),
+                        is_leader=partition.is_leader,
                     )
                 elif produced.error in _NEVER_APPENDED and call.is_single:
                     checker.refused(identity)

@@ -13,10 +13,12 @@ The run then plays the operator: it allows unclean election, and only then may r
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from random import Random
 
+from checkpoint.marks import observed
 from checkpoint.topic_partition import TopicPartition
 from logstore.log_manager import LogManager
 from replication.controller.context import UNCLEAN_ELECTION
@@ -37,6 +39,7 @@ from simulation.describe import describe
 from simulation.faults import Decision
 from simulation.nemesis import Nemesis
 from simulation.observation import read_all
+from simulation.shrink import shrink
 from simulation.swarm import Swarm, draw
 from simulation.timeline import START_MS, Tally
 from simulation.transcript import Transcript
@@ -67,6 +70,8 @@ class Report:
     decisions: tuple[Decision, ...] = ()
     clients: tuple[str, ...] = ()
     atlas: Mapping[tuple[str, str], int] = field(default_factory=dict)
+    marks: Mapping[str, int] = field(default_factory=dict)
+    """How often each coverage mark of the engine was reached."""
     led_in_ms: int = -1
     """How long after the last fault every partition had a leader."""
     in_sync_in_ms: int = -1
@@ -103,14 +108,26 @@ def replay(transcript: Transcript, *, trace: Callable[[str], None] | None = None
     return _run(transcript.swarm, transcript.events, transcript, trace)
 
 
+def shortened(report: Report, events: int, plant: str = "") -> Transcript:
+    """The transcript of a failed run, as short as can be. A plant must be in place."""
+    assert not report.is_good, "what did not fail cannot fail with less"
+
+    def breaks(candidate: Transcript) -> bool:
+        return replay(candidate).invariant == report.invariant
+
+    return shrink(report.transcript(events, plant), breaks, report.clients)
+
+
 def _run(
     swarm: Swarm, events: int, script: Transcript | None, trace: Callable[[str], None] | None
 ) -> Report:
     world = World(swarm, trace=trace)
     this = _Run(world, script)
     invariant = violation = ""
+    marks: Counter[str] = Counter()
     try:
-        this.go(events)
+        with observed(lambda name: marks.update((name,))):
+            this.go(events)
     except Violation as found:
         invariant, violation = found.invariant, str(found)
         cause = found.__cause__
@@ -132,6 +149,7 @@ def _run(
         tuple(this.nemesis.decisions),
         tuple(client.name for client in (*this.producers, *this.consumers)),
         dict(world.atlas),
+        dict(marks),
         this.led_in_ms,
         this.in_sync_in_ms,
     )

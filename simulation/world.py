@@ -358,7 +358,8 @@ class World:
         host.node.logs.close(mark_clean=is_clean)
         self._turn(host, host.node.leave)
         self.observation.ended(host, cache_survives=True)
-        host.stopped_in_order = is_clean
+        # Without room for the mark of a clean stop there is none, or there is: both are right.
+        host.stopped_in_order = None if host.disk_is_full else is_clean
         self._end_life(host)
 
     def shut_down(self, host: Host, then: Callable[[], None]) -> None:

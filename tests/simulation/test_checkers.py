@@ -165,12 +165,12 @@ def a_follower_cuts_what_was_committed(history: History) -> None:
 
 def acknowledged_before_it_is_committed(history: History) -> None:
     view = history.show(0, A, leads=True)
-    history.checker.acknowledged(A.identity, 0, view, isr_size=3)
+    history.checker.acknowledged(A.identity, 0, view, isr_size=3, is_leader=True)
 
 
 def acknowledged_for_another_record(history: History) -> None:
     view = history.all_hold(A, hw=1)
-    history.checker.acknowledged(B.identity, 0, view, isr_size=3)
+    history.checker.acknowledged(B.identity, 0, view, isr_size=3, is_leader=True)
 
 
 def a_new_leader_lacks_what_was_committed(history: History) -> None:
@@ -350,15 +350,15 @@ def test_too_few_replicas_behind_an_acknowledgement() -> None:
     history = History(min_insync=2)
     view = history.all_hold(A, hw=1)
     with pytest.raises(Violation, match="C4"):
-        history.checker.acknowledged(A.identity, 0, view, isr_size=1)
-    history.checker.acknowledged(A.identity, 0, view, isr_size=2)
+        history.checker.acknowledged(A.identity, 0, view, isr_size=1, is_leader=True)
+    history.checker.acknowledged(A.identity, 0, view, isr_size=2, is_leader=True)
 
 
 def test_a_good_story_passes_to_its_end() -> None:
     """Append, commit, acknowledge, fail over, cut an uncommitted tail, go on: nothing to complain about."""
     history = History()
     view = history.all_hold(A, hw=1)
-    history.checker.acknowledged(A.identity, 0, view, isr_size=3)
+    history.checker.acknowledged(A.identity, 0, view, isr_size=3, is_leader=True)
     history.show(0, A, B, leads=True, hw=1)
     elect(history, 1, (1, 2))
     new = stored(1, "new", epoch=1)
@@ -378,7 +378,7 @@ def test_an_unclean_election_declares_what_it_gives_up() -> None:
     history = History(unclean=True)
     history.checker.incarnation = lambda node: -1
     view = history.all_hold(A, B, hw=2)
-    history.checker.acknowledged(B.identity, 1, view, isr_size=3)
+    history.checker.acknowledged(B.identity, 1, view, isr_size=3, is_leader=True)
     history.write(replace(STATE, isr=(0,), isr_broker_epochs=(10,)))
     history.show(1, A)
     elect(history, 1, (1,), epoch=1, recovering=True)

@@ -9,7 +9,7 @@ import pytest
 
 from replication.durability import Durability
 from simulation.runner import run
-from simulation.swarm import Features, draw, stream
+from simulation.swarm import FAULT_NAMES, Features, draw, stream
 
 EVENTS = 2000
 SEEDS = range(1, 41)
@@ -65,6 +65,10 @@ def test_a_swarm_switches_half_of_its_features_off() -> None:
     for each in fields(Features):
         share = sum(getattr(swarm.features, each.name) for swarm in swarms) / len(swarms)
         assert 0.4 < share < 0.6, each.name
+    for name in FAULT_NAMES:
+        share = sum(swarm.rates[name] > 0 for swarm in swarms) / len(swarms)
+        assert 0.4 < share < 0.6, name
+    assert len({swarm.rates["kill"] for swarm in swarms}) > 3, "rates differ from seed to seed"
     assert {swarm.durability for swarm in swarms} == set(Durability)
     assert all(swarm.replication_factor <= swarm.nodes for swarm in swarms)
     assert any(swarm.unclean_election for swarm in swarms)
@@ -81,10 +85,11 @@ def test_concerns_draw_from_streams_of_their_own() -> None:
 def test_a_quiet_world_loses_nothing_and_elects_once() -> None:
     """With every feature off, a seed is a plain cluster: one election, every acks=all answered."""
     quiet = Features(**{each.name: False for each in fields(Features)})
+    rates = dict.fromkeys(FAULT_NAMES, 0.0)
     swarm = replace(
         draw(7),
         features=quiet,
-        dead_disks=False,
+        rates=rates,
         partitions=1,
         drop_rate=0.0,
         duplicate_rate=0.0,
@@ -107,9 +112,9 @@ def test_a_rack_without_power_loses_nothing_that_was_synced() -> None:
     power_cuts = 0
     for seed in range(1, 9):
         swarm = draw(seed)
-        features = replace(swarm.features, power_cuts=True, kills=True, pauses=False)
+        rates = {**swarm.rates, "power_cut": 4.0, "rack_power_cut": 2.0, "kill": 2.0, "pause": 0.0}
         swarm = replace(
-            swarm, features=features, durability=Durability.SYNCED, unclean_election=False, reckless=True
+            swarm, rates=rates, durability=Durability.SYNCED, unclean_election=False, reckless=True
         )
         report = run(seed, EVENTS, swarm=swarm)
         assert report.is_good, f"seed {seed}: {report.violation}"
