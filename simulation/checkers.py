@@ -409,15 +409,6 @@ class PartitionChecker:
         """A producer is about to send this."""
         self._sent.add(identity)
 
-    def claimed(self, view: ReplicaView, base_offset: int, identity: bytes) -> None:
-        """A leader whose disk failed in the same turn acknowledged this: its high watermark had passed it."""
-        batch = view.holding(base_offset)
-        if batch is not None and batch.end > view.high_watermark:
-            view.high_watermark = batch.end
-            self._watermark_rose(view)
-        if batch is not None:
-            self.acknowledged(identity, base_offset, view, isr_size=len(self.replicas), is_leader=True)
-
     def acknowledged(
         self, identity: bytes, base_offset: int, view: ReplicaView, *, isr_size: int, is_leader: bool
     ) -> None:

@@ -238,15 +238,13 @@ class Observation:
                     self._time.tally.acked += 1
                     view = host.views[topic_partition]
                     partition = host.node.replicas.partitions.get(topic_partition)
-                    if partition is None:  # its disk failed later in this turn
-                        checker.claimed(view, produced.base_offset, identity)
-                        continue
                     checker.acknowledged(
                         identity,
                         produced.base_offset,
                         view,
-                        isr_size=len(partition.isr.maximal),
-                        is_leader=partition.is_leader,
+                        # None: its disk failed later in this turn.
+                        isr_size=len(partition.isr.maximal if partition is not None else checker.replicas),
+                        is_leader=partition is None or partition.is_leader,
                     )
                 elif produced.error in _NEVER_APPENDED and call.is_single:
                     checker.refused(identity)

@@ -221,8 +221,8 @@ class World:
         host.life += 1
         self.time.note(host.node_id, "starts, life", host.life)
         self.time.stamp(f"start{host.node_id}")
-        if self.swarm.disks_may_fail or dies_after is not None:
-            host.faulty = _DyingDisk(host.disk, dies_after)
+        is_faulty = self.swarm.disks_may_fail or dies_after is not None
+        host.faulty = _DyingDisk(host.disk, dies_after) if is_faulty else None
         try:
             logs = LogManager(
                 [LOG_DIR],
