@@ -488,7 +488,14 @@ class World:
                     self.store_link.close_session_later(session_id)
                 case Halt(reason):
                     self.time.note(host.node_id, "halts:", reason)
+                    life = host.life
                     self.kill(host)
+                    self.time.at(self.swarm.session_timeout_ms, self._start_again, host, life)
+
+    def _start_again(self, host: Host, life: int) -> None:
+        """Whoever supervises the process starts it again, on a disk that works."""
+        if host.node is None and host.life == life and not self.is_healed:
+            self.start(host)
 
     def _sync(self, host: Host, life: int, effect: Sync) -> None:
         if host.life != life or host.node is None:
