@@ -17,6 +17,7 @@ from replication.controller.errors import MetadataConflict
 from replication.controller.notices import read_notices, remove_notices
 from replication.controller.partition_states import after_failures, out_of_date, settle
 from replication.controller.reassigning import brokers_started
+from replication.controller.topic_deletion import resume
 from replication.messages import BrokerEndpoint
 from replication.metastore import layout
 from replication.metastore.errors import CorruptMetadata
@@ -46,7 +47,7 @@ def _parse(context: Context, broker_id: int, read: Outcome) -> Broker | None:
         context.unreadable[path] = str(error)
         return None
     endpoint = BrokerEndpoint(broker_id, registration.host, registration.port, read.stat.created_txid)
-    return Broker(endpoint, registration.clean, registration.continues)
+    return Broker(endpoint, registration.clean, registration.continues, registration.rack)
 
 
 def brokers_changed(context: Context) -> Steps[None]:
@@ -68,6 +69,7 @@ def brokers_changed(context: Context) -> Steps[None]:
     yield from settle(context, out_of_date(context, decide), decide)
     context.announce(context.states, to=context.newcomers, is_full=True)
     yield from brokers_started(context, context.newcomers)
+    yield from resume(context)
     context.newcomers.clear()
 
 
@@ -76,6 +78,8 @@ def forget_broker(context: Context, broker_id: int) -> None:
     context.shutting_down.discard(broker_id)
     context.offline_replicas.pop(broker_id, None)
     context.newcomers.discard(broker_id)
+    for deletion in context.deletions.values():
+        deletion.broker_gone(broker_id)
     context.channels.close(broker_id)
 
 

@@ -25,6 +25,9 @@ class ControllerConfig:
     default_replication_factor: int = 1
     """What a topic gets that asks for -1 of either."""
 
+    delete_topic_enable: bool = True
+    """Off: requests to delete a topic are removed and nothing else happens."""
+
     unclean_leader_election_enable: bool = False
     """For topics that do not say: may a replica outside the ISR lead when no member can?"""
 

@@ -16,10 +16,12 @@ from checkpoint.topic_partition import TopicPartition
 from replication.controller.balance import Imbalance
 from replication.controller.channel import Channels, ControlRequest, Entry
 from replication.controller.config import ControllerConfig
+from replication.controller.deletion import Deletion
 from replication.controller.election import Incarnation
 from replication.controller.reassignment import Assignment
 from replication.durability import Durability
 from replication.messages import (
+    BEING_DELETED,
     NO_EPOCH,
     NO_LEADER,
     BrokerEndpoint,
@@ -52,6 +54,7 @@ class Broker(NamedTuple):
     endpoint: BrokerEndpoint
     clean: bool
     continues: tuple[int, ...] = ()
+    rack: str = ""
 
 
 class KnownState(NamedTuple):
@@ -104,14 +107,16 @@ class Context:
         self.requested: dict[TopicPartition, tuple[int, ...]] = {}
         """What `/admin/reassign_partitions` asks for."""
         self.states: dict[TopicPartition, KnownState] = {}
-        self.topics_to_delete: set[str] = set()
-        """Topics on their way out: nobody is elected for them, they are not balanced."""
         self.broker_defaults: dict[str, str] = {}
         """Settings of all brokers that were changed while they run."""
         self.imbalances: Mapping[int, Imbalance] = {}
         """What the last check of balance found, by preferred broker; for metrics."""
         self.offline_replicas: dict[int, set[TopicPartition]] = {}
         """Replicas on live brokers that could not take their role, by broker; until they have taken one."""
+        self.deletions: dict[str, Deletion] = {}
+        """Topics that are to be deleted, and what each waits for: they are not balanced any more."""
+        self.config_changes: dict[str, int] = {}
+        """Notifications of changed settings, and since when we know of each, epoch milliseconds."""
         self.unreadable: dict[str, str] = {}
         """Nodes that could not be understood, and why. They are left alone and reported."""
 
@@ -164,6 +169,11 @@ class Context:
         """Whether the partition's replicas are being moved. Until then its topic cannot be deleted."""
         assignment = self.assignments.get(topic_partition)
         return assignment is not None and assignment.is_reassigning
+
+    def is_being_deleted(self, topic: str) -> bool:
+        """Whether the topic's deletion has begun: no election, no role, no proposal is for it any more."""
+        deletion = self.deletions.get(topic)
+        return deletion is not None and deletion.has_begun
 
     def unclean_enabled(self, topic: str) -> bool:
         """The topic's word on unclean election, else that for all brokers, else ours; read at every use."""
@@ -229,7 +239,7 @@ class Context:
             mine = {
                 each: self._wire_state(each, is_new=each in new)
                 for each in known
-                if broker_id in self.replicas[each]
+                if broker_id in self.replicas[each] and not self.is_being_deleted(each.topic)
             }
             if mine or is_full:
                 self.channels[broker_id].enqueue(LeaderAndIsrRequest, mine, is_full=is_full)
@@ -273,7 +283,7 @@ class Context:
         assignment = self.assignment_of(topic_partition)
         return PartitionState(
             controller_epoch=state.controller_epoch,
-            leader=state.leader,
+            leader=BEING_DELETED if self.is_being_deleted(topic_partition.topic) else state.leader,
             leader_epoch=state.leader_epoch,
             isr=state.isr,
             partition_epoch=partition_epoch,

@@ -48,7 +48,7 @@ def shut_down(
         for each in sorted(context.states)
         if broker_id in context.replicas[each]
         and len(context.replicas[each]) > 1
-        and each.topic not in context.topics_to_delete
+        and not context.is_being_deleted(each.topic)
     ]
     followed = {
         each: StopReplicaPartition(state.leader_epoch, delete=False)

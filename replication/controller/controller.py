@@ -39,6 +39,7 @@ from replication.controller import (
     isr_notifications,
     reassigning,
     rebalancing,
+    topic_deletion,
     topics,
 )
 from replication.controller.channel import Answer
@@ -57,6 +58,7 @@ _WATCHED: Mapping[str, tuple[str, Callable[[Context], Steps[None]]]] = {
     layout.BROKER_IDS_PATH: ("brokers", broker_changes.brokers_changed),
     layout.ISR_NOTIFICATIONS_PATH: ("isr notifications", isr_notifications.isr_changed),
     layout.REASSIGNMENT_PATH: ("reassignment requests", reassigning.requests_changed),
+    layout.DELETE_TOPICS_PATH: ("topic deletions", topic_deletion.requests_changed),
     layout.LOG_DIR_EVENTS_PATH: ("log dirs", broker_changes.log_dirs_failed),
     layout.PREFERRED_ELECTION_PATH: ("preferred election", elect_leaders.asked_in_store),
     layout.TOPICS_PATH: ("topics", topics.topics_changed),
@@ -275,8 +277,11 @@ class Controller:
                     )
                 )
         elif isinstance(body, StopReplicaResponse):
-            react = reassigning.deletions_answered
-            self._enqueue(_Event("replicas deleted", lambda: react(self._active, answer)))
+            self._enqueue(_Event("replicas stopped", lambda: self._replicas_stopped(answer)))
+
+    def _replicas_stopped(self, answer: Answer) -> Steps[None]:
+        yield from reassigning.deletions_answered(self._active, answer)
+        yield from topic_deletion.replicas_stopped(self._active, answer)
 
     def _compete(self) -> Steps[None]:
         assert self._session_id is not None

@@ -42,7 +42,7 @@ def elect_leaders(
     """Serve a client. Asked for all partitions, it hears only of those that needed an election."""
     wanted = request.partitions
     if wanted is None:
-        wanted = tuple(each for each in context.replicas if each.topic not in context.topics_to_delete)
+        wanted = tuple(each for each in context.replicas if each.topic not in context.deletions)
     yield from elect(context, request.election_type, wanted, results, reason="asked for")
     return answer(request, results)
 
@@ -108,7 +108,7 @@ def elect(
         if each not in context.replicas:
             message = "no such partition; list the topics"
             results[each] = AdminResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
-        elif each.topic in context.topics_to_delete:
+        elif each.topic in context.deletions:
             mark("elect leaders: the topic is being deleted")
             message = f"topic {each.topic!r} is being deleted"
             results[each] = AdminResult(ErrorCode.INVALID_TOPIC_EXCEPTION, message)

@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from replication.controller import elect_leaders, reassigning
+from replication.controller import elect_leaders, reassigning, topic_deletion
 from replication.controller.broker_changes import meet_brokers, read_brokers
 from replication.controller.broker_defaults import load_broker_defaults
 from replication.controller.context import Context, Steps
@@ -29,6 +29,7 @@ from replication.metastore.operations import Create, Delete, Get, Multi, Set, St
 
 RESUME: tuple[Callable[[Context], Steps[None]], ...] = (
     reassigning.resume,
+    topic_deletion.resume,
     elect_leaders.asked_in_store,
 )
 """What the controller before may have left half-done, in the order in which it is taken up: reassignments,
@@ -98,6 +99,7 @@ def take_over(context: Context) -> Steps[None]:
     yield from load_topics(context, names)
     yield from load_broker_defaults(context)
     context.announce_brokers()
+    yield from topic_deletion.learn_requests(context)  # before elections: none for what is to go
     yield from settle(context, context.replicas, after_failures(context), announce=False)
     context.announce(context.states, is_full=True)
     context.newcomers.clear()
@@ -111,6 +113,8 @@ def _make_directories(context: Context) -> Steps[None]:
         layout.BROKER_IDS_PATH,
         layout.TOPICS_PATH,
         layout.TOPIC_CONFIGS_PATH,
+        layout.CONFIG_CHANGES_PATH,
+        layout.DELETE_TOPICS_PATH,
         layout.ISR_NOTIFICATIONS_PATH,
         layout.LOG_DIR_EVENTS_PATH,
     ):

@@ -35,7 +35,7 @@ def alter_partitions(
     writes: dict[TopicPartition, layout.LeaderAndIsr] = {}
     for each, proposal in sorted(request.partitions.items()):
         known = context.states.get(each)
-        if known is None:
+        if known is None or context.is_being_deleted(each.topic):
             results[each] = AlterPartitionResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             continue
         verdict = judge(

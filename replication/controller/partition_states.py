@@ -79,7 +79,11 @@ def settle(
     attempted: dict[TopicPartition, layout.LeaderAndIsr] = {}
     new: set[TopicPartition] = set()
     for _ in range(ROUNDS):
-        remaining = [each for each in remaining if each in context.replicas]
+        remaining = [
+            each
+            for each in remaining
+            if each in context.replicas and not context.is_being_deleted(each.topic)
+        ]
         if not remaining:
             return
         reads = yield tuple(Get(layout.partition_state_path(each)) for each in remaining)
@@ -151,6 +155,7 @@ def out_of_date(context: Context, decide: Decide) -> list[TopicPartition]:
     return [
         each
         for each in sorted(context.replicas)
-        if layout.partition_state_path(each) not in context.unreadable
+        if not context.is_being_deleted(each.topic)
+        and layout.partition_state_path(each) not in context.unreadable
         and decide(each, known.state if (known := context.states.get(each)) else None) is not None
     ]

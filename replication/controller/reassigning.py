@@ -126,6 +126,8 @@ def _checked_target(
     """Raises what is wrong with a client's wish; a broker to be added must be alive when it is asked for."""
     if topic_partition not in context.replicas:
         raise UnknownTopicOrPartition(f"there is no partition {topic_partition}")
+    if topic_partition.topic in context.deletions:
+        raise UnknownTopicOrPartition(f"topic {topic_partition.topic!r} is being deleted")
     assignment = context.assignment_of(topic_partition)
     if wanted is None:
         if not assignment.is_reassigning:
@@ -157,7 +159,8 @@ def requests_changed(context: Context) -> Steps[None]:
     for each, target in wanted.items():
         try:
             check_replicas(target)
-            known = each in context.replicas and (yield from _begin(context, each, target))
+            known = each in context.replicas and each.topic not in context.deletions
+            known = known and (yield from _begin(context, each, target))
         except InvalidReplicaAssignment as error:
             known = False
             context.record(each, "refuses a reassignment", str(error))

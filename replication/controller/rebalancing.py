@@ -37,7 +37,7 @@ def _seats(context: Context) -> list[Seat]:
     """Every partition that has a leader or had one; its copy is good enough, an election reads again."""
     seats = []
     for each, known in context.states.items():
-        if each.topic in context.topics_to_delete:
+        if each.topic in context.deletions:
             continue
         replicas = context.replicas[each]
         may_go_home = (

@@ -17,6 +17,7 @@ from replication.controller import (
     isr_changes,
     reassigning,
     topic_creation,
+    topic_deletion,
 )
 from replication.controller.context import Context, Steps
 from replication.messages import (
@@ -25,6 +26,7 @@ from replication.messages import (
     AlterPartitionResponse,
     ControlledShutdownRequest,
     CreateTopicsRequest,
+    DeleteTopicsRequest,
     ElectLeadersRequest,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
@@ -51,6 +53,7 @@ SERVICES: Mapping[type[RequestBody], Service] = {
         "controlled shutdown", controlled_shutdown.shut_down, controlled_shutdown.refuse
     ),
     CreateTopicsRequest: Service("create topics", topic_creation.create_topics, topic_creation.answer),
+    DeleteTopicsRequest: Service("delete topics", topic_deletion.delete_topics, topic_deletion.answer),
     ElectLeadersRequest: Service("elect leaders", elect_leaders.elect_leaders, elect_leaders.refuse),
     AlterPartitionReassignmentsRequest: Service(
         "alter reassignments", reassigning.alter_reassignments, reassigning.answer

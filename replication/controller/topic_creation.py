@@ -40,6 +40,8 @@ def create_topics(
                 raise InvalidRequest(
                     f"topic {topic.name!r} is listed {counts[topic.name]} times; once is enough"
                 )
+            if topic.name in context.deletions:
+                raise TopicExists(f"topic {topic.name!r} is being deleted; create it once it is gone")
             check_new_topic(topic, [*context.topics, *planned])
             planned[topic.name] = (topic, assign(context, topic))
         except EngineError as error:

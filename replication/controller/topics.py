@@ -13,6 +13,7 @@ from checkpoint.errors import InvalidTopic
 from checkpoint.topic_partition import TopicPartition, check_topic_name
 from logstore.config import LogConfig
 from logstore.errors import InvalidConfig
+from replication.controller import topic_deletion
 from replication.controller.context import Context, Steps, Topic
 from replication.controller.errors import MetadataConflict
 from replication.controller.partition_states import after_failures, settle
@@ -110,6 +111,9 @@ def topics_changed(context: Context) -> Steps[None]:
 
 def topic_changed(context: Context, topic: str) -> Steps[None]:
     """React to a topic node that was written: only partitions that are new matter here."""
+    if topic in context.deletions:
+        yield from topic_deletion.topic_changed(context, topic)
+        return
     yield from load_topics(context, [topic])
     stateless = [each for each in context.partitions_of(topic) if each not in context.states]
     yield from settle(context, stateless, after_failures(context))

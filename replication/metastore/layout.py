@@ -10,6 +10,8 @@
     /admin/preferred_replica_election        persistent   a tool's wish: these partitions go back home
     /isr_change_notification/isr_change_<n>  sequential   partitions whose state somebody else wrote
     /admin/reassign_partitions               transient    replicas that partitions are to have
+    /config/changes/config_change_<n>        sequential   whose settings changed, for those who watch
+    /admin/delete_topics/<t>                 persistent   a topic that is to be deleted, until it is gone
     /log_dir_event_notification/log_dir_event_<n>         sequential, a broker whose log dir failed
 
 Fields beyond Kafka's, which its readers skip: `clean` and `continues` in a registration (what this
@@ -47,6 +49,9 @@ PREFERRED_ELECTION_PATH = "/admin/preferred_replica_election"
 ISR_NOTIFICATIONS_PATH = "/isr_change_notification"
 ISR_NOTIFICATION_PREFIX = f"{ISR_NOTIFICATIONS_PATH}/isr_change_"
 REASSIGNMENT_PATH = "/admin/reassign_partitions"
+DELETE_TOPICS_PATH = "/admin/delete_topics"
+CONFIG_CHANGES_PATH = "/config/changes"
+CONFIG_CHANGE_PREFIX = f"{CONFIG_CHANGES_PATH}/config_change_"
 LOG_DIR_EVENTS_PATH = "/log_dir_event_notification"
 LOG_DIR_EVENT_PREFIX = f"{LOG_DIR_EVENTS_PATH}/log_dir_event_"
 
@@ -71,6 +76,10 @@ def topic_config_path(topic: str) -> str:
     return f"{TOPIC_CONFIGS_PATH}/{topic}"
 
 
+def delete_topic_path(topic: str) -> str:
+    return f"{DELETE_TOPICS_PATH}/{topic}"
+
+
 def partition_state_path(topic_partition: TopicPartition) -> str:
     return f"{TOPICS_PATH}/{topic_partition.topic}/partitions/{topic_partition.partition}/state"
 
@@ -83,6 +92,7 @@ class BrokerRegistration:
     """`/brokers/ids/<id>`: where a broker listens.
 
     `clean`: nothing acknowledged was lost when it last stopped; False when it cannot be told.
+    `rack` is empty for none.
     `continues`: broker epochs that this very process had before its session ran out: it never
     stopped since, so it lost nothing of what it held as any of them.
     """
@@ -93,6 +103,7 @@ class BrokerRegistration:
     timestamp_ms: int = -1
     clean: bool = False
     continues: tuple[int, ...] = ()
+    rack: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -148,6 +159,11 @@ def encode_broker(registration: BrokerRegistration) -> bytes:
     }
     if registration.continues:
         value["continues"] = list(registration.continues)
+    if registration.rack:
+        # Version 3 is the first with racks, and its readers go by the endpoints.
+        value["version"] = 3
+        value["endpoints"] = [f"PLAINTEXT://{registration.host}:{registration.port}"]
+        value["rack"] = registration.rack
     return _encode(value)
 
 
@@ -214,6 +230,10 @@ def encode_partitions(partitions: Iterable[TopicPartition]) -> bytes:
     return _encode({"version": 1, "partitions": listed})
 
 
+def encode_config_change(topic: str) -> bytes:
+    return _encode({"version": 2, "entity_path": f"topics/{topic}"})
+
+
 def encode_topic_config(config: Mapping[str, str]) -> bytes:
     return _encode({"version": 1, "config": {name: config[name] for name in sorted(config)}})
 
@@ -237,8 +257,10 @@ class _Fields:
     def integer(self, name: str, default: int | None = None) -> int:
         return self._integer(name, self._value.get(name, default))
 
-    def text(self, name: str, default: str | None = None) -> str:
+    def text(self, name: str, default: str | None = None, *, or_null: bool = False) -> str:
         value = self._value.get(name, default)
+        if or_null and value is None:
+            return default or ""
         if not isinstance(value, str):
             raise CorruptMetadata(f"{self._what} has no text in {name!r}")
         return value
@@ -272,6 +294,12 @@ class _Fields:
         if not isinstance(value, list) or not all(isinstance(item, dict) for item in value):
             raise CorruptMetadata(f"{self._what} has no list of objects in {name!r}")
         return [_Fields(item, self._what) for item in value]
+
+    def text_list(self, name: str) -> tuple[str, ...]:
+        value = self._value.get(name)
+        if not isinstance(value, list) or not all(isinstance(item, str) for item in value):
+            raise CorruptMetadata(f"{self._what} has no list of texts in {name!r}")
+        return tuple(dict.fromkeys(value))
 
     def texts(self, name: str) -> dict[str, str]:
         value = self._value.get(name)
@@ -316,6 +344,7 @@ def parse_broker(data: bytes) -> BrokerRegistration:
         timestamp_ms=fields.integer("timestamp", -1),
         clean=fields.truth("clean", False),
         continues=fields.integers("continues"),
+        rack=fields.text("rack", "", or_null=True),
     )
 
 
@@ -400,6 +429,27 @@ def parse_partitions(data: bytes) -> tuple[TopicPartition, ...]:
 def parse_broker_defaults(data: bytes) -> dict[str, str]:
     """Settings of all brokers, as the tools change them while brokers run."""
     return _Fields(data, "the brokers' settings").texts("config")
+
+
+def parse_delete_topics(data: bytes) -> tuple[str, ...]:
+    """The old form of a request: topics listed in `/admin/delete_topics` itself."""
+    return _Fields(data, "the topics to delete").text_list("topics")
+
+
+def parse_config_change(data: bytes) -> str | None:
+    """The topic whose settings changed; None if they are another entity's.
+
+    Version 2 has `entity_path`, version 1 type and name; before that it was the topic's name, bare or as
+    a JSON text.
+    """
+    text = data.decode("utf-8", "replace").strip()
+    if not text.startswith("{"):
+        return text.strip('"') or None
+    fields = _Fields(data, "the config change")
+    if fields.integer("version", 1) == 1:
+        return fields.text("entity_name") if fields.text("entity_type") == "topics" else None
+    kind, _, name = fields.text("entity_path").partition("/")
+    return name if kind == "topics" and name and "/" not in name else None
 
 
 def parse_topic_config(data: bytes) -> dict[str, str]:

@@ -9,6 +9,7 @@ import pytest
 
 from checkpoint.errors import ErrorCode
 from checkpoint.topic_partition import TopicPartition
+from replication.controller.deletion import Deletion
 from replication.messages import (
     NO_LEADER,
     ControlledShutdownRequest,
@@ -158,7 +159,7 @@ def test_topics_on_their_way_out_are_not_moved() -> None:
     world.create(topic((2, 3, 1)), topic((2, 3, 1), name="u"))
     context = world.active.controller.context
     assert context is not None
-    context.topics_to_delete.add("t")
+    context.deletions["t"] = Deletion("id")
     assert world.shut_down(2).remaining == ()
     assert world.view()[0] == 2
     assert world.view(0, "u")[0] == 3

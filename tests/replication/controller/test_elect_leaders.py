@@ -10,6 +10,7 @@ import pytest
 from checkpoint.errors import ErrorCode
 from checkpoint.topic_partition import TopicPartition
 from replication.controller.config import ControllerConfig
+from replication.controller.deletion import Deletion
 from replication.controller.reassignment import Assignment
 from replication.messages import (
     NO_LEADER,
@@ -112,14 +113,14 @@ def test_unknown_unreadable_and_vanishing_partitions() -> None:
     world = strayed()
     context = world.active.controller.context
     assert context is not None
-    context.topics_to_delete.add("t")
+    context.deletions["t"] = Deletion("id", waits_for="a test")
     unknown = TopicPartition("nowhere", 0)
     assert world.elect(T0, unknown) == {
         T0: ErrorCode.INVALID_TOPIC_EXCEPTION,
         unknown: ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     }
     assert world.elect() == {}
-    context.topics_to_delete.clear()
+    context.deletions.clear()
     world.admin(Set(layout.partition_state_path(T1), b"?", ANY_VERSION))
     assert world.elect(T0, T1) == {T0: ErrorCode.NONE, T1: ErrorCode.UNKNOWN_SERVER_ERROR}
 
@@ -358,11 +359,11 @@ def test_what_cannot_or_must_not_go_home_stays() -> None:
     assert context.imbalances[2].astray == (T0, T1)
     assert context.imbalances[2].electable == ()
     context.assignments.clear()
-    context.topics_to_delete.add("t")
+    context.deletions["t"] = Deletion("id", waits_for="a test")
     world.run(for_ms=35_000)
     assert len(state_writes(world)) == writes
     assert context.imbalances == {}
-    context.topics_to_delete.clear()
+    context.deletions.clear()
     world.run(for_ms=35_000)
     assert world.view(0)[0] == 2
     assert world.view(1)[0] == 1

@@ -86,7 +86,9 @@ class ScriptedBroker:
                 known = self.states.get(each)
                 is_old = known is not None and 0 <= order.leader_epoch < known.leader_epoch
                 codes[each] = ErrorCode.FENCED_LEADER_EPOCH if is_old else ErrorCode.NONE
-                if order.delete and not is_old:
+                if each in self.failing:
+                    codes[each] = ErrorCode.KAFKA_STORAGE_ERROR
+                elif order.delete and not is_old:
                     self.states.pop(each, None)
             return StopReplicaResponse(ErrorCode.NONE, codes)
         errors = {}

@@ -1,0 +1,368 @@
+"""Deleting topics: what waits for what, and that every crash of the controller ends in one final state.
+
+S numbers are those of the failure schedules, I17 is the invariant: only the incarnation that was asked for
+goes, and after the end no node of it remains.
+"""
+
+from __future__ import annotations
+
+from itertools import count, product
+
+import pytest
+
+from checkpoint.errors import ErrorCode
+from checkpoint.topic_partition import TopicPartition
+from replication.controller.config import ControllerConfig
+from replication.controller.context import Context
+from replication.controller.deletion import LEGAL, Deletion, Replica, ReplicaState
+from replication.messages import (
+    BEING_DELETED,
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionReassignmentsResponse,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    LeaderAndIsrRequest,
+    StopReplicaRequest,
+    UpdateMetadataRequest,
+)
+from replication.metastore import layout
+from replication.metastore.operations import ANY_VERSION, Children, Create, Delete, Get, Multi, Set
+from tests.replication.controller.world import World, topic
+
+T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
+REQUEST = layout.delete_topic_path("t")
+
+
+def context_of(world: World) -> Context:
+    context = world.active.controller.context
+    assert context is not None
+    return context
+
+
+def request(world: World, name: str = "t") -> None:
+    """A tool asks for the deletion."""
+    world.admin(Create(layout.delete_topic_path(name), make_parents=True))
+
+
+def nodes(world: World) -> list[str]:
+    """Every node that has to do with topic t, the longest path first."""
+    return sorted(
+        (path for path, _ in world.store.tree.nodes() if "/t/" in f"{path}/"), key=len, reverse=True
+    )
+
+
+def assert_gone(world: World) -> None:
+    assert nodes(world) == []
+    assert "t" not in context_of(world).deletions
+    assert "t" not in context_of(world).topics
+    for member in world.members.values():
+        if member.running:
+            assert not [each for each in member.broker.states if each.topic == "t"]
+
+
+def made(*, brokers: int = 4, config: ControllerConfig | None = None) -> World:
+    """Broker 1 is the controller and has no replica; topic t is on 2 and 3, topic other on all."""
+    world = World(brokers, config=config)
+    world.create(topic((2, 3), (3, 2), segment_bytes="65536"), topic((2, 3, 4), name="other"))
+    return world
+
+
+# --- the states of replicas -------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(("before", "after"), list(product(ReplicaState, ReplicaState)))
+def test_every_illegal_transition_is_refused_and_changes_nothing(
+    before: ReplicaState, after: ReplicaState
+) -> None:
+    """every illegal transition pair | rejected, state unchanged"""
+    replica = Replica(T0, 2)
+    deletion = Deletion("id", [replica])
+    deletion.states[replica] = before
+    assert deletion.move(replica, after, "why") is (after in LEGAL[before])
+    assert deletion.states[replica] is (after if after in LEGAL[before] else before)
+    assert not deletion.move(Replica(T1, 9), after), "of a replica that is not concerned"
+
+
+def test_states_of_a_deletion_with_an_obstacle() -> None:
+    """broker fails after Started | its replicas Ineligible, the rest Started; resume clears the mark"""
+    deletion = Deletion("id", [Replica(T0, 2), Replica(T0, 3), Replica(T1, 3)])
+    dead = {3}
+
+    def obstacle(replica: Replica) -> str:
+        return "not alive" if replica.broker_id in dead else ""
+
+    assert deletion.start(obstacle) == {2: [T0]}
+    assert deletion.blocking == {3: "not alive"}
+    dead.clear()
+    deletion.broker_gone(2)
+    assert set(deletion.blocking) == {2, 3}
+    deletion.retry(obstacle)
+    assert deletion.start(obstacle) == {2: [T0], 3: [T0, T1]}
+    for replica in list(deletion.states):
+        assert deletion.move(replica, ReplicaState.SUCCESSFUL)
+    deletion.broker_gone(3)
+    assert deletion.is_complete is True, "what was confirmed stays confirmed"
+
+
+# --- the way of a deletion --------------------------------------------------------------------
+
+
+def test_deletion_with_all_up() -> None:
+    """deletion basic | after acks all context and nodes gone; the other topic is untouched"""
+    world = made()
+    told = {broker_id: len(member.broker.received) for broker_id, member in world.members.items()}
+    response = world.ask(DeleteTopicsRequest(("t", "unknown")))
+    assert isinstance(response, DeleteTopicsResponse)
+    assert response.topics["t"].error is ErrorCode.NONE
+    assert response.topics["unknown"].error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert_gone(world)
+    assert world.view(topic="other") == (2, 0, (2, 3, 4))
+    for broker_id, member in world.members.items():
+        since = member.broker.received[told[broker_id] :]
+        assert not [body for body in since if isinstance(body, LeaderAndIsrRequest)]
+        (update,) = [body for body in since if isinstance(body, UpdateMetadataRequest)]
+        assert {state.leader for state in update.partitions.values()} == {BEING_DELETED}
+        stops = [body for body in since if isinstance(body, StopReplicaRequest)]
+        assert len(stops) == (broker_id in (2, 3))
+        for stop in stops:
+            assert stop.topic_ids["t"]
+            assert {(order.leader_epoch, order.delete) for order in stop.partitions.values()} == {(-2, True)}
+    world.create(topic((3, 2)))
+    assert world.view() == (3, 0, (3, 2)), "the name is free, the epochs begin anew"
+
+
+def test_the_request_goes_last() -> None:
+    """Until nothing else is left: a controller that dies before would leave an unwanted rest."""
+    world = made()
+    since = len(world.history)
+    request(world)
+    world.run()
+    gone: list[str] = []
+    for _, call, outcome in world.history[since:]:
+        if outcome.error is None and isinstance(call.operation, Multi):
+            gone += [write.path for write in call.operation.writes if isinstance(write, Delete)]
+    assert gone[-3:] == [layout.topic_path("t"), layout.topic_config_path("t"), REQUEST]
+    assert gone.count(REQUEST) == 1
+
+
+def test_s65_a_dead_replica_is_waited_for_and_named() -> None:
+    """deletion with an offline broker, then its return | others go on; on return it is asked and done"""
+    world = made()
+    world.stop(3)
+    world.run()
+    request(world)
+    world.run()
+    context = context_of(world)
+    assert context.deletions["t"].blocking == {3: "not alive"}
+    assert world.members[2].broker.states.keys() == {TopicPartition("other", 0)}, "who lives goes ahead"
+    assert world.admin(Get(layout.topic_path("t"))).stat is not None
+    world.create(topic((2,), name="third"))
+    request(world, "third")
+    world.run()
+    assert "third" not in context.topics, "other topics do not wait"
+    refused = world.create(topic((2, 4))).topics["t"]
+    assert refused.error is ErrorCode.TOPIC_ALREADY_EXISTS
+    assert "being deleted" in refused.message
+    world.start(3)
+    world.run()
+    assert_gone(world)
+    first = next(
+        body for body in world.members[3].broker.received if not isinstance(body, UpdateMetadataRequest)
+    )
+    assert isinstance(first, LeaderAndIsrRequest)
+    assert first.partitions.keys() == {TopicPartition("other", 0)}, "no role for what is to go"
+    assert first.assigned is not None
+    assert T0 in first.assigned, "nor is it a stray: an order of its own is on the way"
+
+
+def test_a_broker_that_bounces_while_it_deletes_is_asked_again() -> None:
+    world = made()
+    request(world)
+    world.run(until=lambda: any(isinstance(send.body, StopReplicaRequest) for send in world.active.requests))
+    world.start(3)
+    world.run()
+    assert_gone(world)
+
+
+def test_a_broker_that_cannot_delete_is_asked_again_when_it_returns() -> None:
+    """StopReplica error | the replica is ineligible, named with the error, retried on its return"""
+    world = made()
+    world.members[3].broker.failing.add(T1)
+    request(world)
+    world.run()
+    assert context_of(world).deletions["t"].blocking == {3: "KAFKA_STORAGE_ERROR"}
+    world.start(3)
+    world.run()
+    assert_gone(world)
+
+
+def test_no_election_for_what_is_being_deleted() -> None:
+    """And no ISR change either: its states stay as they are until they go."""
+    world = made()
+    world.stop(4)
+    world.create(topic((2, 3, 4)), topic((2, 3, 4), name="x"))
+    world.stop(3)
+    world.run()
+    request(world)
+    world.run()
+    before = world.version()
+    world.stop(2)
+    world.run()
+    world.start(2)
+    world.run()
+    assert world.version() == before
+    answered = world.alter(2, (2, 3))
+    assert answered.partitions[T0].error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_what_is_unknown_or_switched_off_only_loses_its_request() -> None:
+    """delete non-existing; delete disabled | request node removed; topic untouched"""
+    world = made()
+    request(world, "nobody")
+    world.admin(Create(layout.topic_config_path("nobody"), b"{}"))
+    world.run()
+    assert world.admin(Children(layout.DELETE_TOPICS_PATH)).children == ()
+    assert world.admin(Get(layout.topic_config_path("nobody"))).stat is None, "what a crash had left"
+    off = made(config=ControllerConfig(request_timeout_ms=1_000, delete_topic_enable=False))
+    request(off)
+    off.run()
+    assert off.admin(Children(layout.DELETE_TOPICS_PATH)).children == ()
+    assert off.view() == (2, 0, (2, 3))
+    response = off.ask(DeleteTopicsRequest(("t",)))
+    assert isinstance(response, DeleteTopicsResponse)
+    assert response.topics["t"].error is ErrorCode.TOPIC_DELETION_DISABLED
+
+
+def test_the_old_form_of_a_request() -> None:
+    """A list in the node itself; one that makes no sense is reported and left."""
+    world = made()
+    world.admin(Set(layout.DELETE_TOPICS_PATH, b"{]", ANY_VERSION))
+    world.run()
+    assert layout.DELETE_TOPICS_PATH in context_of(world).unreadable
+    world.admin(Set(layout.DELETE_TOPICS_PATH, b'{"version":1,"topics":["t","nobody"]}', ANY_VERSION))
+    world.run()
+    assert_gone(world)
+    assert world.admin(Get(layout.DELETE_TOPICS_PATH)).data == b""
+    assert layout.DELETE_TOPICS_PATH not in context_of(world).unreadable
+
+
+def test_s67_a_reassignment_ends_first() -> None:
+    """delete while reassigning | after reassign; and no new one begins"""
+    world = made()
+    reassign = AlterPartitionReassignmentsRequest({T0: (4, 2)})
+    world.ask(reassign)
+    request(world)
+    world.run()
+    assert "reassignment" in context_of(world).deletions["t"].waits_for
+    assert world.members[2].broker.states[T0].leader == 2, "until then it lives"
+    world.stop(3)
+    world.run()
+    assert world.view(1)[0] == 2, "and is taken care of"
+    refused = world.ask(AlterPartitionReassignmentsRequest({T1: (4, 2)}))
+    assert isinstance(refused, AlterPartitionReassignmentsResponse)
+    assert refused.partitions[T1].error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    world.start(3)
+    world.run()
+    world.alter(world.view()[0], (2, 3, 4) if 3 in world.view()[2] else (2, 4))
+    world.run()
+    assert_gone(world)
+
+
+def test_partitions_that_are_added_meanwhile_are_taken_back() -> None:
+    """partitions added to a topic under deletion | the old assignment is written back"""
+    world = made()
+    world.stop(3)
+    world.run()
+    request(world)
+    world.run()
+    read = world.admin(Get(layout.topic_path("t")))
+    node = layout.parse_topic(read.data)
+    more = layout.TopicAssignment(node.topic_id, {**node.partitions, 2: (2,)})
+    world.admin(Set(layout.topic_path("t"), layout.encode_topic(more), ANY_VERSION))
+    world.run()
+    assert world.admin(Get(layout.topic_path("t"))).data == read.data
+    assert world.state(2) is None
+    world.start(3)
+    world.run()
+    assert_gone(world)
+
+
+def test_a_topic_that_was_replaced_behind_our_back_is_deleted_as_what_it_is() -> None:
+    world = made()
+    world.stop(3)
+    world.run()
+    request(world)
+    world.run()
+    for path in nodes(world):
+        if path.startswith(layout.TOPICS_PATH):
+            world.admin(Delete(path))
+    other = layout.TopicAssignment("AAAAAAAAAAAAAAAAAAAAAQ", {0: (4,)})
+    world.admin(Create(layout.topic_path("t"), layout.encode_topic(other)))
+    world.start(3)
+    world.run()
+    assert_gone(world)
+
+
+# --- S66: the controller dies -----------------------------------------------------------------
+
+
+def settle_and_check(world: World) -> None:
+    world.run()
+    assert_gone(world)
+    assert world.view(topic="other")[0] in (2, 3, 4)
+    assert world.admin(Children(layout.TOPICS_PATH)).children == ("other",)
+    world.create(topic((3, 2)))
+    assert world.view() == (3, 0, (3, 2))
+
+
+def test_s66_the_controller_dies_at_every_step_of_a_deletion() -> None:
+    """delete: controller fails | resumes: whatever was written, asked or answered, one final state"""
+    for steps in count():
+        world = made(brokers=3)
+        request(world)
+        for _ in range(steps):
+            if not world._one_step():
+                break
+        else:
+            world.stop(1)
+            settle_and_check(world)
+            continue
+        assert_gone(world)
+        assert steps > 40, "the enumeration ended before the deletion did"
+        return
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_s66_every_reply_of_the_store_is_lost_once(applied: bool) -> None:
+    """A lost reply at any step, of a write that was applied or was not: read again, not believed."""
+    for lost in count():
+        world = made(brokers=3)
+        request(world)
+        calls = 0
+        while not (member := world.members[1]).store_calls or calls < lost:
+            calls += bool(member.store_calls) and not member.inbox
+            if not world._one_step():
+                break
+        else:
+            world.apply_call(1, lose_reply=applied, lose_call=not applied)
+            settle_and_check(world)
+            assert world.controller_id == 1
+            continue
+        assert lost > 15
+        return
+
+
+@pytest.mark.parametrize("left", ["request", "topic and request", "config and request"])
+def test_s66_what_another_controller_may_leave(left: str) -> None:
+    """(c) Kafka removes the nodes one by one: the rest is removed, and nothing else."""
+    world = made(brokers=3)
+    for member in world.members.values():
+        for each in (T0, T1):
+            member.broker.states.pop(each, None)  # the replicas are gone: their answers came first
+    if left != "topic and request":
+        for path in nodes(world):
+            if not (path == layout.topic_config_path("t") and left.startswith("config")):
+                world.admin(Delete(path))
+    request(world)
+    world.stop(1)
+    settle_and_check(world)
