@@ -148,8 +148,10 @@ class Client:
         self._inbox: SimpleQueue[StoreEvent] = SimpleQueue()
         self.events: list[StoreEvent] = []
         """all that was taken from the inbox"""
+        self.threads: set[int] = set()
+        """those that events came from"""
         self._calls = 0
-        self.store = ZooKeeperStore(url, self._inbox.put)
+        self.store = ZooKeeperStore(url, self._hear)
         self.session_id = 0
         self.store.open_session(session_ms)
         if wait:
@@ -159,6 +161,10 @@ class Client:
         opened = self.next()
         assert isinstance(opened, SessionOpened)
         self.session_id = opened.session_id
+
+    def _hear(self, event: StoreEvent) -> None:
+        self.threads.add(threading.get_ident())
+        self._inbox.put(event)
 
     def next(self) -> StoreEvent:
         """The next event, waited for."""

@@ -68,6 +68,12 @@ class StoreScript:
         now = persistent(self.store)
         self.lab.promise(Either(now, now))
 
+    def new_session(self) -> None:
+        """The session ends, its ephemeral nodes go, and another one begins: two more transactions."""
+        self.store.close_session(self.session)
+        self.session = self.store.open_session(10_000, 0)
+        self._settle()
+
     def restart(self) -> None:
         self.store.close()
         self._start()
@@ -127,6 +133,16 @@ def store_snapshots(run: StoreScript) -> None:
         run.do(Set("/n", b"%d" % number, number))
 
 
+def store_sessions(run: StoreScript) -> None:
+    """Ephemeral nodes come and go beside those that stay, across snapshots too."""
+    run.do(Create("/ids/1", b"", ephemeral=True, make_parents=True), Create("/a", b"1"))
+    run.new_session()
+    run.do(Multi((Create("/ids/1", b"x" * 100, ephemeral=True), Set("/a", b"2", 0))))
+    run.new_session()
+    run.do(Create("/b/c/d", b"3", make_parents=True))
+    run.restart()
+
+
 def store_restarts(run: StoreScript) -> None:
     run.do(Create("/a", b"1"))
     run.restart()
@@ -149,13 +165,14 @@ SCRIPTS: list[Callable[[StoreScript], None]] = [
     store_appends,
     store_group,
     store_snapshots,
+    store_sessions,
     store_restarts,
     store_crashes,
 ]
 
 
 def explored(script: Callable[[StoreScript], None], **options: Any) -> CrashReport:
-    limit = 150 if script is store_snapshots else 4 << 20
+    limit = 150 if script in (store_snapshots, store_sessions) else 4 << 20
 
     def workload(run: CrashRun[Either]) -> None:
         script(StoreScript(run, limit))

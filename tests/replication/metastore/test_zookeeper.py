@@ -54,7 +54,10 @@ def other(zookeeper_url: str) -> Iterator[Client]:
 
 
 def test_a_watch_comes_before_any_outcome_that_shows_its_change(client: Client, other: Client) -> None:
-    """Hundreds of reads race with hundreds of writes; kazoo's own two threads would let some overtake."""
+    """Hundreds of reads race with hundreds of writes; kazoo's own two threads would let some overtake.
+
+    Rarely, though: hence a look at the threads, too.
+    """
     client.call(Create("/x"))
     watching = {client.submit(Get("/x", watch=True))}
     writer = threading.Thread(target=lambda: [other.call(Set("/x", b"", ANY_VERSION)) for _ in range(150)])
@@ -82,6 +85,7 @@ def test_a_watch_comes_before_any_outcome_that_shows_its_change(client: Client, 
             if event.call_id == last:
                 break
     writer.join()
+    assert len(client.threads) == 1
 
 
 def test_outcomes_come_in_the_order_of_the_calls(client: Client) -> None:
