@@ -97,7 +97,7 @@ def stat(txid: int, *, made_at: int = 1) -> ZnodeStat:
 class Rig:
     def __init__(self, monkeypatch: pytest.MonkeyPatch) -> None:
         self.events: list[StoreEvent] = []
-        clients: list[ScriptedClient] = []
+        self.clients = clients = list[ScriptedClient]()
 
         def make(**options: Any) -> ScriptedClient:
             clients.append(ScriptedClient(**options))
@@ -290,6 +290,14 @@ def test_a_deletion_seen_after_a_break_by_both_kinds_of_watch(rig: Rig) -> None:
         recreated = stat(9, made_at=9)
         rig.client.answer(([], recreated) if rig.client.kinds[0] == "GetChildren2" else recreated)
     assert set(rig.take()) == {WatchFired(77, "/x", WatchKind.DELETED)}
+
+
+def test_a_store_that_was_closed_first_opens_no_session(rig: Rig) -> None:
+    rig.store.open_session(4_000)
+    rig.store.close()
+    assert rig.clients[1].is_stopped
+    rig.clients[1].connect()
+    assert rig.take() == []
 
 
 def test_few_calls_are_given_to_kazoo_at_once(rig: Rig) -> None:
