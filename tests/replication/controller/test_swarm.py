@@ -17,19 +17,24 @@ from collections.abc import Callable
 import pytest
 
 from checkpoint.errors import ErrorCode
+from checkpoint.marks import observed
 from checkpoint.topic_partition import TopicPartition
+from replication.controller.config import ControllerConfig
 from replication.controller.election import Standing, standing
 from replication.effects import Client, Peer
 from replication.messages import (
     NO_LEADER,
     AlterPartitionRequest,
+    ControlledShutdownRequest,
     CreateTopicsRequest,
+    ElectionType,
+    ElectLeadersRequest,
     IsrProposal,
     LeaderAndIsrRequest,
 )
 from replication.metastore import layout
 from replication.metastore.layout import LeaderAndIsr
-from replication.metastore.operations import Delete, Get
+from replication.metastore.operations import Children, Create, Delete, Get
 from tests.replication.controller.world import World, state_writes, topic
 
 BROKERS = 4
@@ -50,7 +55,10 @@ class Swarm:
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
-        self.world = World(BROKERS, seed=seed)
+        config = ControllerConfig(
+            request_timeout_ms=1_000, retry_backoff_ms=100, leader_imbalance_check_interval_seconds=2
+        )
+        self.world = World(BROKERS, seed=seed, config=config)
         made = self.world.create(*(topic(*lists, name=name) for name, lists in ASSIGNMENT.items()))
         assert all(result.error is ErrorCode.NONE for result in made.topics.values())
         self.owners: dict[tuple[TopicPartition, int], tuple[int, int]] = {}
@@ -112,10 +120,14 @@ class Swarm:
             (2, self.kill),
             (2, self.expire),
             (4, self.renew_session),
-            (8, self.propose),
+            (10, self.propose),
             (1, self.depose),
             (8, self.wait),
             (1, self.create),
+            (1, self.elect_preferred),
+            (1, self.ask_for_preferred_in_store),
+            (1, self.shut_down),
+            (1, self.notify),
         ]
         (chosen,) = self.chance.choices([move for _, move in moves], [weight for weight, _ in moves])
         chosen()
@@ -218,6 +230,35 @@ class Swarm:
             request = CreateTopicsRequest((topic((1, 2), name=f"n{self.chance.randrange(3)}"),))
             self.world.perform(member, member.controller.on_request(Client("n"), request, self.world.now_ms))
 
+    def elect_preferred(self) -> None:
+        member = self.world.members[self.some_broker()]
+        if member.running:
+            request = ElectLeadersRequest(ElectionType.PREFERRED)
+            self.world.perform(member, member.controller.on_request(Client("e"), request, self.world.now_ms))
+
+    def ask_for_preferred_in_store(self) -> None:
+        wanted = self.chance.sample(self.world.partitions(), 2)
+        path = layout.PREFERRED_ELECTION_PATH
+        self.world.admin(Create(path, layout.encode_partitions(wanted), make_parents=True))
+
+    def shut_down(self) -> None:
+        """A broker asks to be let go, in this life or in a former one's name; it may stop, or live on."""
+        world = self.world
+        broker = world.members[self.some_broker()].broker
+        members = [member for member in world.members.values() if member.running]
+        for member in members:
+            if not member.controller.is_active:
+                continue
+            request = ControlledShutdownRequest(broker.broker_id, broker.epoch - (self.chance.random() < 0.1))
+            world.perform(
+                member, member.controller.on_request(Peer(broker.broker_id, -1), request, world.now_ms)
+            )
+
+    def notify(self) -> None:
+        listed = layout.encode_partitions(self.chance.sample(self.world.partitions(), 3))
+        data = listed if self.chance.random() < 0.7 else b"?"
+        self.world.admin(Create(layout.ISR_NOTIFICATION_PREFIX, data, sequential=True, make_parents=True))
+
     # --- the end ------------------------------------------------------------------------------
 
     def heal(self) -> None:
@@ -240,6 +281,8 @@ class Swarm:
         assert context is not None
         live = {member.broker.broker_id for member in running}
         assert set(context.brokers) == live
+        assert world.admin(Get(layout.PREFERRED_ELECTION_PATH)).stat is None
+        assert world.admin(Children(layout.ISR_NOTIFICATIONS_PATH)).children == ()
         for each in world.partitions():
             read = world.admin(Get(layout.partition_state_path(each)))
             if read.stat is None:
@@ -259,6 +302,7 @@ class Swarm:
                 assert broker.metadata[each].leader == state.leader
                 assert broker.metadata[each].isr == state.isr
                 assert broker.metadata[each].partition_epoch == read.stat.version
+                assert set(broker.shutting_down) == context.shutting_down
                 if broker.broker_id in context.replicas[each]:
                     assert broker.states[each].leader == state.leader
                     assert broker.states[each].leader_epoch == state.leader_epoch
@@ -305,3 +349,22 @@ def test_the_swarm_reaches_what_it_is_for() -> None:
             for body in member.broker.received
         )
     assert min(fenced, lost, unled, roles) > 5, (fenced, lost, unled, roles)
+
+
+def test_the_swarm_takes_the_rare_branches_of_elections() -> None:
+    """What asks for elections, and for a shutdown, meets all that can happen to it."""
+    seen: set[str] = set()
+    with observed(seen.add):
+        for seed in range(15):
+            swarm = Swarm(seed)
+            for _ in range(MOVES):
+                swarm.move()
+    assert seen >= {
+        "controlled shutdown: asked by a broker that the controller does not know yet",
+        "controlled shutdown: nobody else can lead a partition",
+        "elect leaders: the preferred replica may not lead",
+        "isr notifications: one makes no sense",
+        "isr notifications: states are read again",
+        "notices: the answer to a removal was lost, but the notice is gone",
+        "rebalancing: a broker's partitions are led by others and none can go home",
+    }

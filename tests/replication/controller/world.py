@@ -64,6 +64,7 @@ class ScriptedBroker:
     states: dict[TopicPartition, PartitionState] = field(default_factory=dict)
     metadata: dict[TopicPartition, PartitionState] = field(default_factory=dict)
     live: tuple[int, ...] = ()
+    shutting_down: tuple[int, ...] = ()
     received: list[RequestBody] = field(default_factory=list)
     failing: set[TopicPartition] = field(default_factory=set)
     """partitions whose log dir is broken"""
@@ -78,6 +79,7 @@ class ScriptedBroker:
         self.received.append(body)
         if isinstance(body, UpdateMetadataRequest):
             self.live = tuple(broker.broker_id for broker in body.live_brokers)
+            self.shutting_down = body.shutting_down
             self.metadata.update(body.partitions)
             return UpdateMetadataResponse(ErrorCode.NONE)
         if isinstance(body, StopReplicaRequest):
