@@ -178,6 +178,12 @@ class Movers(Swarm):
             if not member.running:
                 world.start(broker_id, clean=broker_id not in self.in_doubt)
         self.heal()
+        context = world.active.controller.context
+        assert context is not None
+        for broker_id in sorted(context.shutting_down):
+            # It asked to be let go, so it joins nothing: it does stop in the end, and comes back.
+            world.start(broker_id, clean=broker_id not in self.in_doubt)
+        world.run(for_ms=5_000)
         for _ in range(3):
             for broker_id in world.members:
                 self.propose_of(broker_id, likely=1)
