@@ -190,6 +190,8 @@ class Context:
 
     def forget_topic(self, topic: str) -> None:
         for topic_partition in self.partitions_of(topic):
+            for broker_id in self.assignment_of(topic_partition).leaving:
+                self.stop_epochs.pop((topic_partition, broker_id), None)
             del self.replicas[topic_partition]
             self.assignments.pop(topic_partition, None)
             self.states.pop(topic_partition, None)

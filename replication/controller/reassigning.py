@@ -85,8 +85,12 @@ def alter_reassignments(
             # Out of the list in the store first: a controller that takes over would follow that.
             mark("reassignment: a client overrules a request in the store")
             yield from _strike(context, {each: None})
-        found = yield from _begin(context, each, target)
-        results[each] = AdminResult(ErrorCode.NONE) if found else _unknown(each)
+        if (yield from _begin(context, each, target)):
+            results[each] = AdminResult(ErrorCode.NONE)
+        elif each not in context.replicas:
+            results[each] = AdminResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{each} is gone")
+        else:
+            results[each] = AdminResult(ErrorCode.UNKNOWN_SERVER_ERROR, _unreadable(context, each))
     yield from advance(context, request.partitions)
     return answer(request, results)
 
@@ -116,18 +120,17 @@ def list_reassignments(
     return ListPartitionReassignmentsResponse(ErrorCode.NONE, ongoing)
 
 
-def _unknown(topic_partition: TopicPartition) -> AdminResult:
-    return AdminResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic_partition}")
+def _unreadable(context: Context, topic_partition: TopicPartition) -> str:
+    paths = layout.topic_path(topic_partition.topic), layout.partition_state_path(topic_partition)
+    return "; ".join(f"{path}: {context.unreadable[path]}" for path in paths if path in context.unreadable)
 
 
 def _checked_target(
     context: Context, topic_partition: TopicPartition, wanted: tuple[int, ...] | None
 ) -> tuple[int, ...]:
     """Raises what is wrong with a client's wish; a broker to be added must be alive when it is asked for."""
-    if topic_partition not in context.replicas:
-        raise UnknownTopicOrPartition(f"there is no partition {topic_partition}")
-    if topic_partition.topic in context.deletions:
-        raise UnknownTopicOrPartition(f"topic {topic_partition.topic!r} is being deleted")
+    # What a deletion waits for can be called off: else a target that never comes would hold it up for ever.
+    _check_exists(context, topic_partition, deletion_waits=wanted is None)
     assignment = context.assignment_of(topic_partition)
     if wanted is None:
         if not assignment.is_reassigning:
@@ -139,6 +142,15 @@ def _checked_target(
     if dead := [each for each in adding if each not in context.brokers]:
         raise InvalidReplicaAssignment(f"brokers {dead} are not alive; start them or choose others")
     return wanted
+
+
+def _check_exists(context: Context, topic_partition: TopicPartition, *, deletion_waits: bool) -> None:
+    """Raise `UnknownTopicOrPartition`; `deletion_waits` overlooks one that has not begun."""
+    if topic_partition not in context.replicas:
+        raise UnknownTopicOrPartition(f"there is no partition {topic_partition}")
+    deletion = context.deletions.get(topic_partition.topic)
+    if deletion is not None and (deletion.has_begun or not deletion_waits):
+        raise UnknownTopicOrPartition(f"topic {topic_partition.topic!r} is to be deleted")
 
 
 def check_replicas(replicas: tuple[int, ...]) -> None:
@@ -155,20 +167,19 @@ def check_replicas(replicas: tuple[int, ...]) -> None:
 def requests_changed(context: Context) -> Steps[None]:
     """React to `/admin/reassign_partitions`: begin what is news, strike off what cannot be or is done."""
     wanted = yield from _read_requests(context)
-    refused: list[TopicPartition] = []
+    done: dict[TopicPartition, tuple[int, ...] | None] = {}
     for each, target in wanted.items():
         try:
             check_replicas(target)
-            known = each in context.replicas and each.topic not in context.deletions
-            known = known and (yield from _begin(context, each, target))
-        except InvalidReplicaAssignment as error:
-            known = False
-            context.record(each, "refuses a reassignment", str(error))
-        if not known:
+            _check_exists(context, each, deletion_waits=False)
+            yield from _begin(context, each, target)
+        except (InvalidReplicaAssignment, UnknownTopicOrPartition) as error:
             mark("reassignment: a request in the store makes no sense")
-            refused.append(each)
+            context.record(each, "refuses a reassignment", str(error))
+            done[each] = target
     yield from advance(context, wanted)
-    done = {each: to for each, to in wanted.items() if each in refused or not context.is_reassigning(each)}
+    begun = {each: target for each, target in wanted.items() if each not in done}
+    done.update({each: to for each, to in begun.items() if context.assignment_of(each).is_at(to)})
     if done or not wanted:
         yield from _strike(context, done)
 
@@ -227,7 +238,7 @@ _Step: TypeAlias = Callable[
 
 
 def _begin(context: Context, topic_partition: TopicPartition, target: tuple[int, ...]) -> Steps[bool]:
-    """Head for `target` from wherever the partition is; False if there is no such partition."""
+    """Head for `target` from wherever the partition is; False if it is gone, or its nodes cannot be read."""
 
     def step(
         assignment: Assignment, known: KnownState | None
@@ -247,7 +258,7 @@ def _begin(context: Context, topic_partition: TopicPartition, target: tuple[int,
         # It never had a leader; one of the new replicas may be its first.
         mark("reassignment: of a partition without a state")
         yield from settle(context, (topic_partition,), after_failures(context))
-    return topic_partition in context.replicas
+    return topic_partition in context.replicas and context.assignment_of(topic_partition).target == target
 
 
 def advance(context: Context, topic_partitions: Iterable[TopicPartition] | None = None) -> Steps[None]:
@@ -383,11 +394,6 @@ def deletions_answered(context: Context, answered: Answer) -> Steps[None]:
             mark("reassignment: the answer to an earlier deletion")
         elif error in _NO_REPLICA_THERE:
             gone.setdefault(each.topic, []).append(each)
-        elif error is ErrorCode.FENCED_LEADER_EPOCH:
-            known = context.states.get(each)
-            if known is not None and known.state.leader_epoch > order.leader_epoch:
-                mark("reassignment: a deletion is asked for again, in a later epoch")
-                stop_leaving(context, (each,), to=(broker_id,))
     for topic, partitions in gone.items():
         yield from _strike_off(context, broker_id, topic, partitions)
 

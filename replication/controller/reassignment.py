@@ -50,6 +50,10 @@ class Assignment:
         """What calling off goes back to."""
         return self.original or _without(self.replicas, self.adding)
 
+    def is_at(self, target: Replicas) -> bool:
+        """Whether nothing is left to do to have these replicas, whoever still has to confirm."""
+        return not self.is_reassigning and self.replicas == target
+
     def reassign_to(self, target: Replicas, isr: Collection[int] = ()) -> Assignment:
         """The assignment that leads to `target`, whatever was under way before; itself if nothing changes."""
         origin = self.origin

@@ -634,6 +634,16 @@ def test_r15_the_leader_dies(crash: bool) -> None:
     scene.finish()
 
 
+@pytest.mark.parametrize("target", [(4, 1, 2), (2, 3, 4), (4, 5, 6), (1,), (2, 1, 3, 4, 5)], ids=str)
+def test_any_target(target: tuple[int, ...]) -> None:
+    """0.8 reassign: leader in target; not in target; disjoint: ends AR=target, leader in target."""
+    scene = Scene()
+    scene.request(target)
+    scene.finish()
+    leader = scene.cluster.nodes[scene.state.leader].replicas.partitions[TP]
+    assert not leader.is_under_replicated
+
+
 # --- late messages ----------------------------------------------------------------------------
 
 

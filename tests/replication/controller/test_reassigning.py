@@ -14,6 +14,7 @@ from replication.messages import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     CreateTopicsRequest,
+    DeleteTopicsRequest,
     LeaderAndIsrRequest,
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
@@ -237,6 +238,20 @@ class TestRefusals:
         assert reassign(made, (4,), TopicPartition("t", 7)) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         assert reassign(made, None, TopicPartition("u", 0)) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
+    def test_s67_of_a_topic_that_is_to_be_deleted(self) -> None:
+        """The deletion waits for the reassignment; a new one is refused, calling it off lets the topic go."""
+        made = world()
+        reassign(made, (4, 5, 6))
+        made.ask(DeleteTopicsRequest(("t",)))
+        assert reassign(made, (1, 2)) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        write_requests(made, listing(entry(0, 1, 2)))
+        assert requests(made) is None
+        assert TP in ongoing(made)
+        assert reassign(made, None) is ErrorCode.NONE
+        assert made.admin(Get(layout.topic_path("t"))).stat is None
+        assert reassign(made, None) is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+        assert not any(TP in member.broker.states for member in made.members.values())
+
     def test_a_dead_member_that_stays_is_no_objection(self) -> None:
         made = world()
         made.stop(3)
@@ -250,6 +265,21 @@ class TestRefusals:
         made.run()
         assert reassign(made, (4, 2, 3)) is ErrorCode.INVALID_REPLICA_ASSIGNMENT
         assert TP in ongoing(made)
+
+    @pytest.mark.parametrize("path", [layout.topic_path("t"), layout.partition_state_path(TP)])
+    def test_nodes_that_cannot_be_read(self, path: str) -> None:
+        """They are left as they are; a request in the store waits until they can be."""
+        made = world()
+        good = made.admin(Get(path))
+        made.admin(Set(path, b"?", -1))
+        assert reassign(made, (4, 5, 6)) is ErrorCode.UNKNOWN_SERVER_ERROR
+        write_requests(made, listing(entry(0, 4, 5, 6)))
+        assert requests(made) == [(0, [4, 5, 6])]
+        assert made.admin(Get(path)).data == b"?"
+        made.admin(Set(path, good.data, -1))
+        made.admin(Delete(layout.CONTROLLER_PATH))
+        made.run()
+        assert ongoing(made)[TP].adding_replicas == (4, 5, 6)
 
     def test_each_partition_alone(self) -> None:
         made = world((1, 2), (2, 3))
@@ -344,6 +374,16 @@ class TestRequestNode:
         assert requests(made) == [(0, [3])]
         assert ongoing(made)[TP].adding_replicas == (3,)
 
+    def test_one_that_is_done_when_a_controller_starts(self) -> None:
+        """0.8 reassign: already finished when controller starts: request removed."""
+        made = world((1,), (2,))
+        data = listing(entry(0, 1)).encode()
+        made.admin(Create(layout.REASSIGNMENT_PATH, data, make_parents=True))
+        made.admin(Delete(layout.CONTROLLER_PATH))
+        made.run()
+        assert requests(made) is None
+        assert node(made).partitions == {0: (1,), 1: (2,)}
+
     def test_a_request_made_while_nobody_is_controller(self) -> None:
         made = world((1,))
         path = layout.REASSIGNMENT_PATH
@@ -416,6 +456,54 @@ class TestLeaving:
         made.members[2].running = True
         made.run()
         assert node(made).leaving_replicas == {}
+
+
+def test_kafka_9672_who_left_is_not_admitted_again() -> None:
+    """The old leader is fenced, the new one knows a list without them, and the controller refuses both."""
+    made = world()
+    reassign(made, (4, 5, 6))
+    made.alter(1, (1, 2, 3, 4, 5, 6))
+    answer = made.alter(1, (1, 2, 3, 4, 5, 6), leader_epoch=1)
+    assert answer.partitions[TP].error is ErrorCode.FENCED_LEADER_EPOCH
+    answer = made.alter(4, (4, 5, 6, 1))
+    assert answer.partitions[TP].error is ErrorCode.INVALID_REQUEST
+    assert made.view() == (4, 2, (4, 5, 6))
+
+
+def test_kafka_1097_who_leaves_at_once_is_not_admitted_again() -> None:
+    """5 was a target once and catches up too late; its leader has not heard yet that it leaves."""
+    made = world()
+    reassign(made, (4, 5, 6))
+    made.alter(1, (1, 2, 3, 4))
+    told = made.members[1].broker.metadata[TP]
+    reassign(made, (4, 2, 3))
+    epoch, version = told.leader_epoch, told.partition_epoch
+    answer = made.alter(1, (1, 2, 3, 4, 5), leader_epoch=epoch, partition_epoch=version)
+    assert answer.partitions[TP].error is ErrorCode.FENCED_LEADER_EPOCH
+    assert TP not in made.members[5].broker.states
+
+
+def test_kafka_9212_everybody_hears_of_each_epoch() -> None:
+    """Store, copy and announcements move together: no client is sent to a leader by an old epoch."""
+    made = world()
+
+    def check() -> None:
+        state, version = made.state(), made.version()
+        assert state is not None
+        for member in made.members.values():
+            told = member.broker.metadata[TP]
+            assert (told.leader, told.leader_epoch, told.partition_epoch) == (
+                state.leader,
+                state.leader_epoch,
+                version,
+            )
+
+    reassign(made, (4, 5, 6))
+    check()
+    made.alter(1, (1, 2, 3, 4, 5))
+    check()
+    made.alter(1, (1, 2, 3, 4, 5, 6))
+    check()
 
 
 def test_new_topics_and_reassignments_share_the_node() -> None:
