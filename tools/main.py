@@ -24,7 +24,20 @@ try:
 except ModuleNotFoundError:
     sys.exit("logstore: the command line is an extra: pip install 'logstore[cli]'")
 
-from tools import append, cat, demo, dump, lost, merge_state_changes, recover, verify
+from tools import (
+    append,
+    cat,
+    compare_replicas,
+    demo,
+    dump,
+    elect,
+    lost,
+    merge_state_changes,
+    reassign,
+    recover,
+    topics,
+    verify,
+)
 from tools.terminal import complain
 
 DONE, NO, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -47,9 +60,13 @@ for verb in (
     append.append,
     cat.cat,
     lost.lost,
+    elect.elect_preferred,
+    compare_replicas.compare_replicas,
     merge_state_changes.merge_state_changes,
 ):
     app.command()(verb)
+app.add_typer(topics.app, name="topics")
+app.add_typer(reassign.app, name="reassign")
 
 
 def _print_version(wanted: bool) -> None:

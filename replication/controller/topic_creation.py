@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import base64
 from collections.abc import Iterable, Mapping
+from random import Random
 
 from checkpoint.errors import EngineError, ErrorCode, InvalidTopic
 from checkpoint.topic_partition import check_topic_name
@@ -86,7 +87,7 @@ def assign(context: Context, topic: NewTopic) -> layout.TopicAssignment:
         if topic.replication_factor != -1:
             factor = topic.replication_factor
         lists = _by_formula(context, topic.spread, partitions, factor)
-    return layout.TopicAssignment(new_topic_id(context), dict(enumerate(lists)))
+    return layout.TopicAssignment(new_topic_id(context.random), dict(enumerate(lists)))
 
 
 def _by_formula(context: Context, formula: str, partitions: int, factor: int) -> list[assignment.Replicas]:
@@ -100,10 +101,10 @@ def _by_formula(context: Context, formula: str, partitions: int, factor: int) ->
     raise InvalidReplicaAssignment(f"no placement is called {formula!r}; use 'kafka' or 'round-robin'")
 
 
-def new_topic_id(context: Context) -> str:
+def new_topic_id(random: Random) -> str:
     """A random 128-bit id in Kafka's text: 22 characters of URL-safe base 64, no leading hyphen."""
     while True:
-        text = base64.urlsafe_b64encode(context.random.randbytes(16)).decode().rstrip("=")
+        text = base64.urlsafe_b64encode(random.randbytes(16)).decode().rstrip("=")
         if not text.startswith("-"):
             return text
 
