@@ -39,11 +39,10 @@ class BlockingZooKeeperStore:
     def open_session(self, timeout_ms: int, now_ms: int) -> int:
         """Raises `MetadataStoreFailed` if no server answers in time."""
         self._store.open_session(timeout_ms)
-        known = len(self._open)
-        while len(self._open) == known:
-            if not self._take_event():
+        while not isinstance(event := self._take_event(), SessionOpened):
+            if event is None:
                 raise MetadataStoreFailed(f"no server of {self._url} answered for {self._patience_s} s")
-        return next(reversed(self._open))
+        return event.session_id
 
     def heartbeat(self, session_id: int, now_ms: int) -> bool:
         """Sessions are kept alive underneath; this asks whether one still is."""
@@ -91,7 +90,7 @@ class BlockingZooKeeperStore:
 
     def _wait(self, call_id: int) -> Outcome:
         while (outcome := self._replies[call_id]) is None:
-            if not self._take_event():
+            if self._take_event() is None:
                 outcome = Outcome(StoreError.CONNECTION_LOSS)
                 break
         del self._replies[call_id]
@@ -105,12 +104,12 @@ class BlockingZooKeeperStore:
         for call_id in [self._submit(session, Get(ROOT)) for session in self._open if session != but]:
             self._wait(call_id)
 
-    def _take_event(self) -> bool:
-        """Take in one event; False if none came in time."""
+    def _take_event(self) -> StoreEvent | None:
+        """Take in one event; None if none came in time."""
         try:
             event = self._inbox.get(timeout=self._patience_s)
         except Empty:
-            return False
+            return None
         match event:
             case SessionOpened(session_id):
                 self._open[session_id] = None
@@ -122,7 +121,7 @@ class BlockingZooKeeperStore:
             case StoreReply(call_id, outcome):
                 if call_id in self._replies:
                     self._replies[call_id] = outcome
-        return True
+        return event
 
     def _take_fired(self) -> list[WatchFired]:
         # A watch for a session that is over has nobody to go to.

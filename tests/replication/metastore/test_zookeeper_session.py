@@ -11,7 +11,7 @@ from kazoo.exceptions import ConnectionLoss, NoNodeError, SessionExpiredError, T
 from kazoo.protocol.states import EventType, WatchedEvent, ZnodeStat
 
 from replication.effects import SessionExpired, SessionOpened, StoreCall, StoreReply, WatchFired
-from replication.metastore import zookeeper
+from replication.metastore import zookeeper_session
 from replication.metastore.operations import Children, Create, Get, Operation, Outcome, StoreError, WatchKind
 from replication.metastore.zookeeper import StoreEvent, ZooKeeperStore
 
@@ -103,7 +103,7 @@ class Rig:
             clients.append(ScriptedClient(**options))
             return clients[-1]
 
-        monkeypatch.setattr(zookeeper, "KazooClient", make)
+        monkeypatch.setattr(zookeeper_session, "KazooClient", make)
         self.store = ZooKeeperStore("zookeeper://one", self.events.append)
         self.store.open_session(4_000)
         (self.client,) = clients
@@ -255,6 +255,20 @@ def test_what_is_held_back_is_told_before_the_end(rig: Rig) -> None:
         SessionExpired(77),
     ]
     assert rig.client.is_stopped
+
+
+def test_a_call_that_was_half_lost_is_not_gone_on_with(rig: Rig) -> None:
+    """Of its three looks at parents only the last slipped through: the write behind them is not sent."""
+    call = rig.submit(Create("/a/b/c/d", make_parents=True))
+    assert rig.client.kinds == ["Exists"] * 3
+    rig.client.disconnect(stragglers=1)
+    assert rig.take() == [StoreReply(call, Outcome(StoreError.CONNECTION_LOSS))]
+    rig.client.connect()
+    rig.client.answer(stat(1))
+    assert not rig.client.sent
+    assert rig.take() == []
+    rig.submit(Get("/"))
+    assert rig.client.kinds == ["GetData"], "nor does it hold up what follows"
 
 
 def test_a_reply_that_says_expired_waits_for_the_end(rig: Rig) -> None:

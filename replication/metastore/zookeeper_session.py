@@ -1,0 +1,468 @@
+"""One session with ZooKeeper: a kazoo client that is made to keep the server's order.
+
+    submit ─▶ waiting ──┬─▶ kazoo ─▶ server ─▶ answer ─▶ told
+                        │                 └──▶ watch ──▶ told
+       what lets it go: connected · watches checked · nothing of several round trips before it
+                        · fewer than 64 under way
+
+    connected ─▶ broken ─▶ connected ─▶ every watched node compared ─▶ goes on
+                   └─▶ expired ─▶ over
+
+What the rest of the store promises of order, breaks and expiry (`zookeeper.py`) is kept here; why kazoo's own
+threads and methods are not used: decision 028.
+"""
+
+from __future__ import annotations
+
+import logging
+import math
+import threading
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass
+from functools import partial
+from itertools import accumulate
+from typing import Any, TypeAlias
+
+from kazoo.client import KazooClient, KazooState
+from kazoo.exceptions import ConnectionLoss, NodeExistsError, NoNodeError, SessionExpiredError
+from kazoo.handlers.threading import SequentialThreadingHandler
+from kazoo.protocol.serialization import Exists, GetChildren2, GetData
+from kazoo.protocol.states import EventType, WatchedEvent
+from kazoo.retry import KazooRetry
+
+from replication.effects import SessionExpired, SessionOpened, StoreCall, StoreReply, WatchFired
+from replication.metastore.operations import (
+    Check,
+    Children,
+    Create,
+    Get,
+    Multi,
+    Outcome,
+    StoreError,
+    WatchKind,
+)
+from replication.metastore.tree import Write
+from replication.metastore.zookeeper_requests import (
+    Address,
+    error_of,
+    multi_outcome,
+    multi_request_of,
+    outcome_of,
+    parents_to_check,
+    request_of,
+    stat_of,
+    with_parents,
+)
+
+StoreEvent: TypeAlias = StoreReply | WatchFired | SessionOpened | SessionExpired
+
+_LONGEST_PAUSE_S = 0.5
+
+_ATTEMPTS = 4
+"""Attempts to connect, each without an answer, that fit into a session's timeout. A server that is still
+loading its data may accept a connection and forget it (3.8 does); the next attempt finds it ready."""
+
+_WINDOW = 64
+"""Calls that kazoo is given at a time. It takes a byte in a socket's buffer for each request, and the thread
+that is to read them may be the one that sends: some 250 would stop it for ever."""
+
+_log = logging.getLogger(__name__)
+
+
+class _InOrder(SequentialThreadingHandler):  # type: ignore[misc]
+    """Runs what kazoo calls back at once, on the connection's thread: in the server's order.
+
+    kazoo's own handler has one thread for watches and another for results, which race.
+    """
+
+    def __init__(self, connect_timeout_s: float) -> None:
+        super().__init__()
+        self._connect_timeout_s = connect_timeout_s
+
+    def start(self) -> None:
+        """No threads."""
+
+    def stop(self) -> None:
+        """No threads."""
+
+    def create_connection(self, *arguments: Any, timeout: float = math.inf, **options: Any) -> Any:
+        return super().create_connection(*arguments, timeout=min(timeout, self._connect_timeout_s), **options)
+
+    def dispatch_callback(self, callback: Any) -> None:
+        callback.func(*callback.args)
+
+
+class _Then:
+    """What kazoo takes for a request's result: hands it on, an exception too, on the thread that has it."""
+
+    __slots__ = ("set", "set_exception")
+
+    def __init__(self, then: Callable[[Any], None]) -> None:
+        self.set = then
+        self.set_exception = then
+
+
+@dataclass(frozen=True, slots=True)
+class _Watch:
+    path: str
+    on_children: bool
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Seen:
+    """What a watched node was when its watch was set; zeros for a node that was absent.
+
+    Compared by identity: a watch that was set anew is another one.
+    """
+
+    created_txid: int = 0
+    changed_txid: int = 0
+
+    @classmethod
+    def of(cls, stat: Any, watch: _Watch) -> _Seen:
+        if stat is None:
+            return cls()
+        return cls(stat.czxid, stat.pzxid if watch.on_children else stat.mzxid)
+
+    def missed(self, now: _Seen, watch: _Watch) -> WatchKind | None:
+        """What a watch set at `self` would have told by `now`; None if nothing."""
+        if self.created_txid != now.created_txid:
+            return WatchKind.DELETED if self.created_txid else WatchKind.CREATED
+        if self.changed_txid == now.changed_txid:
+            return None
+        return WatchKind.CHILDREN if watch.on_children else WatchKind.CHANGED
+
+
+_KINDS = {
+    EventType.CREATED: WatchKind.CREATED,
+    EventType.CHANGED: WatchKind.CHANGED,
+    EventType.DELETED: WatchKind.DELETED,
+    EventType.CHILD: WatchKind.CHILDREN,
+}
+
+
+class Session:
+    """One session: a kazoo client, the calls not yet answered, the watches that are set.
+
+    `_lock` guards what `submit` shares with the connection's thread; the rest is that thread's alone.
+    """
+
+    def __init__(self, address: Address, timeout_ms: int, on_event: Callable[[StoreEvent], None]) -> None:
+        self.session_id: int | None = None
+        self.is_gone = False
+        self._address, self._on_event = address, on_event
+        self._client = KazooClient(
+            # kazoo waits for a server's first answer as long as the timeout divided by the number of hosts.
+            hosts=",".join([address.hosts] * -(-_ATTEMPTS // (address.hosts.count(",") + 1))),
+            timeout=timeout_ms / 1000,
+            handler=_InOrder(timeout_ms / 1000 / _ATTEMPTS),
+            # kazoo's own pauses grow to minutes, in which a session that could be saved runs out.
+            connection_retry=KazooRetry(
+                max_tries=-1, delay=0.02, max_delay=min(_LONGEST_PAUSE_S, timeout_ms / 8000)
+            ),
+        )
+        self._client.add_listener(self._on_state)
+        self._closer = threading.Lock()
+
+        self._lock = threading.RLock()
+        self._is_ready = False
+        self._is_over = False
+        self._numbers = 0
+        self._unanswered: dict[int, StoreCall] = {}
+        self._waiting: deque[int] = deque()
+        self._barrier: int | None = None
+        """The call of several round trips that is under way: later ones wait for its end."""
+
+        self._has_root = not address.chroot
+        self._watches: dict[_Watch, _Seen] = {}
+        self._to_check: list[tuple[_Watch, _Seen]] = []
+        """Watches whose nodes have yet to be compared, after a break, with what they were."""
+        self._being_checked = 0
+        self._held_back: list[StoreEvent] | None = None
+        """What came meanwhile; None when nothing is compared."""
+
+    # --- the owner's side ---------------------------------------------------------------------
+
+    def start(self) -> None:
+        self._client.start_async()
+
+    def submit(self, call: StoreCall) -> bool:
+        """Take the call, unless the session is over."""
+        with self._lock:
+            if self._is_over:
+                return False
+            self._numbers += 1
+            self._unanswered[self._numbers] = call
+            self._waiting.append(self._numbers)
+        self._send()
+        return True
+
+    def close(self) -> None:
+        """End the session, and the thread, and wait for both."""
+        with self._lock:
+            self._is_over = True
+        with self._closer:
+            if not self.is_gone:
+                self._client.stop()
+                self._client.close()
+                self.is_gone = True
+
+    # --- the connection's state ---------------------------------------------------------------
+
+    def _on_state(self, state: str) -> None:
+        match state:
+            case KazooState.CONNECTED:
+                self._on_connected()
+            case KazooState.SUSPENDED:
+                self._is_ready = False
+            case KazooState.LOST:
+                self._on_lost()
+
+    def _on_connected(self) -> None:
+        if self._is_over:
+            return  # a new session that kazoo began before it could be stopped: nobody's
+        if self.session_id is None:
+            self.session_id, _ = self._client.client_id
+            self._on_event(SessionOpened(self.session_id))
+        if not self._has_root:
+            self._make_root()
+        if self._watches:
+            self._check_watches()
+        else:
+            self._go_on()
+
+    def _on_lost(self) -> None:
+        with self._lock:
+            was_closed, self._is_over = self._is_over, True
+            self._is_ready = False
+            unanswered, self._unanswered = self._unanswered, {}
+            self._waiting.clear()
+        self._watches.clear()
+        self._tell_held_back()
+        for call in unanswered.values():
+            self._on_event(StoreReply(call.call_id, Outcome(StoreError.SESSION_EXPIRED)))
+        if not was_closed and self.session_id is not None:
+            self._on_event(SessionExpired(self.session_id))
+            # kazoo would begin a new session; stopping it waits for this thread, so another must.
+            self._client.handler.spawn(self.close)
+
+    def _make_root(self) -> None:
+        def made(node: str, result: Any) -> None:
+            is_there = not isinstance(result, Exception) or isinstance(result, NodeExistsError)
+            self._has_root = self._has_root or (is_there and node == self._address.chroot)
+
+        for node in accumulate(self._address.chroot.split("/")[1:], "{}/{}".format, initial=""):
+            if node:
+                self._request(request_of(Create(node), Address("", "")), partial(made, node))
+
+    # --- calls --------------------------------------------------------------------------------
+
+    def _request(self, request: Any, then: Callable[[Any], None]) -> None:
+        # Not through kazoo's methods: their results pass through whichever thread looks first.
+        self._client._call(request, _Then(then))
+
+    def _send(self) -> None:
+        """Hand to kazoo what may go."""
+        with self._lock:
+            # Connected, too: when the connection breaks, kazoo fails what it was given, then tells us.
+            while (
+                self._waiting
+                and self._is_ready
+                and self._barrier is None
+                and len(self._unanswered) - len(self._waiting) < _WINDOW
+                and self._client.connected
+            ):
+                number = self._waiting.popleft()
+                self._begin(number, self._unanswered[number])
+
+    def _begin(self, number: int, call: StoreCall) -> None:
+        address = self._address
+        match call.operation:
+            case Get(path, False):
+                self._request(GetData(address.full(path), None), partial(self._on_data, number, path, False))
+            case Get(path):
+                request = GetData(address.full(path), self._on_watch)
+                self._request(request, partial(self._on_data, number, path, True))
+                # In case that there is no node: only this one leaves a watch on its absence.
+                request = Exists(address.full(path), self._on_watch)
+                self._request(request, partial(self._on_absence, number, path))
+            case Children(path, watch):
+                request = GetChildren2(address.full(path), self._on_watch if watch else None)
+                self._request(request, partial(self._on_children, number, path, watch))
+            case Multi(writes):
+                self._begin_multi(number, writes, is_multi=True)
+            case Check() | Create(make_parents=True) as write:
+                self._begin_multi(number, (write,), is_multi=False)
+            case write:
+                self._request(request_of(write, address), partial(self._on_written, number, write))
+
+    def _on_data(self, number: int, path: str, is_watched: bool, result: Any) -> None:
+        if is_watched and isinstance(result, NoNodeError):
+            return  # `_on_absence` answers
+        if isinstance(result, Exception):
+            self._answer(number, Outcome(error_of(result)), result)
+            return
+        data, stat = result
+        if is_watched:
+            self._set_watch(_Watch(path, on_children=False), stat)
+        self._answer(number, Outcome(data=data or b"", stat=stat_of(stat)))
+
+    def _on_absence(self, number: int, path: str, result: Any) -> None:
+        if number not in self._unanswered:
+            return
+        if isinstance(result, Exception):
+            self._answer(number, Outcome(error_of(result)), result)
+            return
+        if result is None:
+            self._set_watch(_Watch(path, on_children=False), None)
+        self._answer(number, Outcome(StoreError.NO_NODE))
+        if result is not None:  # made between the two
+            assert self.session_id is not None, "calls are made in a session"
+            self._tell(WatchFired(self.session_id, path, WatchKind.CREATED))
+
+    def _on_children(self, number: int, path: str, is_watched: bool, result: Any) -> None:
+        if isinstance(result, Exception):
+            self._answer(number, Outcome(error_of(result)), result)
+            return
+        names, stat = result
+        if is_watched:
+            self._set_watch(_Watch(path, on_children=True), stat)
+        self._answer(number, Outcome(children=tuple(sorted(names)), stat=stat_of(stat)))
+
+    def _on_written(self, number: int, write: Write, result: Any) -> None:
+        self._answer(number, outcome_of(write, result, self._address), result)
+
+    def _begin_multi(self, number: int, writes: tuple[Write, ...], *, is_multi: bool) -> None:
+        """Look which parents exist, make the others in the same transaction; again if they changed."""
+        parents = parents_to_check(writes)
+        existing: set[str] = set()
+
+        def checked(parent: str, result: Any) -> None:
+            if isinstance(result, Exception):
+                self._answer(number, Outcome(error_of(result)), result)
+            if number not in self._unanswered:
+                return  # of several, one may be lost and a later one, sent as the connection broke, not
+            if result is not None:
+                existing.add(parent)
+            if parent == parents[-1]:
+                commit()
+
+        def commit() -> None:
+            all_writes, positions = with_parents(writes, existing)
+            self._request(multi_request_of(all_writes, self._address), partial(committed, positions))
+
+        def committed(positions: list[int], results: Any) -> None:
+            if isinstance(results, Exception):
+                self._answer(number, Outcome(error_of(results)), results)
+                return
+            assert self.session_id is not None, "calls are made in a session"
+            outcome = multi_outcome(
+                writes,
+                positions,
+                results,
+                txid=self._client.last_zxid,
+                session_id=self.session_id,
+                address=self._address,
+            )
+            if outcome is None:
+                self._begin_multi(number, writes, is_multi=is_multi)
+            elif is_multi:
+                self._answer(number, outcome)
+            else:
+                self._answer(number, Outcome(outcome.error) if outcome.error else outcome.results[0])
+
+        if not parents:
+            commit()
+            return
+        self._barrier = number
+        for parent in parents:
+            self._request(Exists(self._address.full(parent), None), partial(checked, parent))
+
+    def _answer(self, number: int, outcome: Outcome, cause: Any = None) -> None:
+        """Tell how a call ended, once; of the end of the session `_on_lost` tells."""
+        if isinstance(cause, SessionExpiredError):
+            return
+        with self._lock:
+            call = self._unanswered.pop(number, None)
+            if call is None:
+                return
+            if self._barrier == number:
+                self._barrier = None
+        if outcome.error is StoreError.CONNECTION_LOSS and not isinstance(cause, ConnectionLoss):
+            _log.warning("ZooKeeper refused %s: %r", call.operation, cause)
+        self._tell(StoreReply(call.call_id, outcome))
+        self._send()
+
+    # --- watches ------------------------------------------------------------------------------
+
+    def _set_watch(self, watch: _Watch, stat: Any) -> None:
+        self._watches[watch] = _Seen.of(stat, watch)
+
+    def _on_watch(self, event: WatchedEvent) -> None:
+        """The server says that a watch went off. (kazoo also says so when a connection breaks.)"""
+        kind = _KINDS.get(event.type)
+        if kind is None:
+            return
+        path = self._address.ours(event.path)
+        about = [_Watch(path, on_children=kind is WatchKind.CHILDREN)]
+        if kind is WatchKind.DELETED:
+            about.append(_Watch(path, on_children=True))
+        # One that is not ours any more was told of after a break; the server had it set again.
+        if any([self._watches.pop(watch, None) for watch in about]):
+            assert self.session_id is not None, "watches are set in a session"
+            self._tell(WatchFired(self.session_id, path, kind))
+
+    def _check_watches(self) -> None:
+        """The connection is back; its watches are not. Set them again and see what they missed."""
+        if self._held_back is None:
+            self._held_back = []
+        self._to_check = list(self._watches.items())
+        self._being_checked = 0
+        self._check_more()
+
+    def _check_more(self) -> None:
+        while self._to_check and self._being_checked < _WINDOW:
+            watch, seen = self._to_check.pop()
+            self._being_checked += 1
+            kind = GetChildren2 if watch.on_children else Exists
+            request = kind(self._address.full(watch.path), self._on_watch)
+            self._request(request, partial(self._on_checked, watch, seen))
+        if not self._being_checked:
+            self._go_on()
+
+    def _on_checked(self, watch: _Watch, seen: _Seen, result: Any) -> None:
+        if isinstance(result, ConnectionLoss | SessionExpiredError):
+            return  # another break: all of it again when the connection is back, if it comes back
+        if isinstance(result, Exception) or result is None:
+            stat = None
+        else:
+            stat = result[1] if watch.on_children else result
+        missed = seen.missed(_Seen.of(stat, watch), watch)
+        set_now = self._watches.get(watch)
+        if missed is not None and set_now is not None:
+            if set_now is seen:  # else a call that set it anew counts on it
+                del self._watches[watch]
+            assert self.session_id is not None, "watches are set in a session"
+            self._on_event(WatchFired(self.session_id, watch.path, missed))
+        self._being_checked -= 1
+        self._check_more()
+
+    def _go_on(self) -> None:
+        """The connection is as good as it was: what was held back and what waited may go."""
+        self._tell_held_back()
+        self._is_ready = True
+        self._send()
+
+    def _tell(self, event: StoreEvent) -> None:
+        # A call that slipped into kazoo's queue as the connection broke is sent before the checks:
+        # its outcome must not overtake the watches that they may fire.
+        if self._held_back is None:
+            self._on_event(event)
+        else:
+            self._held_back.append(event)
+
+    def _tell_held_back(self) -> None:
+        held_back, self._held_back = self._held_back, None
+        for event in held_back or ():
+            self._on_event(event)
