@@ -48,6 +48,7 @@ CONSUMER: Final = -1
 ACKS_ALL: Final = -1
 _MAX_BYTES = 1 << 20
 _BACKOFF_S = 0.05
+_MOST_ADDRESSES = 32
 _METADATA_TIMEOUT_S = 1.0
 
 PASSING: Final = frozenset(
@@ -86,7 +87,8 @@ class Client:
         self, bootstrap: Sequence[Address], *, limits: Limits | None = None, timeout_s: float = 60.0
     ) -> None:
         """`bootstrap` are nodes to begin with; the others are learned from them."""
-        self._bootstrap = list(bootstrap)
+        self._addresses = dict.fromkeys(bootstrap)
+        """where nodes are or were, those that were heard of last in front"""
         self._limits = limits or Limits()
         self._timeout_s = timeout_s
         self._numbers = count(1)
@@ -143,12 +145,12 @@ class Client:
 
     async def metadata(self, topics: tuple[str, ...] | None = None) -> MetadataResponse:
         """What the node knows that has heard most. Raises `RequestUnanswered` if none answers."""
-        known = self._metadata.brokers if self._metadata is not None else ()
-        addresses = dict.fromkeys([*(Address(each.host, each.port) for each in known), *self._bootstrap])
-        answers = await asyncio.gather(*(self._metadata_of(address, topics) for address in addresses))
+        answers = await asyncio.gather(*(self._metadata_of(address, topics) for address in self._addresses))
         newest = max((answer for answer in answers if answer is not None), key=_age, default=None)
         if newest is None:
             raise RequestUnanswered("no node answers")
+        live = dict.fromkeys(Address(each.host, each.port) for each in newest.brokers)
+        self._addresses = dict.fromkeys([*live, *self._addresses][:_MOST_ADDRESSES])
         self._metadata = newest
         return newest
 

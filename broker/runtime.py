@@ -28,6 +28,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from asyncio import FIRST_COMPLETED
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
@@ -140,6 +141,7 @@ class Runtime:
         """Done when the node cannot go on: the reason, or the exception of a bug."""
         self.registered = asyncio.Event()
         """Set once the node has been registered in the store."""
+        self._ready_to_stop = asyncio.Event()
         self._clock, self._server, self._limits = clock, server, limits or Limits()
         self._loop = asyncio.get_running_loop()
         self._store = store_of(self._from_any_thread)
@@ -163,18 +165,32 @@ class Runtime:
         self._turn(self.node.start)
 
     async def stop(self) -> None:
-        """End in order: no more requests, leaderships given up, the session closed, the logs closed.
+        """End in order: leaderships moved, roles ended, requests answered, logs closed, the session last.
 
-        They get the mark of a clean stop if the node can vouch for them.
+        The logs get the mark of a clean stop if the node can vouch for them. A node that ends by itself
+        meanwhile (`ended`) is left as it is: `abandon` it.
         """
+        self._turn(self.node.begin_shutdown)
+        ready = asyncio.ensure_future(self._ready_to_stop.wait())
+        # A node in doubt waits for a store that may never answer: it leads nothing that it could move.
+        longest_s = self._longest_departure_s
+        await asyncio.wait((ready, self.ended), timeout=longest_s, return_when=FIRST_COMPLETED)
+        ready.cancel()
         if self.ended.done():
             return
         self._turn(self.node.stop)
         self._end()
         await asyncio.sleep(0)  # what was answered is on its way
         await self._loop.run_in_executor(None, self._threads.shutdown)
-        await self._loop.run_in_executor(None, self._store.close)
         self.node.logs.close(mark_clean=self.node.is_clean)
+        self._carry_out(self.node.leave(self._clock()))
+        await self._loop.run_in_executor(None, self._store.close)
+
+    @property
+    def _longest_departure_s(self) -> float:
+        config = self.node.config
+        attempt_ms = config.request_timeout_ms + config.controlled_shutdown_retry_backoff_ms
+        return config.controlled_shutdown_max_retries * attempt_ms / 1000
 
     async def abandon(self) -> None:
         """End at once: the logs keep no mark of a clean stop. The session is closed, so others take over."""
@@ -217,6 +233,8 @@ class Runtime:
             return
         if self.node.broker_epoch >= 0:
             self.registered.set()
+        if self.node.is_ready_to_stop:
+            self._ready_to_stop.set()
         self._set_timer()
 
     def _set_timer(self) -> None:

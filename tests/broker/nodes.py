@@ -112,10 +112,14 @@ class Nodes:
     def __init__(
         self, count: int = 3, *, base: NodeConfig | None = None, limits: Limits | None = None
     ) -> None:
-        base = base or NodeConfig(
-            node_id=0, replica_fetch_wait_max_ms=100, replica_fetch_backoff_ms=20, registration_retry_ms=20
+        quick = replace(
+            base or NodeConfig(node_id=0),
+            replica_fetch_wait_max_ms=100,
+            replica_fetch_backoff_ms=20,
+            registration_retry_ms=20,
+            controlled_shutdown_retry_backoff_ms=20,
         )
-        self.configs = [replace(base, node_id=node_id) for node_id in range(count)]
+        self.configs = [replace(quick, node_id=node_id) for node_id in range(count)]
         self.limits = limits or Limits(request_timeout_ms=5_000)
         self.shared = SharedStore()
         self.running: dict[int, Runtime] = {}
