@@ -21,6 +21,7 @@ from typing import Any, Final, TypeVar
 
 from broker.errors import RequestUnanswered
 from broker.transport import Address, Limits, Link
+from checkpoint.clock import wall_clock_ms
 from checkpoint.errors import EngineError, ErrorCode
 from checkpoint.topic_partition import TopicPartition
 from logstore.batch import encode_batch
@@ -279,13 +280,16 @@ class Producer:
         self._producer_id, self._producer_epoch = producer_id, producer_epoch
         self._next_sequence = 0
 
-    async def send(self, values: Sequence[bytes], *, acks: int = ACKS_ALL, timestamp_ms: int = 0) -> int:
-        """Have one record a value appended, in order; the first one's offset.
+    async def send(
+        self, values: Sequence[bytes], *, acks: int = ACKS_ALL, timestamp_ms: int | None = None
+    ) -> int:
+        """Have one record a value appended, in order; the first one's offset. Their time is now by default.
 
         Raises as `Client.produce`; send the same values again then, or stop: any others would leave a gap.
         """
+        time_ms = wall_clock_ms() if timestamp_ms is None else timestamp_ms
         batch = encode_batch(
-            [Record(number, timestamp_ms, None, value) for number, value in enumerate(values)],
+            [Record(number, time_ms, None, value) for number, value in enumerate(values)],
             producer_id=self._producer_id,
             producer_epoch=self._producer_epoch,
             base_sequence=self._next_sequence,

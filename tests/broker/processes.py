@@ -269,7 +269,12 @@ class Cluster:
             with StoreProbe(self.server.url + CHROOT) as probe:
                 while (outcome := probe.call(Get(layout.broker_path(node_id)))).stat is None:
                     time.sleep(0.05)  # it lost its session by itself, and is about to have another
-                self.proxies[node_id].end_session(outcome.stat.ephemeral_owner)
+                ended = outcome.stat.ephemeral_owner
+                self.proxies[node_id].end_session(ended)
+                while (stat := probe.call(Get(layout.broker_path(node_id))).stat) is None or (
+                    stat.ephemeral_owner == ended
+                ):
+                    time.sleep(0.05)
 
         await self._in_thread(end)
         return f"session of node {node_id} ended"

@@ -183,8 +183,8 @@ def test_halt_and_bugs_end_the_node(caplog: pytest.LogCaptureFixture) -> None:
         run(test)
 
 
-def test_a_sync_that_fails_takes_the_replica_offline() -> None:
-    """The error of another thread comes back as an event; nothing is acknowledged."""
+def test_a_sync_that_fails_is_never_acknowledged() -> None:
+    """The error of another thread comes back as an event; with its only log dir gone the node halts."""
 
     async def test() -> None:
         base = NodeConfig(node_id=0, durability=Durability.SYNCED)
@@ -194,10 +194,18 @@ def test_a_sync_that_fails_takes_the_replica_offline() -> None:
         async with nodes:
             tp = await nodes.create_topic("t", (0,))
             disk.inject(Fault(operation="sync", path=lambda path: "t-0" in path))
-            nodes.client._timeout_s = 0.5
-            with pytest.raises(RequestRefused):
-                await nodes.client.produce(tp, batch(b"x"))
-            assert tp in nodes.running[0].node.replicas.offline
+            waiting = asyncio.create_task(
+                nodes.client.ask(nodes.addresses[0], ProduceRequest({tp: batch(b"x")}, -1, 1_000))
+            )
+            assert "data" in await nodes.running[0].ended
+            await nodes.kill(0)
+            try:
+                answer = await waiting
+            except RequestUnanswered:
+                pass
+            else:
+                assert isinstance(answer, ProduceResponse)
+                assert answer.partitions[tp].error is ErrorCode.KAFKA_STORAGE_ERROR
 
     run(test)
 

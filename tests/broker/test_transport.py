@@ -52,22 +52,29 @@ class Bench:
         self.limits = limits or Limits()
         self.server = Server(NODE, self.requests.put_nowait, self.limits)
         self.address = LOOPBACK
+        self._links: list[Link] = []
 
     async def __aenter__(self) -> Bench:
         self.address = await self.server.listen(LOOPBACK)
         return self
 
     async def __aexit__(self, *_: object) -> None:
+        for link in self._links:
+            link.close()
         self.server.close()
+        for _ in range(5):
+            await asyncio.sleep(0)  # the loop closes what it was told to close
 
     def link(self, *, target: int = NODE) -> Link:
-        return Link(
+        link = Link(
             self.address,
             lambda number, answer: self.answers.put_nowait((number, answer)),
             source=1,
             target=target,
             limits=self.limits,
         )
+        self._links.append(link)
+        return link
 
     async def is_cut_off(self, data: bytes) -> bool:
         """Whether a stranger who says this is hung up on. Bytes that come back count as an answer."""
@@ -311,7 +318,10 @@ def test_a_node_that_is_not_there_is_not_asked_again_at_once() -> None:
             link.send(3, ASK)
             if (await bench.answers.get())[1] == ANSWER:
                 break
+        link.close()
         server.close()
+        for _ in range(5):
+            await asyncio.sleep(0)
 
     run(test)
 
