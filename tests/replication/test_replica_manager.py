@@ -469,6 +469,28 @@ def test_a_missed_leader_is_followed_by_name() -> None:
     assert [e.target for e in rig.effects if isinstance(e, Send)] == [F2]
 
 
+def test_s46_a_leader_without_an_address_is_adopted_and_found_later() -> None:
+    """Its epoch fences at once, the log keeps its checkpoint entry, and it is asked until it answers."""
+    rig = Manager()
+    rig.metadata((ME,))
+    rig.role(ME, 2)
+    rig.role(F2, 3)
+    partition = rig.manager.partitions[P0]
+    assert (partition.leader_id, partition.leader_epoch) == (F2, 3)
+    (asked,) = [effect for effect in rig.effects if isinstance(effect, Send)]
+    # Whoever carries requests does not know where F2 is.
+    assert rig.manager.on_disconnected(asked.correlation_id, rig.now_ms)
+    fenced = FetchRequest(F1, 0, 1, 1 << 20, {P0: FetchPartition(0, 1 << 20, current_leader_epoch=2)})
+    rig.take(rig.manager.fetch(Peer(F1, 77), fenced, rig.now_ms))
+    answer = rig.body(FetchResponse)
+    assert answer is not None
+    assert answer.partitions[P0].error is ErrorCode.FENCED_LEADER_EPOCH
+    rig.tick(rig.config.replica_fetch_backoff_ms)
+    assert [effect.target for effect in rig.effects if isinstance(effect, Send)] == [F2]
+    rig.tick(5000)
+    assert b"t 0 0" in read_checkpoint(rig.disk)
+
+
 def test_no_leader_no_fetch() -> None:
     """Leader -1: the log exists, its place in the checkpoint too (KAFKA-1647); nobody is asked."""
     rig = Manager()
