@@ -700,7 +700,7 @@ class Protocol:
             for kept in range(replica.durable, replica.end + 1):
                 lost = replica.end - kept
                 yield (
-                    f"{name} loses power" + (f" and {lost} records" if lost else ""),
+                    f"{name} loses power" + (f" and the last {lost} of its log" if lost else ""),
                     self._down(replica, replica.log[:kept], is_clean=False),
                     spent,
                 )

@@ -101,6 +101,14 @@ _HOLDS = (
         at_least=230_000,
     ),
     Row(
+        "min-isr",
+        "two replicas must be in sync for an acknowledgement",
+        "D0",
+        _OURS,
+        Bounds(records=1, versions=2, kills=1, min_insync=2),
+        at_least=54_000,
+    ),
+    Row(
         "late",
         "leadership moves twice; a fetch and an answer are late",
         "D0",
@@ -188,7 +196,7 @@ _WITHOUT = (
         "a restarted member counts as the one it was",
         "D0",
         replace(_OURS, unclean_leaves_isr=False),
-        Bounds(records=1, versions=2, power_cuts=1, kills=1),
+        Bounds(records=0, settled=1, versions=2, power_cuts=1, kills=1),
         "I5",
     ),
     Row(
