@@ -21,6 +21,7 @@ from replication.messages import NO_EPOCH, PartitionState
 from replication.metadata_cache import MetadataCache
 from replication.metastore.layout import LeaderAndIsr
 from replication.partition import Counters, Partition
+from replication.reconcile import Divergence
 from simulation.model import ROWS, Action, Bounds, Explorer, Invariant, Protocol, Rules, transcript
 from simulation.model.__main__ import main
 from simulation.model.explorer import Parts, Steps
@@ -57,6 +58,7 @@ def test_the_suite_alone_exhausts_900_000_states() -> None:
 
 @pytest.mark.simulation
 @pytest.mark.parametrize("name", [row.name for row in FAILING])
+@pytest.mark.timeout(600)
 def test_a_counterexample_is_found(name: str) -> None:
     """The old protocols, and ours without one rule: a rule that nothing needs would be no rule."""
     row = ROWS[name]
@@ -115,9 +117,10 @@ def _plainly(protocol: Protocol) -> tuple[int, int, int]:
 @pytest.mark.parametrize(
     "bounds",
     [
-        Bounds(records=1, versions=1, kills=1),
-        Bounds(records=1, versions=1, elections=1, shrinks=False, late_fetches=True),
-        Bounds(records=1, versions=1, power_cuts=1, one_is_spared=True),
+        Bounds(records=0, settled=1, versions=2, kills=1),
+        Bounds(records=1, versions=1, elections=1, shrinks=False),
+        Bounds(records=0, versions=1, elections=1, shrinks=False, late_fetches=True),
+        Bounds(records=0, settled=1, versions=1, power_cuts=1, one_is_spared=True),
     ],
 )
 def test_packed_and_memoised_is_the_same_as_plain(bounds: Bounds) -> None:
@@ -164,6 +167,37 @@ def test_bounds_too_small_to_show_anything_do_not_pass() -> None:
 
 
 # --- the model is of our code ---------------------------------------------------------------------
+
+@pytest.mark.parametrize(
+    ("decision", "mistake", "bounds", "breaks"),
+    [
+        (
+            "next_high_watermark",
+            lambda state, **facts: facts["leader_end_offset"],
+            Bounds(records=1, versions=0),
+            "I6",
+        ),
+        (
+            "may_join",
+            lambda replica, state, **facts: replica.replica_id not in state.isr,
+            Bounds(records=1, versions=2),
+            "I6",
+        ),
+        (
+            "divergence_of",
+            lambda **facts: Divergence(None, False),
+            Bounds(records=3, versions=1, elections=1, shrinks=False),
+            "I4",
+        ),
+    ],
+)
+def test_a_mistake_in_the_engine_is_a_counterexample(
+    decision: str, mistake: object, bounds: Bounds, breaks: str, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """The model asks the engine: what it decides wrongly, the model finds."""
+    monkeypatch.setattr(f"simulation.model.protocol.{decision}", mistake)
+    assert Protocol(Rules(), bounds).explorer().explore(100_000).violation.startswith(breaks)
+
 
 _LOGS = [
     epochs
