@@ -168,6 +168,15 @@ _HOLDS = (
         at_least=800_000,
         is_long=True,
     ),
+    Row(
+        "synced-long",
+        "power cuts of all while a record is written, copied and synced",
+        "D2",
+        _SYNCED,
+        Bounds(records=1, versions=3, power_cuts=3, comes_back=True, shrinks=False),
+        at_least=840_000,
+        is_long=True,
+    ),
 )
 
 _LEVELS = (
