@@ -63,6 +63,8 @@ def _taken_by(config: type[Any], settings: Mapping[str, str], rest: dict[str, st
 
 
 def _value(name: str, text: str, kind: Any) -> object:
+    if kind is str:
+        return text
     if kind is bool:
         if text.lower() in ("true", "false"):
             return text.lower() == "true"

@@ -238,6 +238,12 @@ class LogState:
 
     # --- the high watermark -----------------------------------------------------------------------
 
+    def segment_base(self, offset: int) -> int:
+        """The base offset of the segment that `offset` lies in, or would; the first one's below all."""
+        with self._lock:
+            found = self._segments.floor(offset)
+            return (found if found is not None else self._segments.first).base_offset
+
     def set_high_watermark(self, offset: int) -> int:
         """Set it, held within [log start, log end]; a follower's may go down. Returns what it is now."""
         with self._lock:

@@ -3,10 +3,29 @@
 from __future__ import annotations
 
 from dataclasses import dataclass, field
+from enum import Enum
 
 from logstore.errors import InvalidConfig
 from replication.controller.config import ControllerConfig
 from replication.durability import Durability
+
+
+class LagCriterion(Enum):
+    """What `replica.lag.time.max.ms` measures of a follower that has not reached the leader's end.
+
+    CAUGHT_UP  since it was last at what was then the end (Kafka since 0.9); looked at twice in that time
+    SILENCE    since its last fetch, wherever that was (0.8); looked at once in that time
+    """
+
+    CAUGHT_UP = "caught-up"
+    SILENCE = "silence"
+
+
+class ReplicaSelector(Enum):
+    """Whom consumers are sent to: the leader, or a replica in sync in their own rack (KIP-392)."""
+
+    NONE = "none"
+    RACK_AWARE = "rack-aware"
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -15,12 +34,15 @@ class NodeConfig:
 
     `durability` is what topics have that do not say (`durability.level`); as in Kafka for elections, the
     default that counts is that of the broker which is the controller.
-    `replica_lag_max_messages` is -1 for off; `truncate_on_fetch` off makes followers reconcile by
+    `replica_lag_criterion` and `replica_lag_max_messages` (-1 for off) are what takes a follower out of the
+    ISR, each by itself. `min_insync_wall` holds the high watermark while fewer than `min.insync.replicas` are
+    in sync, as Kafka does from 3.7 on. `truncate_on_fetch` off makes followers reconcile by
     OffsetForLeaderEpoch before they fetch, as brokers older than 2.7 do.
     """
 
     node_id: int
     host: str = ""
+    broker_rack: str = ""
     port: int = 0
     durability: Durability = Durability.REPLICATED
     zookeeper_session_timeout_ms: int = 18_000
@@ -28,6 +50,10 @@ class NodeConfig:
     request_timeout_ms: int = 30_000
     replica_lag_time_max_ms: int = 30_000
     replica_lag_max_messages: int = -1
+    replica_lag_criterion: LagCriterion = LagCriterion.CAUGHT_UP
+    min_insync_wall: bool = True
+    replica_selector_class: ReplicaSelector = ReplicaSelector.NONE
+    num_replica_fetchers: int = 1
     replica_fetch_wait_max_ms: int = 500
     replica_fetch_min_bytes: int = 1
     replica_fetch_max_bytes: int = 1 << 20
@@ -50,6 +76,7 @@ class NodeConfig:
             "registration_retry_ms",
             "request_timeout_ms",
             "replica_lag_time_max_ms",
+            "num_replica_fetchers",
             "replica_fetch_max_bytes",
             "replica_fetch_response_max_bytes",
             "replica_fetch_backoff_ms",

@@ -228,5 +228,16 @@ class Fetcher:
         return min((until_ms for until_ms in later if until_ms > self._asked_ms), default=None)
 
 
+def fetcher_number(topic_partition: TopicPartition, count: int) -> int:
+    """Which of a leader's `count` fetchers a partition is with: Kafka's choice, by Java's hash of a text."""
+    key = 0
+    for character in topic_partition.topic:
+        key = 31 * key + ord(character)
+    key = (31 * key + topic_partition.partition) & 0xFFFFFFFF
+    if key >= 1 << 31:
+        key = (1 << 32) - key  # the absolute value of a negative int
+    return key % (1 << 31) % count
+
+
 def _in_phase(ready: Mapping[TopicPartition, FetchState], *phases: Phase) -> dict[TopicPartition, FetchState]:
     return {topic_partition: state for topic_partition, state in ready.items() if state.phase in phases}

@@ -1,4 +1,4 @@
-"""The following side of a node: one fetcher a leader, and what their answers do to the logs.
+"""The following side of a node: one or several fetchers a leader, and what their answers do to the logs.
 
 `fetcher.py` decides what to ask; this module carries an answer to the partition's log and puts the
 partition into its next state. A partition is with exactly one fetcher, or failed, or has no leader.
@@ -18,7 +18,7 @@ from logstore.errors import CorruptBatch, DiskFull, InvalidRecord, LogDirOffline
 from replication.config import NodeConfig
 from replication.effects import Effect, Send
 from replication.errors import InvalidRequest
-from replication.fetcher import Fetcher, FetchState, FollowerRequest, InFlight, Phase
+from replication.fetcher import Fetcher, FetchState, FollowerRequest, InFlight, Phase, fetcher_number
 from replication.messages import (
     NO_EPOCH,
     EpochAnswer,
@@ -44,7 +44,8 @@ _RESPONSES: dict[type[FollowerRequest], type[FollowerResponse]] = {
 class Followers:
     """All partitions that this node follows.
 
-    `on_storage_failure` is told when a partition's log fails, and removes it here. `may_fetch` holds
+    `on_storage_failure` is told when a partition's log fails, and removes it here; `on_progress` when a
+    log or its bounds may have moved. `may_fetch` holds
     a fetch back until the log is flushed as far as it claims (SYNCED durability), and asks for that
     flush.
     """
@@ -56,12 +57,16 @@ class Followers:
         next_id: Callable[[], int],
         may_fetch: Callable[[Partition, int], bool],
         on_storage_failure: Callable[[TopicPartition, Exception], None],
+        on_progress: Callable[[TopicPartition], None],
     ) -> None:
         self._config = config
         self._next_id = next_id
         self._may_fetch = may_fetch
         self._on_storage_failure = on_storage_failure
-        self._fetchers: dict[int, Fetcher] = {}
+        self._on_progress = on_progress
+        self._count = config.num_replica_fetchers
+        self._fetchers: dict[tuple[int, int], Fetcher] = {}
+        """By leader and number."""
         self._partitions: dict[TopicPartition, tuple[Partition, Fetcher]] = {}
         self.failed: dict[TopicPartition, str] = {}
 
@@ -81,9 +86,7 @@ class Followers:
         """
         topic_partition = partition.topic_partition
         assert topic_partition not in self._partitions, "remove it first"
-        fetcher = self._fetchers.get(partition.leader_id)
-        if fetcher is None:
-            fetcher = self._fetchers[partition.leader_id] = Fetcher(partition.leader_id, self._config)
+        fetcher = self._fetcher_for(partition.leader_id, topic_partition)
         log = partition.log
         if log.latest_epoch == NO_EPOCH and log.log_end_offset > log.high_watermark:
             why = "nothing tells which epochs wrote what lies past the high watermark"
@@ -97,6 +100,25 @@ class Followers:
         self._partitions[topic_partition] = partition, fetcher
         fetcher.put(topic_partition, state)
 
+    def _fetcher_for(self, leader_id: int, topic_partition: TopicPartition) -> Fetcher:
+        key = leader_id, fetcher_number(topic_partition, self._count)
+        if key not in self._fetchers:
+            self._fetchers[key] = Fetcher(leader_id, self._config)
+        return self._fetchers[key]
+
+    def resize(self, count: int) -> None:
+        """Have `count` fetchers a leader. Partitions keep their state, failed ones stay failed.
+
+        What is under way is answered into the void, and asked once more.
+        """
+        self._count = count
+        moved, self._fetchers = self._partitions, {}
+        self._partitions = {}
+        for topic_partition, (partition, former) in moved.items():
+            fetcher = self._fetcher_for(former.leader_id, topic_partition)
+            fetcher.put(topic_partition, former.states[topic_partition])
+            self._partitions[topic_partition] = partition, fetcher
+
     def remove(self, topic_partition: TopicPartition) -> None:
         """Stop following; what is under way is answered into the void. Also forgets a failure."""
         self.failed.pop(topic_partition, None)
@@ -106,7 +128,7 @@ class Followers:
 
     def drop_idle(self) -> None:
         """Let go of fetchers without partitions; not earlier than at the end of a change of roles."""
-        self._fetchers = {leader: fetcher for leader, fetcher in self._fetchers.items() if fetcher.states}
+        self._fetchers = {key: fetcher for key, fetcher in self._fetchers.items() if fetcher.states}
 
     # --- requests -----------------------------------------------------------------------------
 
@@ -223,7 +245,9 @@ class Followers:
                 fetcher.delay(topic_partition, now_ms)
                 return
             fetcher.put(topic_partition, following)
-            fetcher.move_to_back(topic_partition)
+            self._on_progress(topic_partition)
+            if isinstance(answer, FetchResult) and answer.records:
+                fetcher.move_to_back(topic_partition)
 
     def _fail(self, topic_partition: TopicPartition, reason: str) -> None:
         self.remove(topic_partition)

@@ -97,10 +97,17 @@ class LagBounds:
 
     time_max_ms: int
     messages_max: int = -1
+    by_silence: bool = False
 
 
 def lags_in_time(replica: RemoteReplica, leader_end_offset: int, now_ms: int, bounds: LagBounds) -> bool:
-    """`replica.lag.time.max.ms`: it has not been at the leader's end for longer than the bound."""
+    """`replica.lag.time.max.ms`: it has not been at the leader's end for longer than the bound.
+
+    With `by_silence`: it has not fetched for longer than that, nor is it at the end.
+    """
+    if bounds.by_silence:
+        is_silent = now_ms - max(replica.last_fetch_ms, replica.caught_up_ms) > bounds.time_max_ms
+        return is_silent and replica.log_end_offset != leader_end_offset
     return not replica.is_caught_up(leader_end_offset, now_ms, bounds.time_max_ms)
 
 

@@ -34,6 +34,7 @@ class BrokerEndpoint:
     host: str = ""
     port: int = 0
     epoch: int = -1
+    rack: str = ""
 
 
 @dataclass(frozen=True, slots=True)
@@ -105,7 +106,10 @@ class FetchPartition:
 
 @dataclass(frozen=True, slots=True)
 class FetchRequest:
-    """A read by a follower (`replica_id` ≥ 0) or a consumer (-1)."""
+    """A read by a follower (`replica_id` ≥ 0) or a consumer (-1).
+
+    A consumer that knows of racks says its own, empty for none; one that does not is served by leaders alone.
+    """
 
     replica_id: int
     max_wait_ms: int
@@ -113,17 +117,22 @@ class FetchRequest:
     max_bytes: int
     partitions: Mapping[TopicPartition, FetchPartition]
     broker_epoch: int = -1
+    rack: str | None = None
 
 
 @dataclass(frozen=True, slots=True)
 class FetchResult:
-    """`records` holds whole batches, never None; a diverging answer holds none."""
+    """`records` holds whole batches, never None; a diverging answer holds none.
+
+    `preferred_read_replica`: ask that broker instead from now on; -1 for stay.
+    """
 
     error: ErrorCode
     high_watermark: int = -1
     log_start_offset: int = -1
     records: bytes | memoryview = b""
     diverging_epoch: EpochEndOffset | None = None
+    preferred_read_replica: int = -1
 
 
 @dataclass(frozen=True, slots=True)

@@ -51,6 +51,11 @@ class MetadataCache:
         """Whether it may join an ISR: alive, and not about to stop (KIP-841)."""
         return broker_id in self._brokers and broker_id not in self._shutting_down
 
+    def rack_of(self, broker_id: int) -> str | None:
+        """The rack of a live broker; None if it is not alive, empty if it has none."""
+        endpoint = self._brokers.get(broker_id)
+        return endpoint.rack if endpoint is not None else None
+
     def broker_epoch(self, broker_id: int) -> int:
         """The registered incarnation of a live broker; -1 if unknown."""
         endpoint = self._brokers.get(broker_id)

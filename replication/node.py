@@ -364,6 +364,7 @@ class Node:
             timestamp_ms=now_ms,
             clean=self.logs.was_clean,
             continues=tuple(self._former_epochs),
+            rack=self.config.broker_rack,
         )
         return self._store_call(
             Create(broker_path(self.node_id), encode_broker(registration), ephemeral=True, make_parents=True),

@@ -27,7 +27,7 @@ from checkpoint.topic_partition import TopicPartition
 from logstore.epochs import EpochEndOffset
 from logstore.errors import OffsetOutOfRange, UnexpectedAppendOffset
 from logstore.log import AppendInfo, FetchIsolation, Log
-from replication.config import NodeConfig
+from replication.config import LagCriterion, NodeConfig, ReplicaSelector
 from replication.durability import Durability
 from replication.errors import (
     FencedLeaderEpoch,
@@ -168,6 +168,16 @@ class Partition:
     def is_under_replicated(self) -> bool:
         """Whether its leader here has fewer replicas in sync than there are to be."""
         return self.is_leader and len(self.isr.committed) < self.replication_factor
+
+    @property
+    def is_under_min_isr(self) -> bool:
+        """Whether its leader here has fewer replicas in sync than acks=all asks for."""
+        return self.is_leader and len(self.isr.committed) < self.min_insync
+
+    @property
+    def is_at_min_isr(self) -> bool:
+        """Whether its leader here cannot lose one more without refusing acks=all."""
+        return self.is_leader and len(self.isr.committed) == self.min_insync
 
     # --- roles --------------------------------------------------------------------------------
 
@@ -325,7 +335,7 @@ class Partition:
             else leader_end_offset,
             replicas=self._remote.values(),
             eligible=frozenset(filter(self._metadata.may_be_in_sync, self._remote)),
-            min_insync=self.min_insync,
+            min_insync=self.min_insync if self._config.min_insync_wall else 0,
             now_ms=now_ms,
             lag_time_max_ms=self._config.replica_lag_time_max_ms,
         )
@@ -341,14 +351,21 @@ class Partition:
         max_bytes: int,
         at_least_one: bool,
         broker_epoch: int = -1,
+        rack: str | None = None,
     ) -> FetchResult:
         """What a fetch gets: bytes up to the end for a follower, below the high watermark for a consumer.
+
+        A consumer that names its rack (the empty text if it has none) may be sent to a replica there, and
+        is served by a follower too, where the settings select replicas (KIP-392).
 
         Changes nothing. The high watermark in the answer is the one from before this fetch is
         counted. Raises the epoch errors, `NotLeaderOrFollower` and `OffsetOutOfRange`.
         """
-        self.check_leader(wanted.current_leader_epoch)
         is_follower = replica_id >= 0
+        if rack is not None and self._serves_as_follower:
+            self.check_epoch(wanted.current_leader_epoch)
+        else:
+            self.check_leader(wanted.current_leader_epoch)
         if is_follower:
             self._check_member(replica_id, wanted.current_leader_epoch, broker_epoch)
         log = self.log
@@ -366,6 +383,13 @@ class Partition:
                 return FetchResult(
                     ErrorCode.NONE, high_watermark, log_start_offset, diverging_epoch=divergence.diverging
                 )
+        if rack and not is_follower:
+            preferred = self._preferred_replica(rack, wanted.fetch_offset)
+            if preferred is not None:
+                mark("fetch: a consumer is sent to a replica in its rack")
+                return FetchResult(
+                    ErrorCode.NONE, high_watermark, log_start_offset, preferred_read_replica=preferred
+                )
         fetched = log.read_bytes(
             wanted.fetch_offset,
             max_bytes,
@@ -373,6 +397,38 @@ class Partition:
             at_least_one=at_least_one,
         )
         return FetchResult(ErrorCode.NONE, high_watermark, log_start_offset, fetched.records)
+
+    @property
+    def _serves_as_follower(self) -> bool:
+        selects = self._config.replica_selector_class is ReplicaSelector.RACK_AWARE
+        return selects and not self.leads and not self._is_suspended and self.leader_id != NO_LEADER
+
+    def _preferred_replica(self, rack: str, fetch_offset: int) -> int | None:
+        """The follower a consumer of `rack` had better ask; None if that is the leader.
+
+        The leader if it is there itself; else of the live ISR members in that rack that hold the offset the
+        one that is furthest.
+        """
+        config = self._config
+        if config.replica_selector_class is ReplicaSelector.NONE or not self.is_leader:
+            return None
+        if config.broker_rack == rack:
+            return None
+        candidates = [
+            replica
+            for replica_id, replica in sorted(self._remote.items())
+            if replica_id in self.isr.committed
+            and self._metadata.rack_of(replica_id) == rack
+            and max(replica.log_start_offset, 0) <= fetch_offset <= replica.log_end_offset
+        ]
+        if not candidates:
+            return None
+        return max(candidates, key=lambda replica: (replica.log_end_offset, replica.caught_up_ms)).replica_id
+
+    def is_behind_segment(self, fetch_offset: int, *, to_log_end: bool) -> bool:
+        """Whether a read there is in an older segment than what may be read ends in: it need not wait."""
+        end_offset = self.log.log_end_offset if to_log_end else self.log.high_watermark
+        return self.log.segment_base(fetch_offset) < self.log.segment_base(end_offset)
 
     def _check_member(self, replica_id: int, current_leader_epoch: int, broker_epoch: int) -> None:
         replica = self._remote.get(replica_id)
@@ -450,7 +506,11 @@ class Partition:
             self._remote,
             self.log.log_end_offset,
             now_ms,
-            LagBounds(self._config.replica_lag_time_max_ms, self._config.replica_lag_max_messages),
+            LagBounds(
+                self._config.replica_lag_time_max_ms,
+                self._config.replica_lag_max_messages,
+                by_silence=self._config.replica_lag_criterion is LagCriterion.SILENCE,
+            ),
         )
         if not removed:
             return None

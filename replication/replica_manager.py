@@ -29,7 +29,7 @@ from checkpoint.topic_partition import TopicPartition
 from logstore.config import LogConfig
 from logstore.errors import DiskFull, LogDirOffline
 from logstore.log_manager import LogManager
-from replication.config import NodeConfig
+from replication.config import LagCriterion, NodeConfig
 from replication.delayed import Purgatory
 from replication.durability import Durability
 from replication.effects import Address, Client, Effect, Peer, Reply, Send, Sync, SyncDone, answer
@@ -148,6 +148,7 @@ class ReplicaManager:
             next_id=next_id,
             may_fetch=self._is_flushed_to,
             on_storage_failure=self._take_offline,
+            on_progress=self._wake,
         )
         self._effects: list[Effect] = []
         self._woken: dict[TopicPartition, None] = {}
@@ -184,6 +185,38 @@ class ReplicaManager:
                 f"broker {self.config.node_id} has no replica of {topic_partition}; refresh metadata"
             )
         raise UnknownTopicOrPartition(f"{topic_partition} is not known here")
+
+    # --- gauges -------------------------------------------------------------------------------
+
+    @property
+    def under_replicated_partitions(self) -> int:
+        """Led here, with fewer replicas in sync than they have."""
+        return sum(partition.is_under_replicated for partition in self._partitions.values())
+
+    @property
+    def under_min_isr_partitions(self) -> int:
+        """Led here, with too few in sync for acks=all."""
+        return sum(partition.is_under_min_isr for partition in self._partitions.values())
+
+    @property
+    def at_min_isr_partitions(self) -> int:
+        """Led here, with just enough in sync for acks=all."""
+        return sum(partition.is_at_min_isr for partition in self._partitions.values())
+
+    @property
+    def offline_replicas(self) -> int:
+        """Replicas here that serve nothing: their log failed, or was found damaged."""
+        return len(self._offline) + len(self.logs.damaged)
+
+    @property
+    def failed_partitions(self) -> int:
+        """Followed no more until the controller speaks; `followers.failed` says which, and why."""
+        return len(self._followers.failed)
+
+    def resize_fetchers(self, count: int, now_ms: int) -> list[Effect]:
+        """Set `num.replica.fetchers`: every followed partition goes to the fetcher it now belongs to."""
+        self._followers.resize(count)
+        return self._end_turn(now_ms)
 
     # --- turns --------------------------------------------------------------------------------
 
@@ -268,6 +301,8 @@ class ReplicaManager:
 
     @property
     def _shrink_check_interval_ms(self) -> int:
+        if self.config.replica_lag_criterion is LagCriterion.SILENCE:
+            return self.config.replica_lag_time_max_ms
         return max(self.config.replica_lag_time_max_ms // 2, 1)
 
     @property
@@ -701,6 +736,11 @@ class ReplicaManager:
         for topic_partition, wanted in body.partitions.items():
             result = self._read_one(topic_partition, wanted, body, room)
             is_final |= result.error is not ErrorCode.NONE or result.diverging_epoch is not None
+            is_final |= result.preferred_read_replica >= 0
+            # In an older segment than the end there is always something to send.
+            is_final = is_final or self._partitions[topic_partition].is_behind_segment(
+                wanted.fetch_offset, to_log_end=body.replica_id >= 0
+            )
             # Somebody may wait until every follower has heard where the log starts now.
             is_final |= 0 <= wanted.log_start_offset < result.log_start_offset
             room -= len(result.records)
@@ -718,6 +758,7 @@ class ReplicaManager:
                 # The first batch of a response may be of any size, or it could never be read.
                 at_least_one=room == body.max_bytes,
                 broker_epoch=body.broker_epoch,
+                rack=body.rack,
             )
         except (EngineError, OSError) as error:
             return FetchResult(self._guard(topic_partition, error))

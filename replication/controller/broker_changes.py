@@ -46,7 +46,9 @@ def _parse(context: Context, broker_id: int, read: Outcome) -> Broker | None:
         # Nobody could reach it: as good as dead, until it registers properly.
         context.unreadable[path] = str(error)
         return None
-    endpoint = BrokerEndpoint(broker_id, registration.host, registration.port, read.stat.created_txid)
+    endpoint = BrokerEndpoint(
+        broker_id, registration.host, registration.port, read.stat.created_txid, registration.rack
+    )
     return Broker(endpoint, registration.clean, registration.continues, registration.rack)
 
 

@@ -146,7 +146,11 @@ class Nodes:
         self.addresses[node_id] = await server.listen(LOOPBACK)
         clock = self.clocks[node_id] = ManualClock()
         logs = LogManager(
-            ["data"], disk=self.disks[node_id], clock=clock, random=random.Random(1), config=self.log_config
+            ["data", "more"],
+            disk=self.disks[node_id],
+            clock=clock,
+            random=random.Random(1),
+            config=self.log_config,
         )
         host, port = self.addresses[node_id]
         node = Node(

@@ -4,9 +4,11 @@ from __future__ import annotations
 
 from itertools import count
 
+import pytest
+
 from checkpoint.topic_partition import TopicPartition
 from replication.config import NodeConfig
-from replication.fetcher import Fetcher, FetchState, InFlight, Phase
+from replication.fetcher import Fetcher, FetchState, InFlight, Phase, fetcher_number
 from replication.messages import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -177,3 +179,22 @@ def test_without_truncate_on_fetch_the_last_epoch_is_not_named() -> None:
     assert in_flight is not None
     assert isinstance(in_flight.body, FetchRequest)
     assert in_flight.body.partitions[P0].last_fetched_epoch == -1
+
+
+@pytest.mark.parametrize(
+    ("topic", "partition", "count", "number"),
+    [
+        # Java: "t".hashCode() is 116, "orders".hashCode() -1008770331, and of "polygenelubricants" it is
+        # Integer.MIN_VALUE, which has no absolute value: 0.
+        ("t", 0, 4, 0),
+        ("t", 3, 10, 9),
+        ("orders", 0, 7, 6),
+        ("polygenelubricants", 0, 5, 0),
+        ("anything", 5, 1, 0),
+    ],
+)
+def test_6_5_every_partition_on_thread_hash_mod_n(
+    topic: str, partition: int, count: int, number: int
+) -> None:
+    """3.7: `abs(31 * hash(topic) + partition) mod num.replica.fetchers`, with Java's hash of a text."""
+    assert fetcher_number(TopicPartition(topic, partition), count) == number

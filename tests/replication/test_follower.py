@@ -53,6 +53,7 @@ class Following(Rig):
             self.config,
             next_id=self._next_id,
             may_fetch=lambda partition, offset: True,
+            on_progress=lambda topic_partition: None,
             on_storage_failure=self._failed,
         )
         self.now_ms = NOW_MS

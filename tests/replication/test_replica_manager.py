@@ -65,6 +65,7 @@ class Manager:
         disk: Disk | None = None,
         log_config: LogConfig | None = None,
         durability: Durability = Durability.REPLICATED,
+        config: NodeConfig | None = None,
     ) -> None:
         self.now_ms = 1_000_000
         self.disk = disk if disk is not None else MemoryDisk()
@@ -77,7 +78,7 @@ class Manager:
             config=self.log_config,
         )
         self._ids = 0
-        self.config = NodeConfig(node_id=ME, replica_lag_time_max_ms=LAG_MS)
+        self.config = config or NodeConfig(node_id=ME, replica_lag_time_max_ms=LAG_MS)
         self.durability = durability
         self.manager = ReplicaManager(
             self.config, self.logs, next_id=self._next_id, default_config=self.log_config
