@@ -209,7 +209,7 @@ def test_several_breaks_in_a_row(proxy: Proxy, client: Client, other: Client) ->
 
 def test_a_session_runs_out_by_the_servers_clock(proxy: Proxy, chroot: str, other: Client) -> None:
     """Its ephemeral nodes go at once. Its client hears when it is back: first what waited, then the end."""
-    with Client(proxy.url + chroot, session_ms=500) as client:
+    with Client(proxy.url + chroot, session_ms=1_000) as client:
         client.call(Create("/e", ephemeral=True))
         client.call(Get("/other", watch=True))
         other.call(Get("/e", watch=True))
@@ -227,7 +227,7 @@ def test_a_session_runs_out_by_the_servers_clock(proxy: Proxy, chroot: str, othe
         assert reply.outcome.error in (StoreError.CONNECTION_LOSS, StoreError.SESSION_EXPIRED)
         assert not client.watches, "a session that is over is told nothing"
         assert client.call(Get("/")) == Outcome(StoreError.SESSION_EXPIRED)
-        client.store.open_session(500)
+        client.store.open_session(1_000)
         opened = client.next()
         assert isinstance(opened, SessionOpened)
         assert opened.session_id != client.session_id
@@ -293,7 +293,7 @@ def test_a_client_that_dies_with_the_server_is_given_up_after_it_returns(
     own_server: ZooKeeperServer,
 ) -> None:
     with Proxy(own_server.port) as proxy, Client(own_server.url) as other:
-        client = Client(proxy.url, session_ms=500)
+        client = Client(proxy.url, session_ms=1_000)
         client.call(Create("/e", ephemeral=True))
         proxy.cut()
         own_server.kill()
