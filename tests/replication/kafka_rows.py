@@ -1,0 +1,323 @@
+"""What Kafka's own tests pin down of replication, a row each, in our words: which test of ours shows it.
+
+A value is a test (`path::name`), several of them separated by commas, or `docs/differences.md: words`, with
+words of the row there that says why it is otherwise here. `tests/test_kafka_rows.py` holds all of it to what
+exists. Keys begin with the section of the replication reference.
+"""
+
+from __future__ import annotations
+
+_TESTS = "tests/replication/"
+_DIFFERENCES = "docs/differences.md: "
+
+
+def _shown(*tests: str) -> str:
+    return ",".join(f"{_TESTS}{test}" for test in tests)
+
+
+_EPOCH_CACHE = {
+    "6.1 assignments: what is left, and what each epoch's end is": _shown(
+        "test_rows.py::test_6_1_assign_and_ask"
+    ),
+    "6.1 cuts at either side, negative ones among them": _shown("test_rows.py::test_6_1_cuts"),
+    "6.1 persisted, reopened: the same entries": _shown(
+        "test_rows.py::test_6_6_epochs_of_a_sole_replica_that_bounces"
+    ),
+    "6.1 the epoch of an offset; the epoch before the latest": _shown(
+        "test_rows.py::test_6_1_epoch_of_an_offset_and_the_one_before"
+    ),
+}
+
+_PARTITION = {
+    "6.2 divergence of a fetch, 17 records of epochs 0, 3, 4, 7, 9": _shown(
+        "test_reconcile.py::test_divergence_of_a_fetch"
+    ),
+    "6.2 the same with a log start at 5 and at 10": _shown(
+        "test_reconcile.py::test_divergence_above_a_log_start"
+    ),
+    "6.2 make_leader without records: the epoch cache answers already": _shown(
+        "test_partition.py::test_an_election_is_in_the_epoch_cache_before_any_record"
+    ),
+    "6.2 questions to a leader under e-1, none, e, e+1": _shown(
+        "test_partition.py::test_requests_to_a_leader_of_epoch_5"
+    ),
+    "6.2 questions to a follower under e-1, none, e, e+1": _shown(
+        "test_partition.py::test_requests_to_a_follower_of_epoch_5"
+    ),
+    "6.2 a fetch of who is no replica, with and without epoch": _shown(
+        "test_partition.py::test_a_stranger_fetches"
+    ),
+    "6.2 more replicas within the leader epoch": _shown(
+        "test_partition.py::test_a_new_assignment_within_the_epoch"
+    ),
+    "6.2 a consumer at a follower without client metadata": _shown(
+        "test_fetch_service.py::test_who_asks_a_follower"
+    ),
+    "6.2 latest offset right after an election": _shown(
+        "test_schedules.py::test_s37_a_consumer_beyond_the_new_high_watermark"
+    ),
+    "6.2 a log that starts at 5 and batches below it": _shown(
+        "test_partition.py::test_a_log_may_begin_inside_a_batch",
+        "test_schedules_of_logs.py::test_s20_a_batch_that_lies_across_the_log_start",
+    ),
+    "6.2 a follower below the epoch start does not join, at it it is proposed": _shown(
+        "test_schedules.py::test_s30_nobody_joins_below_the_start_of_the_epoch",
+        "test_partition.py::test_expansion",
+    ),
+    "6.2 expansion confirmed: committed = maximal": _shown("test_partition.py::test_expansion"),
+    "6.2 refused for good: pending, maximal ISR kept": _shown(
+        "test_partition.py::test_a_definite_refusal_leaves_the_larger_isr"
+    ),
+    "6.2 refused for good: one send only": _DIFFERENCES + "an ISR proposal that was refused for good",
+    "6.2 ineligible or not attempted: back to the committed ISR": _shown(
+        "test_partition.py::test_what_was_never_written_is_taken_back"
+    ),
+    "6.2 server error, network error: the same again": _shown(
+        "test_partition.py::test_no_real_answer_is_asked_again"
+    ),
+    "6.2 a second proposal while one is in flight is not sent": _shown("test_isr.py::test_members_to_drop"),
+    "6.2 LeaderAndIsr while one is in flight": _shown(
+        "test_partition.py::test_a_new_word_of_the_controller_ends_what_is_pending",
+        "test_isr_channel.py::test_a_proposal_that_was_overtaken_waits_for_the_old_answer_then_goes",
+    ),
+    "6.2 fenced or shutting down, though caught up: not added, not waited for": _shown(
+        "test_schedules_of_isrs.py::test_s32_but_not_for_one_that_is_shutting_down",
+        "test_partition.py::test_a_replica_that_died_is_not_waited_for",
+    ),
+    "6.2 caught up within the lag and eligible: the watermark waits": _shown(
+        "test_schedules_of_isrs.py::test_s32_a_follower_that_returns_under_load"
+    ),
+    "6.2 broker epochs of fetch and metadata that differ": _shown(
+        "test_partition.py::test_a_fetch_of_an_earlier_life_is_refused", "test_isr.py::test_who_may_join"
+    ),
+    "6.2 no shrink right after an election": _shown(
+        "test_isr_profiles.py::test_a_member_that_never_fetched_has_the_whole_bound"
+    ),
+    "6.2 silent for lag + 1: shrink proposed, the watermark moves when it is confirmed": _shown(
+        "test_partition.py::test_shrinking",
+        "test_schedules.py::test_s29a_a_shrink_that_is_confirmed_lets_the_watermark_go",
+    ),
+    "6.2 at the end and silent for ever: never proposed": _shown(
+        "test_partition.py::test_an_idle_follower_at_the_end_stays"
+    ),
+    "6.2 reaches the end of its previous fetch each time: stays": _shown(
+        "test_partition.py::test_a_follower_that_reaches_each_previous_end_stays"
+    ),
+    "6.2 ISR below its minimum: the watermark stands": _shown(
+        "test_partition.py::test_the_watermark_stands_while_too_few_are_in_sync"
+    ),
+    "6.2 gauges under and at min ISR": _shown("test_isr_profiles.py::test_gauges"),
+    "6.2 the checkpointed watermark, held to the log's end": _shown(
+        "test_partition.py::test_the_checkpointed_watermark_is_where_a_leader_starts",
+        "test_schedules_of_logs.py::test_s10_a_checkpoint_ahead_of_its_log",
+    ),
+    "6.2 make_leader again, same epoch: nothing is reset": _shown(
+        "test_partition.py::test_a_new_assignment_within_the_epoch"
+    ),
+    "6.2 re-elected: ends kept, lag clocks restarted": _shown(
+        "test_partition.py::test_re_election_of_the_leader_keeps_ends_and_restarts_the_lag_clock"
+    ),
+    "6.2 lower partition epoch: ignored": _shown(
+        "test_schedules.py::test_s44_reordered_and_repeated_words_of_the_controller"
+    ),
+    "6.2 make_follower forgets the leadership": _shown(
+        "test_partition.py::test_becoming_a_follower_forgets_the_leadership"
+    ),
+    "6.2 under-replicated without the replicas that are being added": _shown(
+        "test_reassignment.py::test_under_replicated_by_what_was_there"
+    ),
+    "6.2 DeleteRecords past the high watermark": _shown(
+        "test_delete_records.py::test_beyond_the_high_watermark_nothing_is_deleted"
+    ),
+}
+
+_REPLICA = {
+    "6.3 a new replica": _shown("test_replica.py::test_a_new_replica_is_unknown"),
+    "6.3 three fetches: when it was caught up": _shown(
+        "test_replica.py::test_caught_up_means_the_end_as_of_the_previous_fetch"
+    ),
+    "6.3 reset, leader re-elected": _shown("test_replica.py::test_a_re_elected_leader_keeps_what_it_knows"),
+    "6.3 reset, new leader": _shown("test_replica.py::test_a_new_leader_knows_nothing_of_its_followers"),
+    "6.3 at the end: caught up however late": _shown(
+        "test_replica.py::test_a_replica_at_the_leaders_end_is_caught_up_however_long_it_was_silent"
+    ),
+    "6.3 an older broker epoch": _shown("test_partition.py::test_a_fetch_of_an_earlier_life_is_refused"),
+    "6.3 expiration: stuck": _shown("test_partition.py::test_shrinking"),
+    "6.3 expiration: never fetched": _shown(
+        "test_isr_profiles.py::test_a_member_that_never_fetched_has_the_whole_bound"
+    ),
+    "6.3 expiration: slow but arriving": _shown(
+        "test_partition.py::test_a_follower_that_reaches_each_previous_end_stays"
+    ),
+    "6.3 expiration: caught up, then silent": _shown(
+        "test_schedules_of_isrs.py::test_s34_an_idle_topic_keeps_its_isr"
+    ),
+    "6.3 checkpoint before any partition, and of two topics": _shown(
+        "test_rows.py::test_6_3_the_checkpoint_of_high_watermarks"
+    ),
+    "6.3 crash and restart, both in turn": _shown("test_rows.py::test_6_3_crash_and_restart"),
+}
+
+_MANAGER = {
+    "6.4 produce with acks=3": _shown("test_replica_manager.py::test_other_acks_are_refused"),
+    "6.4 leader becomes follower, acks=all pending": _shown(
+        "test_replica_manager.py::test_a_leader_that_becomes_a_follower_sends_waiters_away"
+    ),
+    "6.4 a fetch that waits when its leader becomes follower": _shown(
+        "test_replica_manager.py::test_a_parked_fetch_when_its_leader_steps_down",
+        "test_fetch_service.py::test_a_change_of_leader_ends_the_wait",
+    ),
+    "6.4 a fetch beyond the high watermark": _shown(
+        "test_replica_manager.py::test_beyond_the_high_watermark"
+    ),
+    "6.4 failed, fenced or diverging read: the follower's state stands": _shown(
+        "test_partition.py::test_a_failed_or_diverging_read_counts_for_nothing"
+    ),
+    "6.4 two partitions, one error: both answered at once": _shown(
+        "test_fetch_service.py::test_one_error_and_the_other_partition_is_served_at_once"
+    ),
+    "6.4 the answer's watermark is from before the fetch": _shown(
+        "test_partition.py::test_the_answer_carries_the_watermark_from_before_the_fetch"
+    ),
+    "6.4 missed leader updates: reconciled by OffsetsForLeaderEpoch at the next one": _shown(
+        "test_schedules.py::test_s12_missed_epochs_of_the_same_leader",
+        "test_schedules_of_logs.py::test_s17_an_answer_about_an_epoch_that_is_over",
+    ),
+    "6.4 StopReplica: epochs -2, -1, current - 1, current, current + 1": _shown(
+        "test_replica_manager.py::test_stop_replica"
+    ),
+    "6.4 StopReplica of an older controller": _shown(
+        "test_replica_manager.py::test_stop_replica_of_an_old_controller_or_a_dead_disk"
+    ),
+    "6.4 StopReplica with delete of a log without a role": _shown(
+        "test_replica_manager.py::test_stop_replica_of_a_log_without_a_role"
+    ),
+    "6.4 StopReplica answers who waits": _shown("test_replica_manager.py::test_stop_replica"),
+    "6.4 an offline dir: KAFKA_STORAGE_ERROR": _shown(
+        "test_replica_manager.py::test_all_replicas_of_a_failed_dir_resign_together"
+    ),
+    "6.4 topic ids: mismatch, absent, late": _shown(
+        "test_replica_manager.py::test_what_is_refused_for_one_partition"
+    ),
+    "6.4 a log that cannot be made: the others are": _shown(
+        "test_replica_manager.py::test_one_failing_log_leaves_the_others_alone"
+    ),
+    "6.4 LeaderAndIsr, equal epoch, higher partition epoch: ignored": _DIFFERENCES
+    + "a LeaderAndIsr of an equal leader epoch",
+    "6.4 LeaderAndIsr, higher epoch, same leader: fetcher restarted": _shown(
+        "test_rows.py::test_6_4_a_higher_epoch_of_the_same_leader_starts_the_fetcher_anew"
+    ),
+    "6.4 make_followers: fetcher removed before the end is read": _shown(
+        "test_follower.py::test_adding_reads_the_end_of_the_log_when_it_is_called"
+    ),
+    "6.4 clean shutdown: every high watermark checkpointed": _shown(
+        "test_rows.py::test_6_4_a_clean_shutdown_checkpoints_every_high_watermark"
+    ),
+    "6.4 preferred read replica: returned at once, without records": _shown(
+        "test_fetch_service.py::test_a_consumer_is_sent_to_a_replica_in_its_rack"
+    ),
+    "6.4 preferred read replica: not if it lacks the offset, is out of the ISR, or is asked": _shown(
+        "test_fetch_service.py::test_or_is_served_by_the_leader",
+        "test_fetch_service.py::test_who_asks_a_follower",
+    ),
+    "6.4 a new leader that the metadata does not know: no fetcher, log made": _DIFFERENCES
+    + "a new leader whose address is not known",
+    "6.4 become follower during shutdown: no fetcher": _shown(
+        "test_rows.py::test_6_4_who_is_about_to_stop_follows_nobody"
+    ),
+    "6.4 a waiting fetch, and a cut": _shown("test_fetch_service.py::test_a_cut_ends_the_wait"),
+    "6.4 a waiting fetch, and a roll": _shown("test_fetch_service.py::test_a_roll_ends_the_wait"),
+    "6.4 a waiting fetch, and a change of leader": _shown(
+        "test_fetch_service.py::test_a_change_of_leader_ends_the_wait"
+    ),
+    "6.4 DeleteRecords waits for every live follower": _shown(
+        "test_delete_records.py::test_it_is_answered_when_every_live_follower_has_deleted"
+    ),
+}
+
+_FETCHERS = {
+    "6.5 a simple fetch: log equal, watermark one fetch later": _shown(
+        "test_schedules.py::test_s0a_the_high_watermark_travels_by_fetches"
+    ),
+    "6.5 the request fails: all of it pauses": _shown(
+        "test_follower.py::test_a_lost_connection_pauses_what_was_asked"
+    ),
+    "6.5 one partition errs: it alone pauses": _shown(
+        "test_follower.py::test_an_error_pauses_the_partition_where_it_is"
+    ),
+    "6.5 fenced in the same epoch: failed": _shown(
+        "test_follower.py::test_fenced_is_failed_until_the_controller_speaks"
+    ),
+    "6.5 unknown epoch: the state stays, goes on when the leader knows": _shown(
+        "test_schedules.py::test_s5_a_fetch_from_the_future"
+    ),
+    "6.5 epochs 0, 2, 4 against 1, 3, 5 converge": _shown("test_follower.py::test_two_histories_converge"),
+    "6.5 no epochs, or a leader too old": _shown(
+        "test_reconcile.py::test_truncation_targets", "test_follower.py::test_a_leader_too_old_to_tell"
+    ),
+    "6.5 removed while the epoch answer is under way": _shown(
+        "test_follower.py::test_answers_after_removal_are_dropped"
+    ),
+    "6.5 another epoch while the answer is under way": _shown(
+        "test_follower.py::test_an_epoch_answer_of_an_older_epoch_is_ignored"
+    ),
+    "6.5 added again in the same epoch: not cut again": _shown(
+        "test_schedules.py::test_s44_reordered_and_repeated_words_of_the_controller"
+    ),
+    "6.5 a divergence for a partition that was removed": _shown(
+        "test_follower.py::test_answers_after_removal_are_dropped"
+    ),
+    "6.5 the leader was emptied": _shown("test_follower.py::test_the_leader_was_emptied"),
+    "6.5 the leader's log starts above the follower's end": _shown(
+        "test_follower.py::test_out_of_range_low",
+        "test_schedules_of_logs.py::test_s18_a_follower_below_the_leaders_log_start",
+    ),
+    "6.5 fenced or unknown while asking for bounds": _shown(
+        "test_follower.py::test_errors_while_asking_for_bounds"
+    ),
+    "6.5 a corrupt batch: fetched again": _shown("test_follower.py::test_damaged_bytes_are_fetched_again"),
+    "6.5 an answer names what was not asked": _shown(
+        "test_follower.py::test_an_answer_to_another_question_is_a_broken_protocol"
+    ),
+    "6.5 an append or a cut fails for one: the others go on": _shown(
+        "test_follower.py::test_a_broken_log_stops_its_partition"
+    ),
+    "6.5 a sequence of diverging answers": _shown("test_follower.py::test_successive_divergences"),
+    "6.5 where a follower cuts": _shown("test_reconcile.py::test_truncation_targets"),
+    "6.5 cut on fetch, again and again": _shown("test_follower.py::test_successive_divergences"),
+    "6.5 the leader answers nothing but errors: not fetched before it is reconciled": _shown(
+        "test_follower.py::test_errors_while_reconciling"
+    ),
+    "6.5 one fetcher a leader and number": _shown(
+        "test_fetcher.py::test_6_5_every_partition_on_thread_hash_mod_n"
+    ),
+    "6.5 resized 10, 50, 10": _shown("test_isr_profiles.py::test_6_5_resizing_keeps_states_and_failures"),
+    "6.5 a failed partition removed or added again": _shown("test_isr_profiles.py::test_gauges"),
+    "6.5 a thread that dies": _DIFFERENCES + "gauge of dead fetcher threads",
+}
+
+_EPOCHS_END_TO_END = {
+    "6.6 OffsetsForLeaderEpoch: leader, not leader, unknown": _shown(
+        "test_rows.py::test_6_6_epochs_of_a_sole_replica_that_bounces"
+    ),
+    "6.6 a sole replica bounced twice": _shown(
+        "test_rows.py::test_6_6_epochs_of_a_sole_replica_that_bounces"
+    ),
+    "6.6 follower bounced, then the leader: who has which epoch": _shown(
+        "test_rows.py::test_6_6_an_epoch_is_with_a_follower_once_it_has_records"
+    ),
+    "6.6 the leader lost the second half of its log": _shown(
+        "test_rows.py::test_6_6_a_leader_that_lost_half_of_its_log"
+    ),
+    "6.6 bounced in turn, five times": _shown("test_rows.py::test_6_6_bounced_in_turn"),
+    "6.6 each alone in turn, unclean": _shown("test_rows.py::test_6_6_each_alone_in_turn"),
+}
+
+ROWS: dict[str, str] = {
+    **_EPOCH_CACHE,
+    **_PARTITION,
+    **_REPLICA,
+    **_MANAGER,
+    **_FETCHERS,
+    **_EPOCHS_END_TO_END,
+}
