@@ -13,8 +13,9 @@ from dataclasses import asdict, dataclass
 from enum import Enum
 from typing import Any
 
+from replication.metastore import layout
 from replication.metastore.layout import CONTROLLER_PATH
-from replication.metastore.operations import Delete
+from replication.metastore.operations import Create, Delete
 from simulation.hosts import Host
 from simulation.network import STORE
 from simulation.world import World
@@ -286,6 +287,16 @@ def _store_outage(world: World, decision: Decision) -> None:
         _later(world, decision, world.store_link.come_back)
 
 
+def _leave_notice(world: World, decision: Decision) -> None:
+    """No fault: a tool asks for preferred leaders, a broker of Kafka's tells of ISRs; some make no sense."""
+    listed = layout.encode_partitions(sorted(world.checkers)) if decision.chance < 0.9 else b"?"
+    if int(decision.chance * 1000) % 2:
+        notice = Create(layout.PREFERRED_ELECTION_PATH, listed, make_parents=True)
+    else:
+        notice = Create(layout.ISR_NOTIFICATION_PREFIX, listed, sequential=True, make_parents=True)
+    world.store_link.write_as_operator(notice)
+
+
 FAULTS: Mapping[str, Fault] = {
     "kill": Fault(_kill, Takes.PROCESS),
     "bounce": Fault(_bounce, Takes.PROCESS),
@@ -308,4 +319,5 @@ FAULTS: Mapping[str, Fault] = {
     "expire": Fault(_expire),
     "depose": Fault(_depose, needs_victim=False),
     "store_outage": Fault(_store_outage, needs_victim=False),
+    "notice": Fault(_leave_notice, needs_victim=False),
 }

@@ -70,6 +70,8 @@ def node_config(swarm: Swarm, node_id: int) -> NodeConfig:
         truncate_on_fetch=swarm.truncate_on_fetch,
         controlled_shutdown_retry_backoff_ms=swarm.backoff_ms,
         controller=ControllerConfig(
-            request_timeout_ms=swarm.request_timeout_ms, retry_backoff_ms=swarm.backoff_ms
+            request_timeout_ms=swarm.request_timeout_ms,
+            retry_backoff_ms=swarm.backoff_ms,
+            leader_imbalance_check_interval_seconds=1,
         ),
     )

@@ -32,7 +32,7 @@ from replication.messages import (
 )
 from replication.metastore import layout
 from replication.metastore.layout import LOST_BROKER_EPOCH
-from replication.metastore.operations import Set
+from replication.metastore.operations import Create, Set
 from simulation.checkers import PartitionChecker, Stored, Violation, check_epochs, parse
 from simulation.clients import Consumer, Producer
 from simulation.describe import describe
@@ -358,6 +358,11 @@ class _Run:
             world.tally.operator_elections += 1
             self._mended_ms = world.now_ms
             world.observation.unclean_allowed.update(world.checkers)  # the setting is the topic's
+            if world.swarm.seed % 2:  # for all brokers, or for this topic
+                data = layout.encode_topic_config({UNCLEAN_ELECTION: "true"})
+                for_all = Create(layout.BROKER_DEFAULTS_PATH, data, make_parents=True)
+                world.store_link.write_as_operator(for_all)
+                break
             path = layout.topic_config_path(topic_partition.topic)
             found = world.store_link.read_as_operator(path)
             assert found.stat is not None

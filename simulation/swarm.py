@@ -64,6 +64,7 @@ FAULT_NAMES = (
     "expire",
     "depose",
     "store_outage",
+    "notice",
 )
 """What the nemesis can do; `faults.FAULTS` says how."""
 DISK_FAULTS = frozenset({"dead_disk", "failed_sync", "full_disk"})
