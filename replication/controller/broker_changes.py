@@ -16,7 +16,7 @@ from replication.controller.context import Broker, Context, Steps
 from replication.controller.errors import MetadataConflict
 from replication.controller.notices import read_notices, remove_notices
 from replication.controller.partition_states import after_failures, out_of_date, settle
-from replication.controller.reassigning import brokers_started
+from replication.controller.reassigning import brokers_started, stop_leaving
 from replication.controller.topic_deletion import resume
 from replication.messages import BrokerEndpoint
 from replication.metastore import layout
@@ -103,6 +103,7 @@ def log_dirs_failed(context: Context) -> Steps[None]:
         except CorruptMetadata as error:
             context.unreadable[layout.LOG_DIR_EVENTS_PATH] = str(error)
     context.announce(context.states, to=senders)
+    stop_leaving(context, to=senders)
     yield from remove_notices(context, notices)
 
 

@@ -32,6 +32,16 @@ def check_fence(outcome: Outcome) -> None:
         raise ControllerFenced("another controller has been elected")
 
 
+def check_term(context: Context) -> Steps[None]:
+    """Raise `ControllerFenced` if another controller has been elected by now."""
+    for _ in range(ROUNDS):
+        (outcome,) = yield (context.fenced(),)
+        check_fence(outcome)
+        if outcome.error is None:
+            return
+    raise MetadataConflict("the store does not say whether this is still the controller")
+
+
 def learn_state(context: Context, topic_partition: TopicPartition, read: Outcome) -> KnownState | None:
     """Take a reading of a state node into the copy. An unreadable one is reported and forgotten."""
     path = layout.partition_state_path(topic_partition)

@@ -31,6 +31,7 @@ from replication.controller.partition_states import (
     ROUNDS,
     after_failures,
     check_fence,
+    check_term,
     learn_state,
     settle,
 )
@@ -441,5 +442,9 @@ def resume(context: Context) -> Steps[None]:
 
 def brokers_started(context: Context, newcomers: Collection[int]) -> Steps[None]:
     """Brokers came: they may have replicas to delete, or be what a reassignment waits for."""
-    stop_leaving(context, to=newcomers)
+    if any(set(newcomers) & set(assignment.leaving) for assignment in context.assignments.values()):
+        # Who leaves is taken from the copy, while a later controller may have brought these brokers back
+        # before they restarted; they have forgotten it. One that comes after this check will be heard first.
+        yield from check_term(context)
+        stop_leaving(context, to=newcomers)
     yield from advance(context)

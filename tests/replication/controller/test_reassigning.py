@@ -19,7 +19,10 @@ from replication.messages import (
     ListPartitionReassignmentsRequest,
     ListPartitionReassignmentsResponse,
     OngoingReassignment,
+    RequestBody,
+    ResponseBody,
     StopReplicaRequest,
+    StopReplicaResponse,
 )
 from replication.metastore import layout
 from replication.metastore.operations import Create, Delete, Get, Set
@@ -427,6 +430,43 @@ class TestLeaving:
         received = made.members[2].broker.received
         assert not any(isinstance(body, LeaderAndIsrRequest) and body.partitions for body in received)
         assert stopped(made, 2)
+
+    def test_a_zombie_does_not_delete_who_was_brought_back(self) -> None:
+        """2 starts before a controller that was deposed and has not noticed; the next one wants 2 again."""
+        made = world((1, 2), brokers=4)
+        made.stop(2)
+        made.run()
+        reassign(made, (1,))
+        again = layout.TopicAssignment(node(made).topic_id, {0: (1, 2)})
+        made.admin(Set(layout.topic_path("t"), layout.encode_topic(again), -1))
+        made.admin(Set(layout.CONTROLLER_EPOCH_PATH, layout.encode_controller_epoch(9), -1))
+        made.start(2)
+        made.run()
+        assert made.active.controller.resigned_because == "another controller has been elected"
+        assert stopped(made, 2) == []
+
+    def test_a_log_dir_that_returns(self) -> None:
+        """A broker that could not delete says so in the store when it can: it is told again."""
+        made = world((1, 2), brokers=4)
+        broker = made.members[2].broker
+        serve, refused = broker.serve, []
+
+        def fails(body: RequestBody) -> ResponseBody:
+            if isinstance(body, StopReplicaRequest):
+                refused.append(body)
+                failed = dict.fromkeys(body.partitions, ErrorCode.KAFKA_STORAGE_ERROR)
+                return StopReplicaResponse(ErrorCode.NONE, failed)
+            return serve(body)
+
+        broker.serve = fails  # type: ignore[method-assign]
+        reassign(made, (1,))
+        assert len(refused) == 1
+        assert node(made).leaving_replicas == {0: (2,)}
+        broker.serve = serve  # type: ignore[method-assign]
+        event = layout.encode_log_dir_event(2)
+        made.admin(Create(layout.LOG_DIR_EVENT_PREFIX, event, sequential=True))
+        made.run()
+        assert node(made).leaving_replicas == {}
 
     def test_the_order_names_the_topics_id(self) -> None:
         made = world((1, 2))
