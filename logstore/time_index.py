@@ -21,6 +21,7 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
+from checkpoint.marks import mark
 from logstore.config import MAX_INT
 from logstore.errors import CorruptIndex
 from logstore.index_file import IndexFile
@@ -64,7 +65,8 @@ class TimeIndex(IndexFile):
     def maybe_append(self, timestamp_ms: int, offset: int, *, is_last: bool = False) -> None:
         """Note that `timestamp_ms` is the largest time up to `offset`; a time already noted is skipped.
 
-        `is_last` may use the slot that is kept for the moment the segment stops being active.
+        `is_last` may use the slot that is kept for the moment the segment stops being active. Raises
+        `OSError` if that was used before and cannot be used again.
         """
         last = self._last()
         if last is None:
@@ -77,6 +79,11 @@ class TimeIndex(IndexFile):
         assert 0 <= relative <= MAX_INT, f"{self.path}: offset {offset} does not fit the segment"
         assert last is None or relative >= last[1], f"{self.path}: offset {offset} goes back"
         assert not self.is_full or is_last, f"{self.path} is full"
+        if self.entry_count == self.capacity:
+            # The segment stopped being active once before and became so again (a crash took its successor):
+            # the slot kept for that was used. A later entry stands for an earlier one, so that gives way.
+            mark("time index: the last slot is used a second time")
+            self.truncate_entries(self.entry_count - 1)
         self._append(timestamp_ms, relative)
 
     def extend(self, entries: Iterable[tuple[int, int]]) -> None:

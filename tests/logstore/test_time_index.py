@@ -46,6 +46,18 @@ def test_row_65_one_slot_is_kept_for_the_roll() -> None:
     assert index.entry_count == 3
 
 
+@pytest.mark.parametrize("flushed", [0, 3])
+def test_the_kept_slot_is_used_again_when_a_segment_ends_twice(flushed: int) -> None:
+    """A crash may take a segment's successor: it is active again, and closes its books a second time."""
+    index = index_of((1, 46), (2, 47), limit=12 * 3)
+    index.maybe_append(3, 48, is_last=True)
+    if flushed:
+        index.flush()
+    index.maybe_append(9, 52, is_last=True)
+    assert index.last == (9, 52)
+    assert [index.entry(slot) for slot in range(index.entry_count)] == [(1, 1), (2, 2), (9, 7)]
+
+
 def test_row_66_offsets_do_not_fall() -> None:
     index = index_of((10, 60))
     with pytest.raises(AssertionError, match="goes back"):
