@@ -177,6 +177,7 @@ class World:
         for host in self.hosts.values():
             if host.disk_is_dead:
                 self.cut_power(host)
+            if host.node is None:  # or it halted
                 self.start(host)
 
     # --- what may be taken ------------------------------------------------------------------------
@@ -494,7 +495,7 @@ class World:
 
     def _start_again(self, host: Host, life: int) -> None:
         """Whoever supervises the process starts it again, on a disk that works."""
-        if host.node is None and host.life == life and not self.is_healed:
+        if host.node is None and host.life == life:
             self.start(host)
 
     def _sync(self, host: Host, life: int, effect: Sync) -> None:
