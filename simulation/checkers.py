@@ -80,6 +80,7 @@ class ReplicaView:
 
     node: int
     life: int = 0
+    topic_id: str = ""
     leader_epoch: int = -1
     is_leader: bool = False
     log_start: int = 0
@@ -139,6 +140,7 @@ class PartitionChecker:
     ) -> None:
         self.name = name
         self.replicas = tuple(replicas)
+        self._min_insync = min_insync
         self.min_insync = min(min_insync, len(self.replicas))
         self.unclean_allowed = unclean_allowed
         self.incarnation = incarnation
@@ -147,6 +149,9 @@ class PartitionChecker:
         self.is_changing_replicas = False
         """A reassignment is under way."""
         self.is_being_deleted = False
+        self.is_retired = False
+        """Its topic is deleted: nothing is promised any more."""
+        self.topic_id = ""
         self.committed: list[Stored] = []
         self.floor: int | None = None
         self.unclean_elections = 0
@@ -177,6 +182,11 @@ class PartitionChecker:
         return self.committed[-1].end if self.committed else 0
 
     # --- the store ----------------------------------------------------------------------------
+
+    def assigned(self, replicas: Sequence[int]) -> None:
+        """The store names these as its replicas from now on."""
+        self.replicas = tuple(replicas)
+        self.min_insync = min(self._min_insync, len(self.replicas))
 
     def state_written(
         self, state: LeaderAndIsr, version: int, *, expected_version: int | None, controller_epoch: int
@@ -553,5 +563,8 @@ def check_epochs(name: str, batches: Sequence[Stored], epochs: Iterable[EpochEnt
     for one, following in pairwise(transitions):
         if following.epoch < one.epoch:
             raise Violation("I5", f"{name}: epoch {following.epoch} after {one.epoch}")
+    if entries and batches and batches[0].base < entries[0].start_offset < batches[0].end:
+        # Records were deleted up to the middle of a batch: the log starts there, and so does the epoch.
+        transitions[0] = EpochEntry(transitions[0].epoch, entries[0].start_offset)
     if [tuple(entry) for entry in entries] != [tuple(entry) for entry in transitions]:
         raise Violation("I5", f"{name}: the epoch checkpoint says {entries}, the batches say {transitions}")

@@ -42,9 +42,10 @@ class _Client:
     def guess(self) -> tuple[int, int]:
         """A node that may be the leader, and the leader epoch it would lead in."""
         state = self.checker.state
-        assert state is not None, "clients start once there is a leader"
         draw = self.random.random()
         nodes = list(self.world.hosts)
+        if state is None:
+            return nodes[int(draw * 1000) % len(nodes)], 0
         if draw < 0.7 or self.world.network.is_calm:
             return (state.leader if state.leader >= 0 else nodes[0]), state.leader_epoch
         host = self.world.hosts[nodes[int(draw * 1000) % len(nodes)]]
@@ -82,10 +83,14 @@ class Producer(_Client):
     @property
     def is_done(self) -> bool:
         """Nothing is under way, and nothing has to be sent again."""
+        if self.checker.is_retired:
+            return True
         return not self._unanswered and self._pending is None
 
     def run(self) -> None:
         """Send what is due, then wait."""
+        if self.checker.is_retired:
+            return
         if self._pending is not None:
             if not self._unanswered:
                 self._send(self._pending)
@@ -152,6 +157,8 @@ class Producer(_Client):
         self._unanswered -= 1
         if not self.is_idempotent or not isinstance(body, ProduceResponse) or self._pending is None:
             return
+        if self.checker.is_retired:
+            return
         error = body.partitions[self.topic_partition].error
         if error is ErrorCode.NONE:
             self._sequence += len(self._records)
@@ -178,6 +185,8 @@ class Consumer(_Client):
 
     def run(self) -> None:
         """Ask for what comes next."""
+        if self.checker.is_retired:
+            return
         if self.checker.unclean_elections != self._cuts_seen:
             self._cuts_seen = self.checker.unclean_elections
             self.view.position = min(self.view.position, self.checker.floor or 0)
@@ -200,7 +209,7 @@ class Consumer(_Client):
         )
 
     def _answered(self, wanted: int, epoch: int, body: ResponseBody | None) -> None:
-        if isinstance(body, FetchResponse):
+        if isinstance(body, FetchResponse) and not self.checker.is_retired:
             result = body.partitions[self.topic_partition]
             if result.error is ErrorCode.OFFSET_OUT_OF_RANGE:
                 self._out_of_range(wanted, epoch)

@@ -10,12 +10,13 @@ What is decided is written down. Given such a list, nothing is drawn: the list i
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 
 from simulation.atlas import states_of
 from simulation.faults import FAULTS, NOBODY, Decision, Fault, Takes
 from simulation.hosts import Host
 from simulation.network import STORE
+from simulation.operator import COMMANDS, give, is_served
 from simulation.swarm import stream
 from simulation.world import World
 
@@ -30,39 +31,64 @@ class Nemesis:
         self._began_ms = world.now_ms
         self._script = None if script is None else iter(script)
         self._random = stream(world.swarm.seed, "nemesis")
-        rates = world.swarm.rates
-        self._names = [name for name in FAULTS if rates[name] > 0]
-        self._weights = [rates[name] for name in self._names]
+        self._command_random = stream(world.swarm.seed, "operator's commands")
+        swarm = world.swarm
+        self._faults = [(name, swarm.rates[name]) for name in FAULTS if swarm.rates[name]]
+        self._commands = [
+            (name, swarm.command_rates[name])
+            for name, command in COMMANDS.items()
+            if swarm.command_rates[name] and is_served(command)
+        ]
 
     def run(self) -> None:
         """Begin now."""
         self._began_ms = self.world.now_ms
-        if self._script is None:
-            if self._names:
-                self._decide()
-        else:
+        if self._script is not None:
             self._replay_next()
+            return
+        if self._faults:
+            self._soon(0, self._decide)
+        if self._commands:
+            self._soon(0, self._command)
+
+    def _soon(self, delay_ms: int, callback: Callable[..., None], *arguments: object) -> None:
+        # First of all that happens in its millisecond, and no draw of the world's: so that a replay, which
+        # has no draws to make, comes to the same.
+        self.world.time.push(self.world.now_ms + delay_ms, -1.0, callback, arguments)
 
     def _decide(self) -> None:
-        world = self.world
+        world, random = self.world, self._random
+        world.time.was_nothing()
         if world.is_healed:
             return
-        name = self._random.choices(self._names, self._weights)[0]
+        names, weights = zip(*self._faults, strict=True)
+        name = random.choices(names, weights)[0]
         decision = self._draw(name, FAULTS[name])
         if decision is not None:
             self._carry_out(decision)
-        gap_ms = 1 + int(self._random.expovariate(1.0 / world.swarm.fault_interval_ms))
-        # Ties of its own: what is decided must not move what the world draws.
-        world.time.push(world.now_ms + gap_ms, self._random.random(), self._decide, ())
+        self._soon(1 + int(random.expovariate(1.0 / world.swarm.fault_interval_ms)), self._decide)
+
+    def _command(self) -> None:
+        world, random = self.world, self._command_random
+        world.time.was_nothing()
+        if world.is_healed:
+            return
+        names, weights = zip(*self._commands, strict=True)
+        name = random.choices(names, weights)[0]
+        at_ms = world.now_ms - self._began_ms
+        node_id = random.choice(list(world.hosts))
+        self._carry_out(Decision(at_ms, name, node_id, chance=random.random()))
+        self._soon(1 + int(random.expovariate(1.0 / world.swarm.command_interval_ms)), self._command)
 
     def _replay_next(self) -> None:
         assert self._script is not None
         for decision in self._script:
-            at_ms = max(self._began_ms + decision.at_ms, self.world.now_ms)
-            self.world.time.push(at_ms, 0.5, self._replay, (decision,))
+            delay_ms = max(self._began_ms + decision.at_ms - self.world.now_ms, 0)
+            self._soon(delay_ms, self._replay, decision)
             return
 
     def _replay(self, decision: Decision) -> None:
+        self.world.time.was_nothing()
         if not self.world.is_healed:
             self._carry_out(decision)
             self._replay_next()
@@ -70,7 +96,10 @@ class Nemesis:
     def _carry_out(self, decision: Decision) -> None:
         world = self.world
         self.decisions.append(decision)
-        world.time.note("fault:", decision)
+        world.time.note("decision:", decision)
+        if decision.what in COMMANDS:
+            give(world, decision)
+            return
         victim = world.hosts.get(decision.victim)
         for state in states_of(world, victim):
             world.atlas[decision.what, state] += 1

@@ -14,7 +14,8 @@ from logstore.log import Log
 from logstore.log_manager import LogManager
 from replication.messages import FetchResponse, ProduceRequest, ProduceResponse, ResponseBody
 from replication.metastore import layout
-from replication.metastore.operations import Create, Multi, Operation, Outcome, Set
+from replication.metastore.operations import Create, Delete, Multi, Operation, Outcome, Set
+from replication.node import Node
 from simulation.checkers import (
     PartitionChecker,
     Remains,
@@ -58,6 +59,10 @@ class Observation:
     ) -> None:
         self.checkers: dict[TopicPartition, PartitionChecker] = {}
         self.unclean_allowed: set[TopicPartition] = set()
+        self.is_unclean_allowed = False
+        """For all of them."""
+        self.on_new_partition: Callable[[TopicPartition], None] = lambda topic_partition: None
+        """Hears of each partition that the cluster makes and that nobody had announced."""
         self._logs: dict[tuple[int, TopicPartition], Log] = {}
         """As last looked at: a log whose disk failed is not given out any more."""
         self._time = time
@@ -66,13 +71,15 @@ class Observation:
         self._controller_epoch = controller_epoch
         """What the store says is the epoch of the controller now."""
 
-    def expect(self, topic_partition: TopicPartition, replicas: tuple[int, ...]) -> PartitionChecker:
+    def expect(
+        self, topic_partition: TopicPartition, replicas: tuple[int, ...], *, min_insync: int = 1
+    ) -> PartitionChecker:
         """Judge this partition from now on."""
         checker = PartitionChecker(
             str(topic_partition),
             replicas,
-            min_insync=self._swarm.min_insync_replicas,
-            unclean_allowed=lambda: topic_partition in self.unclean_allowed,
+            min_insync=min_insync,
+            unclean_allowed=lambda: self.is_unclean_allowed or topic_partition in self.unclean_allowed,
             incarnation=lambda node_id: self._hosts[node_id].broker_epoch,
         )
         self.checkers[topic_partition] = checker
@@ -98,7 +105,7 @@ class Observation:
             )
         host.remains = {}
         for topic_partition, log in found.items():
-            view = host.views[topic_partition] = ReplicaView(host.node_id, host.life)
+            view = host.views[topic_partition] = ReplicaView(host.node_id, host.life, log.topic_id or "")
             self._look(host, topic_partition, log, view, is_leader=False, leader_epoch=-1, may_be_cut=False)
 
     def ended(self, host: Host, *, cache_survives: bool) -> None:
@@ -152,8 +159,10 @@ class Observation:
                 continue
             host.seen[topic_partition] = seen
             view = host.views.get(topic_partition)
-            if view is None:
+            topic_id = log.topic_id or ""
+            if view is None or (view.topic_id and view.topic_id != topic_id):
                 view = host.views[topic_partition] = ReplicaView(host.node_id, host.life)
+            view.topic_id = topic_id
             self._look(
                 host,
                 topic_partition,
@@ -164,10 +173,35 @@ class Observation:
                 may_be_cut=before is None or before[4] != truncations,
             )
 
+        if len(host.views) > len(node.replicas.partitions) and not host.disk_is_dead:
+            self._forget_gone(host, node)
+
+    def _forget_gone(self, host: Host, node: Node) -> None:
+        """Replicas that were deleted, or set aside."""
+        held = node.logs.logs()
+        for topic_partition in list(host.views):
+            if (
+                topic_partition not in node.replicas.partitions
+                and topic_partition not in node.replicas.offline
+                and topic_partition not in held
+            ):
+                view = host.views.pop(topic_partition)
+                host.seen.pop(topic_partition, None)
+                checker = self._checker_of(topic_partition, view)
+                if checker is not None:
+                    checker.replica_gone(host.node_id)
+
+    def _checker_of(self, topic_partition: TopicPartition, view: ReplicaView) -> PartitionChecker | None:
+        """Who judges this replica; nobody if it belongs to a topic that is deleted, or not known yet."""
+        checker = self.checkers.get(topic_partition)
+        if checker is None or (view.topic_id and checker.topic_id not in ("", view.topic_id)):
+            return None
+        return checker
+
     def _committed_at_last(self, topic_partition: TopicPartition, view: ReplicaView, log: Log) -> None:
         """Its disk failed in this turn, in which it may have committed, and said so, before that."""
         before, view.high_watermark = view.high_watermark, min(log.high_watermark, view.log_end)
-        checker = self.checkers.get(topic_partition)
+        checker = self._checker_of(topic_partition, view)
         if checker is not None and view.high_watermark > before:
             known = len(view.batches)
             checker.replica_changed(view, first_new=known, cut_to=None, high_watermark_before=before)
@@ -210,7 +244,7 @@ class Observation:
         self._time.stamp(f"{log_end},{view.high_watermark},{leader_epoch},{is_leader}")
         if self._time.is_traced:
             self._time.note("      ", topic_partition, view)
-        checker = self.checkers.get(topic_partition)
+        checker = self._checker_of(topic_partition, view)
         if checker is not None:
             checker.replica_changed(view, first_new=first_new, cut_to=cut_to, high_watermark_before=before)
 
@@ -226,17 +260,19 @@ class Observation:
         assert host.node is not None
         if isinstance(body, FetchResponse):
             for topic_partition, result in body.partitions.items():
-                if result.records:
-                    self.checkers[topic_partition].served(
-                        host.views[topic_partition], parse(bytes(result.records))
-                    )
+                view = host.views.get(topic_partition)
+                checker = self._checker_of(topic_partition, view) if view is not None else None
+                if result.records and checker is not None and view is not None:
+                    checker.served(view, parse(bytes(result.records)))
         elif isinstance(body, ProduceResponse) and isinstance(call.body, ProduceRequest):
             for topic_partition, produced in body.partitions.items():
-                checker = self.checkers[topic_partition]
+                view = host.views.get(topic_partition)
+                checker = self._checker_of(topic_partition, view) if view is not None else None
+                if checker is None or view is None:
+                    continue
                 identity = bytes(call.body.records[topic_partition][17:])
                 if produced.error is ErrorCode.NONE and call.body.acks == -1:
                     self._time.tally.acked += 1
-                    view = host.views[topic_partition]
                     partition = host.node.replicas.partitions.get(topic_partition)
                     checker.acknowledged(
                         identity,
@@ -254,6 +290,9 @@ class Observation:
     def written(self, operation: Operation, outcome: Outcome) -> None:
         writes = operation.writes if isinstance(operation, Multi) else (operation,)
         results = outcome.results if isinstance(operation, Multi) else (outcome,)
+        for write in writes:
+            if isinstance(write, Set | Create | Delete):
+                self._topic_written(write)
         for write, result in zip(writes, results, strict=True):
             if not isinstance(write, Set | Create) or not write.path.endswith("/state"):
                 continue
@@ -261,6 +300,34 @@ class Observation:
                 if layout.partition_state_path(topic_partition) == write.path:
                     assert result.stat is not None
                     self._judge_state(checker, write, result.stat.version)
+
+    def _topic_written(self, write: Set | Create | Delete) -> None:
+        directory, _, topic = write.path.rpartition("/")
+        if directory == layout.DELETE_TOPICS_PATH:
+            for topic_partition, checker in self.checkers.items():
+                if topic_partition.topic == topic:
+                    checker.is_being_deleted = isinstance(write, Create)
+        if directory != layout.TOPICS_PATH:
+            return
+        if isinstance(write, Delete):
+            self._time.tally.topics_deleted += 1
+            for topic_partition in [each for each in self.checkers if each.topic == topic]:
+                self.checkers.pop(topic_partition).is_retired = True
+            return
+        node = layout.parse_topic(write.data)
+        for number, replicas in sorted(node.partitions.items()):
+            topic_partition = TopicPartition(topic, number)
+            known = self.checkers.get(topic_partition)
+            if known is None:
+                known = self.expect(topic_partition, replicas)
+                self.on_new_partition(topic_partition)
+            known.topic_id = node.topic_id
+            known.assigned(replicas)
+            was_changing = known.is_changing_replicas
+            known.is_changing_replicas = any(
+                number in changing for changing in (node.adding_replicas, node.removing_replicas)
+            )
+            self._time.tally.reassignments += was_changing and not known.is_changing_replicas
 
     def _judge_state(self, checker: PartitionChecker, write: Set | Create, version: int) -> None:
         state = layout.parse_state(write.data)

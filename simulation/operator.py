@@ -133,8 +133,8 @@ def give(world: World, decision: Decision) -> None:
     body = command.request(world, decision)
     world.tally.commands += 1
     node_id = decision.victim
-    if command.to_leader:
-        (target,) = body.partitions  # type: ignore[union-attr]
+    if isinstance(body, DeleteRecordsRequest):
+        (target,) = body.partitions
         state = world.checkers[target].state
         node_id = state.leader if state is not None and state.leader >= 0 else decision.victim
     elif decision.chance < 0.9:

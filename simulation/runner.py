@@ -181,6 +181,7 @@ class _Run:
         self._set_up()
         world = self.world
         world.network.is_calm = False
+        world.observation.on_new_partition = self._produce_to_new
         self.nemesis.run()
         self._start_clients()
         world.tally.events = 0
@@ -213,7 +214,7 @@ class _Run:
         )
         for number, replicas in enumerate(assignment):
             topic_partition = TopicPartition(TOPIC, number)
-            world.observation.expect(topic_partition, replicas)
+            world.observation.expect(topic_partition, replicas, min_insync=swarm.min_insync_replicas)
             if swarm.unclean_election:
                 world.observation.unclean_allowed.add(topic_partition)
         for host in world.hosts.values():
@@ -274,6 +275,16 @@ class _Run:
             if not self._is_silent(consumer.name):
                 world.time.at(number, consumer.run)
 
+    def _produce_to_new(self, topic_partition: TopicPartition) -> None:
+        """A topic that the operator made gets a producer; its records are judged like all others."""
+        producer = Producer(self.world, 100 + len(self.producers), topic_partition, is_idempotent=False)
+        self.producers.append(producer)
+        if self.script is not None:
+            producer.most_sends = self.script.most_sends
+        producer.is_finishing = self.world.is_healed
+        if not self._is_silent(producer.name):
+            self.world.time.at(1, producer.run)
+
     def _is_silent(self, client: str) -> bool:
         return self.script is not None and client in self.script.silent
 
@@ -310,8 +321,7 @@ class _Run:
         hosts = self.world.hosts
         for checker in self.world.checkers.values():
             state = checker.state
-            assert state is not None
-            if not any(hosts[replica].disk_is_dead for replica in checker.replicas):
+            if state is None or not any(hosts[replica].disk_is_dead for replica in checker.replicas):
                 continue
             able = [
                 member
@@ -340,29 +350,34 @@ class _Run:
         leader = self._leader(checker)
         if leader is None or checker.state is None or set(checker.state.isr) != set(checker.replicas):
             return False
-        ends = {(view.log_end, view.high_watermark) for view in checker.views.values()}
-        end, high_watermark = next(iter(ends))
-        return len(checker.views) == len(checker.replicas) and len(ends) == 1 and end == high_watermark
+        if checker.is_changing_replicas or checker.is_being_deleted:
+            return False
+        views = [checker.views.get(replica) for replica in checker.replicas]
+        ends = {(view.log_end, view.high_watermark) for view in views if view is not None}
+        end, high_watermark = next(iter(ends), (0, -1))
+        return None not in views and len(ends) == 1 and end == high_watermark
 
     def _play_operator(self) -> None:
         """Allow an unclean election where nobody else can help; keep looking."""
         world = self.world
         for topic_partition, checker in world.checkers.items():
             state = checker.state
-            assert state is not None
-            if state.leader >= 0 or topic_partition in world.observation.unclean_allowed:
+            if state is None or state.leader >= 0 or topic_partition in world.observation.unclean_allowed:
                 continue
             if any(epoch != LOST_BROKER_EPOCH for epoch in state.isr_broker_epochs):
                 continue  # somebody in it kept everything: the controller must elect by itself
             world.time.note("the operator allows an unclean election of", topic_partition)
             world.tally.operator_elections += 1
             self._mended_ms = world.now_ms
-            world.observation.unclean_allowed.update(world.checkers)  # the setting is the topic's
+            observation = world.observation
             if world.swarm.seed % 2:  # for all brokers, or for this topic
+                observation.is_unclean_allowed = True
                 data = layout.encode_topic_config({UNCLEAN_ELECTION: "true"})
                 for_all = Create(layout.BROKER_DEFAULTS_PATH, data, make_parents=True)
                 world.store_link.write_as_operator(for_all)
                 break
+            topic = topic_partition.topic
+            observation.unclean_allowed.update(each for each in world.checkers if each.topic == topic)
             path = layout.topic_config_path(topic_partition.topic)
             found = world.store_link.read_as_operator(path)
             assert found.stat is not None

@@ -10,7 +10,7 @@ leaves the clients' draws, and the other faults', as they were.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Iterable
 from dataclasses import dataclass, field, fields
 from random import Random
 
@@ -67,6 +67,17 @@ FAULT_NAMES = (
     "notice",
 )
 """What the nemesis can do; `faults.FAULTS` says how."""
+COMMAND_NAMES = (
+    "create_topic",
+    "delete_topic",
+    "add_partitions",
+    "reassign",
+    "cancel_reassignment",
+    "elect_preferred",
+    "alter_config",
+    "delete_records",
+)
+"""What the operator can ask for; `operator.COMMANDS` says how."""
 DISK_FAULTS = frozenset({"dead_disk", "failed_sync", "full_disk"})
 _LIKELIHOODS = (0.25, 0.5, 1.0, 1.0, 2.0, 4.0)
 
@@ -112,9 +123,12 @@ class Swarm:
     duplicate_rate: float
     slow_rate: float
     store_loss_rate: float
-    rates: Mapping[str, float]
+    rates: dict[str, float]
     """How likely each fault is when the nemesis draws one; 0: it never happens."""
     fault_interval_ms: int
+    command_rates: dict[str, float]
+    """How likely each command is when the operator gives one."""
+    command_interval_ms: int
     produce_interval_ms: int
     producers: int
     consumers: int
@@ -124,7 +138,7 @@ class Swarm:
     def enabled(self) -> list[str]:
         """The features that are on."""
         found = [each.name for each in fields(self.features) if getattr(self.features, each.name)]
-        found += [name for name, rate in self.rates.items() if rate]
+        found += [name for name, rate in (self.rates | self.command_rates).items() if rate]
         return [*found, "retention"] if self.retention_bytes >= 0 else found
 
     @property
@@ -171,6 +185,8 @@ def draw(seed: int) -> Swarm:
         store_loss_rate=random.choice((0.02, 0.1)) if features.store_losses else 0.0,
         rates=draw_rates(seed, FAULT_NAMES),
         fault_interval_ms=int(session_timeout_ms * random.choice((0.25, 0.6, 1.5))),
+        command_rates=draw_rates(seed, COMMAND_NAMES),
+        command_interval_ms=int(session_timeout_ms * stream(seed, "operator").choice((0.4, 1.0, 3.0))),
         produce_interval_ms=random.choice((10, 25, 70)),
         producers=random.choice((1, 2, 3)),
         consumers=random.choice((1, 1, 2)),

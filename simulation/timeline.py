@@ -47,6 +47,9 @@ class Tally:
     acked: int = 0
     consumed: int = 0
     operator_elections: int = 0
+    commands: int = 0
+    topics_deleted: int = 0
+    reassignments: int = 0
 
 
 class Timeline:
