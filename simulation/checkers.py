@@ -80,13 +80,13 @@ class ReplicaView:
 
     node: int
     life: int = 0
-    topic_id: str = ""
     leader_epoch: int = -1
     is_leader: bool = False
     log_start: int = 0
     high_watermark: int = 0
     log_end: int = 0
     batches: list[Stored] = field(default_factory=list)
+    topic_id: str = ""
 
     def holding(self, offset: int) -> Stored | None:
         """The batch that holds `offset`."""

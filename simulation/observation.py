@@ -105,7 +105,8 @@ class Observation:
             )
         host.remains = {}
         for topic_partition, log in found.items():
-            view = host.views[topic_partition] = ReplicaView(host.node_id, host.life, log.topic_id or "")
+            view = host.views[topic_partition] = ReplicaView(host.node_id, host.life)
+            view.topic_id = log.topic_id or ""
             self._look(host, topic_partition, log, view, is_leader=False, leader_epoch=-1, may_be_cut=False)
 
     def ended(self, host: Host, *, cache_survives: bool) -> None:
