@@ -362,6 +362,8 @@ class _Run:
     def _play_operator(self) -> None:
         """Allow an unclean election where nobody else can help; keep looking."""
         world = self.world
+        if world.observation.is_unclean_allowed:
+            return
         for topic_partition, checker in world.checkers.items():
             state = checker.state
             if state is None or state.leader >= 0 or topic_partition in world.observation.unclean_allowed:
