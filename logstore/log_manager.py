@@ -125,6 +125,8 @@ class LogManager:
             raise
         # An empty dir counts as unclean: it may be the new disk in the place of one that was lost.
         self.was_clean = all(log_dir.was_clean for log_dir in self._dirs)
+        self.had_empty_dir = any(log_dir.was_empty or log_dir.failure for log_dir in self._dirs)
+        """Whether a log dir was new, or could not be opened: what had been synced may not be there either."""
 
     # --- what there is --------------------------------------------------------------------------------
 
@@ -367,6 +369,7 @@ class _LogDir:
         self.damaged: dict[TopicPartition, DamagedLog] = {}
         self.failure: OSError | None = None
         self.was_clean = False
+        self.was_empty = False
         self._closed_by_us = False
         self.high_watermarks: dict[TopicPartition, int] = {}
         self._recovery_points: dict[TopicPartition, int] = {}
@@ -402,7 +405,9 @@ class _LogDir:
         self._log_starts = self._read(LOG_START_OFFSET_CHECKPOINT)
         self.high_watermarks = self._read(HIGH_WATERMARK_CHECKPOINT)
         self._first_dirty = self._read(CLEANER_OFFSET_CHECKPOINT)
-        for entry in self._disk.scan(self.path):
+        entries = self._disk.scan(self.path)
+        self.was_empty = marker is None and all(entry.name == ".lock" for entry in entries)
+        for entry in entries:
             if not entry.is_directory:
                 continue
             fate = set_aside_fate(entry.name)

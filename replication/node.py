@@ -363,6 +363,7 @@ class Node:
             self.config.port,
             timestamp_ms=now_ms,
             clean=self.logs.was_clean,
+            empty=self.logs.had_empty_dir,
             continues=tuple(self._former_epochs),
             rack=self.config.broker_rack,
         )

@@ -549,6 +549,10 @@ class ReplicaManager:
             mark("replica manager: the log of a deleted topic gives way to its namesake's")
             reason = f"belongs to topic id {left.topic_id}, the topic's is {topic_id}"
             self._set_aside(topic_partition, reason, body.controller_epoch, now_ms)
+        if left is None and not state.is_new and self.logs.offline_dirs:
+            # It may well live in the dir that failed. An empty log in another one would pass for it.
+            mark("replica manager: a replica whose log may be in a failed dir")
+            raise LogDirOffline(f"{topic_partition} may be in a log dir that failed; mend it and start anew")
         log = self.logs.get_or_create(topic_partition, config=config, topic_id=topic_id)
         log.set_high_watermark(
             max(self.logs.checkpointed_high_watermark(topic_partition), log.log_start_offset)

@@ -55,6 +55,7 @@ class Broker(NamedTuple):
     clean: bool
     continues: tuple[int, ...] = ()
     rack: str = ""
+    empty: bool = False
 
 
 class KnownState(NamedTuple):
@@ -132,13 +133,14 @@ class Context:
         """The brokers that can serve this partition, and whether each kept all that it had acknowledged."""
         known = self.states.get(topic_partition)
         keeps_all = self.config.elect_unclean_restarted_last_member or (
-            # On disk before it counted: no unclean stop can have cost it (reliability R2).
+            # On disk before it counted: no unclean stop can have cost it (reliability R2). A disk that was
+            # exchanged for an empty one can.
             known is not None and known.state.all_synced
         )
         return {
             broker_id: Incarnation(
                 broker.endpoint.epoch,
-                broker.clean or keeps_all,
+                broker.clean or (keeps_all and not broker.empty),
                 broker.continues,
             )
             for broker_id, broker in sorted(self.brokers.items())

@@ -91,7 +91,8 @@ def partition_state_path(topic_partition: TopicPartition) -> str:
 class BrokerRegistration:
     """`/brokers/ids/<id>`: where a broker listens.
 
-    `clean`: nothing acknowledged was lost when it last stopped; False when it cannot be told.
+    `clean`: nothing acknowledged was lost when it last stopped; False when it cannot be told. `empty`: one of
+    its log dirs held nothing at all, so that it may have lost what was synced too.
     `rack` is empty for none.
     `continues`: broker epochs that this very process had before its session ran out: it never
     stopped since, so it lost nothing of what it held as any of them.
@@ -104,6 +105,7 @@ class BrokerRegistration:
     clean: bool = False
     continues: tuple[int, ...] = ()
     rack: str = ""
+    empty: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -159,6 +161,8 @@ def encode_broker(registration: BrokerRegistration) -> bytes:
     }
     if registration.continues:
         value["continues"] = list(registration.continues)
+    if registration.empty:
+        value["empty"] = True
     if registration.rack:
         # Version 3 is the first with racks, and its readers go by the endpoints.
         value["version"] = 3
@@ -343,6 +347,7 @@ def parse_broker(data: bytes) -> BrokerRegistration:
         jmx_port=fields.integer("jmx_port", -1),
         timestamp_ms=fields.integer("timestamp", -1),
         clean=fields.truth("clean", False),
+        empty=fields.truth("empty", False),
         continues=fields.integers("continues"),
         rack=fields.text("rack", "", or_null=True),
     )

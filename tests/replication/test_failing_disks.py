@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import errno
 from collections.abc import Callable
+from dataclasses import replace
 
 import pytest
 
@@ -18,7 +19,7 @@ from checkpoint.errors import ErrorCode
 from checkpoint.topic_partition import TopicPartition
 from logstore.config import LogConfig
 from logstore.errors import LogDirOffline
-from replication import InProcessCluster
+from replication import Durability, InProcessCluster
 from replication.driver import three_nodes
 from replication.messages import NO_LEADER, NewTopic, ProduceRequest, ProduceResponse
 from replication.metastore.layout import parse_state, partition_state_path
@@ -30,10 +31,15 @@ OTHER = TopicPartition("other", 0)
 Operation = str
 
 
-def cluster(disk_of: Callable[[int], Disk], *, dirs: tuple[str, ...] = ("data",)) -> InProcessCluster:
+def cluster(
+    disk_of: Callable[[int], Disk],
+    *,
+    dirs: tuple[str, ...] = ("data",),
+    durability: Durability = Durability.REPLICATED,
+) -> InProcessCluster:
     """Three nodes; two topics of one partition each, on all of them, led by node 0."""
     made = InProcessCluster(
-        three_nodes(base=BASE),
+        three_nodes(base=replace(BASE, durability=durability)),
         disk_of=disk_of,
         log_config=LogConfig(min_insync_replicas=2),
         log_dirs_of=lambda node_id: dirs,
@@ -130,6 +136,29 @@ def test_f3_two_dirs_one_after_the_other() -> None:
     made.produce(OTHER, batch(b"x"))
     made.settle()
     assert 0 not in made.nodes
+
+
+@pytest.mark.parametrize("durability", list(Durability))
+def test_f2_what_was_in_a_dir_that_fails_at_the_start_is_not_begun_anew(durability: Durability) -> None:
+    """An empty log in the other dir would pass for the one that cannot be seen, and could lead."""
+    disks = faulty_disks()
+    made = cluster(disks.__getitem__, dirs=("data", "more"), durability=durability)
+    homes = home_of(made, TP), home_of(made, OTHER)
+    for number in range(5):
+        write(made, b"%d" % number)
+    for node_id in (1, 2):
+        made.stop_node(node_id)
+    made.advance(10_000)
+    made.kill_node(0)
+    disks[0].inject(Fault(path=lambda path: path.startswith(homes[0]), forever=True))
+    made.start_node(0)
+    for node_id in (1, 2):
+        made.start_node(node_id)
+    made.advance(20_000)
+    assert made.leader_of(TP) != 0
+    assert TP not in made.nodes[0].logs.logs()
+    assert OTHER in made.nodes[0].logs.logs()
+    assert TP in made.nodes[0].replicas.offline
 
 
 def test_a_replica_refused_for_a_full_disk_returns_when_there_is_room() -> None:

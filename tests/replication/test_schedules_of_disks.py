@@ -7,11 +7,12 @@ one that was not closed in order, cannot vouch for what its former life acknowle
 from __future__ import annotations
 
 import random
+from dataclasses import replace
 
 import pytest
 
 from checkpoint.disks.memory import MemoryDisk
-from replication import InProcessCluster
+from replication import Durability, InProcessCluster
 from replication.driver import three_nodes
 from replication.messages import NO_LEADER, NewTopic
 from tests.replication.test_driver import BASE, TP, cluster, is_whole, values, write
@@ -32,9 +33,13 @@ def led_by(made: InProcessCluster, node_id: int) -> bool:
     return leader == node_id
 
 
-def test_s61_the_sole_member_returns_with_an_empty_disk() -> None:
-    """Elected, it would have its followers cut to nothing. It is marked as lost; they keep what they have."""
-    made = cluster(min_insync=1)
+@pytest.mark.parametrize("durability", list(Durability))
+def test_s61_the_sole_member_returns_with_an_empty_disk(durability: Durability) -> None:
+    """Elected, it would have its followers cut to nothing. It is marked as lost; they keep what they have.
+
+    Also where all was synced: on the disk that is gone.
+    """
+    made = cluster(min_insync=1, base=replace(BASE, durability=durability))
     for value in SAID:
         write(made, value)
     for node_id in (1, 2):
