@@ -313,6 +313,122 @@ _EPOCHS_END_TO_END = {
     "6.6 each alone in turn, unclean": _shown("test_rows.py::test_6_6_each_alone_in_turn"),
 }
 
+_CONTROLLER = {
+    "6.7 offline election": _shown("controller/test_election.py::test_offline"),
+    "6.7 reassigned leader": _shown("controller/test_election.py::test_reassigned"),
+    "6.7 preferred leader": _shown("controller/test_election.py::test_preferred"),
+    "6.7 leader at a controlled shutdown": _shown("controller/test_election.py::test_shutdown"),
+    "6.7 a new partition with no live replica": _shown(
+        "controller/test_controller.py::test_new_topic_without_a_live_replica_waits_for_one"
+    ),
+    "6.7 a conflict at the first write": _DIFFERENCES
+    + "the first state of a partition that somebody else wrote meanwhile",
+    "6.7 preferred and offline elections: LE +1, all recipients": _shown(
+        "controller/test_elect_leaders.py::test_the_preferred_replica_leads_again",
+        "controller/test_controller.py::test_leader_dies_under_a_surviving_controller",
+    ),
+    "6.7 a state that cannot be read": _shown(
+        "controller/test_elect_leaders.py::test_unknown_unreadable_and_vanishing_partitions",
+        "controller/test_controller.py::test_lost_replies_of_reads_only_cost_time",
+    ),
+    "6.7 a state of a higher controller epoch": _shown(
+        "controller/test_failover.py::test_a_state_of_a_later_controller_ends_the_term"
+    ),
+    "6.7 illegal transitions": _DIFFERENCES + "state machines of partitions and replicas",
+    "6.7 a replica in the ISR goes offline": _shown(
+        "controller/test_controlled_shutdown.py::test_the_departing_broker_stops_following_and_learns_what_it_lost",
+        "controller/test_controller.py::test_follower_dies",
+    ),
+    "6.7 reassign_to: full list, adding, removing": _shown(
+        "controller/test_reassignment.py::TestReassignTo::test_target_first_then_the_rest"
+    ),
+    "6.7 reassign_to twice, back, another order": _shown(
+        "controller/test_reassignment.py::TestReassignTo::test_the_latest_target_counts",
+        "controller/test_reassignment.py::TestReassignTo::test_back_to_the_original",
+        "controller/test_reassignment.py::TestReassignTo::test_another_order_is_no_reassignment",
+    ),
+    "6.7 the target of an assignment": _shown(
+        "controller/test_reassignment.py::TestReassignTo::test_target_of_a_full_list"
+    ),
+    "6.7 the controller epoch after a restart of the cluster": _shown(
+        "controller/test_failover.py::test_controller_epoch_after_a_restart_of_the_cluster"
+    ),
+    "6.7 a new controller after a bounce or the node's deletion": _shown(
+        "controller/test_controller.py::test_exactly_one_controller_whose_epoch_only_grows",
+        "controller/test_controller.py::test_s50_manual_deletion_makes_the_old_one_resign_first",
+    ),
+    "6.7 a topic with a dead replica": _shown(
+        "controller/test_controller.py::test_new_topic_with_a_dead_replica_starts_without_it"
+    ),
+    "6.7 reassign {c} to {o}: LE": _DIFFERENCES + "LE +3 ({c} to {o})",
+    "6.7 reassign to a dead broker": _shown("test_reassignment.py::test_r12_a_target_is_dead"),
+    "6.7 preferred election, also with the preferred one offline": _shown(
+        "controller/test_elect_leaders.py::test_a_tool_asks_in_the_store",
+        "controller/test_elect_leaders.py::test_the_node_goes_also_when_nobody_can_be_elected",
+    ),
+    "6.7 automatic rebalancing": _shown(
+        "controller/test_elect_leaders.py::test_leaderships_go_home_by_themselves"
+    ),
+    "6.7 the sole ISR goes down": _shown(
+        "controller/test_unclean_elections.py::test_s8_unclean_election_off",
+        "controller/test_controller.py::test_s52_unclean_election_where_it_is_allowed",
+    ),
+    "6.7 reassign to the same set in another order": _shown(
+        "controller/test_reassigning.py::TestWholeCourse::test_another_order"
+    ),
+    "6.7 controlled shutdown of three brokers in turn; a stale broker epoch": _shown(
+        "controller/test_controlled_shutdown.py::test_s53_controlled_shutdown_of_every_replica",
+        "test_orderly_end.py::test_s53_every_node_in_turn",
+        "controller/test_controlled_shutdown.py::test_an_incarnation_that_is_not_ours_is_refused",
+    ),
+    "6.7 a zombie resigns on create, delete, preferred, reassign": _shown(
+        "controller/test_failover.py::test_a_zombie_resigns_whatever_it_is_asked_for"
+    ),
+    "6.7 the queue is cleared at expiry, clients are answered": _shown(
+        "controller/test_controller.py::test_waiting_clients_are_told_when_the_session_is_lost"
+    ),
+    "6.7 AlterPartition, judged": _shown(
+        "controller/test_alter_partition.py::test_refusals_and_repeats_write_nothing",
+        "controller/test_unclean_elections.py::test_recovery_goes_one_way",
+    ),
+    "6.7 deletion with all brokers up": _shown(
+        "controller/test_topic_deletion.py::test_deletion_with_all_up"
+    ),
+    "6.7 deletion with a broker that is down and returns": _shown(
+        "controller/test_topic_deletion.py::test_s65_a_dead_replica_is_waited_for_and_named"
+    ),
+    "6.7 a broker fails while it deletes": _shown(
+        "controller/test_topic_deletion.py::test_a_broker_that_bounces_while_it_deletes_is_asked_again",
+        "controller/test_topic_deletion.py::test_a_broker_that_cannot_delete_is_asked_again_when_it_returns",
+    ),
+    "6.7 leader and controller killed at once: LE": _DIFFERENCES + "controller and leader die together",
+    "6.7 a sole replica killed: always two epochs": _shown(
+        "controller/test_failover.py::test_a_sole_replica_that_is_the_controller_too",
+        "controller/test_controller.py::test_sole_replica_goes_and_comes",
+    ),
+    "6.7 LeaderAndIsr of a stale controller, of a stale and of a newer broker epoch": _shown(
+        "test_replica_manager.py::test_old_controllers_and_former_lives",
+        "test_node.py::test_the_controllers_word_is_held_until_we_know_who_we_are",
+    ),
+    "6.7 conditional update: same data, wrong version; other data": _shown(
+        "controller/test_controller.py::test_s26_lost_reply_of_an_isr_write",
+        "controller/test_controller.py::test_a_proposal_over_a_node_that_somebody_else_wrote",
+    ),
+}
+
+_UNCLEAN = {
+    "6.8 unclean enabled: the second message only on the dead leader": _shown(
+        "test_unclean.py::test_enabled_the_second_is_lost_and_the_third_is_readable"
+    ),
+    "6.8 unclean disabled; the topic's word beats the broker's": _shown(
+        "test_unclean.py::test_disabled_nobody_leads_until_it_returns"
+    ),
+    "6.8 unclean enabled while brokers run": _shown(
+        "controller/test_unclean_elections.py::test_switched_on_for_all_brokers_it_elects_where_nobody_leads",
+        "controller/test_controller.py::test_unclean_election_that_is_allowed_later_elects_at_once",
+    ),
+}
+
 ROWS: dict[str, str] = {
     **_EPOCH_CACHE,
     **_PARTITION,
@@ -320,4 +436,6 @@ ROWS: dict[str, str] = {
     **_MANAGER,
     **_FETCHERS,
     **_EPOCHS_END_TO_END,
+    **_CONTROLLER,
+    **_UNCLEAN,
 }
