@@ -11,7 +11,7 @@ from checkpoint.errors import ErrorCode
 from logstore.config import LogConfig
 from replication.config import NodeConfig, ReplicaSelector
 from replication.driver import InProcessCluster, three_nodes
-from replication.effects import Client, Peer, Send
+from replication.effects import Client, Peer
 from replication.messages import (
     BrokerEndpoint,
     FetchPartition,
@@ -268,26 +268,3 @@ def test_consumers_read_from_a_follower_up_to_its_high_watermark() -> None:
     assert made.now_ms - before_ms < 5000
     assert isinstance(waiting.body, FetchResponse)
     assert len(waiting.body.partitions[TP].records) == len(batch(b"second"))
-
-
-def test_followed_partitions_take_turns_by_records() -> None:
-    """1.16: the order rotates: whoever got records goes to the back, whoever got none keeps its place."""
-    rig = Manager()
-    rig.role(F1, 1, P0, P1)
-
-    def asked() -> Send:
-        (send,) = (effect for effect in rig.effects if isinstance(effect, Send))
-        return send
-
-    first = asked()
-    source = Manager()
-    source.role(ME, 1)
-    source.produce("w", acks=1)
-    served = source.follow(F1, 0)
-    assert served is not None
-    records = replace(served.partitions[P0], high_watermark=0)
-    answer = FetchResponse({P0: records, P1: FetchResult(ErrorCode.NONE, 0, 0)})
-    rig.take(rig.manager.on_response(first.correlation_id, answer, rig.now_ms))
-    body = asked().body
-    assert isinstance(body, FetchRequest)
-    assert list(body.partitions) == [P1, P0]

@@ -419,6 +419,29 @@ def test_one_error_answers_the_whole_fetch() -> None:
     ]
 
 
+def test_followed_partitions_take_turns_by_records() -> None:
+    """1.16: the order rotates: whoever got records goes to the back, whoever got none keeps its place."""
+    rig = Manager()
+    rig.role(F1, 1, P0, P1)
+
+    def asked() -> Send:
+        (send,) = (effect for effect in rig.effects if isinstance(effect, Send))
+        return send
+
+    first = asked()
+    source = Manager()
+    source.role(ME, 1)
+    source.produce("w", acks=1)
+    served = source.follow(F1, 0)
+    assert served is not None
+    records = replace(served.partitions[P0], high_watermark=0)
+    answer = FetchResponse({P0: records, P1: FetchResult(ErrorCode.NONE, 0, 0)})
+    rig.take(rig.manager.on_response(first.correlation_id, answer, rig.now_ms))
+    body = asked().body
+    assert isinstance(body, FetchRequest)
+    assert list(body.partitions) == [P1, P0]
+
+
 def test_a_batch_larger_than_the_limit_still_gets_through() -> None:
     """1.16: the first batch of a response may be of any size; the next partition then gets nothing."""
     rig = Manager()
