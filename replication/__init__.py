@@ -9,6 +9,7 @@
         isr_channel    ISR proposals on their way to the controller
       controller/    elections, topics, the procedures that move leadership
       metastore/     versioned nodes and watches: in memory, on disk
+    durability       what a record's acknowledgement means, topic by topic
     messages, effects  the vocabulary
 
 Nothing here reads a clock, waits, opens a socket or starts a thread.

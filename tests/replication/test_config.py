@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from logstore.errors import InvalidConfig
-from replication.config import NodeConfig
+from replication.config import LagCriterion, NodeConfig, ReplicaSelector
 from replication.controller.config import ControllerConfig
 
 
@@ -14,6 +14,7 @@ from replication.controller.config import ControllerConfig
     [
         ({"node_id": -1}, "broker.id"),
         ({"request_timeout_ms": 0}, "request.timeout.ms"),
+        ({"num_replica_fetchers": 0}, "num.replica.fetchers"),
         ({"replica_fetch_wait_max_ms": 600, "replica_lag_time_max_ms": 500}, "replica.lag.time.max.ms"),
         ({"replica_fetch_wait_max_ms": 600, "request_timeout_ms": 500}, "request.timeout.ms"),
     ],
@@ -28,3 +29,19 @@ def test_a_node_refuses(settings: dict[str, int], name: str) -> None:
 def test_a_controller_refuses(settings: dict[str, int]) -> None:
     with pytest.raises(InvalidConfig, match=r"num\.partitions|event\.retries"):
         ControllerConfig(**settings)  # type: ignore[arg-type]
+
+
+def test_1_20_defaults_are_kafkas() -> None:
+    """1.20: what a node has that was given nothing else."""
+    config = NodeConfig(node_id=0)
+    assert config.replica_lag_time_max_ms == 30_000
+    assert config.replica_lag_max_messages == -1, "removed in 0.9"
+    assert (config.replica_fetch_wait_max_ms, config.replica_fetch_min_bytes) == (500, 1)
+    assert (config.replica_fetch_max_bytes, config.replica_fetch_response_max_bytes) == (1 << 20, 10 << 20)
+    assert (config.replica_fetch_backoff_ms, config.num_replica_fetchers) == (1000, 1)
+    assert config.high_watermark_checkpoint_interval_ms == 5000
+    assert config.purgatory_purge_interval_requests == 1000
+    assert config.request_timeout_ms == 30_000
+    assert config.replica_lag_criterion is LagCriterion.CAUGHT_UP
+    assert config.replica_selector_class is ReplicaSelector.NONE
+    assert config.min_insync_wall
