@@ -177,6 +177,24 @@ def test_a_broker_that_is_not_the_controller_elects_nobody() -> None:
     assert body.partitions[T0].error is ErrorCode.NOT_CONTROLLER
 
 
+@pytest.mark.parametrize("reply_is_lost", [True, False])
+def test_a_decision_is_in_the_state_change_log_with_its_reason(reply_is_lost: bool) -> None:
+    """Also one whose write is only recognised at the next reading, for want of an answer."""
+    world = strayed()
+    world.changes.clear()
+    world.post(ElectLeadersRequest(ElectionType.PREFERRED, (T0,)))
+    next_write(world, 1)
+    world.apply_call(1, lose_reply=reply_is_lost)
+    world.run()
+    (change,) = [each for each in world.changes if each.topic_partition == T0]
+    assert (change.change, change.reason) == ("writes a state", "asked for")
+    assert (change.leader, change.leader_epoch, change.partition_epoch) == (2, 2, world.version())
+    world.changes.clear()
+    world.shut_down(2)
+    told = {each.topic_partition: each.reason for each in world.changes}
+    assert told == dict.fromkeys((T0, T1, T2), "broker 2 shuts down")
+
+
 # --- schedule 55 ------------------------------------------------------------------------------
 
 

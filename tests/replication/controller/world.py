@@ -50,6 +50,7 @@ from replication.metastore.operations import (
     Set,
     StoreError,
 )
+from replication.state_change import StateChange
 
 SESSION_TIMEOUT_MS = 6_000
 
@@ -146,6 +147,8 @@ class World:
         self.responses: dict[int, ResponseBody] = {}
         self.history: list[tuple[int, StoreCall, Outcome]] = []
         """every store call that was applied: by whom, what, how it ended"""
+        self.changes: list[StateChange] = []
+        """the state-change log of all controllers"""
         self._random = random.Random(seed)
         self._ids = count(1)
         self._admin = self.store.open_session(10**9, 0)
@@ -162,6 +165,7 @@ class World:
             self.config,
             random=random.Random(self._random.randrange(2**32)),
             next_id=lambda: next(self._ids),
+            state_changes=self.changes.append,
         )
         self.members[broker_id] = Member(ScriptedBroker(broker_id), controller)
         self.register(broker_id, clean=clean)
