@@ -94,15 +94,19 @@ async def serve(
     Raises `EngineError` and `OSError` if it cannot start.
     """
     node_id = settings.node.node_id
-    server = Server(node_id, lambda request: request.refuse("not yet started"), settings.limits)
-    address = await server.listen(listen)
     clock, luck = SteadyClock(), random.Random()
     logs = LogManager(log_dirs, disk=disk, clock=clock, random=luck, settings=settings.logs)
-    config = replace(settings.node, host=address.host, port=address.port)
-    node = Node(
-        config, logs, random=luck, log_config=settings.logs.topic_defaults, state_changes=state_changes
-    )
-    runtime = Runtime(node, clock=clock, store_of=store_of, server=server, limits=settings.limits)
+    server = Server(node_id, lambda request: request.refuse("not yet started"), settings.limits)
+    try:
+        address = await server.listen(listen)
+        config = replace(settings.node, host=address.host, port=address.port)
+        defaults = settings.logs.topic_defaults
+        node = Node(config, logs, random=luck, log_config=defaults, state_changes=state_changes)
+        runtime = Runtime(node, clock=clock, store_of=store_of, server=server, limits=settings.limits)
+    except BaseException:
+        server.close()
+        logs.abandon()
+        raise
     server.on_request = runtime.on_request
     told_to_stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):

@@ -135,10 +135,11 @@ class Nodes:
         self.client = Client(list(self.addresses.values()), limits=self.limits, timeout_s=20)
         return self
 
-    async def __aexit__(self, *_: object) -> None:
+    async def __aexit__(self, kind: type[BaseException] | None, *_: object) -> None:
         await self.client.close()
         for node_id in list(self.running):
-            await self.stop(node_id)
+            # An orderly end may wait for what the failed test has taken away.
+            await (self.stop(node_id) if kind is None else self.kill(node_id))
 
     async def start(self, node_id: int) -> Runtime:
         """Start a node, and wait until it is registered."""

@@ -8,7 +8,7 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from broker.client import Producer, RequestRefused
+from broker.client import BlockingClient, Producer, RequestRefused
 from broker.errors import RequestUnanswered
 from broker.transport import Limits
 from checkpoint.disk import Disk
@@ -26,6 +26,8 @@ from replication.messages import (
     FetchRequest,
     FetchResponse,
     LeaderAndIsrRequest,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
     ProduceRequest,
     ProduceResponse,
 )
@@ -228,7 +230,7 @@ class TestAPause:
         return tp, task
 
     @pytest.mark.parametrize("acks", [1, -1])
-    def test_a_session_that_is_over_is_the_first_thing_it_learns(self, acks: int) -> None:
+    def test_r7_a_session_that_is_over_is_the_first_thing_it_learns(self, acks: int) -> None:
         """Others lead by then: what waited is refused, and not a byte of it written."""
 
         async def test() -> None:
@@ -305,6 +307,25 @@ def test_a_session_that_expires_ends_leaderships_and_begins_anew() -> None:
             await nodes.until(lambda: nodes.running[2].node.broker_epoch > before)
             assert (await nodes.client.produce(tp, batch(b"x"))).base_offset == 0
             await nodes.until(lambda: nodes.isr(tp) == {0, 1, 2})
+
+    run(test)
+
+
+def test_a_program_without_a_loop_has_a_client_that_waits() -> None:
+    async def test() -> None:
+        async with Nodes() as nodes:
+            tp = await nodes.create_topic("t", (0, 1, 2))
+
+            def program() -> list[bytes | None]:
+                with BlockingClient(list(nodes.addresses.values())) as client:
+                    assert client.metadata(("t",)).partitions.keys() == {tp}
+                    assert client.produce(tp, batch(b"a")).base_offset == 0
+                    answer = client.of_controller(ListPartitionReassignmentsRequest())
+                    assert answer == ListPartitionReassignmentsResponse(ErrorCode.NONE)
+                    records = client.fetch(tp, 0).records
+                    return [record.value for each in walk(records) for record in each.records()]
+
+            assert await asyncio.to_thread(program) == [b"a"]
 
     run(test)
 

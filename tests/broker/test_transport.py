@@ -43,6 +43,12 @@ def run(test: Callable[[], Awaitable[T]]) -> T:
     return asyncio.run(bounded())
 
 
+async def settled() -> None:
+    """Let the loop close what it was told to close."""
+    for _ in range(5):
+        await asyncio.sleep(0)
+
+
 class Bench:
     """A server whose requests the test takes one by one, and links whose answers it waits for."""
 
@@ -62,8 +68,7 @@ class Bench:
         for link in self._links:
             link.close()
         self.server.close()
-        for _ in range(5):
-            await asyncio.sleep(0)  # the loop closes what it was told to close
+        await settled()
 
     def link(self, *, target: int = NODE) -> Link:
         link = Link(
@@ -320,8 +325,7 @@ def test_a_node_that_is_not_there_is_not_asked_again_at_once() -> None:
                 break
         link.close()
         server.close()
-        for _ in range(5):
-            await asyncio.sleep(0)
+        await settled()
 
     run(test)
 
