@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/.installed
 EXTRAS := test,dev,cli,codecs,arrow,bench,zookeeper
 WORKERS ?= 2
 
-.PHONY: bitrot setup check test demo bench simulate model faults reader crash clean
+.PHONY: bitrot setup check test demo bench simulate model zookeeper faults reader crash clean
 .DEFAULT_GOAL := test
 
 setup: $(INSTALLED)
@@ -47,6 +47,10 @@ crash: setup
 
 simulate: setup
 	$(BIN)/python -m simulation --seeds $(or $(SEEDS),1..500) --events $(or $(EVENTS),2000) -j $(WORKERS)
+
+# Three nodes in three processes and a ZooKeeper server: stopped, expired, killed, paused. Minutes; prints a table.
+zookeeper: setup
+	$(BIN)/python -m pytest tests/broker/test_three_processes.py -m slow -s -p no:benchmark
 
 # The protocol of one partition in every order of events; `make test` runs all but the long rows.
 model: setup

@@ -32,6 +32,9 @@ from logstore.log_manager import LogManager
 from replication.node import Node
 from replication.state_change import Sink, unheard
 
+if not __debug__:
+    sys.exit("error: asserts guard the logs; run without python -O")
+
 _log = logging.getLogger("broker")
 
 

@@ -23,16 +23,20 @@ from pathlib import Path
 from broker.client import Client, Producer, RequestRefused
 from broker.errors import RequestUnanswered
 from broker.transport import Address, Limits
+from checkpoint.clock import wall_clock_ms
 from checkpoint.errors import ErrorCode
 from checkpoint.topic_partition import TopicPartition
-from logstore.batch import walk
+from logstore.batch import encode_batch, walk
 from logstore.reader import LogReader
+from logstore.record import Record
 from replication.messages import (
     CreateTopicsRequest,
     CreateTopicsResponse,
     MetadataRequest,
     MetadataResponse,
     NewTopic,
+    ProduceRequest,
+    ProduceResponse,
 )
 from replication.metastore import layout
 from replication.metastore.operations import Get
@@ -287,13 +291,29 @@ class Cluster:
         return f"node {node_id} killed"
 
     async def paused(self, node_id: int) -> str:
-        """SIGSTOP until its session is over and others have taken over; then it goes on as a zombie."""
-        self.nodes[node_id].tell(signal.SIGSTOP)
-        try:
-            await asyncio.sleep(1.6 * self.session_ms / 1000)
-        finally:
-            self.nodes[node_id].tell(signal.SIGCONT)
-        return f"node {node_id} stood still for {1.6 * self.session_ms / 1000:.1f} s"
+        """SIGSTOP until its session is over and others have taken over; then it goes on as a zombie.
+
+        Meanwhile its socket gets a produce with acks=1 to each partition: a leader that woke and did not
+        know would acknowledge those of the partitions it led (R7), and the others would cut them off.
+        """
+        pause_s = 1.6 * self.session_ms / 1000
+        node = self.nodes[node_id]
+        assert node.address is not None, "started"
+        record = Record(0, wall_clock_ms(), None, b"stray")
+        stray = ProduceRequest(dict.fromkeys(PARTITIONS, encode_batch([record])), 1, 1_000)
+        async with Client([node.address], limits=Limits()) as client:
+            node.tell(signal.SIGSTOP)
+            try:
+                waiting = asyncio.create_task(client.ask(node.address, stray))
+                await asyncio.sleep(pause_s)
+            finally:
+                node.tell(signal.SIGCONT)
+            answer = await waiting
+        assert isinstance(answer, ProduceResponse)
+        for topic_partition, result in answer.partitions.items():
+            if result.error is ErrorCode.NONE:
+                self.tallies[topic_partition].violations.append(f"node {node_id} took a record as a zombie")
+        return f"node {node_id} stood still for {pause_s:.1f} s"
 
     # --- the whole ----------------------------------------------------------------------------
 
