@@ -147,7 +147,7 @@ class Nodes:
         self.addresses[node_id] = await server.listen(LOOPBACK)
         clock = self.clocks[node_id] = ManualClock()
         logs = LogManager(
-            ["data", "more"],
+            ["data"],
             disk=self.disks[node_id],
             clock=clock,
             random=random.Random(1),
