@@ -9,6 +9,7 @@
     ├── InvalidRequest            42   a peer broke the protocol
     ├── FencedLeaderEpoch         74   the asker lives in an older leader epoch
     ├── UnknownLeaderEpoch        75   retriable: the asker is ahead of us
+    ├── UnknownTopicId           100   retriable: no topic of that id is known here
     └── OffsetNotAvailable        78   retriable: the high watermark has not reached this leadership yet
 
 `NOT_ENOUGH_REPLICAS_AFTER_APPEND` (20) and `REQUEST_TIMED_OUT` (7) are answers, never exceptions:
@@ -31,6 +32,13 @@ class NotLeaderOrFollower(EngineError):
     """This node does not lead the partition (any more, or until its store session is back)."""
 
     code = ErrorCode.NOT_LEADER_OR_FOLLOWER
+    retriable = True
+
+
+class UnknownTopicId(EngineError):
+    """No topic of that id: it was deleted, or word of it has not come yet."""
+
+    code = ErrorCode.UNKNOWN_TOPIC_ID
     retriable = True
 
 

@@ -139,6 +139,7 @@ class Fetcher:
         may_fetch: Callable[[TopicPartition, FetchState], bool],
         log_start_of: Callable[[TopicPartition], int],
         is_synced: Callable[[TopicPartition], bool],
+        topic_id_of: Callable[[TopicPartition], str],
     ) -> InFlight | None:
         """The request to send now, None if one is under way or nothing is due.
 
@@ -164,7 +165,7 @@ class Fetcher:
                 for topic_partition, state in ready.items()
                 if may_fetch(topic_partition, state)
             }
-            body = self._fetch_request(sent, broker_epoch, log_start_of, is_synced)
+            body = self._fetch_request(sent, broker_epoch, log_start_of, is_synced, topic_id_of)
         if not sent:
             return None
         self.in_flight = InFlight(next_id(), now_ms + self._config.request_timeout_ms, body, sent)
@@ -197,6 +198,7 @@ class Fetcher:
         broker_epoch: int,
         log_start_of: Callable[[TopicPartition], int],
         is_synced: Callable[[TopicPartition], bool],
+        topic_id_of: Callable[[TopicPartition], str],
     ) -> FetchRequest:
         config = self._config
         return FetchRequest(
@@ -211,6 +213,7 @@ class Fetcher:
                     current_leader_epoch=state.leader_epoch,
                     last_fetched_epoch=state.last_fetched_epoch if config.truncate_on_fetch else -1,
                     log_start_offset=log_start_of(topic_partition),
+                    topic_id=topic_id_of(topic_partition),
                     is_synced=is_synced(topic_partition),
                 )
                 for topic_partition, state in sent.items()

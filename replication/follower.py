@@ -146,6 +146,9 @@ class Followers:
                     self._partitions[topic_partition][0].log.log_start_offset
                 ),
                 is_synced=lambda topic_partition: self._partitions[topic_partition][0].is_synced,
+                topic_id_of=lambda topic_partition: (
+                    self._partitions[topic_partition][0].log.topic_id or ""
+                ),
             )
             if in_flight is not None:
                 effects.append(Send(fetcher.leader_id, in_flight.correlation_id, in_flight.body))

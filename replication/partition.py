@@ -25,7 +25,7 @@ from checkpoint.errors import ErrorCode
 from checkpoint.marks import mark
 from checkpoint.topic_partition import TopicPartition
 from logstore.epochs import EpochEndOffset
-from logstore.errors import OffsetOutOfRange, UnexpectedAppendOffset
+from logstore.errors import InconsistentTopicId, OffsetOutOfRange, UnexpectedAppendOffset
 from logstore.log import AppendInfo, FetchIsolation, Log
 from replication.config import LagCriterion, NodeConfig, ReplicaSelector
 from replication.durability import Durability
@@ -63,6 +63,7 @@ from replication.messages import (
 from replication.metadata_cache import MetadataCache
 from replication.reconcile import Truncation, divergence_of, truncation_for
 from replication.replica import UNKNOWN_BROKER_EPOCH, UNKNOWN_OFFSET, RemoteReplica
+from replication.strays import is_of_another_incarnation
 
 ACKS_ALL = -1
 
@@ -361,6 +362,10 @@ class Partition:
         Changes nothing. The high watermark in the answer is the one from before this fetch is
         counted. Raises the epoch errors, `NotLeaderOrFollower` and `OffsetOutOfRange`.
         """
+        if is_of_another_incarnation(self.log.topic_id, wanted.topic_id):
+            raise InconsistentTopicId(
+                f"{self.topic_partition} here is of topic id {self.log.topic_id}, not {wanted.topic_id}"
+            )
         is_follower = replica_id >= 0
         if rack is not None and self._serves_as_follower:
             self.check_epoch(wanted.current_leader_epoch)

@@ -38,6 +38,7 @@ from replication.errors import (
     InvalidRequiredAcks,
     NotLeaderOrFollower,
     ReplicaStorageFailed,
+    UnknownTopicId,
     UnknownTopicOrPartition,
     code_of,
 )
@@ -755,7 +756,7 @@ class ReplicaManager:
         self, topic_partition: TopicPartition, wanted: FetchPartition, body: FetchRequest, room: int
     ) -> FetchResult:
         try:
-            return self.partition(topic_partition).read(
+            return self._partition_to_read(topic_partition, wanted.topic_id).read(
                 body.replica_id,
                 wanted,
                 max_bytes=max(min(wanted.max_bytes, room), 0),
@@ -766,6 +767,13 @@ class ReplicaManager:
             )
         except (EngineError, OSError) as error:
             return FetchResult(self._guard(topic_partition, error))
+
+    def _partition_to_read(self, topic_partition: TopicPartition, topic_id: str) -> Partition:
+        """The replica here; raises `UnknownTopicId` where there is none and nobody told us of that id."""
+        is_here = topic_partition in self._partitions or topic_partition in self._offline
+        if topic_id and not is_here and self.metadata.topic_ids.get(topic_partition.topic) != topic_id:
+            raise UnknownTopicId(f"no topic of id {topic_id} is known here; refresh metadata")
+        return self.partition(topic_partition)
 
     def _count_fetch(self, topic_partition: TopicPartition, body: FetchRequest, now_ms: int) -> None:
         partition = self._partitions[topic_partition]

@@ -110,9 +110,15 @@ def interleave_racks(racks: Mapping[int, str | None]) -> list[int]:
 
 
 def added_partitions(
-    existing: Mapping[int, Replicas], brokers: Sequence[int], total_partitions: int
+    existing: Mapping[int, Replicas],
+    brokers: Sequence[int],
+    total_partitions: int,
+    *,
+    racks: Mapping[int, str | None] | None = None,
 ) -> dict[int, Replicas]:
     """The lists of the partitions that bring a topic to `total_partitions`; the old ones stay.
+
+    `racks` has the rack of each of `brokers`, None to place without regard to racks.
 
     Keys go to other partitions afterwards: who relies on a key's partition must be warned.
     """
@@ -125,14 +131,11 @@ def added_partitions(
     ordered = sorted(brokers)
     head = existing[0][0]
     start = next((slot for slot, broker in enumerate(ordered) if broker >= head), 0)
-    new = spread(
-        ordered,
-        total_partitions - len(existing),
-        len(existing[0]),
-        start=start,
-        shift=start,
-        first_partition=len(existing),
-    )
+    count, factor, first = total_partitions - len(existing), len(existing[0]), len(existing)
+    if racks is None:
+        new = spread(ordered, count, factor, start=start, shift=start, first_partition=first)
+    else:
+        new = spread_over_racks(racks, count, factor, start=start, shift=start, first_partition=first)
     return dict(enumerate(new, len(existing)))
 
 

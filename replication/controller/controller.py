@@ -34,6 +34,7 @@ from checkpoint.errors import EngineError, ErrorCode
 from replication.controller import (
     broker_changes,
     broker_defaults,
+    config_changes,
     elect_leaders,
     failover,
     isr_notifications,
@@ -58,6 +59,7 @@ _WATCHED: Mapping[str, tuple[str, Callable[[Context], Steps[None]]]] = {
     layout.BROKER_IDS_PATH: ("brokers", broker_changes.brokers_changed),
     layout.ISR_NOTIFICATIONS_PATH: ("isr notifications", isr_notifications.isr_changed),
     layout.REASSIGNMENT_PATH: ("reassignment requests", reassigning.requests_changed),
+    layout.CONFIG_CHANGES_PATH: ("config changes", config_changes.changes_noticed),
     layout.DELETE_TOPICS_PATH: ("topic deletions", topic_deletion.requests_changed),
     layout.LOG_DIR_EVENTS_PATH: ("log dirs", broker_changes.log_dirs_failed),
     layout.PREFERRED_ELECTION_PATH: ("preferred election", elect_leaders.asked_in_store),

@@ -5,11 +5,12 @@
     ├── InvalidPartitions          37   a count of partitions that cannot be
     ├── InvalidReplicationFactor   38   a count of replicas that cannot be placed
     ├── InvalidReplicaAssignment   39   replicas listed by hand, and wrong
+    ├── ReassignmentInProgress     60   wait until the replicas have moved
     ├── NoReassignmentInProgress   85  nothing to call off
     ├── ControllerFenced           11   another controller was elected: this one resigns
     └── MetadataConflict           -1   a node kept changing under us; the event is tried again
 
-The first five are answers to a client; the last two never leave the controller.
+The first six are answers to a client; the last two never leave the controller.
 """
 
 from __future__ import annotations
@@ -31,6 +32,10 @@ class InvalidReplicationFactor(EngineError):
 
 class InvalidReplicaAssignment(EngineError):
     code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
+
+
+class ReassignmentInProgress(EngineError):
+    code = ErrorCode.REASSIGNMENT_IN_PROGRESS
 
 
 class NoReassignmentInProgress(EngineError):

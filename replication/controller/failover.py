@@ -16,7 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from replication.controller import elect_leaders, reassigning, topic_deletion
+from replication.controller import config_changes, elect_leaders, reassigning, topic_deletion
 from replication.controller.broker_changes import meet_brokers, read_brokers
 from replication.controller.broker_defaults import load_broker_defaults
 from replication.controller.context import Context, Steps
@@ -30,6 +30,7 @@ from replication.metastore.operations import Create, Delete, Get, Multi, Set, St
 RESUME: tuple[Callable[[Context], Steps[None]], ...] = (
     reassigning.resume,
     topic_deletion.resume,
+    config_changes.resume,
     elect_leaders.asked_in_store,
 )
 """What the controller before may have left half-done, in the order in which it is taken up: reassignments,

@@ -12,19 +12,23 @@ from typing import Any, NamedTuple
 
 from checkpoint.errors import ErrorCode
 from replication.controller import (
+    config_changes,
     controlled_shutdown,
     elect_leaders,
     isr_changes,
+    partition_creation,
     reassigning,
     topic_creation,
     topic_deletion,
 )
 from replication.controller.context import Context, Steps
 from replication.messages import (
+    AlterConfigsRequest,
     AlterPartitionReassignmentsRequest,
     AlterPartitionRequest,
     AlterPartitionResponse,
     ControlledShutdownRequest,
+    CreatePartitionsRequest,
     CreateTopicsRequest,
     DeleteTopicsRequest,
     ElectLeadersRequest,
@@ -53,6 +57,10 @@ SERVICES: Mapping[type[RequestBody], Service] = {
         "controlled shutdown", controlled_shutdown.shut_down, controlled_shutdown.refuse
     ),
     CreateTopicsRequest: Service("create topics", topic_creation.create_topics, topic_creation.answer),
+    CreatePartitionsRequest: Service(
+        "create partitions", partition_creation.create_partitions, partition_creation.answer
+    ),
+    AlterConfigsRequest: Service("alter configs", config_changes.alter_configs, config_changes.answer),
     DeleteTopicsRequest: Service("delete topics", topic_deletion.delete_topics, topic_deletion.answer),
     ElectLeadersRequest: Service("elect leaders", elect_leaders.elect_leaders, elect_leaders.refuse),
     AlterPartitionReassignmentsRequest: Service(

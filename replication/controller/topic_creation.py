@@ -22,7 +22,7 @@ from replication.controller.topics import load_topics
 from replication.errors import InvalidRequest
 from replication.messages import CreateTopicsRequest, CreateTopicsResponse, CreateTopicsResult, NewTopic
 from replication.metastore import layout
-from replication.metastore.operations import Create, Get, Multi, StoreError
+from replication.metastore.operations import Create, Get, Multi, Set, StoreError
 
 
 def create_topics(
@@ -97,8 +97,17 @@ def _by_formula(context: Context, formula: str, partitions: int, factor: int) ->
             return assignment.round_robin(brokers, partitions, factor)
         case "kafka":
             start, shift = (context.random.randrange(max(1, len(brokers))) for _ in range(2))
-            return assignment.spread(brokers, partitions, factor, start=start, shift=shift)
+            racks = racks_of(context, brokers)
+            if racks is None:
+                return assignment.spread(brokers, partitions, factor, start=start, shift=shift)
+            return assignment.spread_over_racks(racks, partitions, factor, start=start, shift=shift)
     raise InvalidReplicaAssignment(f"no placement is called {formula!r}; use 'kafka' or 'round-robin'")
+
+
+def racks_of(context: Context, brokers: Iterable[int]) -> dict[int, str | None] | None:
+    """The rack of each broker; None if no broker has one. Who places refuses if only some have."""
+    racks = {broker_id: context.brokers[broker_id].rack or None for broker_id in brokers}
+    return racks if any(racks.values()) else None
 
 
 def new_topic_id(random: Random) -> str:
@@ -115,10 +124,11 @@ def _write(
     results: dict[str, CreateTopicsResult],
 ) -> Steps[None]:
     remaining = list(planned)
+    configs: dict[str, int] = {}
     for _ in range(ROUNDS):
         if not remaining:
             return
-        outcomes = yield tuple(_creation(context, *planned[name]) for name in remaining)
+        outcomes = yield tuple(_creation(context, *planned[name], configs.get(name)) for name in remaining)
         in_doubt = []
         for name, outcome in zip(remaining, outcomes, strict=True):
             check_fence(outcome)
@@ -130,6 +140,8 @@ def _write(
                 raise MetadataConflict(f"the store refused topic {name!r}: {outcome.error.value}")
         # Whose node is it? The id is random: if it is the one we drew, only the reply was lost.
         reads = yield tuple(Get(layout.topic_path(name)) for name in in_doubt)
+        left = yield tuple(Get(layout.topic_config_path(name)) for name in in_doubt)
+        configs = {name: read.stat.version for name, read in zip(in_doubt, left, strict=True) if read.stat}
         remaining = []
         for name, read in zip(in_doubt, reads, strict=True):
             if read.stat is None:
@@ -142,10 +154,14 @@ def _write(
         raise MetadataConflict(f"topics {', '.join(remaining)} could not be written")
 
 
-def _creation(context: Context, topic: NewTopic, node: layout.TopicAssignment) -> Multi:
+def _creation(
+    context: Context, topic: NewTopic, node: layout.TopicAssignment, config_version: int | None
+) -> Multi:
+    """`config_version` is that of settings which a former topic of the name, or a tool, has left."""
+    path, settings = layout.topic_config_path(topic.name), layout.encode_topic_config(topic.configs)
     return context.fenced(
         Create(layout.topic_path(topic.name), layout.encode_topic(node), make_parents=True),
-        Create(
-            layout.topic_config_path(topic.name), layout.encode_topic_config(topic.configs), make_parents=True
-        ),
+        Create(path, settings, make_parents=True)
+        if config_version is None
+        else Set(path, settings, config_version),
     )

@@ -39,6 +39,7 @@ class Asking:
             may_fetch=lambda topic_partition, state: topic_partition not in self.held_back,
             log_start_of=lambda topic_partition: 3,
             is_synced=lambda topic_partition: False,
+            topic_id_of=lambda topic_partition: "",
         )
 
 

@@ -142,6 +142,8 @@ class World:
         )
         self.store = MemoryStore()
         self.now_ms = 0
+        self.racks: dict[int, str] = {}
+        """where brokers stand that start from now on"""
         self.members: dict[int, Member] = {}
         self.replies: dict[object, ResponseBody | None] = {}
         self.responses: dict[int, ResponseBody] = {}
@@ -180,7 +182,11 @@ class World:
         old = self.admin(Get(path)).stat
         if old is not None:
             self._deliver(self.store.close_session(old.ephemeral_owner))
-        data = layout.encode_broker(layout.BrokerRegistration(f"host{broker_id}", 9092, clean=clean))
+        data = layout.encode_broker(
+            layout.BrokerRegistration(
+                f"host{broker_id}", 9092, clean=clean, rack=self.racks.get(broker_id, "")
+            )
+        )
         outcome, fired = self.store.call(
             member.session_id, Create(path, data, ephemeral=True, make_parents=True), self.now_ms
         )

@@ -1,0 +1,119 @@
+"""Adding partitions to topics for a client: check, place, write the topic node, give the new ones leaders.
+
+The topic node is written over just what was read, and the old lists in it stay as they are. A tool may write
+the node as well (`topics.topic_changed`): whoever finds partitions without a state gives them one, so a
+crash in between only delays the leaders.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping, Sequence
+from dataclasses import replace
+
+from checkpoint.errors import EngineError, ErrorCode, InvalidTopic
+from checkpoint.marks import mark
+from replication.controller import assignment
+from replication.controller.context import Context, Steps
+from replication.controller.errors import (
+    ControllerFenced,
+    InvalidPartitions,
+    InvalidReplicaAssignment,
+    MetadataConflict,
+    ReassignmentInProgress,
+)
+from replication.controller.partition_states import ROUNDS, after_failures, check_fence, settle
+from replication.controller.topic_creation import racks_of
+from replication.controller.topics import load_topics
+from replication.errors import UnknownTopicOrPartition
+from replication.messages import (
+    AdminResult,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    NewPartitions,
+)
+from replication.metastore import layout
+from replication.metastore.operations import Get, Set
+
+
+def create_partitions(
+    context: Context, request: CreatePartitionsRequest, results: dict[str, AdminResult]
+) -> Steps[CreatePartitionsResponse]:
+    """Give each topic the partitions it lacks; answered when they have their first states."""
+    for name, wanted in sorted(request.topics.items()):
+        if name in results:
+            continue
+        try:
+            yield from _extend(context, name, wanted)
+            results[name] = AdminResult(ErrorCode.NONE)
+        except (MetadataConflict, ControllerFenced):
+            raise
+        except EngineError as error:
+            results[name] = AdminResult(error.code, str(error))
+    extended = [name for name in request.topics if results[name].error is ErrorCode.NONE]
+    new = yield from load_topics(context, extended)
+    yield from settle(context, new, after_failures(context))
+    return answer(request, results)
+
+
+def answer(request: CreatePartitionsRequest, results: Mapping[str, AdminResult]) -> CreatePartitionsResponse:
+    """Also when the term ends half-way: the rest may be asked of the next controller."""
+    refusal = AdminResult(ErrorCode.NOT_CONTROLLER, "ask the active controller")
+    return CreatePartitionsResponse({name: results.get(name, refusal) for name in request.topics})
+
+
+def _extend(context: Context, name: str, wanted: NewPartitions) -> Steps[None]:
+    path = layout.topic_path(name)
+    attempted = b""
+    for _ in range(ROUNDS):
+        (read,) = yield (Get(path),)
+        if read.stat is None or name not in context.topics:
+            raise UnknownTopicOrPartition(f"there is no topic {name!r}")
+        if read.data == attempted:
+            mark("partitions: the reply to their creation was lost")
+            return
+        if name in context.deletions:
+            raise InvalidTopic(f"topic {name!r} is being deleted")
+        node = layout.parse_topic(read.data)
+        if moving := sorted(node.adding_replicas.keys() | node.removing_replicas.keys()):
+            raise ReassignmentInProgress(
+                f"partitions {moving} of {name!r} are being reassigned; wait, or call that off"
+            )
+        new = _new_partitions(context, node, wanted)
+        data = layout.encode_topic(replace(node, partitions={**node.partitions, **new}))
+        (outcome,) = yield (context.fenced(Set(path, data, read.stat.version)),)
+        check_fence(outcome)
+        if outcome.error is None:
+            return
+        attempted = data
+    raise MetadataConflict(f"the topic node of {name} kept changing")
+
+
+def _new_partitions(
+    context: Context, node: layout.TopicAssignment, wanted: NewPartitions
+) -> Mapping[int, assignment.Replicas]:
+    brokers = sorted(context.brokers.keys() - context.shutting_down)
+    if not wanted.assignment:
+        return assignment.added_partitions(
+            node.partitions, brokers, wanted.total, racks=racks_of(context, brokers)
+        )
+    _check_lists(node, wanted.total, wanted.assignment)
+    return dict(enumerate(wanted.assignment, len(node.partitions)))
+
+
+def _check_lists(
+    node: layout.TopicAssignment, total: int, lists: Sequence[assignment.Replicas]
+) -> None:
+    existing = len(node.partitions)
+    if total <= existing:
+        raise InvalidPartitions(
+            f"the topic has {existing} partitions and cannot go to {total}: they only grow"
+        )
+    if len(lists) != total - existing:
+        raise InvalidReplicaAssignment(
+            f"{len(lists)} lists of replicas for {total - existing} new partitions: give one for each"
+        )
+    assignment.check_manual(lists)
+    if len(lists[0]) != len(node.partitions[0]):
+        raise InvalidReplicaAssignment(
+            f"{len(lists[0])} replicas for the new partitions, partition 0 has {len(node.partitions[0])}"
+        )

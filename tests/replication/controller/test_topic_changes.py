@@ -1,0 +1,228 @@
+"""Partitions added, settings altered, racks: what a topic's owner changes while it is in use."""
+
+from __future__ import annotations
+
+import pytest
+
+from checkpoint.errors import ErrorCode
+from checkpoint.topic_partition import TopicPartition
+from replication.controller.config_changes import CHANGE_EXPIRATION_MS
+from replication.effects import Client
+from replication.messages import (
+    AdminResult,
+    AlterConfigsRequest,
+    AlterConfigsResponse,
+    AlterPartitionReassignmentsRequest,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    LeaderAndIsrRequest,
+    NewPartitions,
+    NewTopic,
+)
+from replication.metastore import layout
+from replication.metastore.operations import ANY_VERSION, Children, Create, Get, Set
+from tests.replication.controller.world import World, topic
+
+T0 = TopicPartition("t", 0)
+CONFIG = layout.topic_config_path("t")
+
+
+def add(world: World, total: int, *lists: tuple[int, ...], name: str = "t") -> AdminResult:
+    response = world.ask(CreatePartitionsRequest({name: NewPartitions(total, lists)}))
+    assert isinstance(response, CreatePartitionsResponse)
+    return response.topics[name]
+
+
+def alter(world: World, name: str = "t", **changes: str | None) -> AdminResult:
+    settings = {key.replace("_", "."): value for key, value in changes.items()}
+    response = world.ask(AlterConfigsRequest({name: settings}))
+    assert isinstance(response, AlterConfigsResponse)
+    return response.topics[name]
+
+
+def settings(world: World) -> dict[str, str]:
+    return layout.parse_topic_config(world.admin(Get(CONFIG)).data)
+
+
+# --- partitions -------------------------------------------------------------------------------
+
+
+def test_partitions_are_added_and_the_old_ones_stay() -> None:
+    world = World(3)
+    world.create(topic((1, 2), (2, 3)))
+    before = world.view(0), world.view(1)
+    assert add(world, 4).error is ErrorCode.NONE
+    assert (world.view(0), world.view(1)) == before
+    for partition in (2, 3):
+        leader, epoch, isr = world.view(partition)
+        assert (epoch, len(isr)) == (0, 2)
+        assert world.members[leader].broker.states[TopicPartition("t", partition)].is_new
+    assert add(world, 6, (3, 1), (1, 3)).error is ErrorCode.NONE
+    assert world.view(4) == (3, 0, (3, 1))
+    assert world.view(5) == (1, 0, (1, 3))
+
+
+@pytest.mark.parametrize(
+    ("total", "lists", "error"),
+    [
+        (2, (), ErrorCode.INVALID_PARTITIONS),
+        (1, (), ErrorCode.INVALID_PARTITIONS),
+        (1, ((1, 2),), ErrorCode.INVALID_PARTITIONS),
+        (3, ((1, 2, 3),), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (3, ((1, 1),), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (3, ((1, 2), (2, 3)), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+        (4, ((1, 2),), ErrorCode.INVALID_REPLICA_ASSIGNMENT),
+    ],
+)
+def test_additions_that_are_refused(total: int, lists: tuple[tuple[int, ...], ...], error: ErrorCode) -> None:
+    """add partitions: RF mismatch, wrong first id, shrinking | refused"""
+    world = World(3)
+    world.create(topic((1, 2), (2, 3)))
+    before = world.admin(Get(layout.topic_path("t"))).data
+    refused = add(world, total, *lists)
+    assert refused.error is error
+    assert refused.message
+    assert world.admin(Get(layout.topic_path("t"))).data == before
+
+
+def test_no_additions_to_what_is_in_motion_or_going_or_not_there() -> None:
+    world = World(3)
+    world.create(topic((1, 2)), topic((1, 2), name="moving"))
+    world.ask(AlterPartitionReassignmentsRequest({TopicPartition("moving", 0): (1, 3)}))
+    world.stop(2)
+    world.run()
+    world.admin(Create(layout.delete_topic_path("t")))
+    world.run()
+    assert add(world, 2).error is ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert alter(world, retention_ms="1").error is ErrorCode.INVALID_TOPIC_EXCEPTION
+    assert add(world, 2, name="moving").error is ErrorCode.REASSIGNMENT_IN_PROGRESS
+    assert add(world, 2, name="nobody").error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert alter(world, "nobody").error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+@pytest.mark.parametrize("applied", [True, False])
+def test_an_addition_whose_reply_is_lost_is_made_once(applied: bool) -> None:
+    world = World(3)
+    world.create(topic((1, 2)))
+    member = world.active
+    token = object()
+    body = CreatePartitionsRequest({"t": NewPartitions(3)})
+    world.perform(member, member.controller.on_request(Client(token), body, world.now_ms))
+    world.apply_call(1)
+    world.read_inbox(1)
+    world.apply_call(1, lose_reply=applied, lose_call=not applied)
+    world.run()
+    response = world.replies[token]
+    assert isinstance(response, CreatePartitionsResponse)
+    assert response.topics["t"].error is ErrorCode.NONE
+    assert len(world.partitions()) == 3
+    assert world.view(2)[1] == 0
+
+
+# --- settings ---------------------------------------------------------------------------------
+
+
+def test_settings_are_altered_one_by_one_and_reach_the_replicas() -> None:
+    world = World(3)
+    world.create(topic((1, 2), min_insync_replicas="2", retention_ms="5"))
+    assert alter(world, retention_ms=None, segment_bytes="65536").error is ErrorCode.NONE
+    assert settings(world) == {"min.insync.replicas": "2", "segment.bytes": "65536"}
+    for broker_id in (1, 2):
+        told = [b for b in world.members[broker_id].broker.received if isinstance(b, LeaderAndIsrRequest)]
+        assert told[-1].configs == {"t": settings(world)}
+    (name,) = world.admin(Children(layout.CONFIG_CHANGES_PATH)).children
+    notice = world.admin(Get(f"{layout.CONFIG_CHANGES_PATH}/{name}")).data
+    assert notice == b'{"version":2,"entity_path":"topics/t"}'
+    version = world.admin(Get(CONFIG)).stat
+    assert alter(world, segment_bytes="65536").error is ErrorCode.NONE
+    assert world.admin(Get(CONFIG)).stat == version, "what is so already is not written"
+
+
+@pytest.mark.parametrize("changes", [{"no_such_thing": "1"}, {"segment_bytes": "few"}])
+def test_settings_that_make_no_sense_are_refused_before_anything_is_written(changes: dict[str, str]) -> None:
+    """Unknown key or bad value -> refused before anything is written"""
+    world = World(1)
+    world.create(topic((1,), retention_ms="5"))
+    refused = alter(world, **changes, retention_bytes="10")
+    assert refused.error is ErrorCode.INVALID_CONFIG
+    assert settings(world) == {"retention.ms": "5"}
+    assert world.admin(Children(layout.CONFIG_CHANGES_PATH)).children == ()
+    world.admin(Set(CONFIG, b"{]", ANY_VERSION))
+    assert alter(world, retention_ms="6").error is not ErrorCode.NONE
+    assert world.admin(Get(CONFIG)).data == b"{]", "what cannot be read is not written over"
+
+
+@pytest.mark.parametrize(
+    ("data", "is_heard"),
+    [
+        (b"t", True),
+        (b'"t"', True),
+        (b'{"version":1,"entity_type":"topics","entity_name":"t"}', True),
+        (b'{"version":2,"entity_path":"topics/t"}', True),
+        (b'{"version":2,"entity_path":"brokers/1"}', False),
+        (b'{"version":2}', False),
+    ],
+)
+def test_notifications_of_every_age_are_heard(data: bytes, is_heard: bool) -> None:
+    """The settings are read again even where no watch on them has told."""
+    world = World(1)
+    world.create(topic((1,)))
+    told = len(world.members[1].broker.received)
+    world.admin(Create(layout.CONFIG_CHANGE_PREFIX, data, sequential=True))
+    world.run()
+    assert (len(world.members[1].broker.received) > told) is is_heard
+    context = world.active.controller.context
+    assert context is not None
+    assert any(path.startswith(layout.CONFIG_CHANGES_PATH) for path in context.unreadable) is (
+        data == b'{"version":2}'
+    )
+
+
+def test_old_notifications_are_removed_when_a_new_one_comes() -> None:
+    """A quarter of an hour after this controller has first seen them."""
+    world = World(2)
+    world.create(topic((1, 2)))
+    alter(world, retention_ms="1")
+    world.stop(1)
+    world.run()
+    world.run(for_ms=CHANGE_EXPIRATION_MS + 1_000)
+    assert len(world.admin(Children(layout.CONFIG_CHANGES_PATH)).children) == 1
+    alter(world, retention_ms="2")
+    assert world.admin(Children(layout.CONFIG_CHANGES_PATH)).children == ("config_change_0000000001",)
+    context = world.active.controller.context
+    assert context is not None
+    assert list(context.config_changes) == [f"{layout.CONFIG_CHANGE_PREFIX}0000000001"]
+
+
+def test_settings_that_a_former_topic_left_do_not_stand_in_the_way() -> None:
+    world = World(1)
+    world.admin(Create(CONFIG, layout.encode_topic_config({"retention.ms": "1"}), make_parents=True))
+    assert world.create(topic((1,), segment_bytes="65536")).topics["t"].error is ErrorCode.NONE
+    assert settings(world) == {"segment.bytes": "65536"}
+
+
+# --- racks ------------------------------------------------------------------------------------
+
+
+def test_replicas_are_spread_over_racks() -> None:
+    """each partition spans min(rf, racks) racks; the added ones too"""
+    world = World(0)
+    racks = {1: "a", 2: "a", 3: "b", 4: "b"}
+    for broker_id, rack in racks.items():
+        world.racks[broker_id] = rack
+        world.start(broker_id)
+        world.run()
+    world.create(NewTopic("t", 4, 2))
+    assert add(world, 8).error is ErrorCode.NONE
+    for partition in range(8):
+        assert {racks[member] for member in world.view(partition)[2]} == {"a", "b"}
+
+
+def test_some_racks_and_no_others_are_refused() -> None:
+    world = World(2)
+    world.racks[3] = "a"
+    world.start(3)
+    world.run()
+    refused = world.create(NewTopic("t", 1, 2)).topics["t"]
+    assert refused.error is ErrorCode.INVALID_REPLICATION_FACTOR
+    assert "rack" in refused.message
