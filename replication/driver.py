@@ -509,8 +509,7 @@ class InProcessCluster:
 
         Raises `TimeoutError` if that does not happen in time, `ValueError` if the topic is refused.
         """
-        asked = CreateTopicsRequest((topic,))
-        body = self.call(asked, self._find_controller(timeout_ms), limit_ms=timeout_ms)
+        body = self.administer(CreateTopicsRequest((topic,)), timeout_ms=timeout_ms)
         if not isinstance(body, CreateTopicsResponse):
             raise TimeoutError(f"the controller did not answer about {topic.name}")
         result = body.topics[topic.name]
@@ -533,7 +532,7 @@ class InProcessCluster:
         `ValueError` if it is refused.
         """
         asked = AlterPartitionReassignmentsRequest({topic_partition: replicas})
-        body = self.call(asked, self._find_controller(timeout_ms), limit_ms=timeout_ms)
+        body = self.administer(asked, timeout_ms=timeout_ms)
         if not isinstance(body, AlterPartitionReassignmentsResponse):
             raise TimeoutError(f"the controller did not answer about {topic_partition}")
         result = body.partitions[topic_partition]
@@ -554,6 +553,10 @@ class InProcessCluster:
         if not self.run_until(lambda: bool(controllers()), timeout_ms):
             raise TimeoutError("no controller was elected")
         return controllers()[0]
+
+    def administer(self, request: RequestBody, *, timeout_ms: int = 60_000) -> ResponseBody | None:
+        """Ask the controller, once there is one; None if it does not answer. Raises `TimeoutError`."""
+        return self.call(request, self._find_controller(timeout_ms), limit_ms=timeout_ms)
 
     def leader_of(self, topic_partition: TopicPartition) -> int | None:
         """Who leads in the newest epoch that any running node acts in; None for nobody."""

@@ -69,9 +69,7 @@ def _alter(context: Context, name: str, changes: Mapping[str, str | None]) -> St
             return  # asked for what is there, or written already and only the reply was lost
         data = layout.encode_topic_config(wanted)
         write = (
-            Create(path, data, make_parents=True)
-            if read.stat is None
-            else Set(path, data, read.stat.version)
+            Create(path, data, make_parents=True) if read.stat is None else Set(path, data, read.stat.version)
         )
         notice = Create(
             layout.CONFIG_CHANGE_PREFIX,

@@ -100,9 +100,7 @@ def _new_partitions(
     return dict(enumerate(wanted.assignment, len(node.partitions)))
 
 
-def _check_lists(
-    node: layout.TopicAssignment, total: int, lists: Sequence[assignment.Replicas]
-) -> None:
+def _check_lists(node: layout.TopicAssignment, total: int, lists: Sequence[assignment.Replicas]) -> None:
     existing = len(node.partitions)
     if total <= existing:
         raise InvalidPartitions(

@@ -112,9 +112,7 @@ def learn_requests(context: Context) -> Steps[None]:
             break
         # The old form, a list in the node itself: from now on one child a topic, like all others.
         mark("deletion: a list of topics in the node itself")
-        children = [
-            Create(layout.delete_topic_path(name)) for name in listed if name not in listing.children
-        ]
+        children = [Create(layout.delete_topic_path(name)) for name in listed if name not in listing.children]
         empty = Set(layout.DELETE_TOPICS_PATH, b"", holder.stat.version)
         (outcome,) = yield (context.fenced(*children, empty),)
         check_fence(outcome)
