@@ -22,6 +22,7 @@ from replication.messages import (
     DeleteTopicsRequest,
     DeleteTopicsResponse,
     LeaderAndIsrRequest,
+    StopReplicaPartition,
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
@@ -196,6 +197,25 @@ def test_a_broker_that_cannot_delete_is_asked_again_when_it_returns() -> None:
     assert_gone(world)
 
 
+def test_the_answer_to_a_former_order_confirms_nothing() -> None:
+    """A broker that stopped serving a replica, and kept it, was still to answer when the deletion began."""
+    world = made()
+    member, context = world.active, context_of(world)
+    context.channels[3].enqueue(StopReplicaRequest, {T0: StopReplicaPartition(9, delete=False)})
+    world.perform(member, member.controller.tick(world.now_ms))
+    request(world)
+    while member.inbox or member.store_calls:
+        world.read_inbox(1) if member.inbox else world.apply_call(1)
+    deletion = context.deletions["t"]
+    assert deletion.states[Replica(T0, 3)] is ReplicaState.STARTED
+    sent = world.send_request(1)
+    assert isinstance(sent.body, StopReplicaRequest)
+    assert not sent.body.partitions[T0].delete
+    assert deletion.states[Replica(T0, 3)] is ReplicaState.STARTED
+    world.run()
+    assert_gone(world)
+
+
 def test_no_election_for_what_is_being_deleted() -> None:
     """And no ISR change either: its states stay as they are until they go."""
     world = made()
@@ -211,6 +231,9 @@ def test_no_election_for_what_is_being_deleted() -> None:
     world.start(2)
     world.run()
     assert world.version() == before
+    world.stop(world.controller_id)
+    world.run()
+    assert world.version() == before, "nor by a controller that takes over"
     answered = world.alter(2, (2, 3))
     assert answered.partitions[T0].error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
