@@ -49,7 +49,7 @@ def _parse(context: Context, broker_id: int, read: Outcome) -> Broker | None:
     endpoint = BrokerEndpoint(
         broker_id, registration.host, registration.port, read.stat.created_txid, registration.rack
     )
-    return Broker(endpoint, registration.clean, registration.continues, registration.rack, registration.empty)
+    return Broker(endpoint, registration.clean, registration.continues, registration.empty)
 
 
 def brokers_changed(context: Context) -> Steps[None]:

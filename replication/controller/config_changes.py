@@ -106,7 +106,7 @@ def changes_noticed(context: Context) -> Steps[None]:
         del seen[path]
 
 
-def resume(context: Context) -> Steps[None]:
+def note_changes(context: Context) -> Steps[None]:
     """Take note of what is there, the watch set: all settings have just been read anyway."""
     notices = yield from read_notices(context, layout.CONFIG_CHANGES_PATH)
     context.config_changes = {notice.path: context.now() for notice in notices}

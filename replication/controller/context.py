@@ -54,7 +54,6 @@ class Broker(NamedTuple):
     endpoint: BrokerEndpoint
     clean: bool
     continues: tuple[int, ...] = ()
-    rack: str = ""
     empty: bool = False
 
 

@@ -30,7 +30,6 @@ from replication.metastore.operations import Create, Delete, Get, Multi, Set, St
 RESUME: tuple[Callable[[Context], Steps[None]], ...] = (
     reassigning.resume,
     topic_deletion.resume,
-    config_changes.resume,
     elect_leaders.asked_in_store,
 )
 """What the controller before may have left half-done, in the order in which it is taken up: reassignments,
@@ -99,6 +98,7 @@ def take_over(context: Context) -> Steps[None]:
     names = yield from list_topics(context)
     yield from load_topics(context, names)
     yield from load_broker_defaults(context)
+    yield from config_changes.note_changes(context)
     context.announce_brokers()
     yield from topic_deletion.learn_requests(context)  # before elections: none for what is to go
     yield from settle(context, context.replicas, after_failures(context), announce=False)

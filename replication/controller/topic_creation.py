@@ -106,7 +106,7 @@ def _by_formula(context: Context, formula: str, partitions: int, factor: int) ->
 
 def racks_of(context: Context, brokers: Iterable[int]) -> dict[int, str | None] | None:
     """The rack of each broker; None if no broker has one. Who places refuses if only some have."""
-    racks = {broker_id: context.brokers[broker_id].rack or None for broker_id in brokers}
+    racks = {broker_id: context.brokers[broker_id].endpoint.rack or None for broker_id in brokers}
     return racks if any(racks.values()) else None
 
 
