@@ -379,6 +379,7 @@ class Stage:
         """The last request that `name` has on the wire for its leader."""
         number = self.number(name)
         sent = [m for m in self.wire if m.is_request and m.source == number and m.target != CONTROLLER]
+        assert sent, f"{name} asks nothing"
         return sent[-1]
 
     def take(self, message: Message) -> Message:

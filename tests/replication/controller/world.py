@@ -226,7 +226,7 @@ class World:
                 case Send():
                     member.requests.append(effect)
                 case Respond(_, correlation_id, body):
-                    self.responses[correlation_id] = body
+                    self.responses.setdefault(correlation_id, body)  # whoever asked takes the first
                 case Reply(token, body):
                     self.replies[token] = body
                 case _:

@@ -1,0 +1,191 @@
+"""Failure schedules over a network that repeats itself: every message between nodes comes more than once.
+
+A test that is named for a schedule (`test_s12_…`) runs as it is written, and again under each of these:
+
+    twice   each request, answer and word of the controller arrives twice in a row
+    late    a copy of each arrives after later ones have; what is left of them, after the end
+
+Nothing may come out otherwise: transcripts and assertions are the same, and copies that arrive after the
+end change no log, no high watermark and no state. Clients are not repeated (a second produce is a second
+record), and neither is what a script holds back or loses.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable
+from enum import Enum
+from typing import Any
+
+import pytest
+
+from checkpoint.topic_partition import TopicPartition
+from replication.controller.controller import Controller
+from replication.driver import Envelope, InProcessCluster
+from replication.effects import Address, Effect, Event, Peer, Request, Response, Send
+from replication.messages import (
+    AlterPartitionResult,
+    LeaderAndIsrRequest,
+    RequestBody,
+    ResponseBody,
+    UpdateMetadataRequest,
+)
+from tests.replication.controller.world import World
+from tests.replication.stage import Message, Stage
+
+LATER = 7
+"""After how many later messages a late copy comes, on a network that delivers by itself."""
+
+
+class Network(Enum):
+    """How often a message comes."""
+
+    ONCE = "once"
+    TWICE = "twice"
+    LATE = "late"
+
+
+class Copies:
+    """Second deliveries, while the fixture lasts; `finish` brings those that are still under way."""
+
+    def __init__(self, network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
+        self.is_late = network is Network.LATE
+        self.count = 0
+        """how many copies were delivered"""
+        self._left: dict[Stage, list[Callable[[], object]]] = {}
+        self._backlogs: dict[InProcessCluster, deque[tuple[Envelope, int]]] = {}
+        self._on_stages(monkeypatch)
+        self._on_clusters(monkeypatch)
+        self._on_worlds(monkeypatch)
+
+    # --- a stage: the script delivers -----------------------------------------------------------
+
+    def _on_stages(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        deliver, ask, answer_isr = Stage.deliver, Stage._ask, Stage.answer_isr
+
+        def deliver_again(stage: Stage, message: Message) -> None:
+            deliver(stage, message)
+            self._copy(stage, lambda: deliver(stage, message))
+
+        def ask_again(
+            stage: Stage, number: int, body: LeaderAndIsrRequest | UpdateMetadataRequest
+        ) -> ResponseBody:
+            response = ask(stage, number, body)
+            self._copy(stage, lambda: stage.managers[number] and ask(stage, number, body))
+            return response
+
+        def answer_again(stage: Stage, message: Message, result: AlterPartitionResult) -> None:
+            answer_isr(stage, message, result)
+            self._copy(stage, lambda: stage.managers[message.source] and answer_isr(stage, message, result))
+
+        monkeypatch.setattr(Stage, "deliver", deliver_again)
+        monkeypatch.setattr(Stage, "_ask", ask_again)
+        monkeypatch.setattr(Stage, "answer_isr", answer_again)
+
+    def _copy(self, stage: Stage, delivery: Callable[[], object]) -> None:
+        if self.is_late:
+            self._left.setdefault(stage, []).append(delivery)
+        else:
+            self.count += 1
+            delivery()
+
+    # --- a cluster: its queue delivers ----------------------------------------------------------
+
+    def _on_clusters(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        post = InProcessCluster._post
+
+        def post_again(cluster: InProcessCluster, source: int | None, target: int, event: Event) -> None:
+            length = len(cluster.queue)
+            post(cluster, source, target, event)
+            if source is None or not isinstance(event, Request | Response) or len(cluster.queue) == length:
+                return
+            envelope = cluster.queue[-1]
+            if not self.is_late:
+                self.count += 1
+                cluster.queue.append(envelope)
+                return
+            backlog = self._backlogs.setdefault(cluster, deque())
+            backlog.append((envelope, cluster._slots[source].life))
+            if len(backlog) > LATER:
+                self._release(cluster, backlog)
+
+        monkeypatch.setattr(InProcessCluster, "_post", post_again)
+
+    def _release(self, cluster: InProcessCluster, backlog: deque[tuple[Envelope, int]]) -> None:
+        envelope, life = backlog.popleft()
+        assert envelope.source is not None
+        if cluster._slots[envelope.source].life == life:  # a connection does not outlive its process
+            self.count += 1
+            cluster.queue.append(envelope)
+
+    # --- controllers alone: `send_request` delivers ---------------------------------------------
+
+    def _on_worlds(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        send_request, on_request = World.send_request, Controller.on_request
+
+        def send_again(
+            world: World, broker_id: int, *, lose: bool = False, lose_answer: bool = False
+        ) -> Send:
+            send = send_request(world, broker_id, lose=lose, lose_answer=lose_answer)
+            member, target = world.members[broker_id], world.members[send.target]
+            if lose or not target.running:
+                return send
+            self.count += 1
+            answer = target.broker.serve(send.body)
+            if member.running and not lose_answer:
+                effects = member.controller.on_response(
+                    send.target, send.correlation_id, answer, world.now_ms
+                )
+                world.perform(member, effects)
+            return send
+
+        def asked_again(
+            controller: Controller, address: Address, body: RequestBody, now_ms: int
+        ) -> list[Effect]:
+            effects = on_request(controller, address, body, now_ms)
+            if isinstance(address, Peer):
+                self.count += 1
+                effects = effects + on_request(controller, address, body, now_ms)
+            return effects
+
+        if not self.is_late:  # brokers that only answer have no defence against an old word: real ones do
+            monkeypatch.setattr(World, "send_request", send_again)
+            monkeypatch.setattr(Controller, "on_request", asked_again)
+
+    # --- the end --------------------------------------------------------------------------------
+
+    def finish(self) -> None:
+        """What is still under way arrives, and changes nothing."""
+        for stage, left in self._left.items():
+            before = picture_of_stage(stage)
+            for delivery in left:
+                self.count += 1
+                delivery()
+            for message in list(stage.wire):
+                if not message.is_request:
+                    stage.deliver(message)
+            assert picture_of_stage(stage) == before
+        for cluster, backlog in list(self._backlogs.items()):
+            cluster.settle()
+            before = picture_of_cluster(cluster)
+            while backlog:
+                self._release(cluster, backlog)
+            cluster.settle()
+            assert picture_of_cluster(cluster) == before
+
+
+def picture_of_stage(stage: Stage) -> Any:
+    logs = [each.logs() if each is not None else {} for each in stage.logs]
+    return [stage.picture(name) for name in stage.names], [
+        {key: (log.epochs, [record.value for record in log.read()]) for key, log in found.items()}
+        for found in logs
+    ]
+
+
+def picture_of_cluster(cluster: InProcessCluster) -> Any:
+    def of(node_id: int, key: TopicPartition) -> Any:
+        log = cluster.nodes[node_id].logs.logs()[key]
+        return log.epochs, log.log_end_offset, [record.value for record in log.read()]
+
+    logs = [(node_id, key) for node_id, node in cluster.nodes.items() for key in node.logs.logs()]
+    return {each: of(*each) for each in logs}
