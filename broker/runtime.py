@@ -418,7 +418,12 @@ class Runtime:
             return
 
         def flushed(future: asyncio.Future[str]) -> None:
-            if not future.cancelled():
+            if future.cancelled():
+                return
+            if (bug := future.exception()) is not None:
+                _log.error("a sync failed in a way that no disk does", exc_info=bug)
+                self._fail(bug)
+            else:
                 self._deliver(SyncDone(topic_partition, end_offset, future.result()))
 
         self._loop.run_in_executor(self._threads, _flush, log).add_done_callback(flushed)

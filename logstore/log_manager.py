@@ -714,7 +714,7 @@ class _LogDir:
     def _take_offline(self, error: OSError) -> None:
         if self.failure is None:
             self.failure = bare(error)
-            for log in self.logs.values():
+            for log in list(self.logs.values()):  # a sync's thread may be the one that finds out
                 log.take_offline(error)
 
     def close(self, *, mark_clean: bool) -> None:

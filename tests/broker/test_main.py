@@ -2,11 +2,20 @@
 
 from __future__ import annotations
 
+import asyncio
+import os
+import signal
 from pathlib import Path
 
 import pytest
 
-from broker.__main__ import main
+from broker.__main__ import main, serve
+from broker.settings import read_settings
+from broker.transport import Address
+from checkpoint.clean_shutdown import read_clean_shutdown
+from checkpoint.disks.memory import MemoryDisk
+from replication.effects import StoreCall
+from tests.broker.nodes import SharedStore, StoreEnd
 
 GOOD = {"--node-id": "1", "--listen": "127.0.0.1:0", "--log-dirs": "d", "--metadata": "zookeeper://127.0.0.1:1"}
 
@@ -49,3 +58,34 @@ def test_what_cannot_start_says_why_in_one_line(
     errors = capsys.readouterr().err.splitlines()
     assert complaint in errors[-1]
     assert errors[-1].startswith("error: ")
+
+
+class _Broken(StoreEnd):
+    def submit(self, call: StoreCall) -> None:
+        raise AssertionError("a promise of ours")
+
+
+@pytest.mark.parametrize(("store", "code"), [(StoreEnd, 0), (_Broken, 1)])
+def test_the_code_tells_an_order_from_a_failure(
+    store: type[StoreEnd], code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """SIGTERM is an order; a node that cannot go on is none (F3), and leaves no mark of a clean stop."""
+    disk = MemoryDisk()
+    settings = read_settings(
+        {"controlled.shutdown.retry.backoff.ms": "10"}, node_id=1, host="127.0.0.1", port=0
+    )
+
+    async def run() -> int:
+        shared = SharedStore()
+        serving = asyncio.create_task(
+            serve(settings, Address("127.0.0.1", 0), ["data"], lambda tell: store(shared, tell), disk=disk)
+        )
+        async with asyncio.timeout(20):
+            while not serving.done() and not capsys.readouterr().out:
+                await asyncio.sleep(0.002)
+            if not serving.done():
+                os.kill(os.getpid(), signal.SIGTERM)
+            return await serving
+
+    assert asyncio.run(run()) == code
+    assert (read_clean_shutdown(disk, "data") is not None) == (code == 0)

@@ -17,6 +17,7 @@ from checkpoint.disks.memory import MemoryDisk
 from checkpoint.errors import ErrorCode
 from checkpoint.topic_partition import TopicPartition
 from logstore.batch import encode_batch, walk
+from logstore.log import Log
 from logstore.record import Record
 from replication.config import NodeConfig
 from replication.durability import Durability
@@ -208,6 +209,27 @@ def test_a_sync_that_fails_is_never_acknowledged() -> None:
             else:
                 assert isinstance(answer, ProduceResponse)
                 assert answer.partitions[tp].error is ErrorCode.KAFKA_STORAGE_ERROR
+
+    run(test)
+
+
+def test_a_sync_that_fails_as_no_disk_does_ends_the_node(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A bug on a thread is a bug: left there, the partition would wait for its sync for ever."""
+
+    async def test() -> None:
+        base = NodeConfig(node_id=0, durability=Durability.SYNCED)
+        async with Nodes(1, base=base) as nodes:
+            tp = await nodes.create_topic("t", (0,))
+
+            def bug(log: Log) -> None:
+                raise AssertionError("a promise of ours")
+
+            monkeypatch.setattr(Log, "flush", bug)
+            waiting = asyncio.create_task(nodes.client.produce(tp, batch(b"x")))
+            with pytest.raises(AssertionError, match="a promise of ours"):
+                await nodes.running[0].ended
+            waiting.cancel()
+            await nodes.kill(0)
 
     run(test)
 
