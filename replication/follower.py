@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 
 from checkpoint.errors import EngineError, ErrorCode
+from checkpoint.marks import mark
 from checkpoint.topic_partition import TopicPartition
 from logstore.epochs import EpochEndOffset
 from logstore.errors import CorruptBatch, DiskFull, InvalidRecord, LogDirOffline
@@ -89,6 +90,7 @@ class Followers:
         fetcher = self._fetcher_for(partition.leader_id, topic_partition)
         log = partition.log
         if log.latest_epoch == NO_EPOCH and log.log_end_offset > log.high_watermark:
+            mark("follower: a log without epochs is cut to its high watermark")
             why = "nothing tells which epochs wrote what lies past the high watermark"
             partition.truncate_to(log.high_watermark, why=why)
         phase = (
@@ -215,9 +217,11 @@ class Followers:
         assert partition.leader_epoch == state.leader_epoch, "a new epoch replaces the fetch state"
         if answer.error is ErrorCode.FENCED_LEADER_EPOCH:
             # The leader is ahead of us, and so is the controller: its word is on the way.
+            mark("follower: fenced by its leader, it waits for the controller")
             self._fail(topic_partition, f"fenced at leader epoch {state.leader_epoch}")
             return
         if answer.error is ErrorCode.OFFSET_OUT_OF_RANGE and isinstance(answer, FetchResult):
+            mark("follower: out of the leader's range")
             fetcher.put(topic_partition, state.asking(Phase.ASKING_END))
             return
         if answer.error is not ErrorCode.NONE:
@@ -234,12 +238,14 @@ class Followers:
         except (CorruptBatch, InvalidRecord, DiskFull):
             # The leader still has the bytes. A full disk may stop half-way, between two segments or before
             # the log start is published: what the log took, it keeps.
+            mark("follower: an append failed half-way and is tried again")
             if state.phase is Phase.FETCHING:
                 fetcher.put(
                     topic_partition, state.at(partition.log.log_end_offset, partition.log.latest_epoch)
                 )
             fetcher.delay(topic_partition, now_ms)
         except (LogDirOffline, OSError) as error:
+            mark("follower: its disk failed under an append")
             self._on_storage_failure(topic_partition, error)
         except EngineError as error:
             self._fail(topic_partition, str(error))
@@ -260,6 +266,7 @@ class Followers:
         log = partition.log
         if result.diverging_epoch is not None:
             # High watermark, log start and records beside the marker belong to the other history.
+            mark("follower: a fetch finds that logs diverge")
             return self._reconcile(partition, state, result.diverging_epoch)
         assert state.fetch_offset == log.log_end_offset, "somebody else wrote to a follower's log"
         partition.append_fetched(
@@ -298,7 +305,9 @@ class Followers:
         end_offset = log.log_end_offset
         if state.phase is Phase.ASKING_END:
             if answer.offset >= end_offset:
+                mark("follower: the leader ends where we do, or later: our end is below its start")
                 return state.asking(Phase.ASKING_START)
+            mark("follower: cut to the end of a shorter leader")
             why = f"the log of leader {partition.leader_id} of epoch {partition.leader_epoch} ends there"
             partition.truncate_to(answer.offset, why=why)
         elif answer.offset > end_offset:

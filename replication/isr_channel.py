@@ -15,6 +15,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 
 from checkpoint.errors import ErrorCode
+from checkpoint.marks import mark
 from checkpoint.topic_partition import TopicPartition
 from replication.config import NodeConfig
 from replication.isr import PendingIsr
@@ -67,6 +68,7 @@ class IsrChannel:
     ) -> tuple[int, AlterPartitionRequest] | None:
         """The correlation id and body of the request to send now, if any; it then counts as in flight."""
         if self._in_flight is not None and self._in_flight.deadline_ms <= now_ms:
+            mark("isr channel: an answer is overdue")
             self._retry_later(now_ms)
         if self._in_flight is not None or not self._queue or now_ms < self._not_before_ms or broker_epoch < 0:
             return None
@@ -86,6 +88,7 @@ class IsrChannel:
         assert self._in_flight is not None, "ask owns() first"
         sent = self._in_flight.sent
         if body.error is not ErrorCode.NONE:
+            mark("isr channel: a request was refused as a whole")
             self._retry_later(now_ms)
             return []
         self._in_flight = None

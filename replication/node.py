@@ -272,6 +272,7 @@ class Node:
         body = request.body
         if isinstance(body, _CONTROL):
             if self.broker_epoch < 0:
+                mark("node: a controller's request waits for the registration")
                 self._held.append(request)
                 return []
             return self._on_control(request, now_ms)
@@ -335,6 +336,7 @@ class Node:
     def _on_session(self, session_id: int, now_ms: int) -> list[Effect]:
         effects: list[Effect] = []
         if self.session_id is not None and self.session_id != session_id:
+            mark("node: a new session before the word of the old one's end")
             effects += self._lose_session(now_ms)  # the word of its end was lost
         self.session_id = session_id
         return [*effects, *self._register(now_ms)]
@@ -384,10 +386,12 @@ class Node:
         match outcome.error:
             case None:
                 if outcome.stat is None:
+                    mark("registration: a former session's node is gone")
                     return self._register(now_ms)  # a former session's node was deleted
                 if outcome.stat.ephemeral_owner == self.session_id:
                     return self._registered(outcome.stat.created_txid, now_ms)
                 if outcome.stat.ephemeral_owner in self._former_sessions:
+                    mark("registration: our former session's node is removed")
                     return self._store_call(Delete(path, outcome.stat.version), now_ms)
                 self._register_at_ms = now_ms + self.config.registration_retry_ms
                 return []
@@ -395,6 +399,7 @@ class Node:
                 self._register_at_ms = now_ms + self.config.registration_retry_ms
                 return []
             case StoreError.NODE_EXISTS:
+                mark("registration: somebody's node stands in the way")
                 return self._store_call(Get(path), now_ms)
             case StoreError.NO_NODE | StoreError.BAD_VERSION:
                 return self._register(now_ms)

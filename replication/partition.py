@@ -193,6 +193,7 @@ class Partition:
         latest = self.log.latest_epoch
         resumes = state.leader == self._config.node_id and self.leader_epoch == NO_EPOCH
         if latest > state.leader_epoch or (resumes and latest == state.leader_epoch and not self._was_clean):
+            mark("partition: a role is older than what the log holds")
             raise FencedLeaderEpoch(
                 f"{self.topic_partition} holds leader epoch {latest} already; "
                 f"epoch {state.leader_epoch} cannot begin here, elect again"
@@ -233,6 +234,7 @@ class Partition:
                 )
             if becomes_synced:
                 # What it claimed so far it may not have flushed.
+                mark("partition: a level rises, claims of followers are void")
                 known = replace(known, log_end_offset=UNKNOWN_OFFSET)
             remote[replica_id] = known
         self._remote = remote
@@ -277,6 +279,7 @@ class Partition:
         """
         if self.leads and not self._is_suspended:
             self.tenure += 1
+        mark("partition: a leader or follower is suspended with its session")
         self._is_suspended = True
 
     @property
@@ -288,10 +291,12 @@ class Partition:
         if current_leader_epoch == NO_EPOCH or current_leader_epoch == self.leader_epoch:
             return
         if current_leader_epoch < self.leader_epoch:
+            mark("partition: somebody asks in an old epoch")
             raise FencedLeaderEpoch(
                 f"{self.topic_partition} is at leader epoch {self.leader_epoch}, not {current_leader_epoch}; "
                 "refresh metadata"
             )
+        mark("partition: somebody asks in an epoch not known here yet")
         raise UnknownLeaderEpoch(
             f"{self.topic_partition} is at leader epoch {self.leader_epoch} here, {current_leader_epoch} "
             "is not known yet; try again"
@@ -315,6 +320,7 @@ class Partition:
         """
         self.check_leader()
         if acks == ACKS_ALL and len(self.isr.committed) < self.min_insync:
+            mark("partition: acks=all refused for want of replicas in sync")
             raise NotEnoughReplicas(
                 f"{self.topic_partition} has {len(self.isr.committed)} replicas in sync, "
                 f"min.insync.replicas asks for {self.min_insync}; retry"
@@ -383,6 +389,7 @@ class Partition:
                 end_of=log.end_offset_for_epoch(wanted.last_fetched_epoch),
             )
             if divergence.is_out_of_range:
+                mark("fetch: a diverging follower lies outside of the log")
                 raise OffsetOutOfRange(wanted.fetch_offset, log_start_offset, log.log_end_offset)
             if divergence.diverging is not None:
                 return FetchResult(
@@ -440,12 +447,14 @@ class Partition:
         if replica is None:
             if current_leader_epoch != NO_EPOCH:
                 # It may know of an assignment that has not reached us: let it try again.
+                mark("fetch: of a replica that is not assigned here yet")
                 raise UnknownLeaderEpoch(
                     f"broker {replica_id} is no replica of {self.topic_partition} here yet"
                 )
             raise NotLeaderOrFollower(f"broker {replica_id} is no replica of {self.topic_partition}")
         newest = max(replica.broker_epoch, self._metadata.broker_epoch(replica_id))
         if UNKNOWN_BROKER_EPOCH < broker_epoch < newest:
+            mark("fetch: of an earlier life of a follower")
             raise NotLeaderOrFollower(
                 f"fetch of an earlier life of broker {replica_id} ({broker_epoch}, now {newest})"
             )
@@ -560,6 +569,7 @@ class Partition:
     def on_isr_answer(self, pending: PendingIsr, answer: AlterPartitionResult) -> IsrOutcome:
         """Take the controller's answer to `pending`."""
         if self.isr is not pending:
+            mark("isr: an answer to a proposal that was replaced")
             return IsrOutcome.STALE
         if answer.error is ErrorCode.NONE:
             if answer.leader_epoch != self.leader_epoch or answer.partition_epoch < self.partition_epoch:
@@ -575,10 +585,13 @@ class Partition:
                 self.all_synced = True
             return IsrOutcome.ADOPTED
         if answer.error in _NEVER_WRITTEN:
+            mark("isr: a proposal was refused for good")
             self.isr = pending.last
             return IsrOutcome.REVERTED
         if answer.error in _OVERTAKEN:
+            mark("isr: the controller has overtaken a proposal")
             return IsrOutcome.UNKNOWN
+        mark("isr: a proposal is sent once more")
         return IsrOutcome.RESEND
 
     # --- deleting from the start --------------------------------------------------------------

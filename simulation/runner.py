@@ -418,11 +418,15 @@ class _Run:
         for _ in range(10_000):
             answers.clear()
             leader = self._leader(checker)
-            start = checker.views[leader].log_start if leader is not None else 0
+            if leader is None:  # leaderships go home, once in a while
+                if not self._until(lambda: self._leader(checker) is not None, READING_BOUND_MS):
+                    raise Violation("C18", f"{topic_partition} lost its leader in a calm cluster")
+                continue
+            start = checker.views[leader].log_start
             if found and found[-1].end < start:
                 found.clear()  # retention overtook the reader: it begins again where the log does now
             position = found[-1].end if found else start
-            if leader is None or position >= checker.views[leader].high_watermark:
+            if position >= checker.views[leader].high_watermark:
                 break
             request = FetchRequest(-1, 0, 1, 1 << 16, {topic_partition: FetchPartition(position, 1 << 16)})
             self.world.client_link.call(leader, request, answers.append, timeout_ms=5000)

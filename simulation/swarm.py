@@ -79,6 +79,9 @@ COMMAND_NAMES = (
 )
 """What the operator can ask for; `operator.COMMANDS` says how."""
 DISK_FAULTS = frozenset({"dead_disk", "failed_sync", "full_disk"})
+_LONGEST_REQUEST_MS = 1500
+"""A request may vanish just before the last fault ends; a leader is due two seconds later."""
+_LONGEST_BACKOFF_MS = 200
 _LIKELIHOODS = (0.25, 0.5, 1.0, 1.0, 2.0, 4.0)
 
 
@@ -153,8 +156,10 @@ def draw(seed: int) -> Swarm:
     features = Features(**{each.name: random.random() < 0.5 for each in fields(Features)})
     nodes = random.choice((3, 3, 4, 5))
     factor = min(nodes, random.choice((2, 3, 3, 4)))
-    session_timeout_ms = random.choice((120, 200, 500))
-    lag_time_max_ms = random.choice((100, 250, 600))
+    # A quarter of the clusters live at the pace of real ones: seconds, where the others have fractions.
+    pace = stream(seed, "pace").choice((1, 1, 1, 20))
+    session_timeout_ms = pace * random.choice((120, 200, 500))
+    lag_time_max_ms = pace * random.choice((100, 250, 600))
     retention = stream(seed, "retention")
     retains = retention.random() < 0.3
     return Swarm(
@@ -170,14 +175,14 @@ def draw(seed: int) -> Swarm:
         reckless=random.random() < 0.25,
         session_timeout_ms=session_timeout_ms,
         lag_time_max_ms=lag_time_max_ms,
-        fetch_wait_ms=random.choice((20, 50, 100)),
+        fetch_wait_ms=min(pace * random.choice((20, 50, 100)), 1000),
         fetch_max_bytes=random.choice((1, 300, 1 << 16)),
-        request_timeout_ms=random.choice((120, 300)),
-        backoff_ms=random.choice((10, 30, 80)),
-        checkpoint_interval_ms=random.choice((100, 500, 2000)),
+        request_timeout_ms=min(pace * random.choice((120, 300)), _LONGEST_REQUEST_MS),
+        backoff_ms=min(pace * random.choice((10, 30, 80)), _LONGEST_BACKOFF_MS),
+        checkpoint_interval_ms=pace * random.choice((100, 500, 2000)),
         segment_bytes=random.choice((1500, 6000, 1 << 20)),
         retention_bytes=retention.choice((0, 1000, 4000)) if retains else -1,
-        retention_check_interval_ms=retention.choice((50, 200, 1000)),
+        retention_check_interval_ms=pace * retention.choice((50, 200, 1000)),
         delay_ms=random.choice((1, 4, 12)),
         drop_rate=random.choice((0.005, 0.02, 0.06)) if features.drops else 0.0,
         duplicate_rate=random.choice((0.01, 0.05, 0.15)) if features.duplicates else 0.0,
@@ -187,7 +192,7 @@ def draw(seed: int) -> Swarm:
         fault_interval_ms=int(session_timeout_ms * random.choice((0.25, 0.6, 1.5))),
         command_rates=draw_rates(seed, COMMAND_NAMES),
         command_interval_ms=int(session_timeout_ms * stream(seed, "operator").choice((0.4, 1.0, 3.0))),
-        produce_interval_ms=random.choice((10, 25, 70)),
+        produce_interval_ms=pace * random.choice((10, 25, 70)),
         producers=random.choice((1, 2, 3)),
         consumers=random.choice((1, 1, 2)),
         features=features,

@@ -57,6 +57,7 @@ def brokers_changed(context: Context) -> Steps[None]:
     found = yield from read_brokers(context)
     for broker_id, broker in list(context.brokers.items()):
         if broker_id not in found or found[broker_id].endpoint.epoch != broker.endpoint.epoch:
+            mark("brokers: one left, or came back so fast that nobody saw it go")
             forget_broker(context, broker_id)
     # Going by states, not by who just left: an event that failed half-way and starts again must
     # find the same work.
@@ -113,6 +114,7 @@ def replicas_failed(
     """A live broker cannot use these logs: for these partitions it is as good as dead."""
     broker = context.brokers.get(broker_id)
     if broker is None or broker.endpoint.epoch != broker_epoch:
+        mark("brokers: a failure told by an incarnation that is gone")
         return  # said by an incarnation that is gone
     context.offline_replicas.setdefault(broker_id, set()).update(failed)
     yield from settle(context, failed, after_failures(context))

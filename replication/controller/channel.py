@@ -18,6 +18,7 @@ from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
 from checkpoint.errors import ErrorCode
+from checkpoint.marks import mark
 from checkpoint.topic_partition import TopicPartition
 from replication.controller.config import ControllerConfig
 from replication.effects import Send
@@ -118,6 +119,7 @@ class Channel:
     def pump(self, now_ms: int, next_id: Callable[[], int], build: Build) -> Send | None:
         """The next request, if one is due; gives up waiting for an answer that is overdue."""
         if self._in_flight is not None and now_ms >= self._in_flight.deadline_ms:
+            mark("channel: an answer of a broker is overdue")
             self._take_back(now_ms)
         if self._in_flight is not None or not self._queue or now_ms < self._not_before_ms:
             return None
@@ -135,6 +137,7 @@ class Channel:
             return None
         assert isinstance(body, LeaderAndIsrResponse | UpdateMetadataResponse | StopReplicaResponse)
         if body.error not in (ErrorCode.NONE, ErrorCode.STALE_CONTROLLER_EPOCH):
+            mark("channel: a broker refuses a request as a whole")
             # Stale broker epoch: its registration is on its way to us. Others: its trouble may pass.
             self._take_back(now_ms)
             return None
@@ -191,6 +194,7 @@ class Channels:
 
     def disconnected(self, broker_id: int, correlation_id: int, now_ms: int) -> None:
         if channel := self._channels.get(broker_id):
+            mark("channel: a connection broke")
             channel.disconnected(correlation_id, now_ms)
 
     @property

@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple
 
+from checkpoint.marks import mark
 from replication.durability import Durability
 from replication.messages import NO_LEADER
 from replication.metastore.layout import LOST_BROKER_EPOCH, UNKNOWN_BROKER_EPOCH, LeaderAndIsr
@@ -165,6 +166,7 @@ def next_state(
         leader = state.leader if state.leader in isr else _first(replicas, isr, shutting_down)
         recovering = state.recovering and leader == state.leader
     elif restarted := members(Standing.RESTARTED):
+        mark("election: all that live were restarted and kept everything")
         isr, leader = restarted, _first(replicas, restarted, shutting_down)
         recorded.update({member: live[member].epoch for member in isr})
     elif unclean_enabled and (
@@ -172,11 +174,13 @@ def next_state(
             replicas, (), [each for each in live if each not in shutting_down], unclean_enabled=True
         )
     ):
+        mark("election: outside the ISR, where that is allowed")
         leader, isr, recovering = elected.leader, (elected.leader,), True
         recorded[leader] = live[leader].epoch
     else:
         # Dead members may have kept everything: they alone stay. If all came back with a loss,
         # they stay too, marked, because an ISR is never empty.
+        mark("election: nobody may lead")
         isr, leader = members(Standing.DEAD) or state.isr, NO_LEADER
         recorded.update(dict.fromkeys(members(Standing.LOST), LOST_BROKER_EPOCH))
     decided = _in_new_epoch(state, leader, isr, recorded, controller_epoch, recovering=recovering)

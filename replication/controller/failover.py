@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from checkpoint.marks import mark
 from replication.controller import config_changes, elect_leaders, reassigning, topic_deletion
 from replication.controller.broker_changes import meet_brokers, read_brokers
 from replication.controller.broker_defaults import load_broker_defaults
@@ -56,8 +57,10 @@ def claim(node_id: int, session_id: int, now_ms: int) -> Steps[Claim | None]:
             if node.stat.ephemeral_owner != session_id:
                 return None
             if epoch_node.stat is not None and epoch == attempted:
+                mark("controller: a claim succeeded though its reply was lost")
                 return Claim(epoch, epoch_node.stat.version)
             # Left of a term that we gave up, or overwritten by an operator: start from nothing.
+            mark("controller: a claim of ours from before is removed")
             yield (Delete(layout.CONTROLLER_PATH, node.stat.version),)
             continue
         attempted = epoch + 1
@@ -85,6 +88,7 @@ def still_mine(node_id: int, session_id: int) -> Steps[bool]:
 
 def abdicate(context: Context) -> Steps[None]:
     """Let others try. Whatever this Multi's fate is, the next claim looks at what is there."""
+    mark("controller: a term is given up for others to try")
     yield (context.fenced(Delete(layout.CONTROLLER_PATH)),)
 
 

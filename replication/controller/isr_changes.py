@@ -9,6 +9,7 @@ Everything is judged on the copy (the version guards it), and the copy is read a
 from __future__ import annotations
 
 from checkpoint.errors import ErrorCode
+from checkpoint.marks import mark
 from checkpoint.topic_partition import TopicPartition
 from replication.controller.alter_partition import judge
 from replication.controller.context import Context, KnownState, Steps
@@ -30,12 +31,14 @@ def alter_partitions(
     """Judge each proposal and write those that stand; the answer has one result for each."""
     sender = context.brokers.get(request.broker_id)
     if sender is None or sender.endpoint.epoch != request.broker_epoch:
+        mark("isr change: of a broker that is not registered so")
         return AlterPartitionResponse(ErrorCode.STALE_BROKER_EPOCH)
     results.clear()  # a try that failed half-way: what it wrote is found to be the state already wanted
     writes: dict[TopicPartition, layout.LeaderAndIsr] = {}
     for each, proposal in sorted(request.partitions.items()):
         known = context.states.get(each)
         if known is None or context.is_being_deleted(each.topic):
+            mark("isr change: of a partition that is not there, or is about to go")
             results[each] = AlterPartitionResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             continue
         verdict = judge(
@@ -51,6 +54,7 @@ def alter_partitions(
         if verdict.write is not None:
             writes[each] = verdict.write
         else:
+            mark("isr change: nothing to write, or refused")
             results[each] = _result(verdict.error, known)
     yield from _write(context, writes, results)
     overtaken = [each for each, result in results.items() if result.error in _OVERTAKEN]
@@ -94,10 +98,13 @@ def _write(
         for (each, error), read in zip(in_doubt, reads, strict=True):
             known = learn_state(context, each, read)
             if known is not None and known.state == writes[each]:
+                mark("isr change: written though its reply was lost")
                 changed.append(each)
             elif known == based_on[each] and error is StoreError.CONNECTION_LOSS:
+                mark("isr change: written once more after a lost call")
                 remaining.append(each)
             else:
+                mark("isr change: the state has moved on")
                 results[each] = AlterPartitionResult(ErrorCode.INVALID_UPDATE_VERSION)
         results.update({each: _result(ErrorCode.NONE, context.states[each]) for each in changed})
         context.announce_metadata(changed)

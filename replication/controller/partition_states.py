@@ -12,6 +12,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
+from checkpoint.marks import mark
 from checkpoint.topic_partition import TopicPartition
 from replication.controller import election
 from replication.controller.context import Context, KnownState, Steps
@@ -104,6 +105,7 @@ def settle(
             if known is None and layout.partition_state_path(each) in context.unreadable:
                 continue
             if known is not None and attempted.get(each) == known.state:
+                mark("settle: written though its reply was lost")
                 changed.append(each)
             elif (state := decide(each, known.state if known else None)) is not None:
                 wanted[each] = state
@@ -116,6 +118,7 @@ def settle(
         for (each, state), outcome in zip(wanted.items(), writes, strict=True):
             check_fence(outcome)
             if outcome.error is not None:
+                mark("settle: somebody else wrote, or the call was lost")
                 remaining.append(each)
                 continue
             stat = outcome.results[1].stat
