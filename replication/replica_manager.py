@@ -164,6 +164,11 @@ class ReplicaManager:
         return self._partitions
 
     @property
+    def waiting(self) -> int:
+        """How many requests wait here for something that has not happened yet."""
+        return self._produces.delayed + self._fetches.delayed + self._deletions.delayed
+
+    @property
     def followers(self) -> Followers:
         return self._followers
 

@@ -8,8 +8,13 @@ test can hand them a history made by hand. Names of invariants, from the reliabi
     C3  replicas agree below any high watermark            C7  high watermark ≤ ends of the ISR, monotone;
     C4  what was acknowledged by acks=all is never lost        nothing above it is served
     C8  a consumer sees offsets rise, none skipped, and the same bytes for ever
+    C10 a producer's numbers are committed without a gap, and once
+    C11 a superseded leader acknowledges nothing
+    C12 the store's writes are fenced by the controller's epoch, which never goes back
     C13 leader ∈ ISR ⊆ replicas, by fenced conditional writes only
     C14 whoever the store calls in sync holds all that is committed
+    C16 what is remembered of epochs and producers is what the log says
+    C17 nothing grows that nobody waits for                 C18 it heals in time
     I1–I7 what a restart finds on the disk it was left
 
 Three facts carry most of the weight. `history`: a batch is named by (base offset, leader epoch), and that
@@ -23,19 +28,27 @@ older epochs claim after that is void, and records acknowledged above the cut ar
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from struct import Struct
 from typing import NamedTuple
 
 from logstore.epochs import EpochEntry
+from logstore.producer_state import ProducerEntry
 from replication.messages import NO_LEADER
+from replication.metastore import layout
 from replication.metastore.layout import LeaderAndIsr
 
 _HEADER = Struct(">qiiBiHi")
+_PRODUCER = Struct(">qhi")
+_PRODUCER_AT = 43
+_NOBODYS = -1
 _OVERHEAD = 12
 _UNSIGNED = 17  # the first bytes of a batch are its place in a log, not its content
+
+
+_FENCED = (f"{layout.TOPICS_PATH}/", f"{layout.TOPIC_CONFIGS_PATH}/")
 
 
 class Violation(Exception):
@@ -59,6 +72,12 @@ class Stored(NamedTuple):
     def identity(self) -> bytes:
         """What its producer sent: everything but offset, length and epoch."""
         return self.data[_UNSIGNED:]
+
+    @property
+    def numbers(self) -> tuple[int, int, int]:
+        """Producer id, producer epoch and first sequence; -1 each for a batch without numbers."""
+        producer_id, epoch, sequence = _PRODUCER.unpack_from(self.data, _PRODUCER_AT)
+        return producer_id, epoch, sequence
 
 
 def parse(data: bytes) -> list[Stored]:
@@ -162,6 +181,8 @@ class PartitionChecker:
         self.views: dict[int, ReplicaView] = {}
         self._commit_epochs: list[int] = []
         self._committed_ids: dict[bytes, int] = {}
+        self._next_sequences: dict[tuple[int, int], tuple[int, int]] = {}
+        """By producer id and epoch: the sequence that comes next, and the last offset so far."""
         self._history: dict[tuple[int, int], tuple[bytes, tuple[int, int] | None]] = {}
         self._owners: dict[int, tuple[int, int]] = {}
         self._acted: set[int] = set()
@@ -345,6 +366,7 @@ class PartitionChecker:
             keep -= 1
         for batch in self.committed[keep:]:
             del self._committed_ids[batch.identity]
+        self._next_sequences.clear()  # what a producer's numbers go on from is not certain any more
         del self.committed[keep:], self._commit_epochs[keep:]
         end = self.committed_end
         self.floor = end if self.floor is None else min(self.floor, end)
@@ -386,8 +408,24 @@ class PartitionChecker:
             # Of what retention has deleted a restarted replica knows nothing: sent again, it is new to it.
             self._fail("C6", f"sent once, committed at {first} and at {batch.base}; {view}")
         self._committed_ids[identity] = batch.base
+        self._judge_numbers(batch)
         self.committed.append(batch)
         self._commit_epochs.append(view.leader_epoch)
+
+    def _judge_numbers(self, batch: Stored) -> None:
+        """A producer with numbers sends one batch at a time: of it nothing is missing, and nothing twice."""
+        producer_id, epoch, sequence = batch.numbers
+        if producer_id == _NOBODYS:
+            return
+        expected, last_offset = self._next_sequences.get((producer_id, epoch), (sequence, batch.base))
+        # Of what was deleted a restarted replica may know nothing.
+        if sequence != expected and last_offset >= self.log_start:
+            self._fail(
+                "C10",
+                f"producer {producer_id} in epoch {epoch}: sequence {sequence} at offset {batch.base}, "
+                f"{expected} comes next",
+            )
+        self._next_sequences[producer_id, epoch] = sequence + batch.end - batch.base, batch.end - 1
 
     def _judge_agreement(self, view: ReplicaView) -> None:
         bound = min(view.high_watermark, self.committed_end)
@@ -549,6 +587,57 @@ def check_recovery(
         if one.end != following.base:
             raise Violation("I4", f"{name}: offset {following.base} follows {one.end - 1}")
     check_epochs(name, after, epochs)
+
+
+def check_producers(name: str, batches: Sequence[Stored], producers: Iterable[ProducerEntry]) -> None:
+    """C16, I9: what is remembered of producers is what their batches say, for each that has any left."""
+    remembered = {entry.producer_id: entry for entry in producers}
+    last: dict[int, Stored] = {}
+    for batch in batches:
+        last[batch.numbers[0]] = batch
+    for producer_id, batch in last.items():
+        if producer_id == _NOBODYS:
+            continue
+        _, epoch, sequence = batch.numbers
+        entry = remembered.get(producer_id)
+        newest = entry.batches[-1] if entry is not None and entry.batches else None
+        found = (entry.epoch, newest.last_sequence, newest.last_offset) if entry and newest else None
+        wanted = epoch, sequence + batch.end - 1 - batch.base, batch.end - 1
+        if found != wanted:
+            raise Violation(
+                "C16",
+                f"{name}: of producer {producer_id} the log says epoch, sequence, offset {wanted}, "
+                f"memory says {found}",
+            )
+
+
+class StoreChecker:
+    """C12: what nodes write to the metadata store, one after the other.
+
+    Controllers' epochs never go back. Whoever writes to topics or their settings proves, in the same Multi,
+    that the controller's epoch is what it thinks it is.
+    """
+
+    def __init__(self) -> None:
+        self.controller_epoch = 0
+
+    def written(self, paths: Sequence[str], *, is_fenced: bool, controller_epoch: int) -> None:
+        """One operation that succeeded wrote to these paths; the store then named `controller_epoch`."""
+        if controller_epoch < self.controller_epoch:
+            raise Violation(
+                "C12", f"the controller's epoch went from {self.controller_epoch} to {controller_epoch}"
+            )
+        self.controller_epoch = controller_epoch
+        for path in paths:
+            if path.startswith(_FENCED) and not is_fenced:
+                raise Violation("C12", f"{path} was written by somebody who need not be the controller")
+
+
+def check_bounds(name: str, sizes: Mapping[str, int], limits: Mapping[str, int]) -> None:
+    """C17: in a cluster at rest, nothing waits that nobody waits for."""
+    for what, size in sizes.items():
+        if size > limits[what]:
+            raise Violation("C17", f"{name}: {size} {what}, {limits[what]} would do")
 
 
 def check_epochs(name: str, batches: Sequence[Stored], epochs: Iterable[EpochEntry]) -> None:

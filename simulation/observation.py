@@ -14,15 +14,17 @@ from logstore.log import Log
 from logstore.log_manager import LogManager
 from replication.messages import FetchResponse, ProduceRequest, ProduceResponse, ResponseBody
 from replication.metastore import layout
-from replication.metastore.operations import Create, Delete, Multi, Operation, Outcome, Set
+from replication.metastore.operations import Check, Create, Delete, Multi, Operation, Outcome, Set
 from replication.node import Node
 from simulation.checkers import (
     PartitionChecker,
     Remains,
     ReplicaView,
+    StoreChecker,
     Stored,
     Violation,
     check_epochs,
+    check_producers,
     check_recovery,
     parse,
 )
@@ -58,6 +60,7 @@ class Observation:
         controller_epoch: Callable[[], int],
     ) -> None:
         self.checkers: dict[TopicPartition, PartitionChecker] = {}
+        self.store_checker = StoreChecker()
         self.unclean_allowed: set[TopicPartition] = set()
         self.is_unclean_allowed = False
         """For all of them."""
@@ -108,6 +111,7 @@ class Observation:
             view = host.views[topic_partition] = ReplicaView(host.node_id, host.life)
             view.topic_id = log.topic_id or ""
             self._look(host, topic_partition, log, view, is_leader=False, leader_epoch=-1, may_be_cut=False)
+            check_producers(f"{topic_partition} on node {host.node_id}", view.batches, log.producers())
 
     def ended(self, host: Host, *, cache_survives: bool) -> None:
         if host.node is None:  # a machine whose node is down already loses its power
@@ -290,6 +294,13 @@ class Observation:
 
     def written(self, operation: Operation, outcome: Outcome) -> None:
         writes = operation.writes if isinstance(operation, Multi) else (operation,)
+        self.store_checker.written(
+            [write.path for write in writes if isinstance(write, Set | Create | Delete)],
+            is_fenced=any(
+                isinstance(write, Check) and write.path == layout.CONTROLLER_EPOCH_PATH for write in writes
+            ),
+            controller_epoch=self._controller_epoch(),
+        )
         results = outcome.results if isinstance(operation, Multi) else (outcome,)
         for write in writes:
             if isinstance(write, Set | Create | Delete):

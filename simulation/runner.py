@@ -33,7 +33,15 @@ from replication.messages import (
 from replication.metastore import layout
 from replication.metastore.layout import LOST_BROKER_EPOCH
 from replication.metastore.operations import Create, Set
-from simulation.checkers import PartitionChecker, Stored, Violation, check_epochs, parse
+from simulation.checkers import (
+    PartitionChecker,
+    Stored,
+    Violation,
+    check_bounds,
+    check_epochs,
+    check_producers,
+    parse,
+)
 from simulation.clients import Consumer, Producer
 from simulation.describe import describe
 from simulation.faults import Decision
@@ -52,6 +60,12 @@ IN_SYNC_BOUND_MS = 30_000
 """After the last fault every ISR is full within this."""
 READING_BOUND_MS = 60_000
 OPERATOR_PATIENCE_MS = 500
+_REQUESTS = (layout.REASSIGNMENT_PATH, layout.PREFERRED_ELECTION_PATH)
+_REQUESTS_BELOW = (
+    f"{layout.DELETE_TOPICS_PATH}/",
+    f"{layout.ISR_NOTIFICATIONS_PATH}/",
+    f"{layout.LOG_DIR_EVENTS_PATH}/",
+)
 _SLICE = 20
 _MOST_STEPS = 300_000
 
@@ -405,11 +419,32 @@ class _Run:
             assert len(world.checkers[topic_partition].acked) > before
         if not self._until(self._is_healed, READING_BOUND_MS):
             raise Violation("C18", f"not in sync after the last records: {self._complaints()}")
+        self._judge_rest()
         for topic_partition, checker in world.checkers.items():
             checker.read_back(self._read(topic_partition, checker))
         for host in world.hosts.values():
             world.stop(host)
             self._read_disk(host.node_id)
+
+    def _judge_rest(self) -> None:
+        """Nobody has anything left to do: requests in the store are gone (I17, I22), few wait anywhere."""
+        world = self.world
+        if not self._until(lambda: not self._left_in_store(), IN_SYNC_BOUND_MS):
+            raise Violation("C18", f"left in the store: {self._left_in_store()}")
+        # Every follower's fetch of each partition may wait at its leader, and every client's last requests.
+        most = (len(world.hosts) + len(self.consumers) + len(self.producers)) * max(len(world.checkers), 1)
+        for host in world.running:
+            assert host.node is not None
+            sizes = {"waiting requests": host.node.replicas.waiting, "messages backed up": len(host.backlog)}
+            limits = {"waiting requests": 2 * most, "messages backed up": 0}
+            check_bounds(f"node {host.node_id}", sizes, limits)
+
+    def _left_in_store(self) -> list[str]:
+        return [
+            path
+            for path, _ in self.world.store_link.store.tree.nodes()
+            if path in _REQUESTS or path.startswith(_REQUESTS_BELOW)
+        ]
 
     def _read(self, topic_partition: TopicPartition, checker: PartitionChecker) -> list[Stored]:
         """The whole partition, as a consumer gets it from the leader."""
@@ -459,6 +494,7 @@ class _Run:
                     )
                 batches = read_all(log)
                 check_epochs(f"{topic_partition} on node {node_id}", batches, log.epochs)
+                check_producers(f"{topic_partition} on node {node_id}", batches, log.producers())
                 held = [batch for batch in checker.committed if batch.end > log.log_start_offset]
                 if batches[: len(held)] != held:
                     raise Violation("C3", f"{topic_partition} on the disk of node {node_id} is another log")

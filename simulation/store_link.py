@@ -123,7 +123,7 @@ class StoreLink:
     def controller_epoch(self) -> int:
         """The epoch of the newest controller that the store knows."""
         outcome, _ = self.store.tree.apply(self._operator, Get(layout.CONTROLLER_EPOCH_PATH))
-        return layout.parse_controller_epoch(outcome.data)
+        return layout.parse_controller_epoch(outcome.data) if outcome.stat is not None else 0
 
     # --- what an operator does -------------------------------------------------------------------
 

@@ -9,6 +9,7 @@ import pytest
 
 from logstore.batch import encode_batch
 from logstore.epochs import EpochEntry
+from logstore.producer_state import AppendedBatch, ProducerEntry
 from logstore.record import Record
 from replication.metastore.layout import LeaderAndIsr
 from simulation.checkers import (
@@ -16,8 +17,11 @@ from simulation.checkers import (
     PartitionChecker,
     Remains,
     ReplicaView,
+    StoreChecker,
     Stored,
     Violation,
+    check_bounds,
+    check_producers,
     check_recovery,
     parse,
 )
@@ -453,3 +457,92 @@ def test_a_killed_process_loses_nothing() -> None:
         check_recovery(
             replace(LEFT, durable_end=0, cache_survived=True), (A, B), log_start=0, log_end=2, epochs=EPOCHS
         )
+
+
+# --- numbers, fences, memory, bounds ------------------------------------------------------------
+
+
+def numbered(base: int, sequence: int, *, count: int = 1, epoch: int = 0) -> Stored:
+    """A batch of producer 7."""
+    records = [Record(base + slot, 0, None, f"{base}".encode()) for slot in range(count)]
+    (batch,) = parse(
+        encode_batch(
+            records,
+            base_offset=base,
+            leader_epoch=0,
+            producer_id=7,
+            producer_epoch=epoch,
+            base_sequence=sequence,
+        )
+    )
+    return batch
+
+
+def test_c10_numbers_go_on() -> None:
+    history = History()
+    batches = numbered(0, 0, count=2), numbered(2, 2), numbered(3, 0, epoch=1)
+    history.send(*batches)
+    history.show(0, *batches, leads=True)
+    history.show(1, *batches)
+    history.show(2, *batches)
+    history.show(0, *batches, leads=True, hw=4)
+    assert batches[0].numbers == (7, 0, 0)
+
+
+@pytest.mark.parametrize("second", [numbered(1, 2), numbered(1, 0)], ids=["a gap", "twice"])
+def test_c10_a_sequence_that_does_not_follow_is_reported(second: Stored) -> None:
+    history = History()
+    batches = numbered(0, 0), second
+    history.send(*batches)
+    for node in (0, 1, 2):
+        history.show(node, *batches, leads=node == 0)
+    with pytest.raises(Violation, match=r"C10.*1 comes next"):
+        history.show(0, *batches, leads=True, hw=2)
+
+
+def test_c11_who_has_to_go_acknowledges_nothing() -> None:
+    history = History()
+    history.send(A)
+    view = history.show(0, A, leads=True)
+    history.show(1, A)
+    history.show(2, A)
+    view = history.show(0, A, leads=True, hw=1)
+    history.checker.acknowledged(A.identity, 0, view, isr_size=3, is_leader=True)
+    with pytest.raises(Violation, match="C11"):
+        history.checker.acknowledged(A.identity, 0, view, isr_size=3, is_leader=False)
+
+
+def test_c12_writes_are_fenced_and_epochs_rise() -> None:
+    store = StoreChecker()
+    store.written(["/brokers/ids/1"], is_fenced=False, controller_epoch=3)
+    store.written(["/brokers/topics/t"], is_fenced=True, controller_epoch=3)
+    with pytest.raises(Violation, match=r"C12.*need not be the controller"):
+        store.written(["/config/topics/t"], is_fenced=False, controller_epoch=3)
+    with pytest.raises(Violation, match=r"C12.*from 3 to 2"):
+        store.written([], is_fenced=True, controller_epoch=2)
+
+
+def test_c16_memory_of_producers_is_what_the_log_says() -> None:
+    batches = [numbered(0, 0, count=2), numbered(2, 2)]
+    entry = ProducerEntry(7)
+    entry.raise_epoch(0)
+    entry.batches.append(AppendedBatch(last_sequence=2, last_offset=2, offset_delta=0, timestamp_ms=0))
+    check_producers("t-0", batches, [entry])
+    check_producers("t-0", [A], [])
+    with pytest.raises(Violation, match=r"C16.*memory says None"):
+        check_producers("t-0", batches, [])
+    with pytest.raises(Violation, match="C16"):
+        check_producers("t-0", batches[:1], [entry])
+
+
+def test_c17_what_grows_is_reported() -> None:
+    check_bounds("node 1", {"waiting requests": 4}, {"waiting requests": 4})
+    with pytest.raises(Violation, match="C17: node 1: 5 waiting requests, 4 would do"):
+        check_bounds("node 1", {"waiting requests": 5}, {"waiting requests": 4})
+
+
+def test_an_assignment_bounds_the_isr_from_then_on() -> None:
+    history = History()
+    history.checker.assigned((0, 1))
+    with pytest.raises(Violation, match="C13"):
+        history.write(replace(STATE, leader_epoch=1))
