@@ -186,6 +186,7 @@ class Cluster:
         self.server = ZooKeeperServer(directory / "zookeeper")
         self._directory = directory
         self._stack = AsyncExitStack()
+        self._controllers = 0
         self.tallies = {each: Tally() for each in PARTITIONS}
         self.nodes: dict[int, NodeProcess] = {}
         self.proxies: dict[int, Proxy] = {}
@@ -344,6 +345,13 @@ class Cluster:
 
     async def stopped(self) -> None:
         """Every node ends in order, each with code 0."""
+
+        def ask() -> None:
+            with StoreProbe(self.server.url + CHROOT) as probe:
+                epoch = probe.call(Get(layout.CONTROLLER_EPOCH_PATH)).data
+                self._controllers = layout.parse_controller_epoch(epoch)
+
+        await self._in_thread(ask)
         for node in self.nodes.values():
             code = await node.end(signal.SIGTERM)
             assert code == 0, node.errors[-3000:]
@@ -354,8 +362,7 @@ class Cluster:
         decisions = [change for node in self.nodes.values() for change in node.decisions()]
         verdict.violations += judge_epochs(decisions)
         verdict.elections = len({(each.topic_partition, each.leader_epoch) for each in decisions})
-        controlled = (each for each in decisions if each.side is Side.CONTROLLER)
-        verdict.controllers = len({each.controller_epoch for each in controlled})
+        verdict.controllers = self._controllers
         for topic_partition, tally in self.tallies.items():
             verdict.acked += sum(len(values) for _, values in tally.acked)
             verdict.read += len(tally.read)
@@ -372,6 +379,8 @@ class Cluster:
 
 @dataclass(slots=True)
 class Verdict:
+    """What a campaign came to; `controllers` is how many were elected, `elections` how many leader epochs."""
+
     violations: list[str] = field(default_factory=list)
     acked: int = 0
     read: int = 0

@@ -99,7 +99,7 @@ def test_the_campaign(tmp_path: Path) -> None:
     lines, verdict, seconds = run(tmp_path, [server_stopped(30), *around * 3], session_ms=3_000)
     print("\n" + table(lines, verdict, seconds))
     assert verdict.violations == []
-    assert verdict.controllers >= 8
+    assert verdict.controllers >= 10, "three in each round, and the first"
 
 
 # --- the judges can say no --------------------------------------------------------------------
