@@ -304,9 +304,13 @@ class Cluster:
         stray = ProduceRequest(dict.fromkeys(PARTITIONS, encode_batch([record])), 1, 1_000)
         async with Client([node.address], limits=Limits()) as client:
             node.tell(signal.SIGSTOP)
+            began = time.monotonic()
             try:
                 waiting = asyncio.create_task(client.ask(node.address, stray))
                 await asyncio.sleep(pause_s)
+                while await self._is_somebody(node_id):
+                    await asyncio.sleep(0.05)
+                stood_s = time.monotonic() - began
             finally:
                 node.tell(signal.SIGCONT)
             answer = await waiting
@@ -314,7 +318,13 @@ class Cluster:
         for topic_partition, result in answer.partitions.items():
             if result.error is ErrorCode.NONE:
                 self.tallies[topic_partition].violations.append(f"node {node_id} took a record as a zombie")
-        return f"node {node_id} stood still for {pause_s:.1f} s"
+        return f"node {node_id} stood still for {stood_s:.1f} s"
+
+    async def _is_somebody(self, node_id: int) -> bool:
+        """Whether the others still take it for the controller, or for a leader."""
+        metadata = await self.client.metadata()
+        leaders = {metadata.partitions[each].leader for each in PARTITIONS}
+        return node_id in leaders or node_id == metadata.controller_id
 
     # --- the whole ----------------------------------------------------------------------------
 
