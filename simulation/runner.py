@@ -408,20 +408,25 @@ class _Run:
 
     def _read_back(self) -> None:
         world = self.world
-        for number, topic_partition in enumerate(world.checkers):
-            before = len(world.checkers[topic_partition].acked)
+        # A command that was long on its way may still delete a topic.
+        for number, (topic_partition, checker) in enumerate(list(world.checkers.items())):
+            before = len(checker.acked)
+            if checker.is_retired:
+                continue
             last = Producer(world, 1000 + number, topic_partition, is_idempotent=True)
             last.is_finishing = True
             last.send_now()
             last.run()
             if not self._until(lambda last=last: last.is_done, READING_BOUND_MS):  # type: ignore[misc]
                 raise Violation("C18", f"{topic_partition} takes no records after all is mended")
-            assert len(world.checkers[topic_partition].acked) > before
+            assert topic_partition not in world.checkers or len(checker.acked) > before
         if not self._until(self._is_healed, READING_BOUND_MS):
             raise Violation("C18", f"not in sync after the last records: {self._complaints()}")
         self._judge_rest()
-        for topic_partition, checker in world.checkers.items():
-            checker.read_back(self._read(topic_partition, checker))
+        for topic_partition, checker in list(world.checkers.items()):
+            batches = self._read(topic_partition, checker)
+            if not checker.is_retired:
+                checker.read_back(batches)
         for host in world.hosts.values():
             world.stop(host)
             self._read_disk(host.node_id)
@@ -453,8 +458,12 @@ class _Run:
         for _ in range(10_000):
             answers.clear()
             leader = self._leader(checker)
+            if checker.is_retired:
+                break
             if leader is None:  # leaderships go home, once in a while
-                if not self._until(lambda: self._leader(checker) is not None, READING_BOUND_MS):
+                if not self._until(
+                    lambda: checker.is_retired or self._leader(checker) is not None, READING_BOUND_MS
+                ):
                     raise Violation("C18", f"{topic_partition} lost its leader in a calm cluster")
                 continue
             start = checker.views[leader].log_start
