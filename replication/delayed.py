@@ -93,9 +93,21 @@ class Purgatory(Generic[K, D]):
         if operation.try_complete(now_ms):
             self._completed()
             return True
+        self._await(operation)
+        return False
+
+    def watch(self, operation: D, keys: Iterable[K]) -> None:
+        """Watch `keys` for an operation that was just found not to be ready, in this very turn.
+
+        Only for a caller that checks the keys itself of whatever moved since that look, before its turn ends.
+        """
+        for key in keys:
+            self._watchers.setdefault(key, []).append(operation)
+        self._await(operation)
+
+    def _await(self, operation: D) -> None:
         self._sequence += 1
         heappush(self._deadlines, (operation.deadline_ms, self._sequence, operation))
-        return False
 
     def check(self, key: K, now_ms: int) -> int:
         """Answer what watches `key` and is ready; how many that were."""

@@ -269,6 +269,9 @@ class Followers:
             mark("follower: a fetch finds that logs diverge")
             return self._reconcile(partition, state, result.diverging_epoch)
         assert state.fetch_offset == log.log_end_offset, "somebody else wrote to a follower's log"
+        is_news = result.records or result.log_start_offset > log.log_start_offset
+        if not is_news and result.high_watermark == log.high_watermark:
+            return state
         partition.append_fetched(
             result.records,
             high_watermark=result.high_watermark,

@@ -381,6 +381,10 @@ class Partition:
             self._check_member(replica_id, wanted.current_leader_epoch, broker_epoch)
         log = self.log
         high_watermark, log_start_offset = log.high_watermark, log.log_start_offset
+        is_at_end = wanted.fetch_offset == log.log_end_offset and not log.is_offline
+        if is_follower and is_at_end and wanted.last_fetched_epoch in (NO_EPOCH, log.latest_epoch):
+            # Of thousands of partitions nearly all are idle: nothing to read, nothing to compare.
+            return FetchResult(ErrorCode.NONE, high_watermark, log_start_offset)
         if wanted.last_fetched_epoch != NO_EPOCH:
             divergence = divergence_of(
                 fetch_offset=wanted.fetch_offset,
@@ -440,6 +444,8 @@ class Partition:
     def is_behind_segment(self, fetch_offset: int, *, to_log_end: bool) -> bool:
         """Whether a read there is in an older segment than what may be read ends in: it need not wait."""
         end_offset = self.log.log_end_offset if to_log_end else self.log.high_watermark
+        if fetch_offset >= end_offset:
+            return False
         return self.log.segment_base(fetch_offset) < self.log.segment_base(end_offset)
 
     def _check_member(self, replica_id: int, current_leader_epoch: int, broker_epoch: int) -> None:

@@ -735,7 +735,8 @@ class ReplicaManager:
                 read=lambda: self._read(body),
                 reply=lambda response: self._effects.append(answer(address, response)),
             )
-            self._fetches.try_complete_else_watch(operation, body.partitions, now_ms)
+            # Read a moment ago; what this fetch itself moved is woken and checked as the turn ends.
+            self._fetches.watch(operation, body.partitions)
         return self._end_turn(now_ms)
 
     def _read(self, body: FetchRequest) -> tuple[dict[TopicPartition, FetchResult], bool]:
@@ -782,7 +783,8 @@ class ReplicaManager:
 
     def _count_fetch(self, topic_partition: TopicPartition, body: FetchRequest, now_ms: int) -> None:
         partition = self._partitions[topic_partition]
-        before = partition.low_watermark
+        is_awaited = self._deletions.deadline_ms is not None
+        before = partition.low_watermark if is_awaited else -1
         has_moved, pending = partition.record_fetch(
             body.replica_id,
             body.partitions[topic_partition],
@@ -790,7 +792,7 @@ class ReplicaManager:
             broker_epoch=body.broker_epoch,
             own_broker_epoch=self.broker_epoch,
         )
-        if has_moved or partition.low_watermark != before:
+        if has_moved or (is_awaited and partition.low_watermark != before):
             self._wake(topic_partition)
         if pending is not None:
             self._channel.submit(topic_partition, pending)

@@ -151,3 +151,15 @@ def test_an_answer_may_park_another_request_under_the_same_key() -> None:
     following.ready = True
     assert purgatory.check("p", 2) == 1
     assert following.answers == [2]
+
+
+def test_watching_looks_no_further_until_a_key_is_checked() -> None:
+    """The caller has just looked: a second look at once would cost as much as the first."""
+    purgatory: Purgatory[str, Waiting] = Purgatory()
+    operation = Waiting()
+    purgatory.watch(operation, ["a", "b"])
+    assert (operation.looked, purgatory.delayed, purgatory.watched) == (0, 1, 2)
+    operation.ready = True
+    assert purgatory.check("a", 10) == 1
+    assert (operation.answers, purgatory.delayed) == ([10], 0)
+    assert purgatory.expire(1000) == 0
