@@ -202,6 +202,26 @@ class PartitionChecker:
         """One past the last offset that any leader claimed to be committed."""
         return self.committed[-1].end if self.committed else 0
 
+    @property
+    def acting_leader(self) -> int | None:
+        """The node that the store calls the leader, if it acts as such."""
+        view = self.views.get(self.state.leader) if self.state is not None else None
+        if self.state is None or view is None or not view.is_leader:
+            return None
+        return view.node if view.leader_epoch == self.state.leader_epoch else None
+
+    @property
+    def is_in_sync(self) -> bool:
+        """It is led, its replicas are all in the ISR, equal and wholly committed, and nothing goes on."""
+        if self.acting_leader is None or self.state is None or set(self.state.isr) != set(self.replicas):
+            return False
+        if self.is_changing_replicas or self.is_being_deleted:
+            return False
+        views = [self.views.get(replica) for replica in self.replicas]
+        ends = {(view.log_end, view.high_watermark) for view in views if view is not None}
+        end, high_watermark = next(iter(ends), (0, -1))
+        return None not in views and len(ends) == 1 and end == high_watermark
+
     # --- the store ----------------------------------------------------------------------------
 
     def assigned(self, replicas: Sequence[int]) -> None:

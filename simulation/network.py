@@ -7,6 +7,7 @@ One place decides how every message fares, whoever sends it: nodes among each ot
 from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
 from random import Random
 
 from replication.effects import Disconnected, Event, Request, Response
@@ -63,6 +64,20 @@ class Network:
         self._time.note("slow", pairs, "by", extra_ms)
         for pair in pairs:
             self._slow[pair] = extra_ms
+
+    def unsettle(
+        self, *, drop_rate: float, duplicate_rate: float, delay_ms: int, reordering: bool
+    ) -> None:
+        """From now on messages fare like this, whatever the seed had in mind."""
+        features = replace(self._swarm.features, reordering=reordering)
+        self._swarm = replace(
+            self._swarm,
+            drop_rate=drop_rate,
+            duplicate_rate=duplicate_rate,
+            delay_ms=delay_ms,
+            features=features,
+        )
+        self.is_calm = False
 
     def calm(self) -> None:
         """From now on nothing is lost, doubled or slow. Cuts stay."""

@@ -262,15 +262,7 @@ class _Run:
             raise Violation("C18", "no leader in a calm cluster")
 
     def _all_lead(self) -> bool:
-        return all(self._leader(checker) is not None for checker in self.world.checkers.values())
-
-    def _leader(self, checker: PartitionChecker) -> int | None:
-        """The node that the store calls the leader, if it acts as such."""
-        state = checker.state
-        view = checker.views.get(state.leader) if state is not None else None
-        if state is None or view is None or not view.is_leader or view.leader_epoch != state.leader_epoch:
-            return None
-        return state.leader
+        return all(checker.acting_leader is not None for checker in self.world.checkers.values())
 
     def _start_clients(self) -> None:
         world, swarm = self.world, self.world.swarm
@@ -345,7 +337,7 @@ class _Run:
                 if hosts[member].broker_epoch == state.broker_epoch_of(member)
                 and not hosts[member].disk_is_dead
             ]
-            if able and self._leader(checker) is None:
+            if able and checker.acting_leader is None:
                 return False
         return True
 
@@ -359,19 +351,8 @@ class _Run:
 
     def _is_healed(self) -> bool:
         return all(producer.is_done for producer in self.producers) and all(
-            self._is_in_sync(checker) for checker in self.world.checkers.values()
+            checker.is_in_sync for checker in self.world.checkers.values()
         )
-
-    def _is_in_sync(self, checker: PartitionChecker) -> bool:
-        leader = self._leader(checker)
-        if leader is None or checker.state is None or set(checker.state.isr) != set(checker.replicas):
-            return False
-        if checker.is_changing_replicas or checker.is_being_deleted:
-            return False
-        views = [checker.views.get(replica) for replica in checker.replicas]
-        ends = {(view.log_end, view.high_watermark) for view in views if view is not None}
-        end, high_watermark = next(iter(ends), (0, -1))
-        return None not in views and len(ends) == 1 and end == high_watermark
 
     def _play_operator(self) -> None:
         """Allow an unclean election where nobody else can help; keep looking."""
@@ -457,12 +438,12 @@ class _Run:
         answers: list[ResponseBody | None] = []
         for _ in range(10_000):
             answers.clear()
-            leader = self._leader(checker)
+            leader = checker.acting_leader
             if checker.is_retired:
                 break
             if leader is None:  # leaderships go home, once in a while
                 if not self._until(
-                    lambda: checker.is_retired or self._leader(checker) is not None, READING_BOUND_MS
+                    lambda: checker.is_retired or checker.acting_leader is not None, READING_BOUND_MS
                 ):
                     raise Violation("C18", f"{topic_partition} lost its leader in a calm cluster")
                 continue

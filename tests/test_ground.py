@@ -95,8 +95,9 @@ PUBLIC = {
         ControllerConfig Durability Envelope InProcessCluster Node NodeConfig PendingReply
     """,
     "simulation": """
-        CrashLab CrashReport CrashRun CrashViolation Features PartitionChecker Report Swarm Violation World
-        check_recovery draw run
+        CrashLab CrashReport CrashRun CrashViolation Delivery Features Fetched PartitionChecker Report
+        RequestFailed STORE SimulatedCluster SimulatedConsumer SimulatedProducer Swarm Timings Violation
+        World check_recovery draw run
     """,
 }
 
