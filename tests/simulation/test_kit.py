@@ -111,7 +111,7 @@ def test_records_come_back_in_order_with_keys_and_offsets() -> None:
             (2, b"key", b"three"),
             (3, b"gone", None),
         ]
-        cluster.produce("t", b"elsewhere", partition=1, acks=1)
+        cluster.produce("t", b"elsewhere", partition=1)
         assert values(cluster, partition=1) == [b"elsewhere"]
         assert cluster.leader("t", 1) == 1, "replicas of partition p begin with node p"
         assert cluster.isr("t", 1) == (1, 2, 0)
