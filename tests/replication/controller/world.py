@@ -6,6 +6,7 @@ broker here keeps what it was told (epochs, roles) and answers as a real one wou
 
 from __future__ import annotations
 
+import math
 import random
 from collections.abc import Callable
 from dataclasses import dataclass, field
@@ -17,6 +18,7 @@ from replication.controller.config import ControllerConfig
 from replication.controller.controller import Controller
 from replication.effects import Client, Effect, Peer, Reply, Respond, Send, StoreCall, WatchFired
 from replication.messages import (
+    BEING_DELETED,
     AlterPartitionRequest,
     AlterPartitionResponse,
     ControlledShutdownRequest,
@@ -69,6 +71,8 @@ class ScriptedBroker:
     received: list[RequestBody] = field(default_factory=list)
     failing: set[TopicPartition] = field(default_factory=set)
     """partitions whose log dir is broken"""
+    deleted: dict[TopicPartition, tuple[str, float]] = field(default_factory=dict)
+    """by order: the topic id, and up to which leader epoch a role comes too late"""
 
     def serve(self, body: RequestBody) -> ResponseBody:
         assert isinstance(body, LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest)
@@ -93,6 +97,8 @@ class ScriptedBroker:
                     codes[each] = ErrorCode.KAFKA_STORAGE_ERROR
                 elif order.delete and not is_old:
                     self.states.pop(each, None)
+                    until = math.inf if order.leader_epoch == BEING_DELETED else order.leader_epoch
+                    self.deleted[each] = body.topic_ids.get(each.topic, ""), until
             return StopReplicaResponse(ErrorCode.NONE, codes)
         errors = {}
         for each, state in body.partitions.items():
@@ -101,10 +107,17 @@ class ScriptedBroker:
                 errors[each] = ErrorCode.KAFKA_STORAGE_ERROR
             elif known is not None and state.leader_epoch <= known.leader_epoch:
                 errors[each] = ErrorCode.STALE_CONTROLLER_EPOCH
+            elif self._is_deleted(each, body.topic_ids.get(each.topic, ""), state.leader_epoch):
+                errors[each] = ErrorCode.STALE_CONTROLLER_EPOCH
             else:
                 errors[each] = ErrorCode.NONE
+                self.deleted.pop(each, None)
                 self.states[each] = state
         return LeaderAndIsrResponse(ErrorCode.NONE, errors)
+
+    def _is_deleted(self, topic_partition: TopicPartition, topic_id: str, leader_epoch: int) -> bool:
+        deleted_id, until = self.deleted.get(topic_partition, ("", -1))
+        return bool(topic_id) and deleted_id == topic_id and leader_epoch < until
 
 
 def _refusal(
