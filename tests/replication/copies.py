@@ -130,7 +130,7 @@ class Copies:
             world: World, broker_id: int, *, lose: bool = False, lose_answer: bool = False
         ) -> Send:
             send = send_request(world, broker_id, lose=lose, lose_answer=lose_answer)
-            if lose or self.is_late and isinstance(send.body, UpdateMetadataRequest):
+            if lose or (self.is_late and isinstance(send.body, UpdateMetadataRequest)):
                 return send  # brokers that only answer do not know an old update: real ones do
             backlog = self._worlds.setdefault(world, deque())
             backlog.append(partial(self._send, world, broker_id, world.members[broker_id], send, lose_answer))

@@ -102,12 +102,9 @@ class ScriptedBroker:
             return StopReplicaResponse(ErrorCode.NONE, codes)
         errors = {}
         for each, state in body.partitions.items():
-            known = self.states.get(each)
             if each in self.failing:
                 errors[each] = ErrorCode.KAFKA_STORAGE_ERROR
-            elif known is not None and state.leader_epoch <= known.leader_epoch:
-                errors[each] = ErrorCode.STALE_CONTROLLER_EPOCH
-            elif self._is_deleted(each, body.topic_ids.get(each.topic, ""), state.leader_epoch):
+            elif self._is_old(each, body.topic_ids.get(each.topic, ""), state.leader_epoch):
                 errors[each] = ErrorCode.STALE_CONTROLLER_EPOCH
             else:
                 errors[each] = ErrorCode.NONE
@@ -115,7 +112,10 @@ class ScriptedBroker:
                 self.states[each] = state
         return LeaderAndIsrResponse(ErrorCode.NONE, errors)
 
-    def _is_deleted(self, topic_partition: TopicPartition, topic_id: str, leader_epoch: int) -> bool:
+    def _is_old(self, topic_partition: TopicPartition, topic_id: str, leader_epoch: int) -> bool:
+        known = self.states.get(topic_partition)
+        if known is not None:
+            return leader_epoch <= known.leader_epoch
         deleted_id, until = self.deleted.get(topic_partition, ("", -1))
         return bool(topic_id) and deleted_id == topic_id and leader_epoch < until
 
