@@ -18,6 +18,7 @@ import logstore.scan
 import replication.partition
 from checkpoint.errors import ErrorCode
 from logstore.log import FetchIsolation, Log
+from logstore.producer_state import ProducerState
 from replication.controller import election, isr_changes, partition_states
 from replication.controller.context import Context
 from replication.follower import Followers
@@ -289,6 +290,14 @@ def epoch_not_raised(stack: ExitStack) -> None:
         return None if found is None else replace(found, leader_epoch=state.leader_epoch)
 
     real = _swap(stack, election, "next_state", next_state)
+
+
+# --- producers --------------------------------------------------------------------------------
+
+
+@_plant("idempotence is switched off: a batch that is sent again is appended again")
+def repeats_not_recognised(stack: ExitStack) -> None:
+    _swap(stack, ProducerState, "check", lambda self, batch, *facts, **more: None)
 
 
 # --- retention --------------------------------------------------------------------------------

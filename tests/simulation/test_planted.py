@@ -34,6 +34,7 @@ FIRST_SEEDS = {
     "zombie-controller-writes": 1,
     "unconditional-writes": 0,
     "epoch-not-raised": 0,
+    "repeats-not-recognised": 0,
     "joins-below-the-log-start": 159,
     "cut-stops-at-the-log-start": 221,
     "recovery-without-checksums": 14,
