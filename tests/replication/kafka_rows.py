@@ -429,6 +429,91 @@ _UNCLEAN = {
     ),
 }
 
+_WAITING = {
+    "6.8 checked before and after it is satisfied: counted once": _shown(
+        "test_delayed.py::test_completed_by_its_key_once"
+    ),
+    "6.8 three operations of two keys: delayed, watched, purged": _shown(
+        "test_delayed.py::test_carcasses_are_counted_until_purged"
+    ),
+    "6.8 expiry: by the timer, not before the time, counted": _shown(
+        "test_delayed.py::test_expiry_in_order_and_on_time",
+        "test_delayed.py::test_s40_timer_key_and_force_together_answer_once",
+    ),
+    "6.8 cancel_for_key": _shown("test_delayed.py::test_cancel_for_key"),
+    "6.8 somebody else holds the operation's lock; many threads": _DIFFERENCES
+    + "a waiting request that another thread looks at",
+}
+
+_ISR_CHANNEL = {
+    "6.8 a second proposal of a partition before the answer": _DIFFERENCES
+    + "a second ISR proposal of a partition, while the first is under way",
+    "6.8 ten partitions, the first in flight; the answer leaves it out": _shown(
+        "test_isr_channel.py::test_6_8_ten_partitions_and_an_answer_that_leaves_one_out"
+    ),
+    "6.8 asked again from inside the answer": _shown(
+        "test_isr_channel.py::test_resending_from_the_answer_is_accepted"
+    ),
+    "6.8 refused as a whole: kept, asked again after 50 ms": _shown(
+        "test_isr_channel.py::test_6_8_refused_as_a_whole",
+        "test_isr_channel.py::test_no_answer_worth_the_name_is_asked_again_after_a_pause",
+    ),
+    "6.8 an error of one partition is handed over, the entry is free": _shown(
+        "test_isr_channel.py::test_resending_from_the_answer_is_accepted",
+        "test_partition.py::test_a_definite_refusal_leaves_the_larger_isr",
+    ),
+}
+
+_TOPICS = {
+    "6.8 delete: all up; made again, it is empty": _shown(
+        "test_topics.py::test_a_deleted_topic_is_gone_from_every_disk_and_can_be_made_again",
+        "controller/test_topic_deletion.py::test_deletion_with_all_up",
+    ),
+    "6.8 delete: a follower is down": _shown(
+        "test_topics.py::test_s65_a_follower_that_is_down_holds_the_deletion_up"
+    ),
+    "6.8 delete: the controller fails": _shown(
+        "controller/test_topic_deletion.py::test_s66_the_controller_dies_at_every_step_of_a_deletion"
+    ),
+    "6.8 delete while reassigning": _shown(
+        "controller/test_topic_deletion.py::test_s67_a_reassignment_ends_first"
+    ),
+    "6.8 partitions added meanwhile": _shown(
+        "controller/test_topic_deletion.py::test_partitions_that_are_added_meanwhile_are_taken_back"
+    ),
+    "6.8 delete what does not exist, or is not allowed to go": _shown(
+        "controller/test_topic_deletion.py::test_what_is_unknown_or_switched_off_only_loses_its_request"
+    ),
+    "6.8 add partitions: replication factor, first id, shrinking": _shown(
+        "controller/test_topic_changes.py::test_additions_that_are_refused"
+    ),
+    "6.8 assignment: ten partitions on five brokers": _shown(
+        "controller/test_assignment.py::test_spread_worked_example"
+    ),
+    "6.8 assignment with racks": _shown(
+        "controller/test_assignment.py::test_racks_worked_example",
+        "controller/test_assignment.py::test_every_partition_covers_as_many_racks_as_it_can",
+        "controller/test_assignment.py::test_spread_is_valid_and_even",
+    ),
+    "6.8 assignment: too few brokers, no partitions": _shown(
+        "controller/test_assignment.py::test_counts_that_cannot_be"
+    ),
+    "6.8 reassign with the leader in the target": _shown(
+        "controller/test_reassigning.py::TestWholeCourse::test_more_replicas",
+        "controller/test_reassignment.py::TestTheEnd::test_a_leader_in_the_target_stays",
+    ),
+    "6.8 reassign with the leader not in the target, and disjoint": _shown(
+        "controller/test_reassigning.py::TestWholeCourse::test_begin_wait_end_leave",
+        "controller/test_reassignment.py::TestTheEnd::test_leadership_moves_to_the_target_in_the_targets_order",
+    ),
+    "6.8 reassign a partition that does not exist": _shown(
+        "controller/test_reassigning.py::TestRequestNode::test_entries_that_make_no_sense_go_at_once"
+    ),
+    "6.8 reassigned already when the controller starts": _shown(
+        "controller/test_reassigning.py::TestRequestNode::test_one_that_is_done_when_a_controller_starts"
+    ),
+}
+
 ROWS: dict[str, str] = {
     **_EPOCH_CACHE,
     **_PARTITION,
@@ -438,4 +523,7 @@ ROWS: dict[str, str] = {
     **_EPOCHS_END_TO_END,
     **_CONTROLLER,
     **_UNCLEAN,
+    **_WAITING,
+    **_ISR_CHANNEL,
+    **_TOPICS,
 }

@@ -4,6 +4,8 @@ from __future__ import annotations
 
 from itertools import count
 
+import pytest
+
 from checkpoint.errors import ErrorCode
 from checkpoint.topic_partition import TopicPartition
 from replication.config import NodeConfig
@@ -78,6 +80,45 @@ def test_no_answer_worth_the_name_is_asked_again_after_a_pause() -> None:
     assert channel.channel.deadline_ms == late_ms
     assert channel.ask(late_ms) is None
     assert channel.ask(late_ms + RETRY_MS) is not None
+
+
+@pytest.mark.parametrize(
+    "error",
+    [
+        ErrorCode.NOT_CONTROLLER,
+        ErrorCode.STALE_BROKER_EPOCH,
+        ErrorCode.UNSUPPORTED_VERSION,
+        ErrorCode.UNKNOWN_SERVER_ERROR,
+    ],
+)
+def test_6_8_refused_as_a_whole(error: ErrorCode) -> None:
+    """Kept, and asked again 50 ms later, whatever the reason."""
+    channel = Channel()
+    first = pending()
+    channel.channel.submit(P0, first)
+    channel.ask(0)
+    assert channel.channel.on_response(AlterPartitionResponse(error), 7) == []
+    assert channel.channel.holds(P0)
+    assert channel.channel.deadline_ms == 57
+    assert channel.ask(56) is None
+    assert channel.ask(57) == AlterPartitionRequest(0, 5, {P0: first.proposal})
+
+
+def test_6_8_ten_partitions_and_an_answer_that_leaves_one_out() -> None:
+    """One goes at once, nine wait for its answer; that leaves it out: the next request carries all ten."""
+    channel = Channel()
+    proposals = {TopicPartition("t", number): pending() for number in range(10)}
+    for partition, state in proposals.items():
+        channel.channel.submit(partition, state)
+        if partition == P0:
+            request = channel.ask()
+            assert request is not None
+            assert list(request.partitions) == [P0]
+    assert channel.ask() is None
+    assert channel.channel.on_response(answers(), 0) == []
+    request = channel.ask(RETRY_MS)
+    assert request is not None
+    assert list(request.partitions) == list(proposals)
 
 
 def test_a_partition_missing_in_the_answer_stays_queued() -> None:
