@@ -341,6 +341,19 @@ class SimulatedCluster:
             lines.append(f"cut: {sorted(self._world.network.cuts)}")
         return "\n".join(lines)
 
+    def account(self) -> str:
+        """How to see this again, what was done to the cluster, and what happened last: for people."""
+        recent = [f"{at_ms - START_MS:>7} {describe(facts)}" for at_ms, facts in self._world.time.recent]
+        return "\n".join(
+            [
+                f"seed {self.seed}: the same program with {self!r} comes to the same again",
+                "what was done, at its virtual millisecond:",
+                *(f"  {line}" for line in self._done),
+                "the last events:",
+                *(f"  {line}" for line in recent),
+            ]
+        )
+
     # --- clients ----------------------------------------------------------------------------------
 
     def producer(
@@ -716,20 +729,8 @@ class SimulatedCluster:
             raise
 
     def _explained(self, error: Any) -> Any:
-        """With notes: how to see it again, what was done, what happened last."""
         if not getattr(error, "__notes__", None):
-            recent = [f"{at_ms - START_MS:>7} {describe(facts)}" for at_ms, facts in self._world.time.recent]
-            error.add_note(
-                "\n".join(
-                    [
-                        f"seed {self.seed}: the same program with {self!r} comes to the same again",
-                        "what was done, at its virtual millisecond:",
-                        *(f"  {line}" for line in self._done),
-                        "the last events:",
-                        *(f"  {line}" for line in recent),
-                    ]
-                )
-            )
+            error.add_note(self.account())
         return error
 
 
