@@ -12,6 +12,7 @@ from collections.abc import Iterable, Iterator, Sequence
 from typing import NamedTuple, NoReturn
 
 from checkpoint.disk import Buffer
+from checkpoint.marks import mark
 from logstore.batch import Batch, encode_marker_batch, set_offsets_and_epoch, walk
 from logstore.config import MAX_INT
 from logstore.errors import (
@@ -210,6 +211,7 @@ class LogAppends(LogReads):
             needs_guard = self.producer_config.transaction_partition_verification_enable
             guards = self._guards if needs_guard else None
             if duplicate := self._producers.check(batch, origin, guards=guards, guard=guard):
+                mark("append: a batch that is known already")
                 return AppendInfo(*duplicate, NO_TIMESTAMP, self._log_start_offset, is_duplicate=True)
         self._enter_epoch(leader_epoch, first_offset)
         extent = (len(placed.data), last_offset, max_timestamp_ms)
@@ -235,6 +237,7 @@ class LogAppends(LogReads):
                 latest_epoch=self._epochs.latest_epoch,
             )
             if found is None:
+                mark("append: a follower got less than one batch")
                 end = self._log_end_offset
                 return AppendInfo(end, end - 1, -1, -1, self._log_start_offset)
             check_markers(found.batches)
@@ -271,10 +274,12 @@ class LogAppends(LogReads):
 
     def _append_failed(self, error: OSError) -> NoReturn:
         if is_full(error):
+            mark("append: no room")
             raise DiskFull(
                 f"{self.directory}: no room for the append ({error.strerror}); nothing of it was kept. "
                 "Make room, then append again"
             ) from error
+        mark("append: the disk failed")
         self._fail(error)
 
     def _note_producers(self, batches: Iterable[Batch]) -> None:

@@ -13,6 +13,7 @@ from __future__ import annotations
 import errno
 from collections.abc import Mapping, Sequence
 
+from checkpoint.marks import mark
 from logstore.errors import (
     DiskFull,
 )
@@ -45,13 +46,16 @@ class LogCuts(LogAppends):
             self._check_writable()
             self._stretch = None
             if offset >= self._log_end_offset:
+                mark("truncation: at the end, epochs without a batch go")
                 self._forget_epochs_from(self._log_end_offset)
                 return False
             if offset < max(self._log_start_offset, self._segments.first.base_offset):
                 # Nothing of it would be served. What lies below the start is no history to go on from.
+                mark("truncation: below the log start, the log begins anew")
                 self._restart_at(offset, why)
                 return True
             if offset < self._segments.active.base_offset:
+                mark("truncation: whole segments go")
                 self._generation += 1
             loss_id = self._guarded(lambda: self._keep_from(offset, why))
             # Lowered durably before a byte goes: after a crash, what is written here anew must not
@@ -69,6 +73,7 @@ class LogCuts(LogAppends):
             self._log_end_offset = offset
             self._rebuild_producers(offset)
             if end_offset < offset:
+                mark("truncation: inside a batch, which goes whole")
                 self._begin_past_a_gap(offset, end_offset)
             # Last, because a full disk may refuse it: the same call again then does the rest.
             self._forget_epochs_from(offset)
@@ -151,6 +156,7 @@ class LogCuts(LogAppends):
         self._rebuild_producers(offset)
         if goes_down:
             # A start that stays above the log's end would condemn, after a crash, what is written here anew.
+            mark("restart of a log: its start goes down")
             self._or_offline(lambda: self._owner.log_start_moved(self))
         self._change_epochs(lambda epochs: epochs.clear())
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Sequence
 
+from checkpoint.marks import mark
 from logstore.cleanable import Cleanable, cleanable, first_dirty
 from logstore.compaction import LastBatch
 from logstore.errors import OffsetOutOfRange, PolicyViolation
@@ -79,6 +80,7 @@ class LogUpkeep(LogCuts):
             self._check_writable()
             going = self._expired(trusted_ms)
             if len(going) == len(self._segments):
+                mark("retention: the active segment goes too")
                 self._roll(self._log_end_offset, now_ms)
                 # By name too, before the others go: a directory without a segment has no epochs either.
                 self._or_offline(lambda: self._disk.sync_dir(self.directory))

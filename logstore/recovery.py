@@ -39,6 +39,7 @@ from checkpoint.leader_epoch_checkpoint import (
     read_leader_epoch_checkpoint,
     write_leader_epoch_checkpoint,
 )
+from checkpoint.marks import mark
 from logstore.config import MAX_INT, MAX_LONG, LogConfig
 from logstore.crc import crc32c
 from logstore.damage import Listed, judge_chain
@@ -345,6 +346,7 @@ class _Loader:
         is_clean = is_clean and self._tail_is_whole() and closed_at in (None, self._end_offset())
         first = len(self.segments)  # of those that are read in any case
         if not epochs_are_sound or self.reads_all:
+            mark("recovery: every segment is read, its epochs cannot be trusted")
             first = 0
         elif not is_clean:
             first = max(self.segments.bisect_right(durable_end) - 1, 0)
@@ -357,12 +359,14 @@ class _Loader:
         self._check_end(durable_end, log_start_offset)
         log_end_offset = self._end_offset()
         if had_segments and log_end_offset < log_start_offset:
+            mark("recovery: the log start lies past what is left")
             # The log lost what lies between: nothing below its start may come back. Kept all the
             # same, for the checkpoint that says so may be another log's.
             reason = f"the log start {log_start_offset} lies past the log end"
             self._cut_segments(list(self.segments), reason, log_start_offset, durable_end)
             self.epochs.clear()
         if not self.segments:
+            mark("recovery: not one segment is left")
             remove_if_exists(self.disk, f"{self.directory}/{file_name(log_start_offset, LOG_SUFFIX)}")
             self.segments[log_start_offset] = self._segment(log_start_offset, size=0, is_new=True)
         log_end_offset = self._end_offset()
@@ -460,6 +464,7 @@ class _Loader:
                     self._meet(
                         Damage(DamageKind.OVERLAP, name, 0, base_offset, text, self._bytes_in(lost))
                     )
+                mark("recovery: a segment overlaps the one before it")
                 reason = "it overlaps the segment before it"
                 self._cut_segments(lost, reason, next_offset, durable_end)
                 return
@@ -532,8 +537,10 @@ class _Loader:
         self.recovered[segment.base_offset] = has_producers
         cut = segment.size - end
         if cut:
+            mark("recovery: a tail is cut")
             fault = fault or Fault.TORN
             if next_offset < durable_end:
+                mark("recovery: damage below what had been synced")
                 kind = _KINDS.get(fault, DamageKind.BAD_BATCH)
                 lost = cut + self._bytes_in(later)
                 self._meet(Damage(kind, log_name, end, next_offset, fault.value, lost))
@@ -695,6 +702,7 @@ class _Loader:
         )
         whole = [(file_name(segment.base_offset, LOG_SUFFIX), segment.size) for segment in moved]
         if zeros:
+            mark("recovery: nothing but zeros goes")
             return self._note(replace(loss, not_kept="nothing but zeros"))
         try:
             return self.quarantine.enter(loss, tail=tail, moved=whole).id
@@ -707,6 +715,7 @@ class _Loader:
                     f"stay ({reason}), and there is no room to keep them in quarantine; they were not "
                     "touched. Make room, then open it again"
                 ) from error
+        mark("recovery: no room to keep a torn batch")
         return self._note(replace(loss, not_kept="no room"))
 
     def _note(self, loss: Loss) -> int | None:
@@ -756,6 +765,7 @@ class _Loader:
         self.epochs.truncate_from_start(log_start_offset)
         self.epochs.truncate_from_end(log_end_offset, spare_first=holds_older)
         if self.epochs.entries != (self._epochs_on_disk or ()) or self._epochs_on_disk is None:
+            mark("recovery: the epoch checkpoint is written anew")
             write_leader_epoch_checkpoint(self.disk, self.directory, self.epochs.entries)
 
     # --- producers ----------------------------------------------------------------------------------
@@ -771,15 +781,17 @@ class _Loader:
         marks = [base for base in bases[-2:] if base > log_start_offset]
         if is_clean and not snapshots.offsets and not self.recovered:
             # A directory without snapshots that was closed in order never had a producer worth one.
+            mark("recovery: closed in order, and never had a producer")
             self.producers = ProducerState(end_offset=log_end_offset)
-            for mark in (*marks, log_end_offset):
-                if mark > log_start_offset:
-                    snapshots.take(self.producers, mark)
+            for offset in (*marks, log_end_offset):
+                if offset > log_start_offset:
+                    snapshots.take(self.producers, offset)
             return snapshots
         rewritten = [base for base in self.recovered if self.recovered[base]]
         # Segments that were read again get a new transaction index, so the replay starts before them.
         at_most = min([log_end_offset, *rewritten])
         if rewritten:
+            mark("recovery: producers are read again from a segment that had to be")
             snapshots.remove_above(at_most)
         # Not from the log start on: a transaction may be open since before it, in a batch that is still here.
         self.producers = snapshots.newest(

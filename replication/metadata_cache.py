@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
+from checkpoint.marks import mark
 from checkpoint.topic_partition import TopicPartition
 from replication.messages import (
     BEING_DELETED,
@@ -90,6 +91,7 @@ class MetadataCache:
         self._shutting_down = frozenset(request.shutting_down)
         for topic, topic_id in request.topic_ids.items():
             if self._topic_ids.get(topic, topic_id) != topic_id:
+                mark("metadata: a topic is another one than before")
                 for stale in [known for known in self._partitions if known.topic == topic]:
                     del self._partitions[stale]
             self._topic_ids[topic] = topic_id
@@ -97,6 +99,7 @@ class MetadataCache:
         for topic_partition, state in request.partitions.items():
             if state.leader == BEING_DELETED:
                 self._partitions.pop(topic_partition, None)
+                mark("metadata: a partition is being deleted")
                 deleted.append(topic_partition)
                 continue
             known = self._partitions.get(topic_partition)

@@ -383,13 +383,16 @@ class ReplicaManager:
     def _refuse_controller(self, controller_epoch: int, broker_epoch: int) -> ErrorCode | None:
         # A newer incarnation than we know of is ours: the reply to our registration is on its way.
         if NO_EPOCH_GIVEN < broker_epoch < self.broker_epoch:
+            mark("roles: for an earlier life of this broker")
             return ErrorCode.STALE_BROKER_EPOCH
         if controller_epoch < self.controller_epoch:
+            mark("roles: of a controller that was replaced")
             return ErrorCode.STALE_CONTROLLER_EPOCH
         return None
 
     def _know_controller(self, controller_id: int, controller_epoch: int) -> None:
         if (controller_id, controller_epoch) != (self.controller_id, self.controller_epoch):
+            mark("roles: a new controller speaks")
             self._channel.on_new_controller()
         self.controller_id = controller_id
         self.controller_epoch = controller_epoch

@@ -11,6 +11,7 @@ from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
 from checkpoint.errors import ErrorCode
+from checkpoint.marks import mark
 from replication.controller.election import Incarnation
 from replication.durability import Durability
 from replication.messages import IsrProposal
@@ -39,8 +40,10 @@ def judge(
     """Whether `sender`'s proposal may be written over `state`, whose version is `partition_epoch`."""
     if proposal.leader_epoch > state.leader_epoch or proposal.partition_epoch > partition_epoch:
         # Somebody knows more than we do: then we are not the controller any more.
+        mark("isr proposal: it knows a later controller")
         return Verdict(ErrorCode.NOT_CONTROLLER)
     if proposal.leader_epoch < state.leader_epoch:
+        mark("isr proposal: of an old leader epoch")
         return Verdict(ErrorCode.FENCED_LEADER_EPOCH)
     if sender != state.leader:
         return Verdict(ErrorCode.INVALID_REQUEST)
@@ -49,8 +52,10 @@ def judge(
     )
     is_so_already = (set(proposal.new_isr), proposal.recovering) == (set(state.isr), state.recovering)
     if is_so_already and not becomes_synced:
+        mark("isr proposal: it is the state already")
         return Verdict(ErrorCode.NONE)
     if proposal.partition_epoch < partition_epoch:
+        mark("isr proposal: made over an old state")
         return Verdict(ErrorCode.INVALID_UPDATE_VERSION)
     if proposal.recovering and (len(proposal.new_isr) > 1 or not state.recovering):
         # A leader that lacks records admits nobody yet, and one that has recovered stays so.
@@ -58,6 +63,7 @@ def judge(
     if not _well_formed(proposal, state.leader, replicas):
         return Verdict(ErrorCode.INVALID_REQUEST)
     if not _eligible(proposal, live, shutting_down):
+        mark("isr proposal: a member is not alive, or about to go")
         return Verdict(ErrorCode.INELIGIBLE_REPLICA)
     recorded = dict(zip(state.isr, state.isr_broker_epochs, strict=True))
     return Verdict(

@@ -31,6 +31,7 @@ from dataclasses import dataclass, field
 from typing import Any
 
 from checkpoint.errors import EngineError, ErrorCode
+from checkpoint.marks import mark
 from replication.controller import (
     broker_changes,
     broker_defaults,
@@ -238,6 +239,7 @@ class Controller:
         if path == layout.CONTROLLER_PATH:
             self._enqueue(_Event("controller changed", self._controller_changed, key=path, in_term=False))
         elif self._term is None:
+            mark("controller: a watch left over from an earlier term")
             return  # left over from an earlier term of this session; a new term reads it all
         elif path in _WATCHED:
             name, react = _WATCHED[path]
@@ -253,6 +255,7 @@ class Controller:
         if getattr(body, "error", ErrorCode.NONE) is ErrorCode.STALE_CONTROLLER_EPOCH:
             # A broker knows a later controller. If the store does not (it was restored from a copy,
             # say), giving the term up still helps: the next one has a higher epoch.
+            mark("controller: a broker has heard of a later one")
             self._resign(f"broker {broker_id} has heard of a later controller", abdicate=True)
         elif isinstance(body, LeaderAndIsrResponse):
             failed = frozenset(
@@ -308,6 +311,7 @@ class Controller:
         if self._term is None:
             yield from self._compete()
         elif not (yield from failover.still_mine(self.node_id, self._session_id)):
+            mark("controller: somebody else is")
             raise ControllerFenced(f"{layout.CONTROLLER_PATH} does not name this broker any more")
 
     # --- ending a term ------------------------------------------------------------------------
@@ -324,6 +328,7 @@ class Controller:
             self.resigned_because = reason
         waiting = [self._run.event, *self._queue] if self._run is not None else [*self._queue]
         if self._run is not None:
+            mark("controller: a term ends in the middle of an event")
             self._run.steps.close()
             self._run = None
         self._queue.clear()
