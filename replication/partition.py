@@ -678,10 +678,13 @@ class Partition:
             try:
                 log.append_as_follower(records, leader_epoch=self.leader_epoch)
             except UnexpectedAppendOffset as error:
-                # The leader's log starts inside a batch, and batches are not split: an empty log
-                # starts where the batch does. In any other log this is a broken fetch.
+                # The leader's log starts inside a batch, and batches are not split: a log of which nothing
+                # is left, or nothing is of use to a follower of this leader, starts where the batch does.
+                # In any other log this is a broken fetch.
                 is_empty = log.log_start_offset == log.log_end_offset
-                if not (is_empty and error.first_offset < log.log_end_offset <= error.last_offset):
+                is_passed = log.log_end_offset <= log_start_offset
+                is_inside = error.first_offset < log.log_end_offset <= error.last_offset
+                if not (is_inside and (is_empty or is_passed)):
                     raise
                 why = "the leader's log starts inside a batch"
                 log.truncate_fully_and_start_at(error.first_offset, why=why)

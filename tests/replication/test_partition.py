@@ -644,6 +644,21 @@ def test_a_log_may_begin_inside_a_batch() -> None:
         rig.partition.append_fetched(data(1, base_offset=3), high_watermark=7, log_start_offset=5)
 
 
+def test_a_log_that_the_leaders_start_has_passed_gives_way_to_a_batch_across_it() -> None:
+    """S20: ours ends in the middle of the leader's first batch, and at its log start: nothing parts the two
+    logs that the leader could still tell, and all that we have is gone there."""
+    rig = Rig()
+    rig.partition.become_follower(rig.state(F1, 2))
+    rig.partition.append_fetched(data(0, 0), high_watermark=0, log_start_offset=0)
+    records = [Record(1 + number, 0, None, b"x") for number in range(3)]
+    whole = encode_batch(records, base_offset=1, leader_epoch=2)
+    with pytest.raises(UnexpectedAppendOffset):
+        rig.partition.append_fetched(whole, high_watermark=4, log_start_offset=1)
+    rig.partition.append_fetched(whole, high_watermark=4, log_start_offset=2)
+    assert (rig.log.log_start_offset, rig.log.log_end_offset, rig.log.high_watermark) == (2, 4, 4)
+    assert [tuple(entry) for entry in rig.log.epochs] == [(2, 2)]
+
+
 def test_truncations_are_counted_and_those_below_the_watermark_apart() -> None:
     """S22: in a run without unclean elections or lost disks the second number stays 0."""
     rig = Rig()
