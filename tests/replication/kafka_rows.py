@@ -75,7 +75,9 @@ _PARTITION = {
     "6.2 server error, network error: the same again": _shown(
         "test_partition.py::test_no_real_answer_is_asked_again"
     ),
-    "6.2 a second proposal while one is in flight is not sent": _shown("test_isr.py::test_members_to_drop"),
+    "6.2 a second proposal while one is in flight is not sent": _shown(
+        "test_isr.py::test_members_to_drop", "test_partition.py::test_shrinking"
+    ),
     "6.2 LeaderAndIsr while one is in flight": _shown(
         "test_partition.py::test_a_new_word_of_the_controller_ends_what_is_pending",
         "test_isr_channel.py::test_a_proposal_that_was_overtaken_waits_for_the_old_answer_then_goes",
@@ -197,7 +199,8 @@ _MANAGER = {
         "test_replica_manager.py::test_all_replicas_of_a_failed_dir_resign_together"
     ),
     "6.4 topic ids: mismatch, absent, late": _shown(
-        "test_replica_manager.py::test_what_is_refused_for_one_partition"
+        "test_replica_manager.py::test_what_is_refused_for_one_partition",
+        "test_topics.py::test_a_replica_in_use_is_not_exchanged_for_its_namesakes",
     ),
     "6.4 a log that cannot be made: the others are": _shown(
         "test_replica_manager.py::test_one_failing_log_leaves_the_others_alone"
@@ -249,14 +252,15 @@ _FETCHERS = {
         "test_follower.py::test_fenced_is_failed_until_the_controller_speaks"
     ),
     "6.5 unknown epoch: the state stays, goes on when the leader knows": _shown(
-        "test_schedules.py::test_s5_a_fetch_from_the_future"
+        "test_schedules.py::test_s5_a_fetch_from_the_future",
+        "test_follower.py::test_errors_while_reconciling",
     ),
     "6.5 epochs 0, 2, 4 against 1, 3, 5 converge": _shown("test_follower.py::test_two_histories_converge"),
     "6.5 no epochs, or a leader too old": _shown(
         "test_reconcile.py::test_truncation_targets", "test_follower.py::test_a_leader_too_old_to_tell"
     ),
     "6.5 removed while the epoch answer is under way": _shown(
-        "test_follower.py::test_answers_after_removal_are_dropped"
+        "test_follower.py::test_6_5_an_epoch_answer_after_removal_is_dropped"
     ),
     "6.5 another epoch while the answer is under way": _shown(
         "test_follower.py::test_an_epoch_answer_of_an_older_epoch_is_ignored"
@@ -289,7 +293,8 @@ _FETCHERS = {
         "test_follower.py::test_errors_while_reconciling"
     ),
     "6.5 one fetcher a leader and number": _shown(
-        "test_fetcher.py::test_6_5_every_partition_on_thread_hash_mod_n"
+        "test_fetcher.py::test_6_5_every_partition_on_thread_hash_mod_n",
+        "test_isr_profiles.py::test_6_5_resizing_keeps_states_and_failures",
     ),
     "6.5 resized 10, 50, 10": _shown("test_isr_profiles.py::test_6_5_resizing_keeps_states_and_failures"),
     "6.5 a failed partition removed or added again": _shown("test_isr_profiles.py::test_gauges"),

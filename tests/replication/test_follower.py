@@ -23,6 +23,7 @@ from replication.messages import (
     FetchResult,
     ListOffsetsResponse,
     ListOffsetsResult,
+    OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
 from tests.replication.stage import TP, Stage, batch
@@ -341,6 +342,19 @@ def test_errors_while_reconciling() -> None:
     rig.reply(EpochAnswer(ErrorCode.FENCED_LEADER_EPOCH))
     assert TP in rig.followers.failed
     assert rig.bounds == (0, 0, 2)
+
+
+def test_6_5_an_epoch_answer_after_removal_is_dropped() -> None:
+    """6.5: removed while the epoch reply is outstanding: nothing truncated, and nobody is asked again."""
+    rig = Following(truncate_on_fetch=False, epoch=9, records=(3, 3))
+    asked = rig.ask()
+    assert asked is not None
+    assert isinstance(asked.body, OffsetForLeaderEpochRequest)
+    rig.followers.remove(TP)
+    answer = OffsetForLeaderEpochResponse({TP: EpochAnswer(ErrorCode.NONE, 3, 0)})
+    rig.followers.on_response(asked.correlation_id, answer, rig.now_ms)
+    assert rig.bounds == (0, 0, 2)
+    assert rig.ask() is None
 
 
 def test_an_epoch_answer_of_an_older_epoch_is_ignored() -> None:

@@ -212,6 +212,8 @@ def test_requests_to_a_follower_of_epoch_5(named: int, expected: ErrorCode) -> N
     rig = Rig()
     rig.partition.become_follower(rig.state(F1, 5))
     assert error_of(rig.fetch, F1, 0, epoch=named) is expected
+    ask = rig.partition.list_offset
+    assert error_of(ask, EARLIEST_TIMESTAMP, replica_id=CONSUMER, current_leader_epoch=named) is expected
     assert error_of(rig.partition.end_of_epoch, 5, named) is expected
 
 

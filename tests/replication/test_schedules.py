@@ -950,6 +950,8 @@ def test_s44_reordered_and_repeated_words_of_the_controller() -> None:
         assert stage.tell_state(name, stage.state) is ErrorCode.NONE
         newer = replace(stage.state, partition_epoch=stage.state.partition_epoch + 1, isr=(0,))
         assert stage.tell_state(name, newer) is ErrorCode.NONE
+        assert stage.tell_state(name, stage.state) is ErrorCode.STALE_CONTROLLER_EPOCH, "the one before"
+        assert stage.partition(name).partition_epoch == newer.partition_epoch
     assert stage.request_of("B") is request
     assert stage.partition("A").epoch_start_offset == start
     assert stage.partition("A").isr.committed == {0}, "within an epoch, the partition epoch tells news apart"
