@@ -66,7 +66,7 @@ class LogManagerConfig:
         5000,
         "how often high watermarks are written",
         low=1,
-        at="replication, as `NodeConfig.high_watermark_checkpoint_interval_ms`",
+        at="replication, as `NodeConfig.replica_high_watermark_checkpoint_interval_ms`",
     )
     log_initial_task_delay_ms: int = setting(
         30_000, "when each of these is done for the first time, if its interval is longer", low=0, at="start"

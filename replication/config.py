@@ -60,8 +60,9 @@ class NodeConfig:
     replica_fetch_response_max_bytes: int = 10 << 20
     replica_fetch_backoff_ms: int = 1000
     alter_partition_retry_ms: int = 50
-    high_watermark_checkpoint_interval_ms: int = 5000
-    purgatory_purge_interval_requests: int = 1000
+    replica_high_watermark_checkpoint_interval_ms: int = 5000
+    fetch_purgatory_purge_interval_requests: int = 1000
+    producer_purgatory_purge_interval_requests: int = 1000
     truncate_on_fetch: bool = True
     controlled_shutdown_enable: bool = True
     controlled_shutdown_max_retries: int = 3
@@ -81,7 +82,7 @@ class NodeConfig:
             "replica_fetch_response_max_bytes",
             "replica_fetch_backoff_ms",
             "alter_partition_retry_ms",
-            "high_watermark_checkpoint_interval_ms",
+            "replica_high_watermark_checkpoint_interval_ms",
             "controlled_shutdown_max_retries",
             "controlled_shutdown_retry_backoff_ms",
         ):

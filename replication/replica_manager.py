@@ -135,13 +135,13 @@ class ReplicaManager:
         self.strays: dict[TopicPartition, str] = {}
         """Logs that were set aside since this node started, and why."""
         self._produces: Purgatory[TopicPartition, DelayedProduce] = Purgatory(
-            purge_interval_requests=config.purgatory_purge_interval_requests
+            purge_interval_requests=config.producer_purgatory_purge_interval_requests
         )
         self._fetches: Purgatory[TopicPartition, DelayedFetch] = Purgatory(
-            purge_interval_requests=config.purgatory_purge_interval_requests
+            purge_interval_requests=config.fetch_purgatory_purge_interval_requests
         )
         self._deletions: Purgatory[TopicPartition, DelayedDeleteRecords] = Purgatory(
-            purge_interval_requests=config.purgatory_purge_interval_requests
+            purge_interval_requests=config.producer_purgatory_purge_interval_requests
         )
         self._channel = IsrChannel(config)
         self._followers = Followers(
@@ -301,7 +301,7 @@ class ReplicaManager:
             self._next_shrink_check_ms = now_ms + self._shrink_check_interval_ms
             self._check_isrs(now_ms)
         if self._next_checkpoint_ms is not None and self._next_checkpoint_ms <= now_ms:
-            self._next_checkpoint_ms = now_ms + self.config.high_watermark_checkpoint_interval_ms
+            self._next_checkpoint_ms = now_ms + self.config.replica_high_watermark_checkpoint_interval_ms
             self.logs.checkpoint_high_watermarks()
         return self._end_turn(now_ms)
 
@@ -374,7 +374,7 @@ class ReplicaManager:
             codes[topic_partition] = code
             self._record_role(topic_partition, body, code, now_ms)
         if self._next_checkpoint_ms is None:
-            self._next_checkpoint_ms = now_ms + self.config.high_watermark_checkpoint_interval_ms
+            self._next_checkpoint_ms = now_ms + self.config.replica_high_watermark_checkpoint_interval_ms
             self._next_shrink_check_ms = now_ms + self._shrink_check_interval_ms
         self._followers.drop_idle()
         self._effects.append(answer(address, LeaderAndIsrResponse(ErrorCode.NONE, codes)))

@@ -66,7 +66,7 @@ def node_config(swarm: Swarm, node_id: int) -> NodeConfig:
         replica_fetch_max_bytes=swarm.fetch_max_bytes,
         replica_fetch_backoff_ms=swarm.backoff_ms,
         alter_partition_retry_ms=swarm.backoff_ms,
-        high_watermark_checkpoint_interval_ms=swarm.checkpoint_interval_ms,
+        replica_high_watermark_checkpoint_interval_ms=swarm.checkpoint_interval_ms,
         truncate_on_fetch=swarm.truncate_on_fetch,
         controlled_shutdown_retry_backoff_ms=swarm.backoff_ms,
         controller=ControllerConfig(

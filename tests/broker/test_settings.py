@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+
 import pytest
 
 from broker.settings import Settings, read_settings
@@ -53,3 +55,55 @@ def test_each_setting_goes_to_those_who_take_it() -> None:
 def test_what_nobody_takes_is_refused(name: str, value: str) -> None:
     with pytest.raises(InvalidConfig):
         read_settings({name: value}, node_id=3, host="h", port=9)
+
+
+def test_1_20_every_setting_is_taken_under_kafkas_name() -> None:
+    """1.20: another value than the default changes something, the default nothing."""
+    defaults = {
+        "replica.lag.time.max.ms": ("30000", "20000"),
+        "replica.lag.max.messages": ("-1", "4000"),
+        "replica.fetch.wait.max.ms": ("500", "100"),
+        "replica.fetch.min.bytes": ("1", "2"),
+        "replica.fetch.max.bytes": ("1048576", "2048"),
+        "replica.fetch.response.max.bytes": ("10485760", "4096"),
+        "replica.fetch.backoff.ms": ("1000", "10"),
+        "num.replica.fetchers": ("1", "4"),
+        "replica.high.watermark.checkpoint.interval.ms": ("5000", "1000"),
+        "min.insync.replicas": ("1", "2"),
+        "default.replication.factor": ("1", "3"),
+        "unclean.leader.election.enable": ("false", "true"),
+        "delete.topic.enable": ("true", "false"),
+        "auto.leader.rebalance.enable": ("true", "false"),
+        "leader.imbalance.check.interval.seconds": ("300", "30"),
+        "leader.imbalance.per.broker.percentage": ("10", "20"),
+        "controlled.shutdown.enable": ("true", "false"),
+        "controlled.shutdown.max.retries": ("3", "5"),
+        "controlled.shutdown.retry.backoff.ms": ("5000", "50"),
+        "fetch.purgatory.purge.interval.requests": ("1000", "10"),
+        "producer.purgatory.purge.interval.requests": ("1000", "10"),
+        "request.timeout.ms": ("30000", "10000"),
+    }
+    plain = read_settings({}, node_id=3, host="h", port=9)
+    for name, (default, other) in defaults.items():
+        assert read_settings({name: default}, node_id=3, host="h", port=9) == plain, name
+        given = read_settings({name: other}, node_id=3, host="h", port=9)
+        assert given != plain, name
+        if name != "min.insync.replicas":  # a topic's default: the only one here that logs take
+            assert given.logs == plain.logs, f"{name} ends where nobody looks"
+
+
+@pytest.mark.parametrize(
+    "name",
+    [
+        "replica.socket.timeout.ms",
+        "controller.socket.timeout.ms",
+        "num.network.threads",
+        "num.io.threads",
+        "queued.max.requests",
+    ],
+)
+def test_1_20_what_has_no_meaning_here_is_refused(name: str) -> None:
+    """docs/differences.md says what there is instead."""
+    assert f"`{name}`" in (Path(__file__).parents[2] / "docs/differences.md").read_text()
+    with pytest.raises(InvalidConfig, match=name):
+        read_settings({name: "3"}, node_id=3, host="h", port=9)

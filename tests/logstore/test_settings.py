@@ -606,9 +606,8 @@ def test_replica_high_watermark_checkpoint_interval_ms() -> None:
     """The node that replicates writes them: its settings take it over."""
     settings = LogManagerConfig.from_kafka({"replica.high.watermark.checkpoint.interval.ms": "1500"})
     disks = {0: MemoryDisk(), 1: MemoryDisk()}
-    cluster = cluster_of_two(
-        disks, high_watermark_checkpoint_interval_ms=settings.replica_high_watermark_checkpoint_interval_ms
-    )
+    interval_ms = settings.replica_high_watermark_checkpoint_interval_ms
+    cluster = cluster_of_two(disks, replica_high_watermark_checkpoint_interval_ms=interval_ms)
     cluster.create_topic(NewTopic("orders", assignment=((0, 1),)))
     cluster.advance(1500)
     before = [path for path in disks[0].files() if path.endswith(HIGH_WATERMARK_CHECKPOINT)]

@@ -39,8 +39,9 @@ def test_1_20_defaults_are_kafkas() -> None:
     assert (config.replica_fetch_wait_max_ms, config.replica_fetch_min_bytes) == (500, 1)
     assert (config.replica_fetch_max_bytes, config.replica_fetch_response_max_bytes) == (1 << 20, 10 << 20)
     assert (config.replica_fetch_backoff_ms, config.num_replica_fetchers) == (1000, 1)
-    assert config.high_watermark_checkpoint_interval_ms == 5000
-    assert config.purgatory_purge_interval_requests == 1000
+    assert config.replica_high_watermark_checkpoint_interval_ms == 5000
+    assert config.fetch_purgatory_purge_interval_requests == 1000
+    assert config.producer_purgatory_purge_interval_requests == 1000
     assert config.request_timeout_ms == 30_000
     assert config.replica_lag_criterion is LagCriterion.CAUGHT_UP
     assert config.replica_selector_class is ReplicaSelector.NONE

@@ -187,7 +187,7 @@ def test_6_3_crash_and_restart() -> None:
         made.advance(8_000)
         made.start_node(victim)
         assert made.run_until(lambda: in_sync(made, 2), 60_000), made.describe(TP)
-    made.advance(2 * BASE.high_watermark_checkpoint_interval_ms)
+    made.advance(2 * BASE.replica_high_watermark_checkpoint_interval_ms)
     assert values(made, 1) == values(made, 2) == written
     for node_id in (1, 2):
         on_disk = read_offset_checkpoint(made.disk(node_id), LOG_DIR, HIGH_WATERMARK_CHECKPOINT)
