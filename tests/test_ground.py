@@ -189,8 +189,9 @@ def code_blocks(page: Path, language: str) -> list[str]:
 
 EXAMPLES = [
     pytest.param(block, id=f"{page}-{number}")
-    for page in ("README.md", "docs/transactions.md", "docs/columnar.md")
+    for page in ("README.md", "docs/transactions.md", "docs/columnar.md", "docs/testing-kit.md")
     for number, block in enumerate(code_blocks(ROOT / page, "python"))
+    if "@pytest" not in block  # those are run by pytest: tests/simulation/test_pytest_plugin.py
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 import subprocess
 import sys
 import tomllib
@@ -162,6 +163,13 @@ def test_crash_lab(pytester: pytest.Pytester) -> None:
     )
     result.assert_outcomes(passed=1, failed=1)
     result.stdout.fnmatch_lines(["promise_too_early: * the simplest:*"])
+
+
+def test_the_pages_example_passes(pytester: pytest.Pytester) -> None:
+    page = (ROOT / "docs/testing-kit.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    (block,) = [block for block in blocks if "@pytest" in block]
+    run(pytester, block).assert_outcomes(passed=20)
 
 
 def test_settings_go_by_name(pytester: pytest.Pytester) -> None:
