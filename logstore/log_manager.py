@@ -33,6 +33,7 @@ from checkpoint.clean_shutdown import (
 )
 from checkpoint.disk import Disk, Lock, make_durable_dir
 from checkpoint.errors import CorruptCheckpoint, EngineError
+from checkpoint.marks import mark
 from checkpoint.meta_properties import META_PROPERTIES
 from checkpoint.offset_checkpoint import (
     CLEANER_OFFSET_CHECKPOINT,
@@ -217,14 +218,14 @@ class LogManager:
     def delete(self, topic_partition: TopicPartition) -> None:
         """Take the log away; its files go after `file.delete.delay.ms`. Unknown partitions are fine.
 
-        Raises `LogDirOffline`, `DamagedLog`.
+        Raises `LogDirOffline`, `DamagedLog`, and `DiskFull` with nothing changed.
         """
         self._rename_away(topic_partition, "delete")
 
     def set_aside(self, topic_partition: TopicPartition) -> None:
         """Take the log away and keep its files, as `<topic>-<partition>.<32 hex>-stray`, for an operator.
 
-        Unknown partitions are fine. Raises `LogDirOffline`, `DamagedLog`.
+        Unknown partitions are fine. Raises `LogDirOffline`, `DamagedLog`; `DiskFull` with nothing changed.
         """
         self._rename_away(topic_partition, "stray")
 
@@ -518,6 +519,9 @@ class _LogDir:
         return log
 
     def rename_away(self, topic_partition: TopicPartition, unique: str, fate: str) -> None:
+        # First, because a full disk may refuse it: nothing has changed then, and the same call works later.
+        # Of a log that stays after all, a crash finds fewer bounds than it had, and reads it from its start.
+        self._forget(topic_partition)
         log = self.logs.pop(topic_partition)
         self.known.discard(topic_partition)
         log.abandon()
@@ -530,7 +534,6 @@ class _LogDir:
         except OSError as error:
             self._take_offline(error)
             raise LogDirOffline(f"{self.path} went offline moving {topic_partition}: {error}") from error
-        self._forget(topic_partition)
         if fate == "delete":
             due_ms = self._clock() + log.config.file_delete_delay_ms
             self._doomed.append((due_ms, renamed))
@@ -546,9 +549,20 @@ class _LogDir:
                 # A new partition of that name would pass for compacted up to there.
                 (CLEANER_OFFSET_CHECKPOINT, self._first_dirty),
             ):
-                if topic_partition in offsets:
-                    del offsets[topic_partition]
-                    write_offset_checkpoint(self._disk, self.path, name, offsets)
+                if topic_partition not in offsets:
+                    continue
+                left = {each: offset for each, offset in offsets.items() if each != topic_partition}
+                try:
+                    write_offset_checkpoint(self._disk, self.path, name, left)
+                except OSError as error:
+                    if is_full(error):
+                        mark("log dir: no room to forget a partition that is to go")
+                        raise DiskFull(
+                            f"{self.path}: no room to move {topic_partition} away; make room, then try again"
+                        ) from error
+                    self._take_offline(error)
+                    raise LogDirOffline(f"{self.path} went offline moving {topic_partition}") from error
+                del offsets[topic_partition]
 
     # --- what the logs tell it ------------------------------------------------------------------------
 

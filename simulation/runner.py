@@ -262,7 +262,8 @@ class _Run:
             raise Violation("C18", "no leader in a calm cluster")
 
     def _all_lead(self) -> bool:
-        return all(checker.acting_leader is not None for checker in self.world.checkers.values())
+        checkers = self.world.checkers.values()
+        return all(each.acting_leader is not None for each in checkers if not each.is_being_deleted)
 
     def _start_clients(self) -> None:
         world, swarm = self.world, self.world.swarm

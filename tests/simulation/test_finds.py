@@ -2,11 +2,16 @@
 
 from __future__ import annotations
 
+import errno
 from random import Random
 
+import pytest
+
+from checkpoint.disks.faulty import Fault, FaultyDisk
 from checkpoint.disks.memory import MemoryDisk
 from checkpoint.topic_partition import TopicPartition
 from logstore.batch import encode_batch
+from logstore.errors import DiskFull
 from logstore.log_manager import LogManager
 from logstore.record import Record
 
@@ -37,3 +42,26 @@ def test_a_checkpointed_high_watermark_goes_down_with_the_log() -> None:
     assert found is not None
     assert found.log_end_offset == 6
     assert found.high_watermark == 2
+
+
+def test_a_deletion_that_a_full_disk_refuses_changes_nothing_and_works_later() -> None:
+    """The refusal came after the log had gone: its replica counted as failed, for good, and what the
+    checkpoints said of it stayed for a namesake (seed 573)."""
+    inner = MemoryDisk()
+    disk = FaultyDisk(inner)
+    logs = LogManager(["data"], disk=disk, clock=lambda: 0, random=Random(0))
+    log = logs.get_or_create(TP)
+    log.append_as_leader(encode_batch([Record(0, 0, None, b"old")]), leader_epoch=0, now_ms=0)
+    log.flush()
+    logs.checkpoint_recovery_points()
+    log.set_high_watermark(1)
+    logs.checkpoint_high_watermarks()
+    disk.inject(Fault(operation="pwrite", errno=errno.ENOSPC, forever=True))
+    with pytest.raises(DiskFull, match="make room"):
+        logs.delete(TP)
+    assert logs.get(TP) is log
+    assert not logs.offline_dirs
+    disk.heal()
+    logs.delete(TP)
+    assert logs.get(TP) is None
+    assert logs.checkpointed_high_watermark(TP) == 0
