@@ -23,7 +23,7 @@ from typing import TYPE_CHECKING, Any
 if TYPE_CHECKING:
     from simulation.checkers import PartitionChecker, Violation, check_recovery
     from simulation.crash import CrashLab, CrashReport, CrashRun, CrashViolation
-    from simulation.kit import SimulatedCluster, Timings
+    from simulation.kit import SimulatedCluster
     from simulation.kit_clients import (
         Delivery,
         Fetched,
@@ -32,6 +32,7 @@ if TYPE_CHECKING:
         SimulatedProducer,
     )
     from simulation.network import STORE
+    from simulation.quiet import Timings
     from simulation.runner import Report, run
     from simulation.swarm import Features, Swarm, draw
     from simulation.world import World
@@ -63,9 +64,10 @@ __all__ = [
 _HOMES = {
     "checkers": ("PartitionChecker", "Violation", "check_recovery"),
     "crash": ("CrashLab", "CrashReport", "CrashRun", "CrashViolation"),
-    "kit": ("SimulatedCluster", "Timings"),
+    "kit": ("SimulatedCluster",),
     "kit_clients": ("Delivery", "Fetched", "RequestFailed", "SimulatedConsumer", "SimulatedProducer"),
     "network": ("STORE",),
+    "quiet": ("Timings",),
     "runner": ("Report", "run"),
     "swarm": ("Features", "Swarm", "draw"),
     "world": ("World",),

@@ -159,8 +159,7 @@ class PartitionChecker:
     ) -> None:
         self.name = name
         self.replicas = tuple(replicas)
-        self._min_insync = min_insync
-        self.min_insync = min(min_insync, len(self.replicas))
+        self.asks_for(min_insync)
         self.unclean_allowed = unclean_allowed
         self.incarnation = incarnation
         self.state: LeaderAndIsr | None = None
@@ -227,7 +226,12 @@ class PartitionChecker:
     def assigned(self, replicas: Sequence[int]) -> None:
         """The store names these as its replicas from now on."""
         self.replicas = tuple(replicas)
-        self.min_insync = min(self._min_insync, len(self.replicas))
+        self.asks_for(self._min_insync)
+
+    def asks_for(self, min_insync: int) -> None:
+        """So many have to be in sync for an acks=all."""
+        self._min_insync = min_insync
+        self.min_insync = min(min_insync, len(self.replicas))
 
     def state_written(
         self, state: LeaderAndIsr, version: int, *, expected_version: int | None, controller_epoch: int

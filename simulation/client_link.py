@@ -20,7 +20,7 @@ class Call:
     node_id: int
     life: int
     body: RequestBody
-    on_end: Callable[[ResponseBody | None], None]
+    on_end: Callable[[ResponseBody | None], object]
     is_single: bool = True
     """Sent once and never again: an error that says "not appended" is then the last word."""
     is_over: bool = False
@@ -49,7 +49,7 @@ class ClientLink:
         self,
         node_id: int,
         body: RequestBody,
-        on_end: Callable[[ResponseBody | None], None],
+        on_end: Callable[[ResponseBody | None], object],
         *,
         timeout_ms: int,
         is_single: bool = True,

@@ -21,7 +21,6 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from contextlib import contextmanager
-from dataclasses import dataclass
 from types import TracebackType
 from typing import Any, Self
 
@@ -33,10 +32,13 @@ from replication.controller.context import UNCLEAN_ELECTION
 from replication.controller.controller import Controller
 from replication.durability import Durability
 from replication.messages import (
+    AlterConfigsRequest,
     CreateTopicsRequest,
     CreateTopicsResponse,
     DeleteTopicsRequest,
     DeleteTopicsResponse,
+    ElectionType,
+    ElectLeadersRequest,
     NewTopic,
     RequestBody,
     ResponseBody,
@@ -57,7 +59,7 @@ from simulation.kit_clients import (
     is_passing,
 )
 from simulation.network import STORE
-from simulation.swarm import COMMAND_NAMES, FAULT_NAMES, Features, Swarm
+from simulation.quiet import Timings, quiet_swarm
 from simulation.timeline import START_MS
 from simulation.world import World
 
@@ -66,21 +68,6 @@ LIMIT_MS = 60_000
 _LAST = 2.0
 """A place behind everything that happens in the same millisecond: ties are drawn below 1."""
 _MOST_STEPS = 200_000
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Timings:
-    """How patient the nodes of a cluster are; virtual milliseconds, under Kafka's names."""
-
-    zookeeper_session_timeout_ms: int = 1000
-    """How long after its last sign of life a node counts as dead."""
-    replica_lag_time_max_ms: int = 1000
-    """How long a follower may be behind before it leaves the ISR."""
-    replica_fetch_wait_max_ms: int = 100
-    request_timeout_ms: int = 500
-    retry_backoff_ms: int = 50
-    high_watermark_checkpoint_interval_ms: int = 1000
-    log_retention_check_interval_ms: int = 5000
 
 
 class SimulatedCluster:
@@ -123,7 +110,15 @@ class SimulatedCluster:
         self.durability = Durability(durability)
         self.timings = timings or Timings()
         self.promised_acks = _acks(promised_acks)
-        self._world = World(_swarm(self, nodes), trace=trace)
+        swarm = quiet_swarm(
+            seed,
+            nodes,
+            replication_factor=self.replication_factor,
+            min_insync_replicas=self.min_insync_replicas,
+            durability=self.durability,
+            timings=self.timings,
+        )
+        self._world = World(swarm, trace=trace)
         self._ledger = Ledger()
         self._clients = 0
         self._producers: dict[tuple[PartitionChecker, int, int | None], SimulatedProducer] = {}
@@ -172,7 +167,7 @@ class SimulatedCluster:
             raise self._explained(TimeoutError(f"not within {limit_ms} ms of virtual time"))
         return self.now_ms - began_ms
 
-    def at(self, delay_ms: int, callback: Callable[[], None]) -> None:
+    def at(self, delay_ms: int, callback: Callable[[], object]) -> None:
         """Call back when `delay_ms` have passed: for an actor that takes part, or a fault at its moment.
 
         What it raises comes out of the call that lets the time pass.
@@ -221,7 +216,7 @@ class SimulatedCluster:
         configs: Mapping[str, str] | None = None,
         limit_ms: int = LIMIT_MS,
     ) -> None:
-        """Make a topic and wait until it is led; replicas of partition p are on nodes p, p + 1, … in turn.
+        """Make a topic, with replicas of partition p on nodes p, p + 1, … in turn; wait until they are there.
 
         `configs` are Kafka's topic settings. Raises `RequestFailed` if the controller refuses,
         `TimeoutError` if it does not get that far; `ValueError` for cleanup.policy=compact, which takes
@@ -255,7 +250,12 @@ class SimulatedCluster:
             for topic_partition in made:
                 del observation.checkers[topic_partition]
             raise RequestFailed(result.error, f"{topic!r} cannot be made", result.message)
-        self.run_until(lambda: self.is_led(topic), limit_ms)
+        # Led, and with a log on each node that is in sync: one that is lost before passes for an empty disk.
+        self.run_until(
+            lambda: self.is_led(topic)
+            and all(member in self._checker(*each).views for each in made for member in self.isr(*each)),
+            limit_ms,
+        )
 
     def delete_topic(self, topic: str, *, limit_ms: int = LIMIT_MS) -> None:
         """Delete a topic and wait until the store knows nothing of it any more.
@@ -271,6 +271,20 @@ class SimulatedCluster:
         if result.error is not ErrorCode.NONE:
             raise RequestFailed(result.error, f"{topic!r} cannot be deleted", result.message)
         self.run_until(lambda: all(each.topic != topic for each in self._world.checkers), limit_ms)
+
+    def _take_at_its_word(self, request: RequestBody) -> None:
+        """What an operator allows is allowed from the moment he asks for it."""
+        allowed = self._world.observation.unclean_allowed
+        if isinstance(request, ElectLeadersRequest) and request.election_type is ElectionType.UNCLEAN:
+            allowed.update(self.partitions() if request.partitions is None else request.partitions)
+        elif isinstance(request, AlterConfigsRequest):
+            for topic, settings in request.topics.items():
+                for topic_partition in self.partitions(topic):
+                    if settings.get(UNCLEAN_ELECTION) == "true":
+                        allowed.add(topic_partition)
+                    checker = self._world.checkers[topic_partition]
+                    asked = settings.get("min.insync.replicas") or checker.min_insync
+                    checker.asks_for(min(int(asked), checker.min_insync))
 
     def partitions(self, topic: str | None = None) -> list[TopicPartition]:
         """The partitions of a topic (`ValueError` if there is none), or of all topics."""
@@ -461,7 +475,7 @@ class SimulatedCluster:
         self,
         node: int,
         request: RequestBody,
-        on_end: Callable[[ResponseBody | None], None],
+        on_end: Callable[[ResponseBody | None], object],
         *,
         timeout_ms: int = 5000,
     ) -> None:
@@ -472,8 +486,10 @@ class SimulatedCluster:
         """Ask the controller, whoever that is, until it answers: to reassign, elect, alter settings, …
 
         Requests are those of `replication.messages`; whether it did what was asked, the answer says.
-        Raises `TimeoutError` if no controller answers within `limit_ms`.
+        Raises `TimeoutError` if no controller answers within `limit_ms`. Who allows an unclean election, or
+        asks for fewer in sync, is taken at his word: what may be lost by that is none of `check`'s business.
         """
+        self._take_at_its_word(request)
         answers: list[ResponseBody | None] = []
         end_ms = self.now_ms + limit_ms
         while self.now_ms < end_ms:
@@ -519,9 +535,11 @@ class SimulatedCluster:
     def stop(self, node: int, *, limit_ms: int = LIMIT_MS) -> None:
         """End a node in order: the controller moves what it leads first. Inside a callback: only begin to.
 
-        Raises `TimeoutError` if it does not get there.
+        Raises `TimeoutError` if it does not get there, `ValueError` for a node that is paused.
         """
         host = self._running(node)
+        if host.is_paused:
+            raise ValueError(f"node {node} is paused: it hears nothing of a stop")
         with self._deed(f"stop({node})"):
             self._world.shut_down(host, lambda: None)
         if not self._is_running:
@@ -587,8 +605,8 @@ class SimulatedCluster:
     def fail_disk(self, node: int, operation: str | None = None) -> None:
         """Calls to this node's disk fail from now on: all, or those named ("pwrite", "sync", …).
 
-        A node without a disk that works halts. A power cut and a restart bring the disk back, with what
-        had been synced.
+        Until the machine is started anew: a power cut and a restart bring the disk back, with what had
+        been synced. A node that halts, no log dir being left, is started anew by itself after a while.
         """
         with self._deed(f"fail_disk({node}, {operation!r})"):
             self._world.fail_disk(self._running(node), operation)
@@ -678,9 +696,10 @@ class SimulatedCluster:
         with self._deed("heal_and_check()"):
             world.heal()
             world.replace_dead_disks()
-            if not self._run(self.is_in_sync, limit_ms):
+            is_healed = self._run(self.is_in_sync, limit_ms)
+            world.is_healed = False  # whatever is broken from now on
+            if not is_healed:
                 raise Violation("C18", f"not healed within {limit_ms} ms:\n{self.describe()}")
-            world.is_healed = False
             self.check()
             for checker in world.checkers.values():
                 leader = checker.acting_leader
@@ -745,52 +764,3 @@ def _is_no_controllers(answer: ResponseBody) -> bool:
     items: Mapping[Any, Any] = getattr(answer, "topics", {})
     errors = [getattr(answer, "error", ErrorCode.NONE), *(result.error for result in items.values())]
     return ErrorCode.NOT_CONTROLLER in errors
-
-
-def _swarm(cluster: SimulatedCluster, nodes: int) -> Swarm:
-    """The world of a cluster in which nothing happens by itself."""
-    timings = cluster.timings
-    return Swarm(
-        seed=cluster.seed,
-        nodes=nodes,
-        partitions=0,
-        replication_factor=cluster.replication_factor,
-        min_insync_replicas=cluster.min_insync_replicas,
-        durability=cluster.durability,
-        truncate_on_fetch=True,
-        lag_max_messages=-1,
-        unclean_election=False,
-        reckless=True,
-        session_timeout_ms=timings.zookeeper_session_timeout_ms,
-        lag_time_max_ms=timings.replica_lag_time_max_ms,
-        fetch_wait_ms=timings.replica_fetch_wait_max_ms,
-        fetch_max_bytes=1 << 20,
-        request_timeout_ms=timings.request_timeout_ms,
-        backoff_ms=timings.retry_backoff_ms,
-        checkpoint_interval_ms=timings.high_watermark_checkpoint_interval_ms,
-        segment_bytes=1 << 20,
-        retention_bytes=-1,
-        retention_check_interval_ms=timings.log_retention_check_interval_ms,
-        delay_ms=1,
-        drop_rate=0.0,
-        duplicate_rate=0.0,
-        slow_rate=0.0,
-        store_loss_rate=0.0,
-        # Nothing draws them here; that disks may fail is read off them.
-        rates=dict.fromkeys(FAULT_NAMES, 1.0),
-        fault_interval_ms=1,
-        command_rates=dict.fromkeys(COMMAND_NAMES, 0.0),
-        command_interval_ms=1,
-        produce_interval_ms=1,
-        producers=0,
-        consumers=0,
-        features=Features(
-            drops=False,
-            duplicates=False,
-            reordering=False,
-            slow_links=False,
-            store_losses=False,
-            bad_batches=False,
-            idempotence=True,
-        ),
-    )

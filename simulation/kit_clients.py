@@ -171,14 +171,14 @@ class SimulatedProducer(_Client):
         self._producer_id = producer_id
         self._epoch = 0
         self._sequence = 0
-        self._queue: deque[tuple[Delivery, Callable[[Delivery], None]]] = deque()
+        self._queue: deque[tuple[Delivery, Callable[[Delivery], object]]] = deque()
         self._batch = b""
         self._deadline_ms = 0
 
     def send(
         self,
         records: Value | Sequence[Value],
-        on_end: Callable[[Delivery], None] = lambda delivery: None,
+        on_end: Callable[[Delivery], object] = lambda delivery: None,
     ) -> Delivery:
         """Queue one batch of one record or several; `on_end` hears of it once, when it `is_done`.
 
@@ -288,7 +288,7 @@ class SimulatedConsumer(_Client):
         self.position = from_offset
         """The next offset to read."""
 
-    def poll(self, then: Callable[[Fetched], None], *, max_wait_ms: int = 0) -> None:
+    def poll(self, then: Callable[[Fetched], object], *, max_wait_ms: int = 0) -> None:
         """Ask once for what comes next; `then` hears what came, `position` has moved by that.
 
         The answer may wait `max_wait_ms` for records. An answer that is lost is REQUEST_TIMED_OUT.

@@ -61,7 +61,7 @@ class Timeline:
         self.recent: deque[tuple[int, object]] = deque(maxlen=_RECENT)
         self.digest = blake2b(digest_size=16)
         self._trace = trace
-        self._heap: list[tuple[int, float, int, Callable[..., None], tuple[Any, ...]]] = []
+        self._heap: list[tuple[int, float, int, Callable[..., object], tuple[Any, ...]]] = []
         self._number = 0
         self._ties = stream(seed, "ties")
 
@@ -74,12 +74,12 @@ class Timeline:
         """Where something stands among what happens in the same millisecond."""
         return self._ties.random()
 
-    def at(self, delay_ms: int, callback: Callable[..., None], *arguments: object) -> None:
+    def at(self, delay_ms: int, callback: Callable[..., object], *arguments: object) -> None:
         """Call back in `delay_ms`; among callbacks of one millisecond the seed decides."""
         self.push(self.now_ms + delay_ms, self._ties.random(), callback, arguments)
 
     def push(
-        self, at_ms: int, tie: float, callback: Callable[..., None], arguments: tuple[object, ...]
+        self, at_ms: int, tie: float, callback: Callable[..., object], arguments: tuple[object, ...]
     ) -> None:
         """Call back at `at_ms`; equal ties keep the order of these calls."""
         self._number += 1

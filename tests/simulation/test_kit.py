@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from contextlib import suppress
+from random import Random
 
 import pytest
 
 from checkpoint.errors import ErrorCode
 from replication.durability import Durability
 from replication.messages import (
+    AlterConfigsRequest,
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     MetadataRequest,
@@ -335,6 +338,74 @@ def test_a_stop_in_order_leaves_no_gap() -> None:
         assert cluster.leader("t") == 1, "moved before the node went"
         cluster.restart()
         cluster.run_until(cluster.is_in_sync)
+
+
+def test_an_operator_may_give_up_what_nobody_has() -> None:
+    """The only way on for a partition whose members all came back with a loss, and it can be seen."""
+    cluster = with_topic(seed=3)
+    for number in range(5):
+        cluster.produce("t", b"%d" % number)
+    cluster.power_cut()
+    cluster.restart()
+    cluster.run_for(3000)
+    assert cluster.leader("t") is None
+    cluster.administer(AlterConfigsRequest({"t": {"unclean.leader.election.enable": "true"}}))
+    cluster.heal_and_check()
+    assert 0 < len(cluster.lost()) <= 5
+    assert len(cluster.consume("t")) == 5 - len(cluster.lost())
+
+
+def test_an_operator_may_ask_for_fewer_in_sync() -> None:
+    with with_topic() as cluster:
+        cluster.administer(AlterConfigsRequest({"t": {"min.insync.replicas": "1"}}))
+        cluster.kill(1)
+        cluster.kill(2)
+        cluster.run_until(lambda: cluster.isr("t") == (0,))
+        assert cluster.produce("t", b"alone").is_acknowledged
+
+
+def deeds(cluster: SimulatedCluster, nodes: list[int], operation: str | None) -> list[Callable[[], object]]:
+    """All that can be done to a cluster, the good a little more often."""
+    first = nodes[0]
+    return [
+        lambda: cluster.kill(first),
+        lambda: cluster.power_cut(*nodes[:2]),
+        lambda: cluster.power_cut(),
+        *[lambda: cluster.restart()] * 2,
+        lambda: cluster.at(0, lambda: cluster.stop(first)),
+        lambda: cluster.pause(first),
+        lambda: cluster.resume(first),
+        lambda: cluster.partition(nodes[:1], [*nodes[1:], STORE]),
+        lambda: cluster.partition(nodes[:2], nodes[2:], one_way=True),
+        lambda: cluster.lossy_network(drop=0.1, duplicate=0.1, delay_ms=5, reorder=True),
+        lambda: cluster.slow_disk(first, 300),
+        lambda: cluster.full_disk(first),
+        lambda: cluster.fail_disk(first, operation),
+        lambda: cluster.expire_session(first),
+        lambda: cluster.stop_store(),
+        lambda: cluster.start_store(),
+        *[lambda: cluster.heal()] * 2,
+    ]
+
+
+@pytest.mark.parametrize("seed", range(12))
+def test_any_order_of_faults_is_survived_by_what_was_synced(seed: int) -> None:
+    """Whatever a user calls in whatever order: the cluster heals, and `synced` keeps its promise."""
+    random = Random(seed)
+    with SimulatedCluster(4, seed=seed, durability="synced") as cluster:
+        cluster.create_topic("t", partitions=2)
+        producers = [cluster.producer("t", partition) for partition in range(2)]
+        for number in range(40):
+            nodes = random.sample(range(4), 4)
+            deed = random.choice(deeds(cluster, nodes, random.choice((None, "sync"))))
+            with suppress(ValueError):  # who is down cannot be killed
+                deed()
+            producers[number % 2].send(b"%d" % number)
+            with suppress(ValueError):
+                cluster.run_for(random.choice((1, 50, 700)))
+        cluster.heal_and_check()
+        cluster.run_until(lambda: all(delivery.is_done for delivery in cluster.deliveries))
+        assert any(delivery.is_acknowledged for delivery in cluster.deliveries)
 
 
 @pytest.mark.parametrize(
