@@ -9,6 +9,7 @@ import pytest
 from checkpoint.disks.memory import MemoryDisk
 from checkpoint.errors import ErrorCode
 from logstore.config import LogConfig
+from logstore.epochs import EpochEndOffset
 from replication.config import NodeConfig, ReplicaSelector
 from replication.driver import InProcessCluster, three_nodes
 from replication.effects import Client, Peer
@@ -153,6 +154,30 @@ def test_a_cut_ends_the_wait() -> None:
     result = rig.fetched()
     assert result is not None
     assert result.error is ErrorCode.OFFSET_OUT_OF_RANGE
+
+
+def test_a_divergence_is_answered_at_once() -> None:
+    """1.16: there is nothing to wait for: the follower has to cut first."""
+    rig = Rig()
+    rig.commit()
+    rig.role(ME, 4, P0, P1)
+    wanted = FetchPartition(1, 1 << 20, current_leader_epoch=4, last_fetched_epoch=3)
+    request = FetchRequest(F1, WAIT_MS, 1, 1 << 20, {P0: wanted}, 5)
+    rig.take(rig.manager.fetch(Peer(F1, 70), request, rig.now_ms))
+    response = rig.body(FetchResponse)
+    assert response is not None
+    assert response.partitions[P0].diverging_epoch == EpochEndOffset(1, 1)
+    assert response.partitions[P0].records == b""
+
+
+def test_without_time_or_partitions_it_does_not_wait() -> None:
+    """1.16: max_wait of 0, and a request that asks for nothing."""
+    rig = Rig()
+    result = rig.consume(0, max_wait_ms=0)
+    assert result is not None
+    assert (result.error, result.records) == (ErrorCode.NONE, b"")
+    rig.take(rig.manager.fetch(Client("f"), FetchRequest(-1, WAIT_MS, 1, 1 << 20, {}), rig.now_ms))
+    assert rig.body(FetchResponse, "f") == FetchResponse({})
 
 
 def test_one_error_and_the_other_partition_is_served_at_once() -> None:

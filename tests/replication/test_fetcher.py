@@ -61,6 +61,25 @@ def test_a_fetch_names_epochs_positions_and_this_life() -> None:
     assert (wanted.last_fetched_epoch, wanted.log_start_offset) == (2, 3)
 
 
+def test_1_20_a_fetch_asks_for_what_the_settings_say() -> None:
+    """replica.fetch.wait.max.ms, .min.bytes, .max.bytes and .response.max.bytes, read when it is sent."""
+    config = NodeConfig(
+        node_id=1,
+        replica_fetch_wait_max_ms=70,
+        replica_fetch_min_bytes=3,
+        replica_fetch_max_bytes=5000,
+        replica_fetch_response_max_bytes=9000,
+    )
+    asking = Asking(config)
+    asking.fetcher.put(P0, state())
+    in_flight = asking.ask()
+    assert in_flight is not None
+    body = in_flight.body
+    assert isinstance(body, FetchRequest)
+    assert (body.max_wait_ms, body.min_bytes, body.max_bytes) == (70, 3, 9000)
+    assert body.partitions[P0].max_bytes == 5000
+
+
 def test_one_request_at_a_time() -> None:
     asking = Asking()
     asking.fetcher.put(P0, state())

@@ -139,3 +139,16 @@ def test_6_5_resizing_keeps_states_and_failures() -> None:
         assert manager.followers.followed == before
         assert list(manager.followers.failed) == [many[0]]
     assert manager.on_disconnected(send.correlation_id, rig.now_ms) is False, "the old request is nobody's"
+
+
+def test_3_7_fetchers_without_partitions_end_with_the_change_of_roles() -> None:
+    """Not in the middle of it: partitions that come back in the same request find theirs."""
+    rig = Manager()
+    manager = rig.manager
+    rig.role(F1, 1, P0, P1)
+    rig.role(F2, 2, P0)
+    assert {leader for leader, _ in manager.followers._fetchers} == {F1, F2}
+    rig.role(F2, 2, P1)
+    assert {leader for leader, _ in manager.followers._fetchers} == {F2}
+    rig.role(ME, 3, P0, P1)
+    assert not manager.followers._fetchers

@@ -45,6 +45,7 @@ from replication.messages import (
     StopReplicaRequest,
     StopReplicaResponse,
     UpdateMetadataRequest,
+    UpdateMetadataResponse,
 )
 from replication.replica_manager import ReplicaManager
 from tests.replication.stage import batch
@@ -465,6 +466,25 @@ def test_old_controllers_and_former_lives() -> None:
     assert rig.role(ME, 1, broker_epoch=6).partitions[P0] is ErrorCode.NONE
     assert rig.stop(1, delete=True, controller_epoch=0).error is ErrorCode.STALE_CONTROLLER_EPOCH
     assert rig.logs.get(P0) is not None, "S43"
+
+
+def test_metadata_of_an_old_controller_is_refused_and_of_a_new_one_makes_it_known() -> None:
+    """1.6: UpdateMetadata sets the known controller epoch, as LeaderAndIsr does."""
+    rig = Manager()
+
+    def tell(controller_epoch: int) -> ErrorCode:
+        body = UpdateMetadataRequest(CONTROLLER, controller_epoch, -1, {}, (BrokerEndpoint(F2, epoch=9),))
+        rig.take(rig.manager.update_metadata(Peer(CONTROLLER, rig._next_id()), body, rig.now_ms))
+        response = rig.body(UpdateMetadataResponse)
+        assert response is not None
+        return response.error
+
+    assert tell(0) is ErrorCode.STALE_CONTROLLER_EPOCH
+    assert set(rig.manager.metadata.brokers) == {ME, F1, F2}
+    assert tell(4) is ErrorCode.NONE
+    assert set(rig.manager.metadata.brokers) == {F2}
+    assert rig.manager.controller_epoch == 4
+    assert rig.role(ME, 1, controller_epoch=3).error is ErrorCode.STALE_CONTROLLER_EPOCH
 
 
 def test_what_is_refused_for_one_partition() -> None:
