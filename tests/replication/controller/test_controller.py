@@ -126,6 +126,18 @@ def test_formulas_place_over_live_brokers(formula: str) -> None:
     assert sorted(leaders) == [1, 1, 3, 3]
 
 
+def test_counts_that_a_topic_does_not_say_are_the_controllers() -> None:
+    """1.20: `num.partitions` and `default.replication.factor`, where -1 is asked for."""
+    world = World(3, config=ControllerConfig(num_partitions=4, default_replication_factor=3))
+    world.create(NewTopic("t", -1, -1), NewTopic("u", 1, -1), NewTopic("v", -1, 1))
+    found = {each: world.state(each.partition, each.topic) for each in world.partitions()}
+    sizes = {each: len(state.isr) for each, state in found.items() if state is not None}
+    assert [sizes[TopicPartition("t", number)] for number in range(4)] == [3] * 4
+    assert sizes[TopicPartition("u", 0)] == 3
+    assert [sizes[TopicPartition("v", number)] for number in range(4)] == [1] * 4
+    assert len(sizes) == 9
+
+
 def test_lost_reply_of_a_creation_is_success() -> None:
     """The topic id in the node is the one we drew: nobody else made it."""
     world = World(3)
