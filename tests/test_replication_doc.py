@@ -12,9 +12,11 @@ _CODE = re.compile(r"`([^`]+)`")
 
 
 def rows() -> list[tuple[str, str, str]]:
+    """The cells of every table on the page, headings left out."""
+    lines = (ROOT / "docs/replication.md").read_text().splitlines()
     found = []
-    for line in (ROOT / "docs/replication.md").read_text().splitlines():
-        if line.startswith("|") and not line.startswith(("| mechanism |", "|---")):
+    for line, following in zip(lines, [*lines[1:], ""], strict=True):
+        if line.startswith("|") and not line.startswith("|---") and not following.startswith("|---"):
             cells = [cell.strip() for cell in line.strip("|").split("|")]
             assert len(cells) == 3, f"not three cells: {line}"
             found.append((cells[0], cells[1], cells[2]))
@@ -35,13 +37,28 @@ def names_in(path: Path) -> frozenset[str]:
     return frozenset(names)
 
 
+def exists(named: str) -> bool:
+    """A file, or a function, class or method in it: `path`, `path::name`, `path::Class::name`."""
+    path, _, name = named.partition("::")
+    return (ROOT / path).is_file() and (not name or name in names_in(ROOT / path))
+
+
 def test_every_row_names_a_file_and_a_test_that_exist() -> None:
     for mechanism, where, shown_by in rows():
         files, tests = _CODE.findall(where), _CODE.findall(shown_by)
         assert all((mechanism, files, tests)), f"an empty cell: {mechanism!r}"
-        for file in files:
-            assert (ROOT / file).exists(), f"{mechanism}: no {file}"
-        for test in tests:
-            path, _, name = test.partition("::")
-            assert (ROOT / path).is_file(), f"{mechanism}: no {path}"
-            assert not name or name in names_in(ROOT / path), f"{mechanism}: no {name} in {path}"
+        missing = [each for each in (*files, *tests) if not exists(each)]
+        assert not missing, f"{mechanism}: no {missing}"
+        assert all(test.startswith("tests/") for test in tests), f"{mechanism}: {tests}"
+
+
+def test_no_section_is_empty() -> None:
+    page = (ROOT / "docs/replication.md").read_text()
+    sections = page.split("\n## ")[1:]
+    assert len(sections) >= 23
+    assert [section.splitlines()[0] for section in sections if section.count("\n| ") < 2] == []
+
+
+def test_every_invariant_has_its_row() -> None:
+    named = {word for invariant, _, _ in rows() for word in re.findall(r"^I\d+", invariant)}
+    assert named == {f"I{number}" for number in range(1, 23)}

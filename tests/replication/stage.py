@@ -54,6 +54,7 @@ from replication.messages import (
 )
 from replication.partition import ACKS_ALL, Partition
 from replication.replica_manager import ReplicaManager
+from tests.replication.invariants import check_node
 
 TP = TopicPartition("t", 0)
 CONTROLLER = 99
@@ -169,7 +170,10 @@ class Stage:
         ]
 
     def note(self, action: str) -> None:
-        """Add a line to the transcript."""
+        """Add a line to the transcript; every node has to be in order."""
+        for manager in self.managers:
+            if manager is not None:
+                check_node(manager)
         pictures = "; ".join(self.picture(name) for name in self.names)
         self.transcript.append(f"{action:<35} {pictures}")
 
