@@ -238,6 +238,7 @@ class SimulatedCluster:
             observation.expect(
                 topic_partition, replicas, min_insync=int(settings["min.insync.replicas"])
             )
+            observation.unclean_allowed.discard(topic_partition)  # what its namesake had
             if settings.get(UNCLEAN_ELECTION) == "true":
                 observation.unclean_allowed.add(topic_partition)
         request = CreateTopicsRequest((NewTopic(topic, assignment=assignment, configs=settings),))
@@ -278,13 +279,12 @@ class SimulatedCluster:
         if isinstance(request, ElectLeadersRequest) and request.election_type is ElectionType.UNCLEAN:
             allowed.update(self.partitions() if request.partitions is None else request.partitions)
         elif isinstance(request, AlterConfigsRequest):
-            for topic, settings in request.topics.items():
-                for topic_partition in self.partitions(topic):
-                    if settings.get(UNCLEAN_ELECTION) == "true":
-                        allowed.add(topic_partition)
-                    checker = self._world.checkers[topic_partition]
-                    asked = settings.get("min.insync.replicas") or checker.min_insync
-                    checker.asks_for(min(int(asked), checker.min_insync))
+            for topic_partition, checker in self._world.checkers.items():
+                settings = request.topics.get(topic_partition.topic, {})
+                if settings.get(UNCLEAN_ELECTION) == "true":
+                    allowed.add(topic_partition)
+                asked = int(settings.get("min.insync.replicas", str(checker.min_insync)) or 1)
+                checker.asks_for(min(asked, checker.min_insync))
 
     def partitions(self, topic: str | None = None) -> list[TopicPartition]:
         """The partitions of a topic (`ValueError` if there is none), or of all topics."""

@@ -355,9 +355,11 @@ def test_an_operator_may_give_up_what_nobody_has() -> None:
     assert len(cluster.consume("t")) == 5 - len(cluster.lost())
 
 
-def test_an_operator_may_ask_for_fewer_in_sync() -> None:
+@pytest.mark.parametrize("fewer", ["1", None])
+def test_an_operator_may_ask_for_fewer_in_sync(fewer: str | None) -> None:
+    """In so many words, or by taking the topic's own setting away."""
     with with_topic() as cluster:
-        cluster.administer(AlterConfigsRequest({"t": {"min.insync.replicas": "1"}}))
+        cluster.administer(AlterConfigsRequest({"t": {"min.insync.replicas": fewer}, "unknown": {}}))
         cluster.kill(1)
         cluster.kill(2)
         cluster.run_until(lambda: cluster.isr("t") == (0,))
