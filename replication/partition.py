@@ -100,6 +100,8 @@ class Counters:
     records_truncated: int = 0
     truncations_below_high_watermark: int = 0
     protocol_violations: int = 0
+    watermarks_lowered: int = 0
+    """By a new leader that knew less: followers' only, and it comes back."""
     isr_expands: int = 0
     isr_shrinks: int = 0
 
@@ -179,6 +181,12 @@ class Partition:
     def is_at_min_isr(self) -> bool:
         """Whether its leader here cannot lose one more without refusing acks=all."""
         return self.is_leader and len(self.isr.committed) == self.min_insync
+
+    @property
+    def is_catching_up(self) -> bool:
+        """Whether its leader here does not know yet if all that it began with is committed (KIP-207)."""
+        start = self.epoch_start_offset
+        return self.is_leader and start is not None and self.log.high_watermark < start
 
     # --- roles --------------------------------------------------------------------------------
 
@@ -658,8 +666,7 @@ class Partition:
         return ListOffsetsResult(ErrorCode.NONE)
 
     def _check_caught_up_with_epoch(self) -> None:
-        assert self.epoch_start_offset is not None, "asked of a leader only"
-        if self.log.high_watermark < self.epoch_start_offset:
+        if self.is_catching_up:
             raise OffsetNotAvailable(
                 f"{self.topic_partition}: high watermark {self.log.high_watermark} has not reached "
                 f"{self.epoch_start_offset}, where this leadership began; retry"
@@ -689,7 +696,11 @@ class Partition:
                 why = "the leader's log starts inside a batch"
                 log.truncate_fully_and_start_at(error.first_offset, why=why)
                 log.append_as_follower(records, leader_epoch=self.leader_epoch)
-        log.set_high_watermark(min(high_watermark, log.log_end_offset))
+        known_here = min(high_watermark, log.log_end_offset)
+        if known_here < log.high_watermark:
+            mark("partition: a new leader knows of fewer committed records than its follower")
+            self._counters.watermarks_lowered += 1
+        log.set_high_watermark(known_here)
         if log_start_offset > log.log_start_offset:
             log.advance_log_start_offset(min(log_start_offset, log.high_watermark))
 

@@ -210,6 +210,11 @@ class ReplicaManager:
         return sum(partition.is_at_min_isr for partition in self._partitions.values())
 
     @property
+    def partitions_catching_up(self) -> int:
+        """Led here, where consumers are not told of an end yet: it may lie below one they have seen."""
+        return sum(partition.is_catching_up for partition in self._partitions.values())
+
+    @property
     def offline_replicas(self) -> int:
         """Replicas here that serve nothing: their log failed, or was found damaged."""
         return len(self._offline) + len(self.logs.damaged)

@@ -857,7 +857,9 @@ def test_s37_a_consumer_beyond_the_new_high_watermark() -> None:
     assert (beyond.error, beyond.records) == (ErrorCode.NONE, b"")
     assert stage.consume("B", 7).records == b""
     assert stage.list_offset("B", LATEST_TIMESTAMP).error is ErrorCode.OFFSET_NOT_AVAILABLE
+    assert stage.manager("B").partitions_catching_up == 1
     stage.fetch("C")
+    assert stage.manager("B").partitions_catching_up == 0
     assert stage.list_offset("B", LATEST_TIMESTAMP).offset == 10
     assert [stage.consume("B", offset).records for offset in (7, 8, 9)] == before
     stage.check(
@@ -908,6 +910,7 @@ def test_s38_a_followers_high_watermark_may_go_down() -> None:
         C fetches at 10 (e0)                A down; B = 0x10 | hw 10; C = 0x10 | hw 10
         """
     )
+    assert [stage.manager(name).counters.watermarks_lowered for name in "BC"] == [0, 1]
 
 
 def test_s41_an_isr_answer_that_a_newer_word_overtook() -> None:
