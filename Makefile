@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/.installed
 EXTRAS := test,dev,cli,codecs,arrow,bench,zookeeper
 WORKERS ?= 2
 
-.PHONY: bitrot setup check test demo bench simulate model zookeeper faults reader crash clean
+.PHONY: bitrot setup parts check test demo bench simulate model zookeeper faults reader crash clean
 .DEFAULT_GOAL := test
 
 setup: $(INSTALLED)
@@ -26,8 +26,12 @@ check: setup
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
+# What the tests start and pip does not bring.
+parts:
+	@.ci/parts
+
 # Benchmarks would be timed by two workers at once: they have their own target.
-test: setup
+test: setup parts
 	$(BIN)/python -m pytest -n $(WORKERS) -p no:benchmark -m "not slow and not interop and not spark"
 
 # One bit of every byte of a log dir with every kind of file: minutes.
@@ -51,7 +55,7 @@ simulate: setup
 		$(if $(JSON),--json) $(if $(SEEDS),,--progress .simulation)
 
 # Three nodes in three processes and a ZooKeeper server: stopped, expired, killed, paused. Minutes; prints a table.
-zookeeper: setup
+zookeeper: setup parts
 	$(BIN)/python -m pytest tests/broker/test_three_processes.py -m slow -s -p no:benchmark
 
 # The protocol of one partition in every order of events; `make test` runs all but the long rows.
