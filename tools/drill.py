@@ -27,6 +27,7 @@ from logstore.config import LogConfig
 from logstore.reader import LogReader
 from logstore.record import Record
 from replication.config import NodeConfig
+from replication.controller.config import ControllerConfig
 from replication.driver import Envelope, InProcessCluster, PendingReply
 from replication.durability import Durability
 from replication.effects import Response
@@ -35,6 +36,9 @@ from replication.metastore.embedded import EmbeddedStore
 from replication.partition import Partition
 
 PARTITION = TopicPartition("demo", 0)
+_NO_REBALANCING = ControllerConfig(auto_leader_rebalance_enable=False)
+"""A leader dies and another one is elected: no election happens for any other reason."""
+
 PRODUCER_ID = 1
 # The log remembers this many batches of a producer: more in flight could not be told from duplicates.
 IN_FLIGHT = 5
@@ -202,7 +206,10 @@ class Drill:
         # With one replica only a synced ack says anything about a power cut.
         durability = Durability.REPLICATED if plan.replicas > 1 else Durability.SYNCED
         self.cluster = InProcessCluster(
-            [NodeConfig(node_id=node_id, durability=durability) for node_id in range(plan.replicas)],
+            [
+                NodeConfig(node_id=node_id, durability=durability, controller=_NO_REBALANCING)
+                for node_id in range(plan.replicas)
+            ],
             disk_of=lambda _: VolatileDisk(disk),
             log_dirs_of=lambda node_id: (plan.log_dir_of(node_id),),
             log_config=LogConfig(
