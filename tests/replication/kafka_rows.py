@@ -203,7 +203,8 @@ _MANAGER = {
         "test_topics.py::test_a_replica_in_use_is_not_exchanged_for_its_namesakes",
     ),
     "6.4 a log that cannot be made: the others are": _shown(
-        "test_replica_manager.py::test_one_failing_log_leaves_the_others_alone"
+        "test_replica_manager.py::test_one_failing_log_leaves_the_others_alone",
+        "test_schedules_of_disks.py::test_s58_one_of_ten_logs_cannot_be_made",
     ),
     "6.4 LeaderAndIsr, equal epoch, higher partition epoch: ignored": _DIFFERENCES
     + "a LeaderAndIsr of an equal leader epoch",

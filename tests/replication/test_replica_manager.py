@@ -761,8 +761,8 @@ def test_one_failing_log_leaves_the_others_alone() -> None:
     rig = Manager(disk=disk)
     disk.inject(Fault(operation="open", path=lambda path: "t-1/" in path, forever=True))
     codes = rig.role(F1, 1, P0, P1).partitions
-    assert codes[P1] is ErrorCode.KAFKA_STORAGE_ERROR
-    assert P1 in rig.manager.offline
+    assert codes == {P0: ErrorCode.NONE, P1: ErrorCode.KAFKA_STORAGE_ERROR}
+    assert rig.manager.offline.keys() == {P0, P1}, "then all that the dir held resigns: it is the only one"
     assert rig.role(F1, 2, P1).partitions[P1] is ErrorCode.KAFKA_STORAGE_ERROR, "until a new start"
 
 

@@ -11,7 +11,9 @@ from dataclasses import replace
 
 import pytest
 
+from checkpoint.disks.faulty import Fault, FaultyDisk
 from checkpoint.disks.memory import MemoryDisk
+from checkpoint.topic_partition import TopicPartition
 from replication import Durability, InProcessCluster
 from replication.driver import three_nodes
 from replication.messages import NO_LEADER, NewTopic
@@ -106,3 +108,25 @@ def test_s64_the_last_replica_standing_loses_its_tail(seed: int) -> None:
     assert stored(made).leader == NO_LEADER
     for node_id in (1, 2):
         assert [record.value for record in made.nodes[node_id].logs.logs()[TP].read()] == SAID
+
+
+def test_s58_one_of_ten_logs_cannot_be_made() -> None:
+    """The disk refuses it under one log dir: nine roles are taken in the other, one replica is offline."""
+    disks = {node_id: FaultyDisk(MemoryDisk()) for node_id in range(3)}
+    made = InProcessCluster(
+        three_nodes(base=BASE), disk_of=disks.__getitem__, log_dirs_of=lambda node_id: ("one", "two")
+    )
+    made.start()
+    made.settle()
+    disks[1].inject(
+        Fault(operation="open", path=lambda path: path.startswith("two/t-") and "log" in path, forever=True)
+    )
+    made.create_topic(NewTopic("t", assignment=tuple((0, 1, 2) for _ in range(10))))
+    made.advance(20_000)
+    roles = made.nodes[1].replicas
+    assert len(roles.offline) == 1
+    assert len(roles.partitions.keys() - roles.offline.keys()) == 9
+    for number in range(10):
+        partition = TopicPartition("t", number)
+        expected = (0, 2) if partition in roles.offline else (0, 1, 2)
+        assert made.nodes[0].replicas.partitions[partition].isr.committed == set(expected)
