@@ -12,12 +12,12 @@ from __future__ import annotations
 
 from checkpoint.marks import mark
 from checkpoint.topic_partition import TopicPartition
+from replication.controller import topic_deletion
 from replication.controller.context import Broker, Context, Steps
 from replication.controller.errors import MetadataConflict
 from replication.controller.notices import read_notices, remove_notices
-from replication.controller.partition_states import after_failures, out_of_date, settle
-from replication.controller.reassigning import brokers_started, stop_leaving
-from replication.controller.topic_deletion import resume
+from replication.controller.partition_states import after_failures, check_term, out_of_date, settle
+from replication.controller.reassigning import advance, stop_leaving
 from replication.messages import BrokerEndpoint
 from replication.metastore import layout
 from replication.metastore.errors import CorruptMetadata
@@ -70,10 +70,16 @@ def brokers_changed(context: Context) -> Steps[None]:
     # its first role as proof that this is on record, and may stop cleanly afterwards.
     decide = after_failures(context)
     yield from settle(context, out_of_date(context, decide), decide)
+    if any(context.newcomers & set(assignment.leaving) for assignment in context.assignments.values()):
+        # Who leaves is taken from the copy, while a later controller may have brought these brokers back
+        # before they restarted; they have forgotten it. One that comes after this check will be heard first.
+        yield from check_term(context)
     context.announce(context.states, to=context.newcomers, is_full=True)
-    yield from brokers_started(context, context.newcomers)
-    yield from resume(context)
+    stop_leaving(context, to=context.newcomers)
     context.newcomers.clear()
+    # They may be what a reassignment or a deletion waits for.
+    yield from advance(context)
+    yield from topic_deletion.resume(context)
 
 
 def forget_broker(context: Context, broker_id: int) -> None:
@@ -105,6 +111,7 @@ def log_dirs_failed(context: Context) -> Steps[None]:
             context.unreadable[layout.LOG_DIR_EVENTS_PATH] = str(error)
     context.announce(context.states, to=senders)
     stop_leaving(context, to=senders)
+    yield from topic_deletion.resume(context)
     yield from remove_notices(context, notices)
 
 

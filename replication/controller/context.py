@@ -96,7 +96,9 @@ class Context:
         self.channels = Channels(self.config)
         self.brokers: dict[int, Broker] = {}
         self.newcomers: set[int] = set()
-        """Brokers that were met and not yet told their roles: kept here in case the event fails half-way."""
+        """Brokers that were met and not yet told their roles: kept here in case the event fails half-way.
+
+        Their first word is about all of their roles, and comes when every state accounts for them."""
         self.shutting_down: set[int] = set()
         self.topics: dict[str, Topic] = {}
         self.replicas: dict[TopicPartition, tuple[int, ...]] = {}
@@ -196,6 +198,8 @@ class Context:
             del self.replicas[topic_partition]
             self.assignments.pop(topic_partition, None)
             self.states.pop(topic_partition, None)
+            for offline in self.offline_replicas.values():
+                offline.discard(topic_partition)
         self.topics.pop(topic, None)
 
     def record(self, topic_partition: TopicPartition, change: str, reason: str = "") -> None:
@@ -231,13 +235,18 @@ class Context:
     ) -> None:
         """Tell replicas what they are to be, and every broker where the leaders are.
 
-        `to` restricts both to some brokers; `new` are partitions that nobody can have had before;
+        `to` restricts both to some brokers, None leaves only newcomers out, who get everything soon;
+        `new` are partitions that nobody can have had before;
         `is_full` says that these are all there are, so that brokers learn which logs nobody assigned.
         Metadata comes after, but a broker that has just been met got `announce_brokers` first: a
         follower must know its leader's address.
         """
         known = [each for each in sorted(topic_partitions) if each in self.states]
-        told = [broker_id for broker_id in sorted(self.brokers) if to is None or broker_id in to]
+        told = [
+            broker_id
+            for broker_id in sorted(self.brokers)
+            if (broker_id not in self.newcomers if to is None else broker_id in to)
+        ]
         for broker_id in told:
             mine = {
                 each: self._wire_state(each, is_new=each in new)
@@ -251,8 +260,12 @@ class Context:
     def announce_metadata(
         self, topic_partitions: Iterable[TopicPartition], *, to: Collection[int] | None = None
     ) -> None:
-        """Tell brokers, all if `to` is None, who leads these partitions."""
-        states = {each: self._wire_state(each) for each in sorted(topic_partitions) if each in self.states}
+        """Tell brokers, all if `to` is None, who leads these partitions, or that their topic goes."""
+        states = {
+            each: self._wire_state(each)
+            for each in sorted(topic_partitions)
+            if each in self.states or self.is_being_deleted(each.topic)
+        }
         for broker_id in sorted(self.brokers):
             if states and (to is None or broker_id in to):
                 self.channels[broker_id].enqueue(UpdateMetadataRequest, states)
@@ -282,11 +295,14 @@ class Context:
         }
 
     def _wire_state(self, topic_partition: TopicPartition, *, is_new: bool = False) -> PartitionState:
-        state, partition_epoch = self.states[topic_partition]
         assignment = self.assignment_of(topic_partition)
+        if self.is_being_deleted(topic_partition.topic):
+            # A controller that takes over does not read the states of what is to go.
+            return PartitionState(self.epoch, BEING_DELETED, NO_EPOCH, (), -1, assignment.replicas)
+        state, partition_epoch = self.states[topic_partition]
         return PartitionState(
             controller_epoch=state.controller_epoch,
-            leader=BEING_DELETED if self.is_being_deleted(topic_partition.topic) else state.leader,
+            leader=state.leader,
             leader_epoch=state.leader_epoch,
             isr=state.isr,
             partition_epoch=partition_epoch,

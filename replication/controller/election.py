@@ -131,11 +131,11 @@ def first_state(
     )
 
 
-def at_level(state: LeaderAndIsr, durability: Durability) -> LeaderAndIsr:
+def at_level(state: LeaderAndIsr, durability: Durability, controller_epoch: int) -> LeaderAndIsr:
     """The same state at another level. What was acknowledged so far need not be on disk: no promise yet."""
     if durability is state.durability:
         return state
-    return replace(state, durability=durability, all_synced=False)
+    return replace(state, durability=durability, all_synced=False, controller_epoch=controller_epoch)
 
 
 def next_state(

@@ -106,7 +106,7 @@ def take_over(context: Context) -> Steps[None]:
     context.announce_brokers()
     yield from topic_deletion.learn_requests(context)  # before elections: none for what is to go
     yield from settle(context, context.replicas, after_failures(context), announce=False)
-    context.announce(context.states, is_full=True)
+    context.announce(context.states, to=context.newcomers, is_full=True)
     context.newcomers.clear()
     for resume in RESUME:
         yield from resume(context)

@@ -59,7 +59,8 @@ def alter_partitions(
     yield from _write(context, writes, results)
     overtaken = [each for each, result in results.items() if result.error in _OVERTAKEN]
     context.announce(overtaken, to=(request.broker_id,))
-    yield from advance(context, writes)
+    # Also where nothing was left to write: a first try of this event may have written, and failed after that.
+    yield from advance(context, request.partitions)
     return AlterPartitionResponse(ErrorCode.NONE, results)
 
 
@@ -94,7 +95,7 @@ def _write(
             context.states[each] = KnownState(writes[each], stat.version)
             changed.append(each)
         reads = yield tuple(Get(layout.partition_state_path(each)) for each, _ in in_doubt)
-        remaining = []
+        remaining, found = [], []
         for (each, error), read in zip(in_doubt, reads, strict=True):
             known = learn_state(context, each, read)
             if known is not None and known.state == writes[each]:
@@ -106,7 +107,9 @@ def _write(
             else:
                 mark("isr change: the state has moved on")
                 results[each] = AlterPartitionResult(ErrorCode.INVALID_UPDATE_VERSION)
+                found.append(each)
         results.update({each: _result(ErrorCode.NONE, context.states[each]) for each in changed})
         context.announce_metadata(changed)
+        context.announce(found)
     if remaining:
         raise MetadataConflict(f"the states of {', '.join(map(str, remaining))} could not be written")

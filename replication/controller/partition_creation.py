@@ -50,8 +50,8 @@ def create_partitions(
         except EngineError as error:
             results[name] = AdminResult(error.code, str(error))
     extended = [name for name in request.topics if results[name].error is ErrorCode.NONE]
-    new = yield from load_topics(context, extended)
-    yield from settle(context, new, after_failures(context))
+    stateless = yield from load_topics(context, extended)
+    yield from settle(context, stateless, after_failures(context))
     return answer(request, results)
 
 

@@ -4,7 +4,8 @@ A decision is only as good as the state it was made on, so each round reads the 
 writes with the version it read. Whoever lost a race is read and decided once more. A write whose
 reply was lost is recognised by its content at the next reading. Store, copy and announcement move
 together, before anything else can happen: a state that was written is always told of, by this
-controller or, if it dies first, by the next one's takeover.
+controller or, if it dies first, by the next one's takeover. So is a state that turns out to be news:
+somebody else wrote it, or we did in an event that has started again since.
 """
 
 from __future__ import annotations
@@ -100,7 +101,9 @@ def settle(
         reads = yield tuple(Get(layout.partition_state_path(each)) for each in remaining)
         wanted: dict[TopicPartition, layout.LeaderAndIsr] = {}
         changed: list[TopicPartition] = []
+        found: list[TopicPartition] = []
         for each, read in zip(remaining, reads, strict=True):
+            before = context.states.get(each)
             known = learn_state(context, each, read)
             if known is None and layout.partition_state_path(each) in context.unreadable:
                 continue
@@ -109,8 +112,10 @@ def settle(
                 changed.append(each)
             elif (state := decide(each, known.state if known else None)) is not None:
                 wanted[each] = state
+            if known != before and each not in changed:
+                found.append(each)
         attempted.update(wanted)
-        before = context.states.keys() & wanted.keys()
+        had_state = context.states.keys() & wanted.keys()
         writes = yield tuple(
             fenced_write(context, each, state, context.states.get(each)) for each, state in wanted.items()
         )
@@ -125,13 +130,13 @@ def settle(
             assert stat is not None
             context.states[each] = KnownState(state, stat.version)
             changed.append(each)
-            if each not in before:
+            if each not in had_state:
                 new.add(each)
         for each in changed:
             context.record(each, "writes the first state" if each in new else "writes a state", reason)
             on_change(each)
         if announce:
-            context.announce(changed, new=new)
+            context.announce({*changed, *found}, new=new)
     if remaining:
         raise MetadataConflict(f"the states of {', '.join(map(str, remaining))} kept changing")
 
@@ -157,7 +162,7 @@ def after_failures(context: Context) -> Decide:
             shutting_down=context.shutting_down,
             unclean_enabled=context.unclean_enabled(topic_partition.topic),
         )
-        wanted = election.at_level(elected or state, durability)
+        wanted = election.at_level(elected or state, durability, context.epoch)
         return None if wanted == state else wanted
 
     return decide

@@ -31,7 +31,6 @@ from replication.controller.partition_states import (
     ROUNDS,
     after_failures,
     check_fence,
-    check_term,
     learn_state,
     settle,
 )
@@ -309,6 +308,7 @@ def _take_step(
     """
     topic_path = layout.topic_path(topic_partition.topic)
     state_path = layout.partition_state_path(topic_partition)
+    is_news = False
     for _ in range(ROUNDS):
         node_read, state_read = yield (Get(topic_path), Get(state_path))
         node = _parse_node(context, topic_path, node_read)
@@ -317,7 +317,7 @@ def _take_step(
         before = assignment_in(node, topic_partition.partition)
         told = context.states.get(topic_partition)
         known = learn_state(context, topic_partition, state_read)
-        is_news = context.learn_assignment(topic_partition, before) or known != told
+        is_news |= context.learn_assignment(topic_partition, before) or known != told
         planned = None if state_path in context.unreadable else step(before, known)
         if planned is None:
             if is_news:
@@ -370,8 +370,13 @@ def stop_leaving(
     *,
     to: Collection[int] | None = None,
 ) -> None:
-    """Tell brokers, all if `to` is None, to delete the replicas that leave them."""
+    """Tell brokers, all if `to` is None, to delete the replicas that leave them.
+
+    A topic that is being deleted has orders of its own for them, which one of ours would replace.
+    """
     for each in sorted(context.assignments if topic_partitions is None else topic_partitions):
+        if context.is_being_deleted(each.topic):
+            continue
         known = context.states.get(each)
         leader_epoch = known.state.leader_epoch if known is not None else NO_EPOCH
         for broker_id in context.assignment_of(each).leaving:
@@ -425,6 +430,7 @@ def _strike_off(
             if each in context.replicas and each.partition in after.partitions:
                 context.learn_assignment(each, assignment_in(after, each.partition))
                 context.stop_epochs.pop((each, broker_id), None)
+                context.offline_replicas.get(broker_id, set()).discard(each)
                 context.record(each, "hears that a replica is deleted", f"broker {broker_id}")
         return
     raise MetadataConflict(f"the topic node of {topic} kept changing")
@@ -437,14 +443,4 @@ def resume(context: Context) -> Steps[None]:
     """Go on where the last controller stopped, all states and assignments having been read and told."""
     stop_leaving(context)
     yield from requests_changed(context)
-    yield from advance(context)
-
-
-def brokers_started(context: Context, newcomers: Collection[int]) -> Steps[None]:
-    """Brokers came: they may have replicas to delete, or be what a reassignment waits for."""
-    if any(set(newcomers) & set(assignment.leaving) for assignment in context.assignments.values()):
-        # Who leaves is taken from the copy, while a later controller may have brought these brokers back
-        # before they restarted; they have forgotten it. One that comes after this check will be heard first.
-        yield from check_term(context)
-        stop_leaving(context, to=newcomers)
     yield from advance(context)

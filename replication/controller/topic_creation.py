@@ -48,9 +48,9 @@ def create_topics(
         except EngineError as error:
             results[topic.name] = CreateTopicsResult(error.code, str(error))
     yield from _write(context, planned, results)
-    created = [name for name in planned if results[name].error is ErrorCode.NONE]
-    new = yield from load_topics(context, created)
-    yield from settle(context, new, after_failures(context))
+    created = [name for name in counts if results[name].error is ErrorCode.NONE]
+    stateless = yield from load_topics(context, created)
+    yield from settle(context, stateless, after_failures(context))
     return answer(request, results)
 
 

@@ -40,25 +40,33 @@ def list_topics(context: Context) -> Steps[list[str]]:
 
 
 def load_topics(context: Context, names: Iterable[str]) -> Steps[list[TopicPartition]]:
-    """Read these topics' nodes and settings, watches set again. Returns the partitions new to us."""
+    """Read these topics' nodes and settings, watches set again. Returns their partitions without a state.
+
+    Not those that are new to us: an event that starts again has met them, and must settle them still.
+    """
     wanted = list(names)
     nodes = yield tuple(Get(layout.topic_path(name), watch=True) for name in wanted)
     configs = yield tuple(Get(layout.topic_config_path(name), watch=True) for name in wanted)
-    new: list[TopicPartition] = []
+    stateless: list[TopicPartition] = []
     for name, node, config in zip(wanted, nodes, configs, strict=True):
         assignment = _parse_topic(context, name, node)
         if assignment is None:
             if node.stat is None:
                 context.forget_topic(name)
             continue
-        context.topics[name] = Topic(assignment.topic_id, _parse_config(context, name, config))
+        settings = _parse_config(context, name, config)
+        if name in context.topics and context.topics[name].topic_id != assignment.topic_id:
+            # Replaced behind our back: the states that we know are of its former namesake.
+            context.forget_topic(name)
+        context.topics[name] = Topic(assignment.topic_id, settings)
         for partition in assignment.partitions:
             topic_partition = TopicPartition(name, partition)
             # A list that changed or shrank is a reassignment's or a deletion's business.
             if topic_partition not in context.replicas:
                 context.learn_assignment(topic_partition, assignment_in(assignment, partition))
-                new.append(topic_partition)
-    return new
+            if topic_partition not in context.states:
+                stateless.append(topic_partition)
+    return stateless
 
 
 def _parse_topic(context: Context, name: str, node: Outcome) -> layout.TopicAssignment | None:
@@ -105,8 +113,10 @@ def topics_changed(context: Context) -> Steps[None]:
     names = yield from list_topics(context)
     for topic in sorted(context.topics.keys() - set(names)):
         context.forget_topic(topic)
-    new = yield from load_topics(context, [name for name in names if name not in context.topics])
-    yield from settle(context, new, after_failures(context))
+    unsettled = {each.topic for each in context.replicas.keys() - context.states.keys()}
+    wanted = [name for name in names if name not in context.topics or name in unsettled]
+    stateless = yield from load_topics(context, wanted)
+    yield from settle(context, stateless, after_failures(context))
 
 
 def topic_changed(context: Context, topic: str) -> Steps[None]:
@@ -114,8 +124,7 @@ def topic_changed(context: Context, topic: str) -> Steps[None]:
     if topic in context.deletions:
         yield from topic_deletion.topic_changed(context, topic)
         return
-    yield from load_topics(context, [topic])
-    stateless = [each for each in context.partitions_of(topic) if each not in context.states]
+    stateless = yield from load_topics(context, [topic])
     yield from settle(context, stateless, after_failures(context))
 
 

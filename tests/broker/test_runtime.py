@@ -141,6 +141,30 @@ def test_a_clean_stop_leaves_its_mark_and_an_abandoned_node_none() -> None:
     run(test)
 
 
+def test_a_bug_in_the_last_turn_leaves_no_mark_of_a_clean_stop(
+    caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
+) -> None:
+    """Half a turn was carried out: nobody can say what the logs hold of it."""
+
+    async def test() -> None:
+        async with Nodes(1) as nodes:
+            await nodes.create_topic("t", (0,))
+            runtime = nodes.running[0]
+
+            def bug(now_ms: int) -> list[object]:
+                raise AssertionError("a promise of ours")
+
+            monkeypatch.setattr(runtime.node, "stop", bug)
+            await runtime.stop()
+            with pytest.raises(AssertionError, match="a promise of ours"):
+                await runtime.ended
+            await nodes.kill(0)
+            assert not (await nodes.start(0)).node.logs.was_clean
+
+    with caplog.at_level(logging.CRITICAL):
+        run(test)
+
+
 def test_a_stop_lets_the_store_and_the_clients_know() -> None:
     async def test() -> None:
         async with Nodes(2) as nodes:

@@ -14,12 +14,10 @@ import pytest
 
 from checkpoint.topic_partition import TopicPartition
 from replication.controller.reassignment import Assignment, assignment_in
-from replication.effects import Client, Peer, Send
+from replication.effects import Client, Send
 from replication.messages import (
     NO_LEADER,
     AlterPartitionReassignmentsRequest,
-    AlterPartitionRequest,
-    IsrProposal,
     LeaderAndIsrRequest,
     RequestBody,
     StopReplicaRequest,
@@ -151,24 +149,6 @@ class Movers(Swarm):
         """As the other swarm's, but whom a real leader knows: the list that it was told."""
         self.propose_of(self.some_broker(), likely=0.9)
 
-    def propose_of(self, sender: int, likely: float) -> None:
-        world = self.world
-        broker = world.members[sender].broker
-        led = [each for each, state in sorted(broker.states.items()) if state.leader == sender]
-        if not world.members[sender].running or not led:
-            return
-        proposals = {}
-        for each in led if likely == 1 else [self.chance.choice(led)]:
-            told = max(broker.states[each], broker.metadata.get(each, broker.states[each]), key=_version)
-            others = [replica for replica in told.replicas if replica != sender]
-            isr = (sender, *(replica for replica in others if self.chance.random() < likely))
-            epochs = tuple(world.members[member].broker.epoch for member in isr)
-            proposals[each] = IsrProposal(told.leader_epoch, told.partition_epoch, isr, epochs)
-        request = AlterPartitionRequest(sender, broker.epoch, proposals)
-        for member in world.members.values():
-            if member.running and member.controller.is_active:
-                world.perform(member, member.controller.on_request(Peer(sender, -1), request, world.now_ms))
-
     # --- the end ------------------------------------------------------------------------------
 
     def arrive(self) -> None:
@@ -200,10 +180,6 @@ class Movers(Swarm):
                 continue  # all who could lead it lost something: the loss is loud, and nothing moves
             assert self.lists[each] == Assignment(self.lists[each].replicas), f"{each} {state}"
         assert not asked
-
-
-def _version(state: object) -> tuple[int, int]:
-    return state.leader_epoch, state.partition_epoch  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("first_seed", range(0, 60, 20))

@@ -218,6 +218,25 @@ class Swarm:
         if member.running:
             world.perform(member, member.controller.on_request(Peer(sender, -1), request, world.now_ms))
 
+    def propose_of(self, sender: int, likely: float) -> None:
+        """Whom a real leader knows: the list that it was told; `likely` each of it is in sync."""
+        world = self.world
+        broker = world.members[sender].broker
+        led = [each for each, state in sorted(broker.states.items()) if state.leader == sender]
+        if not world.members[sender].running or not led:
+            return
+        proposals = {}
+        for each in led if likely == 1 else [self.chance.choice(led)]:
+            told = max(broker.states[each], broker.metadata.get(each, broker.states[each]), key=_version)
+            others = [replica for replica in told.replicas if replica != sender]
+            isr = (sender, *(replica for replica in others if self.chance.random() < likely))
+            epochs = tuple(world.members[member].broker.epoch for member in isr)
+            proposals[each] = IsrProposal(told.leader_epoch, told.partition_epoch, isr, epochs)
+        request = AlterPartitionRequest(sender, broker.epoch, proposals)
+        for member in world.members.values():
+            if member.running and member.controller.is_active:
+                world.perform(member, member.controller.on_request(Peer(sender, -1), request, world.now_ms))
+
     def depose(self) -> None:
         self.world.admin(Delete(layout.CONTROLLER_PATH))
 
@@ -306,6 +325,10 @@ class Swarm:
                 if broker.broker_id in context.replicas[each]:
                     assert broker.states[each].leader == state.leader
                     assert broker.states[each].leader_epoch == state.leader_epoch
+
+
+def _version(state: object) -> tuple[int, int]:
+    return state.leader_epoch, state.partition_epoch  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("first_seed", range(0, 200, 20))

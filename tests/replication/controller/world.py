@@ -104,7 +104,7 @@ class ScriptedBroker:
         for each, state in body.partitions.items():
             if each in self.failing:
                 errors[each] = ErrorCode.KAFKA_STORAGE_ERROR
-            elif self._is_old(each, body.topic_ids.get(each.topic, ""), state.leader_epoch):
+            elif self._is_old(each, body.topic_ids.get(each.topic, ""), state):
                 errors[each] = ErrorCode.STALE_CONTROLLER_EPOCH
             else:
                 errors[each] = ErrorCode.NONE
@@ -112,12 +112,13 @@ class ScriptedBroker:
                 self.states[each] = state
         return LeaderAndIsrResponse(ErrorCode.NONE, errors)
 
-    def _is_old(self, topic_partition: TopicPartition, topic_id: str, leader_epoch: int) -> bool:
+    def _is_old(self, topic_partition: TopicPartition, topic_id: str, state: PartitionState) -> bool:
         known = self.states.get(topic_partition)
         if known is not None:
-            return leader_epoch <= known.leader_epoch
+            mine = known.leader_epoch, known.partition_epoch
+            return (state.leader_epoch, state.partition_epoch) < mine
         deleted_id, until = self.deleted.get(topic_partition, ("", -1))
-        return bool(topic_id) and deleted_id == topic_id and leader_epoch < until
+        return bool(topic_id) and deleted_id == topic_id and state.leader_epoch < until
 
 
 def _refusal(
