@@ -52,7 +52,7 @@ crash: setup
 # Hours. Stopped, it goes on where it was; `rm .simulation` to begin anew. SEEDS=1..500 for a short one.
 simulate: setup
 	$(BIN)/python -m simulation --seeds $(or $(SEEDS),1..20000) --events $(or $(EVENTS),2000) -j $(WORKERS) \
-		$(if $(JSON),--json) $(if $(SEEDS),,--progress .simulation)
+		--commit "$$(git describe --always --dirty)" $(if $(JSON),--json) $(if $(SEEDS),,--progress .simulation)
 
 # Three nodes in three processes and a ZooKeeper server: stopped, expired, killed, paused. Minutes; prints a table.
 zookeeper: setup parts

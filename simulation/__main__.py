@@ -12,7 +12,7 @@
                                                            the first seed that notices
 
 The first line names the seed, the last one ends in the trace hash: equal for equal seeds, on any machine.
-A failing seed says how to see it again, and at which commit it was seen.
+A failing seed says how to see it again, and at which commit it was seen (if `--commit` tells).
 """
 
 from __future__ import annotations
@@ -20,7 +20,6 @@ from __future__ import annotations
 import argparse
 import json
 import signal
-import subprocess
 import sys
 import time
 from collections import Counter
@@ -66,6 +65,7 @@ def main(arguments: list[str] | None = None) -> int:
     parser.add_argument(
         "--plant", choices=sorted(PLANTS), metavar="NAME", help="put a mistake into the engine"
     )
+    parser.add_argument("--commit", default="unknown", help="what code this is, told with failures")
     options = parser.parse_args(arguments)
     if options.events < 1 or options.jobs < 1:
         parser.error("--events and --jobs take 1 or more")
@@ -76,12 +76,12 @@ def main(arguments: list[str] | None = None) -> int:
     if options.replay is not None:
         return _replay(options.replay, trace=options.trace)
     if options.shrink is not None:
-        return _shrink(options.shrink, options.events, options.plant)
+        return _shrink(options.shrink, options.events, options.plant, options.commit)
     if options.index_marks is not None:
         print(index_of_marks(options.index_marks, options.events), end="")
         return 0
     if options.seed is not None:
-        return _one(options.seed, options.events, options.plant, as_json=options.json, trace=options.trace)
+        return _one(options)
     return Campaign(options).run()
 
 
@@ -115,11 +115,12 @@ def _facts(report: Report) -> dict[str, object]:
     }
 
 
-def _one(seed: int, events: int, plant: str | None, *, as_json: bool, trace: bool) -> int:
-    if not as_json:
+def _one(options: argparse.Namespace) -> int:
+    seed: int = options.seed
+    if not options.json:
         print(f"seed {seed}", flush=True)
-    report = _run(seed, events, plant, trace=trace and not as_json)
-    if as_json:
+    report = _run(seed, options.events, options.plant, trace=options.trace and not options.json)
+    if options.json:
         print(json.dumps({**_facts(report), "last_events": report.last_events}))
         return 0 if report.is_good else 1
     swarm, tally = report.swarm, report.tally
@@ -131,7 +132,7 @@ def _one(seed: int, events: int, plant: str | None, *, as_json: bool, trace: boo
     if not report.is_good:
         print("\n".join(report.last_events))
         print(f"VIOLATION after {report.virtual_ms} ms: {report.violation}")
-        print(f"again, at commit {_commit() or 'unknown'}: {_again(seed, events, plant)}")
+        print(f"again, at commit {options.commit}: {_again(seed, options.events, options.plant)}")
     print(f"trace {report.trace_hash}")
     return 0 if report.is_good else 1
 
@@ -147,7 +148,7 @@ def _replay(path: Path, *, trace: bool) -> int:
     return 0 if report.is_good else 1
 
 
-def _shrink(seed: int, events: int, plant: str | None) -> int:
+def _shrink(seed: int, events: int, plant: str | None, commit: str) -> int:
     with planted(plant) if plant else nullcontext():
         report = run(seed, events)
         if report.is_good:
@@ -160,17 +161,8 @@ def _shrink(seed: int, events: int, plant: str | None) -> int:
         f"{', '.join(transcript.silent) or 'nobody'}; {after.violation}",
         file=sys.stderr,
     )
-    print(replace(transcript, commit=_commit()).to_json())
+    print(replace(transcript, commit=commit).to_json())
     return 1
-
-
-def _commit() -> str:
-    """The commit that this code is; empty where there is no repository."""
-    command = ["git", "-C", str(Path(__file__).parent), "describe", "--always", "--dirty"]
-    try:
-        return subprocess.run(command, capture_output=True, text=True, check=True).stdout.strip()
-    except (OSError, subprocess.CalledProcessError):
-        return ""
 
 
 class Campaign:
@@ -181,6 +173,7 @@ class Campaign:
         self.events: int = options.events
         self.plant: str | None = options.plant
         self.jobs: int = options.jobs
+        self.commit: str = options.commit
         self.as_json: bool = options.json
         self.progress: Path | None = options.progress
         self._shows_atlas: bool = options.atlas
@@ -242,7 +235,7 @@ class Campaign:
         if self.as_json:
             print(json.dumps(_facts(report)), flush=True)
         elif not report.is_good:
-            print(f"seed {seed} at commit {_commit() or 'unknown'}: {report.violation}")
+            print(f"seed {seed} at commit {self.commit}: {report.violation}")
             print(f"    {_again(seed, self.events, self.plant)}", flush=True)
         if not report.is_good:
             self._bad.append(seed)

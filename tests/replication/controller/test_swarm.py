@@ -35,7 +35,7 @@ from replication.messages import (
 from replication.metastore import layout
 from replication.metastore.layout import LeaderAndIsr
 from replication.metastore.operations import Children, Create, Delete, Get
-from tests.replication.controller.world import World, state_writes, topic
+from tests.replication.controller.world import World, state_writes, topic, version_of
 
 BROKERS = 4
 ASSIGNMENT = {
@@ -227,7 +227,7 @@ class Swarm:
             return
         proposals = {}
         for each in led if likely == 1 else [self.chance.choice(led)]:
-            told = max(broker.states[each], broker.metadata.get(each, broker.states[each]), key=_version)
+            told = max(broker.states[each], broker.metadata.get(each, broker.states[each]), key=version_of)
             others = [replica for replica in told.replicas if replica != sender]
             isr = (sender, *(replica for replica in others if self.chance.random() < likely))
             epochs = tuple(world.members[member].broker.epoch for member in isr)
@@ -325,10 +325,6 @@ class Swarm:
                 if broker.broker_id in context.replicas[each]:
                     assert broker.states[each].leader == state.leader
                     assert broker.states[each].leader_epoch == state.leader_epoch
-
-
-def _version(state: object) -> tuple[int, int]:
-    return state.leader_epoch, state.partition_epoch  # type: ignore[attr-defined]
 
 
 @pytest.mark.parametrize("first_seed", range(0, 200, 20))

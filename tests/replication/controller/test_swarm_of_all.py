@@ -147,7 +147,7 @@ class Everything(Swarm):
                     self.strays_sought[broker_id] = broker.epoch
                     self.note_strays(broker_id, body.assigned)
             for each, state in body.partitions.items():
-                if broker.states.get(each) == state:
+                if each in broker.states:
                     self.logs[broker_id, each] = body.topic_ids[each.topic]
         elif isinstance(body, StopReplicaRequest):
             for each, order in body.partitions.items():

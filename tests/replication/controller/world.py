@@ -109,16 +109,22 @@ class ScriptedBroker:
             else:
                 errors[each] = ErrorCode.NONE
                 self.deleted.pop(each, None)
-                self.states[each] = state
+                known = self.states.get(each)
+                if known is None or version_of(state) > version_of(known):
+                    self.states[each] = state
         return LeaderAndIsrResponse(ErrorCode.NONE, errors)
 
     def _is_old(self, topic_partition: TopicPartition, topic_id: str, state: PartitionState) -> bool:
         known = self.states.get(topic_partition)
         if known is not None:
-            mine = known.leader_epoch, known.partition_epoch
-            return (state.leader_epoch, state.partition_epoch) < mine
+            return version_of(state) < version_of(known)
         deleted_id, until = self.deleted.get(topic_partition, ("", -1))
         return bool(topic_id) and deleted_id == topic_id and state.leader_epoch < until
+
+
+def version_of(state: PartitionState) -> tuple[int, int]:
+    """By which news is told from a repeat."""
+    return state.leader_epoch, state.partition_epoch
 
 
 def _refusal(
