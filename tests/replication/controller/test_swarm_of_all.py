@@ -146,7 +146,7 @@ class Everything(Swarm):
                 if body.assigned is not None and self.strays_sought.get(broker_id, -1) < broker.epoch:
                     self.strays_sought[broker_id] = broker.epoch
                     self.note_strays(broker_id, body.assigned)
-            for each, state in body.partitions.items():
+            for each in body.partitions:
                 if each in broker.states:
                     self.logs[broker_id, each] = body.topic_ids[each.topic]
         elif isinstance(body, StopReplicaRequest):
