@@ -27,7 +27,10 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
     if re.match(r"test_s\d", name) and _OVER_A_NETWORK & vars(metafunc.module).keys():
         metafunc.parametrize("copies", list(Network), ids=lambda network: network.value, indirect=True)
     elif re.match(r"test_r\d", name) and metafunc.module.__name__.endswith("test_reassignment"):
-        metafunc.parametrize("copies", [Network.ONCE, Network.LATE], ids=["once", "late"], indirect=True)
+        # At every single store call, late copies will do: there are many of them.
+        is_each_call = "fate" in metafunc.fixturenames
+        networks = [Network.ONCE, Network.LATE] if is_each_call else list(Network)
+        metafunc.parametrize("copies", networks, ids=lambda network: network.value, indirect=True)
 
 
 @pytest.fixture(autouse=True)
