@@ -65,6 +65,7 @@ from replication.messages import (
 from replication.metastore.memory import MemoryStore, MetadataStore
 from replication.metastore.operations import Outcome, StoreError
 from replication.node import Node
+from replication.state_change import Sink, unheard
 
 LOG_DIR = "data"
 _LONGEST_DEPARTURE_MS = 3_600_000
@@ -130,8 +131,13 @@ class InProcessCluster:
         log_config: LogConfig | None = None,
         log_dirs_of: Callable[[int], tuple[str, ...]] = lambda node_id: (LOG_DIR,),
         store: MetadataStore | None = None,
+        state_changes: Sink = unheard,
     ) -> None:
-        """No node runs yet: see `start_node`. Sessions of `store` are kept alive by this driver."""
+        """No node runs yet: see `start_node`. Sessions of `store` are kept alive by this driver.
+
+        `state_changes` hears of every decision about a partition, of all nodes in their order.
+        """
+        self._state_changes = state_changes
         self.now_ms = now_ms
         self.store: MetadataStore = store if store is not None else MemoryStore()
         self.queue: deque[Envelope] = deque()
@@ -186,6 +192,7 @@ class InProcessCluster:
             logs,
             random=random_module.Random(self._random.getrandbits(64)),
             log_config=self._log_config,
+            state_changes=self._state_changes,
         )
         self._carry_out(node_id, slot.node.start(self.now_ms))
         return slot.node

@@ -43,7 +43,7 @@ from replication.errors import (
     code_of,
 )
 from replication.follower import Followers
-from replication.isr import CommittedIsr
+from replication.isr import CommittedIsr, PendingIsr
 from replication.isr_channel import IsrChannel
 from replication.messages import (
     BEING_DELETED,
@@ -128,6 +128,7 @@ class ReplicaManager:
         self._next_id = next_id
         self._partitions: dict[TopicPartition, Partition] = {}
         self._offline: dict[TopicPartition, str] = {}
+        self._newly_offline: list[TopicPartition] = []
         self._deleted: dict[TopicPartition, tuple[str, int]] = {}
         """Replicas that the controller let this process delete: topic id, and in which leader epoch."""
         self._strays_sought = -1
@@ -234,6 +235,9 @@ class ReplicaManager:
     def _end_turn(self, now_ms: int) -> list[Effect]:
         """Answer what has become ready, send what is due, hand everything over."""
         self._resign_with_failed_dirs()
+        for topic_partition in self._newly_offline:
+            self._note(topic_partition, "goes offline", now_ms, reason=self._offline.get(topic_partition, ""))
+        self._newly_offline.clear()
         while self._woken:
             topic_partition = next(iter(self._woken))
             del self._woken[topic_partition]
@@ -257,6 +261,7 @@ class ReplicaManager:
         """The log of one replica failed: nothing is acknowledged or served from it any more."""
         self.failures += topic_partition not in self._offline
         self._offline[topic_partition] = str(error)
+        self._newly_offline.append(topic_partition)
         self._lacking_room.pop(topic_partition, None)
         self._partitions.pop(topic_partition, None)
         self._syncing.pop(topic_partition, None)
@@ -343,6 +348,7 @@ class ReplicaManager:
         for topic_partition, partition in self._partitions.items():
             if partition.is_leader:
                 partition.suspend()
+                self._record(partition, "stops leading", "its session is over", now_ms)
                 self._wake(topic_partition)
         return self._end_turn(now_ms)
 
@@ -463,22 +469,65 @@ class ReplicaManager:
         change = "becomes leader" if state.leader == self.config.node_id else "becomes follower"
         if code is not ErrorCode.NONE:
             change = "refuses a role"
+        self._note(
+            topic_partition,
+            change,
+            now_ms,
+            leader=state.leader,
+            leader_epoch=state.leader_epoch,
+            partition_epoch=state.partition_epoch,
+            isr=state.isr,
+            replicas=state.replicas,
+            reason="" if code is ErrorCode.NONE else code.name,
+        )
+
+    def _record(self, partition: Partition, change: str, reason: str, now_ms: int) -> None:
+        """Enter what happened to a replica into the state-change log, with the state it is in now."""
+        self._note(
+            partition.topic_partition,
+            change,
+            now_ms,
+            leader=partition.leader_id,
+            leader_epoch=partition.leader_epoch,
+            partition_epoch=partition.partition_epoch,
+            isr=tuple(sorted(partition.isr.committed)),
+            replicas=partition.replicas,
+            reason=reason,
+        )
+
+    def _note(
+        self,
+        topic_partition: TopicPartition,
+        change: str,
+        now_ms: int,
+        *,
+        leader: int = NO_LEADER,
+        leader_epoch: int = NO_EPOCH_GIVEN,
+        partition_epoch: int = -1,
+        isr: tuple[int, ...] = (),
+        replicas: tuple[int, ...] = (),
+        reason: str = "",
+    ) -> None:
         self._state_changes(
             StateChange(
                 now_ms,
                 self.config.node_id,
                 Side.BROKER,
-                body.controller_epoch,
+                self.controller_epoch,
                 topic_partition,
                 change,
-                leader=state.leader,
-                leader_epoch=state.leader_epoch,
-                partition_epoch=state.partition_epoch,
-                isr=state.isr,
-                replicas=state.replicas,
-                reason="" if code is ErrorCode.NONE else code.name,
+                leader,
+                leader_epoch,
+                partition_epoch,
+                isr,
+                replicas,
+                reason,
             )
         )
+
+    def _submit(self, partition: Partition, pending: PendingIsr, now_ms: int) -> None:
+        self._channel.submit(partition.topic_partition, pending)
+        self._record(partition, "proposes an ISR", f"of {list(pending.proposal.new_isr)}", now_ms)
 
     def _judge(self, known: Partition, state: PartitionState, body: LeaderAndIsrRequest) -> ErrorCode | None:
         """None for news; otherwise the answer to what is old, a repeat, or impossible.
@@ -510,32 +559,17 @@ class ReplicaManager:
         for topic_partition, reason in found.items():
             mark("replica manager: a stray log is set aside")
             try:
-                self._set_aside(topic_partition, reason, body.controller_epoch, now_ms)
+                self._set_aside(topic_partition, reason, now_ms)
             except (EngineError, OSError) as error:
                 self._guard(topic_partition, error)
 
-    def _set_aside(
-        self, topic_partition: TopicPartition, reason: str, controller_epoch: int, now_ms: int
-    ) -> None:
+    def _set_aside(self, topic_partition: TopicPartition, reason: str, now_ms: int) -> None:
         self._stop_serving(topic_partition)
         self._partitions.pop(topic_partition, None)
         self._syncing.pop(topic_partition, None)
         self.logs.set_aside(topic_partition)
         self.strays[topic_partition] = reason
-        self._state_changes(
-            StateChange(
-                now_ms,
-                self.config.node_id,
-                Side.BROKER,
-                controller_epoch,
-                topic_partition,
-                "sets a stray log aside",
-                leader=NO_LEADER,
-                leader_epoch=NO_EPOCH_GIVEN,
-                partition_epoch=-1,
-                reason=reason,
-            )
-        )
+        self._note(topic_partition, "sets a stray log aside", now_ms, reason=reason)
 
     def _create(
         self,
@@ -562,7 +596,7 @@ class ReplicaManager:
         ):
             mark("replica manager: the log of a deleted topic gives way to its namesake's")
             reason = f"belongs to topic id {left.topic_id}, the topic's is {topic_id}"
-            self._set_aside(topic_partition, reason, body.controller_epoch, now_ms)
+            self._set_aside(topic_partition, reason, now_ms)
         if left is None and not state.is_new and self.logs.offline_dirs:
             # It may well live in the dir that failed. An empty log in another one would pass for it.
             mark("replica manager: a replica whose log may be in a failed dir")
@@ -600,9 +634,13 @@ class ReplicaManager:
         for topic_partition, order in body.partitions.items():
             try:
                 topic_id = body.topic_ids.get(topic_partition.topic, "")
-                codes[topic_partition] = self._stop(topic_partition, order, topic_id)
+                code = self._stop(topic_partition, order, topic_id)
             except (EngineError, OSError) as error:
-                codes[topic_partition] = self._guard(topic_partition, error)
+                code = self._guard(topic_partition, error)
+            codes[topic_partition] = code
+            change = "deletes the replica" if order.delete else "stops the replica"
+            reason = "" if code is ErrorCode.NONE else f"refused: {code.name}"
+            self._note(topic_partition, change, now_ms, leader_epoch=order.leader_epoch, reason=reason)
         self._followers.drop_idle()
         self._effects.append(answer(address, StopReplicaResponse(ErrorCode.NONE, codes)))
         return self._end_turn(now_ms)
@@ -803,7 +841,7 @@ class ReplicaManager:
         if has_moved or (is_awaited and partition.low_watermark != before):
             self._wake(topic_partition)
         if pending is not None:
-            self._channel.submit(topic_partition, pending)
+            self._submit(partition, pending, now_ms)
         self._report_synced(partition)
 
     # --- deleting records ---------------------------------------------------------------------
@@ -918,6 +956,7 @@ class ReplicaManager:
                 continue
             match partition.on_isr_answer(pending, result):
                 case IsrOutcome.ADOPTED:
+                    self._record(partition, "adopts an ISR", "", now_ms)
                     self._advance(partition, now_ms)
                     self._wake(topic_partition)
                 case IsrOutcome.RESEND:
@@ -936,7 +975,7 @@ class ReplicaManager:
             if partition.is_leader and not self._channel.holds(topic_partition):
                 pending = partition.isr
                 if not isinstance(pending, CommittedIsr):
-                    self._channel.submit(topic_partition, pending)
+                    self._submit(partition, pending, now_ms)
             self._advance(partition, now_ms)
 
     def _advance(self, partition: Partition, now_ms: int) -> None:

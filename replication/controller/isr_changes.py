@@ -14,7 +14,13 @@ from checkpoint.topic_partition import TopicPartition
 from replication.controller.alter_partition import judge
 from replication.controller.context import Context, KnownState, Steps
 from replication.controller.errors import MetadataConflict
-from replication.controller.partition_states import ROUNDS, check_fence, fenced_write, learn_state
+from replication.controller.partition_states import (
+    ROUNDS,
+    check_fence,
+    describe_change,
+    fenced_write,
+    learn_state,
+)
 from replication.controller.reassigning import advance
 from replication.messages import AlterPartitionRequest, AlterPartitionResponse, AlterPartitionResult
 from replication.metastore import layout
@@ -108,6 +114,9 @@ def _write(
                 mark("isr change: the state has moved on")
                 results[each] = AlterPartitionResult(ErrorCode.INVALID_UPDATE_VERSION)
                 found.append(each)
+        for each in changed:
+            change = describe_change(based_on[each].state, context.states[each].state)
+            context.record(each, change, "proposed by the leader")
         results.update({each: _result(ErrorCode.NONE, context.states[each]) for each in changed})
         context.announce_metadata(changed)
         context.announce(found)

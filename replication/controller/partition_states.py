@@ -18,6 +18,7 @@ from checkpoint.topic_partition import TopicPartition
 from replication.controller import election
 from replication.controller.context import Context, KnownState, Steps
 from replication.controller.errors import ControllerFenced, MetadataConflict
+from replication.messages import NO_LEADER
 from replication.metastore import layout
 from replication.metastore.errors import CorruptMetadata
 from replication.metastore.operations import Create, Get, Multi, Outcome, Set
@@ -89,6 +90,7 @@ def settle(
     """
     remaining = sorted(topic_partitions)
     attempted: dict[TopicPartition, layout.LeaderAndIsr] = {}
+    replaced: dict[TopicPartition, layout.LeaderAndIsr] = {}
     new: set[TopicPartition] = set()
     for _ in range(ROUNDS):
         remaining = [
@@ -115,7 +117,8 @@ def settle(
             if known != before and each not in changed:
                 found.append(each)
         attempted.update(wanted)
-        had_state = context.states.keys() & wanted.keys()
+        had_state = {each: context.states[each].state for each in wanted if each in context.states}
+        replaced.update(had_state)
         writes = yield tuple(
             fenced_write(context, each, state, context.states.get(each)) for each, state in wanted.items()
         )
@@ -133,12 +136,25 @@ def settle(
             if each not in had_state:
                 new.add(each)
         for each in changed:
-            context.record(each, "writes the first state" if each in new else "writes a state", reason)
+            context.record(each, describe_change(replaced.get(each), context.states[each].state), reason)
             on_change(each)
         if announce:
             context.announce({*changed, *found}, new=new)
     if remaining:
         raise MetadataConflict(f"the states of {', '.join(map(str, remaining))} kept changing")
+
+
+def describe_change(before: layout.LeaderAndIsr | None, after: layout.LeaderAndIsr) -> str:
+    """What a write meant, for the state-change log; `before` is None where there was no state."""
+    if before is None:
+        return "writes the first state"
+    if after.leader == NO_LEADER and before.leader != NO_LEADER:
+        return "leaves nobody to lead"
+    if after.leader != before.leader:
+        return "elects a leader outside the ISR" if after.leader not in before.isr else "elects a leader"
+    if set(after.isr) != set(before.isr):
+        return "changes the ISR"
+    return "begins an epoch" if after.leader_epoch != before.leader_epoch else "writes a state"
 
 
 def after_failures(context: Context) -> Decide:

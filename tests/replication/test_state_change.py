@@ -8,7 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from checkpoint.disks.memory import MemoryDisk
 from checkpoint.topic_partition import TopicPartition
+from replication.config import NodeConfig
+from replication.driver import InProcessCluster
+from replication.messages import DeleteTopicsRequest, NewTopic
 from replication.state_change import Side, StateChange, format_line, format_time, parse_line, parse_time
 
 CHANGE = StateChange(
@@ -98,3 +102,40 @@ def test_what_is_no_time_is_refused(text: str) -> None:
 def test_times_are_utc_and_exact() -> None:
     assert (format_time(0), parse_time("1970-01-01 00:00:00,000")) == ("1970-01-01 00:00:00,000", 0)
     assert parse_time(format_time(1_795_187_966_999)) == 1_795_187_966_999
+
+
+def test_both_sides_write_down_a_life_of_a_partition() -> None:
+    """Created, led, shrunk, failed over, grown, deleted: each decision is there, with its epochs."""
+    heard: list[StateChange] = []
+    cluster = InProcessCluster(
+        [NodeConfig(node_id=number, replica_lag_time_max_ms=1000) for number in range(3)],
+        disk_of=lambda _: MemoryDisk(),
+        state_changes=heard.append,
+    )
+    cluster.start()
+    cluster.run_until(lambda: any(node.controller.is_active for node in cluster.nodes.values()))
+    cluster.advance(100)
+    cluster.create_topic(NewTopic("t", assignment=((1, 2, 0),)))
+    cluster.kill_node(1, expire_session=True)
+    cluster.advance(1000)
+    cluster.start_node(1)
+    cluster.advance(5000)
+    cluster.administer(DeleteTopicsRequest(("t",)))
+    cluster.advance(5000)
+    by_controller = [change.change for change in heard if change.side is Side.CONTROLLER]
+    assert by_controller[:2] == ["writes the first state", "elects a leader"]
+    assert "changes the ISR" in by_controller
+    assert by_controller[-1] == "has deleted the topic"
+    by_brokers = {(change.node_id, change.change) for change in heard if change.side is Side.BROKER}
+    assert {
+        (1, "becomes leader"),
+        (2, "becomes follower"),
+        (2, "becomes leader"),
+        (2, "proposes an ISR"),
+        (2, "adopts an ISR"),
+        (1, "becomes follower"),
+        (0, "deletes the replica"),
+    } <= by_brokers
+    led = {(change.leader_epoch, change.node_id) for change in heard if change.change == "becomes leader"}
+    assert len({epoch for epoch, _ in led}) == len(led), "one leader an epoch"
+    assert [change.time_ms for change in heard] == sorted(change.time_ms for change in heard)

@@ -187,7 +187,7 @@ def test_a_decision_is_in_the_state_change_log_with_its_reason(reply_is_lost: bo
     world.apply_call(1, lose_reply=reply_is_lost)
     world.run()
     (change,) = [each for each in world.changes if each.topic_partition == T0]
-    assert (change.change, change.reason) == ("writes a state", "asked for")
+    assert (change.change, change.reason) == ("elects a leader", "asked for")
     assert (change.leader, change.leader_epoch, change.partition_epoch) == (2, 2, world.version())
     world.changes.clear()
     world.shut_down(2)
