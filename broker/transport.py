@@ -369,7 +369,8 @@ class Link:
         try:
             async with asyncio.timeout(self.limits.connect_timeout_ms / 1000):
                 await loop.create_connection(lambda: _Asking(self), *self.address)
-        except (OSError, TimeoutError) as error:
+        except (OSError, TimeoutError, ValueError, OverflowError) as error:
+            # The last two: what was registered as host and port is no name and no number of any.
             pause_ms = self.limits.reconnect_backoff_ms * 2 ** min(self._failures, 16)
             self._failures += 1
             self._not_before = loop.time() + min(pause_ms, self.limits.reconnect_backoff_max_ms) / 1000

@@ -281,13 +281,18 @@ class ReplicaManager:
                 self._take_offline(topic_partition, reason)
 
     def _refuse_for_want_of_room(self, topic_partition: TopicPartition, now_ms: int) -> None:
-        """Nothing failed, so the role may be taken another time: have it offered again after a while."""
+        """Nothing failed, so it may work another time: have the controller order it again after a while."""
         mark("replica manager: a role is refused for want of room")
         self._lacking_room[topic_partition] = None
         if self._ask_again_ms is None:
             self._ask_again_ms = now_ms + self._ask_again_after_ms
             longest_ms = _LONGEST_BACKOFF * self.config.replica_fetch_backoff_ms
             self._ask_again_after_ms = min(2 * self._ask_again_after_ms, longest_ms)
+
+    def _has_room_for(self, topic_partition: TopicPartition) -> None:
+        if topic_partition in self._lacking_room:
+            del self._lacking_room[topic_partition]
+            self._ask_again_after_ms = self.config.replica_fetch_backoff_ms
 
     def _ask_again(self, now_ms: int) -> None:
         if self._ask_again_ms is None or self._ask_again_ms > now_ms:
@@ -451,9 +456,7 @@ class ReplicaManager:
                     mark("replica manager: a node that is about to stop follows nobody new")
                 elif state.leader != NO_LEADER:
                     self._followers.add(partition)
-        if topic_partition in self._lacking_room:
-            del self._lacking_room[topic_partition]
-            self._ask_again_after_ms = self.config.replica_fetch_backoff_ms
+        self._has_room_for(topic_partition)
         self._wake(topic_partition)
         return ErrorCode.NONE
 
@@ -637,6 +640,8 @@ class ReplicaManager:
                 code = self._stop(topic_partition, order, topic_id)
             except (EngineError, OSError) as error:
                 code = self._guard(topic_partition, error)
+                if isinstance(error, DiskFull):
+                    self._refuse_for_want_of_room(topic_partition, now_ms)
             codes[topic_partition] = code
             change = "deletes the replica" if order.delete else "stops the replica"
             reason = "" if code is ErrorCode.NONE else f"refused: {code.name}"
@@ -660,11 +665,11 @@ class ReplicaManager:
             return ErrorCode.FENCED_LEADER_EPOCH
         self._stop_serving(topic_partition)
         if order.delete:
-            self._lacking_room.pop(topic_partition, None)
             self._partitions.pop(topic_partition, None)
             self._syncing.pop(topic_partition, None)
             if log is not None:
                 self.logs.delete(topic_partition)
+            self._has_room_for(topic_partition)
             if topic_id and order.leader_epoch != NO_EPOCH_GIVEN:
                 # A deleted topic never comes back: its namesake has another id.
                 is_topic_deleted = order.leader_epoch == BEING_DELETED

@@ -92,10 +92,10 @@ def changes_noticed(context: Context) -> Steps[None]:
     expired: list[Notice] = []
     for notice in notices:
         if notice.path not in seen:
-            seen[notice.path] = now_ms
             topic = _topic_of(context, notice)
             if topic in context.topics and not context.is_being_deleted(topic):
                 yield from topic_config_changed(context, topic)
+            seen[notice.path] = now_ms  # only now: an event that starts again must not find it done
         elif now_ms - seen[notice.path] > CHANGE_EXPIRATION_MS:
             expired.append(notice)
     if expired:

@@ -301,6 +301,22 @@ def test_a_broken_connection_loses_what_was_on_it_and_is_made_again() -> None:
     run(test)
 
 
+@pytest.mark.parametrize("address", [Address("h" * 64, 9092), Address("127.0.0.1", 70_000)])
+def test_an_address_that_cannot_be_one_is_a_node_that_cannot_be_reached(address: Address) -> None:
+    """Registrations are taken from the store as they are: a request there is lost, not kept for ever."""
+
+    async def test() -> None:
+        answers: asyncio.Queue[tuple[int, ResponseBody | RequestUnanswered]] = asyncio.Queue()
+        link = Link(address, lambda number, answer: answers.put_nowait((number, answer)))
+        link.send(1, ASK)
+        number, answer = await answers.get()
+        assert number == 1
+        assert isinstance(answer, RequestUnanswered)
+        link.close()
+
+    run(test)
+
+
 def test_a_node_that_is_not_there_is_not_asked_again_at_once() -> None:
     """Back-off: requests that come meanwhile fail without a connection attempt; later one is made."""
 

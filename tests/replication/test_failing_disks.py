@@ -21,7 +21,7 @@ from logstore.config import LogConfig
 from logstore.errors import LogDirOffline
 from replication import Durability, InProcessCluster
 from replication.driver import three_nodes
-from replication.messages import NO_LEADER, NewTopic, ProduceRequest, ProduceResponse
+from replication.messages import NO_LEADER, DeleteTopicsRequest, NewTopic, ProduceRequest, ProduceResponse
 from replication.metastore.layout import parse_state, partition_state_path
 from replication.metastore.operations import Get
 from tests.replication.stage import batch
@@ -182,6 +182,30 @@ def test_a_replica_refused_for_a_full_disk_returns_when_there_is_room() -> None:
     assert made.run_until(lambda: in_sync() == {0, 1, 2}, 60_000)
     made.advance(60_000)
     assert len(disks[2].fired) == tries
+
+
+def test_a_deletion_refused_for_a_full_disk_is_ordered_again_when_there_is_room() -> None:
+    """Nobody comes and nobody goes: the broker itself has to say that it may be asked again."""
+    disks = faulty_disks()
+    made = cluster(disks.__getitem__)
+    made.advance(10_000)  # the checkpoints name the partition, so its end has to be written
+    full = Fault(
+        operation="pwrite", path=lambda path: "checkpoint" in path, forever=True, errno=errno.ENOSPC
+    )
+
+    def is_there() -> bool:
+        contexts = [node.controller.context for node in made.nodes.values()]
+        return any(context is not None and "t" in context.topics for context in contexts)
+
+    disks[2].inject(full)
+    made.administer(DeleteTopicsRequest(("t",)))
+    made.advance(60_000)
+    assert TP in made.nodes[2].logs.logs()
+    assert is_there()
+    assert 4 <= len(disks[2].fired) <= 60, "again and again, but not all the time"
+    disks[2].heal()
+    assert made.run_until(lambda: not is_there(), 60_000)
+    assert TP not in made.nodes[2].logs.logs()
 
 
 def change_a_byte(made: InProcessCluster, node_id: int) -> None:
