@@ -28,6 +28,10 @@ def list_topics(context: Context) -> Steps[list[str]]:
     (listing,) = yield (Children(layout.TOPICS_PATH, watch=True),)
     if listing.stat is None:
         raise MetadataConflict(f"{layout.TOPICS_PATH} is gone")
+    for path in list(context.unreadable):
+        directory, _, name = path.rpartition("/")
+        if directory == layout.TOPICS_PATH and name not in listing.children:
+            del context.unreadable[path]
     names = []
     for name in listing.children:
         try:

@@ -160,6 +160,22 @@ def test_a_topic_replaced_behind_our_back_starts_anew() -> None:
     assert world.members[3].broker.states[T0].leader == 3
 
 
+def test_a_name_that_is_none_keeps_logs_from_counting_as_strays_only_while_it_is_there() -> None:
+    """Whoever cannot say which logs are assigned sets none aside; an operator who cleans up ends that."""
+    world = World(2)
+    world.create(topic((1, 2)))
+    context = world.active.controller.context
+    assert context is not None
+    world.admin(Create(layout.topic_path("no name"), b"?"))
+    world.run()
+    assert context.assigned_to(1) is None
+    world.admin(Delete(layout.topic_path("no name")))
+    world.run()
+    assigned = context.assigned_to(1)
+    assert assigned is not None
+    assert list(assigned) == [T0]
+
+
 def test_a_topic_gets_its_leaders_though_their_event_starts_again() -> None:
     """The second try finds the topic made and known; its partitions lack their states all the same."""
     world = World(2)
