@@ -384,8 +384,9 @@ class PartitionChecker:
 
     def _cut_committed(self, view: ReplicaView) -> None:
         keep = len(self.committed)
-        while keep and self.committed[keep - 1].base >= view.log_start:
-            if _name(view.holding(self.committed[keep - 1].base)) == _name(self.committed[keep - 1]):
+        # By its last offset: the new leader's log may begin inside a batch, and end before that one does.
+        while keep and (last := self.committed[keep - 1]).end > view.log_start:
+            if _name(view.holding(last.end - 1)) == _name(last):
                 break
             keep -= 1
         for batch in self.committed[keep:]:
