@@ -25,7 +25,7 @@ from checkpoint.errors import ErrorCode
 from checkpoint.marks import mark
 from checkpoint.topic_partition import TopicPartition
 from logstore.epochs import EpochEndOffset
-from logstore.errors import InconsistentTopicId, OffsetOutOfRange, UnexpectedAppendOffset
+from logstore.errors import DiskFull, InconsistentTopicId, OffsetOutOfRange, UnexpectedAppendOffset
 from logstore.log import AppendInfo, FetchIsolation, Log
 from replication.config import LagCriterion, NodeConfig, ReplicaSelector
 from replication.durability import Durability
@@ -696,13 +696,20 @@ class Partition:
                 why = "the leader's log starts inside a batch"
                 log.truncate_fully_and_start_at(error.first_offset, why=why)
                 log.append_as_follower(records, leader_epoch=self.leader_epoch)
+        before = log.high_watermark
         known_here = min(high_watermark, log.log_end_offset)
         if known_here < log.high_watermark:
             mark("partition: a new leader knows of fewer committed records than its follower")
             self._counters.watermarks_lowered += 1
         log.set_high_watermark(known_here)
         if log_start_offset > log.log_start_offset:
-            log.advance_log_start_offset(min(log_start_offset, log.high_watermark))
+            try:
+                log.advance_log_start_offset(min(log_start_offset, log.high_watermark))
+            except DiskFull:
+                # What lies below the leader's log start was compared with nothing: while it is served here
+                # it must not pass for committed.
+                log.set_high_watermark(min(before, log.high_watermark))
+                raise
 
     def reconcile(self, answer: EpochEndOffset) -> Truncation:
         """Cut the log where it leaves the leader's; says whether the leader must be asked again."""

@@ -51,8 +51,14 @@ def judge(
         proposal.all_synced and state.durability is Durability.SYNCED and not state.all_synced
     )
     is_so_already = (set(proposal.new_isr), proposal.recovering) == (set(state.isr), state.recovering)
-    if is_so_already and not becomes_synced:
-        mark("isr proposal: it is the state already")
+    # One version later it is this very proposal whose answer was lost. Anything else that was written
+    # since, a level for one, an answer does not tell: the leader must hear it all.
+    was_written_so = partition_epoch == proposal.partition_epoch + 1 and (
+        state.all_synced or not proposal.all_synced
+    )
+    if is_so_already and not becomes_synced and (
+        partition_epoch == proposal.partition_epoch or was_written_so
+    ):
         return Verdict(ErrorCode.NONE)
     if proposal.partition_epoch < partition_epoch:
         mark("isr proposal: made over an old state")

@@ -2,19 +2,21 @@
 
 from __future__ import annotations
 
+import errno
 import random
 from collections.abc import Mapping
 
 import pytest
 
 from checkpoint.disk import Disk
+from checkpoint.disks import Fault, FaultyDisk
 from checkpoint.disks.memory import MemoryDisk
 from checkpoint.errors import EngineError, ErrorCode
 from checkpoint.topic_partition import TopicPartition
 from logstore.batch import encode_batch
 from logstore.config import LogConfig
 from logstore.epochs import EpochEndOffset
-from logstore.errors import OffsetOutOfRange, UnexpectedAppendOffset
+from logstore.errors import DiskFull, OffsetOutOfRange, UnexpectedAppendOffset
 from logstore.log import Log
 from logstore.log_manager import LogManager
 from logstore.record import Record
@@ -659,6 +661,22 @@ def test_a_log_that_the_leaders_start_has_passed_gives_way_to_a_batch_across_it(
     rig.partition.append_fetched(whole, high_watermark=4, log_start_offset=2)
     assert (rig.log.log_start_offset, rig.log.log_end_offset, rig.log.high_watermark) == (2, 4, 4)
     assert [tuple(entry) for entry in rig.log.epochs] == [(2, 2)]
+
+
+def test_without_room_for_the_log_start_the_watermark_does_not_rise_either() -> None:
+    """What lies below the leader's log start was compared with nothing: here it is another record than was
+    committed, and while it is still served it must not pass for committed (simulation, seed 177)."""
+    disk = FaultyDisk(MemoryDisk())
+    rig = Rig(disk=disk)
+    rig.partition.become_follower(rig.state(F1, 1))
+    rig.partition.append_fetched(data(0, 0), high_watermark=1, log_start_offset=0)
+    disk.inject(Fault(operation="pwrite", errno=errno.ENOSPC, forever=True))
+    with pytest.raises(DiskFull):
+        rig.partition.append_fetched(b"", high_watermark=2, log_start_offset=2)
+    assert (rig.log.log_start_offset, rig.log.high_watermark) == (0, 1)
+    disk.heal()
+    rig.partition.append_fetched(b"", high_watermark=2, log_start_offset=2)
+    assert (rig.log.log_start_offset, rig.log.high_watermark) == (2, 2)
 
 
 def test_truncations_are_counted_and_those_below_the_watermark_apart() -> None:

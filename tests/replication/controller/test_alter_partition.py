@@ -106,3 +106,12 @@ def test_a_report_that_all_have_flushed_counts_for_the_switch_it_was_made_under(
     grown = verdict((1, 2, 3), all_synced=True).write
     assert grown is not None
     assert not grown.all_synced
+
+
+def test_a_repeat_that_something_else_was_written_after_is_no_success() -> None:
+    """The answer would tell the leader a version of which it has not heard the level: it took that for known,
+    and the controller's word of it for a repeat (simulation, seed 147)."""
+    assert verdict((1, 2), partition_epoch=VERSION - 1) == Verdict(ErrorCode.NONE)
+    assert verdict((1, 2), partition_epoch=VERSION - 2) == Verdict(ErrorCode.INVALID_UPDATE_VERSION)
+    switched_back = verdict((1, 2), partition_epoch=VERSION - 1, all_synced=True)
+    assert switched_back == Verdict(ErrorCode.INVALID_UPDATE_VERSION), "that write was not the report"
