@@ -15,7 +15,9 @@ test can hand them a history made by hand. Names of invariants, from the reliabi
     C14 whoever the store calls in sync holds all that is committed
     C16 what is remembered of epochs and producers is what the log says
     C17 nothing grows that nobody waits for                 C18 it heals in time
-    I1–I7 what a restart finds on the disk it was left
+    C21 a broker that was let go leads nothing that others could lead, and joins no ISR
+    C22 records that were said to be deleted are served by nobody in sync
+    I1–I7 what a restart finds on the disk it was left      I16 logs are where the store assigns them
 
 Three facts carry most of the weight. `history`: a batch is named by (base offset, leader epoch), and that
 name fixes its bytes *and* the batch before it, on every replica and for ever; hence two logs that agree
@@ -28,7 +30,7 @@ older epochs claim after that is void, and records acknowledged above the cut ar
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Collection, Iterable, Mapping, Sequence
 from dataclasses import dataclass, field
 from itertools import pairwise
 from struct import Struct
@@ -233,11 +235,23 @@ class PartitionChecker:
         self._min_insync = min_insync
         self.min_insync = min(min_insync, len(self.replicas))
 
+    def judge_assignment(self) -> None:
+        """The topic node was written, and the state with it if that was to change too."""
+        if self.state is not None and not set(self.state.isr) <= set(self.replicas):
+            self._fail("C13", f"the ISR {self.state.isr} is not among the new replicas {self.replicas}")
+
     def state_written(
-        self, state: LeaderAndIsr, version: int, *, expected_version: int | None, controller_epoch: int
+        self,
+        state: LeaderAndIsr,
+        version: int,
+        *,
+        expected_version: int | None,
+        controller_epoch: int,
+        departing: Collection[int] = (),
     ) -> None:
         """The state node was written: `expected_version` is the condition (None: it was created),
-        `controller_epoch` what `/controller_epoch` said at that moment."""
+        `controller_epoch` what `/controller_epoch` said at that moment. `departing` are the brokers that
+        shut down, as far as the writer knows."""
         old = self.state
         if state.leader != NO_LEADER and state.leader not in state.isr:
             self._fail("C13", f"leader {state.leader} is not in the ISR {state.isr}")
@@ -258,6 +272,9 @@ class PartitionChecker:
             self._fail(
                 "C13", f"controller {state.controller_epoch} wrote while {controller_epoch} had been elected"
             )
+        joined = [member for member in state.isr if old is not None and member not in old.isr]
+        if back := [member for member in joined if member in departing]:
+            self._fail("C21", f"{back} shut down and were taken into the ISR {state.isr}")
         self._judge_election(old, state)
         self.state, self.version = state, version
         self._judge_members(state)
@@ -384,9 +401,8 @@ class PartitionChecker:
 
     def _cut_committed(self, view: ReplicaView) -> None:
         keep = len(self.committed)
-        # By its last offset: the new leader's log may begin inside a batch, and end before that one does.
-        while keep and (last := self.committed[keep - 1]).end > view.log_start:
-            if _name(view.holding(last.end - 1)) == _name(last):
+        while keep and self.committed[keep - 1].base >= view.log_start:
+            if _name(view.holding(self.committed[keep - 1].base)) == _name(self.committed[keep - 1]):
                 break
             keep -= 1
         for batch in self.committed[keep:]:
@@ -471,6 +487,43 @@ class PartitionChecker:
         """Whoever leads holds all that is committed: to agree with it nobody gives up any of that."""
         if cut_to < high_watermark and self.floor is None and not self._cut_is_due:
             self._fail("C3", f"cut to {cut_to}, below the high watermark {high_watermark} it had; {view}")
+
+    def replica_deleted(self, node: int) -> None:
+        """The process goes on without its log: nobody may delete what the store counts on."""
+        state = self.state
+        if (
+            state is not None
+            and not self.is_being_deleted
+            and node in state.isr
+            and self.incarnation(node) == state.broker_epoch_of(node)
+        ):
+            self._fail("C14", f"node {node} is in the ISR {state.isr} and deleted its log")
+        self.replica_gone(node)
+
+    def let_go(self, node: int, remaining: Collection[str]) -> None:
+        """The controller told a broker that it leads no more than `remaining` of what others could lead."""
+        state = self.state
+        if (
+            state is not None
+            and state.leader == node
+            and len(self.replicas) > 1
+            and not self.is_being_deleted
+            and self.name not in remaining
+        ):
+            self._fail("C21", f"node {node} was told that it may stop, and leads at {state.leader_epoch}")
+
+    def records_deleted(self, low_watermark: int, is_registered: Callable[[int, int], bool]) -> None:
+        """DeleteRecords was answered: no live replica serves anything below; `is_registered` says of a node
+        and a broker epoch whether it is alive as that. Judged are those that the store counts on."""
+        state = self.state
+        if state is None:
+            return
+        for member, epoch in zip(state.isr, state.isr_broker_epochs, strict=True):
+            view = self.views.get(member)
+            if view is None or not is_registered(member, epoch) or self.incarnation(member) != epoch:
+                continue
+            if view.log_start < low_watermark:
+                self._fail("C22", f"{low_watermark} was said to be the start, it is {view.log_start}; {view}")
 
     def replica_gone(self, node: int) -> None:
         """The process ended; its log is not looked at until it is back."""

@@ -6,13 +6,21 @@ so are every answer to a client, every successful write to the store, and what a
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 
 from checkpoint.errors import ErrorCode
 from checkpoint.topic_partition import TopicPartition
+from logstore.errors import CorruptBatch
 from logstore.log import Log
 from logstore.log_manager import LogManager
-from replication.messages import FetchResponse, ProduceRequest, ProduceResponse, ResponseBody
+from replication.messages import (
+    ControlledShutdownResponse,
+    DeleteRecordsResponse,
+    FetchResponse,
+    ProduceRequest,
+    ProduceResponse,
+    ResponseBody,
+)
 from replication.metastore import layout
 from replication.metastore.operations import Check, Create, Delete, Multi, Operation, Outcome, Set
 from replication.node import Node
@@ -58,10 +66,13 @@ class Observation:
         swarm: Swarm,
         hosts: Mapping[int, Host],
         controller_epoch: Callable[[], int],
+        registered_epoch: Callable[[int], int],
     ) -> None:
         self.checkers: dict[TopicPartition, PartitionChecker] = {}
         self.store_checker = StoreChecker()
         self.unclean_allowed: set[TopicPartition] = set()
+        self.unclean_asked: set[TopicPartition] = set()
+        """Those for which somebody asked for an unclean election, which may be late."""
         self.is_unclean_allowed = False
         """For all of them."""
         self.on_new_partition: Callable[[TopicPartition], None] = lambda topic_partition: None
@@ -73,6 +84,8 @@ class Observation:
         self._hosts = hosts
         self._controller_epoch = controller_epoch
         """What the store says is the epoch of the controller now."""
+        self._registered_epoch = registered_epoch
+        """As which incarnation the store knows a node; -1 for none."""
 
     def expect(
         self, topic_partition: TopicPartition, replicas: tuple[int, ...], *, min_insync: int = 1
@@ -82,7 +95,9 @@ class Observation:
             str(topic_partition),
             replicas,
             min_insync=min_insync,
-            unclean_allowed=lambda: self.is_unclean_allowed or topic_partition in self.unclean_allowed,
+            unclean_allowed=lambda: (
+                self.is_unclean_allowed or topic_partition in self.unclean_allowed | self.unclean_asked
+            ),
             incarnation=lambda node_id: self._hosts[node_id].broker_epoch,
         )
         self.checkers[topic_partition] = checker
@@ -194,7 +209,7 @@ class Observation:
                 host.seen.pop(topic_partition, None)
                 checker = self._checker_of(topic_partition, view)
                 if checker is not None:
-                    checker.replica_gone(host.node_id)
+                    checker.replica_deleted(host.node_id)
 
     def _checker_of(self, topic_partition: TopicPartition, view: ReplicaView) -> PartitionChecker | None:
         """Who judges this replica; nobody if it belongs to a topic that is deleted, or not known yet."""
@@ -290,6 +305,28 @@ class Observation:
                 elif produced.error in _NEVER_APPENDED and call.is_single:
                     checker.refused(identity)
 
+        elif isinstance(body, DeleteRecordsResponse):
+            for topic_partition, deleted in body.partitions.items():
+                view = host.views.get(topic_partition)
+                checker = self._checker_of(topic_partition, view) if view is not None else None
+                if checker is not None and deleted.error is ErrorCode.NONE:
+                    checker.records_deleted(
+                        deleted.low_watermark,
+                        lambda node_id, epoch: self._registered_epoch(node_id) == epoch,
+                    )
+
+    def responded(self, host: Host, target: int, body: ResponseBody) -> None:
+        """A node answers another one."""
+        if not isinstance(body, ControlledShutdownResponse) or body.error is not ErrorCode.NONE:
+            return
+        assert host.node is not None
+        context = host.node.controller.context
+        if context is None or context.epoch != self._controller_epoch():
+            return  # it may not know yet what its successor did
+        remaining = [str(each) for each in body.remaining]
+        for checker in self.checkers.values():
+            checker.let_go(target, remaining)
+
     # --- the store -------------------------------------------------------------------------------
 
     def written(self, operation: Operation, outcome: Outcome) -> None:
@@ -312,6 +349,8 @@ class Observation:
                 if layout.partition_state_path(topic_partition) == write.path:
                     assert result.stat is not None
                     self._judge_state(checker, write, result.stat.version)
+        for checker in self.checkers.values():
+            checker.judge_assignment()
 
     def _topic_written(self, write: Set | Create | Delete) -> None:
         directory, _, topic = write.path.rpartition("/")
@@ -324,7 +363,9 @@ class Observation:
         if isinstance(write, Delete):
             self._time.tally.topics_deleted += 1
             for topic_partition in [each for each in self.checkers if each.topic == topic]:
-                self.checkers.pop(topic_partition).is_retired = True
+                checker = self.checkers.pop(topic_partition)
+                checker.is_retired = True
+                self._judge_deleted(topic_partition, checker.topic_id)
             return
         node = layout.parse_topic(write.data)
         for number, replicas in sorted(node.partitions.items()):
@@ -341,6 +382,12 @@ class Observation:
             )
             self._time.tally.reassignments += was_changing and not known.is_changing_replicas
 
+    def _judge_deleted(self, topic_partition: TopicPartition, topic_id: str) -> None:
+        for host in self._hosts.values():
+            view = host.views.get(topic_partition)
+            if view is not None and topic_id and view.topic_id == topic_id and not host.disk_is_dead:
+                raise Violation("I16", f"{topic_partition} is deleted, and its log is still there: {view}")
+
     def _judge_state(self, checker: PartitionChecker, write: Set | Create, version: int) -> None:
         state = layout.parse_state(write.data)
         old, unclean = checker.state, checker.unclean_elections
@@ -349,11 +396,20 @@ class Observation:
             version,
             expected_version=write.version if isinstance(write, Set) else None,
             controller_epoch=self._controller_epoch(),
+            departing=self._departing(state.controller_epoch),
         )
         tally = self._time.tally
         tally.elections += old is None or (state.leader_epoch != old.leader_epoch and state.leader >= 0)
         tally.isr_changes += old is not None and set(state.isr) != set(old.isr)
         tally.unclean_elections += checker.unclean_elections - unclean
+
+    def _departing(self, controller_epoch: int) -> Collection[int]:
+        """The brokers that shut down, by the controller of that epoch."""
+        for host in self._hosts.values():
+            context = host.node.controller.context if host.node is not None else None
+            if context is not None and context.epoch == controller_epoch:
+                return context.shutting_down
+        return ()
 
 
 def read_all(log: Log) -> list[Stored]:
@@ -364,7 +420,10 @@ def read_all(log: Log) -> list[Stored]:
 def read_from(log: Log, offset: int) -> list[Stored]:
     """The batches of a log from `offset` on; a read goes no further than the end of a segment."""
     found: list[Stored] = []
-    while records := log.read_bytes(offset, _EVERYTHING).records:
-        found += parse(records)
-        offset = found[-1].end
+    try:
+        while records := log.read_bytes(offset, _EVERYTHING).records:
+            found += parse(records)
+            offset = found[-1].end
+    except CorruptBatch as error:
+        raise Violation("I3", f"{log.topic_partition} cannot be read: {error}") from error
     return found

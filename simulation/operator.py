@@ -12,7 +12,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 
 from checkpoint.topic_partition import TopicPartition
+from replication.controller.context import DURABILITY_LEVEL
 from replication.controller.services import SERVICES
+from replication.durability import Durability
 from replication.messages import (
     AlterConfigsRequest,
     AlterPartitionReassignmentsRequest,
@@ -85,6 +87,13 @@ def _elect_preferred(world: World, decision: Decision) -> RequestBody:
     return ElectLeadersRequest(ElectionType.PREFERRED, partitions)
 
 
+def _elect_unclean(world: World, decision: Decision) -> RequestBody:
+    """Leave to lose records, for this partition, from now on: the request may arrive late."""
+    target = _target(world, decision)
+    world.observation.unclean_asked.add(target)
+    return ElectLeadersRequest(ElectionType.UNCLEAN, (target,))
+
+
 def _alter_config(world: World, decision: Decision) -> RequestBody:
     settings: dict[str, str | None] = {"segment.bytes": str(1500 + int(decision.chance * 9000))}
     if decision.chance < 0.3:
@@ -92,10 +101,17 @@ def _alter_config(world: World, decision: Decision) -> RequestBody:
     return AlterConfigsRequest({TOPIC: settings})
 
 
+def _alter_durability(world: World, decision: Decision) -> RequestBody:
+    level = (None, Durability.SYNCED.value, Durability.REPLICATED.value)[int(decision.chance * 3)]
+    return AlterConfigsRequest({_target(world, decision).topic: {DURABILITY_LEVEL: level}})
+
+
 def _delete_records(world: World, decision: Decision) -> RequestBody:
     target = _target(world, decision)
     end = world.checkers[target].committed_end
     offset = -1 if decision.chance < 0.2 else int(end * decision.chance)
+    if decision.chance > 0.85:
+        offset = end + int(100 * decision.chance) % 7  # what is not committed must be refused
     return DeleteRecordsRequest({target: offset}, 2 * world.swarm.request_timeout_ms)
 
 
@@ -115,7 +131,9 @@ COMMANDS: Mapping[str, Command] = {
     "reassign": Command(AlterPartitionReassignmentsRequest, _reassign),
     "cancel_reassignment": Command(AlterPartitionReassignmentsRequest, _cancel_reassignment),
     "elect_preferred": Command(ElectLeadersRequest, _elect_preferred),
+    "elect_unclean": Command(ElectLeadersRequest, _elect_unclean),
     "alter_config": Command(AlterConfigsRequest, _alter_config),
+    "alter_durability": Command(AlterConfigsRequest, _alter_durability),
     "delete_records": Command(DeleteRecordsRequest, _delete_records, to_leader=True),
 }
 

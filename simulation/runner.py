@@ -20,6 +20,7 @@ from random import Random
 
 from checkpoint.marks import observed
 from checkpoint.topic_partition import TopicPartition
+from logstore.config import LogConfig
 from logstore.log_manager import LogManager
 from replication.controller.context import UNCLEAN_ELECTION
 from replication.messages import (
@@ -418,6 +419,8 @@ class _Run:
         world = self.world
         if not self._until(lambda: not self._left_in_store(), IN_SYNC_BOUND_MS):
             raise Violation("C18", f"left in the store: {self._left_in_store()}")
+        if not self._until(lambda: not self._disagreement(), IN_SYNC_BOUND_MS):
+            raise Violation("I16", self._disagreement())
         # Every follower's fetch of each partition may wait at its leader, and every client's last requests.
         most = (len(world.hosts) + len(self.consumers) + len(self.producers)) * max(len(world.checkers), 1)
         for host in world.running:
@@ -425,6 +428,33 @@ class _Run:
             sizes = {"waiting requests": host.node.replicas.waiting, "messages backed up": len(host.backlog)}
             limits = {"waiting requests": 2 * most, "messages backed up": 0}
             check_bounds(f"node {host.node_id}", sizes, limits)
+
+    def _disagreement(self) -> str:
+        """What a node has or believes that the store does not say: logs, settings, leaders, live brokers."""
+        world = self.world
+        live = {host.node_id: world.store_link.broker_epoch(host.node_id) for host in world.running}
+        states = {each: checker.state for each, checker in world.checkers.items()}
+        leaders = {each: state.leader for each, state in states.items() if state is not None}
+        for host in world.running:
+            assert host.node is not None
+            replicas, name = host.node.replicas, f"node {host.node_id}"
+            assigned = {each for each, checker in world.checkers.items() if host.node_id in checker.replicas}
+            if (held := host.node.logs.logs().keys()) != assigned:
+                return f"{name} has logs of {sorted(held)}, and {sorted(assigned)} are assigned to it"
+            for each in sorted(assigned):
+                read = world.store_link.read_as_operator(layout.topic_config_path(each.topic))
+                settings = layout.parse_topic_config(read.data) if read.stat is not None else {}
+                wanted = LogConfig.from_kafka(settings, base=world.log_config)
+                if replicas.partitions[each].log.config != wanted:
+                    return f"{name} has not taken over the settings of {each}: {settings}"
+            metadata = replicas.metadata
+            # Of topics that were deleted while nobody could tell it a node may remember leaders.
+            found = {each: metadata.leader_of(each) for each in leaders}
+            if found != leaders:
+                return f"{name} believes in other leaders than {leaders}: {found}"
+            if {broker_id: broker.epoch for broker_id, broker in metadata.brokers.items()} != live:
+                return f"{name} believes that others live than {live}"
+        return ""
 
     def _left_in_store(self) -> list[str]:
         return [

@@ -125,6 +125,11 @@ class StoreLink:
         outcome, _ = self.store.tree.apply(self._operator, Get(layout.CONTROLLER_EPOCH_PATH))
         return layout.parse_controller_epoch(outcome.data) if outcome.stat is not None else 0
 
+    def broker_epoch(self, node_id: int) -> int:
+        """As which incarnation a node is registered; -1 for none."""
+        outcome, _ = self.store.tree.apply(self._operator, Get(layout.broker_path(node_id)))
+        return outcome.stat.created_txid if outcome.stat is not None else -1
+
     # --- what an operator does -------------------------------------------------------------------
 
     def write_as_operator(self, operation: Operation) -> Outcome:

@@ -74,7 +74,9 @@ COMMAND_NAMES = (
     "reassign",
     "cancel_reassignment",
     "elect_preferred",
+    "elect_unclean",
     "alter_config",
+    "alter_durability",
     "delete_records",
 )
 """What the operator can ask for; `operator.COMMANDS` says how."""

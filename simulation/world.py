@@ -110,7 +110,11 @@ class World:
         }
         self.network = Network(self.time, swarm, self.hosts, self._receive)
         self.observation = Observation(
-            self.time, swarm, self.hosts, lambda: self.store_link.controller_epoch
+            self.time,
+            swarm,
+            self.hosts,
+            lambda: self.store_link.controller_epoch,
+            self._registered_epoch,
         )
         self.store_link = StoreLink(
             self.time, self.network, swarm, self.hosts, self._receive, self.observation.written
@@ -122,6 +126,9 @@ class World:
     @property
     def now_ms(self) -> int:
         return self.time.now_ms
+
+    def _registered_epoch(self, node_id: int) -> int:
+        return self.store_link.broker_epoch(node_id)
 
     @property
     def tally(self) -> Tally:
@@ -474,6 +481,7 @@ class World:
                     host.outstanding[correlation_id] = target
                     self.network.send(host, target, Request(host.node_id, correlation_id, body))
                 case Respond(target, correlation_id, body):
+                    self.observation.responded(host, target, body)
                     self.network.respond(host, target, Response(host.node_id, correlation_id, body))
                 case Reply(token, body, close):
                     self.client_link.reply(host, token, body, close=close)

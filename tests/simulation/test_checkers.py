@@ -400,21 +400,6 @@ def test_an_unclean_election_declares_what_it_gives_up() -> None:
         history.checker.read_back([A])
 
 
-def test_an_unclean_election_may_end_inside_a_batch_that_was_committed() -> None:
-    """The new leader's empty log begins where records were deleted to, in the middle of a batch: that batch
-    is given up whole, and nobody is asked for it (seed 1029)."""
-    history = History(unclean=True)
-    wide = stored(0, "wide", count=4)
-    history.all_hold(wide, hw=4)
-    history.write(replace(STATE, isr=(0,), isr_broker_epochs=(10,)))
-    elect(history, 1, (1,), epoch=1, recovering=True)
-    history.checker.replica_changed(
-        ReplicaView(1, 1, 1, True, 2, 2, 2, []), first_new=0, cut_to=None, high_watermark_before=0
-    )
-    assert history.checker.committed == []
-    history.write(replace(STATE, leader=1, leader_epoch=1, isr=(1,), isr_broker_epochs=(11,)))
-
-
 # --- one replica's store ----------------------------------------------------------------------
 
 LEFT = Remains("t-0 on node 0", (A, B, C), 0, durable_end=2, cache_survived=False)

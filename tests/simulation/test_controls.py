@@ -14,7 +14,7 @@ from replication.config import NodeConfig
 from replication.messages import ProduceRequest
 from simulation import SimulatedCluster, Violation
 from simulation.kit_clients import Acks
-from simulation.planted import planted
+from simulation.plants import planted
 
 SEEDS = range(8)
 """What a power cut leaves is the seed's choice: between these, a part of what had not been synced is gone."""

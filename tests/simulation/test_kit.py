@@ -20,7 +20,7 @@ from replication.messages import (
 )
 from simulation import STORE, Delivery, RequestFailed, SimulatedCluster, Timings, Violation
 from simulation.checkers import find
-from simulation.planted import planted
+from simulation.plants import planted
 
 
 def values(cluster: SimulatedCluster, topic: str = "t", partition: int = 0) -> list[bytes | None]:

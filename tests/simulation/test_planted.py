@@ -2,52 +2,81 @@
 
 from __future__ import annotations
 
+from pathlib import Path
+from statistics import median
+
 import pytest
 
-from simulation.planted import PLANTS, planted
+from simulation.plants import PLANTS, planted
 from simulation.runner import run
 
 EVENTS = 2000
 BUDGET = 500
+PAGE = Path(__file__).parents[2] / "docs" / "simulation.md"
 
 # The first seed that noticed each, counted from 0, as it was found last.
-FIRST_SEEDS = {
-    "truncate-by-high-watermark": 0,
-    "divergence-not-noticed": 18,
-    "answer-without-epoch": 35,
-    "diverging-answer-believed": 7,
-    "append-below-the-end": 7,
-    "epoch-not-noted-at-election": 34,
-    "high-watermark-from-the-fastest": 0,
-    "shrink-before-it-is-confirmed": 0,
-    "expansion-not-counted": 1,
-    "no-epoch-start-gate": 1,
-    "anybody-joins": 0,
-    "no-epoch-fence-on-fetch": 116,
-    "acknowledged-too-early": 0,
-    "min-insync-ignored": 0,
-    "served-above-the-high-watermark": 0,
+FIRST_SEEDS: dict[str, int] = {
     "epoch-resumed-after-a-loss": 2,
+    "former-registration-obeyed": 1,
+    "min-insync-ignored": 0,
+    "preferred-leader-out-of-sync": 7,
+    "let-go-too-early": 7,
     "elected-outside-the-isr": 5,
     "losses-not-noticed": 2,
     "loss-forgotten-at-the-next-stop": 132,
     "zombie-controller-writes": 0,
     "unconditional-writes": 0,
     "epoch-not-raised": 0,
-    "repeats-not-recognised": 0,
-    "joins-below-the-log-start": 233,
-    "cut-stops-at-the-log-start": 89,
+    "truncate-by-high-watermark": 0,
+    "divergence-not-noticed": 18,
+    "answer-without-epoch": 35,
+    "diverging-answer-believed": 7,
+    "append-below-the-end": 4,
+    "epoch-not-noted-at-election": 67,
+    "high-watermark-from-the-fastest": 0,
+    "shrink-before-it-is-confirmed": 0,
+    "expansion-not-counted": 1,
+    "no-epoch-start-gate": 2,
+    "anybody-joins": 0,
+    "acknowledged-too-early": 0,
+    "served-above-the-high-watermark": 0,
+    "repeats-not-recognised": 6,
+    "deleted-on-the-leader-alone": 0,
+    "deleted-above-the-high-watermark": 0,
     "recovery-without-checksums": 2,
     "flush-without-sync": 3,
     "followers-count-unflushed": 4,
     "clean-marker-left-behind": 6,
+    "leader-counts-unflushed": 9,
+    "replica-deleted-before-it-leaves": 0,
+    "list-written-before-the-isr": 0,
+    "superseded-replicas-forgotten": 1,
+    "target-not-waited-for": 0,
+    "reassignments-not-taken-up": 25,
+    "unfenced-reassignment": 0,
+    "request-removed-first": 13,
+    "unfenced-deletion": 13,
+    "any-list-proves-strays": 4,
+    "settings-not-taken-over": 4,
 }
 
 
-def test_there_are_at_least_ten_and_each_has_its_seed() -> None:
+def test_each_has_its_seed_or_is_rare() -> None:
     """A plant without a seed would never be run."""
     assert {name for name, plant in PLANTS.items() if not plant.is_rare} == FIRST_SEEDS.keys()
-    assert len(FIRST_SEEDS) >= 10
+    assert len(FIRST_SEEDS) >= 30
+
+
+def test_half_of_them_are_found_within_500_seeds() -> None:
+    assert max(FIRST_SEEDS.values()) < BUDGET
+    assert median(FIRST_SEEDS.values()) <= BUDGET
+
+
+def test_the_page_lists_them_all() -> None:
+    """Name and mistake; a seed that has moved is no reason to change the page."""
+    page = PAGE.read_text()
+    missing = [name for name, plant in PLANTS.items() if f"| {plant.mistake} | `{name}` |" not in page]
+    assert not missing
 
 
 @pytest.mark.simulation
@@ -62,12 +91,12 @@ def test_a_mistake_is_noticed(name: str) -> None:
 
 
 @pytest.mark.simulation
-@pytest.mark.parametrize("name", PLANTS)
-def test_a_mistake_is_gone_afterwards(name: str) -> None:
+def test_a_mistake_is_gone_afterwards() -> None:
     """Rules are switched off in this process, for the length of a block: nothing may stay behind."""
     before = run(3, 300)
-    with planted(name):
-        pass
+    for name in PLANTS:
+        with planted(name):
+            pass
     assert run(3, 300) == before
 
 

@@ -12,7 +12,7 @@ from pathlib import Path
 import pytest
 
 from simulation import CrashLab, SimulatedCluster
-from simulation.planted import planted
+from simulation.plants import planted
 
 pytest_plugins = ["pytester"]
 # The runs inside this process forget what they imported, and numpy cannot be imported twice.
@@ -26,7 +26,7 @@ ALONE = ["-p", "no:cacheprovider", "-p", "no:benchmark", "-p", "no:hypothesispyt
 
 LOSES = """
     import pytest
-    from simulation.planted import planted
+    from simulation.plants import planted
 
     @pytest.fixture(autouse=True)
     def too_early():

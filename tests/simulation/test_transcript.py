@@ -9,7 +9,7 @@ from pathlib import Path
 import pytest
 
 from simulation.__main__ import main
-from simulation.planted import planted
+from simulation.plants import planted
 from simulation.runner import replay, run, shortened
 from simulation.shrink import minimal
 from simulation.swarm import draw
