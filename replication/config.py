@@ -36,8 +36,9 @@ class NodeConfig:
     default that counts is that of the broker which is the controller.
     `replica_lag_criterion` and `replica_lag_max_messages` (-1 for off) are what takes a follower out of the
     ISR, each by itself. `min_insync_wall` holds the high watermark while fewer than `min.insync.replicas` are
-    in sync, as Kafka does from 3.7 on. `truncate_on_fetch` off makes followers reconcile by
-    OffsetForLeaderEpoch before they fetch, as brokers older than 2.7 do.
+    in sync, as Kafka does from 3.7 on; a broker that has it off holds it too where the controller has it on.
+    `truncate_on_fetch` off makes followers reconcile by OffsetForLeaderEpoch before they fetch, as brokers
+    older than 2.7 do.
     """
 
     node_id: int

@@ -41,7 +41,9 @@ class BrokerEndpoint:
 class PartitionState:
     """A partition as the controller last wrote it to the metadata store.
 
-    `all_synced`: what was acknowledged is on every ISR member's disk (`durability.py`).
+    `all_synced`: what was acknowledged is on every ISR member's disk (`durability.py`). `min_insync`: how
+    many must be in the ISR for the high watermark to move, whatever smaller number the broker knows of;
+    `eligible` are not in it and hold all that is committed nevertheless.
     """
 
     controller_epoch: int
@@ -55,6 +57,8 @@ class PartitionState:
     removing_replicas: tuple[int, ...] = ()
     durability: Durability = Durability.REPLICATED
     all_synced: bool = False
+    min_insync: int = 0
+    eligible: tuple[int, ...] = ()
 
 
 # --- clients ----------------------------------------------------------------------------------
@@ -299,11 +303,14 @@ class AlterPartitionRequest:
 
 @dataclass(frozen=True, slots=True)
 class AlterPartitionResult:
+    """Without an error: the state as it is now; `min_insync` as in `PartitionState`."""
+
     error: ErrorCode
     leader: int = NO_LEADER
     leader_epoch: int = NO_EPOCH
     isr: tuple[int, ...] = ()
     partition_epoch: int = -1
+    min_insync: int = 0
 
 
 @dataclass(frozen=True, slots=True)

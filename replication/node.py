@@ -114,7 +114,12 @@ class Node:
         )
         self.controller = Controller(
             config.node_id,
-            replace(config.controller, durability=config.durability),
+            replace(
+                config.controller,
+                durability=config.durability,
+                min_insync_wall=config.min_insync_wall,
+                min_insync_replicas=(log_config or LogConfig()).min_insync_replicas,
+            ),
             random=random,
             next_id=self._next_id,
             state_changes=state_changes,

@@ -123,6 +123,8 @@ class Partition:
         self.epoch_start_offset: int | None = None
         self.durability = Durability.REPLICATED
         """The level that the controller's last word about this partition names."""
+        self.agreed_min_insync = 0
+        """How many must be in the ISR for the high watermark to move, by the state that this node goes by."""
         self.all_synced = False
         self.tenure = 0
         """Counts the times this node began or stopped to lead: what was promised in one ends with it."""
@@ -274,6 +276,7 @@ class Partition:
         self.replicas = state.replicas
         self.adding_replicas = state.adding_replicas
         self.durability = state.durability
+        self.agreed_min_insync = state.min_insync
         self.all_synced = state.all_synced
         self._is_suspended = False
 
@@ -350,7 +353,8 @@ class Partition:
             else leader_end_offset,
             replicas=self._remote.values(),
             eligible=frozenset(filter(self._metadata.may_be_in_sync, self._remote)),
-            min_insync=self.min_insync if self._config.min_insync_wall else 0,
+            # Never below what the controller goes by: it remembers who holds all that is committed.
+            min_insync=max(self.agreed_min_insync, self.min_insync if self._config.min_insync_wall else 0),
             now_ms=now_ms,
             lag_time_max_ms=self._config.replica_lag_time_max_ms,
         )
@@ -591,6 +595,8 @@ class Partition:
             # An equal partition epoch is a repeat of what was applied before.
             self.isr = CommittedIsr(frozenset(answer.isr))
             self.partition_epoch = answer.partition_epoch
+            # It may be another by now, in a state that we hear of only here.
+            self.agreed_min_insync = answer.min_insync
             if isinstance(pending, PendingExpand):
                 self._counters.isr_expands += 1
             elif isinstance(pending, PendingShrink):

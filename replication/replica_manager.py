@@ -585,7 +585,8 @@ class ReplicaManager:
         config = self._log_config(topic_partition.topic, body)
         if topic_partition in self.logs.damaged:
             # Whatever is gone from it counts for nothing any more, and its leader has it.
-            is_replaceable = self.config.node_id not in state.isr and state.leader != NO_LEADER
+            counts = self.config.node_id in (*state.isr, *state.eligible)
+            is_replaceable = not counts and state.leader != NO_LEADER
             if is_replaceable:
                 mark("replica manager: a damaged log is cut, to follow")
             self.logs.reopen(topic_partition, config=config, accept_loss=is_replaceable)

@@ -282,10 +282,11 @@ class PartitionChecker:
     def _judge_election(self, old: LeaderAndIsr | None, state: LeaderAndIsr) -> None:
         if old is None or state.leader == NO_LEADER or state.leader_epoch == old.leader_epoch:
             return
-        is_outside = state.leader not in old.isr
+        on_record = dict(old.eligible) | dict(zip(old.isr, old.isr_broker_epochs, strict=True))
+        is_outside = state.leader not in on_record
         # A member that came back with a loss is as good as outside; the mark stays while it leads on.
         has_lost = state.recovering and (
-            is_outside or state.broker_epoch_of(state.leader) != old.broker_epoch_of(state.leader)
+            is_outside or state.broker_epoch_of(state.leader) != on_record[state.leader]
         )
         if not is_outside and not has_lost:
             return
@@ -298,12 +299,14 @@ class PartitionChecker:
     def _judge_members(self, state: LeaderAndIsr) -> None:
         if not self._cut_is_due:
             for member in state.isr:
-                self._check_member(state, member)
+                self._check_member(state, member, state.broker_epoch_of(member))
+            for member, broker_epoch in state.eligible:
+                self._check_member(state, member, broker_epoch)
 
-    def _check_member(self, state: LeaderAndIsr, member: int) -> None:
-        """Whoever the store calls in sync, and is still that process, holds all that any leader committed."""
+    def _check_member(self, state: LeaderAndIsr, member: int, broker_epoch: int) -> None:
+        """Whoever is in sync or eligible, and still that process, holds all that any leader committed."""
         view = self.views.get(member)
-        if not self.committed or view is None or self.incarnation(member) != state.broker_epoch_of(member):
+        if not self.committed or view is None or self.incarnation(member) != broker_epoch:
             return
         last = self.committed[-1]
         if view.log_end < last.end:

@@ -13,6 +13,7 @@ from dataclasses import dataclass, replace
 from checkpoint.errors import ErrorCode
 from checkpoint.marks import mark
 from replication.controller.election import Incarnation
+from replication.controller.eligible import with_eligible
 from replication.durability import Durability
 from replication.messages import IsrProposal
 from replication.metastore.layout import UNKNOWN_BROKER_EPOCH, LeaderAndIsr
@@ -72,21 +73,22 @@ def judge(
         mark("isr proposal: a member is not alive, or about to go")
         return Verdict(ErrorCode.INELIGIBLE_REPLICA)
     recorded = dict(zip(state.isr, state.isr_broker_epochs, strict=True))
-    return Verdict(
-        ErrorCode.NONE,
-        replace(
-            state,
-            isr=proposal.new_isr,
-            # A member that stays keeps the incarnation on record: if it restarted since, this
-            # proposal does not prove that the new one has anything.
-            isr_broker_epochs=tuple(
-                recorded[member] if member in recorded else live[member].epoch for member in proposal.new_isr
-            ),
-            controller_epoch=controller_epoch,
-            recovering=proposal.recovering,
-            all_synced=state.all_synced or becomes_synced,
+    written = replace(
+        state,
+        isr=proposal.new_isr,
+        # A member that stays keeps the incarnation on record: if it restarted since, this
+        # proposal does not prove that the new one has anything.
+        isr_broker_epochs=tuple(
+            recorded[member] if member in recorded else live[member].epoch for member in proposal.new_isr
         ),
+        controller_epoch=controller_epoch,
+        recovering=proposal.recovering,
+        all_synced=state.all_synced or becomes_synced,
     )
+    if becomes_synced:
+        # The report is of ISR members: who is outside may have flushed nothing.
+        return Verdict(ErrorCode.NONE, replace(written, eligible=()))
+    return Verdict(ErrorCode.NONE, with_eligible(state, written, replicas))
 
 
 def _well_formed(proposal: IsrProposal, leader: int, replicas: tuple[int, ...]) -> bool:

@@ -34,6 +34,12 @@ class ControllerConfig:
     durability: Durability = Durability.REPLICATED
     """For topics that do not say (`durability.level`)."""
 
+    min_insync_replicas: int = 1
+    """For topics that do not say (`min.insync.replicas`)."""
+
+    min_insync_wall: bool = True
+    """Whether the high watermark stands while fewer than `min.insync.replicas` are in sync."""
+
     auto_leader_rebalance_enable: bool = True
     leader_imbalance_check_interval_seconds: int = 300
     leader_imbalance_per_broker_percentage: int = 10

@@ -38,6 +38,7 @@ from replication.state_change import Side, Sink, StateChange, unheard
 
 UNCLEAN_ELECTION = "unclean.leader.election.enable"
 DURABILITY_LEVEL = "durability.level"
+MIN_INSYNC_REPLICAS = "min.insync.replicas"
 
 Result = TypeVar("Result")
 Steps: TypeAlias = Generator[tuple[Operation, ...], tuple[Outcome, ...], Result]
@@ -148,6 +149,10 @@ class Context:
             if topic_partition not in self.offline_replicas.get(broker_id, ())
         }
 
+    def failed(self, topic_partition: TopicPartition) -> list[int]:
+        """The brokers that live and cannot use their replica of this partition."""
+        return sorted(each for each, failed in self.offline_replicas.items() if topic_partition in failed)
+
     def staying(self, topic_partition: TopicPartition) -> dict[int, Incarnation]:
         """Of the brokers that can serve this partition, those that do not shut down."""
         live = self.live(topic_partition)
@@ -187,6 +192,20 @@ class Context:
         """The level that the topic asks for, else the broker's; read at every use."""
         word = self.topics[topic].config.get(DURABILITY_LEVEL)
         return self.config.durability if word is None else Durability(word.strip())
+
+    def min_insync(self, topic_partition: TopicPartition, assignment: Assignment | None = None) -> int:
+        """How many must be in sync for the high watermark to move, 0 for any; read at every use.
+
+        Never more than there are replicas, those not counted that a reassignment (`assignment` if it is
+        not the one in force) is bringing in.
+        """
+        if not self.config.min_insync_wall:
+            return 0
+        word = self.topics[topic_partition.topic].config.get(MIN_INSYNC_REPLICAS)
+        asked = self.config.min_insync_replicas if word is None else int(word)
+        after = assignment or self.assignment_of(topic_partition)
+        wanted = min(asked, len(after.replicas) - len(after.adding))
+        return wanted if wanted > 1 else 0
 
     def partitions_of(self, topic: str) -> list[TopicPartition]:
         return sorted(topic_partition for topic_partition in self.replicas if topic_partition.topic == topic)
@@ -312,6 +331,8 @@ class Context:
             removing_replicas=assignment.removing,
             durability=state.durability,
             all_synced=state.all_synced,
+            min_insync=state.min_insync,
+            eligible=tuple(each.replica for each in state.eligible),
         )
 
     def build(self, broker_id: int, broker_epoch: int, entry: Entry) -> RequestBody:

@@ -162,6 +162,7 @@ def _unclean(
             context.live(topic_partition),
             context.epoch,
             shutting_down=context.shutting_down,
+            failed=context.failed(topic_partition),
             unclean_enabled=True,
         )
     if elected is None or elected.leader == NO_LEADER:

@@ -17,6 +17,9 @@ counts, whatever it kept. Without one, the restarted members lead (they hold all
 and a new leader epoch fences their former selves). A lost member is never elected unless unclean
 election is allowed; it is remembered as lost in the state node, for its next, clean, restart does
 not bring anything back. The ISR is never emptied: it names those who may have the committed records.
+
+Besides the ISR, those may lead whom the state node remembers as `eligible`, by the same standing (intact or
+restarted): they too hold all that was committed. They come second, for an ISR member may have more.
 """
 
 from __future__ import annotations
@@ -27,6 +30,7 @@ from enum import Enum
 from typing import NamedTuple
 
 from checkpoint.marks import mark
+from replication.controller.eligible import with_eligible
 from replication.durability import Durability
 from replication.messages import NO_LEADER
 from replication.metastore.layout import LOST_BROKER_EPOCH, UNKNOWN_BROKER_EPOCH, LeaderAndIsr
@@ -115,6 +119,7 @@ def first_state(
     live: Mapping[int, Incarnation],
     controller_epoch: int,
     durability: Durability = Durability.REPLICATED,
+    min_insync: int = 0,
 ) -> LeaderAndIsr | None:
     """The state of a partition that never had one: its live replicas, the first of them leading."""
     isr = tuple(replica for replica in replicas if replica in live)
@@ -128,6 +133,7 @@ def first_state(
         isr_broker_epochs=tuple(live[replica].epoch for replica in isr),
         durability=durability,
         all_synced=durability is Durability.SYNCED,
+        min_insync=min_insync,
     )
 
 
@@ -145,15 +151,20 @@ def next_state(
     controller_epoch: int,
     *,
     shutting_down: Collection[int] = (),
+    failed: Collection[int] = (),
     unclean_enabled: bool = False,
 ) -> LeaderAndIsr | None:
     """What the state node must say now that just these brokers live; None if it says so already.
 
-    Every change takes a new leader epoch: it fences the leader that does not know of it. Whoever is
+    Every change of leader or ISR takes a new leader epoch: it fences the leader that does not know of it. An
+    unclean election takes a replica that is not known to have lost records, if one lives. Whoever is
     `shutting_down` keeps what it leads until somebody else can, and is given nothing that it could refuse.
+    `failed` are brokers that live while their replica cannot be used: nobody knows what will be left of it.
     """
-    recorded = dict(zip(state.isr, state.isr_broker_epochs, strict=True))
-    standings = {member: standing(recorded[member], live.get(member)) for member in state.isr}
+    recorded = dict(state.eligible) | dict(zip(state.isr, state.isr_broker_epochs, strict=True))
+    standings = {member: standing(epoch, live.get(member)) for member, epoch in recorded.items()}
+    lost = [member for member in standings if standings[member] is Standing.LOST]
+    staying = [each for each in live if each not in shutting_down]
 
     def members(wanted: Standing) -> tuple[int, ...]:
         return tuple(member for member in state.isr if standings[member] is wanted)
@@ -169,10 +180,15 @@ def next_state(
         mark("election: all that live were restarted and kept everything")
         isr, leader = restarted, _first(replicas, restarted, shutting_down)
         recorded.update({member: live[member].epoch for member in isr})
+    elif eligible := tuple(
+        each for each in replicas if each in standings and each in staying and each not in lost
+    ):
+        mark("election: outside an ISR that was too small to commit")
+        isr, leader = eligible, eligible[0]
+        recorded.update({member: live[member].epoch for member in isr})
     elif unclean_enabled and (
-        elected := offline_leader(
-            replicas, (), [each for each in live if each not in shutting_down], unclean_enabled=True
-        )
+        elected := offline_leader(replicas, (), _without(staying, lost), unclean_enabled=True)
+        or offline_leader(replicas, (), staying, unclean_enabled=True)
     ):
         mark("election: outside the ISR, where that is allowed")
         leader, isr, recovering = elected.leader, (elected.leader,), True
@@ -183,10 +199,18 @@ def next_state(
         mark("election: nobody may lead")
         isr, leader = members(Standing.DEAD) or state.isr, NO_LEADER
         recorded.update(dict.fromkeys(members(Standing.LOST), LOST_BROKER_EPOCH))
-    decided = _in_new_epoch(state, leader, isr, recorded, controller_epoch, recovering=recovering)
-    if (leader, isr, decided.isr_broker_epochs) == (state.leader, state.isr, state.isr_broker_epochs):
-        return None
-    return decided
+    decided = with_eligible(
+        state,
+        _in_new_epoch(state, leader, isr, recorded, controller_epoch, recovering=recovering),
+        replicas,
+        lost=(*lost, *failed),
+    )
+    if (leader, isr, decided.isr_broker_epochs) != (state.leader, state.isr, state.isr_broker_epochs):
+        return decided
+    if decided.eligible != state.eligible:
+        mark("election: somebody eligible came back with a loss")
+        return replace(state, controller_epoch=controller_epoch, eligible=decided.eligible)
+    return None
 
 
 def preferred_state(
@@ -224,7 +248,11 @@ def state_after_shutdown(
     if leader is None:
         return None
     recorded = dict(zip(state.isr, state.isr_broker_epochs, strict=True))
-    return _in_new_epoch(state, leader, isr, recorded, controller_epoch)
+    return with_eligible(state, _in_new_epoch(state, leader, isr, recorded, controller_epoch), replicas)
+
+
+def _without(brokers: Collection[int], others: Collection[int]) -> list[int]:
+    return [each for each in brokers if each not in others]
 
 
 def _intact(state: LeaderAndIsr, live: Mapping[int, Incarnation]) -> tuple[int, ...]:

@@ -74,7 +74,9 @@ def _result(error: ErrorCode, known: KnownState) -> AlterPartitionResult:
     if error is not ErrorCode.NONE:
         return AlterPartitionResult(error)
     state, partition_epoch = known
-    return AlterPartitionResult(error, state.leader, state.leader_epoch, state.isr, partition_epoch)
+    return AlterPartitionResult(
+        error, state.leader, state.leader_epoch, state.isr, partition_epoch, state.min_insync
+    )
 
 
 def _write(

@@ -17,6 +17,7 @@ from checkpoint.marks import mark
 from checkpoint.topic_partition import TopicPartition
 from replication.controller import election
 from replication.controller.context import Context, KnownState, Steps
+from replication.controller.eligible import with_min_insync
 from replication.controller.errors import ControllerFenced, MetadataConflict
 from replication.messages import NO_LEADER
 from replication.metastore import layout
@@ -166,9 +167,10 @@ def after_failures(context: Context) -> Decide:
         replicas = context.replicas[topic_partition]
         live = context.live(topic_partition)
         durability = context.durability(topic_partition.topic)
+        min_insync = context.min_insync(topic_partition)
         if state is None:
             return election.first_state(
-                replicas, context.staying(topic_partition), context.epoch, durability
+                replicas, context.staying(topic_partition), context.epoch, durability, min_insync
             )
         elected = election.next_state(
             state,
@@ -176,9 +178,11 @@ def after_failures(context: Context) -> Decide:
             live,
             context.epoch,
             shutting_down=context.shutting_down,
+            failed=context.failed(topic_partition),
             unclean_enabled=context.unclean_enabled(topic_partition.topic),
         )
         wanted = election.at_level(elected or state, durability, context.epoch)
+        wanted = with_min_insync(wanted, min_insync, replicas, context.epoch)
         return None if wanted == state else wanted
 
     return decide

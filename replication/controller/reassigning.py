@@ -22,6 +22,7 @@ from checkpoint.marks import mark
 from checkpoint.topic_partition import TopicPartition
 from replication.controller.channel import Answer
 from replication.controller.context import Context, KnownState, Steps
+from replication.controller.eligible import with_eligible, with_min_insync
 from replication.controller.errors import (
     InvalidReplicaAssignment,
     MetadataConflict,
@@ -251,6 +252,8 @@ def _begin(context: Context, topic_partition: TopicPartition, target: tuple[int,
         if set(after.replicas) - set(target) - set(after.origin):
             mark("reassignment: a replica of an earlier target is in sync and stays for now")
         state = opening_state(assignment, after, known.state, context.epoch) if known else None
+        if known is not None and state is not None:
+            state = _with_memory(context, topic_partition, after, known.state, state)
         return after, state
 
     yield from _take_step(context, topic_partition, step, "begins a reassignment")
@@ -296,7 +299,21 @@ def _closing(
     )
     if state is not None and state.leader != known.state.leader:
         mark("reassignment: leadership moves to the target")
-    return state
+    if state is None:
+        return None
+    return _with_memory(context, topic_partition, assignment.finished(), known.state, state)
+
+
+def _with_memory(
+    context: Context,
+    topic_partition: TopicPartition,
+    after: Assignment,
+    before: layout.LeaderAndIsr,
+    state: layout.LeaderAndIsr,
+) -> layout.LeaderAndIsr:
+    """`state` as it goes with the assignment `after`: its replicas alone are remembered, and counted."""
+    kept = with_eligible(before, state, after.replicas)
+    return with_min_insync(kept, context.min_insync(topic_partition, after), after.replicas, context.epoch)
 
 
 def _take_step(

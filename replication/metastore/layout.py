@@ -18,7 +18,8 @@ Fields beyond Kafka's, which its readers skip: `clean` and `continues` in a regi
 broker had acknowledged was not lost when it last stopped, nor since it had one of those epochs) and
 `isr_broker_epochs` in a state node (which incarnation of each ISR member is known to hold every
 committed record: without it, a controller that takes over could not tell a member from its own
-restarted, perhaps emptier, successor), and in a topic node, while a partition is being reassigned,
+restarted, perhaps emptier, successor), `min_insync`, `eligible` and `eligible_broker_epochs` there
+(`controller/eligible.py`), and in a topic node, while a partition is being reassigned,
 `original_replicas` (its list before, in its order) and `leaving_replicas` (brokers that have not
 confirmed the deletion of a replica that they are to have no more).
 
@@ -32,7 +33,7 @@ import json
 import re
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
-from typing import Any
+from typing import Any, NamedTuple
 
 from checkpoint.topic_partition import TopicPartition
 from replication.durability import Durability
@@ -120,13 +121,21 @@ class TopicAssignment:
     leaving_replicas: Mapping[int, tuple[int, ...]] = field(default_factory=dict)
 
 
+class Eligible(NamedTuple):
+    """A replica outside the ISR that holds every committed record, as this incarnation."""
+
+    replica: int
+    broker_epoch: int
+
+
 @dataclass(frozen=True, slots=True)
 class LeaderAndIsr:
     """`…/state`: who leads a partition, since which decision, and who is in sync.
 
     `isr_broker_epochs` is parallel to `isr`; `recovering` marks a leader that was elected outside
-    the ISR and has not reported since; for `durability` and `all_synced` see `durability.py`. The node's
-    version is the partition epoch.
+    the ISR and has not reported since; for `durability` and `all_synced` see `durability.py`. While fewer
+    than `min_insync` (0: any) are in the ISR, the high watermark stands, and `eligible` are those outside
+    it that may lead too (`controller/eligible.py`). The node's version is the partition epoch.
     """
 
     leader: int
@@ -137,6 +146,8 @@ class LeaderAndIsr:
     recovering: bool = False
     durability: Durability = Durability.REPLICATED
     all_synced: bool = False
+    min_insync: int = 0
+    eligible: tuple[Eligible, ...] = ()
 
     def broker_epoch_of(self, member: int) -> int:
         """The incarnation of this ISR member that holds every committed record."""
@@ -204,6 +215,11 @@ def encode_state(state: LeaderAndIsr) -> bytes:
     if state.durability is not Durability.REPLICATED:
         value["durability"] = state.durability.value
         value["all_synced"] = state.all_synced
+    if state.min_insync:
+        value["min_insync"] = state.min_insync
+    if state.eligible:
+        value["eligible"] = [each.replica for each in state.eligible]
+        value["eligible_broker_epochs"] = [each.broker_epoch for each in state.eligible]
     return _encode(value)
 
 
@@ -378,6 +394,8 @@ def _durability(word: str) -> Durability:
 
 def parse_state(data: bytes) -> LeaderAndIsr:
     fields = _Fields(data, "the partition state")
+    eligible = fields.brokers("eligible", optional=True)
+    eligible_epochs = fields.integers("eligible_broker_epochs")
     state = LeaderAndIsr(
         leader=fields.integer("leader"),
         leader_epoch=fields.integer("leader_epoch"),
@@ -387,6 +405,7 @@ def parse_state(data: bytes) -> LeaderAndIsr:
         recovering=fields.integer("leader_recovery_state", 0) == 1,
         durability=_durability(fields.text("durability", Durability.REPLICATED.value)),
         all_synced=fields.truth("all_synced", False),
+        min_insync=fields.integer("min_insync", 0),
     )
     if state.leader < NO_LEADER or state.leader_epoch < 0 or not state.isr:
         raise CorruptMetadata("the partition state has a negative leader or epoch, or an empty ISR")
@@ -394,7 +413,10 @@ def parse_state(data: bytes) -> LeaderAndIsr:
         # Kafka rewrote the ISR without knowing of our field: what it recorded is void.
         unknown = (UNKNOWN_BROKER_EPOCH,) * len(state.isr)
         return replace(state, isr_broker_epochs=unknown)
-    return state
+    is_too_small = len(state.isr) < state.min_insync
+    if is_too_small and len(eligible) == len(eligible_epochs) and not set(eligible) & set(state.isr):
+        return replace(state, eligible=tuple(map(Eligible, eligible, eligible_epochs)))
+    return state  # nobody is remembered, or fields of ours were left behind by such a writer
 
 
 def parse_controller(data: bytes) -> int | None:

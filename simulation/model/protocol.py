@@ -29,6 +29,7 @@ from checkpoint.errors import ErrorCode
 from logstore.epochs import UNDEFINED, EpochEndOffset, LeaderEpochCache
 from replication.controller import alter_partition, election
 from replication.controller.election import Incarnation
+from replication.controller.eligible import with_min_insync
 from replication.isr import (
     CommittedIsr,
     IsrState,
@@ -40,7 +41,7 @@ from replication.isr import (
     next_high_watermark,
 )
 from replication.messages import NO_EPOCH, NO_LEADER, IsrProposal
-from replication.metastore.layout import LOST_BROKER_EPOCH, LeaderAndIsr
+from replication.metastore.layout import LOST_BROKER_EPOCH, Eligible, LeaderAndIsr
 from replication.reconcile import divergence_of, truncation_for
 from replication.replica import UNKNOWN_BROKER_EPOCH, UNKNOWN_OFFSET, RemoteReplica
 from simulation.model.explorer import Action, Explorer, Invariant, Move, Parts, Steps
@@ -90,6 +91,16 @@ class Rules:
     """The high watermark waits for a proposed member too."""
     shrink_waits: bool = True
     """A smaller ISR counts only once it is confirmed."""
+    wall_stands: bool = True
+    """The high watermark does not move while fewer than `min_insync` are in the ISR."""
+    remembers: bool = True
+    """Who left an ISR that got too small to commit may lead (S64)."""
+    small_isrs_only: bool = True
+    """Who leaves an ISR that stays large enough is not remembered."""
+    growth_forgets: bool = True
+    """The write of an ISR that is large enough clears the memory."""
+    lowering_forgets: bool = True
+    """The write of a smaller number does."""
     leader_syncs: bool = False
     followers_sync: bool = False
     """Durability: a leader's own vote, a follower's fetch, cover only what is on the disk."""
@@ -117,6 +128,8 @@ class Bounds:
     late_roles: int = 2
     late_fetches: bool = False
     min_insync: int = 1
+    settings: int = 0
+    """Times that an operator sets `min.insync.replicas` to 1, or back."""
     one_is_spared: bool = False
     """A machine dies only while another ISR member is intact, and its last proposal with it."""
     settled: int = 0
@@ -164,6 +177,7 @@ class Budget(NamedTuple):
     stops: int
     expiries: int
     elections: int
+    settings: int
 
 
 class Remote(NamedTuple):
@@ -200,6 +214,8 @@ class Replica(NamedTuple):
     is_truncating: bool = False
     epoch_start: int = 0
     isr: tuple[int, ...] = ()
+    min_insync: int = 0
+    """Of the very state that the ISR is from."""
     pending: Proposal | None = None
     remote: tuple[Remote, ...] = ()
 
@@ -279,7 +295,9 @@ class Protocol:
         """A leads in epoch 0; all three are in sync, know it, and hold the settled records."""
         bounds = self.bounds
         records = tuple(Record(0, -1 - number) for number in range(bounds.settled))
-        state = LeaderAndIsr(0, 0, IDS, _CONTROLLER_EPOCH, (0,) * len(IDS))
+        state = LeaderAndIsr(
+            0, 0, IDS, _CONTROLLER_EPOCH, (0,) * len(IDS), min_insync=self._min_insync
+        )
         end = len(records)
         known = Replica(
             log=records,
@@ -296,6 +314,7 @@ class Protocol:
             durable=end if self._tracks_disk else 0,
             latest_epoch=0,
             isr=IDS,
+            min_insync=self._min_insync,
             remote=(Remote(), remote, remote),
         )
         view = tuple(self._incarnation(replica) for replica in replicas)
@@ -306,6 +325,7 @@ class Protocol:
             bounds.stops,
             bounds.expiries,
             bounds.elections,
+            bounds.settings,
         )
         return (Store(state, 0, view), Committed(records), budget, Late(), *replicas)
 
@@ -330,6 +350,8 @@ class Protocol:
             actions.append(Action(parts, partial(self._exchange, me, other)))
         if self.bounds.elections:
             actions.append(Action((STORE, BUDGET), self._elects))
+        if self.bounds.settings:
+            actions.append(Action((STORE, BUDGET), self._sets_min_insync))
         return actions
 
     def invariants(self) -> list[Invariant]:
@@ -389,12 +411,42 @@ class Protocol:
     def _write(self, store: Store, state: LeaderAndIsr) -> Store | None:
         if store.version >= self.bounds.versions:
             return None
+        state = self._remembering(store.state, state)
         late = store.late
         if state.leader_epoch != store.state.leader_epoch:
             # Whoever has not heard of the state that ends here may still hear of it.
             addressed = tuple(-1 if each is None else each.epoch for each in store.view)
             late = (*late, Announcement(store.state, store.version, addressed))[-self.bounds.late_roles :]
         return store._replace(state=state, version=store.version + 1, late=late)
+
+    @property
+    def _min_insync(self) -> int:
+        return self.bounds.min_insync if self.bounds.min_insync > 1 else 0
+
+    def _remembering(self, before: LeaderAndIsr, after: LeaderAndIsr) -> LeaderAndIsr:
+        """The write with the memory that it has where a rule is off."""
+        rules, is_large = self.rules, len(after.isr) >= after.min_insync
+        if not rules.remembers:
+            return replace(after, eligible=())
+        known = {*map(Eligible, before.isr, before.isr_broker_epochs), *before.eligible}
+        kept = {each for each in known if each.replica not in after.isr and each.broker_epoch >= 0}
+        is_smaller, is_larger = set(after.isr) < set(before.isr), set(after.isr) > set(before.isr)
+        forgets = (
+            rules.small_isrs_only or not (is_large and is_smaller),
+            rules.growth_forgets or not (is_large and is_larger),
+            rules.lowering_forgets or after.min_insync >= before.min_insync,
+        )
+        return after if all(forgets) else replace(after, eligible=tuple(sorted(kept)))
+
+    def _sets_min_insync(self, store: Store, budget: Budget) -> Steps:
+        """An operator changes the setting; the controller writes it before any leader hears of it."""
+        if not budget.settings:
+            return
+        wanted = 0 if store.state.min_insync else self._min_insync
+        written = self._write(store, with_min_insync(store.state, wanted, IDS, _CONTROLLER_EPOCH))
+        if written is not None:
+            spent = budget._replace(settings=budget.settings - 1)
+            yield f"min.insync.replicas is set to {max(wanted, 1)}", (written, spent)
 
     def _elects(self, store: Store, budget: Budget) -> Steps:
         """Leadership moves to another ISR member: preferred election, rebalancing, reassignment."""
@@ -471,11 +523,11 @@ class Protocol:
             epoch=state.leader_epoch, leader=state.leader, partition_epoch=version, is_suspended=False
         )
         if state.leader != me:
-            taken = taken._replace(isr=(), pending=None, remote=(), epoch_start=0)
+            taken = taken._replace(isr=(), min_insync=0, pending=None, remote=(), epoch_start=0)
             starts_over = is_new or replica.leader == me or replica.is_suspended
             return self._before_fetching(taken) if starts_over else taken
         if is_new or version > replica.partition_epoch:
-            taken = taken._replace(isr=state.isr, pending=None)
+            taken = taken._replace(isr=state.isr, min_insync=state.min_insync, pending=None)
         if is_new:
             directly = not self.rules.followers_start_unknown or state.leader_epoch == replica.epoch + 1
             keeps = replica.leader == me and replica.remote and directly
@@ -515,6 +567,7 @@ class Protocol:
         if not replica.acts_as_leader(me) or replica.high_watermark == replica.end:
             return replica, committed
         state = self._isr_state(replica)
+        min_insync = replica.min_insync if self.rules.wall_stands else 0
         moved = next_high_watermark(
             state,
             leader_id=me,
@@ -526,14 +579,14 @@ class Protocol:
                 if each != me
             ],
             eligible=frozenset(),
-            min_insync=self.bounds.min_insync,
+            min_insync=min_insync,
             now_ms=0,
             lag_time_max_ms=0,
         )
         if moved is None or moved <= replica.high_watermark:
             return replica, committed
         return replica._replace(high_watermark=moved), _commit(
-            committed, replica.log[:moved], has_enough=len(state.maximal) >= self.bounds.min_insync
+            committed, replica.log[:moved], has_enough=len(state.maximal) >= min_insync
         )
 
     def _shrinks(self, me: int, replica: Replica) -> Iterator[tuple[str, Replica]]:
@@ -630,7 +683,9 @@ class Protocol:
 
     @staticmethod
     def _confirmed(replica: Replica, state: LeaderAndIsr, version: int) -> Replica:
-        return replica._replace(isr=state.isr, partition_epoch=version, pending=None)
+        return replica._replace(
+            isr=state.isr, min_insync=state.min_insync, partition_epoch=version, pending=None
+        )
 
     # --- one replica by itself ----------------------------------------------------------------
 
@@ -918,6 +973,8 @@ def _holds_what_is_committed(me: int, store: Store, committed: Committed, replic
     # A member that is not the life on record is none any more, it is only not noticed yet.
     if me in state.isr and replica.is_life(state.broker_epoch_of(me)):
         return f"I6: {NAMES[me]} is in the ISR without a committed record"
+    if replica.is_life(dict(state.eligible).get(me, -1)):
+        return f"I6: {NAMES[me]} is eligible without a committed record"
     return ""
 
 
@@ -999,7 +1056,11 @@ def _describe_store(store: Store) -> str:
         NAMES[member] + ("!" if epoch == LOST_BROKER_EPOCH else f"{epoch}")
         for member, epoch in zip(state.isr, state.isr_broker_epochs, strict=True)
     )
-    return f"store v{store.version}: epoch {state.leader_epoch}, leader {_name(state.leader)}, ISR {members}"
+    text = f"store v{store.version}: epoch {state.leader_epoch}, leader {_name(state.leader)}, ISR {members}"
+    if state.eligible:
+        eligible = (f"{NAMES[replica]}{broker_epoch}" for replica, broker_epoch in state.eligible)
+        text += ", eligible " + ",".join(eligible)
+    return text
 
 
 def _describe(me: int, replica: Replica) -> str:

@@ -85,6 +85,8 @@ def former_controller_obeyed(stack: ExitStack) -> None:
 @plant("acks=all is taken by any number of in-sync replicas")
 def min_insync_ignored(stack: ExitStack) -> None:
     swap(stack, Partition, "min_insync", property(lambda self: 1))
+    # The controller's word, by which a leader goes too.
+    swap(stack, Context, "min_insync", lambda self, topic_partition, assignment=None: 0)
 
 
 @plant(

@@ -21,7 +21,16 @@ from logstore.config import LogConfig
 from logstore.errors import LogDirOffline
 from replication import Durability, InProcessCluster
 from replication.driver import three_nodes
-from replication.messages import NO_LEADER, DeleteTopicsRequest, NewTopic, ProduceRequest, ProduceResponse
+from replication.effects import Peer
+from replication.messages import (
+    NO_LEADER,
+    DeleteTopicsRequest,
+    LeaderAndIsrRequest,
+    NewTopic,
+    PartitionState,
+    ProduceRequest,
+    ProduceResponse,
+)
 from replication.metastore.layout import parse_state, partition_state_path
 from replication.metastore.operations import Get
 from tests.replication.stage import batch
@@ -36,12 +45,13 @@ def cluster(
     *,
     dirs: tuple[str, ...] = ("data",),
     durability: Durability = Durability.REPLICATED,
+    min_insync: int = 2,
 ) -> InProcessCluster:
     """Three nodes; two topics of one partition each, on all of them, led by node 0."""
     made = InProcessCluster(
         three_nodes(base=replace(BASE, durability=durability)),
         disk_of=disk_of,
-        log_config=LogConfig(min_insync_replicas=2),
+        log_config=LogConfig(min_insync_replicas=min_insync),
         log_dirs_of=lambda node_id: dirs,
     )
     made.start()
@@ -249,9 +259,41 @@ def test_a2_a_damaged_follower_fetches_again_what_it_lost() -> None:
     assert loss.first_offset < 6, "what was cut stands in the ledger"
 
 
+def test_a2_the_last_member_is_damaged_and_another_holds_everything() -> None:
+    """S64: too few were in sync to commit without whoever left last. It leads, the damaged one follows."""
+    made = cluster(lambda node_id: MemoryDisk())
+    for number in range(6):
+        write(made, b"%d" % number)
+    for node_id in (1, 2):
+        made.stop_node(node_id)
+    made.advance(10_000)
+    damaged(made, 0)
+    for node_id in (1, 2):
+        made.start_node(node_id)
+    assert made.run_until(lambda: is_whole(made), 60_000), made.describe(TP)
+    assert made.nodes[0].logs.logs()[TP].losses(), "it was cut, so another one led"
+    assert values(made, 0) == [b"%d" % number for number in range(6)]
+
+
+def test_a2_a_damaged_log_that_others_count_on_is_not_cut() -> None:
+    """It is out of the ISR and may be elected (S64): until the store says otherwise it stays as it is."""
+    made = cluster(lambda node_id: MemoryDisk())
+    write(made, b"0")
+    write(made, b"1")
+    damaged(made, 2)
+    node = made.nodes[2]
+    state = PartitionState(1, 0, 9, (0,), 9, (0, 1, 2), min_insync=2, eligible=(1, 2))
+    for said in (state, replace(state, eligible=(1,))):
+        topic_ids = {"t": made.nodes[0].logs.logs()[TP].topic_id or ""}
+        node.replicas.leader_and_isr(
+            Peer(0, 1), LeaderAndIsrRequest(0, 9, -1, {TP: said}, topic_ids), made.now_ms
+        )
+        assert (TP in node.logs.damaged) == (2 in said.eligible)
+
+
 def test_a2_a_damaged_log_never_leads_on_its_own_strength() -> None:
     """The last ISR member comes back damaged: no leader, and not one byte changed, until somebody decides."""
-    made = cluster(lambda node_id: MemoryDisk())
+    made = cluster(lambda node_id: MemoryDisk(), min_insync=1)
     for number in range(6):
         write(made, b"%d" % number)
     for node_id in (1, 2):

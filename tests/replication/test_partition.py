@@ -5,6 +5,7 @@ from __future__ import annotations
 import errno
 import random
 from collections.abc import Mapping
+from dataclasses import replace
 
 import pytest
 
@@ -524,6 +525,29 @@ def test_answers_of_other_epochs_are_not_taken() -> None:
     assert rig.answer(ErrorCode.NONE, isr=(ME, F1, F2), epoch=2, version=5) is IsrOutcome.STALE
     assert rig.answer(ErrorCode.NONE, isr=(ME, F1, F2), version=-1) is IsrOutcome.STALE
     assert rig.answer(ErrorCode.NONE, isr=(ME, F1, F2), version=0) is IsrOutcome.ADOPTED
+
+
+def test_the_high_watermark_stands_below_the_number_that_the_state_names() -> None:
+    """S64: others are remembered as holding all that is committed, whatever smaller number is set here.
+
+    The number comes with a role, and with the state that answers a proposal: in either way, with the ISR.
+    """
+    rig = Rig()
+    alone = replace(rig.state(ME, 1, isr=(ME,)), min_insync=2)
+    rig.partition.become_leader(alone, NOW_MS)
+    rig.write(2)
+    assert rig.partition.min_insync == 1
+    assert rig.log.high_watermark == 0
+    rig.partition.become_leader(replace(alone, min_insync=0, partition_epoch=1), NOW_MS)
+    rig.fetch(F1, 2)
+    pending = rig.partition.isr
+    assert isinstance(pending, PendingExpand)
+    said = AlterPartitionResult(ErrorCode.NONE, ME, 1, (ME, F1), 5, min_insync=3)
+    assert rig.partition.on_isr_answer(pending, said) is IsrOutcome.ADOPTED
+    before = rig.log.high_watermark
+    rig.write()
+    rig.fetch(F1, 3)
+    assert rig.log.high_watermark == before
 
 
 def test_a_new_word_of_the_controller_ends_what_is_pending() -> None:

@@ -13,11 +13,13 @@ import pytest
 
 from checkpoint.disks.faulty import Fault, FaultyDisk
 from checkpoint.disks.memory import MemoryDisk
+from checkpoint.errors import ErrorCode
 from checkpoint.topic_partition import TopicPartition
 from replication import Durability, InProcessCluster
 from replication.driver import three_nodes
-from replication.messages import NO_LEADER, NewTopic
-from tests.replication.test_driver import BASE, TP, cluster, is_whole, values, write
+from replication.messages import NO_LEADER, NewTopic, ProduceRequest
+from tests.replication.stage import batch
+from tests.replication.test_driver import BASE, TP, cluster, error, is_whole, values, write
 from tests.replication.test_schedules_of_isrs import stored
 
 SAID = [b"%d" % number for number in range(10)]
@@ -89,25 +91,71 @@ def test_s63_a_leader_bounces_with_an_empty_disk() -> None:
 
 @pytest.mark.parametrize("seed", range(5))
 def test_s64_the_last_replica_standing_loses_its_tail(seed: int) -> None:
-    """KIP-966: B and C hold what A lost. A does not lead by itself, and nobody is cut to its shorter log."""
+    """KIP-966: C left an ISR that became too small to commit; it leads, and nobody is cut to A's shorter log.
+
+    B left while two were still enough to commit: it lacks a record, and is not waited for, nor elected.
+    """
     made = InProcessCluster(three_nodes(base=BASE), disk_of=lambda _: MemoryDisk())
     made.start()
-    made.create_topic(NewTopic("t", assignment=((0, 1, 2),), configs={"min.insync.replicas": "2"}))
+    configs = {"min.insync.replicas": "2", "retention.ms": "-1"}
+    made.create_topic(NewTopic("t", assignment=((0, 1, 2),), configs=configs))
+    for value in SAID:
+        write(made, value)
+    made.stop_node(1)
+    made.advance(10_000)
+    write(made, b"without B")
+    made.stop_node(2)
+    made.advance(10_000)
+    assert (stored(made).isr, [each.replica for each in stored(made).eligible]) == ((0,), [2])
+    assert produced(made, b"A alone", acks=1) is ErrorCode.NONE
+    made.kill_node(0, power_cut=random.Random(seed))
+    made.start_node(0)
+    made.advance(20_000)
+    assert stored(made).leader == NO_LEADER
+    made.start_node(1)
+    made.advance(20_000)
+    assert stored(made).leader == NO_LEADER
+    made.start_node(2)
+    assert made.run_until(lambda: is_whole(made), 60_000), made.describe(TP)
+    assert (stored(made).leader, stored(made).recovering, stored(made).eligible) == (2, False, ())
+    for node_id in range(3):
+        assert values(made, node_id) == [*SAID, b"without B"]
+
+
+def test_s64_who_left_leads_at_once() -> None:
+    """A, alone, is gone for good: B and C were stopped in order and are back, they serve without it."""
+    made = cluster(min_insync=3)
     for value in SAID:
         write(made, value)
     for node_id in (1, 2):
         made.stop_node(node_id)
     made.advance(10_000)
-    made.kill_node(0, power_cut=random.Random(seed))
-    made.start_node(0)
-    made.advance(20_000)
-    assert stored(made).leader == NO_LEADER
+    assert [each.replica for each in stored(made).eligible] == [1, 2]
+    made.kill_node(0)
     for node_id in (1, 2):
         made.start_node(node_id)
-    made.advance(20_000)
-    assert stored(made).leader == NO_LEADER
+    assert made.run_until(lambda: led_by(made, 1), 30_000), made.describe(TP)
+    assert set(stored(made).isr) <= {1, 2}
+    assert not stored(made).recovering
+    assert values(made, 1) == SAID
+    made.start_node(0)
+    assert made.run_until(lambda: is_whole(made), 60_000), made.describe(TP)
+    write(made, b"on they go")
+    assert values(made, 0) == [*SAID, b"on they go"]
+
+
+def test_s64_with_the_wall_off_a_leader_commits_alone_and_nobody_is_remembered() -> None:
+    made = cluster(base=replace(BASE, min_insync_wall=False))
+    write(made, SAID[0])
+    partition = made.nodes[0].replicas.partitions[TP]
+    assert partition.agreed_min_insync == 0
+    assert partition.min_insync == 2, "the topic's setting stands, only the wall is off"
     for node_id in (1, 2):
-        assert [record.value for record in made.nodes[node_id].logs.logs()[TP].read()] == SAID
+        made.stop_node(node_id)
+    made.advance(10_000)
+    assert stored(made).eligible == ()
+    assert produced(made, b"A alone", acks=1) is ErrorCode.NONE
+    assert partition.log.high_watermark == 2
 
 
 def test_s58_one_of_ten_logs_cannot_be_made() -> None:
@@ -130,3 +178,9 @@ def test_s58_one_of_ten_logs_cannot_be_made() -> None:
         partition = TopicPartition("t", number)
         expected = (0, 2) if partition in roles.offline else (0, 1, 2)
         assert made.nodes[0].replicas.partitions[partition].isr.committed == set(expected)
+
+
+def produced(made: InProcessCluster, value: bytes, *, acks: int) -> ErrorCode:
+    reply = made.client(ProduceRequest({TP: batch(value)}, acks, 1000), 0)
+    assert made.run_until(lambda: reply.is_done)
+    return error(reply)

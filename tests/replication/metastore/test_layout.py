@@ -13,6 +13,7 @@ from replication.metastore.errors import CorruptMetadata
 from replication.metastore.layout import (
     UNKNOWN_BROKER_EPOCH,
     BrokerRegistration,
+    Eligible,
     LeaderAndIsr,
     TopicAssignment,
 )
@@ -81,6 +82,23 @@ def test_isr_that_kafka_rewrote_has_unknown_incarnations() -> None:
         b'{"controller_epoch":1,"leader":1,"version":1,"leader_epoch":0,"isr":[1],"isr_broker_epochs":[5,6]}'
     )
     assert layout.parse_state(data).isr_broker_epochs == (UNKNOWN_BROKER_EPOCH,)
+
+
+def test_whom_a_state_node_remembers() -> None:
+    """Beside Kafka's fields, and void once the ISR was written by somebody who does not know of them."""
+    state = LeaderAndIsr(1, 4, (1,), 3, (70,), min_insync=2, eligible=(Eligible(2, 80), Eligible(3, 90)))
+    data = layout.encode_state(state)
+    assert data.endswith(
+        b'"isr_broker_epochs":[70],"min_insync":2,"eligible":[2,3],"eligible_broker_epochs":[80,90]}'
+    )
+    assert layout.parse_state(data) == state
+    for before, after in (
+        (b'"isr":[1]', b'"isr":[1,2]'),
+        (b'"eligible":[2,3]', b'"eligible":[1,3]'),
+        (b'"eligible_broker_epochs":[80,90]', b'"eligible_broker_epochs":[80]'),
+        (b'"min_insync":2', b'"min_insync":1'),
+    ):
+        assert layout.parse_state(data.replace(before, after)).eligible == ()
 
 
 @pytest.mark.parametrize(
