@@ -60,6 +60,7 @@ def judge(
     if is_so_already and not becomes_synced and (
         partition_epoch == proposal.partition_epoch or was_written_so
     ):
+        mark("isr proposal: it is the state already")
         return Verdict(ErrorCode.NONE)
     if proposal.partition_epoch < partition_epoch:
         mark("isr proposal: made over an old state")

@@ -22,10 +22,7 @@ from simulation.plants.registry import plant, swap, swap_item
 # --- roles and fences --------------------------------------------------------------------------
 
 
-@plant(
-    "a leader does not look at the epoch a fetch was made in (KIP-320)",
-    is_rare=True,
-)
+@plant("a leader does not look at the epoch a fetch was made in (KIP-320)")
 def no_epoch_fence_on_fetch(stack: ExitStack) -> None:
     swap(stack, Partition, "check_epoch", lambda self, current_leader_epoch: None)
 

@@ -198,10 +198,7 @@ def joins_below_the_log_start(stack: ExitStack) -> None:
     real = swap(stack, replication.partition, "may_join", may_join)
 
 
-@plant(
-    "a follower cuts nothing below its log start, also if its leader's log ends there",
-    is_rare=True,
-)
+@plant("a follower cuts nothing below its log start, also if its leader's log ends there")
 def cut_stops_at_the_log_start(stack: ExitStack) -> None:
     def truncate_to(self: Partition, offset: int, **why: Any) -> None:
         real(self, max(offset, self.log.log_start_offset), **why)

@@ -16,6 +16,8 @@ PAGE = Path(__file__).parents[2] / "docs" / "simulation.md"
 
 # The first seed that noticed each, counted from 0, as it was found last.
 FIRST_SEEDS: dict[str, int] = {
+    "no-epoch-fence-on-fetch": 391,
+    "cut-stops-at-the-log-start": 297,
     "epoch-resumed-after-a-loss": 2,
     "former-registration-obeyed": 1,
     "min-insync-ignored": 0,
