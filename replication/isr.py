@@ -38,16 +38,26 @@ class CommittedIsr:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PendingExpand:
-    """`new_member` was proposed; it counts for the high watermark from now on."""
+class _Pending:
+    """A change under way on top of `last`; its outcome is unknown."""
 
     last: CommittedIsr
-    new_member: int
     proposal: IsrProposal
 
     @property
     def committed(self) -> frozenset[int]:
         return self.last.isr
+
+    @property
+    def maximal(self) -> frozenset[int]:
+        return self.last.isr
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class PendingExpand(_Pending):
+    """`new_member` was proposed; it counts for the high watermark from now on."""
+
+    new_member: int
 
     @property
     def maximal(self) -> frozenset[int]:
@@ -55,36 +65,15 @@ class PendingExpand:
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PendingShrink:
+class PendingShrink(_Pending):
     """`removed` are to go; they hold the high watermark until the store has confirmed it."""
 
-    last: CommittedIsr
     removed: frozenset[int]
-    proposal: IsrProposal
-
-    @property
-    def committed(self) -> frozenset[int]:
-        return self.last.isr
-
-    @property
-    def maximal(self) -> frozenset[int]:
-        return self.last.isr
 
 
 @dataclass(frozen=True, slots=True, eq=False)
-class PendingSync:
+class PendingSync(_Pending):
     """The members stay; reported is that all of them have flushed what was committed (`durability.py`)."""
-
-    last: CommittedIsr
-    proposal: IsrProposal
-
-    @property
-    def committed(self) -> frozenset[int]:
-        return self.last.isr
-
-    @property
-    def maximal(self) -> frozenset[int]:
-        return self.last.isr
 
 
 PendingIsr: TypeAlias = PendingExpand | PendingShrink | PendingSync

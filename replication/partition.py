@@ -523,7 +523,7 @@ class Partition:
         ):
             return None
         proposal = self._proposal(isr.isr | {replica.replica_id}, own_broker_epoch)
-        pending = PendingExpand(isr, replica.replica_id, proposal)
+        pending = PendingExpand(isr, proposal, replica.replica_id)
         self.isr = pending
         return pending
 
@@ -546,7 +546,7 @@ class Partition:
         )
         if not removed:
             return None
-        pending = PendingShrink(isr, removed, self._proposal(isr.isr - removed, own_broker_epoch))
+        pending = PendingShrink(isr, self._proposal(isr.isr - removed, own_broker_epoch), removed)
         self.isr = pending
         return pending
 

@@ -201,7 +201,7 @@ def next_state(
         recorded.update(dict.fromkeys(members(Standing.LOST), LOST_BROKER_EPOCH))
     decided = with_eligible(
         state,
-        _in_new_epoch(state, leader, isr, recorded, controller_epoch, recovering=recovering),
+        in_new_epoch(state, leader, isr, recorded, controller_epoch, recovering=recovering),
         replicas,
         lost=(*lost, *failed),
     )
@@ -225,7 +225,7 @@ def preferred_state(
     if leader is None:
         return None
     recorded = dict(zip(state.isr, state.isr_broker_epochs, strict=True))
-    return _in_new_epoch(state, leader, state.isr, recorded, controller_epoch)
+    return in_new_epoch(state, leader, state.isr, recorded, controller_epoch)
 
 
 def state_after_shutdown(
@@ -248,7 +248,7 @@ def state_after_shutdown(
     if leader is None:
         return None
     recorded = dict(zip(state.isr, state.isr_broker_epochs, strict=True))
-    return with_eligible(state, _in_new_epoch(state, leader, isr, recorded, controller_epoch), replicas)
+    return with_eligible(state, in_new_epoch(state, leader, isr, recorded, controller_epoch), replicas)
 
 
 def _without(brokers: Collection[int], others: Collection[int]) -> list[int]:
@@ -260,7 +260,7 @@ def _intact(state: LeaderAndIsr, live: Mapping[int, Incarnation]) -> tuple[int, 
     return tuple(member for member, epoch in recorded if standing(epoch, live.get(member)) is Standing.INTACT)
 
 
-def _in_new_epoch(
+def in_new_epoch(
     state: LeaderAndIsr,
     leader: int,
     isr: tuple[int, ...],
@@ -269,6 +269,7 @@ def _in_new_epoch(
     *,
     recovering: bool = False,
 ) -> LeaderAndIsr:
+    """`state` in its next epoch, led by `leader` with this ISR; `recorded` names its incarnations."""
     return replace(
         state,
         leader=leader,

@@ -19,7 +19,13 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from replication.controller.election import Incarnation, Standing, reassigned_leader, standing
+from replication.controller.election import (
+    Incarnation,
+    Standing,
+    in_new_epoch,
+    reassigned_leader,
+    standing,
+)
 from replication.metastore.layout import LeaderAndIsr, TopicAssignment
 
 Replicas = tuple[int, ...]
@@ -149,12 +155,5 @@ def closing_state(
     if leader is None:
         return None
     isr = tuple(each for each in state.isr if each in target)
-    return replace(
-        state,
-        leader=leader,
-        leader_epoch=state.leader_epoch + 1,
-        isr=isr,
-        controller_epoch=controller_epoch,
-        isr_broker_epochs=tuple(recorded[each] for each in isr),
-        recovering=state.recovering and leader == state.leader,
-    )
+    still_recovering = state.recovering and leader == state.leader
+    return in_new_epoch(state, leader, isr, recorded, controller_epoch, recovering=still_recovering)

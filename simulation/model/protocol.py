@@ -557,10 +557,10 @@ class Protocol:
         if added:
             if not self.rules.maximal_isr_counts:
                 return last
-            return PendingExpand(last, added.pop(), proposal)
+            return PendingExpand(last, proposal, added.pop())
         if not self.rules.shrink_waits:
             return CommittedIsr(frozenset(pending.isr))
-        return PendingShrink(last, last.isr - set(pending.isr), proposal)
+        return PendingShrink(last, proposal, last.isr - set(pending.isr))
 
     def _advance(self, me: int, replica: Replica, committed: Committed) -> tuple[Replica, Committed]:
         """Move the leader's high watermark as far as the engine would; what it covers is committed."""

@@ -60,7 +60,7 @@ def high_watermark(
 
 def test_a_pending_expansion_counts_the_new_member_at_once() -> None:
     """S28: the store may have it already, so the high watermark waits for it."""
-    state = PendingExpand(committed(0, 1), 2, PROPOSAL)
+    state = PendingExpand(committed(0, 1), PROPOSAL, 2)
     assert state.committed == {0, 1}
     assert state.maximal == {0, 1, 2}
     assert high_watermark(state, replica(1, 12), replica(2, 10, caught_up_ms=-1000), end=12) == 10
@@ -68,7 +68,7 @@ def test_a_pending_expansion_counts_the_new_member_at_once() -> None:
 
 def test_a_pending_shrink_still_counts_who_is_to_go() -> None:
     """S29: the store may still name it, and it may be elected."""
-    state = PendingShrink(committed(0, 1, 2), frozenset({2}), PROPOSAL)
+    state = PendingShrink(committed(0, 1, 2), PROPOSAL, frozenset({2}))
     assert state.maximal == state.committed == {0, 1, 2}
     assert high_watermark(state, replica(1, 12), replica(2, 8), end=12) == 8
 
@@ -114,10 +114,10 @@ def test_no_possible_isr_lacks_a_committed_record(
     base = CommittedIsr(frozenset(members | {LEADER}))
     state: IsrState
     if expands and change not in members:
-        state = PendingExpand(base, change, PROPOSAL)
+        state = PendingExpand(base, PROPOSAL, change)
         outcomes = [base.isr, base.isr | {change}]
     elif change in members:
-        state = PendingShrink(base, frozenset({change}), PROPOSAL)
+        state = PendingShrink(base, PROPOSAL, frozenset({change}))
         outcomes = [base.isr, base.isr - {change}]
     else:
         state, outcomes = base, [base.isr]
@@ -147,7 +147,7 @@ def test_members_to_drop() -> None:
     state = committed(LEADER, 1, 2, 3)
     assert members_to_drop(state, LEADER, replicas, 10, LAG_MS + 1, bounds) == {2, 3}
     assert members_to_drop(state, LEADER, replicas, 10, LAG_MS, bounds) == {3}
-    pending = PendingShrink(state, frozenset({2}), PROPOSAL)
+    pending = PendingShrink(state, PROPOSAL, frozenset({2}))
     assert members_to_drop(pending, LEADER, replicas, 10, LAG_MS + 1, bounds) == frozenset()
 
 
@@ -185,7 +185,7 @@ def test_who_may_join() -> None:
         "may be a former life"
     )
     assert not joins(replica(1, 10), committed(LEADER, 1), high_watermark=10, epoch_start=10)
-    pending = PendingExpand(alone, 2, PROPOSAL)
+    pending = PendingExpand(alone, PROPOSAL, 2)
     assert not joins(replica(1, 10), pending, high_watermark=10, epoch_start=10), "I20: one at a time"
 
 

@@ -25,7 +25,7 @@ DONE = AlterPartitionResult(ErrorCode.NONE, 0, 1, (0, 1), 2)
 
 
 def pending(version: int = 1) -> PendingExpand:
-    return PendingExpand(CommittedIsr(frozenset({0})), 1, IsrProposal(1, version, (0, 1)))
+    return PendingExpand(CommittedIsr(frozenset({0})), IsrProposal(1, version, (0, 1)), 1)
 
 
 class Channel:
