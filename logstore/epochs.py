@@ -12,6 +12,8 @@ from bisect import bisect_left, bisect_right
 from collections.abc import Iterable
 from typing import NamedTuple
 
+from checkpoint.marks import mark
+
 UNDEFINED = -1
 MAX_LONG = (1 << 63) - 1
 
@@ -62,6 +64,7 @@ class LeaderEpochCache:
             if last.epoch == epoch and last.start_offset <= start_offset:
                 return False
             while entries and (entries[-1].epoch >= epoch or entries[-1].start_offset >= start_offset):
+                mark("epochs: one that wrote nothing gives way")
                 entries.pop()
         entries.append(EpochEntry(epoch, start_offset))
         return True
@@ -79,7 +82,10 @@ class LeaderEpochCache:
             return EpochEndOffset(epoch, log_end_offset)
         slot = bisect_right(entries, epoch, key=lambda entry: entry.epoch)
         if slot == 0:
+            mark("epochs: asked for one from before the first")
             return EpochEndOffset(epoch, entries[0].start_offset)
+        if entries[slot - 1].epoch != epoch:
+            mark("epochs: asked for one in a gap, an older one is named")
         return EpochEndOffset(entries[slot - 1].epoch, entries[slot].start_offset)
 
     def epoch_for_offset(self, offset: int) -> int:

@@ -237,7 +237,6 @@ class LogAppends(LogReads):
                 latest_epoch=self._epochs.latest_epoch,
             )
             if found is None:
-                mark("append: a follower got less than one batch")
                 end = self._log_end_offset
                 return AppendInfo(end, end - 1, -1, -1, self._log_start_offset)
             check_markers(found.batches)

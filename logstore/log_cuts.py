@@ -73,7 +73,6 @@ class LogCuts(LogAppends):
             self._log_end_offset = offset
             self._rebuild_producers(offset)
             if end_offset < offset:
-                mark("truncation: inside a batch, which goes whole")
                 self._begin_past_a_gap(offset, end_offset)
             # Last, because a full disk may refuse it: the same call again then does the rest.
             self._forget_epochs_from(offset)
@@ -138,11 +137,18 @@ class LogCuts(LogAppends):
         loss_id = self._guarded(lambda: self._enter_restart(offset, why, held, kept)) if held else None
         # To nothing: the segments go one by one, and each may be the last that a crash leaves.
         recovery_point = min(self._recovery_point, offset)
-        self._lower_bounds(0)
+        bounds = self._recovery_point, self._high_watermark, self._first_dirty_offset
         goes_down = offset < self._log_start_offset
-        # Without a segment nothing else would say after a crash where the log starts. Where it will start,
-        # if that is not below: what is left of the segments then lies below, and the next open removes it.
-        self._publish_log_start(max(self._log_start_offset, offset))
+        try:
+            self._lower_bounds(0)
+            # Without a segment nothing else would say after a crash where the log starts. Where it will
+            # start, if that is not below: what is left of the segments then lies below, and the next open
+            # removes it.
+            self._publish_log_start(max(self._log_start_offset, offset))
+        except DiskFull:
+            mark("restart of a log: no room for it, all stays as it was")
+            self._recovery_point, self._high_watermark, self._first_dirty_offset = bounds
+            raise
         self._log_end_offset = self._high_watermark = self._log_start_offset = offset
 
         def start_anew() -> None:

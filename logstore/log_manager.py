@@ -413,6 +413,7 @@ class _LogDir:
                 continue
             fate = set_aside_fate(entry.name)
             if fate == "delete":
+                mark("log dir: a deletion is ended after a restart")
                 self._doomed.append((self._clock(), f"{self.path}/{entry.name}"))
             if fate is not None or entry.name == "remote-log-index-cache":
                 continue
@@ -422,6 +423,7 @@ class _LogDir:
             try:
                 self._load(topic_partition, config_of(topic_partition.topic), progress)
             except DamagedLog as error:
+                mark("log dir: a damaged log is kept as it is")
                 # Kept as it is, for its owner to judge; the other partitions go on.
                 self.damaged[topic_partition] = error
             except EngineError as error:

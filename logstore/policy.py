@@ -5,6 +5,7 @@ from __future__ import annotations
 from enum import Enum
 from typing import NamedTuple, Protocol
 
+from checkpoint.marks import mark
 from logstore.config import MAX_INT, LogConfig
 
 NO_TIMESTAMP = -1
@@ -55,6 +56,7 @@ def roll_reason(
     """Why the incoming batches start a new segment; None while the active one can take them."""
     if active.size > 0:
         if active.size > config.segment_bytes - incoming.size:
+            mark("roll: the segment has its size")
             return RollReason.SEGMENT_BYTES
         # Records' time against records' time where both are known: last year's data, replayed
         # today, must not roll at every batch, and a stalled clock must not stop rolling.
@@ -63,6 +65,7 @@ def roll_reason(
         if waited_ms > config.longest_segment_ms - active.jitter_ms:
             return RollReason.SEGMENT_MS
     if active.index_is_full:
+        mark("roll: an index is full")
         return RollReason.INDEX_FULL
     if not 0 <= incoming.last_offset - active.base_offset <= MAX_INT:
         return RollReason.OFFSET_OVERFLOW

@@ -557,7 +557,9 @@ class _Loader:
         suffixes = (OffsetIndex.suffix, TimeIndex.suffix)
         names = {suffix: file_name(segment.base_offset, suffix) for suffix in suffixes}
         missing = [suffix for suffix, name in names.items() if name not in self.files]
-        self.report.rebuilt.extend(names[suffix] for suffix in segment.settle_indexes(found, missing))
+        if rebuilt := segment.settle_indexes(found, missing):
+            mark("recovery: an index is built anew")
+        self.report.rebuilt.extend(names[suffix] for suffix in rebuilt)
         # What was accepted must be on the disk before anybody reads it.
         segment.sync_log()
         return next_offset, bool(cut)
@@ -777,6 +779,8 @@ class _Loader:
         bases = list(self.segments)
         snapshots = ProducerSnapshots(self.disk, self.directory, self._offsets_of(SNAPSHOT_SUFFIX).values())
         strays = snapshots.remove_strays(bases, log_start_offset, log_end_offset)
+        if strays:
+            mark("recovery: producer snapshots that fit nothing go")
         self.report.deleted.extend(file_name(offset, SNAPSHOT_SUFFIX) for offset in strays)
         marks = [base for base in bases[-2:] if base > log_start_offset]
         if is_clean and not snapshots.offsets and not self.recovered:

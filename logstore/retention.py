@@ -21,6 +21,7 @@ from enum import Enum
 from itertools import accumulate
 from typing import Final, NamedTuple, Protocol
 
+from checkpoint.marks import mark
 from logstore.config import LogConfig
 
 LONGEST_STEP_MS: Final = 24 * 3_600_000
@@ -78,6 +79,10 @@ def expired(
             is_last_and_empty = slot == last and sizes[slot] == 0
             if is_last_and_empty or not takes(slot):
                 return
+            if reason is DeletionReason.SIZE:
+                mark("retention: a segment goes for its size")
+            elif reason is DeletionReason.LOG_START:
+                mark("retention: a segment goes that lies below the log start")
             going.append(Expired(segments[slot].base_offset, sizes[slot], reason))
 
     run(DeletionReason.LOG_START, lambda slot: slot < last and end_offsets[slot] <= log_start_offset)

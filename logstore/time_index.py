@@ -21,7 +21,6 @@ from typing import ClassVar, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from checkpoint.marks import mark
 from logstore.config import MAX_INT
 from logstore.errors import CorruptIndex
 from logstore.index_file import IndexFile
@@ -82,7 +81,6 @@ class TimeIndex(IndexFile):
         if self.entry_count == self.capacity:
             # The segment stopped being active once before and became so again (a crash took its successor):
             # the slot kept for that was used. A later entry stands for an earlier one, so that gives way.
-            mark("time index: the last slot is used a second time")
             self.truncate_entries(self.entry_count - 1)
         self._append(timestamp_ms, relative)
 

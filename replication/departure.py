@@ -75,6 +75,8 @@ class Departure:
     def on_response(self, body: ControlledShutdownResponse, now_ms: int) -> None:
         """The controller's answer to what is in flight."""
         self.remaining = body.remaining
+        if body.remaining:
+            mark("departure: some partitions have nobody else")
         if body.error is ErrorCode.NONE and not body.remaining:
             self._in_flight = None
             self.has_left = True
@@ -83,6 +85,7 @@ class Departure:
 
     def on_disconnected(self, now_ms: int) -> None:
         """No answer will come; the request may have been served, and is harmless twice."""
+        mark("departure: a connection broke")
         self._failed(now_ms)
 
     def _failed(self, now_ms: int) -> None:

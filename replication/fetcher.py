@@ -22,6 +22,7 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
+from checkpoint.marks import mark
 from checkpoint.topic_partition import TopicPartition
 from replication.config import NodeConfig
 from replication.messages import (
@@ -36,6 +37,9 @@ from replication.messages import (
 )
 
 FollowerRequest = FetchRequest | OffsetForLeaderEpochRequest | ListOffsetsRequest
+
+_WAIT_WHILE_FLUSHING_MS = 10
+"""How long a leader may keep a fetch that lacks partitions whose flush will be over soon."""
 
 
 class Phase(Enum):
@@ -101,6 +105,7 @@ class Fetcher:
         """Drop a partition; a request that no longer concerns anyone is given up with it."""
         removed = self._states.pop(topic_partition, None) is not None
         if self.in_flight is not None and not any(True for _ in self._current(self.in_flight)):
+            mark("fetcher: what was asked concerns nobody any more")
             self.in_flight = None
         return removed
 
@@ -127,6 +132,7 @@ class Fetcher:
     def expire(self, now_ms: int) -> None:
         """Give up on a request that was not answered in time, and pause."""
         if self.in_flight is not None and self.in_flight.deadline_ms <= now_ms:
+            mark("fetcher: the leader's answer is overdue")
             for topic_partition, _ in self.finish(self.in_flight):
                 self.delay(topic_partition, now_ms)
 
@@ -165,7 +171,14 @@ class Fetcher:
                 for topic_partition, state in ready.items()
                 if may_fetch(topic_partition, state)
             }
-            body = self._fetch_request(sent, broker_epoch, log_start_of, is_synced, topic_id_of)
+            max_wait_ms = self._config.replica_fetch_wait_max_ms
+            if len(sent) < len(ready):
+                # Those that are held back go with the next one: the leader must not keep this one for long.
+                mark("fetcher: a fetch goes without those that are being flushed")
+                max_wait_ms = min(max_wait_ms, _WAIT_WHILE_FLUSHING_MS)
+            body = self._fetch_request(
+                sent, broker_epoch, max_wait_ms, log_start_of, is_synced, topic_id_of
+            )
         if not sent:
             return None
         self.in_flight = InFlight(next_id(), now_ms + self._config.request_timeout_ms, body, sent)
@@ -196,6 +209,7 @@ class Fetcher:
         self,
         sent: Mapping[TopicPartition, FetchState],
         broker_epoch: int,
+        max_wait_ms: int,
         log_start_of: Callable[[TopicPartition], int],
         is_synced: Callable[[TopicPartition], bool],
         topic_id_of: Callable[[TopicPartition], str],
@@ -203,7 +217,7 @@ class Fetcher:
         config = self._config
         return FetchRequest(
             replica_id=config.node_id,
-            max_wait_ms=config.replica_fetch_wait_max_ms,
+            max_wait_ms=max_wait_ms,
             min_bytes=config.replica_fetch_min_bytes,
             max_bytes=config.replica_fetch_response_max_bytes,
             partitions={

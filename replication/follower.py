@@ -90,7 +90,6 @@ class Followers:
         fetcher = self._fetcher_for(partition.leader_id, topic_partition)
         log = partition.log
         if log.latest_epoch == NO_EPOCH and log.log_end_offset > log.high_watermark:
-            mark("follower: a log without epochs is cut to its high watermark")
             why = "nothing tells which epochs wrote what lies past the high watermark"
             partition.truncate_to(log.high_watermark, why=why)
         phase = (
@@ -177,6 +176,7 @@ class Followers:
         found = self._find(correlation_id)
         if found is None:
             return False
+        mark("follower: the connection to its leader broke")
         fetcher, in_flight = found
         for topic_partition, _ in fetcher.finish(in_flight):
             fetcher.delay(topic_partition, now_ms)
@@ -190,6 +190,7 @@ class Followers:
         """
         found = self._find(correlation_id)
         if found is None:
+            mark("follower: an answer that nobody waits for any more")
             return
         fetcher, in_flight = found
         current = fetcher.finish(in_flight)
@@ -225,6 +226,15 @@ class Followers:
             fetcher.put(topic_partition, state.asking(Phase.ASKING_END))
             return
         if answer.error is not ErrorCode.NONE:
+            match answer.error:
+                case ErrorCode.UNKNOWN_LEADER_EPOCH:
+                    mark("follower: its leader has not heard of the epoch yet")
+                case ErrorCode.NOT_LEADER_OR_FOLLOWER:
+                    mark("follower: its leader does not lead")
+                case ErrorCode.KAFKA_STORAGE_ERROR:
+                    mark("follower: its leader's log failed")
+                case ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                    mark("follower: its leader has no such partition")
             fetcher.delay(topic_partition, now_ms)
             return
         following: FetchState | None
@@ -269,6 +279,8 @@ class Followers:
             mark("follower: a fetch finds that logs diverge")
             return self._reconcile(partition, state, result.diverging_epoch)
         assert state.fetch_offset == log.log_end_offset, "somebody else wrote to a follower's log"
+        if result.log_start_offset > log.log_start_offset:
+            mark("follower: the leader's log begins later now")
         is_news = result.records or result.log_start_offset > log.log_start_offset
         if not is_news and result.high_watermark == log.high_watermark:
             return state
@@ -314,6 +326,7 @@ class Followers:
             why = f"the log of leader {partition.leader_id} of epoch {partition.leader_epoch} ends there"
             partition.truncate_to(answer.offset, why=why)
         elif answer.offset > end_offset:
+            mark("follower: begins anew where its leader's log does")
             partition.restart_at(answer.offset)
         else:
             # In range by now, as far as can be told: not at once, or two nodes could go on for ever.

@@ -18,6 +18,7 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
+from checkpoint.marks import mark
 from replication.messages import IsrProposal
 from replication.replica import UNKNOWN_BROKER_EPOCH, UNKNOWN_OFFSET, RemoteReplica
 
@@ -121,11 +122,11 @@ def members_to_drop(
     out = set()
     for member in state.isr - {leader_id}:
         replica = replicas.get(member)
-        if (
-            replica is None
-            or lags_in_time(replica, leader_end_offset, now_ms, bounds)
-            or lags_in_messages(replica, leader_end_offset, bounds)
-        ):
+        if replica is None or lags_in_time(replica, leader_end_offset, now_ms, bounds):
+            mark("isr: a member was not at the end for too long")
+            out.add(member)
+        elif lags_in_messages(replica, leader_end_offset, bounds):
+            mark("isr: a member lacks too many records")
             out.add(member)
     return frozenset(out)
 
@@ -151,6 +152,7 @@ def may_join(
     if not isinstance(state, CommittedIsr) or replica.replica_id in state.isr or not is_alive:
         return False
     if live_broker_epoch not in (UNKNOWN_BROKER_EPOCH, replica.broker_epoch):
+        mark("isr: a fetch of another life than the one that lives proves nothing")
         return False
     if max(replica.log_start_offset, 0) < log_start_offset:
         return False

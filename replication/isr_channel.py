@@ -54,7 +54,8 @@ class IsrChannel:
 
     def withdraw(self, topic_partition: TopicPartition) -> None:
         """Forget a proposal whose ISR state was replaced; what is in flight may still be applied."""
-        self._queue.pop(topic_partition, None)
+        if self._queue.pop(topic_partition, None) is not None:
+            mark("isr channel: a proposal is withdrawn")
 
     def holds(self, topic_partition: TopicPartition) -> bool:
         """Whether a proposal of this partition waits here for its turn or its answer."""
@@ -110,10 +111,13 @@ class IsrChannel:
 
     def on_disconnected(self, now_ms: int) -> None:
         """No answer will come; the request may have been applied, so the same is asked again."""
+        mark("isr channel: a connection broke")
         self._retry_later(now_ms)
 
     def on_new_controller(self) -> None:
         """Ask the new one at once, also what the old one was asked: it may never answer."""
+        if self._in_flight is not None:
+            mark("isr channel: what was under way goes to a new controller")
         self._in_flight = None
         self._not_before_ms = 0
 

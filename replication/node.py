@@ -401,14 +401,17 @@ class Node:
                 self._register_at_ms = now_ms + self.config.registration_retry_ms
                 return []
             case StoreError.CONNECTION_LOSS:
+                mark("registration: a call to the store was lost")
                 self._register_at_ms = now_ms + self.config.registration_retry_ms
                 return []
             case StoreError.NODE_EXISTS:
                 mark("registration: somebody's node stands in the way")
                 return self._store_call(Get(path), now_ms)
             case StoreError.NO_NODE | StoreError.BAD_VERSION:
+                mark("registration: our former session's node went by itself")
                 return self._register(now_ms)
             case StoreError.SESSION_EXPIRED:
+                mark("registration: the session ended before it")
                 return [*self._lose_session(now_ms), OpenSession(self.config.zookeeper_session_timeout_ms)]
         raise AssertionError(f"{path}: the store answers {outcome.error} to a plain create or get")
 
@@ -420,6 +423,7 @@ class Node:
         effects += self.controller.on_session(self.session_id, broker_epoch, now_ms)
         held, self._held = self._held, []
         for request in held:
+            mark("node: a controller's request is served after the registration")
             effects += self._on_control(request, now_ms)
         return effects
 
@@ -451,6 +455,7 @@ class Node:
             self._failures_told = self._report[1]
             self._report_again_ms = None
         else:
+            mark("node: the word of a failed log is left once more")
             self._report_again_ms = now_ms + self.config.registration_retry_ms
         self._report = None
 

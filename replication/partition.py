@@ -227,6 +227,8 @@ class Partition:
         knows_ends = was_leader and state.leader_epoch == self.leader_epoch + 1
         isr = frozenset(state.isr)
         if is_new_epoch or state.partition_epoch > self.partition_epoch:
+            if was_leader and not isinstance(self.isr, CommittedIsr):
+                mark("isr: a leader's proposal is overtaken by the controller's word")
             # No news of the ISR ends no proposal: one that is under way may still be persisted.
             self.isr = CommittedIsr(isr)
         becomes_synced = state.durability is Durability.SYNCED is not self.durability
@@ -262,6 +264,7 @@ class Partition:
         if is_new_epoch:
             self.check_new_state(state)
         if self.leads:
+            mark("partition: a leader becomes a follower")
             self.tenure += 1
         self.isr = CommittedIsr(frozenset())
         self._remote = {}
@@ -317,6 +320,7 @@ class Partition:
         """Raise unless this node leads in the asker's epoch: the epoch is judged before the role."""
         self.check_epoch(current_leader_epoch)
         if not self.is_leader:
+            mark("partition: asked of one that does not lead")
             raise NotLeaderOrFollower(
                 f"broker {self._config.node_id} does not lead {self.topic_partition}; refresh metadata"
             )
@@ -598,8 +602,10 @@ class Partition:
             # It may be another by now, in a state that we hear of only here.
             self.agreed_min_insync = answer.min_insync
             if isinstance(pending, PendingExpand):
+                mark("isr: a member has joined")
                 self._counters.isr_expands += 1
             elif isinstance(pending, PendingShrink):
+                mark("isr: members have left")
                 self._counters.isr_shrinks += 1
             else:
                 self.all_synced = True
@@ -611,7 +617,6 @@ class Partition:
         if answer.error in _OVERTAKEN:
             mark("isr: the controller has overtaken a proposal")
             return IsrOutcome.UNKNOWN
-        mark("isr: a proposal is sent once more")
         return IsrOutcome.RESEND
 
     # --- deleting from the start --------------------------------------------------------------

@@ -16,6 +16,7 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
+from checkpoint.marks import mark
 from logstore.epochs import EpochEndOffset
 
 UNDEFINED = -1
@@ -50,6 +51,8 @@ def truncation_for(
         return Truncation(min(answer.end_offset, log_end_offset), True)
     if own.epoch != answer.epoch:
         return Truncation(min(own.end_offset, log_end_offset), False)
+    if answer.end_offset < min(own.end_offset, log_end_offset):
+        mark("reconcile: the leader's part of a common epoch is shorter")
     return Truncation(min(own.end_offset, answer.end_offset, log_end_offset), True)
 
 
@@ -73,6 +76,10 @@ def divergence_of(
     """
     if end_of.end_offset == UNDEFINED or end_of.epoch == UNDEFINED or fetch_offset < log_start_offset:
         return Divergence(None, True)
-    if end_of.epoch < last_fetched_epoch or end_of.end_offset < fetch_offset:
+    if end_of.epoch < last_fetched_epoch:
+        mark("divergence: the follower's last epoch is not the leader's")
+        return Divergence(end_of, False)
+    if end_of.end_offset < fetch_offset:
+        mark("divergence: the follower has more of its last epoch than the leader")
         return Divergence(end_of, False)
     return Divergence(None, False)

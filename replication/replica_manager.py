@@ -118,6 +118,7 @@ class ReplicaManager:
         self.is_on_record = False
         """Whether the controller gave this process a role: what its start may have lost is written down."""
         self._newest_metadata = (-1, -1)
+        self._newest_roles = (-1, -1)
         self._failed_dirs = 0
         self.failures = 0
         """Counts what the controller is to ask for its roles again for; see `Node`."""
@@ -371,6 +372,11 @@ class ReplicaManager:
             self._effects.append(answer(address, LeaderAndIsrResponse(refusal, results)))
             return self._end_turn(now_ms)
         self._know_controller(body.controller_id, body.controller_epoch)
+        # Settings have no version: a request that was given up as lost and comes late brings old ones.
+        sent = (body.controller_epoch, address.correlation_id if isinstance(address, Peer) else 0)
+        is_late, self._newest_roles = sent < self._newest_roles, max(sent, self._newest_roles)
+        if is_late:
+            mark("roles: a request comes late")
         # A controller settles every state with our registration before it gives us the first role.
         self.is_on_record |= body.broker_epoch == self.broker_epoch >= 0
         if body.assigned is not None:
@@ -382,7 +388,8 @@ class ReplicaManager:
         )
         for topic_partition in order:
             try:
-                code = self._take_role(topic_partition, body.partitions[topic_partition], body, now_ms)
+                state = body.partitions[topic_partition]
+                code = self._take_role(topic_partition, state, body, now_ms, is_late=is_late)
             except (EngineError, OSError) as error:
                 code = self._guard(topic_partition, error)
                 if isinstance(error, DiskFull):
@@ -419,6 +426,8 @@ class ReplicaManager:
         state: PartitionState,
         body: LeaderAndIsrRequest,
         now_ms: int,
+        *,
+        is_late: bool,
     ) -> ErrorCode:
         if topic_partition in self._offline:
             return ErrorCode.KAFKA_STORAGE_ERROR
@@ -430,7 +439,8 @@ class ReplicaManager:
             if topic_id:
                 # Refuses another one: a replica in use is not exchanged for its namesake's.
                 known.log.set_topic_id(topic_id)
-            self._configure(known, body)
+            if not is_late:
+                self._configure(known, body)
             verdict = self._judge(known, state, body)
             if verdict is not None:
                 return verdict

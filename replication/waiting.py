@@ -11,6 +11,7 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 
 from checkpoint.errors import ErrorCode
+from checkpoint.marks import mark
 from checkpoint.topic_partition import TopicPartition
 from replication.delayed import DelayedOperation
 from replication.messages import (
@@ -62,11 +63,14 @@ class DelayedProduce(DelayedOperation):
                 if code is not None:
                     status.is_pending = False
                     if code is not ErrorCode.NONE:
+                        mark("produce: refused after it was appended")
                         status.result = ProduceResult(code)
         return not any(status.is_pending for status in self._statuses.values())
 
     def on_complete(self, now_ms: int) -> None:
         timed_out = ProduceResult(ErrorCode.REQUEST_TIMED_OUT)
+        if any(status.is_pending for status in self._statuses.values()):
+            mark("produce: not committed in time")
         self._reply(
             ProduceResponse(
                 {
@@ -113,6 +117,8 @@ class DelayedDeleteRecords(DelayedOperation):
         return not any(status.is_pending for status in self._statuses.values())
 
     def on_complete(self, now_ms: int) -> None:
+        if any(status.is_pending for status in self._statuses.values()):
+            mark("delete records: a follower did not follow in time")
         # What is undecided has the result that it began with: timed out.
         results = {topic_partition: status.result for topic_partition, status in self._statuses.items()}
         self._reply(DeleteRecordsResponse(results))

@@ -161,6 +161,7 @@ class PartitionChecker:
     ) -> None:
         self.name = name
         self.replicas = tuple(replicas)
+        self._adding: tuple[int, ...] = ()
         self.asks_for(min_insync)
         self.unclean_allowed = unclean_allowed
         self.incarnation = incarnation
@@ -225,15 +226,15 @@ class PartitionChecker:
 
     # --- the store ----------------------------------------------------------------------------
 
-    def assigned(self, replicas: Sequence[int]) -> None:
-        """The store names these as its replicas from now on."""
-        self.replicas = tuple(replicas)
+    def assigned(self, replicas: Sequence[int], adding: Sequence[int] = ()) -> None:
+        """The store names these as its replicas from now on; those that are `adding` need not be in sync."""
+        self.replicas, self._adding = tuple(replicas), tuple(adding)
         self.asks_for(self._min_insync)
 
     def asks_for(self, min_insync: int) -> None:
         """So many have to be in sync for an acks=all."""
         self._min_insync = min_insync
-        self.min_insync = min(min_insync, len(self.replicas))
+        self.min_insync = min(min_insync, max(len(self.replicas) - len(self._adding), 1))
 
     def judge_assignment(self) -> None:
         """The topic node was written, and the state with it if that was to change too."""

@@ -21,6 +21,7 @@ from replication.messages import (
     ResponseBody,
 )
 from simulation.checkers import ConsumerView, Violation, parse
+from simulation.hosts import rack_of
 from simulation.swarm import stream
 from simulation.world import World
 
@@ -182,6 +183,9 @@ class Consumer(_Client):
         self.view = ConsumerView()
         self._epoch = -1
         self._cuts_seen = 0
+        self._rack = rack_of(world.swarm, number) or None
+        self._preferred: int | None = None
+        """A replica in its own rack that the leader named; it is asked until it has nothing new to say."""
 
     def run(self) -> None:
         """Ask for what comes next."""
@@ -191,8 +195,12 @@ class Consumer(_Client):
             self._cuts_seen = self.checker.unclean_elections
             self.view.position = min(self.view.position, self.checker.floor or 0)
         node_id, epoch = self.guess()
+        node_id = node_id if self._preferred is None else self._preferred
         self._epoch = max(self._epoch, epoch)
         wanted, epoch = self.view.position, self._epoch
+        state = self.checker.state
+        leads = state is not None and (node_id, epoch) == (state.leader, state.leader_epoch)
+        asks_leader = self._rack is None or leads
         swarm = self.world.swarm
         limit = self.random.choice((1, 400, 1 << 20))
         self.world.client_link.call(
@@ -203,15 +211,23 @@ class Consumer(_Client):
                 1,
                 limit,
                 {self.topic_partition: FetchPartition(wanted, limit, current_leader_epoch=epoch)},
+                rack=self._rack,
             ),
-            lambda body: self._answered(wanted, epoch, body),
+            lambda body: self._answered(wanted, epoch, body, asks_leader=asks_leader),
             timeout_ms=3 * swarm.request_timeout_ms,
         )
 
-    def _answered(self, wanted: int, epoch: int, body: ResponseBody | None) -> None:
+    def _answered(
+        self, wanted: int, epoch: int, body: ResponseBody | None, *, asks_leader: bool
+    ) -> None:
+        self._preferred = None
         if isinstance(body, FetchResponse) and not self.checker.is_retired:
             result = body.partitions[self.topic_partition]
-            if result.error is ErrorCode.OFFSET_OUT_OF_RANGE:
+            if result.preferred_read_replica >= 0:
+                self._preferred = result.preferred_read_replica
+            elif result.error is ErrorCode.OFFSET_OUT_OF_RANGE and not asks_leader:
+                pass  # a follower may be behind: the leader is asked again
+            elif result.error is ErrorCode.OFFSET_OUT_OF_RANGE:
                 self._out_of_range(wanted, epoch)
             elif result.records:
                 batches = parse(bytes(result.records))

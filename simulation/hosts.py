@@ -7,7 +7,7 @@ from dataclasses import dataclass, field
 from checkpoint.disks.faulty import FaultyDisk
 from checkpoint.disks.memory import MemoryDisk
 from checkpoint.topic_partition import TopicPartition
-from replication.config import NodeConfig
+from replication.config import NodeConfig, ReplicaSelector
 from replication.controller.config import ControllerConfig
 from replication.effects import Event
 from replication.node import Node
@@ -41,6 +41,8 @@ class Host:
     """What its next start must find; None: it died while it started, and either may be."""
     faulty: FaultyDisk | None = None
     """What a node sees of the disk while it runs, where disks may fail."""
+    rotten: set[TopicPartition] = field(default_factory=set)
+    """Where a bit changed since it last ran."""
     disk_is_dead: bool = False
     disk_is_full: bool = False
     sync_delay_ms: int = 0
@@ -50,6 +52,11 @@ class Host:
     def broker_epoch(self) -> int:
         """The incarnation it is registered as; -1 for none."""
         return self.node.broker_epoch if self.node is not None else -1
+
+
+def rack_of(swarm: Swarm, number: int) -> str:
+    """The rack of a node or a consumer; empty if nobody knows of racks."""
+    return f"rack {number % swarm.racks}" if swarm.racks else ""
 
 
 def node_config(swarm: Swarm, node_id: int) -> NodeConfig:
@@ -69,9 +76,12 @@ def node_config(swarm: Swarm, node_id: int) -> NodeConfig:
         replica_high_watermark_checkpoint_interval_ms=swarm.checkpoint_interval_ms,
         truncate_on_fetch=swarm.truncate_on_fetch,
         controlled_shutdown_retry_backoff_ms=swarm.backoff_ms,
+        broker_rack=rack_of(swarm, node_id),
+        replica_selector_class=ReplicaSelector.RACK_AWARE if swarm.racks else ReplicaSelector.NONE,
         controller=ControllerConfig(
             request_timeout_ms=swarm.request_timeout_ms,
             retry_backoff_ms=swarm.backoff_ms,
             leader_imbalance_check_interval_seconds=1,
+            delete_topic_enable=swarm.delete_topic_enable,
         ),
     )

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 
 from simulation.atlas import states_of
+from simulation.by_hand import BY_HAND
 from simulation.faults import FAULTS, NOBODY, Decision, Fault, Takes
 from simulation.hosts import Host
 from simulation.network import STORE
@@ -39,6 +40,8 @@ class Nemesis:
             for name, command in COMMANDS.items()
             if swarm.command_rates[name] and is_served(command)
         ]
+        self._hand_random = stream(world.swarm.seed, "hands at work")
+        self._hands = [(name, rate) for name, rate in swarm.hand_rates.items() if rate]
 
     def run(self) -> None:
         """Begin now."""
@@ -50,6 +53,8 @@ class Nemesis:
             self._soon(0, self._decide)
         if self._commands:
             self._soon(0, self._command)
+        if self._hands:
+            self._soon(0, self._act_by_hand)
 
     def _soon(self, delay_ms: int, callback: Callable[..., None], *arguments: object) -> None:
         # First of all that happens in its millisecond, and no draw of the world's: so that a replay, which
@@ -80,6 +85,19 @@ class Nemesis:
         self._carry_out(Decision(at_ms, name, node_id, chance=random.random()))
         self._soon(1 + int(random.expovariate(1.0 / world.swarm.command_interval_ms)), self._command)
 
+    def _act_by_hand(self) -> None:
+        world, random = self.world, self._hand_random
+        world.time.was_nothing()
+        if world.is_healed:
+            return
+        names, weights = zip(*self._hands, strict=True)
+        name = random.choices(names, weights)[0]
+        at_ms = world.now_ms - self._began_ms
+        for_ms = 1 + int(random.expovariate(1.0 / world.swarm.session_timeout_ms))
+        node_id = random.choice(list(world.hosts))
+        self._carry_out(Decision(at_ms, name, node_id, for_ms=for_ms, chance=random.random()))
+        self._soon(1 + int(random.expovariate(1.0 / world.swarm.command_interval_ms)), self._act_by_hand)
+
     def _replay_next(self) -> None:
         assert self._script is not None
         for decision in self._script:
@@ -99,6 +117,10 @@ class Nemesis:
         world.time.note("decision:", decision)
         if decision.what in COMMANDS:
             give(world, decision)
+            return
+        if decision.what in BY_HAND:
+            if world.checkers:
+                BY_HAND[decision.what](world, decision)
             return
         victim = world.hosts.get(decision.victim)
         for state in states_of(world, victim):

@@ -113,6 +113,8 @@ class Observation:
         found = logs.logs()
         for topic_partition, remains in host.remains.items():
             log = found.get(topic_partition)
+            if log is None and (topic_partition in host.rotten or host.disk_is_full):
+                continue  # it is damaged, or has no room to be opened: its leader has it
             after = read_all(log) if log is not None else None
             check_recovery(
                 remains,
@@ -122,6 +124,7 @@ class Observation:
                 epochs=log.epochs if log is not None else (),
             )
         host.remains = {}
+        host.rotten.clear()
         for topic_partition, log in found.items():
             view = host.views[topic_partition] = ReplicaView(host.node_id, host.life)
             view.topic_id = log.topic_id or ""
@@ -341,7 +344,7 @@ class Observation:
         results = outcome.results if isinstance(operation, Multi) else (outcome,)
         for write in writes:
             if isinstance(write, Set | Create | Delete):
-                self._topic_written(write)
+                self.topic_written(write)
         for write, result in zip(writes, results, strict=True):
             if not isinstance(write, Set | Create) or not write.path.endswith("/state"):
                 continue
@@ -352,7 +355,12 @@ class Observation:
         for checker in self.checkers.values():
             checker.judge_assignment()
 
-    def _topic_written(self, write: Set | Create | Delete) -> None:
+    def state_touched(self, topic_partition: TopicPartition, version: int) -> None:
+        """Somebody who is no controller wrote the state as it was."""
+        self.checkers[topic_partition].version = version
+
+    def topic_written(self, write: Set | Create | Delete, *, by_hand: bool = False) -> None:
+        """A topic's node or the request to delete it, whoever wrote it; others are no matter."""
         directory, _, topic = write.path.rpartition("/")
         if directory == layout.DELETE_TOPICS_PATH:
             for topic_partition, checker in self.checkers.items():
@@ -365,7 +373,8 @@ class Observation:
             for topic_partition in [each for each in self.checkers if each.topic == topic]:
                 checker = self.checkers.pop(topic_partition)
                 checker.is_retired = True
-                self._judge_deleted(topic_partition, checker.topic_id)
+                if not by_hand:  # then the logs are strays, at their nodes' next start
+                    self._judge_deleted(topic_partition, checker.topic_id)
             return
         node = layout.parse_topic(write.data)
         for number, replicas in sorted(node.partitions.items()):
@@ -375,7 +384,7 @@ class Observation:
                 known = self.expect(topic_partition, replicas)
                 self.on_new_partition(topic_partition)
             known.topic_id = node.topic_id
-            known.assigned(replicas)
+            known.assigned(replicas, node.adding_replicas.get(number, ()))
             was_changing = known.is_changing_replicas
             known.is_changing_replicas = any(
                 number in changing for changing in (node.adding_replicas, node.removing_replicas)

@@ -31,11 +31,11 @@ from replication.messages import (
 from simulation.faults import Decision
 from simulation.world import TOPIC, World
 
-_SIDE_TOPICS = ("side-0", "side-1", "side-2")
+SIDE_TOPICS = ("side-0", "side-1", "side-2")
 """Created, deleted and created again under the same names: no replica may take one for its namesake."""
 
 
-def _place(world: World, decision: Decision, *, shift: int = 0) -> tuple[int, ...]:
+def place(world: World, decision: Decision, *, shift: int = 0) -> tuple[int, ...]:
     """Some replicas, as the decision chooses them."""
     nodes, count = world.swarm.nodes, world.swarm.replication_factor
     first = int(decision.chance * 1009) + shift
@@ -50,17 +50,17 @@ def _place(world: World, decision: Decision, *, shift: int = 0) -> tuple[int, ..
     return tuple(found)
 
 
-def _target(world: World, decision: Decision) -> TopicPartition:
+def target(world: World, decision: Decision) -> TopicPartition:
     known = sorted(world.checkers)
     return known[int(decision.chance * 10_007) % len(known)]
 
 
 def _side_topic(decision: Decision) -> str:
-    return _SIDE_TOPICS[int(decision.chance * 1_013) % len(_SIDE_TOPICS)]
+    return SIDE_TOPICS[int(decision.chance * 1_013) % len(SIDE_TOPICS)]
 
 
 def _create_topic(world: World, decision: Decision) -> RequestBody:
-    assignment = tuple(_place(world, decision, shift=shift) for shift in range(1 + int(decision.chance * 2)))
+    assignment = tuple(place(world, decision, shift=shift) for shift in range(1 + int(decision.chance * 2)))
     return CreateTopicsRequest((NewTopic(_side_topic(decision), assignment=assignment),))
 
 
@@ -71,27 +71,27 @@ def _delete_topic(world: World, decision: Decision) -> RequestBody:
 def _add_partitions(world: World, decision: Decision) -> RequestBody:
     topic = _side_topic(decision)
     held = sum(each.topic == topic for each in world.checkers)
-    return CreatePartitionsRequest({topic: NewPartitions(held + 1, (_place(world, decision),))})
+    return CreatePartitionsRequest({topic: NewPartitions(held + 1, (place(world, decision),))})
 
 
 def _reassign(world: World, decision: Decision) -> RequestBody:
-    return AlterPartitionReassignmentsRequest({_target(world, decision): _place(world, decision)})
+    return AlterPartitionReassignmentsRequest({target(world, decision): place(world, decision)})
 
 
 def _cancel_reassignment(world: World, decision: Decision) -> RequestBody:
-    return AlterPartitionReassignmentsRequest({_target(world, decision): None})
+    return AlterPartitionReassignmentsRequest({target(world, decision): None})
 
 
 def _elect_preferred(world: World, decision: Decision) -> RequestBody:
-    partitions = None if decision.chance < 0.3 else (_target(world, decision),)
+    partitions = None if decision.chance < 0.3 else (target(world, decision),)
     return ElectLeadersRequest(ElectionType.PREFERRED, partitions)
 
 
 def _elect_unclean(world: World, decision: Decision) -> RequestBody:
     """Leave to lose records, for this partition, from now on: the request may arrive late."""
-    target = _target(world, decision)
-    world.observation.unclean_asked.add(target)
-    return ElectLeadersRequest(ElectionType.UNCLEAN, (target,))
+    chosen = target(world, decision)
+    world.observation.unclean_asked.add(chosen)
+    return ElectLeadersRequest(ElectionType.UNCLEAN, (chosen,))
 
 
 def _alter_config(world: World, decision: Decision) -> RequestBody:
@@ -103,16 +103,16 @@ def _alter_config(world: World, decision: Decision) -> RequestBody:
 
 def _alter_durability(world: World, decision: Decision) -> RequestBody:
     level = (None, Durability.SYNCED.value, Durability.REPLICATED.value)[int(decision.chance * 3)]
-    return AlterConfigsRequest({_target(world, decision).topic: {DURABILITY_LEVEL: level}})
+    return AlterConfigsRequest({target(world, decision).topic: {DURABILITY_LEVEL: level}})
 
 
 def _delete_records(world: World, decision: Decision) -> RequestBody:
-    target = _target(world, decision)
-    end = world.checkers[target].committed_end
+    chosen = target(world, decision)
+    end = world.checkers[chosen].committed_end
     offset = -1 if decision.chance < 0.2 else int(end * decision.chance)
     if decision.chance > 0.85:
         offset = end + int(100 * decision.chance) % 7  # what is not committed must be refused
-    return DeleteRecordsRequest({target: offset}, 2 * world.swarm.request_timeout_ms)
+    return DeleteRecordsRequest({chosen: offset}, 2 * world.swarm.request_timeout_ms)
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,8 +152,8 @@ def give(world: World, decision: Decision) -> None:
     world.tally.commands += 1
     node_id = decision.victim
     if isinstance(body, DeleteRecordsRequest):
-        (target,) = body.partitions
-        state = world.checkers[target].state
+        (chosen,) = body.partitions
+        state = world.checkers[chosen].state
         node_id = state.leader if state is not None and state.leader >= 0 else decision.victim
     elif decision.chance < 0.9:
         active = [host.node_id for host in world.running if host.node and host.node.controller.is_active]

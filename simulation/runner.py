@@ -157,7 +157,7 @@ def _run(
         swarm,
         world.tally,
         world.trace_hash(),
-        world.now_ms - START_MS,
+        world.now_ms - START_MS - world.time.suspended_ms,
         invariant,
         violation,
         recent,
@@ -381,10 +381,13 @@ class _Run:
             observation.unclean_allowed.update(each for each in world.checkers if each.topic == topic)
             path = layout.topic_config_path(topic_partition.topic)
             found = world.store_link.read_as_operator(path)
-            assert found.stat is not None
-            settings = {**layout.parse_topic_config(found.data), UNCLEAN_ELECTION: "true"}
-            data = layout.encode_topic_config(settings)
-            world.store_link.write_as_operator(Set(path, data, found.stat.version))
+            settings = layout.parse_topic_config(found.data) if found.stat is not None else {}
+            data = layout.encode_topic_config({**settings, UNCLEAN_ELECTION: "true"})
+            world.store_link.write_as_operator(
+                Create(path, data, make_parents=True)
+                if found.stat is None  # who made the topic by hand gave it none
+                else Set(path, data, found.stat.version)
+            )
         world.time.at(OPERATOR_PATIENCE_MS, self._play_operator)
 
     # --- reading back -------------------------------------------------------------------------

@@ -166,6 +166,25 @@ class StoreLink:
         """The word that this session is given up does not arrive: it lives until its timeout."""
         self._kept.add(session_id)
 
+    def renew_session(self, host: Host, *, keeps_old: bool) -> None:
+        """A node's client of the store opens another session; the old one ends now, or by its timeout."""
+        old = host.session_id
+        assert old is not None
+        self._time.note("store", "has a new session for", host.node_id)
+        host.session_id = self.store.open_session(
+            host.config.zookeeper_session_timeout_ms, self._time.now_ms
+        )
+        host.told_of_end = old
+        if not keeps_old:
+            self.expire(old)
+        self._answer(host, host.life, SessionOpened(host.session_id))
+        self._schedule_tick()
+
+    def keep_sessions(self) -> None:
+        """Every session gets its whole timeout anew, as after a failover."""
+        for session_id in sorted(self.store.tree.sessions):
+            self.store.heartbeat(session_id, self._time.now_ms)
+
     def _close_session(self, session_id: int) -> None:
         if session_id in self._kept:
             return
@@ -226,8 +245,7 @@ class StoreLink:
             return
         self._time.note("store", "is back")
         self.is_down = False
-        for session_id in sorted(self.store.tree.sessions):
-            self.store.heartbeat(session_id, self._time.now_ms)
+        self.keep_sessions()
         for host in self._hosts.values():
             self.hear(host)
         self._schedule_tick()

@@ -10,8 +10,8 @@ leaves the clients' draws, and the other faults', as they were.
 
 from __future__ import annotations
 
-from collections.abc import Iterable
-from dataclasses import dataclass, field, fields
+from collections.abc import Iterable, Mapping
+from dataclasses import dataclass, field, fields, replace
 from random import Random
 
 from replication.durability import Durability
@@ -80,6 +80,22 @@ COMMAND_NAMES = (
     "delete_records",
 )
 """What the operator can ask for; `operator.COMMANDS` says how."""
+HAND_NAMES = (
+    "reassign_by_hand",
+    "delete_by_hand",
+    "delete_what_moves",
+    "add_partition_by_hand",
+    "create_on_the_dead",
+    "wipe_topic",
+    "spoil_topic",
+    "touch_state",
+    "raise_controller_epoch",
+    "renew_session",
+    "suspend",
+    "rot",
+    "fill_while_down",
+)
+"""What is done past the brokers; `by_hand.BY_HAND` says how."""
 DISK_FAULTS = frozenset({"dead_disk", "failed_sync", "full_disk"})
 _LONGEST_REQUEST_MS = 1500
 """A request may vanish just before the last fault ends; a leader is due two seconds later."""
@@ -95,6 +111,42 @@ def draw_rates(seed: int, names: Iterable[str]) -> dict[str, float]:
         is_on, rate = random.random() < 0.5, random.choice(_LIKELIHOODS)
         rates[name] = rate if is_on else 0.0
     return rates
+
+
+_THEMES: tuple[Mapping[str, float], ...] = (
+    {
+        "kill": 1,
+        "create_topic": 2,
+        "delete_topic": 2,
+        "delete_by_hand": 1,
+        "add_partition_by_hand": 1,
+        "wipe_topic": 1,
+    },
+    {"full_disk": 2, "power_cut": 0.25, "create_topic": 1, "delete_topic": 2},
+    {"depose": 0.25, "create_topic": 1, "add_partitions": 3, "delete_topic": 0.25, "store_losses": 1},
+    {"kill": 1, "slow_link": 1, "reassign": 2, "cancel_reassignment": 0.5, "reassign_by_hand": 1},
+    {
+        "kill": 2,
+        "stop": 0.5,
+        "reassign": 1,
+        "delete_topic": 1,
+        "spoil_topic": 0.5,
+        "create_on_the_dead": 2,
+    },
+    {"create_topic": 1, "reassign": 1, "delete_what_moves": 2, "delete_by_hand": 1},
+    {
+        "bounce": 1,
+        "pause": 0.5,
+        "renew_session": 2,
+        "raise_controller_epoch": 1,
+        "touch_state": 4,
+        "cut_link": 2,
+    },
+    {"flush": 3, "rot": 2, "stop": 0.5},
+    {"full_disk": 0.5, "fill_while_down": 2, "dead_disk": 0.1},
+    {"alter_config": 3, "suspend": 0.25, "kill": 0.5},
+)
+"""What has to meet for a rare branch to be taken, and little else."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -134,6 +186,11 @@ class Swarm:
     command_rates: dict[str, float]
     """How likely each command is when the operator gives one."""
     command_interval_ms: int
+    hand_rates: dict[str, float] = field(default_factory=dict)
+    """How likely each of what is done by hand is; in most seeds nothing."""
+    delete_topic_enable: bool = True
+    racks: int = 0
+    """Nodes and consumers stand in so many racks, and are served in their own; 0: nobody knows of racks."""
     produce_interval_ms: int
     producers: int
     consumers: int
@@ -143,8 +200,9 @@ class Swarm:
     def enabled(self) -> list[str]:
         """The features that are on."""
         found = [each.name for each in fields(self.features) if getattr(self.features, each.name)]
-        found += [name for name, rate in (self.rates | self.command_rates).items() if rate]
-        return [*found, "retention"] if self.retention_bytes >= 0 else found
+        found += [name for name, rate in (self.rates | self.command_rates | self.hand_rates).items() if rate]
+        found += ["retention"] if self.retention_bytes >= 0 else []
+        return [*found, "racks"] if self.racks else found
 
     @property
     def disks_may_fail(self) -> bool:
@@ -164,6 +222,18 @@ def draw(seed: int) -> Swarm:
     lag_time_max_ms = pace * random.choice((100, 250, 600))
     retention = stream(seed, "retention")
     retains = retention.random() < 0.3
+    rates, command_rates = draw_rates(seed, FAULT_NAMES), draw_rates(seed, COMMAND_NAMES)
+    hands = stream(seed, "hands")
+    hand_rates = draw_rates(seed, HAND_NAMES) if hands.random() < 0.2 else {}
+    theme = stream(seed, "theme")
+    if theme.random() < 0.15:
+        chosen = theme.choice(_THEMES)
+        features = replace(features, store_losses=features.store_losses or "store_losses" in chosen)
+        rates, command_rates, hand_rates = (
+            {name: chosen.get(name, 0.0) for name in names}
+            for names in (FAULT_NAMES, COMMAND_NAMES, HAND_NAMES)
+        )
+    racks = stream(seed, "racks")
     return Swarm(
         seed=seed,
         nodes=nodes,
@@ -190,10 +260,13 @@ def draw(seed: int) -> Swarm:
         duplicate_rate=random.choice((0.01, 0.05, 0.15)) if features.duplicates else 0.0,
         slow_rate=random.choice((0.01, 0.05)) if features.slow_links else 0.0,
         store_loss_rate=random.choice((0.02, 0.1)) if features.store_losses else 0.0,
-        rates=draw_rates(seed, FAULT_NAMES),
+        rates=rates,
         fault_interval_ms=int(session_timeout_ms * random.choice((0.25, 0.6, 1.5))),
-        command_rates=draw_rates(seed, COMMAND_NAMES),
+        command_rates=command_rates,
         command_interval_ms=int(session_timeout_ms * stream(seed, "operator").choice((0.4, 1.0, 3.0))),
+        hand_rates=hand_rates,
+        delete_topic_enable=stream(seed, "delete.topic.enable").random() < 0.94,
+        racks=racks.choice((2, 3)) if racks.random() < 0.2 else 0,
         produce_interval_ms=pace * random.choice((10, 25, 70)),
         producers=random.choice((1, 2, 3)),
         consumers=random.choice((1, 1, 2)),

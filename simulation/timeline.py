@@ -37,6 +37,7 @@ class Tally:
     depositions: int = 0
     dead_disks: int = 0
     full_disks: int = 0
+    rotten_bits: int = 0
     deaths_in_start: int = 0
     elections: int = 0
     unclean_elections: int = 0
@@ -57,6 +58,8 @@ class Timeline:
 
     def __init__(self, seed: int, *, trace: Callable[[str], None] | None = None) -> None:
         self.now_ms = START_MS
+        self.suspended_ms = 0
+        """How long nothing at all happened."""
         self.tally = Tally()
         self.recent: deque[tuple[int, object]] = deque(maxlen=_RECENT)
         self.digest = blake2b(digest_size=16)
@@ -94,6 +97,13 @@ class Timeline:
         self.tally.events += 1
         callback(*arguments)
         return True
+
+    def suspend(self, for_ms: int) -> None:
+        """Whatever is to happen happens so much later."""
+        # All by the same: it stays a heap.
+        self._heap = [(at_ms + for_ms, *others) for at_ms, *others in self._heap]  # type: ignore[misc]
+        self.suspended_ms += for_ms
+        self.now_ms += for_ms
 
     def was_nothing(self) -> None:
         """What just came off the heap had become void: it does not count as an event."""

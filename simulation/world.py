@@ -25,6 +25,7 @@ from random import Random
 from checkpoint.disk import Disk
 from checkpoint.disks.faulty import Fault, FaultyDisk
 from checkpoint.disks.memory import MemoryDisk
+from checkpoint.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT
 from checkpoint.topic_partition import TopicPartition
 from logstore.config import LogConfig
 from logstore.errors import LogDirOffline
@@ -60,6 +61,8 @@ from simulation.timeline import Tally, Timeline
 
 TOPIC = "t"
 LOG_DIR = "data"
+_CHECKED_FROM = 17
+"""Where in a batch its checksum begins; base offset, length and leader epoch are before it."""
 
 
 class _Died(BaseException):
@@ -87,6 +90,7 @@ class World:
         self.time = Timeline(swarm.seed, trace=trace)
         self._disks = stream(swarm.seed, "disks")
         self._lives = stream(swarm.seed, "lives")
+        self._at_healing: list[Callable[[], object]] = []
         self.is_healed = False
         """No fault happens any more."""
         self.atlas: Counter[tuple[str, str]] = Counter()
@@ -157,6 +161,61 @@ class World:
             digest.update(node.data)
         return digest.hexdigest()
 
+    def until_healed(self, delay_ms: int, action: Callable[[], object]) -> None:
+        """Do this in `delay_ms`, or when everything is mended, if that is before."""
+        self._at_healing.append(action)
+
+        def act() -> None:
+            if action in self._at_healing:
+                self._at_healing.remove(action)
+                action()
+
+        self.time.at(delay_ms, act)
+
+    def suspend(self, for_ms: int) -> None:
+        """Everything stands still and goes on; only clocks tell. No session ends of it."""
+        self.time.note("everything is suspended")
+        self.time.stamp("suspended")
+        self.time.suspend(for_ms)
+        self.store_link.keep_sessions()
+
+    def spoil_log(self, host: Host, chance: float) -> None:
+        """Of a machine that is down: a bit changes in what one of its logs had synced of its last segment."""
+        assert host.node is None
+        known = [
+            (topic_partition, remains)
+            for topic_partition, remains in sorted(host.remains.items())
+            if remains.durable_end > remains.log_start and topic_partition in self.checkers
+        ]
+        if not known:
+            return
+        topic_partition, remains = known[int(chance * 1009) % len(known)]
+        directory = f"/{LOG_DIR}/{topic_partition}/"
+        found = {path: data for path, data in host.disk.files().items() if path.startswith(directory)}
+        path = max((path for path in found if path.endswith(".log")), default="")
+        durable = [batch for batch in remains.batches if batch.end <= remains.durable_end]
+        base = int(path.rpartition("/")[2].removesuffix(".log") or 0) if path else 0
+        stored = [batch for batch in durable if batch.base >= base]
+        if not stored or not found[path]:
+            return
+        # Somewhere under a checksum: what no checksum covers nobody can notice.
+        number = int(chance * 10_007) % len(stored)
+        position = sum(len(batch.data) for batch in stored[:number]) + _CHECKED_FROM
+        position += int(chance * 100_003) % (len(stored[number].data) - _CHECKED_FROM)
+        epochs = f"{directory}{LEADER_EPOCH_CHECKPOINT}"
+        if int(chance * 10_007) % 3 == 0 and epochs in found:
+            path, position = epochs, 0
+        if position >= len(found[path]):
+            return
+        self.time.note(host.node_id, "has a bit changed in", path)
+        self.time.stamp(f"rot{path}")
+        self.tally.rotten_bits += 1
+        file = host.disk.open(path, write=True)
+        file.pwrite(bytes((found[path][position] ^ 1 << int(chance * 8),)), position)
+        file.sync()
+        file.close()
+        host.rotten.add(topic_partition)
+
     def expire_session(self, host: Host) -> None:
         """The store gives the node's session up; it hears so at its next sign of life."""
         if host.session_id is not None:
@@ -167,6 +226,9 @@ class World:
     def heal(self) -> None:
         """Mend all links, start all machines; nothing is lost or late any more. Dead disks stay dead."""
         self.is_healed = True
+        due, self._at_healing = self._at_healing, []
+        for action in due:
+            action()
         self.network.calm()
         self.store_link.come_back()
         self.mend(list(self.network.cuts))
@@ -219,11 +281,18 @@ class World:
     def running(self) -> list[Host]:
         return [host for host in self.hosts.values() if host.node is not None]
 
-    def start(self, host: Host, *, dies_after: int | None = None, loses_power: bool = False) -> None:
+    def start(
+        self,
+        host: Host,
+        *,
+        dies_after: int | None = None,
+        loses_power: bool = False,
+        is_full: bool = False,
+    ) -> None:
         """Start a node; its logs are recovered if need be, and what is found is judged.
 
         With `dies_after`, the process ends before that call to its disk, or the machine `loses_power`;
-        if opening the logs takes fewer calls, the node runs.
+        if opening the logs takes fewer calls, the node runs. If it `is_full`, its disk has no room.
         """
         assert host.node is None, f"node {host.node_id} runs"
         host.life += 1
@@ -231,6 +300,8 @@ class World:
         self.time.stamp(f"start{host.node_id}")
         is_faulty = self.swarm.disks_may_fail or dies_after is not None
         host.faulty = _DyingDisk(host.disk, dies_after) if is_faulty else None
+        if is_full:
+            self.fill_disk(host)
         try:
             logs = LogManager(
                 [LOG_DIR],
@@ -241,6 +312,12 @@ class World:
             )
         except _Died:
             self._die_in_start(host, loses_power=loses_power)
+            return
+        except LogDirOffline:
+            if not is_full:
+                raise Violation("I1", f"node {host.node_id} cannot open its logs") from None
+            self._die_in_start(host, loses_power=False)  # whoever makes room starts it again
+            host.disk_is_full = False
             return
         except Exception as error:
             raise Violation("I1", f"node {host.node_id} cannot open its logs: {error!r}") from error

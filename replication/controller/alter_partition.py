@@ -41,7 +41,6 @@ def judge(
     """Whether `sender`'s proposal may be written over `state`, whose version is `partition_epoch`."""
     if proposal.leader_epoch > state.leader_epoch or proposal.partition_epoch > partition_epoch:
         # Somebody knows more than we do: then we are not the controller any more.
-        mark("isr proposal: it knows a later controller")
         return Verdict(ErrorCode.NOT_CONTROLLER)
     if proposal.leader_epoch < state.leader_epoch:
         mark("isr proposal: of an old leader epoch")

@@ -109,6 +109,8 @@ def log_dirs_failed(context: Context) -> Steps[None]:
             senders.add(layout.parse_log_dir_event(notice.data))
         except CorruptMetadata as error:
             context.unreadable[layout.LOG_DIR_EVENTS_PATH] = str(error)
+    if senders:
+        mark("brokers: one tells that a log failed, or works again")
     context.announce(context.states, to=senders)
     stop_leaving(context, to=senders)
     yield from topic_deletion.resume(context)

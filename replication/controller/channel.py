@@ -96,6 +96,7 @@ class Channel:
         for entry in self._queue:
             if entry.kind is kind:
                 for topic_partition in entry.partitions.keys() & partitions.keys():
+                    mark("channel: a word that waits is replaced by a newer one")
                     del entry.partitions[topic_partition]
         if self._queue and self._queue[-1].kind is kind:
             self._queue[-1].partitions.update(partitions)
@@ -131,6 +132,7 @@ class Channel:
     def answered(self, correlation_id: int, body: ResponseBody, now_ms: int) -> Answer | None:
         """Take the answer to what is in flight; None if it is not that, or if it will be sent again."""
         if self._in_flight is None or self._in_flight.correlation_id != correlation_id:
+            mark("channel: an answer that nobody waits for any more")
             return None
         if not isinstance(body, _RESPONSES[self._in_flight.entry.kind]):
             self._take_back(now_ms)
@@ -154,6 +156,7 @@ class Channel:
         for waiting in self._queue:
             if waiting.kind is entry.kind:
                 for topic_partition in entry.partitions.keys() & waiting.partitions.keys():
+                    mark("channel: what comes back is not sent again, a newer word waits")
                     del entry.partitions[topic_partition]
         self._queue.appendleft(entry)
         self._drop_empty()

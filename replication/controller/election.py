@@ -124,7 +124,10 @@ def first_state(
     """The state of a partition that never had one: its live replicas, the first of them leading."""
     isr = tuple(replica for replica in replicas if replica in live)
     if not isr:
+        mark("election: no replica of a new partition lives")
         return None
+    if isr != replicas:
+        mark("election: a new partition begins without some of its replicas")
     return LeaderAndIsr(
         leader=isr[0],
         leader_epoch=0,
@@ -141,6 +144,7 @@ def at_level(state: LeaderAndIsr, durability: Durability, controller_epoch: int)
     """The same state at another level. What was acknowledged so far need not be on disk: no promise yet."""
     if durability is state.durability:
         return state
+    mark("election: a partition is to be of another level")
     return replace(state, durability=durability, all_synced=False, controller_epoch=controller_epoch)
 
 
@@ -175,6 +179,10 @@ def next_state(
         # Kafka records no incarnations: whoever lives when we first look is the one that counts.
         recorded.update({member: live[member].epoch for member in isr})
         leader = state.leader if state.leader in isr else _first(replicas, isr, shutting_down)
+        if leader == state.leader and isr != state.isr:
+            mark("election: a follower is gone, the leader stays")
+        elif state.leader == NO_LEADER:
+            mark("election: a member in sync is back, and leads what nobody led")
         recovering = state.recovering and leader == state.leader
     elif restarted := members(Standing.RESTARTED):
         mark("election: all that live were restarted and kept everything")
@@ -197,6 +205,8 @@ def next_state(
         # Dead members may have kept everything: they alone stay. If all came back with a loss,
         # they stay too, marked, because an ISR is never empty.
         mark("election: nobody may lead")
+        if not members(Standing.DEAD):
+            mark("election: every member came back with a loss")
         isr, leader = members(Standing.DEAD) or state.isr, NO_LEADER
         recorded.update(dict.fromkeys(members(Standing.LOST), LOST_BROKER_EPOCH))
     decided = with_eligible(

@@ -59,6 +59,7 @@ def learn_state(context: Context, topic_partition: TopicPartition, read: Outcome
         context.unreadable[path] = str(error)
         return None
     if state.controller_epoch > context.epoch:
+        mark("states: one was written by a later controller")
         raise ControllerFenced(f"{topic_partition} was written by controller epoch {state.controller_epoch}")
     context.states[topic_partition] = known = KnownState(state, read.stat.version)
     return known
@@ -116,6 +117,7 @@ def settle(
             elif (state := decide(each, known.state if known else None)) is not None:
                 wanted[each] = state
             if known != before and each not in changed:
+                mark("settle: a state is not what it was known to be")
                 found.append(each)
         attempted.update(wanted)
         had_state = {each: context.states[each].state for each in wanted if each in context.states}

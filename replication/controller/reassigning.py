@@ -351,6 +351,7 @@ def _take_step(
         (outcome,) = yield (context.fenced(*writes),)
         check_fence(outcome)
         if outcome.error is not None:
+            mark("reassignment: a step is taken once more")
             continue
         context.learn_assignment(topic_partition, after)
         if state is not None:

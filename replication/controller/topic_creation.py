@@ -12,6 +12,7 @@ from collections.abc import Iterable, Mapping
 from random import Random
 
 from checkpoint.errors import EngineError, ErrorCode, InvalidTopic
+from checkpoint.marks import mark
 from checkpoint.topic_partition import check_topic_name
 from logstore.config import LogConfig
 from replication.controller import assignment
@@ -147,8 +148,10 @@ def _write(
             if read.stat is None:
                 remaining.append(name)
             elif read.data == layout.encode_topic(planned[name][1]):
+                mark("topics: the reply to a creation was lost")
                 results[name] = CreateTopicsResult(ErrorCode.NONE, topic_id=planned[name][1].topic_id)
             else:
+                mark("topics: somebody else's topic has the name")
                 results[name] = CreateTopicsResult(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} exists")
     if remaining:
         raise MetadataConflict(f"topics {', '.join(remaining)} could not be written")

@@ -218,3 +218,16 @@ def test_6_5_every_partition_on_thread_hash_mod_n(
 ) -> None:
     """3.7: `abs(31 * hash(topic) + partition) mod num.replica.fetchers`, with Java's hash of a text."""
     assert fetcher_number(TopicPartition(topic, partition), count) == number
+
+
+def test_a_fetch_without_those_that_are_being_flushed_is_not_kept_for_long() -> None:
+    """An idle partition beside it held a `synced` one up for `replica.fetch.wait.max.ms` at every batch."""
+    asking = Asking()
+    asking.fetcher.put(P0, state())
+    asking.fetcher.put(P1, state())
+    asking.held_back.add(P0)
+    in_flight = asking.ask()
+    assert in_flight is not None
+    assert isinstance(in_flight.body, FetchRequest)
+    assert in_flight.body.partitions.keys() == {P1}
+    assert in_flight.body.max_wait_ms <= 10

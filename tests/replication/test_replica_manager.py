@@ -571,6 +571,18 @@ def test_settings_arrive_with_the_role_and_later() -> None:
     assert rig.manager.partitions[P0].min_insync == 1
 
 
+def test_settings_that_come_late_do_not_replace_newer_ones() -> None:
+    """A request that its controller gave up as lost may arrive behind the one that was sent after it; the
+    role in it is a repeat, its settings are old (seed 19 of the simulation)."""
+    rig = Manager()
+    late = Peer(CONTROLLER, rig._next_id())
+    rig.role(ME, 1, configs={"t": {"min.insync.replicas": "2"}})
+    state = PartitionState(1, ME, 1, (ME, F1, F2), rig.versions, (ME, F1, F2), durability=rig.durability)
+    body = LeaderAndIsrRequest(CONTROLLER, 1, 5, {P0: state}, {}, (), {"t": {}})
+    rig.take(rig.manager.leader_and_isr(late, body, rig.now_ms))
+    assert rig.manager.partitions[P0].min_insync == 2
+
+
 @pytest.mark.parametrize("delete", [True, False])
 @pytest.mark.parametrize(
     ("epoch", "expected"),

@@ -65,3 +65,21 @@ def test_a_deletion_that_a_full_disk_refuses_changes_nothing_and_works_later() -
     logs.delete(TP)
     assert logs.get(TP) is None
     assert logs.checkpointed_high_watermark(TP) == 0
+
+
+def test_a_log_that_has_no_room_to_begin_anew_stays_as_it_was() -> None:
+    """The high watermark had gone down to 0 by then, below the log's start (seed 1265)."""
+    disk = FaultyDisk(MemoryDisk())
+    logs = LogManager(["data"], disk=disk, clock=lambda: 0, random=Random(0))
+    log = logs.get_or_create(TP)
+    log.truncate_fully_and_start_at(5)
+    logs.checkpoint_recovery_points()
+    bounds = log.log_start_offset, log.high_watermark, log.log_end_offset, log.recovery_point
+    assert bounds == (5, 5, 5, 5)
+    disk.inject(Fault(operation="pwrite", errno=errno.ENOSPC, forever=True))
+    with pytest.raises(DiskFull):
+        log.truncate_fully_and_start_at(9)
+    assert (log.log_start_offset, log.high_watermark, log.log_end_offset, log.recovery_point) == bounds
+    disk.heal()
+    log.truncate_fully_and_start_at(9)
+    assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (9, 9, 9)
