@@ -417,7 +417,8 @@ def test_what_cannot_follow_our_log_fails_the_partition_and_says_why() -> None:
 
 
 def test_a_full_disk_half_way_goes_on_from_what_the_log_took() -> None:
-    """The records found room, the new log start did not: the next fetch begins behind the records."""
+    """The records found room, the new log start did not: the next fetch begins behind the records, and
+    nothing passes for committed until the log begins where its leader's does."""
     full = FaultyDisk(MemoryDisk())
     rig = Following(disk=full)
     rig.ask()
@@ -425,7 +426,7 @@ def test_a_full_disk_half_way_goes_on_from_what_the_log_took() -> None:
     full.inject(fault)
     rig.reply(fetched(5, 5, hw=2, start=1))
     assert full.fired, "the publication of the log start was refused"
-    assert rig.bounds == (0, 2, 2)
+    assert rig.bounds == (0, 0, 2)
     assert rig.ask() is None, "one back-off"
     full.heal()
     rig.now_ms += BACKOFF_MS
