@@ -42,12 +42,17 @@ def _write(world: World, operation: Create | Set | Delete) -> Outcome:
 def _put_right(world: World, decision: Decision, path: str, data: bytes | None) -> None:
     """What cannot be read is seen after a while and replaced, or (None) removed."""
 
+    spoilt = world.store_link.read_as_operator(path)
+
     def act() -> None:
         found = world.store_link.read_as_operator(path)
-        if found.stat is None or found.data != _NONSENSE:
+        if found.stat is None or found.stat != spoilt.stat or found.data != _NONSENSE:
             return
         version = found.stat.version
         _write(world, Delete(path, version) if data is None else Set(path, data, version))
+        if data is not None:
+            # Whoever mends a topic's node has the controllers begin anew, so that all of it is read.
+            world.store_link.write_as_operator(Delete(layout.CONTROLLER_PATH))
 
     world.until_healed(1 + decision.for_ms, act)
 
@@ -149,19 +154,13 @@ def _create(world: World, decision: Decision, topic: str, replicas: tuple[int, .
 
 
 def _wipe_topic(world: World, decision: Decision) -> None:
-    """A topic is removed as it was before there were requests: its nodes stopped, its entries removed.
+    """A topic is removed as it was before there were requests: all nodes stopped, its entries removed.
 
     Often its name is given to another one before they are started; sometimes it was on its way out.
     """
     topic = _side_topic(world, decision)
-    holders = {
-        node_id
-        for each, checker in world.checkers.items()
-        if each.topic == topic
-        for node_id in checker.replicas
-    }
-    hosts = [host for host in world.hosts.values() if host.node_id in holders]
-    if not hosts or any(host.is_paused or host.disk_is_dead for host in hosts):
+    hosts = list(world.hosts.values())
+    if any(host.is_paused or host.disk_is_dead for host in hosts):
         return
     for host in hosts:
         if host.node is not None:

@@ -170,6 +170,8 @@ class PartitionChecker:
         self.is_changing_replicas = False
         """A reassignment is under way."""
         self.is_being_deleted = False
+        self.is_deleted_by_hand = False
+        """Requests to delete it may come and go unseen: what had begun goes on when one is called off."""
         self.is_retired = False
         """Its topic is deleted: nothing is promised any more."""
         self.topic_id = ""
@@ -497,7 +499,7 @@ class PartitionChecker:
         state = self.state
         if (
             state is not None
-            and not self.is_being_deleted
+            and not (self.is_being_deleted or self.is_deleted_by_hand)
             and node in state.isr
             and self.incarnation(node) == state.broker_epoch_of(node)
         ):

@@ -100,6 +100,9 @@ class Observation:
             ),
             incarnation=lambda node_id: self._hosts[node_id].broker_epoch,
         )
+        checker.is_deleted_by_hand = any(
+            self._swarm.hand_rates.get(name) for name in ("delete_by_hand", "delete_what_moves")
+        )
         self.checkers[topic_partition] = checker
         return checker
 

@@ -225,6 +225,8 @@ def draw(seed: int) -> Swarm:
     rates, command_rates = draw_rates(seed, FAULT_NAMES), draw_rates(seed, COMMAND_NAMES)
     hands = stream(seed, "hands")
     hand_rates = draw_rates(seed, HAND_NAMES) if hands.random() < 0.2 else {}
+    if hand_rates.get("spoil_topic"):
+        hand_rates["wipe_topic"] = 0.0  # nobody could tell which of the two topics is to be put right
     theme = stream(seed, "theme")
     if theme.random() < 0.15:
         chosen = theme.choice(_THEMES)
