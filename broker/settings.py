@@ -21,6 +21,12 @@ from logstore.log_manager_config import LogManagerConfig
 from replication.config import NodeConfig
 from replication.controller.config import ControllerConfig
 
+_NOT_PROPERTIES = frozenset({"node.id", "host", "port", "controller"})
+"""Given otherwise."""
+
+_OF_TOPICS = frozenset({"min.insync.replicas"})
+"""The log manager's, for all topics; `Node` tells its controller."""
+
 
 @dataclass(frozen=True, slots=True)
 class Settings:
@@ -56,7 +62,7 @@ def _taken_by(config: type[Any], settings: Mapping[str, str], rest: dict[str, st
     taken = {}
     for field in fields(config):
         name = field.name.replace("_", ".")
-        if name in settings and name not in ("node.id", "host", "port", "controller"):
+        if name in settings and name not in _NOT_PROPERTIES | _OF_TOPICS:
             taken[field.name] = _value(name, settings[name], hints[field.name])
             rest.pop(name, None)
     return taken
