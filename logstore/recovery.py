@@ -464,7 +464,6 @@ class _Loader:
                     self._meet(
                         Damage(DamageKind.OVERLAP, name, 0, base_offset, text, self._bytes_in(lost))
                     )
-                mark("recovery: a segment overlaps the one before it")
                 reason = "it overlaps the segment before it"
                 self._cut_segments(lost, reason, next_offset, durable_end)
                 return

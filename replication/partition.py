@@ -203,7 +203,6 @@ class Partition:
         latest = self.log.latest_epoch
         resumes = state.leader == self._config.node_id and self.leader_epoch == NO_EPOCH
         if latest > state.leader_epoch or (resumes and latest == state.leader_epoch and not self._was_clean):
-            mark("partition: a role is older than what the log holds")
             raise FencedLeaderEpoch(
                 f"{self.topic_partition} holds leader epoch {latest} already; "
                 f"epoch {state.leader_epoch} cannot begin here, elect again"
@@ -469,7 +468,6 @@ class Partition:
         if replica is None:
             if current_leader_epoch != NO_EPOCH:
                 # It may know of an assignment that has not reached us: let it try again.
-                mark("fetch: of a replica that is not assigned here yet")
                 raise UnknownLeaderEpoch(
                     f"broker {replica_id} is no replica of {self.topic_partition} here yet"
                 )

@@ -608,7 +608,6 @@ class ReplicaManager:
             and is_of_another_incarnation(left.topic_id, topic_id)
             and body.broker_epoch == self.broker_epoch >= 0
         ):
-            mark("replica manager: the log of a deleted topic gives way to its namesake's")
             reason = f"belongs to topic id {left.topic_id}, the topic's is {topic_id}"
             self._set_aside(topic_partition, reason, now_ms)
         if left is None and not state.is_new and self.logs.offline_dirs:
@@ -668,7 +667,6 @@ class ReplicaManager:
             return ErrorCode.KAFKA_STORAGE_ERROR
         log = self.logs.get(topic_partition)
         if log is not None and is_of_another_incarnation(log.topic_id, topic_id):
-            mark("replica manager: an order to delete another incarnation's replica")
             return ErrorCode.INCONSISTENT_TOPIC_ID
         known = self._partitions.get(topic_partition)
         is_sentinel = order.leader_epoch in (NO_EPOCH_GIVEN, BEING_DELETED)
