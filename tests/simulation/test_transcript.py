@@ -44,7 +44,7 @@ def test_a_failure_is_shrunk_to_what_it_needs() -> None:
     """The same rule breaks still, with far fewer faults and less noise; without one more, it does not."""
     with planted("elected-outside-the-isr"):
         reports = (run(seed, 700) for seed in range(90))
-        report = next(each for each in reports if not each.is_good and len(each.decisions) > 8)
+        report = next(each for each in reports if not each.is_good and len(each.decisions) > 16)
         assert report.invariant == "C13"
         short = shortened(report, 700, "elected-outside-the-isr")
         assert replay(short).invariant == report.invariant
