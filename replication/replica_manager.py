@@ -445,7 +445,6 @@ class ReplicaManager:
             if verdict is not None:
                 return verdict
         elif self._is_deleted(topic_partition, topic_id, state.leader_epoch):
-            mark("replica manager: a role from before the replica was deleted")
             return ErrorCode.STALE_CONTROLLER_EPOCH
         # The log exists from here on whoever leads: its entry in the next high watermark
         # checkpoint would be lost otherwise (KAFKA-1647).

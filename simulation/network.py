@@ -117,6 +117,10 @@ class Network:
     def copies(self) -> int:
         return 2 if not self.is_calm and self.random.random() < self._swarm.duplicate_rate else 1
 
+    def suspend(self, for_ms: int) -> None:
+        """What is under way arrives so much later, and what is sent afterwards does not overtake it."""
+        self._lanes = {lane: (last_ms + for_ms, tie) for lane, (last_ms, tie) in self._lanes.items()}
+
     # --- requests and answers of nodes -----------------------------------------------------------
 
     def send(self, host: Host, target: int, request: Request) -> None:

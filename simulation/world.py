@@ -177,6 +177,7 @@ class World:
         self.time.note("everything is suspended")
         self.time.stamp("suspended")
         self.time.suspend(for_ms)
+        self.network.suspend(for_ms)
         self.store_link.keep_sessions()
 
     def spoil_log(self, host: Host, chance: float) -> None:
