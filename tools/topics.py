@@ -10,6 +10,7 @@ from __future__ import annotations
 import time
 from collections.abc import Callable
 from contextlib import AbstractContextManager
+from dataclasses import replace
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -269,7 +270,8 @@ def alter(
                 raise BadPlan(f"{name} is being reassigned; add partitions when that is over")
             existing = topic.assignment.partitions
             added = added_partitions(existing, sorted(cluster.brokers), partitions)
-            grown = layout.TopicAssignment(topic.assignment.topic_id, {**existing, **added})
+            # Whatever else the node says stays: which brokers have a replica yet to delete, above all.
+            grown = replace(topic.assignment, partitions={**existing, **added})
             writes.append(Set(layout.topic_path(name), layout.encode_topic(grown), topic.version))
             complain("keys go to other partitions from now on")
         if changed or dropped:

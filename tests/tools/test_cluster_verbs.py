@@ -9,6 +9,7 @@ from __future__ import annotations
 import json
 import time
 from collections.abc import Callable, Iterator
+from dataclasses import replace
 from pathlib import Path
 from typing import Any
 
@@ -23,7 +24,7 @@ from replication.driver import InProcessCluster
 from replication.effects import WatchFired
 from replication.messages import NewTopic
 from replication.metastore import layout
-from replication.metastore.operations import Children, Create, Get, Operation, Outcome, StoreError
+from replication.metastore.operations import Children, Create, Get, Operation, Outcome, Set, StoreError
 from replication.metastore.zookeeper_blocking import BlockingZooKeeperStore
 from tests.tools.conftest import Outcome as Ended
 
@@ -179,6 +180,24 @@ class TestTopics:
         command("topics", "alter", "t", "--metadata", URL, "--delete-config", "retention.ms")
         cluster.advance(2000)
         assert cluster.nodes[leader].replicas.partitions[each].log.config.retention_ms != 5000
+
+    def test_partitions_are_added_to_what_the_node_says(
+        self, command: Command, cluster: InProcessCluster
+    ) -> None:
+        """A broker that has yet to delete its replica stays listed: nobody else remembers it."""
+        cluster.create_topic(NewTopic("t", assignment=((0, 1),)))
+        for number in cluster.nodes:
+            cluster.isolate(number)  # nobody confirms a deletion meanwhile
+        operator = cluster.store.open_session(1 << 40, cluster.now_ms)
+        path = layout.topic_path("t")
+        read, _ = cluster.store.call(operator, Get(path), cluster.now_ms)
+        assert read.stat is not None
+        node = replace(layout.parse_topic(read.data), leaving_replicas={0: (3,)})
+        cluster.store.call(operator, Set(path, layout.encode_topic(node), read.stat.version), cluster.now_ms)
+        assert command("topics", "alter", "t", "--metadata", URL, "--partitions", 2).code == 0
+        after, _ = cluster.store.call(operator, Get(path), cluster.now_ms)
+        assert layout.parse_topic(after.data).leaving_replicas == {0: (3,)}
+        assert sorted(layout.parse_topic(after.data).partitions) == [0, 1]
 
     def test_deleted(self, command: Command, cluster: InProcessCluster) -> None:
         cluster.create_topic(NewTopic("t", assignment=((0, 1),)))
