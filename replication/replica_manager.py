@@ -50,6 +50,7 @@ from replication.messages import (
     NO_LEADER,
     AlterPartitionResponse,
     DeleteRecordsRequest,
+    DeleteRecordsResponse,
     DeleteRecordsResult,
     EpochAnswer,
     FetchPartition,
@@ -78,11 +79,9 @@ from replication.partition import ACKS_ALL, Counters, IsrOutcome, Partition
 from replication.state_change import Side, Sink, StateChange, unheard
 from replication.strays import is_of_another_incarnation, strays
 from replication.waiting import (
-    DelayedDeleteRecords,
+    DelayedByPartition,
     DelayedFetch,
-    DelayedProduce,
-    DeletionStatus,
-    ProduceStatus,
+    Status,
 )
 
 NO_EPOCH_GIVEN = -1
@@ -136,13 +135,13 @@ class ReplicaManager:
         """The registration under which the logs were held against a full list."""
         self.strays: dict[TopicPartition, str] = {}
         """Logs that were set aside since this node started, and why."""
-        self._produces: Purgatory[TopicPartition, DelayedProduce] = Purgatory(
+        self._produces: Purgatory[TopicPartition, DelayedByPartition[ProduceResult]] = Purgatory(
             purge_interval_requests=config.producer_purgatory_purge_interval_requests
         )
         self._fetches: Purgatory[TopicPartition, DelayedFetch] = Purgatory(
             purge_interval_requests=config.fetch_purgatory_purge_interval_requests
         )
-        self._deletions: Purgatory[TopicPartition, DelayedDeleteRecords] = Purgatory(
+        self._deletions: Purgatory[TopicPartition, DelayedByPartition[DeleteRecordsResult]] = Purgatory(
             purge_interval_requests=config.producer_purgatory_purge_interval_requests
         )
         self._channel = IsrChannel(config)
@@ -720,18 +719,19 @@ class ReplicaManager:
             results = {known: ProduceResult(error.code, message=str(error)) for known in body.records}
             self._effects.append(answer(address, ProduceResponse(results)))
             return self._end_turn(now_ms)
-        statuses: dict[TopicPartition, ProduceStatus] = {}
+        statuses: dict[TopicPartition, Status[ProduceResult]] = {}
         for topic_partition, data in body.records.items():
             statuses[topic_partition] = self._append(topic_partition, data, body.acks, now_ms)
         if body.acks == 0:
             has_failed = any(status.result.error is not ErrorCode.NONE for status in statuses.values())
             self._effects.append(Reply(address.token, None, close=has_failed))
         elif body.acks == ACKS_ALL and any(status.is_pending for status in statuses.values()):
-            operation = DelayedProduce(
+            operation = DelayedByPartition(
                 statuses,
                 now_ms + body.timeout_ms,
                 progress=self._progress,
-                reply=lambda response: self._effects.append(answer(address, response)),
+                timed_out=lambda status: ProduceResult(ErrorCode.REQUEST_TIMED_OUT),
+                reply=lambda results: self._effects.append(answer(address, ProduceResponse(results))),
             )
             self._produces.try_complete_else_watch(operation, statuses, now_ms)
         else:
@@ -741,39 +741,41 @@ class ReplicaManager:
 
     def _append(
         self, topic_partition: TopicPartition, data: bytes | memoryview, acks: int, now_ms: int
-    ) -> ProduceStatus:
+    ) -> Status[ProduceResult]:
         try:
             partition = self.partition(topic_partition)
             info, _ = partition.append(data, acks, now_ms)
         except (EngineError, OSError) as error:
-            return ProduceStatus(ProduceResult(self._guard(topic_partition, error), message=str(error)))
+            return Status(ProduceResult(self._guard(topic_partition, error), message=str(error)))
         self._wake(topic_partition)
         self._want_flush(partition)
         result = ProduceResult(
             ErrorCode.NONE, info.first_offset, info.log_append_time_ms, info.log_start_offset
         )
         if acks != ACKS_ALL:
-            return ProduceStatus(result)
+            return Status(result)
         result = replace(result, durability=partition.durability)
-        return ProduceStatus(result, info.last_offset + 1, partition.tenure, is_pending=True)
+        return Status(result, info.last_offset + 1, partition.tenure, is_pending=True)
 
-    def _progress(self, topic_partition: TopicPartition, status: ProduceStatus) -> ErrorCode | None:
+    def _progress(
+        self, topic_partition: TopicPartition, status: Status[ProduceResult]
+    ) -> ProduceResult | None:
         """How a waiting append stands: None while undecided."""
         try:
             partition = self.partition(topic_partition)
         except EngineError as error:
-            return error.code
+            return ProduceResult(error.code)
         if not partition.is_leader or partition.tenure != status.tenure:
             # The offset may hold another record by now.
-            return ErrorCode.NOT_LEADER_OR_FOLLOWER
-        if partition.log.high_watermark < status.required_offset:
+            return ProduceResult(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        if partition.log.high_watermark < status.offset:
             return None
         if len(partition.isr.maximal) < partition.min_insync:
-            return ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
+            return ProduceResult(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
         if not partition.is_synced:
             # Whatever it was when this began to wait: the watermark went by the level of now.
-            status.result = replace(status.result, durability=Durability.REPLICATED)
-        return ErrorCode.NONE
+            return replace(status.result, durability=Durability.REPLICATED)
+        return status.result
 
     # --- fetch --------------------------------------------------------------------------------
 
@@ -865,11 +867,12 @@ class ReplicaManager:
             topic_partition: self._delete_records(topic_partition, offset)
             for topic_partition, offset in body.partitions.items()
         }
-        operation = DelayedDeleteRecords(
+        operation = DelayedByPartition(
             statuses,
             now_ms + body.timeout_ms,
             progress=self._deletion_result,
-            reply=lambda response: self._effects.append(answer(address, response)),
+            timed_out=lambda status: status.result,
+            reply=lambda results: self._effects.append(answer(address, DeleteRecordsResponse(results))),
         )
         if not operation.try_complete(now_ms):
             if body.timeout_ms <= 0:
@@ -878,18 +881,20 @@ class ReplicaManager:
                 self._deletions.try_complete_else_watch(operation, statuses, now_ms)
         return self._end_turn(now_ms)
 
-    def _delete_records(self, topic_partition: TopicPartition, offset: int) -> DeletionStatus:
+    def _delete_records(
+        self, topic_partition: TopicPartition, offset: int
+    ) -> Status[DeleteRecordsResult]:
         try:
             partition = self.partition(topic_partition)
             target = partition.delete_records(offset)
         except (EngineError, OSError) as error:
-            return DeletionStatus(DeleteRecordsResult(self._guard(topic_partition, error)))
+            return Status(DeleteRecordsResult(self._guard(topic_partition, error)))
         self._wake(topic_partition)
         timed_out = DeleteRecordsResult(ErrorCode.REQUEST_TIMED_OUT, partition.low_watermark)
-        return DeletionStatus(timed_out, target, partition.tenure, is_pending=True)
+        return Status(timed_out, target, partition.tenure, is_pending=True)
 
     def _deletion_result(
-        self, topic_partition: TopicPartition, status: DeletionStatus
+        self, topic_partition: TopicPartition, status: Status[DeleteRecordsResult]
     ) -> DeleteRecordsResult | None:
         """How a deletion ended: None while a live replica has not confirmed it."""
         try:
@@ -900,7 +905,7 @@ class ReplicaManager:
             mark("delete records: the leader changed while followers were deleting")
             return DeleteRecordsResult(ErrorCode.NOT_LEADER_OR_FOLLOWER)
         low_watermark = partition.low_watermark
-        return DeleteRecordsResult(ErrorCode.NONE, low_watermark) if low_watermark >= status.target else None
+        return DeleteRecordsResult(ErrorCode.NONE, low_watermark) if low_watermark >= status.offset else None
 
     # --- questions ----------------------------------------------------------------------------
 

@@ -9,105 +9,51 @@ from __future__ import annotations
 
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from typing import Generic, TypeVar
 
-from checkpoint.errors import ErrorCode
-from checkpoint.marks import mark
 from checkpoint.topic_partition import TopicPartition
 from replication.delayed import DelayedOperation
-from replication.messages import (
-    DeleteRecordsResponse,
-    DeleteRecordsResult,
-    FetchResponse,
-    FetchResult,
-    ProduceResponse,
-    ProduceResult,
-)
+from replication.messages import FetchResponse, FetchResult
+
+R = TypeVar("R")
 
 
 @dataclass(slots=True)
-class ProduceStatus:
-    """One partition of a produce request; `required_offset` is where the high watermark must get to.
+class Status(Generic[R]):
+    """One partition of a request that waits until `offset` is reached, or cannot be any more.
 
     What was promised holds for one `tenure` of the leader: after it the offset may hold another record.
+    `result` is the answer once it is not pending.
     """
 
-    result: ProduceResult
-    required_offset: int = -1
+    result: R
+    offset: int = -1
     tenure: int = -1
     is_pending: bool = field(default=False, kw_only=True)
 
 
-class DelayedProduce(DelayedOperation):
-    """acks=all: answered when every partition is decided; at the deadline the undecided have timed out."""
+class DelayedByPartition(DelayedOperation, Generic[R]):
+    """Answered when every partition is decided; at the deadline the undecided have timed out.
 
-    __slots__ = ("_progress", "_reply", "_statuses")
+    acks=all waits for high watermarks, DeleteRecords for every live replica to begin at its target.
+    """
 
-    def __init__(
-        self,
-        statuses: dict[TopicPartition, ProduceStatus],
-        deadline_ms: int,
-        *,
-        progress: Callable[[TopicPartition, ProduceStatus], ErrorCode | None],
-        reply: Callable[[ProduceResponse], None],
-    ) -> None:
-        """`progress` says how an append stands, None while it is undecided."""
-        super().__init__(deadline_ms)
-        self._statuses = statuses
-        self._progress = progress
-        self._reply = reply
-
-    def is_ready(self, now_ms: int) -> bool:
-        for topic_partition, status in self._statuses.items():
-            if status.is_pending:
-                code = self._progress(topic_partition, status)
-                if code is not None:
-                    status.is_pending = False
-                    if code is not ErrorCode.NONE:
-                        mark("produce: refused after it was appended")
-                        status.result = ProduceResult(code)
-        return not any(status.is_pending for status in self._statuses.values())
-
-    def on_complete(self, now_ms: int) -> None:
-        timed_out = ProduceResult(ErrorCode.REQUEST_TIMED_OUT)
-        if any(status.is_pending for status in self._statuses.values()):
-            mark("produce: not committed in time")
-        self._reply(
-            ProduceResponse(
-                {
-                    topic_partition: timed_out if status.is_pending else status.result
-                    for topic_partition, status in self._statuses.items()
-                }
-            )
-        )
-
-
-@dataclass(slots=True)
-class DeletionStatus:
-    """One partition of a DeleteRecords request; `target` is where every live replica's log must start."""
-
-    result: DeleteRecordsResult
-    target: int = -1
-    tenure: int = -1
-    is_pending: bool = field(default=False, kw_only=True)
-
-
-class DelayedDeleteRecords(DelayedOperation):
-    """Answered when every live replica serves nothing below the targets any more, or at the deadline."""
-
-    __slots__ = ("_progress", "_reply", "_statuses")
+    __slots__ = ("_progress", "_reply", "_statuses", "_timed_out")
 
     def __init__(
         self,
-        statuses: dict[TopicPartition, DeletionStatus],
+        statuses: dict[TopicPartition, Status[R]],
         deadline_ms: int,
         *,
-        progress: Callable[[TopicPartition, DeletionStatus], DeleteRecordsResult | None],
-        reply: Callable[[DeleteRecordsResponse], None],
+        progress: Callable[[TopicPartition, Status[R]], R | None],
+        timed_out: Callable[[Status[R]], R],
+        reply: Callable[[dict[TopicPartition, R]], None],
     ) -> None:
-        """`progress` says how a deletion ended, None while it is under way."""
+        """`progress` says how a partition's part ended, None while it is under way."""
         super().__init__(deadline_ms)
         self._statuses = statuses
         self._progress = progress
+        self._timed_out = timed_out
         self._reply = reply
 
     def is_ready(self, now_ms: int) -> bool:
@@ -117,11 +63,12 @@ class DelayedDeleteRecords(DelayedOperation):
         return not any(status.is_pending for status in self._statuses.values())
 
     def on_complete(self, now_ms: int) -> None:
-        if any(status.is_pending for status in self._statuses.values()):
-            mark("delete records: a follower did not follow in time")
-        # What is undecided has the result that it began with: timed out.
-        results = {topic_partition: status.result for topic_partition, status in self._statuses.items()}
-        self._reply(DeleteRecordsResponse(results))
+        self._reply(
+            {
+                topic_partition: self._timed_out(status) if status.is_pending else status.result
+                for topic_partition, status in self._statuses.items()
+            }
+        )
 
 
 class DelayedFetch(DelayedOperation):

@@ -17,7 +17,7 @@ from replication.controller import election
 from replication.durability import Durability
 from replication.follower import Followers
 from replication.isr import PendingExpand, PendingShrink
-from replication.messages import DeleteRecordsResult
+from replication.messages import DeleteRecordsResult, ProduceResult
 from replication.partition import Partition
 from replication.reconcile import Divergence, Truncation
 from replication.replica_manager import ReplicaManager
@@ -150,9 +150,9 @@ def anybody_joins(stack: ExitStack) -> None:
 
 @plant("acks=all is answered when the leader has the record")
 def acknowledged_too_early(stack: ExitStack) -> None:
-    def progress(self: Any, topic_partition: Any, status: Any) -> ErrorCode | None:
-        found: ErrorCode | None = real(self, topic_partition, status)
-        return ErrorCode.NONE if found is None else found
+    def progress(self: Any, topic_partition: Any, status: Any) -> ProduceResult | None:
+        found: ProduceResult | None = real(self, topic_partition, status)
+        return status.result if found is None else found
 
     real = swap(stack, ReplicaManager, "_progress", progress)
 
@@ -170,7 +170,7 @@ def served_above_the_high_watermark(stack: ExitStack) -> None:
     is_rare=True,
 )
 def answered_in_another_tenure(stack: ExitStack) -> None:
-    def progress(self: ReplicaManager, topic_partition: Any, status: Any) -> ErrorCode | None:
+    def progress(self: ReplicaManager, topic_partition: Any, status: Any) -> ProduceResult | None:
         partition = self.partitions.get(topic_partition)
         if partition is not None:
             status.tenure = partition.tenure
@@ -210,7 +210,7 @@ def cut_stops_at_the_log_start(stack: ExitStack) -> None:
 def deleted_on_the_leader_alone(stack: ExitStack) -> None:
     def deletion_result(self: ReplicaManager, *what: Any) -> DeleteRecordsResult:
         found: DeleteRecordsResult | None = real(self, *what)
-        return found or DeleteRecordsResult(ErrorCode.NONE, what[1].target)
+        return found or DeleteRecordsResult(ErrorCode.NONE, what[1].offset)
 
     real = swap(stack, ReplicaManager, "_deletion_result", deletion_result)
 
