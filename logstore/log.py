@@ -268,7 +268,7 @@ class Log(PartitionLog):
         """
         offset = self.log_start_offset if start_offset is None else start_offset
         while True:
-            history, end_offset = self._epochs, self._bound(FetchIsolation.LOG_END)
+            history, end_offset = self._epochs, self.end_offset_for(FetchIsolation.LOG_END)
             fetched = self.read_bytes(offset, isolation=isolation)
             if not fetched.records:
                 if isolation is FetchIsolation.LOG_END and offset < end_offset:
@@ -283,7 +283,7 @@ class Log(PartitionLog):
     def _check_ended(self, offset: int) -> None:
         """Nothing was found from `offset` on: right if a cut came between, or nothing was written there."""
         with self._lock:
-            is_written = offset < self._bound(FetchIsolation.LOG_END) and self._segments.active.size
+            is_written = offset < self.end_offset_for(FetchIsolation.LOG_END) and self._segments.active.size
             if is_written and not self.read_bytes(offset).records:
                 raise CorruptBatch(
                     f"{self.directory}: no batch from offset {offset} on, and the log ends at "

@@ -102,7 +102,7 @@ class LogReads(LogState):
         self, start_offset: int, max_bytes: int, isolation: FetchIsolation, at_least_one: bool
     ) -> FetchedBytes | None:
         """None if a segment went under the reader: others may hold now what it held."""
-        end_offset = self._bound(isolation)
+        end_offset = self.end_offset_for(isolation)
         segments = self._segments
         for segment in segments.since(start_offset):
             # Not past the end either where that lies inside a batch, as a log start may.
@@ -132,7 +132,8 @@ class LogReads(LogState):
             if self._segments.get(segment.base_offset) is segment:
                 self._fail(error)
 
-    def _bound(self, isolation: FetchIsolation) -> int:
+    def end_offset_for(self, isolation: FetchIsolation) -> int:
+        """Where a reader's sight ends: the offset after the last one it may see."""
         if isolation is FetchIsolation.LOG_END:
             end_offset = self._log_end_offset
         elif isolation is FetchIsolation.HIGH_WATERMARK:
@@ -148,7 +149,7 @@ class LogReads(LogState):
         """The first record whose time is at or past `timestamp_ms`; None if there is none."""
         if self._is_closed:
             raise LogClosed(f"{self.directory} was closed; open it again")
-        start_offset, end_offset = self._log_start_offset, self._bound(isolation)
+        start_offset, end_offset = self._log_start_offset, self.end_offset_for(isolation)
         for segment in self._segments:
             try:
                 if segment.max_timestamp_ms < timestamp_ms:
@@ -163,6 +164,11 @@ class LogReads(LogState):
                 if record.timestamp_ms >= timestamp_ms and start_offset <= record.offset < end_offset:
                     return TimestampOffset(record.timestamp_ms, record.offset, batch.leader_epoch)
         return None
+
+    def offset_of_largest_timestamp(self) -> TimestampOffset | None:
+        """The first record with the largest time in the whole log; None if no record has a time."""
+        largest_ms = max((segment.max_timestamp_ms for segment in self._segments), default=-1)
+        return self.offset_for_timestamp(largest_ms) if largest_ms >= 0 else None
 
     # --- transactions -----------------------------------------------------------------------------
 

@@ -24,6 +24,8 @@ BEING_DELETED = -2
 """As a leader: the topic is being deleted. As a leader epoch of StopReplica: whatever the epoch is."""
 EARLIEST_TIMESTAMP = -2
 LATEST_TIMESTAMP = -1
+LARGEST_TIMESTAMP = -3
+"""As a time that is looked for: the record with the largest one (KIP-734)."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -113,6 +115,8 @@ class FetchRequest:
     """A read by a follower (`replica_id` ≥ 0) or a consumer (-1).
 
     A consumer that knows of racks says its own, empty for none; one that does not is served by leaders alone.
+    `committed_only`: it reads no further than the last stable offset (`read_committed`), and is told which
+    transactions below it were aborted. A follower reads to the end whatever it says.
     """
 
     replica_id: int
@@ -122,13 +126,23 @@ class FetchRequest:
     partitions: Mapping[TopicPartition, FetchPartition]
     broker_epoch: int = -1
     rack: str | None = None
+    committed_only: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class Aborted:
+    """A transaction that was aborted: its data, from `first_offset` to the marker, is to be left out."""
+
+    producer_id: int
+    first_offset: int
 
 
 @dataclass(frozen=True, slots=True)
 class FetchResult:
     """`records` holds whole batches, never None; a diverging answer holds none.
 
-    `preferred_read_replica`: ask that broker instead from now on; -1 for stay.
+    `preferred_read_replica`: ask that broker instead from now on; -1 for stay. Consumers hear of
+    `last_stable_offset` too (-1: not told); `aborted` is None for those who did not ask for committed data.
     """
 
     error: ErrorCode
@@ -137,6 +151,8 @@ class FetchResult:
     records: bytes | memoryview = b""
     diverging_epoch: EpochEndOffset | None = None
     preferred_read_replica: int = -1
+    last_stable_offset: int = -1
+    aborted: tuple[Aborted, ...] | None = None
 
 
 @dataclass(frozen=True, slots=True)
@@ -152,10 +168,15 @@ class ListOffsetsPartition:
 
 @dataclass(frozen=True, slots=True)
 class ListOffsetsRequest:
-    """Offsets by time; `-1` is the end, `-2` the start. A replica sees up to the LEO."""
+    """Offsets by time; `-1` is the end, `-2` the start, `-3` the record with the largest time.
+
+    A replica sees up to the LEO, a client up to the high watermark, with `committed_only` up to the
+    last stable offset.
+    """
 
     replica_id: int
     partitions: Mapping[TopicPartition, ListOffsetsPartition]
+    committed_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -356,14 +377,20 @@ class NewTopic:
 
 @dataclass(frozen=True, slots=True)
 class CreateTopicsRequest:
+    """`validate_only`: say what would come of it, and do nothing."""
+
     topics: tuple[NewTopic, ...]
+    validate_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
 class CreateTopicsResult:
+    """`replicas` of each partition, as they were chosen; none with an error."""
+
     error: ErrorCode
     message: str = ""
     topic_id: str = ""
+    replicas: tuple[tuple[int, ...], ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -401,7 +428,10 @@ class NewPartitions:
 
 @dataclass(frozen=True, slots=True)
 class CreatePartitionsRequest:
+    """`validate_only` as for topics."""
+
     topics: Mapping[str, NewPartitions]
+    validate_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)
@@ -411,9 +441,13 @@ class CreatePartitionsResponse:
 
 @dataclass(frozen=True, slots=True)
 class AlterConfigsRequest:
-    """Settings to change, by topic: a text sets, None goes back to the default; others stay."""
+    """Settings to change, by topic: a text sets, None goes back to the default; others stay.
+
+    `validate_only` as for topics.
+    """
 
     topics: Mapping[str, Mapping[str, str | None]]
+    validate_only: bool = False
 
 
 @dataclass(frozen=True, slots=True)

@@ -50,9 +50,11 @@ from replication.isr import (
 )
 from replication.messages import (
     EARLIEST_TIMESTAMP,
+    LARGEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     NO_EPOCH,
     NO_LEADER,
+    Aborted,
     AlterPartitionResult,
     FetchPartition,
     FetchResult,
@@ -374,6 +376,7 @@ class Partition:
         at_least_one: bool,
         broker_epoch: int = -1,
         rack: str | None = None,
+        committed_only: bool = False,
     ) -> FetchResult:
         """What a fetch gets: bytes up to the end for a follower, below the high watermark for a consumer.
 
@@ -421,13 +424,23 @@ class Partition:
                 return FetchResult(
                     ErrorCode.NONE, high_watermark, log_start_offset, preferred_read_replica=preferred
                 )
+        isolation = FetchIsolation.LOG_END if is_follower else _isolation(committed_only)
+        # Before the read: nothing below it is undecided then, and its aborted transactions are known.
+        last_stable_offset = -1 if is_follower else log.last_stable_offset
         fetched = log.read_bytes(
-            wanted.fetch_offset,
-            max_bytes,
-            isolation=FetchIsolation.LOG_END if is_follower else FetchIsolation.HIGH_WATERMARK,
-            at_least_one=at_least_one,
+            wanted.fetch_offset, max_bytes, isolation=isolation, at_least_one=at_least_one
         )
-        return FetchResult(ErrorCode.NONE, high_watermark, log_start_offset, fetched.records)
+        aborted = None
+        if isolation is FetchIsolation.TXN_COMMITTED:
+            aborted = tuple(Aborted(each.producer_id, each.first_offset) for each in fetched.aborted)
+        return FetchResult(
+            ErrorCode.NONE,
+            high_watermark,
+            log_start_offset,
+            fetched.records,
+            last_stable_offset=last_stable_offset,
+            aborted=aborted,
+        )
 
     @property
     def _serves_as_follower(self) -> bool:
@@ -646,10 +659,12 @@ class Partition:
         self.check_leader(current_leader_epoch)
         return self.log.end_offset_for_epoch(epoch)
 
-    def list_offset(self, timestamp: int, *, replica_id: int, current_leader_epoch: int) -> ListOffsetsResult:
-        """The offset for a time, or one of the two ends.
+    def list_offset(
+        self, timestamp: int, *, replica_id: int, current_leader_epoch: int, committed_only: bool = False
+    ) -> ListOffsetsResult:
+        """The offset for a time or for the largest one, or one of the two ends.
 
-        A replica sees all of the log, a client what is committed.
+        A replica sees all of the log, a client what is committed, with `committed_only` what is decided.
 
         Raises the epoch errors, `NotLeaderOrFollower`, and `OffsetNotAvailable` to clients while the
         high watermark has not reached the start of this leadership: the answer could lie below one
@@ -662,12 +677,15 @@ class Partition:
             epoch = epochs[0].epoch if epochs and epochs[0].start_offset <= log.log_start_offset else NO_EPOCH
             return ListOffsetsResult(ErrorCode.NONE, -1, log.log_start_offset, epoch)
         is_replica = replica_id >= 0
-        bound = log.log_end_offset if is_replica else log.high_watermark
+        bound = log.end_offset_for(FetchIsolation.LOG_END if is_replica else _isolation(committed_only))
         if timestamp == LATEST_TIMESTAMP:
             if not is_replica:
                 self._check_caught_up_with_epoch()
             return ListOffsetsResult(ErrorCode.NONE, -1, bound, self.leader_epoch)
-        found = log.offset_for_timestamp(timestamp)
+        if timestamp == LARGEST_TIMESTAMP:
+            found = log.offset_of_largest_timestamp()
+        else:
+            found = log.offset_for_timestamp(timestamp)
         if found is not None and found.offset < bound:
             return ListOffsetsResult(ErrorCode.NONE, found.timestamp_ms, found.offset, found.leader_epoch)
         if found is not None:
@@ -770,3 +788,7 @@ class Partition:
                 slot += 1
             epochs.append(str(entries[slot].epoch) if slot >= 0 else "?")
         return f"{self._config.node_id} = {' '.join(epochs) or '·'} | hw {self.log.high_watermark}"
+
+
+def _isolation(committed_only: bool) -> FetchIsolation:
+    return FetchIsolation.TXN_COMMITTED if committed_only else FetchIsolation.HIGH_WATERMARK

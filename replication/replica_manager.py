@@ -831,6 +831,7 @@ class ReplicaManager:
                 at_least_one=room == body.max_bytes,
                 broker_epoch=body.broker_epoch,
                 rack=body.rack,
+                committed_only=body.committed_only,
             )
         except (EngineError, OSError) as error:
             return FetchResult(self._guard(topic_partition, error))
@@ -918,6 +919,7 @@ class ReplicaManager:
                     wanted.timestamp,
                     replica_id=body.replica_id,
                     current_leader_epoch=wanted.current_leader_epoch,
+                    committed_only=body.committed_only,
                 )
             except (EngineError, OSError) as error:
                 results[topic_partition] = ListOffsetsResult(self._guard(topic_partition, error))

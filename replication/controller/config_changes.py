@@ -38,7 +38,7 @@ def alter_configs(
         if name in results:
             continue
         try:
-            yield from _alter(context, name, changes)
+            yield from _alter(context, name, changes, validate_only=request.validate_only)
             results[name] = AdminResult(ErrorCode.NONE)
         except (MetadataConflict, ControllerFenced):
             raise
@@ -53,7 +53,9 @@ def answer(request: AlterConfigsRequest, results: Mapping[str, AdminResult]) -> 
     return AlterConfigsResponse({name: results.get(name, refusal) for name in request.topics})
 
 
-def _alter(context: Context, name: str, changes: Mapping[str, str | None]) -> Steps[None]:
+def _alter(
+    context: Context, name: str, changes: Mapping[str, str | None], *, validate_only: bool
+) -> Steps[None]:
     if name not in context.topics:
         raise UnknownTopicOrPartition(f"there is no topic {name!r}")
     if name in context.deletions:
@@ -65,7 +67,7 @@ def _alter(context: Context, name: str, changes: Mapping[str, str | None]) -> St
         wanted = {**settings, **{key: value for key, value in changes.items() if value is not None}}
         wanted = {key: value for key, value in wanted.items() if changes.get(key, value) is not None}
         LogConfig.from_kafka(wanted)
-        if wanted == settings:
+        if validate_only or wanted == settings:
             return  # asked for what is there, or written already and only the reply was lost
         data = layout.encode_topic_config(wanted)
         write = (

@@ -43,12 +43,14 @@ def create_partitions(
         if name in results:
             continue
         try:
-            yield from _extend(context, name, wanted)
+            yield from _extend(context, name, wanted, validate_only=request.validate_only)
             results[name] = AdminResult(ErrorCode.NONE)
         except (MetadataConflict, ControllerFenced):
             raise
         except EngineError as error:
             results[name] = AdminResult(error.code, str(error))
+    if request.validate_only:
+        return answer(request, results)
     extended = [name for name in request.topics if results[name].error is ErrorCode.NONE]
     stateless = yield from load_topics(context, extended)
     yield from settle(context, stateless, after_failures(context))
@@ -61,7 +63,9 @@ def answer(request: CreatePartitionsRequest, results: Mapping[str, AdminResult])
     return CreatePartitionsResponse({name: results.get(name, refusal) for name in request.topics})
 
 
-def _extend(context: Context, name: str, wanted: NewPartitions) -> Steps[None]:
+def _extend(
+    context: Context, name: str, wanted: NewPartitions, *, validate_only: bool
+) -> Steps[None]:
     path = layout.topic_path(name)
     attempted = b""
     for _ in range(ROUNDS):
@@ -79,6 +83,8 @@ def _extend(context: Context, name: str, wanted: NewPartitions) -> Steps[None]:
                 f"partitions {moving} of {name!r} are being reassigned; wait, or call that off"
             )
         new = _new_partitions(context, node, wanted)
+        if validate_only:
+            return
         data = layout.encode_topic(replace(node, partitions={**node.partitions, **new}))
         (outcome,) = yield (context.fenced(Set(path, data, read.stat.version)),)
         check_fence(outcome)

@@ -48,6 +48,9 @@ def create_topics(
             planned[topic.name] = (topic, assign(context, topic))
         except EngineError as error:
             results[topic.name] = CreateTopicsResult(error.code, str(error))
+    if request.validate_only:
+        results |= {name: _created(node) for name, (_, node) in planned.items()}
+        return answer(request, results)
     yield from _write(context, planned, results)
     created = [name for name in counts if results[name].error is ErrorCode.NONE]
     stateless = yield from load_topics(context, created)
@@ -59,6 +62,11 @@ def answer(request: CreateTopicsRequest, results: Mapping[str, CreateTopicsResul
     """Also when the term ends half-way: what was created is created, the rest may try elsewhere."""
     refusal = CreateTopicsResult(ErrorCode.NOT_CONTROLLER, "ask the active controller")
     return CreateTopicsResponse({topic.name: results.get(topic.name, refusal) for topic in request.topics})
+
+
+def _created(node: layout.TopicAssignment) -> CreateTopicsResult:
+    replicas = tuple(node.partitions[number] for number in sorted(node.partitions))
+    return CreateTopicsResult(ErrorCode.NONE, topic_id=node.topic_id, replicas=replicas)
 
 
 def check_new_topic(topic: NewTopic, existing: Iterable[str]) -> None:
@@ -134,7 +142,7 @@ def _write(
         for name, outcome in zip(remaining, outcomes, strict=True):
             check_fence(outcome)
             if outcome.error is None:
-                results[name] = CreateTopicsResult(ErrorCode.NONE, topic_id=planned[name][1].topic_id)
+                results[name] = _created(planned[name][1])
             elif outcome.error in (StoreError.NODE_EXISTS, StoreError.CONNECTION_LOSS):
                 in_doubt.append(name)
             else:
@@ -149,7 +157,7 @@ def _write(
                 remaining.append(name)
             elif read.data == layout.encode_topic(planned[name][1]):
                 mark("topics: the reply to a creation was lost")
-                results[name] = CreateTopicsResult(ErrorCode.NONE, topic_id=planned[name][1].topic_id)
+                results[name] = _created(planned[name][1])
             else:
                 mark("topics: somebody else's topic has the name")
                 results[name] = CreateTopicsResult(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} exists")

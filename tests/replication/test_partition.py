@@ -14,13 +14,13 @@ from checkpoint.disks import Fault, FaultyDisk
 from checkpoint.disks.memory import MemoryDisk
 from checkpoint.errors import EngineError, ErrorCode
 from checkpoint.topic_partition import TopicPartition
-from logstore.batch import encode_batch
+from logstore.batch import encode_batch, walk
 from logstore.config import LogConfig
 from logstore.epochs import EpochEndOffset
 from logstore.errors import DiskFull, OffsetOutOfRange, UnexpectedAppendOffset
 from logstore.log import Log
 from logstore.log_manager import LogManager
-from logstore.record import Record
+from logstore.record import ControlType, Record
 from replication.config import NodeConfig
 from replication.durability import Durability
 from replication.errors import (
@@ -33,7 +33,9 @@ from replication.errors import (
 from replication.isr import PendingExpand, PendingShrink
 from replication.messages import (
     EARLIEST_TIMESTAMP,
+    LARGEST_TIMESTAMP,
     LATEST_TIMESTAMP,
+    Aborted,
     AlterPartitionResult,
     BrokerEndpoint,
     FetchPartition,
@@ -434,6 +436,67 @@ def test_the_answer_carries_the_watermark_from_before_the_fetch() -> None:
     rig.write(2)
     assert rig.fetch(F1, 2).high_watermark == 0
     assert rig.log.high_watermark == 2
+
+
+def test_committed_readers_stop_at_the_first_open_transaction() -> None:
+    """read_committed: data up to the last stable offset, and the aborted transactions in it."""
+    rig = Rig()
+    rig.lead(1, isr=(ME, F1))
+    rig.alive({ME: 1, F1: 1})
+    for producer_id, time_ms in ((7, 30), (8, 50), (9, 40)):
+        batch = encode_batch(
+            [Record(0, time_ms, None, b"x")],
+            producer_id=producer_id, producer_epoch=0, base_sequence=0, is_transactional=True,
+        )  # fmt: skip
+        guard = rig.log.maybe_start_verification(producer_id, 0, 0)
+        rig.log.append_as_leader(batch, leader_epoch=1, now_ms=NOW_MS, verification_guard=guard)
+    for producer_id, kind in ((7, ControlType.ABORT), (8, ControlType.COMMIT)):
+        rig.log.append_end_transaction(
+            producer_id, 0, kind, coordinator_epoch=0, leader_epoch=1, now_ms=20
+        )
+    rig.fetch(F1, 5)
+
+    def read(*, committed_only: bool) -> FetchResult:
+        return rig.partition.read(
+            CONSUMER, FetchPartition(0, 1 << 20), max_bytes=1 << 20, at_least_one=True,
+            committed_only=committed_only,
+        )  # fmt: skip
+
+    assert (rig.log.high_watermark, rig.log.last_stable_offset) == (5, 2)
+    everything, committed = read(committed_only=False), read(committed_only=True)
+    assert (everything.high_watermark, everything.last_stable_offset, everything.aborted) == (5, 2, None)
+    assert [batch.base_offset for batch in walk(everything.records)] == [0, 1, 2, 3, 4]
+    assert [batch.base_offset for batch in walk(committed.records)] == [0, 1]
+    assert (committed.last_stable_offset, committed.aborted) == (2, (Aborted(7, 0),))
+    assert rig.fetch(F1, 0).last_stable_offset == -1
+
+    def offset(timestamp: int, *, committed_only: bool) -> int:
+        return rig.partition.list_offset(
+            timestamp, replica_id=CONSUMER, current_leader_epoch=-1, committed_only=committed_only
+        ).offset
+
+    for asked, uncommitted, decided in ((LATEST_TIMESTAMP, 5, 2), (40, 1, 1), (LARGEST_TIMESTAMP, 1, 1)):
+        assert offset(asked, committed_only=False) == uncommitted
+        assert offset(asked, committed_only=True) == decided
+
+
+def test_the_largest_time_of_a_log_is_the_first_record_that_has_it() -> None:
+    """KIP-734; what is not committed yet is nobody's business but the replicas'."""
+    rig = Rig()
+    rig.lead(1, isr=(ME, F1))
+    rig.alive({ME: 1, F1: 1})
+
+    def largest(replica: int = CONSUMER) -> tuple[int, int]:
+        found = rig.partition.list_offset(LARGEST_TIMESTAMP, replica_id=replica, current_leader_epoch=-1)
+        return found.offset, found.timestamp
+
+    assert largest() == (-1, -1)
+    for times in ((10, 30, 20), (30, 5)):
+        records = [Record(number, time_ms, None, b"") for number, time_ms in enumerate(times)]
+        rig.partition.append(encode_batch(records), 1, NOW_MS)
+    assert (largest(), largest(F1)) == ((-1, -1), (1, 30))
+    rig.fetch(F1, 5)
+    assert largest() == (1, 30)
 
 
 def test_a_fetch_of_an_earlier_life_is_refused() -> None:

@@ -15,6 +15,8 @@ from replication.messages import (
     AlterPartitionReassignmentsRequest,
     CreatePartitionsRequest,
     CreatePartitionsResponse,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
     LeaderAndIsrRequest,
     NewPartitions,
     NewTopic,
@@ -98,6 +100,35 @@ def test_no_additions_to_what_is_in_motion_or_going_or_not_there() -> None:
     assert add(world, 2, name="moving").error is ErrorCode.REASSIGNMENT_IN_PROGRESS
     assert add(world, 2, name="nobody").error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     assert alter(world, "nobody").error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+
+def test_what_is_only_to_be_validated_changes_nothing() -> None:
+    """CreateTopics, CreatePartitions and AlterConfigs say what would come of them."""
+    world = World(3)
+    world.create(topic((1, 2)))
+    before = world.admin(Get(layout.topic_path("t"))).data, settings(world)
+    wanted = NewTopic("new", 2, 2), NewTopic("t"), NewTopic("wide", 1, 9)
+    made = world.ask(CreateTopicsRequest(wanted, validate_only=True))
+    assert isinstance(made, CreateTopicsResponse)
+    assert {name: result.error for name, result in made.topics.items()} == {
+        "new": ErrorCode.NONE,
+        "t": ErrorCode.TOPIC_ALREADY_EXISTS,
+        "wide": ErrorCode.INVALID_REPLICATION_FACTOR,
+    }
+    assert [len(replicas) for replicas in made.topics["new"].replicas] == [2, 2]
+    assert world.admin(Get(layout.topic_path("new"))).stat is None
+    both = {"t": NewPartitions(2), "no": NewPartitions(2)}
+    more = world.ask(CreatePartitionsRequest(both, validate_only=True))
+    assert isinstance(more, CreatePartitionsResponse)
+    assert [more.topics[name].error for name in ("t", "no")] == [
+        ErrorCode.NONE,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ]
+    for value, error in (("100", ErrorCode.NONE), ("soon", ErrorCode.INVALID_CONFIG)):
+        altered = world.ask(AlterConfigsRequest({"t": {"retention.ms": value}}, validate_only=True))
+        assert isinstance(altered, AlterConfigsResponse)
+        assert altered.topics["t"].error is error
+    assert (world.admin(Get(layout.topic_path("t"))).data, settings(world)) == before
 
 
 @pytest.mark.parametrize("applied", [True, False])
