@@ -25,6 +25,7 @@ from enum import Enum
 from checkpoint.marks import mark
 from checkpoint.topic_partition import TopicPartition
 from replication.config import NodeConfig
+from replication.java_hash import java_hash
 from replication.messages import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -247,10 +248,7 @@ class Fetcher:
 
 def fetcher_number(topic_partition: TopicPartition, count: int) -> int:
     """Which of a leader's `count` fetchers a partition is with: Kafka's choice, by Java's hash of a text."""
-    key = 0
-    for character in topic_partition.topic:
-        key = 31 * key + ord(character)
-    key = (31 * key + topic_partition.partition) & 0xFFFFFFFF
+    key = (31 * java_hash(topic_partition.topic) + topic_partition.partition) & 0xFFFFFFFF
     if key >= 1 << 31:
         key = (1 << 32) - key  # the absolute value of a negative int
     return key % (1 << 31) % count

@@ -1,0 +1,14 @@
+"""`String.hashCode()` of Java: where Kafka places something by the hash of its name, so must we."""
+
+from __future__ import annotations
+
+import struct
+
+
+def java_hash(text: str) -> int:
+    """The hash of `text` as an unsigned 32-bit integer, over its UTF-16 code units."""
+    data = text.encode("utf-16-le", "surrogatepass")
+    key = 0
+    for unit in struct.unpack(f"<{len(data) // 2}H", data):
+        key = (31 * key + unit) & 0xFFFFFFFF
+    return key

@@ -1,0 +1,23 @@
+"""Java's hash of a text: the group of somebody's consumers has to be where their clients ask for it."""
+
+from __future__ import annotations
+
+import pytest
+
+from replication.java_hash import java_hash
+
+
+@pytest.mark.parametrize(
+    ("text", "number"),
+    [
+        ("", 0),
+        ("t", 116),
+        ("hello", 99162322),
+        ("orders", -1008770331),
+        ("polygenelubricants", -(2**31)),
+        # Two UTF-16 code units, d83d and de00: 31 * 0xd83d + 0xde00.
+        ("\N{GRINNING FACE}", 31 * 0xD83D + 0xDE00),
+    ],
+)
+def test_the_hash_is_javas(text: str, number: int) -> None:
+    assert java_hash(text) == number % 2**32
