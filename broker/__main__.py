@@ -22,10 +22,11 @@ from dataclasses import replace
 from functools import partial
 
 from broker.clock import SteadyClock
+from broker.limits import Address
 from broker.runtime import Runtime, StoreClient, StoreEvent
 from broker.settings import Settings, read_settings
 from broker.state_change_file import StateChangeFile
-from broker.transport import Address, Server
+from broker.transport import Server
 from checkpoint.disk import Disk, OsDisk
 from checkpoint.errors import EngineError
 from logstore.log_manager import LogManager

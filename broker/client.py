@@ -20,7 +20,8 @@ from types import TracebackType
 from typing import Any, Final, TypeVar
 
 from broker.errors import RequestUnanswered
-from broker.transport import Address, Limits, Link
+from broker.limits import Address, Limits
+from broker.transport import Link
 from checkpoint.clock import wall_clock_ms
 from checkpoint.errors import EngineError, ErrorCode
 from checkpoint.topic_partition import TopicPartition

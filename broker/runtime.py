@@ -37,7 +37,8 @@ from functools import partial
 from typing import Final, Protocol, TypeAlias
 
 from broker.errors import RequestUnanswered
-from broker.transport import CLIENT, Address, InHand, Limits, Link, Server
+from broker.limits import Address, Limits
+from broker.transport import CLIENT, InHand, Link, Server
 from checkpoint.topic_partition import TopicPartition
 from logstore.errors import LogClosed, LogDirOffline
 from logstore.log import Log

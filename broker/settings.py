@@ -15,7 +15,7 @@ from dataclasses import dataclass, fields
 from enum import Enum
 from typing import Any, get_type_hints
 
-from broker.transport import Limits
+from broker.limits import Limits
 from logstore.errors import InvalidConfig
 from logstore.log_manager_config import LogManagerConfig
 from replication.config import NodeConfig

@@ -28,6 +28,7 @@ from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, TypeAlias, cast
 
 from broker.errors import MalformedMessage, RequestUnanswered
+from broker.limits import Address, Limits
 from broker.message_codec import FINGERPRINT, RESPONSE_OF, decode_request, decode_response, encode
 from checkpoint.disk import Buffer
 from replication.messages import RequestBody, ResponseBody
@@ -41,27 +42,6 @@ _RESPONSE_HEAD = struct.Struct(">q")
 _FIRST_ROOM = 1 << 16
 
 _log = logging.getLogger(__name__)
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Limits:
-    """What one connection may cost. Names follow Kafka's where it has the setting."""
-
-    socket_request_max_bytes: int = 100 << 20
-    connections_max_idle_ms: int = 600_000
-    max_connections: int = 2_000
-    request_timeout_ms: int = 30_000
-    connect_timeout_ms: int = 5_000
-    reconnect_backoff_ms: int = 50
-    reconnect_backoff_max_ms: int = 1_000
-
-
-class Address(NamedTuple):
-    host: str
-    port: int
-
-    def __str__(self) -> str:
-        return f"{self.host}:{self.port}"
 
 
 class _Frames(asyncio.BufferedProtocol, ABC):

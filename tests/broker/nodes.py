@@ -8,8 +8,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from broker.client import Client
+from broker.limits import Address, Limits
 from broker.runtime import Runtime, StoreEvent
-from broker.transport import Address, Limits, Server
+from broker.transport import Server
 from checkpoint.disk import Disk
 from checkpoint.disks.memory import MemoryDisk
 from checkpoint.topic_partition import TopicPartition

@@ -22,7 +22,7 @@ from pathlib import Path
 
 from broker.client import Client, Producer, RequestRefused
 from broker.errors import RequestUnanswered
-from broker.transport import Address, Limits
+from broker.limits import Address, Limits
 from checkpoint.clock import wall_clock_ms
 from checkpoint.errors import ErrorCode
 from checkpoint.topic_partition import TopicPartition

@@ -10,7 +10,8 @@ import pytest
 
 from broker.client import Client, Producer, RequestRefused
 from broker.errors import RequestUnanswered
-from broker.transport import Address, InHand, Server
+from broker.limits import Address
+from broker.transport import InHand, Server
 from checkpoint.errors import ErrorCode
 from checkpoint.topic_partition import TopicPartition
 from logstore.batch import Batch

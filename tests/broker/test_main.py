@@ -10,8 +10,8 @@ from pathlib import Path
 import pytest
 
 from broker.__main__ import main, serve
+from broker.limits import Address
 from broker.settings import read_settings
-from broker.transport import Address
 from checkpoint.clean_shutdown import read_clean_shutdown
 from checkpoint.disks.memory import MemoryDisk
 from replication.effects import StoreCall

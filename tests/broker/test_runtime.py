@@ -10,7 +10,7 @@ import pytest
 
 from broker.client import BlockingClient, Producer, RequestRefused
 from broker.errors import RequestUnanswered
-from broker.transport import Limits
+from broker.limits import Limits
 from checkpoint.disk import Disk
 from checkpoint.disks.faulty import Fault, FaultyDisk
 from checkpoint.disks.memory import MemoryDisk

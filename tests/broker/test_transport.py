@@ -10,8 +10,9 @@ from typing import TypeVar
 import pytest
 
 from broker.errors import RequestUnanswered
+from broker.limits import Address, Limits
 from broker.message_codec import FINGERPRINT, encode
-from broker.transport import Address, InHand, Limits, Link, Server
+from broker.transport import InHand, Link, Server
 from checkpoint.errors import ErrorCode
 from checkpoint.topic_partition import TopicPartition
 from replication.messages import (

@@ -1,0 +1,33 @@
+"""What connections may cost, under Kafka's names; and where a node can be reached."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import NamedTuple
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Limits:
+    """Sizes are bytes. Names follow Kafka's where it has the setting.
+
+    `connections_max_idle_ms` is also how long a client may take nothing of an answer before its connection is
+    closed. `shutdown_grace_ms` (ours): how long requests in hand have to be answered when the node stops.
+    """
+
+    socket_request_max_bytes: int = 100 << 20
+    connections_max_idle_ms: int = 600_000
+    max_connections: int = 10_000
+    max_connections_per_ip: int = 2**31 - 1
+    request_timeout_ms: int = 30_000
+    connect_timeout_ms: int = 5_000
+    reconnect_backoff_ms: int = 50
+    reconnect_backoff_max_ms: int = 1_000
+    shutdown_grace_ms: int = 5_000
+
+
+class Address(NamedTuple):
+    host: str
+    port: int
+
+    def __str__(self) -> str:
+        return f"{self.host}:{self.port}"

@@ -1,0 +1,393 @@
+"""Frames over sockets: answered in order, one in hand, and a stranger can only hurt itself (§1.18, §3)."""
+
+from __future__ import annotations
+
+import asyncio
+import resource
+import socket
+import struct
+from collections.abc import Awaitable, Callable
+
+import pytest
+
+from broker.connection import Connection
+from broker.limits import Address, Limits
+from broker.server import Server
+
+LOOPBACK = Address("127.0.0.1", 0)
+LARGE = 300_000
+
+
+def run(test: Callable[[], Awaitable[None]]) -> None:
+    async def bounded() -> None:
+        async with asyncio.timeout(60):
+            await test()
+
+    asyncio.run(bounded())
+
+
+def framed(*contents: bytes) -> bytes:
+    return b"".join(struct.pack(">i", len(content)) + content for content in contents)
+
+
+class Bench:
+    """A server that repeats every frame; one that begins with `wait` is answered when the test says so."""
+
+    def __init__(self, limits: Limits | None = None) -> None:
+        self.seen: list[bytes] = []
+        self.waiting: list[tuple[Connection, memoryview]] = []
+        self.throttle_ms = 0
+        self.server = Server(self.on_frame, limits)
+        self.address = LOOPBACK
+        self._writers: list[asyncio.StreamWriter] = []
+
+    def on_frame(self, connection: Connection, frame: memoryview) -> None:
+        self.seen.append(bytes(frame))
+        if bytes(frame[:4]) == b"wait":
+            self.waiting.append((connection, frame))
+        elif bytes(frame[:4]) == b"none":
+            connection.answer(())
+        else:
+            self.answer(connection, frame)
+
+    def answer(self, connection: Connection, frame: memoryview) -> None:
+        connection.answer((struct.pack(">i", len(frame)), frame), throttle_ms=self.throttle_ms)
+
+    def go_on(self) -> None:
+        self.answer(*self.waiting.pop(0))
+
+    async def __aenter__(self) -> Bench:
+        self.address = await self.server.listen(LOOPBACK)
+        return self
+
+    async def __aexit__(self, *_: object) -> None:
+        self.server.close()
+        for writer in self._writers:
+            writer.close()
+        for _turn in range(5):
+            await asyncio.sleep(0)
+
+    async def connect(self, *, receive_buffer: int = 0) -> tuple[asyncio.StreamReader, asyncio.StreamWriter]:
+        raw = socket.socket()
+        if receive_buffer:
+            raw.setsockopt(socket.SOL_SOCKET, socket.SO_RCVBUF, receive_buffer)
+        raw.setblocking(False)
+        try:
+            await asyncio.get_running_loop().sock_connect(raw, self.address)
+        except OSError:
+            raw.close()
+            raise
+        reader, writer = await asyncio.open_connection(sock=raw, limit=1 << 16)
+        self._writers.append(writer)
+        return reader, writer
+
+    async def until(self, holds: Callable[[], bool]) -> None:
+        while not holds():
+            await asyncio.sleep(0.001)
+
+    async def is_cut_off(self, data: bytes) -> bool:
+        """Whether a stranger who says this is hung up on, without a word."""
+        reader, writer = await self.connect()
+        writer.write(data)
+        try:
+            return await reader.read(1) == b""
+        except ConnectionResetError:
+            return True
+
+
+async def answer_of(reader: asyncio.StreamReader) -> bytes:
+    (size,) = struct.unpack(">i", await reader.readexactly(4))
+    return await reader.readexactly(size)
+
+
+@pytest.mark.parametrize("size", [1, 100, 32_767, 32_768, 32_769, 65_532, 65_533, 70_000, 5_000_000])
+def test_frames_of_any_size_arrive_whole_with_others_around_them(size: int) -> None:
+    """Small ones share a buffer, large ones have their own: the border is crossed in every order."""
+    content = bytes(range(251)) * (size // 251 + 1)
+    contents = [b"a", content[:size], b"b", content[:size], content[:size], b"c"]
+
+    async def test() -> None:
+        async with Bench() as bench:
+            reader, writer = await bench.connect()
+            writer.write(framed(*contents))
+            assert [await answer_of(reader) for _ in contents] == contents
+
+    run(test)
+
+
+def test_a_frame_may_come_byte_by_byte() -> None:
+    async def test() -> None:
+        async with Bench() as bench:
+            reader, writer = await bench.connect()
+            for byte in framed(b"slow", b"er"):
+                writer.write(bytes([byte]))
+                await writer.drain()
+                await asyncio.sleep(0)
+            assert [await answer_of(reader) for _ in range(2)] == [b"slow", b"er"]
+
+    run(test)
+
+
+def test_rule_1_one_request_of_a_connection_is_in_hand_and_answers_come_in_order() -> None:
+    async def test() -> None:
+        async with Bench() as bench:
+            reader, writer = await bench.connect()
+            writer.write(framed(b"wait1", b"x" * 50_000, b"wait2", b"y"))
+            await bench.until(lambda: len(bench.waiting) == 1)
+            writer.write(framed(b"z" * 100_000))
+            other = await bench.connect()
+            other[1].write(framed(b"other"))
+            assert await answer_of(other[0]) == b"other", "only that connection is held up"
+            assert len(bench.seen) == 2, "nothing behind the one that waits was looked at"
+            bench.go_on()
+            await bench.until(lambda: len(bench.waiting) == 1)
+            bench.go_on()
+            answers = [await answer_of(reader) for _ in range(5)]
+            assert [len(each) for each in answers] == [5, 50_000, 5, 1, 100_000]
+
+    run(test)
+
+
+def test_what_comes_while_a_request_waits_stays_in_the_socket_but_for_one_buffer() -> None:
+    """A flood fills the sender's window, not our memory."""
+
+    async def test() -> None:
+        async with Bench() as bench:
+            _, writer = await bench.connect()
+            writer.write(framed(b"wait") + framed(b"x" * 1000) * 10_000)
+            await bench.until(lambda: bool(bench.waiting))
+            for _ in range(50):
+                await asyncio.sleep(0)
+            (connection,) = bench.server.connections
+            assert len(connection._rest) <= 1 << 16
+            assert connection._is_paused
+
+    run(test)
+
+
+def test_rule_4_a_request_may_have_no_answer() -> None:
+    async def test() -> None:
+        async with Bench() as bench:
+            reader, writer = await bench.connect()
+            writer.write(framed(b"none", b"none", b"x"))
+            assert await answer_of(reader) == b"x"
+
+    run(test)
+
+
+def test_rule_7_answers_of_one_wake_up_go_out_in_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
+    async def test() -> None:
+        async with Bench() as bench:
+            reader, writer = await bench.connect()
+            writer.write(framed(b"hello"))
+            await answer_of(reader)
+            (connection,) = bench.server.connections
+            assert connection.transport is not None
+            raw = connection.transport.get_extra_info("socket")
+            assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
+            written: list[int] = []
+            write = connection.transport.write
+
+            def count(data: bytes) -> None:
+                written.append(len(data))
+                write(data)
+
+            monkeypatch.setattr(connection.transport, "write", count)
+            connection.buffer_updated(_fill(connection, framed(*[b"x" * 10] * 100)))
+            assert written == [1400]
+            written.clear()
+            connection.buffer_updated(_fill(connection, framed(b"x" * 100) * 3))
+            connection._out.append(large := bytes(LARGE))
+            connection._out.append(b"tail")
+            connection._flush()
+            assert written == [312, len(large), 4], "large pieces go as they are"
+
+    run(test)
+
+
+def _fill(connection: Connection, data: bytes) -> int:
+    connection.get_buffer(-1)[: len(data)] = data
+    return len(data)
+
+
+@pytest.mark.parametrize(
+    "data",
+    [
+        struct.pack(">i", 0),
+        struct.pack(">i", -1),
+        struct.pack(">i", 101),
+        struct.pack(">i", 2**31 - 1),
+        b"GET / HTTP/1.1\r\n\r\n",
+        b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
+    ],
+)
+def test_rule_2_a_size_that_lies_ends_its_connection_and_no_other(data: bytes) -> None:
+    async def test() -> None:
+        async with Bench(Limits(socket_request_max_bytes=100)) as bench:
+            reader, writer = await bench.connect()
+            assert await bench.is_cut_off(data)
+            writer.write(framed(b"x" * 100))
+            assert await answer_of(reader) == b"x" * 100
+
+    run(test)
+
+
+def test_a_size_that_is_announced_and_not_sent_takes_no_memory() -> None:
+    """P2: fifty connections that each announce 100 MiB cost what they send."""
+
+    async def test() -> None:
+        async with Bench() as bench:
+            writers = [(await bench.connect())[1] for _ in range(50)]
+            await bench.until(lambda: len(bench.server.connections) == 50)
+            before = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss
+            for writer in writers:
+                writer.write(struct.pack(">i", 100 << 20) + bytes(40_000))
+            await bench.until(lambda: all(each._filled >= 40_000 for each in bench.server.connections))
+            grown_kib = resource.getrusage(resource.RUSAGE_SELF).ru_maxrss - before
+            assert grown_kib < 30_000, "50 times 40 kB, as stream and as room"
+            rooms = [each._large for each in bench.server.connections]
+            assert all(room is not None and len(room) <= 2 << 20 for room in rooms)
+
+    run(test)
+
+
+def test_an_idle_connection_has_no_buffer() -> None:
+    """Two thousand of them cost little: all share the one that bytes arrive in."""
+
+    async def test() -> None:
+        async with Bench() as bench:
+            for _ in range(3):
+                reader, writer = await bench.connect()
+                writer.write(framed(b"x" * 1000))
+                await answer_of(reader)
+            scratches = {id(each._scratch.obj) for each in bench.server.connections}
+            assert len(scratches) == 1
+            assert all(not each._rest and each._large is None for each in bench.server.connections)
+
+    run(test)
+
+
+@pytest.mark.parametrize("limits", [Limits(max_connections=1), Limits(max_connections_per_ip=1)])
+def test_more_connections_than_allowed_are_refused(limits: Limits) -> None:
+    async def test() -> None:
+        async with Bench(limits) as bench:
+            reader, writer = await bench.connect()
+            writer.write(framed(b"x"))
+            await answer_of(reader)
+            assert await bench.is_cut_off(b"")
+            writer.close()
+            await bench.until(lambda: not bench.server.connections)
+            reader, writer = await bench.connect()
+            writer.write(framed(b"x"))
+            assert await answer_of(reader) == b"x", "there is room again"
+
+    run(test)
+
+
+def test_rule_5_an_idle_connection_is_closed_but_not_one_that_waits() -> None:
+    async def test() -> None:
+        async with Bench(Limits(connections_max_idle_ms=20)) as bench:
+            reader, writer = await bench.connect()
+            writer.write(framed(b"wait"))
+            await bench.until(lambda: bool(bench.waiting))
+            assert await bench.is_cut_off(b""), "the sweep passes by"
+            bench.go_on()
+            assert await answer_of(reader) == b"wait"
+            assert await reader.read() == b"", "and now it is idle"
+
+    run(test)
+
+
+def test_rule_6_a_throttled_client_is_answered_at_once_and_left_unread() -> None:
+    async def test() -> None:
+        async with Bench() as bench:
+            reader, writer = await bench.connect()
+            bench.throttle_ms = 60_000
+            writer.write(framed(b"x", b"y"))
+            assert await answer_of(reader) == b"x"
+            assert bench.seen == [b"x"]
+            bench.throttle_ms = 0
+            (connection,) = bench.server.connections
+            assert connection._mute is not None
+            connection._mute.cancel()
+            connection._unmute()
+            assert await answer_of(reader) == b"y"
+
+    run(test)
+
+
+def test_rule_5_who_does_not_take_its_answers_is_not_served_the_next() -> None:
+    """One answer is all that a slow reader makes us keep."""
+    large = b"x" * (8 << 20)
+
+    async def test() -> None:
+        async with Bench() as bench:
+            reader, writer = await bench.connect(receive_buffer=1 << 14)
+            writer.write(framed(large, b"y" * 100_000, b"z"))
+            await bench.until(lambda: bool(bench.seen))
+            for _ in range(100):
+                await asyncio.sleep(0)
+            assert len(bench.seen) == 1, "not the second request"
+            assert [len(await answer_of(reader)) for _ in range(3)] == [len(large), 100_000, 1]
+
+    run(test)
+
+
+def test_who_never_takes_its_answer_is_cut_off_in_the_end() -> None:
+    async def test() -> None:
+        async with Bench(Limits(connections_max_idle_ms=100)) as bench:
+            _, writer = await bench.connect(receive_buffer=1 << 14)
+            writer.write(framed(b"x" * (8 << 20)))
+            await bench.until(lambda: bool(bench.seen))
+            await bench.until(lambda: not bench.server.connections)
+
+    run(test)
+
+
+def test_a_client_that_leaves_while_its_request_waits_is_noticed() -> None:
+    """Its answer is nobody's any more: harmless, however late."""
+
+    async def test() -> None:
+        async with Bench() as bench:
+            _, writer = await bench.connect()
+            writer.write(framed(b"wait"))
+            await bench.until(lambda: bool(bench.waiting))
+            writer.close()
+            await bench.until(lambda: not bench.server.connections)
+            bench.go_on()
+
+    run(test)
+
+
+def test_a_drain_answers_what_is_in_hand_and_takes_nothing_more() -> None:
+    async def test() -> None:
+        async with Bench() as bench:
+            reader, writer = await bench.connect()
+            idle, _ = await bench.connect()
+            writer.write(framed(b"wait", b"behind"))
+            await bench.until(lambda: bool(bench.waiting))
+            draining = asyncio.create_task(bench.server.drain())
+            assert await idle.read() == b""
+            assert not draining.done()
+            bench.go_on()
+            assert await answer_of(reader) == b"wait"
+            assert await reader.read() == b""
+            await draining
+            assert bench.seen == [b"wait"]
+            with pytest.raises(ConnectionError):
+                await bench.connect()
+
+    run(test)
+
+
+def test_a_drain_does_not_wait_for_ever() -> None:
+    async def test() -> None:
+        async with Bench(Limits(shutdown_grace_ms=20)) as bench:
+            reader, writer = await bench.connect()
+            writer.write(framed(b"wait"))
+            await bench.until(lambda: bool(bench.waiting))
+            await bench.server.drain()
+            with pytest.raises((ConnectionResetError, asyncio.IncompleteReadError)):
+                await reader.readexactly(1)
+
+    run(test)
