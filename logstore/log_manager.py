@@ -43,6 +43,7 @@ from checkpoint.offset_checkpoint import (
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
+from checkpoint.partition_metadata import read_partition_metadata
 from checkpoint.topic_partition import TopicPartition, parse_directory_name, set_aside_fate
 from logstore.cleaner import Cleaner
 from logstore.cleaner_config import CleanerConfig
@@ -177,6 +178,25 @@ class LogManager:
                 )
         return None
 
+    def topic_id(self, topic_partition: TopicPartition) -> str | None:
+        """The id in the partition's directory, damaged or not; None if there is none, or no directory.
+
+        Raises `LogDirOffline`.
+        """
+        home = self._home_of_damaged(topic_partition)
+        if home is not None:
+            return home.topic_id_of_damaged(topic_partition)
+        log = self.get(topic_partition)
+        return None if log is None else log.topic_id
+
+    def topic_ids(self) -> Mapping[TopicPartition, str | None]:
+        """`topic_id` of each partition in the dirs that are online. Raises `LogDirOffline`."""
+        found = {tp for log_dir in self._online() for tp in (*log_dir.logs, *log_dir.damaged)}
+        return {tp: self.topic_id(tp) for tp in sorted(found)}
+
+    def _home_of_damaged(self, topic_partition: TopicPartition) -> _LogDir | None:
+        return next((log_dir for log_dir in self._dirs if topic_partition in log_dir.damaged), None)
+
     def get_or_create(
         self, topic_partition: TopicPartition, *, config: LogConfig | None = None, topic_id: str = ""
     ) -> Log:
@@ -216,25 +236,30 @@ class LogManager:
         return home.reopen(topic_partition, topic_config, accept_loss=accept_loss)
 
     def delete(self, topic_partition: TopicPartition) -> None:
-        """Take the log away; its files go after `file.delete.delay.ms`. Unknown partitions are fine.
+        """Take the log away, damaged or not; its files go after `file.delete.delay.ms`.
 
-        Raises `LogDirOffline`, `DamagedLog`, and `DiskFull` with nothing changed.
+        Unknown partitions are fine. Raises `LogDirOffline`, and `DiskFull` with nothing changed.
         """
         self._rename_away(topic_partition, "delete")
 
     def set_aside(self, topic_partition: TopicPartition) -> None:
         """Take the log away and keep its files, as `<topic>-<partition>.<32 hex>-stray`, for an operator.
 
-        Unknown partitions are fine. Raises `LogDirOffline`, `DamagedLog`; `DiskFull` with nothing changed.
+        Damaged or not; unknown partitions are fine. Raises `LogDirOffline`; `DiskFull` with nothing changed.
         """
         self._rename_away(topic_partition, "stray")
 
     def _rename_away(self, topic_partition: TopicPartition, fate: str) -> None:
-        if self.get(topic_partition) is None:
-            return
-        for log_dir in self._online():
-            if topic_partition in log_dir.logs:
-                log_dir.rename_away(topic_partition, f"{self._random.getrandbits(128):032x}", fate)
+        home = self._home_of_damaged(topic_partition)
+        config = self._configs.get(topic_partition.topic, self.config)
+        if home is None:
+            log = self.get(topic_partition)
+            if log is None:
+                return
+            (home,) = (log_dir for log_dir in self._online() if topic_partition in log_dir.logs)
+            config = log.config
+        unique = f"{self._random.getrandbits(128):032x}"
+        home.rename_away(topic_partition, unique, fate, config.file_delete_delay_ms)
 
     def _online(self) -> list[_LogDir]:
         return [log_dir for log_dir in self._dirs if log_dir.failure is None]
@@ -500,10 +525,13 @@ class _LogDir:
             self._take_offline(error)
             raise LogDirOffline(f"{self.path} went offline making {topic_partition}: {error}") from error
 
-    def reopen(self, topic_partition: TopicPartition, config: LogConfig, *, accept_loss: bool) -> Log:
-        """Open once more what is in `damaged`. Raises `DamagedLog`, `DiskFull`, `LogDirOffline`."""
+    def _check_online(self, topic_partition: TopicPartition) -> None:
         if self.failure is not None:
             raise LogDirOffline(f"{topic_partition} lives in {self.path}, which is offline: {self.failure}")
+
+    def reopen(self, topic_partition: TopicPartition, config: LogConfig, *, accept_loss: bool) -> Log:
+        """Open once more what is in `damaged`. Raises `DamagedLog`, `DiskFull`, `LogDirOffline`."""
+        self._check_online(topic_partition)
         if accept_loss:
             self._accept_loss = {*self._accept_loss, topic_partition}
         try:
@@ -520,24 +548,40 @@ class _LogDir:
         del self.damaged[topic_partition]
         return log
 
-    def rename_away(self, topic_partition: TopicPartition, unique: str, fate: str) -> None:
+    def topic_id_of_damaged(self, topic_partition: TopicPartition) -> str | None:
+        """What is left may still say it; None if not. Raises `LogDirOffline`."""
+        self._check_online(topic_partition)
+        try:
+            return read_partition_metadata(self._disk, f"{self.path}/{topic_partition.directory_name}")
+        except CorruptCheckpoint:
+            return None
+        except OSError as error:
+            self._take_offline(error)
+            raise LogDirOffline(f"{self.path} went offline reading {topic_partition}: {error}") from error
+
+    def rename_away(self, topic_partition: TopicPartition, unique: str, fate: str, delay_ms: int) -> None:
+        self._check_online(topic_partition)
         # First, because a full disk may refuse it: nothing has changed then, and the same call works later.
         # Of a log that stays after all, a crash finds fewer bounds than it had, and reads it from its start.
         self._forget(topic_partition)
-        log = self.logs.pop(topic_partition)
+        log = self.logs.pop(topic_partition, None)
+        if log is None:
+            mark("log dir: a damaged log is taken away")
+            del self.damaged[topic_partition]
+        else:
+            log.abandon()
         self.known.discard(topic_partition)
-        log.abandon()
         # The whole name may have 255 characters: a long topic name is cut, the id tells them apart.
         suffix = f"-{topic_partition.partition}.{unique}-{fate}"
         renamed = f"{self.path}/{topic_partition.topic[: 255 - len(suffix)]}{suffix}"
         try:
-            self._disk.rename(log.directory, renamed)
+            self._disk.rename(f"{self.path}/{topic_partition.directory_name}", renamed)
             self._disk.sync_dir(self.path)
         except OSError as error:
             self._take_offline(error)
             raise LogDirOffline(f"{self.path} went offline moving {topic_partition}: {error}") from error
         if fate == "delete":
-            due_ms = self._clock() + log.config.file_delete_delay_ms
+            due_ms = self._clock() + delay_ms
             self._doomed.append((due_ms, renamed))
             self.deadline_ms = min(self.deadline_ms, due_ms)
 

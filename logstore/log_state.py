@@ -18,6 +18,7 @@ from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from functools import partial
 from typing import NoReturn, Protocol, TypeAlias, TypeVar
 
 from checkpoint.disk import Disk
@@ -281,8 +282,29 @@ class LogState:
             raise ValueError(f"leader epoch {leader_epoch} is below {latest}, the newest in {self.directory}")
 
     def _forget_epochs_from(self, offset: int) -> None:
-        holds_older = offset == self._log_start_offset and self.size > 0
-        self._change_epochs(lambda epochs: epochs.truncate_from_end(offset, spare_first=holds_older))
+        """Forget the epochs that begin at the log end, `offset`: whoever led in them left no batch here.
+
+        Where the log start has reached the end, the epoch stays that wrote the last batch in the files below:
+        no older one may be written behind it. It alone: of an epoch that wrote nothing no other log knows,
+        and a follower that clings to it parts from its leader for ever.
+        """
+
+        def forget(epochs: LeaderEpochCache) -> bool:
+            before = epochs.entries
+            if not epochs.truncate_from_end(offset):
+                return False
+            if offset == self._log_start_offset and (below := self._epoch_before(offset)) >= 0:
+                epochs.assign(below, offset)
+            return epochs.entries != before
+
+        self._change_epochs(forget)
+
+    def _epoch_before(self, offset: int) -> int:
+        """The epoch of the last batch below `offset`, as its header says; -1 if there is none."""
+        for segment in reversed(list(self._segments)):
+            if segment.size and (last := self._or_offline(partial(segment.last_before, offset))) is not None:
+                return last.leader_epoch
+        return -1
 
     def _change_epochs(self, change: Callable[[LeaderEpochCache], bool]) -> None:
         """Let the file hold the change before the log believes it."""

@@ -540,12 +540,17 @@ class Segment:
 
     def end_before(self, offset: int) -> int:
         """The offset after the last batch that lies wholly below `offset`; the base offset if none does."""
-        end_offset = self.base_offset
+        last = self.last_before(offset)
+        return self.base_offset if last is None else last.last_offset + 1
+
+    def last_before(self, offset: int) -> Located | None:
+        """The last batch that lies wholly below `offset`; None if none does."""
+        last = None
         for located in self._walk_from(offset - 1):
             if located.last_offset >= offset:
                 break
-            end_offset = located.last_offset + 1
-        return end_offset
+            last = located
+        return last
 
     def _walk_from(self, offset: int) -> Iterator[Located]:
         """Batches from the one at or before `offset` that the index knows."""

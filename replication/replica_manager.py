@@ -566,7 +566,10 @@ class ReplicaManager:
         if not body.broker_epoch == self.broker_epoch > self._strays_sought:
             return
         self._strays_sought = self.broker_epoch
-        found = strays({each: log.topic_id for each, log in self.logs.logs().items()}, assigned)
+        try:
+            found = strays(self.logs.topic_ids(), assigned)
+        except LogDirOffline:
+            return  # the dir went just now, and with it what is in it; the next registration looks again
         for topic_partition, reason in found.items():
             mark("replica manager: a stray log is set aside")
             try:
@@ -591,6 +594,12 @@ class ReplicaManager:
         now_ms: int,
     ) -> Partition:
         config = self._log_config(topic_partition.topic, body)
+        left_id = self.logs.topic_id(topic_partition)
+        # A log without a role is of a former life, and older than a word for this one. Whatever it holds is
+        # a deleted topic's, and its epochs and offsets must not be held against the namesake's.
+        if is_of_another_incarnation(left_id, topic_id) and body.broker_epoch == self.broker_epoch >= 0:
+            reason = f"belongs to topic id {left_id}, the topic's is {topic_id}"
+            self._set_aside(topic_partition, reason, now_ms)
         if topic_partition in self.logs.damaged:
             # Whatever is gone from it counts for nothing any more, and its leader has it.
             counts = self.config.node_id in (*state.isr, *state.eligible)
@@ -598,17 +607,7 @@ class ReplicaManager:
             if is_replaceable:
                 mark("replica manager: a damaged log is cut, to follow")
             self.logs.reopen(topic_partition, config=config, accept_loss=is_replaceable)
-        left = self.logs.get(topic_partition)
-        # A log without a role is of a former life, and older than a word for this one. Whatever it holds is
-        # a deleted topic's, and its epochs and offsets must not be held against the namesake's.
-        if (
-            left is not None
-            and is_of_another_incarnation(left.topic_id, topic_id)
-            and body.broker_epoch == self.broker_epoch >= 0
-        ):
-            reason = f"belongs to topic id {left.topic_id}, the topic's is {topic_id}"
-            self._set_aside(topic_partition, reason, now_ms)
-        if left is None and not state.is_new and self.logs.offline_dirs:
+        if not state.is_new and self.logs.offline_dirs and self.logs.get(topic_partition) is None:
             # It may well live in the dir that failed. An empty log in another one would pass for it.
             mark("replica manager: a replica whose log may be in a failed dir")
             raise LogDirOffline(f"{topic_partition} may be in a log dir that failed; mend it and start anew")
@@ -663,8 +662,7 @@ class ReplicaManager:
     ) -> ErrorCode:
         if topic_partition in self._offline:
             return ErrorCode.KAFKA_STORAGE_ERROR
-        log = self.logs.get(topic_partition)
-        if log is not None and is_of_another_incarnation(log.topic_id, topic_id):
+        if is_of_another_incarnation(self.logs.topic_id(topic_partition), topic_id):
             return ErrorCode.INCONSISTENT_TOPIC_ID
         known = self._partitions.get(topic_partition)
         is_sentinel = order.leader_epoch in (NO_EPOCH_GIVEN, BEING_DELETED)
@@ -674,8 +672,7 @@ class ReplicaManager:
         if order.delete:
             self._partitions.pop(topic_partition, None)
             self._syncing.pop(topic_partition, None)
-            if log is not None:
-                self.logs.delete(topic_partition)
+            self.logs.delete(topic_partition)
             self._has_room_for(topic_partition)
             if topic_id and order.leader_epoch != NO_EPOCH_GIVEN:
                 # A deleted topic never comes back: its namesake has another id.

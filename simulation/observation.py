@@ -309,7 +309,11 @@ class Observation:
                         is_leader=partition is None or partition.is_leader,
                     )
                 elif produced.error in _NEVER_APPENDED and call.is_single:
-                    checker.refused(identity)
+                    is_gone = produced.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and (
+                        checker.is_being_deleted or checker.is_deleted_by_hand
+                    )
+                    if not is_gone:  # then it may have waited when its replica was deleted, record and all
+                        checker.refused(identity)
 
         elif isinstance(body, DeleteRecordsResponse):
             for topic_partition, deleted in body.partitions.items():

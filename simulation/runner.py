@@ -413,6 +413,9 @@ class _Run:
             batches = self._read(topic_partition, checker)
             if not checker.is_retired:
                 checker.read_back(batches)
+        # A command that waited in its controller's queue until now may have set something going.
+        if not self._until(self._is_healed, READING_BOUND_MS):
+            raise Violation("C18", f"not in sync after all was read: {self._complaints()}")
         for host in world.hosts.values():
             world.stop(host)
             self._read_disk(host.node_id)

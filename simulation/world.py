@@ -440,7 +440,8 @@ class World:
         if not gives_session_up and host.session_id is not None:
             self.store_link.keep_session(host.session_id)
         self._turn(host, host.node.stop)
-        is_clean = host.node.is_clean
+        # A log that was left as it is, damaged, is to be judged again by the next start: no mark beside it.
+        is_clean = host.node.is_clean and not host.node.logs.damaged
         host.node.logs.close(mark_clean=is_clean)
         self._turn(host, host.node.leave)
         self.observation.ended(host, cache_survives=True)

@@ -86,6 +86,7 @@ def forget_broker(context: Context, broker_id: int) -> None:
     del context.brokers[broker_id]
     context.shutting_down.discard(broker_id)
     context.offline_replicas.pop(broker_id, None)
+    context.refusing.pop(broker_id, None)
     context.newcomers.discard(broker_id)
     for deletion in context.deletions.values():
         deletion.broker_gone(broker_id)
@@ -125,6 +126,7 @@ def replicas_failed(
     if broker is None or broker.endpoint.epoch != broker_epoch:
         mark("brokers: a failure told by an incarnation that is gone")
         return  # said by an incarnation that is gone
+    context.refusing.get(broker_id, set()).difference_update(failed)
     context.offline_replicas.setdefault(broker_id, set()).update(failed)
     yield from settle(context, failed, after_failures(context))
 

@@ -116,6 +116,8 @@ class Context:
         """What the last check of balance found, by preferred broker; for metrics."""
         self.offline_replicas: dict[int, set[TopicPartition]] = {}
         """Replicas on live brokers that could not take their role, by broker; until they have taken one."""
+        self.refusing: dict[int, set[TopicPartition]] = {}
+        """Those of which it was heard, by broker: the event that writes them off waits for its turn."""
         self.deletions: dict[str, Deletion] = {}
         """Topics that are to be deleted, and what each waits for: they are not balanced any more."""
         self.config_changes: dict[str, int] = {}
@@ -152,6 +154,10 @@ class Context:
     def failed(self, topic_partition: TopicPartition) -> list[int]:
         """The brokers that live and cannot use their replica of this partition."""
         return sorted(each for each, failed in self.offline_replicas.items() if topic_partition in failed)
+
+    def refusers(self, broker_id: int) -> set[TopicPartition]:
+        """The replicas of this broker whose last word heard was that they cannot take their role."""
+        return self.offline_replicas.get(broker_id, set()) | self.refusing.get(broker_id, set())
 
     def staying(self, topic_partition: TopicPartition) -> dict[int, Incarnation]:
         """Of the brokers that can serve this partition, those that do not shut down."""

@@ -261,18 +261,20 @@ class Controller:
             failed = frozenset(
                 each for each, error in body.partitions.items() if error is ErrorCode.KAFKA_STORAGE_ERROR
             )
+            # By what was heard, not by what was done about it: a refusal may still wait in the queue.
+            refusers = self._active.refusers(broker_id)
             if failed:
+                self._active.refusing.setdefault(broker_id, set()).update(failed)
                 self._enqueue(
                     _Event(
                         "replicas failed",
                         lambda: broker_changes.replicas_failed(self._active, broker_id, broker_epoch, failed),
                     )
                 )
-            written_off = self._active.offline_replicas.get(broker_id, set())
             returned = frozenset(
                 each
                 for each, error in body.partitions.items()
-                if error is ErrorCode.NONE and each in written_off
+                if error is ErrorCode.NONE and each in refusers
             )
             if returned:
                 back = broker_changes.replicas_returned

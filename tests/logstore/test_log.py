@@ -511,6 +511,26 @@ class TestLogStart:
         log.append(b"kept", sync=True)
         assert [record.value for record in opened(disk.durable_image()).read()] == [b"kept"]
 
+    def test_an_epoch_that_wrote_nothing_is_not_taken_for_theirs(self) -> None:
+        """Also where the records below the start are all there is: no other log would ever know of it."""
+        log = opened(new_disk())
+        log.append_as_leader(one(), leader_epoch=1, now_ms=NOW_MS)
+        log.advance_log_start_offset(1)
+        log.assign_epoch(2, 1)
+        assert log.epochs == ((2, 1),)
+        assert not log.truncate_to(1)
+        assert log.epochs == ((1, 1),)
+        assert not log.truncate_to(1)
+        assert log.epochs == ((1, 1),)
+
+    def test_an_epoch_that_began_at_the_log_start_goes_with_its_records(self) -> None:
+        log = opened(new_disk())
+        for epoch in (1, 2, 2):
+            log.append_as_leader(one(), leader_epoch=epoch, now_ms=NOW_MS)
+        log.advance_log_start_offset(1)
+        assert log.truncate_to(1)
+        assert log.epochs == ((1, 1),)
+
     def test_it_is_there_after_a_crash(self) -> None:
         disk = new_disk()
         log = filled(6, disk)

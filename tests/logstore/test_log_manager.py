@@ -564,6 +564,71 @@ class TestDamage:
         with pytest.raises(DamagedLog, match=r"orders-0 cannot be opened: .*partition\.metadata"):
             manager.get(ORDERS)
         assert offsets(manager.get(PAYMENTS)) == [0]
+        assert manager.topic_ids() == {ORDERS: None, PAYMENTS: TOPIC_ID}
+
+    @pytest.mark.parametrize("fate", ["delete", "set_aside"])
+    def test_it_can_be_taken_away(self, fate: str) -> None:
+        """Nobody needs it any more: nothing is left that would make every later start an unclean one."""
+        disk, clock = self.damaged_disk(), Clock()
+        manager = manager_on(disk, clock=clock)
+        getattr(manager, fate)(ORDERS)
+        assert not manager.damaged
+        assert manager.get(ORDERS) is None
+        assert ORDERS not in checkpoint(disk, RECOVERY_POINT_CHECKPOINT)
+        assert ORDERS not in checkpoint(disk, LOG_START_OFFSET_CHECKPOINT)
+        manager.tick(clock.now_ms + 5000)
+        left = sorted(entry.name.rpartition("-")[2] for entry in disk.scan("/a") if entry.is_directory)
+        assert left == (["3"] if fate == "delete" else ["3", "stray"])
+        assert offsets(manager.get_or_create(ORDERS)) == []
+        manager.close()
+        assert is_marked_clean(disk)
+        assert not manager_on(disk).damaged
+
+    def test_a_disk_without_room_keeps_it(self) -> None:
+        disk = FaultyDisk(self.damaged_disk())
+        manager = manager_on(disk)
+        disk.inject(Fault(operation="pwrite", errno=errno.ENOSPC))
+        with pytest.raises(DiskFull):
+            manager.delete(ORDERS)
+        assert list(manager.damaged) == [ORDERS]
+        manager.delete(ORDERS)
+        assert not manager.damaged
+
+    def test_it_goes_offline_with_its_dir(self) -> None:
+        disk = FaultyDisk(self.damaged_disk())
+        manager = manager_on(disk)
+        disk.inject(Fault(operation="pwrite"))
+        with pytest.raises(LogDirOffline):
+            manager.delete(ORDERS)
+        with pytest.raises(LogDirOffline):
+            manager.delete(ORDERS)
+        with pytest.raises(LogDirOffline):
+            manager.topic_id(ORDERS)
+        assert manager.topic_ids() == {}
+
+    def test_whose_it_is(self) -> None:
+        disk = MemoryDisk()
+        manager = manager_on(disk, config=LogConfig())
+        log = manager.get_or_create(ORDERS, topic_id=TOPIC_ID)
+        append(log, 5)
+        log.flush()
+        manager.checkpoint_recovery_points()
+        manager.abandon()
+        disk.open(f"/a/orders-0/{file_name(0, '.log')}", write=True).pwrite(b"\xa5", 150)
+        manager = manager_on(disk)
+        assert list(manager.damaged) == [ORDERS]
+        assert manager.topic_id(ORDERS) == TOPIC_ID
+        assert manager.topic_id(PAYMENTS) is None
+        disk.remove("/a/orders-0/partition.metadata")
+        assert manager.topic_id(ORDERS) is None
+
+    def test_a_disk_that_cannot_say_whose_it_is_goes_offline(self) -> None:
+        disk = FaultyDisk(self.damaged_disk())
+        manager = manager_on(disk)
+        disk.inject(Fault(path=lambda path: "partition.metadata" in path))
+        with pytest.raises(LogDirOffline, match="reading orders-0"):
+            manager.topic_id(ORDERS)
+        assert manager.is_offline
 
 
 class TestDeletion:

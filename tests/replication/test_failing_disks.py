@@ -21,8 +21,9 @@ from logstore.config import LogConfig
 from logstore.errors import LogDirOffline
 from replication import Durability, InProcessCluster
 from replication.driver import three_nodes
-from replication.effects import Peer
+from replication.effects import Peer, Respond
 from replication.messages import (
+    BEING_DELETED,
     NO_LEADER,
     DeleteTopicsRequest,
     LeaderAndIsrRequest,
@@ -30,6 +31,9 @@ from replication.messages import (
     PartitionState,
     ProduceRequest,
     ProduceResponse,
+    StopReplicaPartition,
+    StopReplicaRequest,
+    StopReplicaResponse,
 )
 from replication.metastore.layout import parse_state, partition_state_path
 from replication.metastore.operations import Get
@@ -37,6 +41,7 @@ from tests.replication.stage import batch
 from tests.replication.test_driver import BASE, TP, error, is_whole, values, write
 
 OTHER = TopicPartition("other", 0)
+NAMESAKE = "AQECAwQFBgcICQoLDA0ODw"
 Operation = str
 
 
@@ -273,6 +278,71 @@ def test_a2_the_last_member_is_damaged_and_another_holds_everything() -> None:
     assert made.run_until(lambda: is_whole(made), 60_000), made.describe(TP)
     assert made.nodes[0].logs.logs()[TP].losses(), "it was cut, so another one led"
     assert values(made, 0) == [b"%d" % number for number in range(6)]
+
+
+def test_a2_a_damaged_replica_is_deleted_with_its_topic() -> None:
+    """Nobody asks for what it has lost, nor may the topic wait for ever for one that cannot be opened."""
+    made = cluster(lambda node_id: MemoryDisk())
+    for number in range(6):
+        write(made, b"%d" % number)
+    made.stop_node(2)
+    made.administer(DeleteTopicsRequest(("t",)))
+    made.advance(1_000)
+    change_a_byte(made, 2)
+    made.start_node(2)
+    assert list(made.nodes[2].logs.damaged) == [TP]
+
+    def is_there() -> bool:
+        contexts = [node.controller.context for node in made.nodes.values()]
+        return any(context is not None and "t" in context.topics for context in contexts)
+
+    assert made.run_until(lambda: not is_there(), 60_000)
+    assert not made.nodes[2].logs.damaged
+
+
+def refounded(made: InProcessCluster, assigned: bool) -> None:
+    """Node 2 is told that there is another topic of that name, or that it has no replica of it."""
+    node = made.nodes[2]
+    state = PartitionState(1, 0, 9, (0, 2), 9, (0, 1, 2), min_insync=1)
+    body = LeaderAndIsrRequest(
+        0,
+        9,
+        node.replicas.broker_epoch,
+        {TP: state} if assigned else {},
+        {"t": NAMESAKE},
+        assigned={TP: NAMESAKE} if assigned else {},
+    )
+    node.replicas.leader_and_isr(Peer(0, 1), body, made.now_ms)
+
+
+@pytest.mark.parametrize("assigned", [True, False], ids=["a namesake's", "a stray"])
+def test_a2_a_damaged_log_that_is_of_no_topic_any_more_is_set_aside(assigned: bool) -> None:
+    """It says whose it is, damaged or not; a replica of the namesake begins empty, and need not be cut."""
+    made = cluster(lambda node_id: MemoryDisk())
+    for number in range(6):
+        write(made, b"%d" % number)
+    damaged(made, 2)
+    node = made.nodes[2]
+    node.replicas.on_registered(10**6, made.now_ms)
+    refounded(made, assigned)
+    assert not node.logs.damaged
+    assert TP in node.replicas.strays
+    log = node.logs.get(TP)
+    assert (log is not None) == assigned
+    assert log is None or (log.topic_id, log.log_end_offset) == (NAMESAKE, 0)
+
+
+def test_a2_a_late_order_does_not_delete_the_damaged_log_of_a_namesake() -> None:
+    made = cluster(lambda node_id: MemoryDisk())
+    for number in range(6):
+        write(made, b"%d" % number)
+    damaged(made, 2)
+    order = StopReplicaRequest(0, 9, -1, {TP: StopReplicaPartition(BEING_DELETED, True)}, {"t": NAMESAKE})
+    (answer,) = made.nodes[2].replicas.stop_replica(Peer(0, 1), order, made.now_ms)
+    assert isinstance(answer, Respond)
+    assert isinstance(answer.body, StopReplicaResponse)
+    assert answer.body.partitions[TP] is ErrorCode.INCONSISTENT_TOPIC_ID
+    assert list(made.nodes[2].logs.damaged) == [TP]
 
 
 def test_a2_a_damaged_log_that_others_count_on_is_not_cut() -> None:

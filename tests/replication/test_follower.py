@@ -197,6 +197,20 @@ def test_a_divergence_that_changes_nothing_is_not_repeated_at_once() -> None:
     assert rig.ask() is not None
 
 
+def test_a_divergence_right_behind_the_log_start_comes_to_an_end() -> None:
+    """It led once and wrote nothing, with all that it had deleted: that epoch stood for the one of the
+    records below the log start, was kept, and its leader said "diverging" for ever (seed 1839)."""
+    rig = Following(records=(1,))
+    rig.log.set_high_watermark(1)
+    rig.log.advance_log_start_offset(1)
+    rig.log.assign_epoch(2, 1)
+    rig.new_epoch(5)
+    rig.reply(diverging(1, 4, hw=4))
+    assert rig.followers.followed[TP].last_fetched_epoch == 1
+    rig.reply(fetched(1, 1, 1, base=1, hw=4, start=1))
+    assert rig.bounds == (1, 4, 4)
+
+
 def test_answers_after_a_change_of_epoch_are_dropped() -> None:
     """S16, 6.5: no truncation, no append; a new question is asked."""
     for late in (fetched(5), diverging(0, 0), FetchResult(ErrorCode.FENCED_LEADER_EPOCH)):

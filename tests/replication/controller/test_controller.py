@@ -448,6 +448,44 @@ def test_a_failed_log_dir_that_nobody_heard_of_is_met_by_the_next_controller() -
     assert world.admin(Children(layout.LOG_DIR_EVENTS_PATH)).children == ()
 
 
+def test_a_role_that_is_taken_before_its_refusal_was_seen_to() -> None:
+    """The controller waits for the store: refusal and acceptance are in its queue, in this order. It went by
+    what it had written off so far, and kept the replica out of every ISR for good (seed 3140)."""
+    world = World(3)
+    world.create(topic((3, 1, 2)))
+    world.alter(3, (3, 1))
+    world.members[2].broker.failing.add(T0)
+    member, number = world.active, world.controller_id
+
+    def say_that_a_log_changed() -> None:
+        path, data = layout.LOG_DIR_EVENT_PREFIX, layout.encode_log_dir_event(2)
+        world.admin(Create(path, data, sequential=True, make_parents=True))
+
+    def go_on() -> bool:
+        """Requests overtake what goes to the store."""
+        if not member.requests:
+            return world._one_step()
+        world.send_request(number)
+        return True
+
+    say_that_a_log_changed()
+    while not member.requests:
+        assert world._one_step()
+    say_that_a_log_changed()  # while the controller still reads about the first time
+    while member.inbox:
+        world.read_inbox(number)
+    while member.requests:
+        world.send_request(number)
+    world.members[2].broker.failing.clear()
+    context = member.controller.context
+    assert context is not None
+    assert (context.failed(T0), context.refusing) == ([], {2: {T0}}), "it was heard, and nothing done yet"
+    while go_on():
+        pass
+    assert world.alter(3, (3, 1, 2)).partitions[T0].error is ErrorCode.NONE
+    assert not any(context.refusing.values())
+
+
 def test_newly_met_broker_learns_addresses_before_roles() -> None:
     """A follower that is told of a leader it cannot find would need yet another message."""
     world = World(3)
