@@ -20,10 +20,22 @@ def zookeeper_port(tmp_path_factory: pytest.TempPathFactory) -> Iterator[int]:
         server.stop()
 
 
-_chroots = iter(range(1, 1_000_000))
+@pytest.fixture(scope="session")
+def served_store_port() -> Iterator[int]:
+    """Our own store, served as ZooKeeper serves its."""
+    from tests.metadata_server import served
+
+    with served() as port:
+        yield port
+
+
+@pytest.fixture(scope="session")
+def chroots() -> Iterator[int]:
+    """Numbers for parts of a server's tree, each for one test."""
+    return iter(range(1, 1_000_000))
 
 
 @pytest.fixture
-def zookeeper_url(zookeeper_port: int) -> str:
+def zookeeper_url(zookeeper_port: int, chroots: Iterator[int]) -> str:
     """A part of that server's tree that is this test's own."""
-    return f"zookeeper://127.0.0.1:{zookeeper_port}/test-{next(_chroots)}"
+    return f"zookeeper://127.0.0.1:{zookeeper_port}/test-{next(chroots)}"

@@ -21,7 +21,7 @@ which reads what the disk really kept.
 
 from __future__ import annotations
 
-from collections.abc import Sequence
+from collections.abc import Callable, Sequence
 
 from checkpoint.disk import Disk, File, make_durable_dir, publish, read_small_file, remove_if_exists
 from replication.effects import WatchFired
@@ -92,16 +92,29 @@ class EmbeddedStore:
 
     # --- beyond the protocol ------------------------------------------------------------------
 
+    @property
+    def tree(self) -> Tree:
+        """What is stored, to be looked at only."""
+        return self._tree
+
     def call_many(
-        self, calls: Sequence[tuple[int, Operation]], now_ms: int
+        self,
+        calls: Sequence[tuple[int, Operation]],
+        now_ms: int,
+        *,
+        after_each: Callable[[Operation, Outcome], None] = lambda operation, outcome: None,
     ) -> list[tuple[Outcome, list[WatchFired]]]:
-        """Carry out operations in order with one sync for all of them."""
+        """Carry out operations in order with one sync for all of them.
+
+        `after_each` may look at the tree as each of them left it; nothing is on disk yet then.
+        """
         self._check_usable()
         answers = []
         for session_id, operation in calls:
             self._clocks.heard(session_id, now_ms)
             before = self._tree.last_txid
             answers.append(self._tree.apply(session_id, operation))
+            after_each(operation, answers[-1][0])
             if self._tree.last_txid != before:
                 assert isinstance(operation, Create | Set | Delete | Multi)
                 self._unsynced.append(journal.Written(session_id, operation))

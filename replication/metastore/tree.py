@@ -45,7 +45,11 @@ Write: TypeAlias = Create | Set | Delete | Check
 
 @dataclass(slots=True)
 class Node:
-    """One node; `next_sequence` numbers its sequential children and never goes back."""
+    """One node; `next_sequence` numbers its sequential children and never goes back.
+
+    `changed_txid` and `children_changed_txid` are the last changes of its data and of its children's names
+    since the tree was made or restored; they are not kept on disk.
+    """
 
     data: bytes
     version: int
@@ -53,6 +57,8 @@ class Node:
     ephemeral_owner: int = 0
     next_sequence: int = 0
     children: set[str] = field(default_factory=set)
+    changed_txid: int = 0
+    children_changed_txid: int = 0
 
     @property
     def stat(self) -> Stat:
@@ -99,6 +105,10 @@ class Tree:
         """Open sessions and their timeouts in milliseconds."""
         return MappingProxyType(self._sessions)
 
+    def node(self, path: str) -> Node | None:
+        """One node, to be looked at only."""
+        return self._nodes.get(path)
+
     def nodes(self) -> Iterator[tuple[str, Node]]:
         """Every node, the root among them, in path order."""
         return iter(sorted(self._nodes.items()))
@@ -124,6 +134,7 @@ class Tree:
         fired: list[WatchFired] = []
         for path in sorted(path for path, node in self._nodes.items() if node.ephemeral_owner == session_id):
             self._remove(path)
+            self._stamp(path, WatchKind.DELETED)
             fired += self._fire(path, WatchKind.DELETED)
         return fired
 
@@ -185,6 +196,8 @@ class Tree:
         if undo:
             self.last_txid += 1
         # Only now: nobody may hear of a change that a later write of the same Multi takes back.
+        for path, kind in events:
+            self._stamp(path, kind)
         fired = [watch for path, kind in events for watch in self._fire(path, kind)]
         return (Outcome(results=tuple(results)) if is_multi else results[0]), fired
 
@@ -274,6 +287,12 @@ class Tree:
     def _remove(self, path: str) -> None:
         del self._nodes[path]
         self._nodes[parent_of(path)].children.discard(path.rpartition("/")[2])
+
+    def _stamp(self, path: str, kind: WatchKind) -> None:
+        if kind is not WatchKind.DELETED and (node := self._nodes.get(path)) is not None:
+            node.changed_txid = self.last_txid
+        if kind is not WatchKind.CHANGED and (parent := self._nodes.get(parent_of(path))) is not None:
+            parent.children_changed_txid = self.last_txid
 
     def _fire(self, path: str, kind: WatchKind) -> list[WatchFired]:
         owners = self._data_watches.pop(path, {})

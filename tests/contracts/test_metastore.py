@@ -86,13 +86,15 @@ class OnAServer:
         assert self.store.deadline_ms is None, "the server keeps the time"
 
 
-@pytest.fixture(params=["memory", "embedded, operating system", "embedded, memory", "zookeeper"])
+@pytest.fixture(params=["memory", "embedded, operating system", "embedded, memory", "served", "zookeeper"])
 def subject(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Subject]:
     if request.param == "memory":
         yield OnAClock(MemoryStore())
-    elif request.param == "zookeeper":
-        url: str = request.getfixturevalue("zookeeper_url")
-        port: int = request.getfixturevalue("zookeeper_port")
+    elif request.param in ("zookeeper", "served"):
+        name = "zookeeper_port" if request.param == "zookeeper" else "served_store_port"
+        port: int = request.getfixturevalue(name)
+        number = next(request.getfixturevalue("chroots"))
+        url = f"zookeeper://127.0.0.1:{port}/test-{number}"
         with Proxy(port) as proxy, BlockingZooKeeperStore(url.replace(str(port), str(proxy.port))) as store:
             yield OnAServer(store, proxy)
     else:

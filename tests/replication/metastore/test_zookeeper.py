@@ -26,15 +26,28 @@ from tests import zookeeper
 from tests.zookeeper import Client, Proxy, ZooKeeperServer, eventually
 
 
+@pytest.fixture(params=["zookeeper_port", "served_store_port"])
+def port(request: pytest.FixtureRequest) -> int:
+    """ZooKeeper's own server and ours: a client cannot tell them apart."""
+    found: int = request.getfixturevalue(request.param)
+    return found
+
+
 @pytest.fixture
-def proxy(zookeeper_port: int) -> Iterator[Proxy]:
-    with Proxy(zookeeper_port) as proxy:
+def proxy(port: int) -> Iterator[Proxy]:
+    with Proxy(port) as proxy:
         yield proxy
 
 
 @pytest.fixture
-def chroot(zookeeper_url: str) -> str:
-    return "/" + zookeeper_url.rpartition("/")[2]
+def url(port: int, chroots: Iterator[int]) -> str:
+    """A part of the server's tree that is this test's own."""
+    return f"zookeeper://127.0.0.1:{port}/test-{next(chroots)}"
+
+
+@pytest.fixture
+def chroot(url: str) -> str:
+    return "/" + url.rpartition("/")[2]
 
 
 @pytest.fixture
@@ -45,9 +58,9 @@ def client(proxy: Proxy, chroot: str) -> Iterator[Client]:
 
 
 @pytest.fixture
-def other(zookeeper_url: str) -> Iterator[Client]:
+def other(url: str) -> Iterator[Client]:
     """Past the proxy: what it does happens, whatever became of `client`."""
-    with Client(zookeeper_url) as other:
+    with Client(url) as other:
         yield other
 
 

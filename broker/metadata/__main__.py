@@ -1,0 +1,73 @@
+"""`python -m broker.metadata`: the embedded metadata store in a process of its own, for several brokers.
+
+    python -m broker.metadata --listen 127.0.0.1:2181 --directory data/metadata
+
+One line of JSON on stdout says where it listens. SIGTERM and SIGINT stop it in order (code 0). It ends with
+code 1 if its disk fails, 2 if it cannot start. A crash loses nothing that was answered.
+"""
+
+from __future__ import annotations
+
+import argparse
+import asyncio
+import json
+import logging
+import random
+import signal
+import sys
+from collections.abc import Sequence
+
+from broker.addresses import parse_address
+from broker.clock import SteadyClock
+from broker.json_lines import log_as_json
+from broker.metadata.server import MetadataServer
+from broker.transport import Address
+from checkpoint.disk import Disk, OsDisk
+from checkpoint.errors import EngineError
+from replication.metastore.embedded import EmbeddedStore
+from replication.metastore.errors import MetadataStoreFailed
+
+_log = logging.getLogger("broker.metadata")
+
+
+async def serve(directory: str, listen: Address, *, disk: Disk) -> int:
+    """Serve until told to stop (0) or until the disk fails (1).
+
+    Raises `EngineError` and `OSError` if it cannot start.
+    """
+    with EmbeddedStore(directory, disk=disk) as store:
+        server = MetadataServer(store, clock=SteadyClock(), random=random.SystemRandom())
+        address = await server.listen(listen)
+        told_to_stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, told_to_stop.set)
+        print(json.dumps({"host": address.host, "port": address.port}), flush=True)
+        waiting = asyncio.ensure_future(told_to_stop.wait())
+        await asyncio.wait((waiting, server.failed), return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        server.close()
+        if server.failed.done():
+            _log.critical("cannot go on: %s", server.failed.exception())
+            return 1
+    return 0
+
+
+def main(arguments: Sequence[str]) -> int:
+    """Run; the exit code."""
+    parser = argparse.ArgumentParser(prog="python -m broker.metadata", description="Serve metadata.")
+    parser.add_argument("--listen", type=parse_address, required=True, help="host:port; port 0 takes a free one")
+    parser.add_argument("--directory", required=True, help="where the store's journal and snapshot are")
+    options = parser.parse_args(arguments)
+    log_as_json()
+    try:
+        return asyncio.run(serve(options.directory, options.listen, disk=OsDisk()))
+    except MetadataStoreFailed as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except (EngineError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))
