@@ -22,7 +22,8 @@ from dataclasses import replace
 from functools import partial
 
 from broker.clock import SteadyClock
-from broker.limits import Address
+from broker.json_lines import log_as_json
+from broker.limits import Address, parse_address
 from broker.runtime import Runtime, StoreClient, StoreEvent
 from broker.settings import Settings, read_settings
 from broker.state_change_file import StateChangeFile
@@ -39,26 +40,6 @@ if not __debug__:
 _log = logging.getLogger("broker")
 
 
-class _JsonLines(logging.Formatter):
-    def format(self, record: logging.LogRecord) -> str:
-        line = {
-            "time": self.formatTime(record),
-            "level": record.levelname.lower(),
-            "logger": record.name,
-            "message": record.getMessage(),
-        }
-        if record.exc_info:
-            line["exception"] = self.formatException(record.exc_info)
-        return json.dumps(line)
-
-
-def _address(text: str) -> Address:
-    host, colon, port = text.rpartition(":")
-    if not colon or not host or not (port.isascii() and port.isdecimal()) or int(port) > 65535:
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form host:port")
-    return Address(host, int(port))
-
-
 def _setting(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
@@ -69,7 +50,7 @@ def _setting(text: str) -> tuple[str, str]:
 def _options(arguments: Sequence[str]) -> argparse.Namespace:
     parser = argparse.ArgumentParser(prog="python -m broker", description="Run one node.")
     parser.add_argument("--node-id", type=int, required=True)
-    parser.add_argument("--listen", type=_address, required=True, help="host:port; port 0 takes a free one")
+    parser.add_argument("--listen", type=parse_address, required=True, help="host:port; port 0: any free one")
     parser.add_argument("--log-dirs", required=True, help="directories, separated by commas")
     parser.add_argument("--metadata", required=True, help="zookeeper://host:port,host:port/chroot")
     parser.add_argument("--state-change-log", help="a file for the decisions about partitions")
@@ -147,9 +128,7 @@ async def _announce(runtime: Runtime, address: Address) -> None:
 def main(arguments: Sequence[str]) -> int:
     """Run; the exit code."""
     options = _options(arguments)
-    handler = logging.StreamHandler()
-    handler.setFormatter(_JsonLines())
-    logging.basicConfig(level=logging.INFO, handlers=[handler])
+    log_as_json()
     disk = OsDisk()
     listen: Address = options.listen
     try:

@@ -31,3 +31,11 @@ class Address(NamedTuple):
 
     def __str__(self) -> str:
         return f"{self.host}:{self.port}"
+
+
+def parse_address(text: str) -> Address:
+    """`host:port`. Raises `ValueError`."""
+    host, colon, port = text.rpartition(":")
+    if not colon or not host or not (port.isascii() and port.isdecimal()) or int(port) > 65535:
+        raise ValueError(f"{text!r} is not of the form host:port")
+    return Address(host.removeprefix("[").removesuffix("]"), int(port))

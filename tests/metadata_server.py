@@ -1,16 +1,22 @@
-"""The embedded metadata store, served on a loopback port by a thread of this process."""
+"""The embedded metadata store, served on the loopback: by a thread of this process, or by one of its own."""
 
 from __future__ import annotations
 
 import asyncio
+import json
 import random
+import shutil
+import signal
+import subprocess
+import sys
 import threading
 from collections.abc import Iterator
 from contextlib import contextmanager
+from pathlib import Path
 
 from broker.clock import SteadyClock
-from broker.metadata.server import MetadataServer
-from broker.transport import Address
+from broker.limits import Address
+from broker.metadata.server import MetadataServer, session_secret
 from checkpoint.disk import Disk
 from checkpoint.disks.memory import MemoryDisk
 from replication.metastore.embedded import EmbeddedStore
@@ -25,8 +31,10 @@ def served(disk: Disk | None = None, directory: str = "/meta") -> Iterator[int]:
     is_up, is_over = threading.Event(), threading.Event()
 
     async def serve(stop: list[asyncio.Event]) -> None:
-        with EmbeddedStore(directory, disk=disk or MemoryDisk(), journal_limit=1 << 14) as store:
-            server = MetadataServer(store, clock=SteadyClock(), random=random.Random(0))
+        clock, ground = SteadyClock(), disk or MemoryDisk()
+        with EmbeddedStore(directory, disk=ground, journal_limit=1 << 14, sessions_from_ms=clock()) as store:
+            secret = session_secret(directory, disk=ground, random=random.Random(0))
+            server = MetadataServer(store, clock=clock, secret=secret)
             ports.append((await server.listen(Address("127.0.0.1", 0))).port)
             stop.append(asyncio.Event())
             is_up.set()
@@ -53,3 +61,55 @@ def served(disk: Disk | None = None, directory: str = "/meta") -> Iterator[int]:
         loop.call_soon_threadsafe(stop[0].set)
         assert is_over.wait(DEADLINE_S)
         thread.join(DEADLINE_S)
+
+
+class StoreProcess:
+    """The served store in a process; it may be stopped, killed, paused and started again on the same data."""
+
+    def __init__(self, directory: Path) -> None:
+        self.port = 0
+        self._directory = directory
+        self._process: subprocess.Popen[str] | None = None
+
+    @property
+    def url(self) -> str:
+        return f"zookeeper://127.0.0.1:{self.port}"
+
+    def start(self) -> None:
+        """Start, and wait until it says where it listens; on the same port as before."""
+        assert self._process is None, "already running"
+        command = [
+            *([keeper, "--pdeathsig", "KILL"] if (keeper := shutil.which("setpriv")) else []),
+            *(sys.executable, "-m", "broker.metadata", "--listen", f"127.0.0.1:{self.port}"),
+            *("--directory", str(self._directory)),
+        ]
+        root = Path(__file__).parents[1]
+        self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root)
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, "it ended at once"
+        self.port = json.loads(line)["port"]
+
+    def stop(self) -> None:
+        assert self._end(signal.SIGTERM) in (None, 0)
+
+    def kill(self) -> None:
+        self._end(signal.SIGKILL)
+
+    def pause(self) -> None:
+        assert self._process is not None, "running"
+        self._process.send_signal(signal.SIGSTOP)
+
+    def resume(self) -> None:
+        assert self._process is not None, "running"
+        self._process.send_signal(signal.SIGCONT)
+
+    def _end(self, how: signal.Signals) -> int | None:
+        if self._process is None:
+            return None
+        process, self._process = self._process, None
+        process.send_signal(how)
+        process.send_signal(signal.SIGCONT)
+        assert process.stdout is not None
+        process.stdout.close()
+        return process.wait(DEADLINE_S)

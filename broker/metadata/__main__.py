@@ -17,11 +17,10 @@ import signal
 import sys
 from collections.abc import Sequence
 
-from broker.addresses import parse_address
 from broker.clock import SteadyClock
 from broker.json_lines import log_as_json
-from broker.metadata.server import MetadataServer
-from broker.transport import Address
+from broker.limits import Address, parse_address
+from broker.metadata.server import MetadataServer, session_secret
 from checkpoint.disk import Disk, OsDisk
 from checkpoint.errors import EngineError
 from replication.metastore.embedded import EmbeddedStore
@@ -35,8 +34,10 @@ async def serve(directory: str, listen: Address, *, disk: Disk) -> int:
 
     Raises `EngineError` and `OSError` if it cannot start.
     """
-    with EmbeddedStore(directory, disk=disk) as store:
-        server = MetadataServer(store, clock=SteadyClock(), random=random.SystemRandom())
+    clock = SteadyClock()
+    with EmbeddedStore(directory, disk=disk, sessions_from_ms=clock()) as store:
+        secret = session_secret(directory, disk=disk, random=random.Random())
+        server = MetadataServer(store, clock=clock, secret=secret)
         address = await server.listen(listen)
         told_to_stop = asyncio.Event()
         for number in (signal.SIGTERM, signal.SIGINT):
@@ -55,7 +56,7 @@ async def serve(directory: str, listen: Address, *, disk: Disk) -> int:
 def main(arguments: Sequence[str]) -> int:
     """Run; the exit code."""
     parser = argparse.ArgumentParser(prog="python -m broker.metadata", description="Serve metadata.")
-    parser.add_argument("--listen", type=parse_address, required=True, help="host:port; port 0 takes a free one")
+    parser.add_argument("--listen", type=parse_address, required=True, help="host:port; port 0: any free one")
     parser.add_argument("--directory", required=True, help="where the store's journal and snapshot are")
     options = parser.parse_args(arguments)
     log_as_json()

@@ -4,8 +4,10 @@
 
 For a cluster on one host that has no ZooKeeper: one process, one directory, no quorum. Brokers reach it as
 they reach ZooKeeper, `zookeeper://host:port`, and so does any client of it (`jute.py` says what is served).
-While it is away brokers serve on and nothing changes hands; when it is back it has lost nothing, but all
-sessions are over, so every broker registers anew.
+While it is away brokers serve on and nothing changes hands. When it is back it has lost nothing, and every
+session has its whole timeout again; only watches are gone, and clients set theirs anew and compare.
+
+    <directory>/session-secret    16 random bytes, written once: passwords of sessions are made from it
 
 An answer leaves after what it tells is synced. A disk that fails ends the server (`failed`): nobody
 is answered any more, since nobody knows what the disk has kept.
@@ -19,12 +21,15 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Callable
+from hashlib import blake2b
+from hmac import compare_digest
 from random import Random
 from typing import Final, NamedTuple, cast
 
 from broker.errors import MalformedMessage
+from broker.limits import Address
 from broker.metadata import jute
-from broker.transport import Address
+from checkpoint.disk import Disk, publish, read_small_file
 from replication.effects import WatchFired
 from replication.metastore.embedded import EmbeddedStore
 from replication.metastore.errors import MetadataStoreFailed
@@ -35,8 +40,21 @@ _LARGEST_REQUEST = 16 << 20
 _PATIENCE_S = 10.0
 _LATE_MS = 500
 
+SECRET_FILE: Final = "session-secret"
+_SECRET_BYTES = 16
 _ALIVE: Final = b"ruok"
 _log = logging.getLogger(__name__)
+
+
+def session_secret(directory: str, *, disk: Disk, random: Random) -> bytes:
+    """The store's secret, drawn when there is none yet. Raises `OSError`, and `CorruptCheckpoint`."""
+    path = f"{directory}/{SECRET_FILE}"
+    secret = read_small_file(disk, path, limit=_SECRET_BYTES)
+    if secret is None or len(secret) != _SECRET_BYTES:
+        # Of the wrong size: sessions end that nobody can prove to be theirs.
+        secret = random.randbytes(_SECRET_BYTES)
+        publish(disk, directory, SECRET_FILE, secret)
+    return secret
 
 
 class _Pending(NamedTuple):
@@ -48,14 +66,13 @@ class _Pending(NamedTuple):
 class MetadataServer:
     """Listens, and serves one store. All methods belong to the event loop's thread."""
 
-    def __init__(self, store: EmbeddedStore, *, clock: Callable[[], int], random: Random) -> None:
-        """`store` stays the caller's to close; `random` makes the passwords of sessions."""
+    def __init__(self, store: EmbeddedStore, *, clock: Callable[[], int], secret: bytes) -> None:
+        """`store` stays the caller's to close; `secret` is `session_secret`'s."""
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
         """Gets the exception when the store can serve no more."""
-        self._store, self._clock, self._random = store, clock, random
+        self._store, self._clock, self._secret = store, clock, secret
         self._loop = asyncio.get_running_loop()
         self._connections: set[_Connection] = set()
-        self._passwords: dict[int, bytes] = {}
         self._by_session: dict[int, _Connection] = {}
         self._pending: list[_Pending] = []
         self._listener: asyncio.Server | None = None
@@ -100,11 +117,10 @@ class MetadataServer:
         timeout_ms = min(max(hello.timeout_ms, _SHORTEST_TIMEOUT_MS), _LONGEST_TIMEOUT_MS)
         if hello.session_id == 0:
             session_id = self._store.open_session(timeout_ms, now_ms)
-            self._passwords[session_id] = self._random.randbytes(jute.PASSWORD_BYTES)
         else:
             session_id = hello.session_id
-            known = self._passwords.get(session_id)
-            if known is None or known != hello.password or not self._store.heartbeat(session_id, now_ms):
+            is_owner = compare_digest(hello.password, self._password(session_id))
+            if not is_owner or not self._store.heartbeat(session_id, now_ms):
                 connection.write(jute.welcome(0, 0, bytes(jute.PASSWORD_BYTES)))
                 connection.finish()
                 return
@@ -114,7 +130,7 @@ class MetadataServer:
             former.hang_up()  # what it has not yet been asked, it will not be
         connection.session_id = session_id
         self._by_session[session_id] = connection
-        connection.write(jute.welcome(session_id, timeout_ms, self._passwords[session_id]))
+        connection.write(jute.welcome(session_id, timeout_ms, self._password(session_id)))
         self._set_timer()
 
     # --- requests -----------------------------------------------------------------------------
@@ -168,7 +184,7 @@ class MetadataServer:
         asked, txid = each.asked, self._store.tree.last_txid
         if asked.kind == jute.Kind.CLOSE:
             fired = self._store.close_session(each.session_id)
-            self._forget(each.session_id)
+            self._by_session.pop(each.session_id, None)
             self._tell(fired)
             each.connection.write(jute.reply(asked.xid, self._store.tree.last_txid))
             each.connection.finish()
@@ -184,9 +200,8 @@ class MetadataServer:
 
     # --- sessions -----------------------------------------------------------------------------
 
-    def _forget(self, session_id: int) -> None:
-        self._passwords.pop(session_id, None)
-        self._by_session.pop(session_id, None)
+    def _password(self, session_id: int) -> bytes:
+        return blake2b(b"%d" % session_id, key=self._secret, digest_size=jute.PASSWORD_BYTES).digest()
 
     def _set_timer(self) -> None:
         if self._timer is not None:
@@ -213,8 +228,7 @@ class MetadataServer:
             return
         for session_id in expired:
             _log.info("session %d was silent for its timeout", session_id)
-            connection = self._by_session.get(session_id)
-            self._forget(session_id)
+            connection = self._by_session.pop(session_id, None)
             if connection is not None:
                 connection.hang_up()
         self._tell(fired)

@@ -10,10 +10,10 @@ a frame, hence a sync (`call_many`). When the journal grows past a bound: publis
 begin a new journal, then remove the old one. A crash anywhere between leaves a snapshot and one or
 two journals, and a transaction that the snapshot already holds is skipped when they are read.
 
-Opening replays, ends every session (their clients were cut off; ephemeral nodes go, with new
-transaction ids, so nothing restarts at an older one) and publishes a fresh snapshot before the first
-answer. What a torn last frame held was never answered, so it is cut; a bad frame with a sound one
-behind it, a gap, or a bad snapshot is damage: `CorruptMetadata`, and nothing is touched.
+Opening replays, ends every session unless they are to go on (their clients were cut off; ephemeral
+nodes go, with new transaction ids, so nothing restarts at an older one) and publishes a fresh snapshot
+before the first answer. What a torn last frame held was never answered, so it is cut; a bad frame with a
+sound one behind it, a gap, or a bad snapshot is damage: `CorruptMetadata`, and nothing is touched.
 
 A write or sync that fails is final: the store answers `MetadataStoreFailed` until it is opened anew,
 which reads what the disk really kept.
@@ -37,8 +37,18 @@ DEFAULT_JOURNAL_LIMIT = 4 << 20
 class EmbeddedStore:
     """A `MetadataStore` whose answers survive power loss. One owner, one thread at a time."""
 
-    def __init__(self, directory: str, *, disk: Disk, journal_limit: int = DEFAULT_JOURNAL_LIMIT) -> None:
+    def __init__(
+        self,
+        directory: str,
+        *,
+        disk: Disk,
+        journal_limit: int = DEFAULT_JOURNAL_LIMIT,
+        sessions_from_ms: int | None = None,
+    ) -> None:
         """Open or create the store; `journal_limit` (bytes) is when a snapshot replaces the journal.
+
+        With `sessions_from_ms` sessions go on, each with its whole timeout from that time; their owners must
+        set their watches anew, and see every node as changed.
 
         Raises `DirectoryLocked`, `CorruptMetadata`, or `OSError` as the disk does.
         """
@@ -53,8 +63,13 @@ class EmbeddedStore:
             self._tree, torn = _recover(disk, directory)
             for name, tail in torn.items():
                 publish(disk, directory, name + journal.TORN_SUFFIX, tail)
-            for session_id in list(self._tree.sessions):
-                self._tree.close_session(session_id)
+            if sessions_from_ms is None:
+                for session_id in list(self._tree.sessions):
+                    self._tree.close_session(session_id)
+            else:
+                for session_id, timeout_ms in self._tree.sessions.items():
+                    self._clocks.start(session_id, timeout_ms, sessions_from_ms)
+                self._tree.mark_all_changed()
             self._journal = self._new_journal()
             self._journal_size = 0
         except BaseException:

@@ -6,6 +6,7 @@ import threading
 import time
 from collections.abc import Iterator
 from pathlib import Path
+from typing import TypeAlias
 
 import pytest
 
@@ -23,7 +24,10 @@ from replication.metastore.operations import (
     WatchKind,
 )
 from tests import zookeeper
+from tests.metadata_server import StoreProcess
 from tests.zookeeper import Client, Proxy, ZooKeeperServer, eventually
+
+Server: TypeAlias = ZooKeeperServer | StoreProcess
 
 
 @pytest.fixture(params=["zookeeper_port", "served_store_port"])
@@ -273,9 +277,9 @@ def test_a_call_in_no_session_is_answered(client: Client) -> None:
 # --- the server ends --------------------------------------------------------------------------
 
 
-@pytest.fixture
-def own_server(tmp_path: Path) -> Iterator[ZooKeeperServer]:
-    server = ZooKeeperServer(tmp_path / "zookeeper")
+@pytest.fixture(params=[ZooKeeperServer, StoreProcess])
+def own_server(request: pytest.FixtureRequest, tmp_path: Path) -> Iterator[Server]:
+    server: Server = request.param(tmp_path / "store")
     server.start()
     try:
         yield server
@@ -284,7 +288,7 @@ def own_server(tmp_path: Path) -> Iterator[ZooKeeperServer]:
 
 
 @pytest.mark.parametrize(("how", "session_ms"), [("stop", 2_000), ("kill", 10_000)])
-def test_sessions_outlive_the_server(own_server: ZooKeeperServer, how: str, session_ms: int) -> None:
+def test_sessions_outlive_the_server(own_server: Server, how: str, session_ms: int) -> None:
     """The server that returns gives every session its whole timeout again, however long it was away."""
     url = own_server.url
     with Client(url, session_ms=session_ms) as client, Client(url, session_ms=session_ms) as other:
@@ -303,7 +307,7 @@ def test_sessions_outlive_the_server(own_server: ZooKeeperServer, how: str, sess
 
 
 def test_a_client_that_dies_with_the_server_is_given_up_after_it_returns(
-    own_server: ZooKeeperServer,
+    own_server: Server,
 ) -> None:
     with Proxy(own_server.port) as proxy, Client(own_server.url) as other:
         client = Client(proxy.url, session_ms=1_000)
@@ -317,7 +321,7 @@ def test_a_client_that_dies_with_the_server_is_given_up_after_it_returns(
         client.close()
 
 
-def test_a_server_that_stands_still_for_a_moment_costs_nothing(own_server: ZooKeeperServer) -> None:
+def test_a_server_that_stands_still_for_a_moment_costs_nothing(own_server: Server) -> None:
     with Client(own_server.url) as client:
         client.call(Create("/e", ephemeral=True))
         own_server.pause()
@@ -328,7 +332,7 @@ def test_a_server_that_stands_still_for_a_moment_costs_nothing(own_server: ZooKe
         assert (reply.call_id, reply.outcome.error) == (call, None)
 
 
-def test_a_session_can_be_asked_for_before_there_is_a_server(own_server: ZooKeeperServer) -> None:
+def test_a_session_can_be_asked_for_before_there_is_a_server(own_server: Server) -> None:
     own_server.stop()
     client = Client(own_server.url, session_ms=2_000, wait=False)
     own_server.start()
@@ -337,7 +341,7 @@ def test_a_session_can_be_asked_for_before_there_is_a_server(own_server: ZooKeep
     client.close()
 
 
-def test_closing_does_not_need_a_server(own_server: ZooKeeperServer) -> None:
+def test_closing_does_not_need_a_server(own_server: Server) -> None:
     client = Client(own_server.url)
     own_server.kill()
     client.close()

@@ -1,0 +1,78 @@
+"""The embedded store in its users' process: events in order, sessions that last, a disk that fails."""
+
+from __future__ import annotations
+
+from queue import SimpleQueue
+
+from broker.metadata.local import LocalStore, SharedStore, StoreEvent
+from checkpoint.disks import Fault, FaultyDisk
+from checkpoint.disks.memory import MemoryDisk
+from replication.effects import SessionOpened, StoreCall, StoreReply, WatchFired
+from replication.metastore.embedded import EmbeddedStore
+from replication.metastore.operations import Create, Get, Operation, Outcome, StoreError, WatchKind
+
+DEADLINE_S = 30.0
+
+
+class User:
+    def __init__(self, shared: SharedStore) -> None:
+        self._inbox: SimpleQueue[StoreEvent] = SimpleQueue()
+        self.store: LocalStore = shared.client(self._inbox.put)
+        self.store.open_session(1_000)
+        opened = self.next()
+        assert isinstance(opened, SessionOpened)
+        self.session_id = opened.session_id
+        self._calls = 0
+
+    def next(self) -> StoreEvent:
+        return self._inbox.get(timeout=DEADLINE_S)
+
+    def call(self, operation: Operation) -> Outcome:
+        self._calls += 1
+        self.store.submit(StoreCall(self.session_id, self._calls, operation))
+        reply = self.next()
+        assert isinstance(reply, StoreReply)
+        assert reply.call_id == self._calls
+        return reply.outcome
+
+
+def test_brokers_of_one_process_share_a_store() -> None:
+    disk = MemoryDisk()
+    with SharedStore(EmbeddedStore("/meta", disk=disk), clock=lambda: 0) as shared:
+        one, two = User(shared), User(shared)
+        assert two.call(Get("/e", watch=True)).error is StoreError.NO_NODE
+        assert one.call(Create("/e", b"1", ephemeral=True)).error is None
+        assert two.next() == WatchFired(two.session_id, "/e", WatchKind.CREATED)
+        assert two.call(Get("/e", watch=True)).data == b"1"
+        one.store.close()
+        assert two.next() == WatchFired(two.session_id, "/e", WatchKind.DELETED)
+        assert one.call(Get("/")).error is StoreError.SESSION_EXPIRED
+        assert two.call(Create("/stays", b"2")).error is None
+    with EmbeddedStore("/meta", disk=disk.durable_image()) as again:
+        node = again.tree.node("/stays")
+        assert node is not None
+        assert node.data == b"2"
+
+
+def test_a_disk_that_fails_is_told_with_every_call() -> None:
+    disk = FaultyDisk(MemoryDisk())
+    with SharedStore(EmbeddedStore("/meta", disk=disk), clock=lambda: 0) as shared:
+        user = User(shared)
+        disk.inject(Fault(operation="sync"))
+        for path in ("/a", "/b"):
+            assert user.call(Create(path)).error is StoreError.CONNECTION_LOSS
+        assert shared.failure is not None
+        user.store.close()
+
+
+def test_closing_does_what_was_asked_before() -> None:
+    disk = MemoryDisk()
+    shared = SharedStore(EmbeddedStore("/meta", disk=disk), clock=lambda: 0)
+    user = User(shared)
+    for number in range(20):
+        user.store.submit(StoreCall(user.session_id, number, Create(f"/n{number}")))
+    shared.close()
+    replies = [user.next() for _ in range(20)]
+    assert all(isinstance(each, StoreReply) and each.outcome.error is None for each in replies)
+    user.store.close_session(user.session_id)
+    user.store.close()
