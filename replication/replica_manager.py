@@ -131,8 +131,6 @@ class ReplicaManager:
         self._newly_offline: list[TopicPartition] = []
         self._deleted: dict[TopicPartition, tuple[str, int]] = {}
         """Replicas that the controller let this process delete: topic id, and in which leader epoch."""
-        self._strays_sought = -1
-        """The registration under which the logs were held against a full list."""
         self.strays: dict[TopicPartition, str] = {}
         """Logs that were set aside since this node started, and why."""
         self._produces: Purgatory[TopicPartition, DelayedByPartition[ProduceResult]] = Purgatory(
@@ -378,8 +376,8 @@ class ReplicaManager:
             mark("roles: a request comes late")
         # A controller settles every state with our registration before it gives us the first role.
         self.is_on_record |= body.broker_epoch == self.broker_epoch >= 0
-        if body.assigned is not None:
-            self._set_strays_aside(body, body.assigned, now_ms)
+        if body.assigned is not None and body.broker_epoch == self.broker_epoch >= 0 and not is_late:
+            self._set_strays_aside(body.assigned, now_ms)
         codes: dict[TopicPartition, ErrorCode] = {}
         # Leaders first: they stop following before anybody asks them anything.
         order = sorted(
@@ -559,13 +557,8 @@ class ReplicaManager:
             return None
         return ErrorCode.NONE
 
-    def _set_strays_aside(
-        self, body: LeaderAndIsrRequest, assigned: Mapping[TopicPartition, str], now_ms: int
-    ) -> None:
-        """Move away what a full list does not name, if this is the one that proves it (`strays.py`)."""
-        if not body.broker_epoch == self.broker_epoch > self._strays_sought:
-            return
-        self._strays_sought = self.broker_epoch
+    def _set_strays_aside(self, assigned: Mapping[TopicPartition, str], now_ms: int) -> None:
+        """Move away what a full list does not name that proves it (`strays.py`)."""
         try:
             found = strays(self.logs.topic_ids(), assigned)
         except LogDirOffline:

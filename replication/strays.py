@@ -8,8 +8,11 @@ A missing name proves something only if the list is whole and newer than whateve
 three conditions. The controller says that the list is whole (`LeaderAndIsrRequest.assigned`), which it
 does not while it cannot read a topic's node. The request is addressed to our present registration, so
 it was made by a controller that read the store after we registered, and knows all that was assigned to
-us before. And it is the first such request of this registration: a copy of it that comes late would
+us before. And it is newer than every other request that gave us roles: a copy of it that comes late would
 not know what was assigned since.
+
+The controller sends a full list to each registration, and to everybody when a topic vanishes from the
+store, or is replaced there, without its doing: a running broker gives that topic's replicas up as well.
 
 A stray is renamed, not deleted: `<topic>-<partition>.<32 hex>-stray` stays until an operator removes it.
 """

@@ -124,7 +124,7 @@ def _reassign_and_delete(world: World, decision: Decision) -> None:
         world.until_healed(delay_ms, lambda: _write(world, delete))
         if decision.chance < 0.5:
             off_ms = delay_ms + 1 + int(decision.for_ms * decision.chance)
-            world.until_healed(off_ms, lambda: _write(world, Delete(delete.path)))
+            world.until_healed(off_ms, lambda: _call_deletion_off(world, each.topic))
 
 
 def _add_partition(world: World, decision: Decision) -> None:

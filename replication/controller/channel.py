@@ -105,6 +105,14 @@ class Channel:
             self._queue.append(Entry(kind, dict(partitions), is_full))
         self._drop_empty()
 
+    def withdraw(self, topic: str) -> None:
+        """Say no more of a topic that is gone: it would be sent under the id of whatever has its name now."""
+        entries = [*self._queue, self._in_flight.entry] if self._in_flight is not None else [*self._queue]
+        for entry in entries:
+            for topic_partition in [each for each in entry.partitions if each.topic == topic]:
+                del entry.partitions[topic_partition]
+        self._drop_empty()
+
     def _drop_empty(self) -> None:
         # An empty UpdateMetadata still brings the live brokers, but any one that is waiting will
         # bring the list of its own sending: the oldest is enough, and must keep its place in front.

@@ -227,6 +227,26 @@ class Context:
                 offline.discard(topic_partition)
         self.topics.pop(topic, None)
 
+    def lose_topic(self, topic: str) -> None:
+        """Forget a topic that the store has no more, or has another one of, by nobody's order to us.
+
+        Its replicas are strays from now on. Nothing is deleted: every broker is told what is assigned to
+        it, and sets aside what is not. What waits to be said of the topic would be of its namesake.
+        """
+        lost = self.partitions_of(topic)
+        if not lost:
+            self.forget_topic(topic)
+            return
+        mark("topics: one is gone from the store, or is another one, and nobody asked us")
+        states = {each: self._deleted_state(each) for each in lost}
+        for each in lost:
+            self.record(each, "forgets the topic", "its node is gone from the store, or another topic's")
+        self.forget_topic(topic)
+        for broker_id in sorted(self.brokers):
+            self.channels[broker_id].withdraw(topic)
+            self.channels[broker_id].enqueue(UpdateMetadataRequest, states)
+        self.announce((), is_full=True)
+
     def record(self, topic_partition: TopicPartition, change: str, reason: str = "") -> None:
         """Enter a decision into the state-change log, with the state that it led to."""
         known = self.states.get(topic_partition)
@@ -323,7 +343,7 @@ class Context:
         assignment = self.assignment_of(topic_partition)
         if self.is_being_deleted(topic_partition.topic):
             # A controller that takes over does not read the states of what is to go.
-            return PartitionState(self.epoch, BEING_DELETED, NO_EPOCH, (), -1, assignment.replicas)
+            return self._deleted_state(topic_partition)
         state, partition_epoch = self.states[topic_partition]
         return PartitionState(
             controller_epoch=state.controller_epoch,
@@ -340,6 +360,10 @@ class Context:
             min_insync=state.min_insync,
             eligible=tuple(each.replica for each in state.eligible),
         )
+
+    def _deleted_state(self, topic_partition: TopicPartition) -> PartitionState:
+        replicas = self.replicas[topic_partition]
+        return PartitionState(self.epoch, BEING_DELETED, NO_EPOCH, (), -1, replicas)
 
     def build(self, broker_id: int, broker_epoch: int, entry: Entry) -> RequestBody:
         """The request for `entry`, with the brokers, topic ids and settings of this moment."""

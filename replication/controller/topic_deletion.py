@@ -157,6 +157,7 @@ def _consider(context: Context, names: Iterable[str]) -> Steps[None]:
         if read.stat is None:
             mark("deletion: of a topic that is not there")
             context.deletions.pop(name, None)
+            context.lose_topic(name)
             if not (yield from _remove_nodes(context, name)):
                 yield from _consider(context, (name,))
             continue
@@ -178,7 +179,7 @@ def _begin(context: Context, name: str, node: layout.TopicAssignment) -> None:
     replicas = []
     known = context.topics.get(name)
     if known is None or known.topic_id != node.topic_id:
-        context.forget_topic(name)
+        context.lose_topic(name)
         context.topics[name] = Topic(node.topic_id)
     for partition in node.partitions:
         each, assignment = TopicPartition(name, partition), assignment_in(node, partition)

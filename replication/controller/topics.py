@@ -55,13 +55,13 @@ def load_topics(context: Context, names: Iterable[str]) -> Steps[list[TopicParti
     for name, node, config in zip(wanted, nodes, configs, strict=True):
         assignment = _parse_topic(context, name, node)
         if assignment is None:
-            if node.stat is None:
-                context.forget_topic(name)
+            if node.stat is None and name not in context.deletions:
+                context.lose_topic(name)
             continue
         settings = _parse_config(context, name, config)
         if name in context.topics and context.topics[name].topic_id != assignment.topic_id:
             # Replaced behind our back: the states that we know are of its former namesake.
-            context.forget_topic(name)
+            context.lose_topic(name)
         context.topics[name] = Topic(assignment.topic_id, settings)
         for partition in assignment.partitions:
             topic_partition = TopicPartition(name, partition)
@@ -115,8 +115,9 @@ def _parse_config(context: Context, name: str, node: Outcome) -> Mapping[str, st
 def topics_changed(context: Context) -> Steps[None]:
     """React to names that appeared in, or vanished from, `/brokers/topics`."""
     names = yield from list_topics(context)
-    for topic in sorted(context.topics.keys() - set(names)):
-        context.forget_topic(topic)
+    # Those that are to be deleted have a watch of their own, and that is the deletion's business.
+    for topic in sorted(context.topics.keys() - set(names) - context.deletions.keys()):
+        context.lose_topic(topic)
     unsettled = {each.topic for each in context.replicas.keys() - context.states.keys()}
     wanted = [name for name in names if name not in context.topics or name in unsettled]
     stateless = yield from load_topics(context, wanted)

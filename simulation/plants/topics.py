@@ -202,7 +202,6 @@ def role_outlives_the_replica(stack: ExitStack) -> None:
 def any_list_proves_strays(stack: ExitStack) -> None:
     def leader_and_isr(self: ReplicaManager, address: Any, body: Any, now_ms: int) -> Any:
         if body.assigned is None:
-            self._strays_sought = -1
             named = {each: body.topic_ids.get(each.topic, "") for each in body.partitions}
             body = replace(body, assigned=named)
         return real(self, address, body, now_ms)

@@ -145,6 +145,32 @@ def test_a_log_that_nobody_assigned_is_set_aside_at_the_first_full_word() -> Non
     assert TopicPartition("nobody", 3) not in again.logs()
 
 
+def wipe(made: InProcessCluster) -> None:
+    """What somebody does who removes a topic from the store, past every broker."""
+    operator = made.store.open_session(10**9, made.now_ms)
+    for below in ("/partitions/0/state", "/partitions/0", "/partitions", ""):
+        path = f"/brokers/topics/t{below}"
+        outcome, fired = made.store.call(operator, Delete(path), made.now_ms)
+        assert outcome.error is None
+        made._fire(fired)
+
+
+def test_a_topic_that_vanishes_from_the_store_leaves_strays_on_running_brokers() -> None:
+    """Nothing is deleted, nothing goes on being served, and no broker has to be started anew."""
+    made = cluster()
+    write(made, b"old")
+    wipe(made)
+    made.advance(5_000)
+    for node_id, node in made.nodes.items():
+        assert node.replicas.strays == {TP: "not assigned to this broker"}
+        assert TP not in node.replicas.metadata.partitions
+        assert [e.name for e in made.disk(node_id).scan("data") if e.name.endswith("-stray")]
+    create(made, 1, 2, 0)
+    assert made.run_until(lambda: made.leader_of(TP) == 1)
+    write(made, b"new")
+    assert values(made, 1) == [b"new"]
+
+
 def test_settings_are_live_and_partitions_come_while_clients_write() -> None:
     made = cluster()
     write(made, b"a")
@@ -235,27 +261,50 @@ def test_a_ghost_stays_where_the_word_may_be_for_another_life(broker_epoch: int)
     assert rig.manager.strays.keys() == {P0}
 
 
-def full(rig: Manager, assigned: dict[TopicPartition, str], *, broker_epoch: int = 5) -> None:
+def full(
+    rig: Manager, assigned: dict[TopicPartition, str], *, broker_epoch: int = 5, number: int | None = None
+) -> None:
     body = LeaderAndIsrRequest(9, 1, broker_epoch, {}, assigned=assigned)
-    rig.take(rig.manager.leader_and_isr(Peer(9, 10_000), body, rig.now_ms))
+    sent = Peer(9, rig._next_id() if number is None else number)
+    rig.take(rig.manager.leader_and_isr(sent, body, rig.now_ms))
     assert rig.body(LeaderAndIsrResponse) is not None
 
 
-def test_only_the_first_full_word_to_this_registration_proves_a_stray() -> None:
-    """A copy of it that comes late does not know what was assigned since."""
+@pytest.mark.parametrize("broker_epoch", [-1, 4, 6])
+def test_a_full_word_that_may_be_for_another_life_proves_no_stray(broker_epoch: int) -> None:
+    """Whoever wrote it need not have known what was assigned until we registered."""
     rig = Manager()
     rig.logs.get_or_create(P0, topic_id=ID_1)
-    full(rig, {}, broker_epoch=4)
-    full(rig, {}, broker_epoch=-1)
-    full(rig, {}, broker_epoch=6)
+    full(rig, {}, broker_epoch=broker_epoch)
     assert not rig.manager.strays
-    full(rig, {P0: ID_1})
     full(rig, {})
-    assert not rig.manager.strays
-    rig.take(rig.manager.on_registered(8, rig.now_ms))
-    full(rig, {}, broker_epoch=8)
     assert rig.manager.strays == {P0: "not assigned to this broker"}
     assert rig.logs.get(P0) is None
+
+
+def test_a_full_word_that_comes_late_proves_no_stray() -> None:
+    """It does not know what was assigned since; one that is sent again does."""
+    rig = Manager()
+    number = rig._next_id()
+    rig.role(ME, 0, topic_ids={"t": ID_1})
+    full(rig, {}, number=number)
+    assert not rig.manager.strays
+    assert rig.manager.partitions[P0].is_leader
+    full(rig, {})
+    assert rig.manager.strays == {P0: "not assigned to this broker"}
+    assert P0 not in rig.manager.partitions
+
+
+def test_a_replica_in_use_gives_way_to_its_namesakes_where_a_full_word_says_so() -> None:
+    """The topic was replaced in the store: not one role more or less tells that, the whole list does."""
+    rig = Manager()
+    rig.role(ME, 3, topic_ids={"t": ID_1})
+    rig.produce("old", acks=1)
+    full(rig, {P0: ID_2})
+    assert "belongs to topic id" in rig.manager.strays[P0]
+    assert rig.role(ME, 0, topic_ids={"t": ID_2}).partitions[P0] is ErrorCode.NONE
+    assert rig.manager.partitions[P0].log.log_end_offset == 0
+    assert [e.name for e in rig.disk.scan("data") if e.name.endswith("-stray")], "kept for an operator"
 
 
 def test_what_is_a_stray() -> None:

@@ -125,6 +125,25 @@ def test_a_lost_request_is_sent_again_without_what_was_superseded() -> None:
     assert line.sent(110) == (3, "Leader", {"a": 2})
 
 
+def test_of_a_topic_that_is_gone_nothing_more_is_said() -> None:
+    """Not even what is in flight is sent again: it would go out under the namesake's id."""
+    line = Line()
+    line.owe(LeaderAndIsrRequest, a=1, b=1)
+    assert line.sent(0) == (1, "Leader", {"a": 1, "b": 1})
+    line.owe(UpdateMetadataRequest, a=1)
+    line.channel.enqueue(StopReplicaRequest, {A: StopReplicaPartition(1, delete=True)})
+    line.channel.withdraw("a")
+    line.owe(LeaderAndIsrRequest, a=0)
+    line.channel.disconnected(1, 10)
+    assert line.sent(110) == (2, "Leader", {"b": 1})
+    assert line.answer(2, 110)
+    assert line.sent(110) == (3, "Update", {}), "who lives"
+    assert line.answer(3, 110)
+    assert line.sent(110) == (4, "Leader", {"a": 0})
+    assert line.answer(4, 110)
+    assert line.pump(110) is None
+
+
 def test_silence_is_a_loss() -> None:
     line = Line()
     line.owe(LeaderAndIsrRequest, a=1)

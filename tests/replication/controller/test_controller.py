@@ -14,6 +14,7 @@ from checkpoint.topic_partition import TopicPartition
 from replication.controller.config import ControllerConfig
 from replication.effects import Client, Peer
 from replication.messages import (
+    BEING_DELETED,
     NO_LEADER,
     AlterPartitionRequest,
     AlterPartitionResponse,
@@ -606,6 +607,11 @@ def test_a_topic_that_vanished_is_forgotten() -> None:
     context = world.active.controller.context
     assert context is not None
     assert list(context.topics) == ["t"]
+    for member in world.members.values():
+        assert member.broker.metadata[TopicPartition("gone", 0)].leader == BEING_DELETED
+        roles = [body for body in member.broker.received if isinstance(body, LeaderAndIsrRequest)]
+        assert roles[-1].assigned is not None, "its logs are strays, and nobody starts anew to hear of it"
+        assert roles[-1].assigned.keys() == {T0}
     world.stop(2)
     world.run()
     assert world.view() == (1, 1, (1,))

@@ -158,6 +158,12 @@ def test_a_topic_replaced_behind_our_back_starts_anew() -> None:
     world.run()
     assert world.view() == (3, 0, (3, 2))
     assert world.members[3].broker.states[T0].leader == 3
+    for broker_id, member in world.members.items():
+        roles = [body for body in member.broker.received if isinstance(body, LeaderAndIsrRequest)]
+        named = [body.assigned for body in roles if body.assigned is not None][-1]
+        assert named == ({T0: fresh.topic_id} if broker_id in (3, 2) else {}), "or it keeps the old log"
+        first = next((each for each in roles if each.topic_ids.get("t") == fresh.topic_id), None)
+        assert first is None or first.assigned is not None, "the old log goes before the new role comes"
 
 
 def test_a_name_that_is_none_keeps_logs_from_counting_as_strays_only_while_it_is_there() -> None:

@@ -62,7 +62,6 @@ class Everything(Swarm):
         self.lists: dict[TopicPartition, Assignment] = {}
         self.logs: dict[tuple[int, TopicPartition], str] = {}
         """the logs on the brokers' disks, which outlive processes: the id of the topic that each is of"""
-        self.strays_sought: dict[int, int] = {}
         self.set_aside = 0
         super().__init__(seed)
         for broker_id, member in self.world.members.items():
@@ -143,8 +142,7 @@ class Everything(Swarm):
         if isinstance(body, LeaderAndIsrRequest):
             if body.broker_epoch == broker.epoch:
                 self.in_doubt.discard(broker_id)  # as `ReplicaManager.is_on_record` has it
-                if body.assigned is not None and self.strays_sought.get(broker_id, -1) < broker.epoch:
-                    self.strays_sought[broker_id] = broker.epoch
+                if body.assigned is not None:  # this world delivers nothing late
                     self.note_strays(broker_id, body.assigned)
             for each in body.partitions:
                 if each in broker.states:
