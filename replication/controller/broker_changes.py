@@ -126,9 +126,14 @@ def replicas_failed(
     if broker is None or broker.endpoint.epoch != broker_epoch:
         mark("brokers: a failure told by an incarnation that is gone")
         return  # said by an incarnation that is gone
-    context.refusing.get(broker_id, set()).difference_update(failed)
     context.offline_replicas.setdefault(broker_id, set()).update(failed)
-    yield from settle(context, failed, after_failures(context))
+    told: set[TopicPartition] = set()
+    yield from settle(context, failed, after_failures(context), on_change=told.add)
+    # What it refused may have been overtaken: told that nobody counts on it, it may cut a damaged log and
+    # follow. Once only, as another refusal would bring us here again.
+    refusing = context.refusing.get(broker_id, set())
+    context.announce((refusing & failed) - told, to=(broker_id,))
+    refusing.difference_update(failed)
 
 
 def replicas_returned(

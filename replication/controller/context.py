@@ -117,7 +117,7 @@ class Context:
         self.offline_replicas: dict[int, set[TopicPartition]] = {}
         """Replicas on live brokers that could not take their role, by broker; until they have taken one."""
         self.refusing: dict[int, set[TopicPartition]] = {}
-        """Those of which it was heard, by broker: the event that writes them off waits for its turn."""
+        """Those of which it was heard first, by broker: the event that writes them off waits for its turn."""
         self.deletions: dict[str, Deletion] = {}
         """Topics that are to be deleted, and what each waits for: they are not balanced any more."""
         self.config_changes: dict[str, int] = {}

@@ -264,7 +264,8 @@ class Controller:
             # By what was heard, not by what was done about it: a refusal may still wait in the queue.
             refusers = self._active.refusers(broker_id)
             if failed:
-                self._active.refusing.setdefault(broker_id, set()).update(failed)
+                written_off = self._active.offline_replicas.get(broker_id, set())
+                self._active.refusing.setdefault(broker_id, set()).update(failed - written_off)
                 self._enqueue(
                     _Event(
                         "replicas failed",

@@ -487,6 +487,27 @@ def test_a_role_that_is_taken_before_its_refusal_was_seen_to() -> None:
     assert not any(context.refusing.values())
 
 
+def test_a_refusal_of_what_was_overtaken_is_answered_by_what_is() -> None:
+    """A damaged log is not cut while the role says that it is in sync. The leader had put it out meanwhile:
+    nothing was left to write, and nobody told it (seed 5072)."""
+    world = World(3)
+    world.create(topic((3, 1, 2)))
+    member, broker = world.active, world.members[2].broker
+    broker.failing.add(T0)
+    world.admin(Create(layout.LOG_DIR_EVENT_PREFIX, layout.encode_log_dir_event(2), sequential=True))
+    while not any(each.target == 2 for each in member.requests):
+        assert world._one_step()
+    world.alter(3, (3, 1))
+    roles = [body.partitions for body in broker.received if isinstance(body, LeaderAndIsrRequest)]
+    told = [partitions[T0] for partitions in roles if T0 in partitions]
+    assert (told[-2].isr, told[-2].partition_epoch) == ((3, 1, 2), 0)
+    assert (told[-1].isr, told[-1].partition_epoch) == ((3, 1), 1)
+    broker.received.clear()
+    world.admin(Create(layout.LOG_DIR_EVENT_PREFIX, layout.encode_log_dir_event(2), sequential=True))
+    world.run()
+    assert sum(isinstance(body, LeaderAndIsrRequest) for body in broker.received) == 1, "once is enough"
+
+
 def test_newly_met_broker_learns_addresses_before_roles() -> None:
     """A follower that is told of a leader it cannot find would need yet another message."""
     world = World(3)
