@@ -13,6 +13,8 @@
     /config/changes/config_change_<n>        sequential   whose settings changed, for those who watch
     /admin/delete_topics/<t>                 persistent   a topic that is to be deleted, until it is gone
     /log_dir_event_notification/log_dir_event_<n>         sequential, a broker whose log dir failed
+    /cluster/id                              persistent   which cluster this is
+    /latest_producer_id_block                persistent   the producer ids that were handed out last
 
 Fields beyond Kafka's, which its readers skip: `clean` and `continues` in a registration (what this
 broker had acknowledged was not lost when it last stopped, nor since it had one of those epochs) and
@@ -53,6 +55,8 @@ REASSIGNMENT_PATH = "/admin/reassign_partitions"
 DELETE_TOPICS_PATH = "/admin/delete_topics"
 CONFIG_CHANGES_PATH = "/config/changes"
 CONFIG_CHANGE_PREFIX = f"{CONFIG_CHANGES_PATH}/config_change_"
+CLUSTER_ID_PATH = "/cluster/id"
+PRODUCER_IDS_PATH = "/latest_producer_id_block"
 LOG_DIR_EVENTS_PATH = "/log_dir_event_notification"
 LOG_DIR_EVENT_PREFIX = f"{LOG_DIR_EVENTS_PATH}/log_dir_event_"
 
@@ -152,6 +156,18 @@ class LeaderAndIsr:
     def broker_epoch_of(self, member: int) -> int:
         """The incarnation of this ISR member that holds every committed record."""
         return self.isr_broker_epochs[self.isr.index(member)]
+
+
+class ProducerIdBlock(NamedTuple):
+    """Producer ids that one broker may hand out: `first` to `last`, both of them.
+
+    `writer` (ours) tells two lives of one broker apart.
+    """
+
+    broker_id: int
+    first: int
+    last: int
+    writer: str = ""
 
 
 # --- writing ----------------------------------------------------------------------------------
@@ -256,6 +272,22 @@ def encode_config_change(topic: str) -> bytes:
 
 def encode_topic_config(config: Mapping[str, str]) -> bytes:
     return _encode({"version": 1, "config": {name: config[name] for name in sorted(config)}})
+
+
+def encode_cluster_id(cluster_id: str) -> bytes:
+    return _encode({"version": "1", "id": cluster_id})
+
+
+def encode_producer_ids(block: ProducerIdBlock) -> bytes:
+    value: dict[str, object] = {
+        "version": 1,
+        "broker": block.broker_id,
+        "block_start": str(block.first),
+        "block_end": str(block.last),
+    }
+    if block.writer:
+        value["writer"] = block.writer
+    return _encode(value)
 
 
 # --- parsing ----------------------------------------------------------------------------------
@@ -481,3 +513,24 @@ def parse_config_change(data: bytes) -> str | None:
 
 def parse_topic_config(data: bytes) -> dict[str, str]:
     return _Fields(data, "the topic config").texts("config")
+
+
+def parse_cluster_id(data: bytes) -> str:
+    fields = _Fields(data, "the cluster's id")
+    cluster_id = fields.text("id")
+    if not cluster_id:
+        raise CorruptMetadata("the cluster's id is empty")
+    return cluster_id
+
+
+def parse_producer_ids(data: bytes) -> ProducerIdBlock:
+    fields = _Fields(data, "the block of producer ids")
+    block = ProducerIdBlock(
+        fields.integer("broker"),
+        fields.integer("block_start"),
+        fields.integer("block_end"),
+        fields.text("writer", ""),
+    )
+    if not 0 <= block.first <= block.last:
+        raise CorruptMetadata(f"the block of producer ids goes from {block.first} to {block.last}")
+    return block

@@ -1,0 +1,201 @@
+"""The cluster's id, the marks in log dirs, blocks of producer ids; over a store that loses answers."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from random import Random
+
+import pytest
+
+from broker.identity import InconsistentBrokerId, InconsistentClusterId, claim_log_dirs, find_cluster_id
+from broker.metadata.local import SharedStore
+from broker.producer_ids import BLOCK_SIZE, ProducerIds, ProducerIdsUnavailable
+from broker.store_session import StoreSession
+from checkpoint.disk import Disk
+from checkpoint.disks import Fault, FaultyDisk
+from checkpoint.disks.memory import MemoryDisk
+from checkpoint.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
+from replication.metastore import layout
+from replication.metastore.embedded import EmbeddedStore
+from replication.metastore.errors import CorruptMetadata, MetadataStoreFailed
+from replication.metastore.memory import MemoryStore
+from replication.metastore.operations import Create, Get, Operation, Outcome, Set, StoreError
+
+
+class Lossy:
+    """A store whose answers `fate` may lose: False before the operation, True after it."""
+
+    def __init__(self, fate: Callable[[Operation], bool | None] = lambda operation: None) -> None:
+        self.fate = fate
+        self._store = MemoryStore()
+        self._session = self._store.open_session(1_000, 0)
+
+    async def ask(self, operation: Operation) -> Outcome:
+        fate = self.fate(operation)
+        if fate is False:
+            return Outcome(StoreError.CONNECTION_LOSS)
+        outcome, _ = self._store.call(self._session, operation, 0)
+        return outcome if fate is None else Outcome(StoreError.CONNECTION_LOSS)
+
+
+def test_the_first_broker_names_the_cluster() -> None:
+    async def run() -> None:
+        store = Lossy()
+        names = await asyncio.gather(*(find_cluster_id(store.ask, Random(seed)) for seed in range(3)))
+        assert len(set(names)) == 1
+        assert len(names[0]) == 22
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_lost_answers_name_it_once_all_the_same(seed: int) -> None:
+    chance = Random(seed)
+
+    async def run() -> None:
+        store = Lossy(lambda operation: chance.choice([None, True, False]))
+        found = {await find_cluster_id(store.ask, Random(number)) for number in range(5)}
+        assert len(found) == 1
+
+    asyncio.run(run())
+
+
+def test_a_store_that_never_answers_is_told_of() -> None:
+    async def run() -> None:
+        with pytest.raises(MetadataStoreFailed):
+            await find_cluster_id(Lossy(lambda operation: True).ask, Random(0))
+        with pytest.raises(ProducerIdsUnavailable):
+            await ProducerIds(1, Lossy(lambda operation: False).ask, Random(0)).take()
+
+    asyncio.run(run())
+
+
+@pytest.mark.parametrize("seed", range(8))
+def test_no_producer_id_is_given_twice(seed: int) -> None:
+    """Three brokers, lost answers, a broker that is started anew: what was in its block is never given."""
+    chance = Random(seed)
+
+    async def run() -> None:
+        store = Lossy(lambda operation: chance.choice([None, None, True, False]))
+        brokers = [ProducerIds(number, store.ask, Random(number)) for number in range(3)]
+        given = []
+        for _ in range(20):
+            which = chance.randrange(3)
+            if chance.random() < 0.2:
+                brokers[which] = ProducerIds(which, store.ask, chance)
+            given += await asyncio.gather(*(brokers[which].take() for _ in range(chance.randrange(400))))
+        assert len(set(given)) == len(given)
+        assert all(number >= 0 for number in given)
+
+    asyncio.run(run())
+
+
+def test_two_processes_of_one_broker_never_share_a_block() -> None:
+    """The one that was taken for dead finds what its successor wrote: the same broker, the same numbers."""
+
+    successor = layout.encode_producer_ids(layout.ProducerIdBlock(1, 0, BLOCK_SIZE - 1, "successor"))
+
+    async def run() -> None:
+        store = Lossy()
+
+        def fate(operation: Operation) -> bool | None:
+            if not isinstance(operation, Create):
+                return None
+            store.fate = lambda operation: None
+            store._store.call(store._session, Create(layout.PRODUCER_IDS_PATH, successor), 0)
+            return False
+
+        store.fate = fate
+        assert await ProducerIds(1, store.ask, Random(1)).take() == BLOCK_SIZE
+
+    asyncio.run(run())
+
+
+def test_blocks_follow_each_other_as_kafka_writes_them() -> None:
+    async def run() -> None:
+        store = Lossy()
+        assert await ProducerIds(4, store.ask, Random(4)).take() == 0
+        assert await ProducerIds(5, store.ask, Random(5)).take() == BLOCK_SIZE
+        node = await store.ask(Get(layout.PRODUCER_IDS_PATH))
+        assert node.data.startswith(b'{"version":1,"broker":5,"block_start":"1000","block_end":"1999",')
+        await store.ask(Set(layout.PRODUCER_IDS_PATH, b'{"version":1}', -1))
+        with pytest.raises(CorruptMetadata):
+            await ProducerIds(4, store.ask, Random(4)).take()
+
+    asyncio.run(run())
+
+
+# --- log dirs -----------------------------------------------------------------------------------
+
+
+def claim(disk: Disk, *dirs: str, broker_id: int = 1, cluster_id: str = "c" * 22) -> list[str]:
+    return claim_log_dirs(dirs, disk=disk, broker_id=broker_id, cluster_id=cluster_id, random=Random(0))
+
+
+def test_log_dirs_are_marked_once_and_known_again() -> None:
+    disk = MemoryDisk()
+    assert claim(disk, "/a", "/b") == []
+    first, second = read_meta_properties(disk, "/a"), read_meta_properties(disk, "/b")
+    assert first is not None
+    assert second is not None
+    assert (first.node_id, first.cluster_id) == (1, "c" * 22)
+    assert first.directory_id != second.directory_id
+    assert claim(disk, "/a", "/b") == []
+    assert read_meta_properties(disk, "/a") == first
+
+
+def test_log_dirs_of_others_are_refused_and_nothing_is_written() -> None:
+    disk = MemoryDisk()
+    claim(disk, "/mine")
+    with pytest.raises(InconsistentBrokerId, match="--node-id 1"):
+        claim(disk, "/new", "/mine", broker_id=2)
+    with pytest.raises(InconsistentClusterId, match="another log dir"):
+        claim(disk, "/new", "/mine", cluster_id="d" * 22)
+    assert [entry.name for entry in disk.scan("/")] == ["mine"]
+
+
+def test_a_dir_that_kafka_made_before_clusters_had_ids_is_taken() -> None:
+    disk = MemoryDisk(directories=["/old"])
+    write_meta_properties(disk, "/old", MetaProperties(node_id=1))
+    assert claim(disk, "/old") == []
+
+
+def test_a_dir_that_fails_is_left_to_the_log_manager() -> None:
+    disk = FaultyDisk(MemoryDisk(directories=["/bad", "/good"]))
+    disk.inject(Fault(path=lambda path: path.startswith("/bad")))
+    assert claim(disk, "/bad", "/good") == ["/bad"]
+    assert read_meta_properties(disk, "/good") is not None
+
+
+# --- the conversation ---------------------------------------------------------------------------
+
+
+def test_a_conversation_is_had_in_a_session_of_its_own() -> None:
+    async def run(shared: SharedStore) -> None:
+        async with StoreSession(shared.client) as session:
+            assert (await session.ask(Create("/a", b"1"))).error is None
+            assert (await session.ask(Get("/a"))).data == b"1"
+            opened = session._opened
+            assert opened is not None
+            await asyncio.to_thread(shared.end, opened.result())
+            assert (await session.ask(Get("/a"))).error is StoreError.SESSION_EXPIRED
+            assert (await session.ask(Get("/a"))).data == b"1", "a new session, unasked"
+
+    with SharedStore(EmbeddedStore("/meta", disk=MemoryDisk()), clock=lambda: 0) as shared:
+        asyncio.run(run(shared))
+
+
+def test_a_store_that_is_not_there_is_told_of_in_time() -> None:
+    class Silent:
+        def open_session(self, timeout_ms: int) -> None: ...
+        def submit(self, call: object) -> None: ...
+        def close_session(self, session_id: int) -> None: ...
+        def close(self) -> None: ...
+
+    async def run() -> None:
+        async with StoreSession(lambda on_event: Silent(), patience_s=0.01) as session:
+            with pytest.raises(MetadataStoreFailed, match="did not answer"):
+                await session.ask(Get("/"))
+
+    asyncio.run(run())
