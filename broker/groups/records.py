@@ -20,6 +20,10 @@ passed over. A null value is a tombstone: the offset, or the group, is gone. Tim
 Written are key versions 1 and 2, value version 3, and for an offset with an end of its own value version 1,
 all as Kafka 2.8 to 3.x does. The topic is compacted, so the last record of a key is the truth; a crash
 leaves what the log has committed.
+
+The subscription of a member of protocol type `consumer` begins, in all its versions, with
+
+    i16 version │ i32 count, of topics
 """
 
 from __future__ import annotations
@@ -147,6 +151,14 @@ def encode_group(value: GroupMetadata) -> bytes:
     return b"".join(parts)
 
 
+def fits(text: str | None, *, spare_bytes: int = 0) -> bool:
+    """Whether a record can hold `text`, with so many more bytes behind it."""
+    try:
+        return text is None or len(text.encode()) + spare_bytes <= MAX_TEXT_BYTES
+    except UnicodeEncodeError:
+        return False
+
+
 def _text(text: str) -> bytes:
     data = text.encode()
     assert len(data) <= MAX_TEXT_BYTES, f"a text of {len(data)} bytes: the coordinator refuses those"
@@ -190,6 +202,12 @@ def decode_group(value: bytes) -> GroupMetadata:
     """A generation of a group, of any version. Raises `CorruptGroupRecord`."""
     version, reader = _opened(value, "group")
     return _whole(lambda: _group(reader, version), "group")
+
+
+def decode_topics(subscription: bytes) -> frozenset[str]:
+    """The topics that a consumer is subscribed to. Raises `CorruptGroupRecord`."""
+    reader = _Reader(subscription, _I16.size)
+    return _whole(lambda: frozenset([reader.text() for _ in range(reader.count())]), "subscription")
 
 
 def _offset(reader: _Reader, version: int) -> OffsetAndMetadata:
