@@ -76,6 +76,12 @@ class File(Protocol):
     def size(self) -> int:
         """Length in bytes."""
 
+    def is_cached(self, size: int, at: int) -> bool | None:
+        """Whether reading `size` bytes from `at` will hardly wait for the device, going by samples.
+
+        None where nobody can tell.
+        """
+
     def close(self) -> None:
         """Release the descriptor; closing twice is harmless. Does not sync.
 
@@ -232,6 +238,10 @@ else:
     _sync = os.fsync
     _data_sync = getattr(os, "fdatasync", os.fsync)
 
+# Read from the page cache or not at all. Pages come and go in runs of the readahead, 128 KiB.
+_NO_WAIT: int | None = getattr(os, "RWF_NOWAIT", None)
+_CACHE_SAMPLE_BYTES = 1 << 16
+
 # How often this process was forked away from the one that began: see `OsFile.pwrite`.
 _forks = 0
 
@@ -303,6 +313,21 @@ class OsFile:
 
     def size(self) -> int:
         return os.fstat(self._descriptor).st_size
+
+    def is_cached(self, size: int, at: int) -> bool | None:
+        if _NO_WAIT is None:  # pragma: no cover - Linux has it
+            return None
+        byte = (bytearray(1),)
+        try:
+            for position in (*range(at, at + size, _CACHE_SAMPLE_BYTES), at + size - 1):
+                os.preadv(self._descriptor, byte, position, _NO_WAIT)
+        except BlockingIOError:
+            return False
+        except OSError as error:
+            if error.errno == errno.EOPNOTSUPP:
+                return None
+            raise
+        return True
 
     def close(self) -> None:
         descriptor, self._descriptor = self._descriptor, -1

@@ -98,6 +98,24 @@ class LogReads(LogState):
                 raise OffsetOutOfRange(start_offset, self._log_start_offset, self._log_end_offset)
         return fetched
 
+    def is_cold(self, start_offset: int, max_bytes: int) -> bool:
+        """Whether `read_bytes` may have to wait for the device.
+
+        Whoever must not wait then reads on another thread first. Where the platform cannot tell what is
+        cached, the active segment is, and what lies before it is not. Where a read would raise, nothing is cold.
+        """
+        segments = self._segments
+        if self._is_closed or not self._log_start_offset <= start_offset < self._log_end_offset:
+            return False
+        segment = segments.floor(start_offset)
+        if segment is None:
+            return False
+        try:
+            is_cached = segment.is_cached(start_offset, max_bytes)
+        except OSError:
+            return False  # the read says what is wrong
+        return segment is not segments.active if is_cached is None else not is_cached
+
     def _read(
         self, start_offset: int, max_bytes: int, isolation: FetchIsolation, at_least_one: bool
     ) -> FetchedBytes | None:

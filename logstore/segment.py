@@ -531,6 +531,17 @@ class Segment:
         self._hints[next_offset] = position + length
         return SegmentRead(data if length == len(data) else data[:length], position, next_offset)
 
+    def is_cached(self, start_offset: int, max_bytes: int) -> bool | None:
+        """Whether `read` will hardly wait for the device; None if nobody can tell.
+
+        Looks at no batch: their headers may lie on the device as well.
+        """
+        position = self._hints.get(start_offset)
+        if position is None:
+            position = self.offset_index.lookup(start_offset).position
+        length = min(max(max_bytes, HEADER_BYTES), self.size - position)
+        return self.log_file.is_cached(length, position) if length > 0 else True
+
     def locate(self, offset: int) -> Located | None:
         """The first batch whose last offset is at or past `offset`; None if there is none."""
         for located in self._walk_from(offset):

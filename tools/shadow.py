@@ -68,6 +68,9 @@ class _ShadowFile:
     def size(self) -> int:
         return self._content.size
 
+    def is_cached(self, size: int, at: int) -> bool | None:
+        return True
+
     def close(self) -> None:
         pass
 

@@ -195,6 +195,9 @@ class FaultyFile:
         self._run("size", _nothing)
         return self._inner.size()
 
+    def is_cached(self, size: int, at: int) -> bool | None:
+        return self._inner.is_cached(size, at)
+
     def close(self) -> None:
         fault = self._disk.due("close", self._path)
         self._inner.close()  # the kernel frees the descriptor also when it reports an error

@@ -138,6 +138,9 @@ class RecordingFile:
         self._disk.note(Operation("size", self.path))
         return self._inner.size()
 
+    def is_cached(self, size: int, at: int) -> bool | None:
+        return self._inner.is_cached(size, at)
+
     def close(self) -> None:
         self._disk.note(Operation("close", self.path))
         self._inner.close()

@@ -366,6 +366,9 @@ class VolatileFile:
         self._check_power()
         return self._inner.size()
 
+    def is_cached(self, size: int, at: int) -> bool | None:
+        return self._inner.is_cached(size, at)
+
     def close(self) -> None:
         self._inner.close()
 

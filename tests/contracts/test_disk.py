@@ -124,6 +124,15 @@ def test_what_was_written_does_not_follow_the_callers_buffer(file: File) -> None
     assert file.pread(5, 0) == b"first"
 
 
+def test_nobody_has_to_wait_for_what_was_just_read(file: File) -> None:
+    """Or nobody can tell; asking changes nothing, at the end and past it neither."""
+    file.pwrite(bytes(200_000), 0)
+    file.pread(200_000, 0)
+    answers = {file.is_cached(size, at) for size, at in ((200_000, 0), (1, 199_999), (10, 300_000))}
+    assert len(answers) == 1
+    assert file.size() == 200_000
+
+
 def test_truncate_cuts_and_extends_with_zeros(file: File) -> None:
     file.pwrite(b"0123456789", 0)
     file.truncate(4)

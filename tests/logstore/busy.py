@@ -74,6 +74,9 @@ class BusyFile:
     def close(self) -> None:
         self._inner.close()
 
+    def is_cached(self, size: int, at: int) -> bool | None:
+        return None
+
     def pwrite(self, data: Buffer, at: int) -> None:
         raise AssertionError("a reader wrote")
 
