@@ -15,6 +15,7 @@ class Limits:
     """
 
     socket_request_max_bytes: int = 100 << 20
+    fetch_max_bytes: int = 55 << 20
     connections_max_idle_ms: int = 600_000
     max_connections: int = 10_000
     max_connections_per_ip: int = 2**31 - 1

@@ -32,13 +32,14 @@ from asyncio import FIRST_COMPLETED
 from collections import deque
 from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
+from dataclasses import dataclass
 from enum import Enum
 from functools import partial
-from typing import Final, Protocol, TypeAlias
+from typing import Final, Protocol, TypeAlias, TypeVar
 
 from broker.errors import RequestUnanswered
 from broker.limits import Address, Limits
-from broker.transport import CLIENT, InHand, Link, Server
+from broker.transport import InHand, Link, Server
 from checkpoint.topic_partition import TopicPartition
 from logstore.errors import LogClosed, LogDirOffline
 from logstore.log import Log
@@ -77,9 +78,14 @@ from replication.metastore import layout
 from replication.metastore.operations import ANY_VERSION, Check, Multi, StoreError
 from replication.node import Node
 
+T = TypeVar("T")
+
 StoreEvent: TypeAlias = SessionOpened | SessionExpired | StoreReply | WatchFired
 
+CLIENT: Final = -1
+"""As a source: no node."""
 _SYNC_THREADS = 4
+_READ_THREADS = 4
 _PROBE_AGAIN_S = 0.1
 _PROBE: Final = Multi((Check(layout.CONTROLLER_EPOCH_PATH, ANY_VERSION),))
 """Changes nothing, and is a write all the same: servers order it, and refuse it of a session that is over."""
@@ -101,6 +107,18 @@ class StoreClient(Protocol):
     def close_session(self, session_id: int) -> None: ...
 
     def close(self) -> None: ...
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class Asked:
+    """Whom to tell what comes of a request that was put to the engine here.
+
+    `then` gets the answer, or None where there is to be none (acks=0); `refused` the reason why there is no
+    answer and the client had better be cut off. One of them is called, at most once, and must not raise.
+    """
+
+    then: Callable[[ResponseBody | None], None]
+    refused: Callable[[str], None]
 
 
 class Lane(Enum):
@@ -150,8 +168,11 @@ class Runtime:
         self._inbox: deque[Event] = deque()
         self._pump_is_due = False
         self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
         self._threads = ThreadPoolExecutor(_SYNC_THREADS, thread_name_prefix="sync")
+        self._readers = ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="read")
         self._is_stopping = False
+        self._is_in_turn = False
         self._longest_gap_ms = max(node.config.zookeeper_session_timeout_ms // 3, 1)
         self._seen_ms = clock()
         self._probes = 0
@@ -182,7 +203,7 @@ class Runtime:
         self._turn(self.node.stop)
         self._end()
         await asyncio.sleep(0)  # what was answered is on its way
-        await self._loop.run_in_executor(None, self._threads.shutdown)
+        await self._loop.run_in_executor(None, self._end_threads)
         if self.ended.done():
             return  # a bug in the last turn, or in a sync: nobody can vouch for these logs
         self.node.logs.close(mark_clean=self.node.is_clean)
@@ -198,7 +219,7 @@ class Runtime:
     async def abandon(self) -> None:
         """End at once: the logs keep no mark of a clean stop. The session is closed, so others take over."""
         self._end()
-        await self._loop.run_in_executor(None, self._threads.shutdown)
+        await self._loop.run_in_executor(None, self._end_threads)
         await self._loop.run_in_executor(None, self._store.close)
         self.node.logs.abandon()
 
@@ -211,6 +232,10 @@ class Runtime:
         for link in self._links.values():
             link.close()
         self._inbox.clear()
+
+    def _end_threads(self) -> None:
+        self._threads.shutdown()
+        self._readers.shutdown()
 
     def _fail(self, reason: str | BaseException) -> None:
         self._is_stopping = True
@@ -227,6 +252,8 @@ class Runtime:
         """One turn of the engine, and all that comes of it."""
         if self._is_stopping:
             return
+        assert not self._is_in_turn, "turns follow each other"
+        self._is_in_turn = True
         try:
             self._carry_out(act(self._clock()))
         except Exception as error:
@@ -234,6 +261,8 @@ class Runtime:
             _log.exception("the engine failed")
             self._fail(error)
             return
+        finally:
+            self._is_in_turn = False
         if self.node.broker_epoch >= 0:
             self.registered.set()
         if self.node.is_ready_to_stop:
@@ -241,14 +270,16 @@ class Runtime:
         self._set_timer()
 
     def _set_timer(self) -> None:
+        deadline_ms = self.node.deadline_ms if not self._is_stopping else None
         if self._timer is not None:
+            if deadline_ms == self._timer_ms:
+                return
             self._timer.cancel()
             self._timer = None
-        deadline_ms = self.node.deadline_ms
-        if deadline_ms is not None and not self._is_stopping:
+        if deadline_ms is not None:
             # A millisecond late rather than early: a tick before its time changes nothing and comes again.
             delay_s = max(deadline_ms - self._clock(), 0) / 1000 + 0.001
-            self._timer = self._loop.call_later(delay_s, self._tick)
+            self._timer, self._timer_ms = self._loop.call_later(delay_s, self._tick), deadline_ms
 
     def _tick(self) -> None:
         self._timer = None
@@ -276,8 +307,8 @@ class Runtime:
         try:
             return self.node.receive(event, now_ms)
         except InvalidRequest as error:
-            if isinstance(event, Request | ClientRequest) and isinstance(event.token, InHand):
-                event.token.refuse(str(error))  # it was looked at, and nothing else
+            if isinstance(event, Request | ClientRequest) and isinstance(event.token, Asked):
+                event.token.refused(str(error))  # it was looked at, and nothing else
                 return []
             raise
 
@@ -338,12 +369,29 @@ class Runtime:
     # --- requests that come in ----------------------------------------------------------------
 
     def on_request(self, request: InHand) -> None:
-        """What the server hands over."""
-        body = request.body
-        if request.source == CLIENT:
-            self._deliver(ClientRequest(request, body))
+        """What a server of frames of our own hands over."""
+        asked = Asked(request.answer, request.refuse)
+        self.ask(request.body, asked, source=request.source, number=request.correlation_id)
+
+    def ask(self, body: RequestBody, asked: Asked, *, source: int = CLIENT, number: int = 0) -> None:
+        """Put a request to the engine: a client's, or one that node `source` sent as its `number`th.
+
+        It is served before this returns if nothing else is in line; its answer may be later.
+        """
+        event: Event = ClientRequest(asked, body)
+        if source != CLIENT:
+            event = Request(source, number, body, asked)
+        if self._is_in_turn or self._inbox or self._doubts():
+            self._deliver(event)
         else:
-            self._deliver(Request(request.source, request.correlation_id, body, request))
+            self._turn(partial(self._receive, event))
+
+    def now_ms(self) -> int:
+        return self._clock()
+
+    def in_thread(self, work: Callable[[], T]) -> asyncio.Future[T]:
+        """Do what may wait for a disk where nobody waits for it."""
+        return self._loop.run_in_executor(self._readers, work)
 
     # --- effects ------------------------------------------------------------------------------
 
@@ -353,14 +401,17 @@ class Runtime:
                 case Send(target, correlation_id, body):
                     self._send(target, correlation_id, body)
                 case Respond(target, correlation_id, body, token):
-                    if isinstance(token, InHand):
-                        token.answer(body)
+                    if isinstance(token, Asked):
+                        token.then(body)
                     else:
                         assert target == self.node.node_id, "only our own requests come without a connection"
                         self._deliver(Response(target, correlation_id, body))
                 case Reply(token, body, close):
-                    assert isinstance(token, InHand), "tokens are given out here"
-                    token.answer(body, close=close)
+                    assert isinstance(token, Asked), "tokens are given out here"
+                    if close:
+                        token.refused("it wants no answer, and failed")
+                    else:
+                        token.then(body)
                 case OpenSession(timeout_ms):
                     self._store.open_session(timeout_ms)
                 case CloseSession(session_id):

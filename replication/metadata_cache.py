@@ -30,6 +30,7 @@ class MetadataCache:
         self._brokers: dict[int, BrokerEndpoint] = {}
         self._partitions: dict[TopicPartition, PartitionState] = {}
         self._topic_ids: dict[str, str] = {}
+        self._topic_names: dict[str, str] = {}
         self._shutting_down: frozenset[int] = frozenset()
 
     @property
@@ -44,6 +45,11 @@ class MetadataCache:
     @property
     def topic_ids(self) -> Mapping[str, str]:
         return self._topic_ids
+
+    @property
+    def topic_names(self) -> Mapping[str, str]:
+        """By id."""
+        return self._topic_names
 
     def is_alive(self, broker_id: int) -> bool:
         return broker_id in self._brokers
@@ -94,7 +100,9 @@ class MetadataCache:
                 mark("metadata: a topic is another one than before")
                 for stale in [known for known in self._partitions if known.topic == topic]:
                     del self._partitions[stale]
+                self._topic_names.pop(self._topic_ids[topic], None)
             self._topic_ids[topic] = topic_id
+            self._topic_names[topic_id] = topic
         deleted = []
         for topic_partition, state in request.partitions.items():
             if state.leader == BEING_DELETED:

@@ -8,8 +8,13 @@ from collections.abc import Callable, Mapping
 from dataclasses import replace
 
 from broker.client import Client
+from broker.dispatch import Dispatch
+from broker.handlers import HANDLERS
 from broker.limits import Address, Limits
 from broker.runtime import Runtime, StoreEvent
+from broker.server import Server as KafkaServer
+from broker.services import Services
+from broker.settings import read_settings
 from broker.transport import Server
 from checkpoint.disk import Disk
 from checkpoint.disks.memory import MemoryDisk
@@ -129,6 +134,8 @@ class Nodes:
         self.addresses: dict[int, Address] = {}
         self.client = Client([])
         self.log_config = LogConfig(min_insync_replicas=min(2, count))
+        self.kafka: dict[int, KafkaServer] = {}
+        self.kafka_addresses: dict[int, Address] = {}
 
     async def __aenter__(self) -> Nodes:
         for config in self.configs:
@@ -165,6 +172,10 @@ class Nodes:
             node, clock=clock, store_of=self.shared.client, server=server, limits=self.limits
         )
         server.on_request = runtime.on_request
+        settings = read_settings({}, node_id=node_id, host=host, port=port)
+        services = Services(runtime, replace(settings, limits=self.limits), HANDLERS.keys())
+        self.kafka[node_id] = KafkaServer(Dispatch(services), self.limits)
+        self.kafka_addresses[node_id] = await self.kafka[node_id].listen(LOOPBACK)
         self.running[node_id] = runtime
         runtime.start()
         await runtime.registered.wait()
@@ -172,10 +183,12 @@ class Nodes:
 
     async def stop(self, node_id: int) -> None:
         await self.running.pop(node_id).stop()
+        self.kafka.pop(node_id).close()
 
     async def kill(self, node_id: int) -> None:
         """Without a word to anybody, as far as that goes within one process; the session ends at once."""
         await self.running.pop(node_id).abandon()
+        self.kafka.pop(node_id).close()
 
     async def create_topic(self, name: str, assignment: tuple[int, ...]) -> TopicPartition:
         answer = await self.client.of_controller(

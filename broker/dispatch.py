@@ -1,0 +1,58 @@
+"""From a frame to its handler.
+
+    frame ─▶ header ─▶ the table of APIs ─▶ body ─▶ handler ─▶ answer, at once or later
+
+What cannot be read, an unknown API, and a version that is not served end the connection: there is no error
+frame. One exception: whoever asks for ApiVersions in a version that is not known here is told the known ones.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+
+from broker.call import Call
+from broker.connection import Connection
+from broker.errors import MalformedMessage
+from broker.handlers import HANDLERS, Handler
+from broker.handlers.api_versions import versions_served
+from broker.services import Services
+from broker.wire.apis import API_VERSIONS, APIS
+from broker.wire.codec import decoder
+from broker.wire.headers import RequestHeader, decode_request_header
+from checkpoint.errors import ErrorCode
+
+
+class Dispatch:
+    """Serves frames: what a `Server` calls with each."""
+
+    def __init__(self, services: Services, handlers: Mapping[int, Handler] = HANDLERS) -> None:
+        """`handlers` are by API key; what has none is not served."""
+        self._services, self._handlers = services, handlers
+
+    def __call__(self, connection: Connection, frame: memoryview) -> None:
+        try:
+            header = decode_request_header(frame)
+            api = header.api
+            handler = self._handlers.get(header.key)
+            if api is None or handler is None:
+                self._refuse(connection, header)
+                return
+            body, _ = decoder(api.request, header.version)(frame[header.size :])
+        except MalformedMessage as error:
+            connection.refuse(str(error))
+            return
+        call = Call(connection, api, header.version, header.correlation_id, header.client_id)
+        try:
+            response = handler(call, body, self._services)
+        except Exception:
+            call.fail("its handler failed")
+            return
+        if response is not None:
+            call.answer(response)
+
+    def _refuse(self, connection: Connection, header: RequestHeader) -> None:
+        if header.key != API_VERSIONS:
+            connection.refuse(f"API {header.key} version {header.version} is not served")
+            return
+        call = Call(connection, APIS[API_VERSIONS], 0, header.correlation_id, header.client_id)
+        call.answer(versions_served(self._services, ErrorCode.UNSUPPORTED_VERSION))

@@ -1,0 +1,96 @@
+"""Produce: a batch or more for some partitions, answered at once or when `acks` are in.
+
+Traps (protocol.md §4): acks 0 has no answer, and a failure closes the connection; zstd is for those who said
+that they know it (version 7); a partition that is listed twice has no one answer, so the client is cut off.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from broker.call import Call
+from broker.services import Services
+from broker.wire import types as t
+from checkpoint.errors import EngineError, ErrorCode
+from checkpoint.topic_partition import TopicPartition
+from logstore.batch import walk
+from logstore.compression import Codec
+from replication.messages import ProduceRequest, ProduceResponse, ProduceResult, ResponseBody
+
+_KNOWS_ZSTD: Final = 7
+_NO_TRANSACTIONS: Final = ProduceResult(
+    ErrorCode.INVALID_TXN_STATE,
+    message="transactions are not served here; produce without a transactional id",
+)
+_NO_ZSTD: Final = ProduceResult(
+    ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, message="zstd asks for Produce version 7 or later"
+)
+
+
+def handle(call: Call, body: t.ProduceRequest, services: Services) -> None:
+    records: dict[TopicPartition, bytes | memoryview] = {}
+    refused: dict[TopicPartition, ProduceResult] = {}
+    for topic in body.topic_data:
+        for partition in topic.partition_data:
+            topic_partition = TopicPartition(topic.name, partition.index)
+            if topic_partition in records or topic_partition in refused:
+                call.refuse(f"{topic_partition} is listed twice")
+                return
+            data = partition.records if partition.records is not None else b""
+            if body.transactional_id is not None:
+                refused[topic_partition] = _NO_TRANSACTIONS
+            elif call.version < _KNOWS_ZSTD and _has_zstd(data):
+                refused[topic_partition] = _NO_ZSTD
+            else:
+                records[topic_partition] = data
+    request = ProduceRequest(records, body.acks, body.timeout_ms)
+    if refused and body.acks == 0:
+        call.refuse(next(iter(refused.values())).message)
+    elif not records:
+        call.answer(_response(call, body, services, refused, ProduceResponse({})))
+    else:
+        services.ask(call, request, partial(_response, call, body, services, refused))
+
+
+def _has_zstd(data: bytes | memoryview) -> bool:
+    try:
+        return any(batch.codec is Codec.ZSTD for batch in walk(data))
+    except EngineError:
+        return False  # the log says what is wrong with it
+
+
+def _response(
+    call: Call,
+    body: t.ProduceRequest,
+    services: Services,
+    refused: dict[TopicPartition, ProduceResult],
+    answer: ResponseBody,
+) -> t.ProduceResponse:
+    assert isinstance(answer, ProduceResponse)
+    results = {**answer.partitions, **refused}
+    return t.ProduceResponse(
+        responses=[
+            t.ProduceResponseTopicProduceResponse(
+                name=topic.name,
+                partition_responses=[
+                    _partition(partition.index, results[TopicPartition(topic.name, partition.index)])
+                    for partition in topic.partition_data
+                ],
+            )
+            for topic in body.topic_data
+        ],
+        throttle_time_ms=call.throttle_ms,
+    )
+
+
+def _partition(index: int, result: ProduceResult) -> t.ProduceResponsePartitionProduceResponse:
+    response = t.ProduceResponsePartitionProduceResponse(
+        index=index,
+        error_code=result.error,
+        base_offset=result.base_offset,
+        log_append_time_ms=result.log_append_time_ms,
+        log_start_offset=result.log_start_offset,
+        error_message=result.message or None,
+    )
+    return response

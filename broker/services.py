@@ -1,0 +1,94 @@
+"""What handlers of requests may use: the engine and what this broker knows, and nothing of its sockets."""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable, Collection
+from typing import TypeVar
+
+from broker.call import Call
+from broker.runtime import CLIENT, Asked, Runtime
+from broker.settings import Settings
+from broker.wire.declarations import Struct
+from replication.messages import RequestBody, ResponseBody
+from replication.metadata_cache import MetadataCache
+from replication.node import Node
+
+T = TypeVar("T")
+
+
+class Services:
+    """One for all handlers of a broker. Everything here belongs to the event loop's thread."""
+
+    def __init__(self, runtime: Runtime, settings: Settings, served: Collection[int]) -> None:
+        """`served` are the keys of the APIs that have a handler."""
+        self.runtime, self.settings, self.served = runtime, settings, served
+
+    @property
+    def node(self) -> Node:
+        return self.runtime.node
+
+    @property
+    def metadata(self) -> MetadataCache:
+        """What this broker last heard of the whole cluster."""
+        return self.runtime.node.replicas.metadata
+
+    @property
+    def cluster_id(self) -> str:
+        """The same for every broker and for ever."""
+        return "logstore"
+
+    def now_ms(self) -> int:
+        return self.runtime.now_ms()
+
+    def create_topic(self, name: str) -> bool:
+        """Have a topic made that a client asks about, with the defaults; False if it is not to be."""
+        return False
+
+    def ask(
+        self,
+        call: Call,
+        body: RequestBody,
+        then: Callable[[ResponseBody], Struct | None],
+        *,
+        source: int = CLIENT,
+        number: int = 0,
+    ) -> None:
+        """Put a request to the engine; what `then` makes of its answer is the call's (None: later).
+
+        `then` may be called at once or much later, or never: the call is then cut off. `source` and `number`
+        are of a request that another node made.
+        """
+
+        def answered(answer: ResponseBody | None) -> None:
+            if answer is None:
+                call.end()
+                return
+            finish(call, lambda: then(answer))
+
+        self.runtime.ask(body, Asked(answered, call.refuse), source=source, number=number)
+
+    def in_thread(self, call: Call, work: Callable[[], T], then: Callable[[T], Struct | None]) -> None:
+        """Do what may wait for a disk on a thread; what `then` makes of it, here again, is the call's."""
+
+        def done(future: asyncio.Future[T]) -> None:
+            if not future.cancelled():
+                finish(call, lambda: then(future.result()))
+
+        self.runtime.in_thread(work).add_done_callback(done)
+
+    def later(self, call: Call, delay_ms: int, then: Callable[[], Struct | None]) -> asyncio.TimerHandle:
+        """Do something for a call after a while."""
+        loop = asyncio.get_running_loop()
+        return loop.call_later(delay_ms / 1000, finish, call, then)
+
+
+def finish(call: Call, then: Callable[[], Struct | None]) -> None:
+    """Answer with what `then` gives, if anything. A bug in it costs the client its connection, no more."""
+    try:
+        response = then()
+    except Exception:
+        call.fail("its handler failed")
+    else:
+        if response is not None:
+            call.answer(response)
