@@ -102,7 +102,8 @@ class LogReads(LogState):
         """Whether `read_bytes` may have to wait for the device.
 
         Whoever must not wait then reads on another thread first. Where the platform cannot tell what is
-        cached, the active segment is, and what lies before it is not. Where a read would raise, nothing is cold.
+        cached, the active segment is, and what lies before it is not. Where a read would raise, nothing
+        is cold.
         """
         segments = self._segments
         if self._is_closed or not self._log_start_offset <= start_offset < self._log_end_offset:
