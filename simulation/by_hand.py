@@ -239,8 +239,11 @@ def _suspend(world: World, decision: Decision) -> None:
 def _rot(world: World, decision: Decision) -> None:
     """A machine loses its power, and a bit of what it had synced is another one when it is back."""
     host = world.hosts[decision.victim]
-    if host.node is not None and not host.disk_is_dead and world.others_hold_everything(host):
-        # And it is on record that it was synced: else nobody can tell it from what was torn.
+    if host.node is None or host.disk_is_dead or host.disk_is_full:
+        return
+    if world.others_hold_everything(host, or_may_lead=True):
+        # And it is on record that it was synced: else nobody can tell it from what was torn. (A full disk
+        # takes no record.)
         world.flush(host, sealed_only=False)
         world.flush(host, sealed_only=True)
         world.cut_power(host)

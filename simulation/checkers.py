@@ -37,7 +37,7 @@ from struct import Struct
 from typing import NamedTuple
 
 from logstore.epochs import EpochEntry
-from logstore.producer_state import ProducerEntry
+from logstore.producer_state import ProducerEntry, ProducerStateConfig
 from replication.messages import NO_LEADER
 from replication.metastore import layout
 from replication.metastore.layout import LeaderAndIsr
@@ -45,6 +45,9 @@ from replication.metastore.layout import LeaderAndIsr
 _HEADER = Struct(">qiiBiHi")
 _PRODUCER = Struct(">qhi")
 _PRODUCER_AT = 43
+_TIME = Struct(">q")
+_MAX_TIMESTAMP_AT = 35
+_FORGOTTEN_AFTER_MS = ProducerStateConfig().producer_id_expiration_ms
 _NOBODYS = -1
 _OVERHEAD = 12
 _UNSIGNED = 17  # the first bytes of a batch are its place in a log, not its content
@@ -74,6 +77,13 @@ class Stored(NamedTuple):
     def identity(self) -> bytes:
         """What its producer sent: everything but offset, length and epoch."""
         return self.data[_UNSIGNED:]
+
+    @property
+    def max_timestamp(self) -> int:
+        """The latest of its records' times, epoch milliseconds."""
+        (found,) = _TIME.unpack_from(self.data, _MAX_TIMESTAMP_AT)
+        assert isinstance(found, int)
+        return found
 
     @property
     def numbers(self) -> tuple[int, int, int]:
@@ -673,8 +683,13 @@ def check_recovery(
     check_epochs(name, after, epochs)
 
 
-def check_producers(name: str, batches: Sequence[Stored], producers: Iterable[ProducerEntry]) -> None:
-    """C16, I9: what is remembered of producers is what their batches say, for each that has any left."""
+def check_producers(
+    name: str, batches: Sequence[Stored], producers: Iterable[ProducerEntry], now_ms: int
+) -> None:
+    """C16, I9: what is remembered of producers is what their batches say, for each that has any left.
+
+    Who wrote nothing for a day, by the times of its batches, may be forgotten.
+    """
     remembered = {entry.producer_id: entry for entry in producers}
     last: dict[int, Stored] = {}
     for batch in batches:
@@ -687,6 +702,8 @@ def check_producers(name: str, batches: Sequence[Stored], producers: Iterable[Pr
         newest = entry.batches[-1] if entry is not None and entry.batches else None
         found = (entry.epoch, newest.last_sequence, newest.last_offset) if entry and newest else None
         wanted = epoch, sequence + batch.end - 1 - batch.base, batch.end - 1
+        if found is None and now_ms - batch.max_timestamp >= _FORGOTTEN_AFTER_MS:
+            continue
         if found != wanted:
             raise Violation(
                 "C16",

@@ -132,7 +132,8 @@ class Observation:
             view = host.views[topic_partition] = ReplicaView(host.node_id, host.life)
             view.topic_id = log.topic_id or ""
             self._look(host, topic_partition, log, view, is_leader=False, leader_epoch=-1, may_be_cut=False)
-            check_producers(f"{topic_partition} on node {host.node_id}", view.batches, log.producers())
+            name = f"{topic_partition} on node {host.node_id}"
+            check_producers(name, view.batches, log.producers(), self._time.now_ms)
 
     def ended(self, host: Host, *, cache_survives: bool) -> None:
         if host.node is None:  # a machine whose node is down already loses its power

@@ -520,8 +520,9 @@ class _Run:
                         "I1", f"{topic_partition} on node {node_id} is not there after a clean stop"
                     )
                 batches = read_all(log)
-                check_epochs(f"{topic_partition} on node {node_id}", batches, log.epochs)
-                check_producers(f"{topic_partition} on node {node_id}", batches, log.producers())
+                name = f"{topic_partition} on node {node_id}"
+                check_epochs(name, batches, log.epochs)
+                check_producers(name, batches, log.producers(), world.now_ms)
                 held = [batch for batch in checker.committed if batch.end > log.log_start_offset]
                 if batches[: len(held)] != held:
                     raise Violation("C3", f"{topic_partition} on the disk of node {node_id} is another log")

@@ -252,18 +252,26 @@ class World:
 
     # --- what may be taken ------------------------------------------------------------------------
 
-    def others_hold_everything(self, victim: Host) -> bool:
-        """Whether each of its partitions keeps a member in sync, alive and with its disk, without it."""
-        for checker in self.checkers.values():
+    def others_hold_everything(self, victim: Host, *, or_may_lead: bool = False) -> bool:
+        """Whether each of its partitions keeps a member in sync without it: alive, its disk and log whole.
+
+        Its partitions are those that it is in sync with; with `or_may_lead` also what it is eligible to lead.
+        """
+        for topic_partition, checker in self.checkers.items():
             state = checker.state
-            if state is None or victim.node_id not in state.isr:
+            if state is None:
+                continue
+            eligible = [each.replica for each in state.eligible] if or_may_lead else []
+            if victim.node_id not in (*state.isr, *eligible):
                 continue
             others = [
                 member
                 for member in state.isr
                 if member != victim.node_id
                 and not self.hosts[member].disk_is_dead
-                and self.hosts[member].broker_epoch == state.broker_epoch_of(member)
+                and (node := self.hosts[member].node) is not None
+                and node.broker_epoch == state.broker_epoch_of(member)
+                and topic_partition not in node.logs.damaged
             ]
             if not others:
                 return False

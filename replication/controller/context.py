@@ -320,6 +320,12 @@ class Context:
         for broker_id in sorted(self.brokers):
             self.channels[broker_id].enqueue(UpdateMetadataRequest, {})
 
+    @property
+    def unreadable_topics(self) -> list[str]:
+        """Names under `/brokers/topics` of which nobody can say what they mean."""
+        nodes = (path.rpartition("/") for path in self.unreadable)
+        return sorted(name for directory, _, name in nodes if directory == TOPICS_PATH)
+
     def assigned_to(self, broker_id: int) -> dict[TopicPartition, str] | None:
         """Every partition with a replica on this broker, and its topic's id; None if nobody can say.
 
@@ -327,10 +333,9 @@ class Context:
         topics that are being deleted: those go by orders of their own. A topic node that cannot be read
         may name any broker.
         """
-        for path in self.unreadable:
-            if path.startswith(f"{TOPICS_PATH}/") and path.count("/") == TOPICS_PATH.count("/") + 1:
-                mark("controller: a topic that cannot be read keeps every log from counting as a stray")
-                return None
+        if self.unreadable_topics:
+            mark("controller: a topic that cannot be read keeps every log from counting as a stray")
+            return None
         return {
             each: self.topics[each.topic].topic_id
             for each, replicas in sorted(self.replicas.items())

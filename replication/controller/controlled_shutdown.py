@@ -6,7 +6,9 @@
                                              ──► remaining: what it leads still
 
 Partitions without another replica close with the broker and are not counted. Asked again, the answer is the
-same. The mark is this term's alone and goes with the registration: the next controller is asked anew.
+same. While a topic's node cannot be read, nobody knows whether the broker leads partitions of it: what is
+known is moved, and the broker is told to ask again. The mark is this term's alone and goes with the
+registration: the next controller is asked anew.
 """
 
 from __future__ import annotations
@@ -73,6 +75,10 @@ def shut_down(
     )
     if remaining:
         mark("controlled shutdown: nobody else can lead a partition")
+    if set(context.unreadable_topics) - context.topics.keys():
+        # It may lead partitions of those, and nobody knows which: better it asks again in a while.
+        mark("controlled shutdown: a topic that cannot be read may be led by the broker")
+        return ControlledShutdownResponse(ErrorCode.UNKNOWN_SERVER_ERROR, remaining)
     return ControlledShutdownResponse(ErrorCode.NONE, remaining)
 
 

@@ -527,12 +527,16 @@ def test_c16_memory_of_producers_is_what_the_log_says() -> None:
     entry = ProducerEntry(7)
     entry.raise_epoch(0)
     entry.batches.append(AppendedBatch(last_sequence=2, last_offset=2, offset_delta=0, timestamp_ms=0))
-    check_producers("t-0", batches, [entry])
-    check_producers("t-0", [A], [])
+    check_producers("t-0", batches, [entry], 0)
+    check_producers("t-0", [A], [], 0)
     with pytest.raises(Violation, match=r"C16.*memory says None"):
-        check_producers("t-0", batches, [])
+        check_producers("t-0", batches, [], 0)
     with pytest.raises(Violation, match="C16"):
-        check_producers("t-0", batches[:1], [entry])
+        check_producers("t-0", batches[:1], [entry], 0)
+    a_day_later = batches[-1].max_timestamp + 86_400_000
+    check_producers("t-0", batches, [], a_day_later)
+    with pytest.raises(Violation, match=r"C16.*memory says None"):
+        check_producers("t-0", batches, [], a_day_later - 1)
 
 
 def test_c17_what_grows_is_reported() -> None:

@@ -18,6 +18,8 @@ from replication.messages import (
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
+from replication.metastore import layout
+from replication.metastore.operations import Get, Set
 from tests.replication.controller.world import World, state_writes, topic
 
 T0, T1, T2 = (TopicPartition("t", partition) for partition in range(3))
@@ -50,6 +52,23 @@ def test_the_departing_broker_stops_following_and_learns_what_it_lost() -> None:
     assert departing.states[T0].leader == 3
     kinds = [type(body) for body in departing.received]
     assert kinds.index(StopReplicaRequest) < kinds.index(LeaderAndIsrRequest)
+
+
+def test_nobody_is_let_go_while_a_topic_cannot_be_read() -> None:
+    """A controller that took over meanwhile does not know who leads that one; what it knows it moves."""
+    world = World(3)
+    world.create(topic((2, 3)))
+    world.create(topic((2, 1), name="spoilt"))
+    node = world.admin(Get(layout.topic_path("spoilt")))
+    assert node.stat is not None
+    world.admin(Set(layout.topic_path("spoilt"), b"?", node.stat.version))
+    world.stop(world.controller_id)
+    world.run()
+    assert world.shut_down(2) == ControlledShutdownResponse(ErrorCode.UNKNOWN_SERVER_ERROR)
+    assert world.view() == (3, 1, (3,))
+    world.admin(Set(layout.topic_path("spoilt"), node.data, node.stat.version + 1))
+    world.run()
+    assert world.shut_down(2).error is ErrorCode.NONE
 
 
 def test_everybody_hears_first_that_it_shuts_down() -> None:
