@@ -432,7 +432,8 @@ class _LogDir:
         self.high_watermarks = self._read(HIGH_WATERMARK_CHECKPOINT)
         self._first_dirty = self._read(CLEANER_OFFSET_CHECKPOINT)
         entries = self._disk.scan(self.path)
-        self.was_empty = marker is None and all(entry.name == ".lock" for entry in entries)
+        # Who claims a dir marks it first: on a new disk, too.
+        self.was_empty = marker is None and all(entry.name in (".lock", META_PROPERTIES) for entry in entries)
         for entry in entries:
             if not entry.is_directory:
                 continue

@@ -9,9 +9,10 @@ from pathlib import Path
 import pytest
 
 from checkpoint.clean_shutdown import CLEAN_SHUTDOWN_FILE, read_clean_shutdown
-from checkpoint.disk import Disk, OsDisk
+from checkpoint.disk import Disk, OsDisk, make_durable_dir
 from checkpoint.disks import Fault, FaultyDisk, MemoryDisk
 from checkpoint.errors import DirectoryLocked, InvalidTopic
+from checkpoint.meta_properties import MetaProperties, write_meta_properties
 from checkpoint.offset_checkpoint import (
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
@@ -71,6 +72,19 @@ def offsets(log: Log | None) -> list[int]:
 
 def checkpoint(disk: MemoryDisk, name: str, directory: str = "/a") -> dict[TopicPartition, int]:
     return dict(read_offset_checkpoint(disk, directory, name))
+
+
+def test_a_dir_that_holds_only_the_mark_of_its_owner_is_empty() -> None:
+    """A broker marks its log dirs before it opens them: that must hide no new disk."""
+    disk = MemoryDisk()
+    for directory, cluster in (("/new", "c"), ("/used", "c")):
+        make_durable_dir(disk, directory)
+        write_meta_properties(disk, directory, MetaProperties(node_id=1, cluster_id=cluster))
+    manager = manager_on(disk, "/used")
+    append(manager.get_or_create(ORDERS))
+    manager.abandon()
+    assert manager_on(disk, "/new").had_empty_dir
+    assert not manager_on(disk, "/used").had_empty_dir
 
 
 def is_marked_clean(disk: MemoryDisk, directory: str = "/a") -> bool:
