@@ -231,14 +231,26 @@ class IndexFile:
                 self._write_tail()
             self._let_go()
 
+    def let_go(self) -> None:
+        """Forget the file and its map without writing. Who still looks something up here finds no entry.
+
+        The file may be opened again, and cut, by another object: this one's map must be gone by then.
+        """
+        with self._lock:
+            self._forget()
+
     def _let_go(self) -> None:
+        file = self._file
+        self._forget()
+        if file is not None:
+            file.close()
+
+    def _forget(self) -> None:
         self._tail.clear()
         self._entries = np.empty(0, self.dtype)
         self._columns_changed()
         self._written = 0
-        if self._file is not None:
-            self._file.close()
-            self._file = None
+        self._file = None
 
     def delete(self) -> None:
         """Let go of the file and unlink it; one that was never written is fine."""

@@ -93,6 +93,7 @@ class LogCuts(LogAppends):
         self._segments.active.name_is_durable = True
 
     def _cut(self, offset: int, loss_id: int | None) -> None:
+        self._cuts += 1
         floor = self._segments.floor(offset)
         assert floor is not None, f"{self!r}: no segment at or below {offset}"
         # Before its segment is cut, or the last one again: a seal that outlives that speaks of bytes
@@ -104,6 +105,7 @@ class LogCuts(LogAppends):
         floor.truncate_to(offset, self._clock())
         floor.sync_log()
         self._disk.sync_dir(self.directory)
+        self._cuts += 1
 
     def _drop(self, segments: Sequence[Segment], loss_ids: Mapping[int, int | None]) -> None:
         # Newest first, each one durably gone before the next: no crash may leave a later segment

@@ -1,14 +1,15 @@
 """Reading a log: whole batches from an offset or a time on, as far as an isolation lets a reader see.
 
 Readers take no lock. They hold the segments that they began with, and files that go under them stay open
-until they are done; what they may see moves last.
+until they are done; what they may see moves last. Where a truncation takes bytes, others may lie by the
+next step of a reader: it counts up when it begins and when it is done, and who sees that looks again.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from enum import Enum
-from typing import NamedTuple
+from typing import NamedTuple, TypeVar
 
 from logstore.errors import (
     LogClosed,
@@ -26,6 +27,8 @@ from logstore.segment import (
 from logstore.transaction_index import AbortedTransaction, TransactionIndex
 
 READ_BYTES = 1 << 20
+
+T = TypeVar("T")
 
 
 class FetchIsolation(Enum):
@@ -93,10 +96,26 @@ class LogReads(LogState):
             raise OffsetOutOfRange(start_offset, self._log_start_offset, end_offset)
         if self._is_closed:
             raise LogClosed(f"{self.directory} was closed; open it again")
-        while (fetched := self._read(start_offset, max_bytes, isolation, at_least_one)) is None:
-            if start_offset < self._log_start_offset:
-                raise OffsetOutOfRange(start_offset, self._log_start_offset, self._log_end_offset)
-        return fetched
+        return self._undisturbed(lambda: self._read(start_offset, max_bytes, isolation, at_least_one))
+
+    def _undisturbed(self, read: Callable[[], T]) -> T:
+        """What `read` finds while no segment goes under it and no byte is cut.
+
+        What it finds across a cut is half of the log before and half of the log after, and what it raises
+        then says nothing of either.
+        """
+        while True:
+            cuts = self._cuts
+            try:
+                found = read()
+            except _SegmentWent:
+                continue  # others may hold now what it held
+            except Exception:
+                if cuts == self._cuts:
+                    raise
+            else:
+                if cuts == self._cuts:
+                    return found
 
     def is_cold(self, start_offset: int, max_bytes: int) -> bool:
         """Whether `read_bytes` may have to wait for the device.
@@ -119,8 +138,9 @@ class LogReads(LogState):
 
     def _read(
         self, start_offset: int, max_bytes: int, isolation: FetchIsolation, at_least_one: bool
-    ) -> FetchedBytes | None:
-        """None if a segment went under the reader: others may hold now what it held."""
+    ) -> FetchedBytes:
+        if start_offset < self._log_start_offset:  # by now: its segment may have gone for that
+            raise OffsetOutOfRange(start_offset, self._log_start_offset, self._log_end_offset)
         end_offset = self.end_offset_for(isolation)
         segments = self._segments
         for segment in segments.since(start_offset):
@@ -131,7 +151,7 @@ class LogReads(LogState):
                 found = segment.read(start_offset, max_bytes, end_offset, at_least_one=at_least_one)
             except OSError as error:
                 self._read_failed(segment, error)
-                return None
+                raise _SegmentWent from error
             if found is not None:
                 records, position, next_offset = found
                 aborted: tuple[AbortedTransaction, ...] = ()
@@ -168,6 +188,9 @@ class LogReads(LogState):
         """The first record whose time is at or past `timestamp_ms`; None if there is none."""
         if self._is_closed:
             raise LogClosed(f"{self.directory} was closed; open it again")
+        return self._undisturbed(lambda: self._find_timestamp(timestamp_ms, isolation))
+
+    def _find_timestamp(self, timestamp_ms: int, isolation: FetchIsolation) -> TimestampOffset | None:
         start_offset, end_offset = self._log_start_offset, self.end_offset_for(isolation)
         for segment in self._segments:
             try:
@@ -176,7 +199,7 @@ class LogReads(LogState):
                 batch = segment.find_timestamp(timestamp_ms, start_offset, end_offset)
             except OSError as error:
                 self._read_failed(segment, error)
-                return self.offset_for_timestamp(timestamp_ms, isolation=isolation)
+                raise _SegmentWent from error
             if batch is None:
                 continue
             for record in batch.records():
@@ -197,11 +220,9 @@ class LogReads(LogState):
         For an `end_offset` up to the last stable offset; a later transaction may not be decided yet.
         Raises `LogDirOffline`, and `CorruptIndex` if a transaction index was damaged since the log opened.
         """
-        while True:
-            try:
-                return aborted_between(self._transaction_indexes(start_offset), start_offset, end_offset)
-            except _SegmentWent:
-                continue  # others know now what it knew
+        return self._undisturbed(
+            lambda: aborted_between(self._transaction_indexes(start_offset), start_offset, end_offset)
+        )
 
     def _transaction_indexes(self, offset: int) -> Iterator[TransactionIndex]:
         for segment in self._segments.since(offset):

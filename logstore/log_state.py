@@ -130,6 +130,8 @@ class LogState:
         self._deleted_files = DeletedFiles(disk)
         self._first_dirty_offset = first_dirty_offset
         self._generation = 0
+        # Counted up before bytes go, and before others may take their place: readers look (`log_reads.py`).
+        self._cuts = 0
         self.compaction_lock = threading.Lock()
         """Held by the compaction that is under way: two would write files of the same names."""
         self._last_retention_ms = clock()

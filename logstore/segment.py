@@ -514,7 +514,8 @@ class Segment:
             if located is None:
                 return None
             position = located.position
-            data = file.pread(min(max(max_bytes, HEADER_BYTES), size - position), position)
+            # Past the size that was read above, where a cut and appends came between.
+            data = file.pread(min(max(max_bytes, HEADER_BYTES), max(size - position, 0)), position)
             first = located
         assert first is not None
         if first.base_offset >= end_offset:
@@ -720,8 +721,7 @@ class Segment:
         Else a writer would hold five descriptors a segment.
         """
         with self._lock:
-            self._file = None
-            self._offset_index = self._time_index = None
+            self._forget_files()
 
     def let_go(self) -> None:
         """Forget the files without writing, for good: whatever needs one from now on raises `OSError`.
@@ -730,9 +730,17 @@ class Segment:
         """
         with self._lock:
             self._is_let_go = True
-            self._file = None
-            self._offset_index = self._time_index = None
+            self._forget_files()
             self._hints.clear()
+
+    def _forget_files(self) -> None:
+        self._file = None
+        # Not only forgotten: a reader may hold one and be about to look something up in it, and the next
+        # who opens the file may cut it. A read of a map past the end of its file kills the process.
+        for index in (self._offset_index, self._time_index):
+            if index is not None:
+                index.let_go()
+        self._offset_index = self._time_index = None
 
     def delete(self, *, log_goes_to: str | None = None) -> None:
         """Unlink every file of the segment, the log first; missing ones are fine.

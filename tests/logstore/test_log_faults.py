@@ -12,9 +12,9 @@ from collections.abc import Callable
 
 import pytest
 
-from checkpoint.disks import Fault, FaultyDisk, MemoryDisk, RecordingDisk
+from checkpoint.disks import Fault, FaultyDisk, MemoryDisk, Operation, RecordingDisk
 from checkpoint.errors import EngineError
-from logstore.batch import encode_batch, encode_marker_batch
+from logstore.batch import encode_batch, encode_marker_batch, walk
 from logstore.config import LogConfig
 from logstore.errors import DiskFull, LogDirOffline
 from logstore.log import Log
@@ -216,6 +216,38 @@ class TestAFailedWrite:
         assert again.segments[0].transaction_index.entries == (AbortedTransaction(1, 0, 1, 2),)
 
 
+def read_across_a_cut(by: str, step: int) -> str:
+    """Look for offset 9; the bytes go, and others come, ahead of read number `step`. Which ones were seen?"""
+    steps_left = -1
+
+    def before(operation: Operation) -> None:
+        nonlocal steps_left
+        if operation.name == "pread" and operation.path.endswith(".log"):
+            steps_left -= 1
+            if steps_left == -1:
+                log.truncate_to(3)
+                for number in range(3, 20):
+                    log.append(b"new" * number, timestamp_ms=100)
+
+    disk = RecordingDisk(MemoryDisk(directories=["/data"]), before=before, reads=True)
+    log = opened(disk, LogConfig(index_interval_bytes=60))
+    for number in range(12):
+        log.append(b"%d" % number * 20, timestamp_ms=number)
+    steps_left = step + 1
+    if by == "time":
+        found = log.offset_for_timestamp(9)
+        assert found is not None
+        outcome = {(9, 9): "before", (3, 100): "after"}[found.offset, found.timestamp_ms]
+    else:
+        first, *rest = walk(log.read_bytes(9).records)
+        for each in (first, *rest):
+            each.check_crc()
+        assert first.base_offset == 9
+        outcome = {9: "before", 100: "after"}[first.max_timestamp_ms]
+    assert not log.is_offline
+    return outcome
+
+
 class TestReading:
     def test_a_file_that_cannot_be_read(self) -> None:
         disk = faulty_disk()
@@ -249,6 +281,39 @@ class TestReading:
         assert not pending
         assert not log.is_offline
         assert log.append(b"on").first_offset == 1
+
+    @pytest.mark.parametrize("by", ["offset", "time"])
+    def test_bytes_that_are_others_at_the_next_step_of_a_reader(self, by: str) -> None:
+        """A cut, and appends after it, before any of its reads: it finds what is there, and blames nobody."""
+        step = 0
+        while (seen := read_across_a_cut(by, step)) != "before":
+            assert seen == "after"
+            step += 1
+        assert step > 1, "nothing came between"
+
+    def test_a_batch_past_the_size_that_a_reader_knows(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """It came between a cut and a look for it, and is no reason to take the log dir offline."""
+        log = opened(MemoryDisk(directories=["/data"]), LogConfig())
+        for number in range(12):
+            log.append(b"%d" % number, timestamp_ms=number)
+        read, locate = Segment.read, Segment.locate
+
+        def cut_before(segment: Segment, *args: int, at_least_one: bool) -> object:
+            monkeypatch.setattr(Segment, "read", read)
+            log.truncate_to(3)
+            monkeypatch.setattr(Segment, "locate", appended_before)
+            return read(segment, *args, at_least_one=at_least_one)
+
+        def appended_before(segment: Segment, offset: int) -> object:
+            monkeypatch.setattr(Segment, "locate", locate)
+            for _ in range(12):
+                log.append(b"new")
+            return locate(segment, offset)
+
+        monkeypatch.setattr(Segment, "read", cut_before)
+        first = next(walk(log.read_bytes(9).records))
+        assert first.base_offset == 9
+        assert not log.is_offline
 
     def test_files_that_are_going_under_a_reader(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A reader that meets a removed segment waits for the truncation before it blames the disk."""

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import errno
 import gc
+from collections.abc import Callable
 
 import pytest
 
@@ -14,6 +15,7 @@ from logstore.errors import CorruptBatch, CorruptIndex
 from logstore.log import Log
 from logstore.offset_index import OffsetIndex, OffsetPosition
 from logstore.segment import Segment, file_name
+from logstore.time_index import NO_TIMESTAMP, TimestampedOffset
 from logstore.transaction_index import AbortedTransaction
 from tests.logstore.logs import DIRECTORY, batch, content_of, names, put
 
@@ -508,6 +510,21 @@ def test_a_segment_that_was_let_go_leaves_its_names_alone() -> None:
         with pytest.raises(FileNotFoundError):
             use()
     assert content_of(disk, file_name(BASE, ".index")) == before
+
+
+@pytest.mark.parametrize("end", [Segment.rest, Segment.let_go])
+def test_an_index_that_a_reader_still_holds_keeps_no_map(end: Callable[[Segment], None]) -> None:
+    """Its file may be cut by whoever opens it next; a look at the map would then kill the process."""
+    disk = MemoryDisk(directories=[DIRECTORY])
+    segment = new_segment(disk)
+    append(segment, *records(*range(40, 60)))
+    segment.become_inactive()
+    offsets, times = segment.offset_index, segment.time_index
+    assert offsets.lookup(58).position > 0
+    end(segment)
+    assert reopened(disk).truncate_to(45, 0)  # the disk in memory refuses to cut what is mapped
+    assert offsets.lookup(58) == OffsetPosition(BASE, 0)
+    assert times.lookup(1058) == TimestampedOffset(NO_TIMESTAMP, BASE)
 
 
 def test_a_cut_under_a_reader_does_not_void_the_index(monkeypatch: pytest.MonkeyPatch) -> None:
