@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from dataclasses import replace
 from random import Random
+from typing import NamedTuple
 
 from replication.effects import Disconnected, Event, Request, Response
 from simulation.hosts import Host
@@ -17,6 +18,15 @@ from simulation.timeline import Timeline
 
 STORE = -1
 """The metadata store's place among the nodes."""
+
+
+class _Exchange(NamedTuple):
+    """A request and its answer: who asked, in which life, whom, and the number it goes by there."""
+
+    asker: Host
+    life: int
+    asked: int
+    correlation_id: int
 
 
 class Network:
@@ -124,37 +134,48 @@ class Network:
     # --- requests and answers of nodes -----------------------------------------------------------
 
     def send(self, host: Host, target: int, request: Request) -> None:
+        exchange = _Exchange(host, host.life, target, request.correlation_id)
         other = self._hosts[target]
+        self._carry(host.node_id, target, exchange, self._arrive, other, other.life, request)
+
+    def respond(self, host: Host, target: int, response: Response) -> None:
+        asker = self._hosts[target]
+        exchange = _Exchange(asker, asker.life, host.node_id, response.correlation_id)
+        self._carry(host.node_id, target, exchange, self._answered, response)
+
+    def _carry(
+        self, source: int, target: int, exchange: _Exchange, callback: Callable[..., None], *arguments: object
+    ) -> None:
         if self.is_lost():
-            self._lose(host, host.life, target, request.correlation_id)
+            self._lose(exchange)
             return
         for _ in range(self.copies()):
-            self.along(
-                host.node_id,
-                target,
-                self.delay(self.random),
-                self._arrive,
-                host,
-                host.life,
-                other,
-                other.life,
-                request,
-            )
+            self.along(source, target, self.delay(self.random), callback, exchange, *arguments)
 
-    def _arrive(self, source: Host, source_life: int, target: Host, life: int, request: Request) -> None:
-        if (source.node_id, target.node_id) in self.cuts:
-            self._lose(source, source_life, target.node_id, request.correlation_id)
+    def _arrive(self, exchange: _Exchange, target: Host, life: int, request: Request) -> None:
+        if (exchange.asker.node_id, target.node_id) in self.cuts:
+            self._lose(exchange)
         elif target.life != life or target.node is None:
-            self.break_off(source, target.node_id, request.correlation_id)
+            self.break_off(exchange.asker, target.node_id, exchange.correlation_id)
         else:
             self._receive(target, request)
 
-    def _lose(self, source: Host, life: int, target: int, correlation_id: int) -> None:
-        """A request or its answer is lost: the sender hears of it, or waits in vain."""
-        if (source.node_id, target) in self._unnoticed or (target, source.node_id) in self._unnoticed:
+    def _answered(self, exchange: _Exchange, response: Response) -> None:
+        asker = exchange.asker
+        if asker.life != exchange.life:
             return
-        if source.life == life and self.random.random() < 0.6:
-            self.break_off(source, target, correlation_id)
+        if (exchange.asked, asker.node_id) in self.cuts:
+            self._lose(exchange)
+        else:
+            self._receive(asker, response)
+
+    def _lose(self, exchange: _Exchange) -> None:
+        """A request or its answer is lost: the sender hears of it, or waits in vain."""
+        asker, life, asked, correlation_id = exchange
+        if (asker.node_id, asked) in self._unnoticed or (asked, asker.node_id) in self._unnoticed:
+            return
+        if asker.life == life and self.random.random() < 0.6:
+            self.break_off(asker, asked, correlation_id)
 
     def break_off(self, source: Host, target: int, correlation_id: int) -> None:
         if source.outstanding.pop(correlation_id, None) is not None:
@@ -165,28 +186,3 @@ class Network:
     def _hear(self, host: Host, life: int, event: Event) -> None:
         if host.life == life:
             self._receive(host, event)
-
-    def respond(self, host: Host, target: int, response: Response) -> None:
-        other = self._hosts[target]
-        if self.is_lost():
-            self._lose(other, other.life, host.node_id, response.correlation_id)
-            return
-        for _ in range(self.copies()):
-            self.along(
-                host.node_id,
-                target,
-                self.delay(self.random),
-                self._answered,
-                host,
-                other,
-                other.life,
-                response,
-            )
-
-    def _answered(self, source: Host, target: Host, life: int, response: Response) -> None:
-        if target.life != life:
-            return
-        if (source.node_id, target.node_id) in self.cuts:
-            self._lose(target, life, source.node_id, response.correlation_id)
-        else:
-            self._receive(target, response)

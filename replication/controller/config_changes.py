@@ -12,12 +12,14 @@ seen: until then a broker that was away may still want to read them.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
-from checkpoint.errors import EngineError, ErrorCode, InvalidTopic
+from checkpoint.errors import InvalidTopic
 from checkpoint.marks import mark
 from logstore.config import LogConfig
 from replication.controller.context import Context, Steps
-from replication.controller.errors import ControllerFenced, MetadataConflict
+from replication.controller.errors import MetadataConflict
+from replication.controller.items import of_all, one_by_one
 from replication.controller.notices import Notice, read_notices, remove_notices
 from replication.controller.partition_states import ROUNDS, check_fence
 from replication.controller.topics import topic_config_changed
@@ -34,23 +36,14 @@ def alter_configs(
     context: Context, request: AlterConfigsRequest, results: dict[str, AdminResult]
 ) -> Steps[AlterConfigsResponse]:
     """Change some settings of each topic; answered when they are in the store, the replicas hear at once."""
-    for name, changes in sorted(request.topics.items()):
-        if name in results:
-            continue
-        try:
-            yield from _alter(context, name, changes, validate_only=request.validate_only)
-            results[name] = AdminResult(ErrorCode.NONE)
-        except (MetadataConflict, ControllerFenced):
-            raise
-        except EngineError as error:
-            results[name] = AdminResult(error.code, str(error))
+    carry_out = partial(_alter, context, validate_only=request.validate_only)
+    yield from one_by_one(request.topics, results, carry_out)
     return answer(request, results)
 
 
 def answer(request: AlterConfigsRequest, results: Mapping[str, AdminResult]) -> AlterConfigsResponse:
-    """Also when the term ends half-way: the rest may be asked of the next controller."""
-    refusal = AdminResult(ErrorCode.NOT_CONTROLLER, "ask the active controller")
-    return AlterConfigsResponse({name: results.get(name, refusal) for name in request.topics})
+    """Also when the term ends half-way."""
+    return AlterConfigsResponse(of_all(request.topics, results, AdminResult))
 
 
 def _alter(

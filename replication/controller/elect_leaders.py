@@ -20,6 +20,7 @@ from checkpoint.topic_partition import TopicPartition
 from replication.controller import election
 from replication.controller.context import Context, Steps
 from replication.controller.errors import MetadataConflict
+from replication.controller.items import of_all
 from replication.controller.notices import Notice, remove_notices
 from replication.controller.partition_states import settle
 from replication.messages import (
@@ -56,8 +57,7 @@ def answer(
     if request.partitions is None:
         told = {each: result for each, result in results.items() if result != _NOT_NEEDED}
         return ElectLeadersResponse(error, told)
-    refusal = AdminResult(ErrorCode.NOT_CONTROLLER, "ask the active controller")
-    return ElectLeadersResponse(error, {each: results.get(each, refusal) for each in request.partitions})
+    return ElectLeadersResponse(error, of_all(request.partitions, results, AdminResult))
 
 
 def refuse(

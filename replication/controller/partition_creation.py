@@ -9,18 +9,19 @@ from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
 from dataclasses import replace
+from functools import partial
 
-from checkpoint.errors import EngineError, ErrorCode, InvalidTopic
+from checkpoint.errors import ErrorCode, InvalidTopic
 from checkpoint.marks import mark
 from replication.controller import assignment
 from replication.controller.context import Context, Steps
 from replication.controller.errors import (
-    ControllerFenced,
     InvalidPartitions,
     InvalidReplicaAssignment,
     MetadataConflict,
     ReassignmentInProgress,
 )
+from replication.controller.items import of_all, one_by_one
 from replication.controller.partition_states import ROUNDS, after_failures, check_fence, settle
 from replication.controller.topic_creation import racks_of
 from replication.controller.topics import load_topics
@@ -39,16 +40,8 @@ def create_partitions(
     context: Context, request: CreatePartitionsRequest, results: dict[str, AdminResult]
 ) -> Steps[CreatePartitionsResponse]:
     """Give each topic the partitions it lacks; answered when they have their first states."""
-    for name, wanted in sorted(request.topics.items()):
-        if name in results:
-            continue
-        try:
-            yield from _extend(context, name, wanted, validate_only=request.validate_only)
-            results[name] = AdminResult(ErrorCode.NONE)
-        except (MetadataConflict, ControllerFenced):
-            raise
-        except EngineError as error:
-            results[name] = AdminResult(error.code, str(error))
+    carry_out = partial(_extend, context, validate_only=request.validate_only)
+    yield from one_by_one(request.topics, results, carry_out)
     if request.validate_only:
         return answer(request, results)
     extended = [name for name in request.topics if results[name].error is ErrorCode.NONE]
@@ -58,9 +51,8 @@ def create_partitions(
 
 
 def answer(request: CreatePartitionsRequest, results: Mapping[str, AdminResult]) -> CreatePartitionsResponse:
-    """Also when the term ends half-way: the rest may be asked of the next controller."""
-    refusal = AdminResult(ErrorCode.NOT_CONTROLLER, "ask the active controller")
-    return CreatePartitionsResponse({name: results.get(name, refusal) for name in request.topics})
+    """Also when the term ends half-way."""
+    return CreatePartitionsResponse(of_all(request.topics, results, AdminResult))
 
 
 def _extend(

@@ -28,6 +28,7 @@ from replication.controller.errors import (
     MetadataConflict,
     NoReassignmentInProgress,
 )
+from replication.controller.items import of_all
 from replication.controller.partition_states import (
     ROUNDS,
     after_failures,
@@ -99,12 +100,9 @@ def alter_reassignments(
 def answer(
     request: AlterPartitionReassignmentsRequest, results: Mapping[TopicPartition, AdminResult]
 ) -> AlterPartitionReassignmentsResponse:
-    """Also when the term ends half-way: the rest may be asked of the next controller."""
-    refusal = AdminResult(ErrorCode.NOT_CONTROLLER, "ask the active controller")
+    """Also when the term ends half-way."""
     error = ErrorCode.NONE if request.partitions.keys() <= results.keys() else ErrorCode.NOT_CONTROLLER
-    return AlterPartitionReassignmentsResponse(
-        error, {each: results.get(each, refusal) for each in request.partitions}
-    )
+    return AlterPartitionReassignmentsResponse(error, of_all(request.partitions, results, AdminResult))
 
 
 def list_reassignments(

@@ -18,6 +18,7 @@ from logstore.config import LogConfig
 from replication.controller import assignment
 from replication.controller.context import Context, Steps
 from replication.controller.errors import InvalidReplicaAssignment, MetadataConflict, TopicExists
+from replication.controller.items import of_all
 from replication.controller.partition_states import ROUNDS, after_failures, check_fence, settle
 from replication.controller.topics import load_topics
 from replication.errors import InvalidRequest
@@ -59,9 +60,9 @@ def create_topics(
 
 
 def answer(request: CreateTopicsRequest, results: Mapping[str, CreateTopicsResult]) -> CreateTopicsResponse:
-    """Also when the term ends half-way: what was created is created, the rest may try elsewhere."""
-    refusal = CreateTopicsResult(ErrorCode.NOT_CONTROLLER, "ask the active controller")
-    return CreateTopicsResponse({topic.name: results.get(topic.name, refusal) for topic in request.topics})
+    """Also when the term ends half-way: what was created is created."""
+    names = [topic.name for topic in request.topics]
+    return CreateTopicsResponse(of_all(names, results, CreateTopicsResult))
 
 
 def _created(node: layout.TopicAssignment) -> CreateTopicsResult:

@@ -25,6 +25,7 @@ from replication.controller.channel import Answer
 from replication.controller.context import Context, Steps, Topic
 from replication.controller.deletion import Deletion, Replica, ReplicaState
 from replication.controller.errors import MetadataConflict
+from replication.controller.items import of_all
 from replication.controller.partition_states import ROUNDS, check_fence
 from replication.controller.reassignment import assignment_in
 from replication.messages import (
@@ -85,9 +86,8 @@ def delete_topics(
 
 
 def answer(request: DeleteTopicsRequest, results: Mapping[str, AdminResult]) -> DeleteTopicsResponse:
-    """Also when the term ends half-way: the rest may be asked of the next controller."""
-    refusal = AdminResult(ErrorCode.NOT_CONTROLLER, "ask the active controller")
-    return DeleteTopicsResponse({name: results.get(name, refusal) for name in request.topics})
+    """Also when the term ends half-way."""
+    return DeleteTopicsResponse(of_all(request.topics, results, AdminResult))
 
 
 # --- asked in the store -----------------------------------------------------------------------
