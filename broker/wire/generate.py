@@ -98,6 +98,7 @@ _OURS: Final = {
         'topic_name: str = wire("string", versions="13+", tag=10000, default="")'
     ],
     "AlterPartitionRequestTopicData": ['topic_name: str = wire("string", tag=10000, default="")'],
+    "AlterPartitionRequestPartitionData": ['all_synced: bool = wire("bool", tag=10000, default=False)'],
     "AlterPartitionResponseTopicData": ['topic_name: str = wire("string", tag=10000, default="")'],
     "AlterPartitionResponsePartitionData": ['min_insync: int = wire("int32", tag=10000, default=0)'],
 }

@@ -1263,6 +1263,7 @@ class AlterPartitionRequestPartitionData(Struct):
     )
     leader_recovery_state: int = wire("int8", default=0)
     partition_epoch: int = wire("int32", default=0)
+    all_synced: bool = wire("bool", tag=10000, default=False)
 
 
 class AlterPartitionRequestTopicData(Struct):
