@@ -309,6 +309,12 @@ class Followers:
             return (
                 following if is_final or log.latest_epoch == NO_EPOCH else following.asking(Phase.TRUNCATING)
             )
+        if after == before and log.log_start_offset == log.log_end_offset:
+            # Nothing is left to cut but what lies below the log start, of an epoch that the leader does not
+            # have: an unclean election gave that history up, and none of an older epoch may follow behind it.
+            partition.restart_at(log.log_end_offset, why="what was deleted is of another history")
+            after = log.log_end_offset, log.latest_epoch
+            following = state.at(*after)
         # A fetch finds out by itself whether there is more to cut. Without progress it would find
         # the same again at once: pause.
         return following if after != before else None

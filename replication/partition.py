@@ -762,11 +762,11 @@ class Partition:
         # (KAFKA-10706), or the leader would answer "diverging" for ever.
         log.truncate_to(offset, why=why)
 
-    def restart_at(self, offset: int) -> None:
-        """Drop the whole log: the leader's begins only at `offset`."""
+    def restart_at(self, offset: int, *, why: str = "") -> None:
+        """Drop the whole log: the leader's begins only at `offset`, if `why` says nothing else."""
         self._counters.truncations += 1
         self._counters.records_truncated += self.log.log_end_offset - self.log.log_start_offset
-        why = f"the log of leader {self.leader_id} of epoch {self.leader_epoch} starts at {offset}"
+        why = why or f"the log of leader {self.leader_id} of epoch {self.leader_epoch} starts at {offset}"
         self.log.truncate_fully_and_start_at(offset, why=why)
 
     def _count_truncation(self, offset: int) -> None:

@@ -18,6 +18,7 @@ from replication.errors import InvalidRequest
 from replication.fetcher import Phase
 from replication.follower import Followers
 from replication.messages import (
+    NO_EPOCH,
     EpochAnswer,
     FetchResponse,
     FetchResult,
@@ -209,6 +210,20 @@ def test_a_divergence_right_behind_the_log_start_comes_to_an_end() -> None:
     assert rig.followers.followed[TP].last_fetched_epoch == 1
     rig.reply(fetched(1, 1, 1, base=1, hw=4, start=1))
     assert rig.bounds == (1, 4, 4)
+
+
+def test_a_history_that_was_given_up_below_the_log_start() -> None:
+    """All of it is deleted, and an unclean election chose a leader that never had it: its older epoch can
+    only follow in a log that begins anew."""
+    rig = Following(records=(3,))
+    rig.log.set_high_watermark(1)
+    rig.log.advance_log_start_offset(1)
+    rig.new_epoch(5)
+    rig.reply(diverging(1, 4, hw=4))
+    assert rig.followers.followed[TP].last_fetched_epoch == NO_EPOCH
+    rig.reply(fetched(1, 1, 1, base=1, hw=4, start=1))
+    assert rig.bounds == (1, 4, 4)
+    assert rig.log.epochs == ((1, 1),)
 
 
 def test_answers_after_a_change_of_epoch_are_dropped() -> None:
