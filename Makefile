@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 # What check, test, bench and demo need. pip install '.[all]' adds what only broker and Spark need.
-EXTRAS := test,dev,cli,codecs,arrow,bench,zookeeper
+EXTRAS := test,dev,cli,codecs,arrow,bench,zookeeper,broker,interop
 WORKERS ?= 2
 
 .PHONY: bitrot setup parts check test demo bench simulate model zookeeper faults reader crash clean
