@@ -2,7 +2,8 @@
 
     driver           several nodes in one process; also how to embed one
     node             one node's engine: events in, effects out
-      replica_manager  requests on one side, partitions on the other
+      replica_manager  requests on one side, partitions on the other; over orders (the controller's),
+                       over replicas (their turns and who waits)
         partition      a replica as leader or follower; rules in replica, isr, reconcile
         follower       what is asked of leaders (fetcher) and what their answers do
         delayed        requests that wait

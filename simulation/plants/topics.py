@@ -6,7 +6,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-import replication.replica_manager
+import replication.orders
 from logstore.log import Log
 from replication.controller import broker_changes, failover, reassigning, topic_deletion
 from replication.controller.context import Context, Steps
@@ -185,8 +185,8 @@ def ghost_believed(stack: ExitStack) -> None:
         self._topic_id = None
         real(self, topic_id)
 
-    swap(stack, replication.replica_manager, "is_of_another_incarnation", lambda topic_id, wanted: False)
-    swap(stack, replication.replica_manager, "strays", lambda local, assigned: {})
+    swap(stack, replication.orders, "is_of_another_incarnation", lambda topic_id, wanted: False)
+    swap(stack, replication.orders, "strays", lambda local, assigned: {})
     real = swap(stack, Log, "set_topic_id", set_topic_id)
 
 

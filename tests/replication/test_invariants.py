@@ -48,7 +48,7 @@ def a_follower_begins_no_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def incarnations_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """I17: whoever has the name is meant."""
-    monkeypatch.setattr("replication.replica_manager.is_of_another_incarnation", lambda *ids: False)
+    monkeypatch.setattr("replication.orders.is_of_another_incarnation", lambda *ids: False)
 
 
 def write_and_commit(stage: Stage) -> None:
