@@ -14,7 +14,7 @@ numbers, by which the log knows them. `Producer` gives them those.
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Coroutine, Sequence
+from collections.abc import Callable, Coroutine, Sequence
 from itertools import count
 from types import TracebackType
 from typing import Any, Final, TypeVar
@@ -217,45 +217,65 @@ class Client:
         self, topic_partition: TopicPartition, body: ProduceRequest | FetchRequest | ListOffsetsRequest
     ) -> Any:
         """The result for the one partition that is asked about."""
-        last: EngineError = RequestUnanswered(f"nobody is known to lead {topic_partition}")
-        deadline = asyncio.get_running_loop().time() + self._timeout_s
-        while asyncio.get_running_loop().time() < deadline:
+
+        async def once() -> Any:
             try:
                 address = await self._address_of_leader(topic_partition)
-                if address is not None:
-                    answer = await self.ask(address, body)
-                    assert isinstance(answer, ProduceResponse | FetchResponse | ListOffsetsResponse)
-                    result: Any = answer.partitions[topic_partition]
-                    if result.error is ErrorCode.NONE:
-                        return result
-                    last = RequestRefused(result.error, getattr(result, "message", ""))
-                    if result.error not in PASSING:
-                        raise last
+                answer = await self.ask(address, body) if address is not None else None
             except RequestUnanswered as error:
-                last = error
-            self._metadata = None
-            await asyncio.sleep(_BACKOFF_S)
-        raise last
+                raise _TryAgain(error) from error
+            if answer is None:
+                raise _TryAgain
+            assert isinstance(answer, ProduceResponse | FetchResponse | ListOffsetsResponse)
+            result: Any = answer.partitions[topic_partition]
+            if result.error is ErrorCode.NONE:
+                return result
+            refusal = RequestRefused(result.error, getattr(result, "message", ""))
+            if result.error not in PASSING:
+                raise refusal
+            raise _TryAgain(refusal)
+
+        return await self._until_answered(once, f"nobody is known to lead {topic_partition}")
 
     async def of_controller(self, body: RequestBody) -> ResponseBody:
         """What the controller answers; looked for until one is found, and then asked once.
 
         Raises `RequestUnanswered`: the request may have been served, look before asking again.
         """
-        deadline = asyncio.get_running_loop().time() + self._timeout_s
-        while asyncio.get_running_loop().time() < deadline:
+
+        async def once() -> ResponseBody:
             try:
                 metadata = await self.metadata()
             except RequestUnanswered:
-                await asyncio.sleep(_BACKOFF_S)
-                continue
+                raise _TryAgain from None
             address = self._address_of(metadata, metadata.controller_id)
-            if address is not None:
-                answer = await self.ask(address, body)
-                if not _is_not_controller(answer):
-                    return answer
+            answer = await self.ask(address, body) if address is not None else None
+            if answer is None or _is_not_controller(answer):
+                raise _TryAgain
+            return answer
+
+        return await self._until_answered(once, "no controller was found")
+
+    async def _until_answered(self, once: Callable[[], Coroutine[Any, Any, T]], nobody: str) -> T:
+        """What one try comes to, of as many as there is time for; the reason of the last that had one."""
+        last: EngineError = RequestUnanswered(nobody)
+        deadline = asyncio.get_running_loop().time() + self._timeout_s
+        while asyncio.get_running_loop().time() < deadline:
+            try:
+                return await once()
+            except _TryAgain as again:
+                last = again.reason or last
+            self._metadata = None  # what is known of the cluster may be why
             await asyncio.sleep(_BACKOFF_S)
-        raise RequestUnanswered("no controller was found")
+        raise last
+
+
+class _TryAgain(Exception):
+    """One try came to nothing that will last; `reason` is what to say if none comes to more."""
+
+    def __init__(self, reason: EngineError | None = None) -> None:
+        super().__init__()
+        self.reason = reason
 
 
 def _age(metadata: MetadataResponse) -> int:
