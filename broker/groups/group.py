@@ -109,6 +109,8 @@ class _Member:
     """It has not been in a generation yet."""
     owes_sync: bool = False
     """It was told of the generation and has not asked for its assignment."""
+    is_unheard: bool = False
+    """It is known from the log alone, and has said nothing to this coordinator."""
 
     @property
     def can_expire(self) -> bool:
@@ -182,6 +184,7 @@ class Group:
                 (Protocol(metadata.protocol or "", each.subscription),),
                 now_ms + each.session_timeout_ms,
                 each.assignment,
+                is_unheard=True,
             )
             if each.group_instance_id is not None:
                 group._static_ids[each.group_instance_id] = each.member_id
@@ -339,6 +342,7 @@ class Group:
             deadline_ms=now_ms
             + (NEW_MEMBER_JOIN_TIMEOUT_MS if earlier.is_new else request.session_timeout_ms),
             join_token=token,
+            is_unheard=False,
         )
         self._put_in_place_of(earlier_id, member)
         if self.state is State.STABLE and self._voted_protocol() == self.protocol_name:
@@ -760,9 +764,18 @@ class Group:
             if current_id is None:
                 return ErrorCode.UNKNOWN_MEMBER_ID
             if current_id != member_id:
+                if self._members[current_id].is_unheard:
+                    # Perhaps a later self, whose round the coordinator before us did not bring to its end:
+                    # that one is not to give up, as fenced ones do, but to join again.
+                    mark("groups: an unknown self of a static member asks a new coordinator")
+                    return ErrorCode.UNKNOWN_MEMBER_ID
                 mark("groups: an earlier self of a static member is fenced")
                 return ErrorCode.FENCED_INSTANCE_ID
-        return ErrorCode.NONE if member_id in self._members else ErrorCode.UNKNOWN_MEMBER_ID
+        member = self._members.get(member_id)
+        if member is None:
+            return ErrorCode.UNKNOWN_MEMBER_ID
+        member.is_unheard = False
+        return ErrorCode.NONE
 
     # --- answers ------------------------------------------------------------------------------
 

@@ -74,11 +74,12 @@ class Log:
 class Desk:
     """One coordinator for all partitions, unless told otherwise. Appends end at once unless they are held."""
 
-    def __init__(self, *, log: Log | None = None, load: bool = True, **settings: Any) -> None:
+    def __init__(self, *, log: Log | None = None, load: bool = True, seed: int = 7, **settings: Any) -> None:
         self.config = GroupConfig(**settings)
         self.log = log if log is not None else Log()
         self.now_ms = START_MS
-        self.coordinator = Coordinator(self.config, rng=random.Random(7), now_ms=self.now_ms)
+        self.seed = seed
+        self.coordinator = Coordinator(self.config, rng=random.Random(seed), now_ms=self.now_ms)
         self.answers: dict[Hashable, GroupResponse] = {}
         self.holds_appends = False
         self.held: list[Append] = []
@@ -129,7 +130,7 @@ class Desk:
 
     def successor(self, **settings: Any) -> Desk:
         """Another node that has read the same log."""
-        other = Desk(log=self.log, load=False, **settings)
+        other = Desk(log=self.log, load=False, seed=self.seed + 1, **settings)
         other.now_ms = self.now_ms
         for partition in range(other.config.offsets_topic_num_partitions):
             other.load(partition, 1)
