@@ -11,10 +11,10 @@ of fixed size as one `struct` call:
                                                       each varint tag, varint size, size bytes
 
 Reading trusts nothing. A count is held against the bytes that remain before anything is made of it, a
-length before it is sliced. Nulls where none may be, varints that are longer than their value or than 31 bits,
-tags out of order and tagged fields that are not as long as they say are refused. Tags that are not known
-are skipped, and bytes after a body are left alone: librdkafka sends some. Whatever is wrong raises
-`MalformedMessage`.
+length before it is sliced, and all counts of a message together against `MOST_ELEMENTS`. Nulls where none
+may be, other negative lengths, varints that are longer than their value needs or than 31 bits, tags out of
+order and tagged fields that are not as long as they say are refused. Tags that are not known are skipped,
+and bytes after a body are left alone: librdkafka sends some. Whatever is wrong raises `MalformedMessage`.
 
 Nothing of some size is copied: `records` are views of the frame when read, and go into the list of pieces
 as they are when written. A view keeps its whole frame in memory: copy what is kept.
@@ -38,6 +38,16 @@ from checkpoint.disk import Buffer
 
 S = TypeVar("S", bound=Struct)
 
+MOST_ELEMENTS: Final = 1 << 20
+"""So many elements may the arrays of one message have together: more than a cluster has partitions.
+
+Two or three bytes can be an element, whose object takes fifty times as much: a frame as large as records may
+make it must not become five gigabytes of empty topics.
+"""
+
+MOST_ELEMENTS_OF_NODES: Final = 1 << 24
+"""What the controller tells of all partitions at once, their replicas one by one, is more."""
+
 LONGEST_STRING: Final = (1 << 15) - 1
 """Kafka's strings end there in flexible versions as well."""
 
@@ -47,8 +57,6 @@ _FIXED: Final = {
     "int16": "h",
     "int32": "i",
     "int64": "q",
-    "uint16": "H",
-    "float64": "d",
     "uuid": "16s",
 }
 _LENGTHS: Final = {"string": "h", "bytes": "i", "records": "i"}
@@ -57,6 +65,9 @@ _SLICES: Final = {
     "bytes": "bytes(v[at:{stop}])",
     "records": "v[at:{stop}]",
 }
+_AMONG_NODES: Final = range(4, 8)
+"""Keys of what the controller and brokers tell each other."""
+
 _SHORT: Final = 16
 """Arrays of numbers with fewer elements have their `struct` at hand."""
 
@@ -243,7 +254,7 @@ def _default_text(field: Field) -> str:
 
 
 class _Reading(_Compiling):
-    """Names in the source: `v` the view, `at` the position in it, `end` its size."""
+    """Names in the source: `v` the view, `at` the position in it, `end` its size, `room` for elements."""
 
     def function(self) -> Any:
         self.names |= {
@@ -259,6 +270,8 @@ class _Reading(_Compiling):
         self.line(0, "def read(v):")
         self.line(1, "end = len(v)")
         self.line(1, "at = 0")
+        most = MOST_ELEMENTS_OF_NODES if self.kind.KEY in _AMONG_NODES else MOST_ELEMENTS
+        self.line(1, f"room = {most}")
         self.line(1, "try:")
         self.struct(2, self.kind, "message")
         self.flush(2)
@@ -304,18 +317,17 @@ class _Reading(_Compiling):
             return
         size, stop = self.length(depth, _LENGTHS[kind]), self.new("stop")
         self.line(depth, f"{stop} = at + {size}")
-        # A null has its stop before its start: -1 in either coding.
         self.line(depth, f"if at <= {stop} <= end:")
         self.line(depth + 1, f"{target} = {_SLICES[kind].format(stop=stop)}")
         self.line(depth + 1, f"at = {stop}")
         if is_nullable:
-            self.line(depth, f"elif {stop} < at:")
+            self.line(depth, f"elif {size} == -1:")
             self.line(depth + 1, f"{target} = None")
         self.line(depth, "else:")
         self.line(depth + 1, f'raise bad("{name}", {size}, end - at)')
 
     def length(self, depth: int, legacy_code: str) -> str:
-        """Read a length or count into a variable; null is negative."""
+        """Read a length or count into a variable; null is -1."""
         number = self.new("n")
         self.run.append(("B" if self.flexible else legacy_code, number))
         self.flush(depth)
@@ -327,16 +339,14 @@ class _Reading(_Compiling):
     def array(self, depth: int, field: Field, target: str, name: str) -> None:
         number = self.length(depth, "i")
         if self.version in field.nullable:
-            self.line(depth, f"if {number} < 0:")
+            self.line(depth, f"if {number} == -1:")
             self.line(depth + 1, f"{target} = None")
             self.line(depth, "else:")
             depth += 1
-            too_many = ""
-        else:
-            too_many = f"{number} < 0 or "
         least = self.least_bytes(field.element)
         assert least > 0, f"{name}: elements without bytes cannot be counted"
-        self.line(depth, f"if {too_many}{number} * {least} > end - at:")
+        self.line(depth, f"room -= {number}")
+        self.line(depth, f"if {number} < 0 or {number} * {least} > end - at or room < 0:")
         self.line(depth + 1, f'raise bad("{name}", {number}, end - at)')
         if field.element in _FIXED:
             code = _FIXED[str(field.element)]
@@ -347,9 +357,6 @@ class _Reading(_Compiling):
             return
         element = self.new("element")
         self.line(depth, f"{target} = {element}s = []")
-        if not self.flexible and (codes := self.fixed_codes(field.element)):
-            self.fixed_structs(depth, field.element, codes, element, number, least)
-            return
         self.line(depth, f"for _ in range({number}):")
         if isinstance(field.element, str):
             self.value(depth + 1, field.element, element, name, False)
@@ -357,31 +364,6 @@ class _Reading(_Compiling):
             self.struct(depth + 1, field.element, element)
         self.flush(depth + 1)
         self.line(depth + 1, f"{element}s.append({element})")
-
-    def fixed_codes(self, kind: Kind) -> dict[str, str]:
-        """Field → code, of a struct of which every field has a fixed size; else nothing."""
-        if isinstance(kind, str):
-            return {}
-        codes = {}
-        for name, field in kind.FIELDS.items():
-            if self.is_in_line(field):
-                if field.is_array or field.element not in _FIXED:
-                    return {}
-                codes[name] = _FIXED[str(field.element)]
-        return codes
-
-    def fixed_structs(
-        self, depth: int, kind: Kind, codes: dict[str, str], element: str, number: str, size: int
-    ) -> None:
-        assert not isinstance(kind, str)
-        unpack = self.constant(struct.Struct(">" + "".join(codes.values())).iter_unpack, "unpack")
-        values = {name: self.new("value") for name in codes}
-        self.line(depth, f"for {', '.join(values.values())}, in {unpack}(v[at:at + {number} * {size}]):")
-        self.line(depth + 1, f"{element} = new({self.constant(kind, 'Kind')})")
-        for name, field in kind.FIELDS.items():
-            self.line(depth + 1, f"{element}.{name} = {values.get(name) or _default_text(field)}")
-        self.line(depth + 1, f"{element}s.append({element})")
-        self.line(depth, f"at += {number} * {size}")
 
     def tags(self, depth: int, kind: type[Struct], target: str) -> None:
         number = self.new("tags")
@@ -471,7 +453,7 @@ class _Writing(_Compiling):
     def is_said(self, field: Field, place: str) -> str:
         """The condition for a field to say something else than its default."""
         if field.factory is list:
-            return place
+            return f"{place} != []" if field.nullable else place
         if isinstance(field.kind, type):
             default = self.constant(_default_of(field.kind), "default")
             return f"{place} is not None and {place} != {default}"
@@ -534,20 +516,12 @@ class _Writing(_Compiling):
             return
         self.flush(depth)
         element = self.new("element")
-        before = len(self.lines)
+        self.line(depth, f"for {element} in {items}:")
         if isinstance(field.element, str):
             self.value(depth + 1, field.element, element, "element", False)
         else:
             self.struct(depth + 1, field.element, element)
         self.flush(depth + 1)
-        body = self.lines[before:]
-        del self.lines[before:]
-        only = body[0].strip() if len(body) == 1 else ""
-        if only.startswith(f"{self.append}("):
-            self.line(depth, f"{self.out} += [{only.removeprefix(self.append)} for {element} in {items}]")
-            return
-        self.line(depth, f"for {element} in {items}:")
-        self.lines += body
 
     def tags(self, depth: int, kind: type[Struct], source: str) -> None:
         known = self.tagged(kind)
@@ -555,10 +529,12 @@ class _Writing(_Compiling):
             self.run.append(("x", ""))
             return
         self.flush(depth)
-        said = [f"({self.is_said(field, f'{source}.{name}')})" for name, field in known]
+        said = [self.is_said(field, f"{source}.{name}") for name, field in known]
+        # Nearly always nothing is said, and that is seen without a look into the parts.
+        there = [condition.partition(" and ")[0] for condition in said]
         tags, number = self.new("tags"), self.new("n")
         out, append = self.out, self.append
-        self.line(depth, f"if {' or '.join(said)}:")
+        self.line(depth, f"if {' or '.join(there)}:")
         self.line(depth + 1, f"{tags} = []")
         self.line(depth + 1, f"{number} = 0")
         for condition, (name, field) in zip(said, known, strict=True):

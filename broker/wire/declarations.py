@@ -6,8 +6,8 @@
         rack_id: str = wire("string", versions="11+", ignorable=True, default="")
 
 A class has the fields of all versions, in the order of the wire; whoever makes or reads a message need not
-know its version (`codec.py` does). The kinds are Kafka's: `bool int8 int16 int32 int64 uint16 float64 uuid
-string bytes records`, another `Struct`, or a list of one kind for an array of it. Versions are written
+know its version (`codec.py` does). The kinds are Kafka's: `bool int8 int16 int32 int64 uuid string bytes
+records`, another `Struct`, or a list of one kind for an array of it. Versions are written
 `3`, `3-7` or `3+`.
 
     versions    those that have the field; all that its struct is in, if not given

@@ -49,9 +49,9 @@ def decode_request_header(frame: memoryview) -> RequestHeader:
         key, version, correlation_id, length = _REQUEST.unpack_from(frame)
         at = stop = _REQUEST.size
         client_id = None
-        if length >= 0:
+        if length != -1:
             stop += length
-            if stop > len(frame):
+            if not at <= stop <= len(frame):
                 raise MalformedMessage(f"a client id of {length} bytes in a frame of {len(frame)}")
             client_id = str(frame[at:stop], "utf-8")
         api = APIS.get(key)

@@ -2,6 +2,8 @@
 
 from __future__ import annotations
 
+import itertools
+
 import pytest
 from kio.schema.api_versions.v3.request import ApiVersionsRequest
 from kio.schema.request_header.v1.header import RequestHeader as OldHeader
@@ -17,20 +19,17 @@ from broker.wire.headers import (
     request_frame,
     response_frame,
 )
-from tests.broker.wire.samples import CASES, case_name, kio_bytes, kio_type
+from tests.broker.wire.samples import KINDS, kio_bytes, kio_type
 
 
 def frame_of(pieces: list[bytes | bytearray | memoryview]) -> bytes:
     return b"".join(pieces)
 
 
-@pytest.mark.parametrize(
-    "case", [each for each in CASES if each[2] is each[0].request and each[0].key > 7], ids=case_name
-)
-def test_request_headers_are_those_of_kio(case: tuple[object, int, type[Struct]]) -> None:
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if "Request" in kind.__name__ and kind.KEY > 7])
+def test_request_headers_are_those_of_kio(kind: type[Struct]) -> None:
     """With and without tags, by version; the client id is of the old kind in all of them."""
-    _, version, kind = case
-    for client_id in (None, "", "a client of ours"):
+    for version, client_id in itertools.product(kind.VERSIONS, (None, "", "a client of ours")):
         frame = frame_of(request_frame(kind(), version, 7, client_id))
         wanted = kio_type(kind, version).__header_schema__(
             request_api_key=kind.KEY, request_api_version=version, correlation_id=7, client_id=client_id
@@ -41,17 +40,15 @@ def test_request_headers_are_those_of_kio(case: tuple[object, int, type[Struct]]
         assert found == (kind.KEY, version, 7, client_id, APIS[kind.KEY], len(head))
 
 
-@pytest.mark.parametrize(
-    "case", [each for each in CASES if each[2] is each[0].response and each[0].key > 7], ids=case_name
-)
-def test_response_headers_are_those_of_kio(case: tuple[object, int, type[Struct]]) -> None:
+@pytest.mark.parametrize("kind", [kind for kind in KINDS if "Response" in kind.__name__ and kind.KEY > 7])
+def test_response_headers_are_those_of_kio(kind: type[Struct]) -> None:
     """Among them the exception: ApiVersions is answered without tags."""
-    _, version, kind = case
-    frame = frame_of(response_frame(kind(), version, 7))
-    head = kio_bytes(kio_type(kind, version).__header_schema__(correlation_id=7))
-    assert frame[4:].startswith(head)
-    assert int.from_bytes(frame[:4]) == len(frame) - 4
-    assert decode_response_header(memoryview(frame)[4:], APIS[kind.KEY], version) == (7, len(head))
+    for version in kind.VERSIONS:
+        frame = frame_of(response_frame(kind(), version, 7))
+        head = kio_bytes(kio_type(kind, version).__header_schema__(correlation_id=7))
+        assert frame[4:].startswith(head)
+        assert int.from_bytes(frame[:4]) == len(frame) - 4
+        assert decode_response_header(memoryview(frame)[4:], APIS[kind.KEY], version) == (7, len(head))
 
 
 def test_who_asks_for_what_is_not_served_is_told_apart_from_who_talks_nonsense() -> None:
@@ -74,6 +71,7 @@ def test_unknown_tags_of_a_header_are_skipped() -> None:
     [
         b"",
         b"\0\x12\0\0\0\0\0\1",  # no client id
+        b"\0\x12\0\0\0\0\0\1\xff\xfe",  # a client id of -2 bytes
         b"\0\x12\0\0\0\0\0\1\0\2x",  # a client id that ends too soon
         b"\0\x12\0\0\0\0\0\1\0\2\xc3\x28",  # not UTF-8
         b"\0\x12\0\3\0\0\0\1\xff\xff",  # no tags
