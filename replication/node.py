@@ -372,6 +372,7 @@ class Node:
             clean=self.logs.was_clean,
             empty=self.logs.had_empty_dir,
             continues=tuple(self._former_epochs),
+            damaged=tuple(sorted(self.logs.damaged)),
             rack=self.config.broker_rack,
         )
         return self._store_call(

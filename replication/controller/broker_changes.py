@@ -49,7 +49,9 @@ def _parse(context: Context, broker_id: int, read: Outcome) -> Broker | None:
     endpoint = BrokerEndpoint(
         broker_id, registration.host, registration.port, read.stat.created_txid, registration.rack
     )
-    return Broker(endpoint, registration.clean, registration.continues, registration.empty)
+    return Broker(
+        endpoint, registration.clean, registration.continues, registration.empty, registration.damaged
+    )
 
 
 def brokers_changed(context: Context) -> Steps[None]:
@@ -87,6 +89,7 @@ def forget_broker(context: Context, broker_id: int) -> None:
     context.shutting_down.discard(broker_id)
     context.offline_replicas.pop(broker_id, None)
     context.refusing.pop(broker_id, None)
+    context.damaged.pop(broker_id, None)
     context.newcomers.discard(broker_id)
     for deletion in context.deletions.values():
         deletion.broker_gone(broker_id)
@@ -98,6 +101,10 @@ def meet_brokers(context: Context, new: dict[int, Broker]) -> None:
     context.brokers.update(new)
     context.newcomers.update(new)
     for broker_id, broker in sorted(new.items()):
+        if broker.damaged:
+            # Before any election: whoever is elected and refuses has pushed all others out of the ISR.
+            mark("brokers: one says that a log is damaged when it registers")
+            context.damaged[broker_id] = set(broker.damaged)
         context.channels.open(broker_id, broker.endpoint.epoch)
 
 
@@ -144,5 +151,6 @@ def replicas_returned(
     if broker is None or broker.endpoint.epoch != broker_epoch:
         return
     mark("controller: a replica that could not serve can again")
-    context.offline_replicas.get(broker_id, set()).difference_update(returned)
+    for unusable in (context.offline_replicas, context.damaged):
+        unusable.get(broker_id, set()).difference_update(returned)
     yield from settle(context, returned, after_failures(context))

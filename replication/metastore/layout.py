@@ -17,7 +17,8 @@
     /latest_producer_id_block                persistent   the producer ids that were handed out last
 
 Fields beyond Kafka's, which its readers skip: `clean` and `continues` in a registration (what this
-broker had acknowledged was not lost when it last stopped, nor since it had one of those epochs) and
+broker had acknowledged was not lost when it last stopped, nor since it had one of those epochs),
+`empty` and `damaged` there (a log dir that held nothing, and logs that it cannot serve) and
 `isr_broker_epochs` in a state node (which incarnation of each ISR member is known to hold every
 committed record: without it, a controller that takes over could not tell a member from its own
 restarted, perhaps emptier, successor), `min_insync`, `eligible` and `eligible_broker_epochs` there
@@ -101,6 +102,7 @@ class BrokerRegistration:
     `rack` is empty for none.
     `continues`: broker epochs that this very process had before its session ran out: it never
     stopped since, so it lost nothing of what it held as any of them.
+    `damaged`: replicas whose log it found damaged when it started, so that it cannot serve them.
     """
 
     host: str
@@ -111,6 +113,7 @@ class BrokerRegistration:
     continues: tuple[int, ...] = ()
     rack: str = ""
     empty: bool = False
+    damaged: tuple[TopicPartition, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)
@@ -190,6 +193,8 @@ def encode_broker(registration: BrokerRegistration) -> bytes:
         value["continues"] = list(registration.continues)
     if registration.empty:
         value["empty"] = True
+    if registration.damaged:
+        value["damaged"] = _list_of(registration.damaged)
     if registration.rack:
         # Version 3 is the first with racks, and its readers go by the endpoints.
         value["version"] = 3
@@ -262,8 +267,11 @@ def encode_reassignment(wanted: Mapping[TopicPartition, tuple[int, ...]]) -> byt
 
 def encode_partitions(partitions: Iterable[TopicPartition]) -> bytes:
     """A list of partitions: what a preferred election, and an ISR notification, holds."""
-    listed = [{"topic": each.topic, "partition": each.partition} for each in partitions]
-    return _encode({"version": 1, "partitions": listed})
+    return _encode({"version": 1, "partitions": _list_of(partitions)})
+
+
+def _list_of(partitions: Iterable[TopicPartition]) -> list[dict[str, object]]:
+    return [{"topic": each.topic, "partition": each.partition} for each in partitions]
 
 
 def encode_config_change(topic: str) -> bytes:
@@ -359,8 +367,8 @@ class _Fields:
             raise CorruptMetadata(f"{self._what} has no object of texts in {name!r}")
         return dict(value)
 
-    def topic_partitions(self, name: str) -> tuple[TopicPartition, ...]:
-        value = self._value.get(name)
+    def topic_partitions(self, name: str, *, optional: bool = False) -> tuple[TopicPartition, ...]:
+        value = self._value.get(name, [] if optional else None)
         if not isinstance(value, list):
             raise CorruptMetadata(f"{self._what} has no list in {name!r}")
         found: dict[TopicPartition, None] = {}
@@ -397,6 +405,7 @@ def parse_broker(data: bytes) -> BrokerRegistration:
         clean=fields.truth("clean", False),
         empty=fields.truth("empty", False),
         continues=fields.integers("continues"),
+        damaged=fields.topic_partitions("damaged", optional=True),
         rack=fields.text("rack", "", or_null=True),
     )
 

@@ -974,3 +974,40 @@ def test_retries_to_a_silent_broker_end_with_its_registration() -> None:
     world.run()
     assert not world.members[1].requests
     assert world.members[1].controller.deadline_ms is None, "nothing left to do, nothing to wait for"
+
+
+def test_who_registers_with_a_damaged_log_is_not_elected() -> None:
+    """It would refuse, and be alone in the ISR by then: whoever has everything could never lead again."""
+    world = World(3)
+    controller = world.controller_id
+    first, second = (broker_id for broker_id in world.members if broker_id != controller)
+    world.create(topic((first, second)))
+    world.kill(first)
+    world.kill(second)
+    world.expire(first)
+    world.expire(second)
+    world.run()
+    world.start(second, damaged=(T0,))
+    world.members[second].broker.failing.add(T0)
+    world.run()
+    state = world.state()
+    assert state is not None
+    assert (state.leader, set(state.isr)) == (NO_LEADER, {first, second})
+    world.members[second].broker.failing.clear()  # when others hold it: the log is cut, to follow
+    world.start(first)
+    world.run()
+    assert (world.view()[0], world.view()[2]) == (first, (first,))
+    assert world.alter(first, (first, second)).partitions[T0].error is ErrorCode.NONE
+    version = world.version()
+    world.kill(controller)
+    world.expire(controller)
+    world.run()
+    assert world.version() == version, "the next controller reads the same registration, and knows better"
+
+
+def test_what_a_broker_says_of_a_former_topic_does_not_keep_a_new_one_waiting() -> None:
+    world = World(2)
+    world.start(2, damaged=(T0,))
+    world.run()
+    world.create(topic((2,)))
+    assert world.view() == (2, 0, (2,))

@@ -180,7 +180,9 @@ class World:
 
     # --- processes ----------------------------------------------------------------------------
 
-    def start(self, broker_id: int, *, clean: bool = True) -> None:
+    def start(
+        self, broker_id: int, *, clean: bool = True, damaged: tuple[TopicPartition, ...] = ()
+    ) -> None:
         """Start a broker's process; if one was there, it is gone (its session may linger)."""
         controller = Controller(
             broker_id,
@@ -190,9 +192,11 @@ class World:
             state_changes=self.changes.append,
         )
         self.members[broker_id] = Member(ScriptedBroker(broker_id), controller)
-        self.register(broker_id, clean=clean)
+        self.register(broker_id, clean=clean, damaged=damaged)
 
-    def register(self, broker_id: int, *, clean: bool = True) -> None:
+    def register(
+        self, broker_id: int, *, clean: bool = True, damaged: tuple[TopicPartition, ...] = ()
+    ) -> None:
         """Open a session, replace an old registration of ours, compete."""
         member = self.members[broker_id]
         member.session_id = self.store.open_session(SESSION_TIMEOUT_MS, self.now_ms)
@@ -204,7 +208,11 @@ class World:
             self._deliver(self.store.close_session(old.ephemeral_owner))
         data = layout.encode_broker(
             layout.BrokerRegistration(
-                f"host{broker_id}", 9092, clean=clean, rack=self.racks.get(broker_id, "")
+                f"host{broker_id}",
+                9092,
+                clean=clean,
+                rack=self.racks.get(broker_id, ""),
+                damaged=damaged,
             )
         )
         outcome, fired = self.store.call(

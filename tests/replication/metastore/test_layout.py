@@ -33,6 +33,9 @@ def test_written_text_is_canonical_and_read_back() -> None:
         b'{"version":1,"host":"h","port":9092,"jmx_port":-1,"timestamp":"5","clean":true}'
     )
     assert layout.parse_broker(layout.encode_broker(broker)) == broker
+    damaged = BrokerRegistration("h", 9092, damaged=(TopicPartition("t", 3),))
+    assert json.loads(layout.encode_broker(damaged))["damaged"] == [{"topic": "t", "partition": 3}]
+    assert layout.parse_broker(layout.encode_broker(damaged)) == damaged
     topic = TopicAssignment("id", {10: (1,), 2: (2, 1)})
     assert layout.encode_topic(topic) == (
         b'{"version":3,"topic_id":"id","partitions":{"2":[2,1],"10":[1]},'
