@@ -157,7 +157,8 @@ class PartitionChecker:
 
     `unclean_allowed` says whether an election outside the ISR may happen now. `incarnation` gives the
     broker epoch that a node is registered as, -1 for none: an ISR member is judged only while it is
-    the very process that the store names.
+    the very process that the store names. `sent` is what was sent to the partition of this name so far: a
+    request that was long on its way may find its topic's namesake there.
     """
 
     def __init__(
@@ -168,6 +169,7 @@ class PartitionChecker:
         min_insync: int = 1,
         unclean_allowed: Callable[[], bool] = lambda: False,
         incarnation: Callable[[int], int] = _nobody,
+        sent: set[bytes] | None = None,
     ) -> None:
         self.name = name
         self.replicas = tuple(replicas)
@@ -202,7 +204,7 @@ class PartitionChecker:
         self._acted: set[int] = set()
         self._leader_watermarks: dict[tuple[int, int, int], int] = {}
         self._newest_epochs: dict[tuple[int, int], int] = {}
-        self._sent: set[bytes] = set()
+        self._sent = set[bytes]() if sent is None else sent
         self._refused: set[bytes] = set()
         self._appended: set[bytes] = set()
         self._unclean_epoch = -1

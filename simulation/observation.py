@@ -77,6 +77,8 @@ class Observation:
         """For all of them."""
         self.on_new_partition: Callable[[TopicPartition], None] = lambda topic_partition: None
         """Hears of each partition that the cluster makes and that nobody had announced."""
+        self._sent: dict[TopicPartition, set[bytes]] = {}
+        """By name, whatever topic had it when."""
         self._logs: dict[tuple[int, TopicPartition], Log] = {}
         """As last looked at: a log whose disk failed is not given out any more."""
         self._time = time
@@ -99,6 +101,7 @@ class Observation:
                 self.is_unclean_allowed or topic_partition in self.unclean_allowed | self.unclean_asked
             ),
             incarnation=lambda node_id: self._hosts[node_id].broker_epoch,
+            sent=self._sent.setdefault(topic_partition, set()),
         )
         checker.is_deleted_by_hand = any(
             self._swarm.hand_rates.get(name) for name in ("delete_by_hand", "delete_what_moves")
@@ -385,6 +388,13 @@ class Observation:
                     self._judge_deleted(topic_partition, checker.topic_id)
             return
         node = layout.parse_topic(write.data)
+        for topic_partition in [each for each in self.checkers if each.topic == topic]:
+            if topic_partition.partition not in node.partitions:
+                # Somebody added it to a topic that was to be deleted, which is taken back at once.
+                taken_back = self.checkers.pop(topic_partition)
+                taken_back.is_retired = True
+                if taken_back.state is not None:
+                    raise Violation("C13", f"{topic_partition} is taken out of its topic, and had a leader")
         for number, replicas in sorted(node.partitions.items()):
             topic_partition = TopicPartition(topic, number)
             known = self.checkers.get(topic_partition)

@@ -217,6 +217,14 @@ def a_record_that_nobody_sent(history: History) -> None:
     history.checker.replica_changed(ReplicaView(0, 1, 0, True, 0, 0, 1, [A]), first_new=0)
 
 
+def test_a_late_send_may_meet_a_namesake() -> None:
+    """It was sent by name: whatever topic has the name when it comes takes it."""
+    sent: set[bytes] = set()
+    PartitionChecker("t-0", (0,), sent=sent).sent(A.identity)
+    namesake = PartitionChecker("t-0", (0,), sent=sent)
+    namesake.replica_changed(ReplicaView(0, 1, 0, True, 0, 0, 1, [A]), first_new=0)
+
+
 def a_hole_in_the_offsets(history: History) -> None:
     history.show(0, A, C, leads=True)
 
