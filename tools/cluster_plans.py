@@ -142,14 +142,11 @@ def proposal(
         raise BadPlan(f"brokers {unknown} are not alive")
     plan: Plan = {}
     current = current_plan(cluster, topics)
-    racks = {broker: cluster.brokers[broker].rack or None for broker in sorted(brokers)}
+    racks = {broker: cluster.racks[broker] if with_racks else None for broker in brokers}
     for name in topics:
         count = sum(each.topic == name for each in current)
         factor = len(current[TopicPartition(name, 0)])
-        if with_racks and any(rack is not None for rack in racks.values()):
-            lists = assignment.spread_over_racks(racks, count, factor, start=start, shift=shift)
-        else:
-            lists = assignment.spread(sorted(brokers), count, factor, start=start, shift=shift)
+        lists = assignment.placed(racks, count, factor, start=start, shift=shift)
         plan.update({TopicPartition(name, number): replicas for number, replicas in enumerate(lists)})
     return plan
 

@@ -89,6 +89,11 @@ class Cluster:
     """Topics that are being deleted."""
     unreadable: Mapping[str, str] = field(default_factory=dict)
 
+    @property
+    def racks(self) -> Mapping[int, str | None]:
+        """Of each broker."""
+        return {broker_id: broker.rack for broker_id, broker in sorted(self.brokers.items())}
+
     def partitions(self) -> Iterator[tuple[TopicPartition, tuple[int, ...]]]:
         """Every partition and its replicas, in order."""
         for name, topic in sorted(self.topics.items()):

@@ -172,13 +172,9 @@ def create(
                 raise typer.BadParameter(f"--replica-assignment: brokers {unknown} are not alive")
         else:
             start, shift = (draw.randrange(max(1, len(brokers))) for _ in range(2))
-            racks = {broker: cluster.brokers[broker].rack or None for broker in brokers}
-            if brokers and all(racks.values()):
-                lists = placement.spread_over_racks(
-                    racks, partitions, replication_factor, start=start, shift=shift
-                )
-            else:
-                lists = placement.spread(brokers, partitions, replication_factor, start=start, shift=shift)
+            lists = placement.placed(
+                cluster.racks, partitions, replication_factor, start=start, shift=shift
+            )
         node = layout.TopicAssignment(new_topic_id(draw), dict(enumerate(lists)))
         config_node = layout.encode_topic_config(settings)
         creation = Multi(
@@ -269,7 +265,7 @@ def alter(
             if topic.assignment.adding_replicas or topic.assignment.removing_replicas:
                 raise BadPlan(f"{name} is being reassigned; add partitions when that is over")
             existing = topic.assignment.partitions
-            added = added_partitions(existing, sorted(cluster.brokers), partitions)
+            added = added_partitions(existing, cluster.racks, partitions)
             # Whatever else the node says stays: which brokers have a replica yet to delete, above all.
             grown = replace(topic.assignment, partitions={**existing, **added})
             writes.append(Set(layout.topic_path(name), layout.encode_topic(grown), topic.version))

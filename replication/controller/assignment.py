@@ -19,6 +19,8 @@ from replication.controller.errors import (
 )
 
 Replicas: TypeAlias = tuple[int, ...]
+Racks: TypeAlias = Mapping[int, str | None]
+"""The brokers that may be given replicas, and the rack of each; None or nothing for no rack."""
 
 
 def round_robin(
@@ -58,8 +60,30 @@ def spread(
     return assignment
 
 
+def placed(
+    racks: Racks,
+    partitions: int,
+    replication_factor: int,
+    *,
+    start: int,
+    shift: int,
+    first_partition: int = 0,
+) -> list[Replicas]:
+    """Kafka's placement: by racks if any broker has one, and then it is refused unless all have."""
+    known = {broker: rack or None for broker, rack in racks.items()}
+    if any(known.values()):
+        return spread_over_racks(
+            known, partitions, replication_factor,
+            start=start, shift=shift, first_partition=first_partition,
+        )  # fmt: skip
+    return spread(
+        sorted(known), partitions, replication_factor,
+        start=start, shift=shift, first_partition=first_partition,
+    )  # fmt: skip
+
+
 def spread_over_racks(
-    racks: Mapping[int, str | None],
+    racks: Racks,
     partitions: int,
     replication_factor: int,
     *,
@@ -90,7 +114,7 @@ def spread_over_racks(
     return assignment
 
 
-def interleave_racks(racks: Mapping[int, str | None]) -> list[int]:
+def interleave_racks(racks: Racks) -> list[int]:
     """One broker of each rack in turn: racks sorted by name, brokers sorted inside their rack."""
     if unknown := sorted(broker for broker, rack in racks.items() if rack is None):
         raise InvalidReplicationFactor(
@@ -110,15 +134,9 @@ def interleave_racks(racks: Mapping[int, str | None]) -> list[int]:
 
 
 def added_partitions(
-    existing: Mapping[int, Replicas],
-    brokers: Sequence[int],
-    total_partitions: int,
-    *,
-    racks: Mapping[int, str | None] | None = None,
+    existing: Mapping[int, Replicas], racks: Racks, total_partitions: int
 ) -> dict[int, Replicas]:
     """The lists of the partitions that bring a topic to `total_partitions`; the old ones stay.
-
-    `racks` has the rack of each of `brokers`, None to place without regard to racks.
 
     Keys go to other partitions afterwards: who relies on a key's partition must be warned.
     """
@@ -128,14 +146,11 @@ def added_partitions(
         raise InvalidPartitions(
             f"the topic has {len(existing)} partitions and cannot go to {total_partitions}: they only grow"
         )
-    ordered = sorted(brokers)
+    ordered = sorted(racks)
     head = existing[0][0]
     start = next((slot for slot, broker in enumerate(ordered) if broker >= head), 0)
     count, factor, first = total_partitions - len(existing), len(existing[0]), len(existing)
-    if racks is None:
-        new = spread(ordered, count, factor, start=start, shift=start, first_partition=first)
-    else:
-        new = spread_over_racks(racks, count, factor, start=start, shift=start, first_partition=first)
+    new = placed(racks, count, factor, start=start, shift=start, first_partition=first)
     return dict(enumerate(new, len(existing)))
 
 

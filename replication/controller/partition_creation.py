@@ -89,11 +89,8 @@ def _extend(
 def _new_partitions(
     context: Context, node: layout.TopicAssignment, wanted: NewPartitions
 ) -> Mapping[int, assignment.Replicas]:
-    brokers = sorted(context.brokers.keys() - context.shutting_down)
     if not wanted.assignment:
-        return assignment.added_partitions(
-            node.partitions, brokers, wanted.total, racks=racks_of(context, brokers)
-        )
+        return assignment.added_partitions(node.partitions, racks_of(context), wanted.total)
     _check_lists(node, wanted.total, wanted.assignment)
     return dict(enumerate(wanted.assignment, len(node.partitions)))
 

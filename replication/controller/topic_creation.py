@@ -101,23 +101,20 @@ def assign(context: Context, topic: NewTopic) -> layout.TopicAssignment:
 
 
 def _by_formula(context: Context, formula: str, partitions: int, factor: int) -> list[assignment.Replicas]:
-    brokers = sorted(context.brokers.keys() - context.shutting_down)
+    racks = racks_of(context)
     match formula:
         case "round-robin":
-            return assignment.round_robin(brokers, partitions, factor)
+            return assignment.round_robin(list(racks), partitions, factor)
         case "kafka":
-            start, shift = (context.random.randrange(max(1, len(brokers))) for _ in range(2))
-            racks = racks_of(context, brokers)
-            if racks is None:
-                return assignment.spread(brokers, partitions, factor, start=start, shift=shift)
-            return assignment.spread_over_racks(racks, partitions, factor, start=start, shift=shift)
+            start, shift = (context.random.randrange(max(1, len(racks))) for _ in range(2))
+            return assignment.placed(racks, partitions, factor, start=start, shift=shift)
     raise InvalidReplicaAssignment(f"no placement is called {formula!r}; use 'kafka' or 'round-robin'")
 
 
-def racks_of(context: Context, brokers: Iterable[int]) -> dict[int, str | None] | None:
-    """The rack of each broker; None if no broker has one. Who places refuses if only some have."""
-    racks = {broker_id: context.brokers[broker_id].endpoint.rack or None for broker_id in brokers}
-    return racks if any(racks.values()) else None
+def racks_of(context: Context) -> assignment.Racks:
+    """The brokers that may be given replicas, in order, and their racks: not those about to stop."""
+    brokers = sorted(context.brokers.keys() - context.shutting_down)
+    return {broker_id: context.brokers[broker_id].endpoint.rack for broker_id in brokers}
 
 
 def new_topic_id(random: Random) -> str:

@@ -59,11 +59,17 @@ class Shared:
 
 
 @pytest.fixture
-def cluster(monkeypatch: pytest.MonkeyPatch) -> Iterator[InProcessCluster]:
-    """Four brokers; a pause of a verb is a pause of the cluster's clock."""
+def cluster(
+    monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest
+) -> Iterator[InProcessCluster]:
+    """Four brokers, in racks of a letter each if there is a parameter; a pause of a verb is one of theirs."""
+    racks: str = getattr(request, "param", "")
     settled = ControllerConfig(auto_leader_rebalance_enable=False)  # leaders go where the verbs send them
     running = InProcessCluster(
-        [NodeConfig(node_id=number, controller=settled) for number in range(4)],
+        [
+            NodeConfig(node_id=number, broker_rack=racks[number : number + 1], controller=settled)
+            for number in range(4)
+        ],
         disk_of=lambda _: MemoryDisk(),
     )
     running.start()
@@ -180,6 +186,26 @@ class TestTopics:
         command("topics", "alter", "t", "--metadata", URL, "--delete-config", "retention.ms")
         cluster.advance(2000)
         assert cluster.nodes[leader].replicas.partitions[each].log.config.retention_ms != 5000
+
+    @pytest.mark.parametrize("cluster", ["aabb"], indirect=True)
+    def test_placed_by_racks_as_the_controller_would(
+        self, command: Command, cluster: InProcessCluster
+    ) -> None:
+        """Each partition on two racks: those that it begins with, and those that are added."""
+        options = ["--metadata", URL, "--partitions"]
+        made = command("topics", "create", "t", *options, 4, "--replication-factor", 2, "--wait", 30)
+        assert (made.code, made.err) == (0, "")
+        assert command("topics", "alter", "t", *options, 9).code == 0
+        cluster.advance(2000)
+        placed = [each["replicas"] for each in described(command)]
+        assert len(placed) == 9
+        assert all({broker < 2 for broker in replicas} == {True, False} for replicas in placed)
+
+    @pytest.mark.parametrize("cluster", ["aab"], indirect=True)
+    def test_a_broker_without_a_rack_among_others(self, command: Command, cluster: InProcessCluster) -> None:
+        refused = command("topics", "create", "u", "--metadata", URL)
+        assert refused.code == 1
+        assert "[3] have no rack" in refused.err
 
     def test_partitions_are_added_to_what_the_node_says(
         self, command: Command, cluster: InProcessCluster

@@ -13,6 +13,7 @@ from replication.controller.assignment import (
     added_partitions,
     check_manual,
     interleave_racks,
+    placed,
     round_robin,
     spread,
     spread_over_racks,
@@ -95,8 +96,22 @@ def test_spread_falls_on_all_others_when_a_broker_dies() -> None:
 
 def test_added_partitions_go_on_where_the_old_ones_stopped() -> None:
     old = dict(enumerate(spread(range(5), 3, 3, start=0, shift=0)))
-    assert added_partitions(old, range(5), 5) == {3: (3, 4, 0), 4: (4, 0, 1)}
-    assert added_partitions({0: (9,)}, [1, 2], 2) == {1: (2,)}, "the old head is gone: start at the first"
+    assert added_partitions(old, dict.fromkeys(range(5)), 5) == {3: (3, 4, 0), 4: (4, 0, 1)}
+    gone = added_partitions({0: (9,)}, {1: None, 2: ""}, 2)
+    assert gone == {1: (2,)}, "the old head is gone: start at the first"
+
+
+def test_placed_goes_by_racks_if_there_are_any() -> None:
+    racks = {3: "b", 0: "a", 1: "a", 2: "b"}
+    by_racks = placed(racks, 4, 2, start=1, shift=0)
+    assert by_racks == spread_over_racks(racks, 4, 2, start=1, shift=0)
+    assert all(len({racks[broker] for broker in replicas}) == 2 for replicas in by_racks)
+    without = placed({3: None, 0: "", 1: None, 2: None}, 4, 2, start=1, shift=0)
+    assert without == spread(range(4), 4, 2, start=1, shift=0)
+    with pytest.raises(InvalidReplicationFactor, match=r"\[2\]"):
+        placed({0: "a", 2: ""}, 1, 1, start=0, shift=0)
+    added = added_partitions({0: (0, 2)}, racks, 5)
+    assert all(len({racks[broker] for broker in replicas}) == 2 for replicas in added.values())
 
 
 @pytest.mark.parametrize(
@@ -120,9 +135,9 @@ def test_half_known_racks_are_refused() -> None:
 
 def test_growing_needs_something_to_grow_from() -> None:
     with pytest.raises(InvalidReplicaAssignment):
-        added_partitions({1: (1,)}, [1], 3)
+        added_partitions({1: (1,)}, {1: None}, 3)
     with pytest.raises(InvalidPartitions, match="only grow"):
-        added_partitions({0: (1,), 1: (1,)}, [1], 2)
+        added_partitions({0: (1,), 1: (1,)}, {1: None}, 2)
 
 
 @pytest.mark.parametrize("lists", [[], [()], [(1, 2), (1,)], [(1, 1)], [(1, -1)]])
