@@ -121,7 +121,7 @@ def log_dirs_failed(context: Context) -> Steps[None]:
         mark("brokers: one tells that a log failed, or works again")
     context.announce(context.states, to=senders)
     stop_leaving(context, to=senders)
-    yield from topic_deletion.resume(context)
+    yield from topic_deletion.resume(context, again=senders & context.brokers.keys())
     yield from remove_notices(context, notices)
 
 

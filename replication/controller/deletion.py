@@ -6,7 +6,7 @@
        │  └──────┐  ┌──────┘ its broker died, or said that it cannot
        │         ▼  ▼
        └───── INELIGIBLE          the whole topic waits; other topics do not
-     its broker is back
+     its broker is back          (or SUCCESSFUL: it had been told twice, and could the second time)
 
 These are Kafka's replica states from `OfflineReplica` on. The ones before need no name here: a partition
 without a state node is new, one whose state names no leader is offline, and who lives says the rest. What
@@ -33,7 +33,7 @@ LEGAL: Mapping[ReplicaState, frozenset[ReplicaState]] = {
     ReplicaState.OFFLINE: frozenset({ReplicaState.STARTED, ReplicaState.INELIGIBLE}),
     ReplicaState.STARTED: frozenset({ReplicaState.SUCCESSFUL, ReplicaState.INELIGIBLE}),
     ReplicaState.SUCCESSFUL: frozenset(),
-    ReplicaState.INELIGIBLE: frozenset({ReplicaState.OFFLINE}),
+    ReplicaState.INELIGIBLE: frozenset({ReplicaState.OFFLINE, ReplicaState.SUCCESSFUL}),
 }
 """Where a replica may go from each state."""
 

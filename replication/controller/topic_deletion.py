@@ -15,7 +15,7 @@ lost is not asked: the next round reads what is left and removes that.
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Mapping
+from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
 from checkpoint.errors import ErrorCode
@@ -221,11 +221,24 @@ def topic_changed(context: Context, name: str) -> Steps[None]:
 # --- going on ---------------------------------------------------------------------------------
 
 
-def resume(context: Context) -> Steps[None]:
-    """Ask those again who could not delete their replicas and may be able to now."""
+def resume(context: Context, again: Collection[int] = ()) -> Steps[None]:
+    """Ask those again who could not delete their replicas and may be able to now.
+
+    Of the brokers `again`, which say so themselves, also those whose refusal may still be on its way: it
+    would be the older word, and nobody would ask again.
+    """
     for deletion in context.deletions.values():
+        for replica, state in deletion.states.items():
+            if state is ReplicaState.STARTED and replica.broker_id in again:
+                mark("deletion: told once more while an answer is awaited")
+                _tell(context, replica.broker_id, (replica.topic_partition,))
         deletion.retry(lambda replica: _obstacle(context, replica))
     yield from advance(context)
+
+
+def _tell(context: Context, broker_id: int, partitions: Iterable[TopicPartition]) -> None:
+    order = StopReplicaPartition(BEING_DELETED, delete=True)
+    context.channels[broker_id].enqueue(StopReplicaRequest, dict.fromkeys(partitions, order))
 
 
 def _obstacle(context: Context, replica: Replica) -> str:
@@ -238,8 +251,7 @@ def advance(context: Context) -> Steps[None]:
     was_replaced = False
     for name, deletion in sorted(context.deletions.items()):
         for broker_id, partitions in deletion.start(lambda replica: _obstacle(context, replica)).items():
-            order = StopReplicaPartition(BEING_DELETED, delete=True)
-            context.channels[broker_id].enqueue(StopReplicaRequest, dict.fromkeys(partitions, order))
+            _tell(context, broker_id, partitions)
         if deletion.blocking:
             mark("deletion: waits for a broker")
         if deletion.is_complete:

@@ -197,6 +197,26 @@ def test_a_broker_that_cannot_delete_is_asked_again_when_it_returns() -> None:
     assert_gone(world)
 
 
+def test_a_broker_that_has_room_again_is_asked_though_its_refusal_comes_after() -> None:
+    """It says but once that it may be able to; its refusal, slower, is the older word."""
+    world = made()
+    world.members[3].broker.failing.add(T1)
+    member = world.active
+    request(world)
+    world.run(
+        until=lambda: any(s.target == 3 and isinstance(s.body, StopReplicaRequest) for s in member.requests)
+    )
+    world.admin(Create(layout.LOG_DIR_EVENT_PREFIX, layout.encode_log_dir_event(3), sequential=True))
+    while member.inbox or member.store_calls:
+        world.read_inbox(1) if member.inbox else world.apply_call(1)
+    assert not world.admin(Children(layout.LOG_DIR_EVENTS_PATH)).children
+    while not isinstance((sent := world.send_request(1)).body, StopReplicaRequest) or sent.target != 3:
+        pass
+    world.members[3].broker.failing.clear()
+    world.run()
+    assert_gone(world)
+
+
 def test_the_answer_to_a_former_order_confirms_nothing() -> None:
     """A broker that stopped serving a replica, and kept it, was still to answer when the deletion began."""
     world = made()
