@@ -9,8 +9,8 @@ test can hand them a history made by hand. Names of invariants, from the reliabi
     C4  what was acknowledged by acks=all is never lost        nothing above it is served
     C8  a consumer sees offsets rise, none skipped, and the same bytes for ever
     C10 a producer's numbers are committed without a gap, and once
-    C11 a superseded leader acknowledges nothing
-    C12 the store's writes are fenced by the controller's epoch, which never goes back
+    C11 a leader that is superseded, or whose session is over, acknowledges nothing
+    C12 the store's writes are fenced by the controller's epoch, which never goes back; nor do its words
     C13 leader ∈ ISR ⊆ replicas, by fenced conditional writes only
     C14 whoever the store calls in sync holds all that is committed
     C16 what is remembered of epochs and producers is what the log says
@@ -554,10 +554,20 @@ class PartitionChecker:
         self._sent.add(identity)
 
     def acknowledged(
-        self, identity: bytes, base_offset: int, view: ReplicaView, *, isr_size: int, is_leader: bool
+        self,
+        identity: bytes,
+        base_offset: int,
+        view: ReplicaView,
+        *,
+        isr_size: int,
+        is_leader: bool,
+        is_registered: bool = True,
     ) -> None:
-        """A leader answered acks=all with success; `isr_size` counts the maximal ISR it holds."""
-        if not is_leader:
+        """A leader answered acks=all with success; `isr_size` counts the maximal ISR it holds.
+
+        Whoever is not registered, as far as it knows itself, is nobody's leader: others may lead by now.
+        """
+        if not is_leader or not is_registered:
             self._fail("C11", f"offset {base_offset} was acknowledged after its leader had to go; {view}")
         if view.leader_epoch < self._unclean_epoch:
             self.declared_lost += 1
@@ -734,6 +744,50 @@ class StoreChecker:
         for path in paths:
             if path.startswith(_FENCED) and not is_fenced:
                 raise Violation("C12", f"{path} was written by somebody who need not be the controller")
+
+
+class NewsChecker:
+    """C12: what controllers tell a process never goes back.
+
+    Whoever obeyed a controller obeys no earlier one: it would ask that one for its ISRs. A registration that
+    a controller has seen end is over: told by the same one that it lives, a process has taken an old word for
+    a new one. A later controller may begin with an older list, since it read the store by itself.
+    """
+
+    def __init__(self) -> None:
+        self._news: dict[tuple[int, int], _News] = {}
+
+    def obeys(self, process: tuple[int, int], controller_epoch: int) -> None:
+        """A process (node, life) goes by the words of this controller."""
+        news = self._news.get(process)
+        if news is None or controller_epoch > news.controller_epoch:
+            self._news[process] = _News(controller_epoch)
+        elif controller_epoch < news.controller_epoch:
+            raise Violation(
+                "C12", f"node {process[0]} obeys controller {controller_epoch} after {news.controller_epoch}"
+            )
+
+    def heard(self, process: tuple[int, int], live: Mapping[int, int]) -> None:
+        """The controller that it obeys told it that these live: broker epochs by id."""
+        news = self._news[process]
+        for broker_id, epoch in live.items():
+            if epoch <= news.ended.get(broker_id, -1):
+                raise Violation(
+                    "C12",
+                    f"node {process[0]} was told by controller {news.controller_epoch} that "
+                    f"broker {broker_id} lives as {epoch}, after that one had gone",
+                )
+        news.ended.update({each: epoch for each, epoch in news.live.items() if live.get(each) != epoch})
+        news.live = live
+
+
+@dataclass(slots=True)
+class _News:
+    """What a controller has said to one process."""
+
+    controller_epoch: int
+    live: Mapping[int, int] = field(default_factory=dict)
+    ended: dict[int, int] = field(default_factory=dict)
 
 
 def check_bounds(name: str, sizes: Mapping[str, int], limits: Mapping[str, int]) -> None:

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from dataclasses import dataclass, field
 
 from checkpoint.disks.faulty import FaultyDisk
@@ -10,6 +11,7 @@ from checkpoint.topic_partition import TopicPartition
 from replication.config import NodeConfig, ReplicaSelector
 from replication.controller.config import ControllerConfig
 from replication.effects import Event
+from replication.messages import BrokerEndpoint
 from replication.node import Node
 from simulation.checkers import Remains, ReplicaView
 from simulation.swarm import Swarm
@@ -36,6 +38,8 @@ class Host:
     tick_at_ms: int | None = None
     views: dict[TopicPartition, ReplicaView] = field(default_factory=dict)
     seen: dict[TopicPartition, tuple[object, ...]] = field(default_factory=dict)
+    live_brokers: Mapping[int, BrokerEndpoint] = field(default_factory=dict)
+    """Who lives, as its node was last seen to believe."""
     remains: dict[TopicPartition, Remains] = field(default_factory=dict)
     stopped_in_order: bool | None = True
     """What its next start must find; None: it died while it started, and either may be."""

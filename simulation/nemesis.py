@@ -38,7 +38,7 @@ class Nemesis:
         self._commands = [
             (name, swarm.command_rates[name])
             for name, command in COMMANDS.items()
-            if swarm.command_rates[name] and is_served(command)
+            if swarm.command_rates.get(name) and is_served(command)
         ]
         self._hand_random = stream(world.swarm.seed, "hands at work")
         self._hands = [(name, rate) for name, rate in swarm.hand_rates.items() if rate]

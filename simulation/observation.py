@@ -25,6 +25,7 @@ from replication.metastore import layout
 from replication.metastore.operations import Check, Create, Delete, Multi, Operation, Outcome, Set
 from replication.node import Node
 from simulation.checkers import (
+    NewsChecker,
     PartitionChecker,
     Remains,
     ReplicaView,
@@ -70,6 +71,7 @@ class Observation:
     ) -> None:
         self.checkers: dict[TopicPartition, PartitionChecker] = {}
         self.store_checker = StoreChecker()
+        self.news_checker = NewsChecker()
         self.unclean_allowed: set[TopicPartition] = set()
         self.unclean_asked: set[TopicPartition] = set()
         """Those for which somebody asked for an unclean election, which may be late."""
@@ -168,6 +170,7 @@ class Observation:
     def look(self, host: Host) -> None:
         node = host.node
         assert node is not None
+        self._judge_news(host, node)
         truncations = node.replicas.counters.truncations
         for topic_partition in node.replicas.offline:
             view = host.views.get(topic_partition)
@@ -205,6 +208,15 @@ class Observation:
 
         if len(host.views) > len(node.replicas.partitions) and not host.disk_is_dead:
             self._forget_gone(host, node)
+
+    def _judge_news(self, host: Host, node: Node) -> None:
+        process, controller_epoch = (host.node_id, host.life), node.replicas.controller_epoch
+        self.news_checker.obeys(process, controller_epoch)
+        brokers = node.replicas.metadata.brokers
+        if brokers is not host.live_brokers:
+            host.live_brokers = brokers
+            live = {broker_id: broker.epoch for broker_id, broker in brokers.items()}
+            self.news_checker.heard(process, live)
 
     def _forget_gone(self, host: Host, node: Node) -> None:
         """Replicas that were deleted, or set aside."""
@@ -311,6 +323,7 @@ class Observation:
                         # None: its disk failed later in this turn.
                         isr_size=len(partition.isr.maximal if partition is not None else checker.replicas),
                         is_leader=partition is None or partition.is_leader,
+                        is_registered=partition is None or host.broker_epoch >= 0,
                     )
                 elif produced.error in _NEVER_APPENDED and call.is_single:
                     is_gone = produced.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and (

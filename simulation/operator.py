@@ -115,6 +115,14 @@ def _delete_records(world: World, decision: Decision) -> RequestBody:
     return DeleteRecordsRequest({chosen: offset}, 2 * world.swarm.request_timeout_ms)
 
 
+def _delete_to_an_end(world: World, decision: Decision) -> RequestBody:
+    """Up to where a log ends that was left behind: for its leader that may be inside a batch."""
+    chosen = target(world, decision)
+    checker = world.checkers[chosen]
+    ends = [view.log_end for view in checker.views.values() if view.log_end <= checker.committed_end]
+    return DeleteRecordsRequest({chosen: min(ends, default=-1)}, 2 * world.swarm.request_timeout_ms)
+
+
 @dataclass(frozen=True, slots=True)
 class Command:
     """`request` builds what is asked; `to_leader`: of the partition's leader, else of the controller."""
@@ -135,6 +143,7 @@ COMMANDS: Mapping[str, Command] = {
     "alter_config": Command(AlterConfigsRequest, _alter_config),
     "alter_durability": Command(AlterConfigsRequest, _alter_durability),
     "delete_records": Command(DeleteRecordsRequest, _delete_records, to_leader=True),
+    "delete_to_an_end": Command(DeleteRecordsRequest, _delete_to_an_end, to_leader=True),
 }
 
 

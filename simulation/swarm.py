@@ -80,6 +80,8 @@ COMMAND_NAMES = (
     "delete_records",
 )
 """What the operator can ask for; `operator.COMMANDS` says how."""
+THEMED_COMMAND_NAMES = ("delete_to_an_end",)
+"""What the operator asks for in themes alone."""
 HAND_NAMES = (
     "reassign_by_hand",
     "delete_by_hand",
@@ -146,7 +148,14 @@ _THEMES: tuple[Mapping[str, float], ...] = (
     {"full_disk": 0.5, "fill_while_down": 2, "dead_disk": 0.1},
     {"alter_config": 3, "suspend": 0.25, "kill": 0.5},
 )
-"""What has to meet for a rare branch to be taken, and little else."""
+"""What has to meet for a rare branch to be taken, and little else; a feature that is named is on."""
+_HARMFUL_THEMES: tuple[Mapping[str, float], ...] = (
+    {"power_cut": 4, "depose": 1.5, "cut_link": 1, "slow_link": 1},
+    {"expire": 1, "cut_link": 2, "elect_preferred": 4, "slow_links": 1, "reordering": 1},
+    {"isolate": 2, "cut_link": 1, "expire": 1, "delete_to_an_end": 4},
+    {"full_disk": 3, "create_topic": 2, "reassign": 2, "elect_preferred": 2},
+)
+"""What has to meet before the want of some rule does harm; one seed in twenty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -228,12 +237,14 @@ def draw(seed: int) -> Swarm:
     if hand_rates.get("spoil_topic"):
         hand_rates["wipe_topic"] = 0.0  # nobody could tell which of the two topics is to be put right
     theme = stream(seed, "theme")
-    if theme.random() < 0.15:
-        chosen = theme.choice(_THEMES)
-        features = replace(features, store_losses=features.store_losses or "store_losses" in chosen)
+    kind = theme.random()
+    if kind < 0.2:
+        chosen = theme.choice(_THEMES if kind < 0.15 else _HARMFUL_THEMES)
+        named = {each.name: True for each in fields(Features) if each.name in chosen}
+        features = replace(features, **named)
         rates, command_rates, hand_rates = (
             {name: chosen.get(name, 0.0) for name in names}
-            for names in (FAULT_NAMES, COMMAND_NAMES, HAND_NAMES)
+            for names in (FAULT_NAMES, (*COMMAND_NAMES, *THEMED_COMMAND_NAMES), HAND_NAMES)
         )
     racks = stream(seed, "racks")
     return Swarm(

@@ -11,6 +11,7 @@ from replication.controller import alter_partition, election, isr_changes, parti
 from replication.controller.context import Context, Steps
 from replication.controller.services import SERVICES
 from replication.isr import CommittedIsr
+from replication.isr_channel import IsrChannel
 from replication.messages import ControlledShutdownRequest
 from replication.metadata_cache import MetadataCache
 from replication.metastore.operations import ANY_VERSION, Check, Multi, Set
@@ -37,18 +38,12 @@ def _everybody_is_intact(recorded_epoch: int, incarnation: Any) -> election.Stan
     return election.Standing.DEAD if incarnation is None else election.Standing.INTACT
 
 
-@plant(
-    "a role of an older leader epoch replaces a newer one (KAFKA-1211 and its kin)",
-    is_rare=True,
-)
+@plant("a role of an older leader epoch replaces a newer one (KAFKA-1211 and its kin)", is_rare=True)
 def old_role_accepted(stack: ExitStack) -> None:
     swap(stack, ReplicaManager, "_judge", lambda self, known, state, body: None)
 
 
-@plant(
-    "a leader whose session is gone leads on until somebody tells it otherwise (R7)",
-    is_rare=True,
-)
+@plant("a leader whose session is gone leads on until somebody tells it otherwise (R7)")
 def session_expiry_ignored(stack: ExitStack) -> None:
     def on_session_lost(self: ReplicaManager, now_ms: int) -> Any:
         self.broker_epoch = -1
@@ -65,10 +60,7 @@ def former_registration_obeyed(stack: ExitStack) -> None:
     real = swap(stack, ReplicaManager, "_refuse_controller", refuse_controller)
 
 
-@plant(
-    "orders of a controller that was replaced are carried out",
-    is_rare=True,
-)
+@plant("orders of a controller that was replaced are carried out")
 def former_controller_obeyed(stack: ExitStack) -> None:
     def refuse_controller(self: ReplicaManager, controller_epoch: int, broker_epoch: int) -> Any:
         return real(self, self.controller_epoch, broker_epoch)
@@ -106,12 +98,26 @@ def former_life_joins(stack: ExitStack) -> None:
     is_rare=True,
 )
 def old_isr_answer_believed(stack: ExitStack) -> None:
+    """Two rules hold this: an answer counts while its request is under way, and until newer is known."""
+
+    def next_request(self: Any, *facts: Any) -> Any:
+        found = real_request(self, *facts)
+        if found is not None:
+            self.__dict__.setdefault("sent", {})[found[0]] = self._in_flight
+        return found
+
+    def owns(self: Any, correlation_id: int) -> bool:
+        self._in_flight = self.__dict__.get("sent", {}).get(correlation_id, self._in_flight)
+        return bool(real_owns(self, correlation_id))
+
     def on_isr_answer(self: Partition, pending: Any, answer: Any) -> Any:
-        if answer.isr and answer.partition_epoch < self.partition_epoch:
+        if answer.isr and self.is_leader and answer.partition_epoch < self.partition_epoch:
             self.isr = CommittedIsr(frozenset(answer.isr))
             return IsrOutcome.ADOPTED
         return real(self, pending, answer)
 
+    real_request = swap(stack, IsrChannel, "next_request", next_request)
+    real_owns = swap(stack, IsrChannel, "owns", owns)
     real = swap(stack, Partition, "on_isr_answer", on_isr_answer)
 
 
@@ -133,10 +139,7 @@ def preferred_leader_out_of_sync(stack: ExitStack) -> None:
     real = swap(stack, election, "preferred_state", preferred_state)
 
 
-@plant(
-    "a broker that shuts down may come back into the ISRs that it was taken out of (KIP-841)",
-    is_rare=True,
-)
+@plant("a broker that shuts down may come back into the ISRs that it was taken out of (KIP-841)")
 def departing_broker_readmitted(stack: ExitStack) -> None:
     def judge(*args: Any, **facts: Any) -> Any:
         return real(*args, **{**facts, "shutting_down": ()})
@@ -176,9 +179,7 @@ def loss_forgotten_at_the_next_stop(stack: ExitStack) -> None:
     swap(stack, Node, "is_clean", property(lambda self: True))
 
 
-@plant(
-    "an update of the metadata that was given up as lost and comes late replaces a newer one", is_rare=True
-)
+@plant("an update of the metadata that was given up as lost and comes late replaces a newer one")
 def late_metadata_wins(stack: ExitStack) -> None:
     def update_metadata(self: ReplicaManager, *request: Any) -> Any:
         self._newest_metadata = (-1, -1)
@@ -187,7 +188,7 @@ def late_metadata_wins(stack: ExitStack) -> None:
     real = swap(stack, ReplicaManager, "update_metadata", update_metadata)
 
 
-@plant("a broker keeps it to itself that its log dir failed (F2)", is_rare=True)
+@plant("a broker keeps it to itself that its log dir failed (F2)")
 def dead_disk_kept_secret(stack: ExitStack) -> None:
     swap(stack, Node, "_tell_of_failed_logs", lambda self, now_ms: [])
 

@@ -170,9 +170,14 @@ def served_above_the_high_watermark(stack: ExitStack) -> None:
     is_rare=True,
 )
 def answered_in_another_tenure(stack: ExitStack) -> None:
+    """Two rules hold this, each for the other: who waits is woken when the leader goes, and tenures are told
+    apart. Only without both does it happen."""
+
     def progress(self: ReplicaManager, topic_partition: Any, status: Any) -> ProduceResult | None:
         partition = self.partitions.get(topic_partition)
         if partition is not None:
+            if not partition.is_leader:
+                return None
             status.tenure = partition.tenure
         return real(self, topic_partition, status)  # type: ignore[no-any-return]
 
