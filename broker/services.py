@@ -3,12 +3,15 @@
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Collection
-from typing import TypeVar
+from collections.abc import Callable, Collection, Coroutine
+from random import Random
+from typing import Any, TypeVar
 
 from broker.call import Call
+from broker.producer_ids import ProducerIds
 from broker.runtime import CLIENT, Asked, Runtime
 from broker.settings import Settings
+from broker.store_session import StoreSession
 from broker.wire.declarations import Struct
 from replication.messages import RequestBody, ResponseBody
 from replication.metadata_cache import MetadataCache
@@ -20,9 +23,20 @@ T = TypeVar("T")
 class Services:
     """One for all handlers of a broker. Everything here belongs to the event loop's thread."""
 
-    def __init__(self, runtime: Runtime, settings: Settings, served: Collection[int]) -> None:
-        """`served` are the keys of the APIs that have a handler."""
+    def __init__(
+        self,
+        runtime: Runtime,
+        settings: Settings,
+        served: Collection[int],
+        *,
+        store: StoreSession,
+        random: Random,
+    ) -> None:
+        """`served` are the keys of the APIs that have a handler; `store` stays the caller's to close."""
         self.runtime, self.settings, self.served = runtime, settings, served
+        self.ask_store = store.ask
+        self.producer_ids = ProducerIds(runtime.node.node_id, store.ask, random)
+        self._tasks: set[asyncio.Task[None]] = set()
 
     @property
     def node(self) -> Node:
@@ -67,6 +81,19 @@ class Services:
             finish(call, lambda: then(answer))
 
         self.runtime.ask(body, Asked(answered, call.refuse), source=source, number=number)
+
+    def begin(self, call: Call, work: Coroutine[Any, Any, Struct]) -> None:
+        """Do something for a call that waits for others, the store say; its result is the answer."""
+
+        async def answer() -> None:
+            try:
+                call.answer(await work)
+            except Exception:
+                call.fail("its handler failed")
+
+        task = asyncio.get_running_loop().create_task(answer())
+        self._tasks.add(task)
+        task.add_done_callback(self._tasks.discard)
 
     def in_thread(self, call: Call, work: Callable[[], T], then: Callable[[T], Struct | None]) -> None:
         """Do what may wait for a disk on a thread; what `then` makes of it, here again, is the call's."""

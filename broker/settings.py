@@ -11,7 +11,7 @@ A name that several take (`request.timeout.ms`) goes to all of them.
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass, fields
+from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any, get_type_hints
 
@@ -35,6 +35,8 @@ class Settings:
     node: NodeConfig
     logs: LogManagerConfig
     limits: Limits
+    given: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """What was set, as it was given; all else has its default."""
 
 
 def read_settings(settings: Mapping[str, str], *, node_id: int, host: str, port: int) -> Settings:
@@ -53,6 +55,7 @@ def read_settings(settings: Mapping[str, str], *, node_id: int, host: str, port:
         ),
         LogManagerConfig.from_kafka(rest),
         Limits(**of_limits),
+        dict(settings),
     )
 
 
@@ -60,10 +63,10 @@ def _taken_by(config: type[Any], settings: Mapping[str, str], rest: dict[str, st
     """The values of `config`'s own fields; what it takes is no longer in `rest`."""
     hints = get_type_hints(config)
     taken = {}
-    for field in fields(config):
-        name = field.name.replace("_", ".")
+    for each in fields(config):
+        name = each.name.replace("_", ".")
         if name in settings and name not in _NOT_PROPERTIES | _OF_TOPICS:
-            taken[field.name] = _value(name, settings[name], hints[field.name])
+            taken[each.name] = _value(name, settings[name], hints[each.name])
             rest.pop(name, None)
     return taken
 

@@ -151,6 +151,11 @@ class LogManager:
         return {tp: losses for tp, losses in found.items() if losses}
 
     @property
+    def log_dirs(self) -> tuple[str, ...]:
+        """All log dirs, as they were given; those that failed among them."""
+        return tuple(log_dir.path for log_dir in self._dirs)
+
+    @property
     def offline_dirs(self) -> Mapping[str, str]:
         """Log dirs whose disk failed, and why."""
         return {log_dir.path: str(log_dir.failure) for log_dir in self._dirs if log_dir.failure is not None}

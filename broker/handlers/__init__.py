@@ -11,7 +11,27 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final, TypeAlias
 
 from broker.call import Call
-from broker.handlers import api_versions, create_topics, fetch, list_offsets, metadata, produce
+from broker.handlers import (
+    acls,
+    alter_configs,
+    alter_partition_reassignments,
+    api_versions,
+    create_partitions,
+    create_topics,
+    delete_records,
+    delete_topics,
+    describe_cluster,
+    describe_configs,
+    describe_log_dirs,
+    elect_leaders,
+    fetch,
+    init_producer_id,
+    list_offsets,
+    list_partition_reassignments,
+    metadata,
+    offset_for_leader_epoch,
+    produce,
+)
 from broker.services import Services
 from broker.wire.declarations import Struct
 
@@ -24,5 +44,21 @@ HANDLERS: Final[Mapping[int, Handler]] = {
     3: metadata.handle,
     18: api_versions.handle,
     19: create_topics.handle,
+    20: delete_topics.handle,
+    21: delete_records.handle,
+    22: init_producer_id.handle,
+    23: offset_for_leader_epoch.handle,
+    29: acls.describe,
+    30: acls.create,
+    31: acls.delete,
+    32: describe_configs.handle,
+    33: alter_configs.replace,
+    35: describe_log_dirs.handle,
+    37: create_partitions.handle,
+    43: elect_leaders.handle,
+    44: alter_configs.change,
+    45: alter_partition_reassignments.handle,
+    46: list_partition_reassignments.handle,
+    60: describe_cluster.handle,
 }
 """By API key."""

@@ -15,6 +15,7 @@ from broker.runtime import Runtime, StoreEvent
 from broker.server import Server as KafkaServer
 from broker.services import Services
 from broker.settings import read_settings
+from broker.store_session import StoreSession
 from broker.transport import Server
 from checkpoint.disk import Disk
 from checkpoint.disks.memory import MemoryDisk
@@ -134,6 +135,7 @@ class Nodes:
         self.addresses: dict[int, Address] = {}
         self.client = Client([])
         self.log_config = LogConfig(min_insync_replicas=min(2, count))
+        self.store_sessions: dict[int, StoreSession] = {}
         self.kafka: dict[int, KafkaServer] = {}
         self.kafka_addresses: dict[int, Address] = {}
 
@@ -173,7 +175,14 @@ class Nodes:
         )
         server.on_request = runtime.on_request
         settings = read_settings({}, node_id=node_id, host=host, port=port)
-        services = Services(runtime, replace(settings, limits=self.limits), HANDLERS.keys())
+        store = self.store_sessions[node_id] = StoreSession(self.shared.client)
+        services = Services(
+            runtime,
+            replace(settings, limits=self.limits),
+            HANDLERS.keys(),
+            store=store,
+            random=random.Random(3),
+        )
         self.kafka[node_id] = KafkaServer(Dispatch(services), self.limits)
         self.kafka_addresses[node_id] = await self.kafka[node_id].listen(LOOPBACK)
         self.running[node_id] = runtime
@@ -184,11 +193,13 @@ class Nodes:
     async def stop(self, node_id: int) -> None:
         await self.running.pop(node_id).stop()
         self.kafka.pop(node_id).close()
+        await self.store_sessions.pop(node_id).close()
 
     async def kill(self, node_id: int) -> None:
         """Without a word to anybody, as far as that goes within one process; the session ends at once."""
         await self.running.pop(node_id).abandon()
         self.kafka.pop(node_id).close()
+        await self.store_sessions.pop(node_id).close()
 
     async def create_topic(self, name: str, assignment: tuple[int, ...]) -> TopicPartition:
         answer = await self.client.of_controller(
