@@ -1,0 +1,189 @@
+"""Groups under fire, by seeds; and bugs that were put in to see them found."""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Hashable, Iterable
+from dataclasses import replace
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+import broker.groups
+from broker.groups import coordinator as shell
+from broker.groups.coordinator import Coordinator
+from broker.groups.group import Answer, Decision, Group
+from broker.groups.offsets import Offsets
+from broker.groups.records import GroupMetadata
+from broker.groups.requests import HeartbeatResponse, SyncGroupRequest
+from checkpoint.errors import ErrorCode
+from checkpoint.marks import observed
+from tests.broker.groups.swarm import Violation, run
+
+SEEDS = 30
+
+
+@pytest.mark.parametrize("seed", range(SEEDS))
+def test_whatever_fails_what_must_hold_holds(seed: int) -> None:
+    """`tests/broker/groups/swarm.py` says what that is."""
+    run(seed)
+
+
+ELSEWHERE = {
+    "groups: a loaded group is larger than it may be",
+    "groups: a record of a kind of group that is not served here",
+    "groups: a subscription cannot be read",
+    "groups: a transaction's marker",
+    "groups: late word of a resignation",
+    "groups: late word of an election",
+    "groups: somebody leaves who never joined",
+}
+"""Rare branches that nothing in this world leads to: other tests take them."""
+
+
+def test_the_seeds_take_every_rare_branch() -> None:
+    """A campaign that never takes a branch says nothing of it."""
+    sources = Path(broker.groups.__file__).parent.glob("*.py")
+    marks = {name for path in sources for name in re.findall(r'mark\("([^"]+)"\)', path.read_text())}
+    assert len(marks) > 30
+    seen: set[str] = set()
+    with observed(seen.add):
+        for seed in range(100):
+            run(seed)
+            if seen | ELSEWHERE == marks:
+                return
+    assert seen | ELSEWHERE == marks
+
+
+# --- bugs that were put in --------------------------------------------------------------------
+
+Patch = Callable[[pytest.MonkeyPatch], None]
+
+
+def assigns_before_the_log_has_it(patch: pytest.MonkeyPatch) -> None:
+    honest = Group._propose
+
+    def _propose(self: Group, request: SyncGroupRequest) -> None:
+        honest(self, request)
+        if self._proposal is not None:
+            self._assigned(self._proposal[1], ErrorCode.NONE, self.state_timestamp_ms)
+
+    patch.setattr(Group, "_propose", _propose)
+
+
+def acknowledges_before_the_log_has_it(patch: pytest.MonkeyPatch) -> None:
+    honest = Coordinator._append
+
+    def _append(self: Coordinator, records: Iterable[Any], write: Any, now_ms: int) -> None:
+        honest(self, records, write, now_ms)
+        if isinstance(write, shell._Commit):
+            del self._writes[max(self._writes)]
+            self._finish(write, ErrorCode.NONE, 1 << 40, now_ms)
+
+    patch.setattr(Coordinator, "_append", _append)
+
+
+def writes_two_assignments_of_a_generation(patch: pytest.MonkeyPatch) -> None:
+    honest = Group._propose
+
+    def _propose(self: Group, request: SyncGroupRequest) -> None:
+        if self._proposal is not None:
+            self._persist({each: request.assignments.get(each, b"") for each in self._members})
+        honest(self, request)
+
+    patch.setattr(Group, "_propose", _propose)
+
+
+def answers_a_static_return_before_the_log_has_it(patch: pytest.MonkeyPatch) -> None:
+    honest = Group.join
+
+    def join(self: Group, request: Any, token: Hashable, now_ms: int, *, id_suffix: str) -> list[Decision]:
+        decisions = honest(self, request, token, now_ms, id_suffix=id_suffix)
+        for ticket in list(self._replacements):
+            decisions += self.persisted(ticket, ErrorCode.NONE, now_ms)
+        return decisions
+
+    patch.setattr(Group, "join", join)
+
+
+def serves_who_is_fenced(patch: pytest.MonkeyPatch) -> None:
+    honest = Group.heartbeat
+
+    def heartbeat(self: Group, request: Any, token: Hashable, now_ms: int) -> list[Decision]:
+        honest(self, request, token, now_ms)
+        return [Answer(token, HeartbeatResponse())]
+
+    patch.setattr(Group, "heartbeat", heartbeat)
+
+
+def forgets_who_was_overtaken(patch: pytest.MonkeyPatch) -> None:
+    def _update(self: Group, member: Any, request: Any, token: Hashable) -> None:
+        member.protocols, member.join_token = request.protocols, token
+
+    patch.setattr(Group, "_update", _update)
+
+
+def tells_nobody_that_the_coordinator_moved(patch: pytest.MonkeyPatch) -> None:
+    patch.setattr(Group, "unload", lambda self: [])
+
+
+def waits_for_all_members_whatever_the_time(patch: pytest.MonkeyPatch) -> None:
+    honest = Group._finish_joining
+
+    def _finish_joining(self: Group, now_ms: int) -> None:
+        if self._initial_left_ms is None and any(m.join_token is None for m in self._members.values()):
+            self._join_deadline_ms = now_ms + 1_000
+        honest(self, now_ms)
+
+    patch.setattr(Group, "_finish_joining", _finish_joining)
+    patch.setattr("broker.groups.group._Member.can_expire", property(lambda self: False))
+
+
+def begins_with_generation_1_after_each_failover(patch: pytest.MonkeyPatch) -> None:
+    honest = Group.loaded.__func__  # type: ignore[attr-defined]
+
+    def loaded(cls: type[Group], group_id: str, metadata: GroupMetadata, *rest: Any) -> Group:
+        group: Group = honest(cls, group_id, replace(metadata, generation=1), *rest)
+        return group
+
+    patch.setattr(Group, "loaded", classmethod(loaded))
+
+
+def believes_the_first_record_of_a_key(patch: pytest.MonkeyPatch) -> None:
+    honest = Offsets.put
+
+    def put(self: Offsets, where: Any, value: Any, record_offset: int) -> None:
+        if where not in self._committed:
+            honest(self, where, value, record_offset)
+
+    patch.setattr(Offsets, "put", put)
+
+
+PLANTS: tuple[Patch, ...] = (
+    assigns_before_the_log_has_it,
+    acknowledges_before_the_log_has_it,
+    writes_two_assignments_of_a_generation,
+    answers_a_static_return_before_the_log_has_it,
+    serves_who_is_fenced,
+    forgets_who_was_overtaken,
+    tells_nobody_that_the_coordinator_moved,
+    waits_for_all_members_whatever_the_time,
+    begins_with_generation_1_after_each_failover,
+    believes_the_first_record_of_a_key,
+)
+
+
+@pytest.mark.parametrize("plant", PLANTS, ids=lambda plant: plant.__name__)
+def test_a_bug_that_was_put_in_is_found(plant: Patch, monkeypatch: pytest.MonkeyPatch) -> None:
+    """A checker that never fails is not a checker."""
+    plant(monkeypatch)
+    assert any(is_violated(seed) for seed in range(100))
+
+
+def is_violated(seed: int) -> bool:
+    try:
+        run(seed)
+    except Violation:
+        return True
+    return False
