@@ -89,7 +89,6 @@ def forget_broker(context: Context, broker_id: int) -> None:
     context.shutting_down.discard(broker_id)
     context.offline_replicas.pop(broker_id, None)
     context.refusing.pop(broker_id, None)
-    context.damaged.pop(broker_id, None)
     context.newcomers.discard(broker_id)
     for deletion in context.deletions.values():
         deletion.broker_gone(broker_id)
@@ -102,9 +101,9 @@ def meet_brokers(context: Context, new: dict[int, Broker]) -> None:
     context.newcomers.update(new)
     for broker_id, broker in sorted(new.items()):
         if broker.damaged:
-            # Before any election: whoever is elected and refuses has pushed all others out of the ISR.
+            # It counts as one that lost something: whoever is elected and refuses has pushed all others
+            # out of the ISR.
             mark("brokers: one says that a log is damaged when it registers")
-            context.damaged[broker_id] = set(broker.damaged)
         context.channels.open(broker_id, broker.endpoint.epoch)
 
 
@@ -151,6 +150,5 @@ def replicas_returned(
     if broker is None or broker.endpoint.epoch != broker_epoch:
         return
     mark("controller: a replica that could not serve can again")
-    for unusable in (context.offline_replicas, context.damaged):
-        unusable.get(broker_id, set()).difference_update(returned)
+    context.offline_replicas.get(broker_id, set()).difference_update(returned)
     yield from settle(context, returned, after_failures(context))

@@ -117,9 +117,6 @@ class Context:
         """What the last check of balance found, by preferred broker; for metrics."""
         self.offline_replicas: dict[int, set[TopicPartition]] = {}
         """Replicas on live brokers that could not take their role, by broker; until they have taken one."""
-        self.damaged: dict[int, set[TopicPartition]] = {}
-        """Replicas whose log a broker found damaged before it registered; until they have taken a role, which
-        an ISR that names this registration says too: the registration is not written anew."""
         self.refusing: dict[int, set[TopicPartition]] = {}
         """Those of which it was heard first, by broker: the event that writes them off waits for its turn."""
         self.deletions: dict[str, Deletion] = {}
@@ -148,31 +145,21 @@ class Context:
         return {
             broker_id: Incarnation(
                 broker.endpoint.epoch,
-                broker.clean or (keeps_all and not broker.empty),
+                (broker.clean or (keeps_all and not broker.empty))
+                and topic_partition not in broker.damaged,
                 broker.continues,
             )
             for broker_id, broker in sorted(self.brokers.items())
-            if not self._is_unusable(broker_id, topic_partition)
+            if topic_partition not in self.offline_replicas.get(broker_id, ())
         }
 
     def failed(self, topic_partition: TopicPartition) -> list[int]:
         """The brokers that live and cannot use their replica of this partition."""
-        return [each for each in sorted(self.brokers) if self._is_unusable(each, topic_partition)]
-
-    def _is_unusable(self, broker_id: int, topic_partition: TopicPartition) -> bool:
-        """Whether this replica on a live broker could not take its role, or will not be able to."""
-        if topic_partition in self.offline_replicas.get(broker_id, ()):
-            return True
-        known = self.states.get(topic_partition)
-        if known is None or topic_partition not in self.damaged.get(broker_id, ()):
-            return False  # a partition without a state is new: what was found is of a former topic
-        state, epoch = known.state, self.brokers[broker_id].endpoint.epoch
-        return broker_id not in state.isr or state.broker_epoch_of(broker_id) != epoch
+        return sorted(each for each, failed in self.offline_replicas.items() if topic_partition in failed)
 
     def refusers(self, broker_id: int) -> set[TopicPartition]:
         """The replicas of this broker whose last word heard was that they cannot take their role."""
-        found = (self.offline_replicas, self.refusing, self.damaged)
-        return set().union(*(each.get(broker_id, set()) for each in found))
+        return self.offline_replicas.get(broker_id, set()) | self.refusing.get(broker_id, set())
 
     def staying(self, topic_partition: TopicPartition) -> dict[int, Incarnation]:
         """Of the brokers that can serve this partition, those that do not shut down."""
@@ -238,8 +225,8 @@ class Context:
             del self.replicas[topic_partition]
             self.assignments.pop(topic_partition, None)
             self.states.pop(topic_partition, None)
-            for unusable in (*self.offline_replicas.values(), *self.damaged.values()):
-                unusable.discard(topic_partition)
+            for offline in self.offline_replicas.values():
+                offline.discard(topic_partition)
         self.topics.pop(topic, None)
 
     def lose_topic(self, topic: str) -> None:

@@ -102,7 +102,7 @@ class BrokerRegistration:
     `rack` is empty for none.
     `continues`: broker epochs that this very process had before its session ran out: it never
     stopped since, so it lost nothing of what it held as any of them.
-    `damaged`: replicas whose log it found damaged when it started, so that it cannot serve them.
+    `damaged`: replicas whose log it found damaged when it started: of these it lost something.
     """
 
     host: str

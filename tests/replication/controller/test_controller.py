@@ -992,7 +992,7 @@ def test_who_registers_with_a_damaged_log_is_not_elected() -> None:
     world.run()
     state = world.state()
     assert state is not None
-    assert (state.leader, set(state.isr)) == (NO_LEADER, {first, second})
+    assert (state.leader, state.isr) == (NO_LEADER, (first,))
     world.members[second].broker.failing.clear()  # when others hold it: the log is cut, to follow
     world.start(first)
     world.run()
