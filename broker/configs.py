@@ -159,7 +159,7 @@ def _broker_settings(settings: Settings) -> Iterator[tuple[str, Any, Any, str]]:
             if isinstance(default, bool | int | float | str | Enum) and each.name not in ("host", "port"):
                 yield kafka_name(each.name), default, getattr(config, each.name), ""
     logs = settings.logs
-    for part in (logs, *(getattr(logs, name) for name in PARTS)):
+    for part in (logs, *(getattr(logs, name) for name in PARTS), settings.groups):
         for each in settings_of(type(part)):
             for name in broker_names(each)[:1]:
                 yield name, each.default, getattr(part, each.name), each.metadata["help"]

@@ -3,6 +3,7 @@
     zookeeper.session.timeout.ms, replica.fetch.*, …   NodeConfig
     unclean.leader.election.enable, num.partitions, …  ControllerConfig
     socket.request.max.bytes, connections.max.idle.ms  Limits
+    group.max.size, offsets.retention.minutes, …       GroupConfig
     everything else                                    LogManagerConfig, topics' defaults among it
 
 A name that several take (`request.timeout.ms`) goes to all of them.
@@ -15,6 +16,7 @@ from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any, get_type_hints
 
+from broker.groups.config import GroupConfig
 from broker.limits import Limits
 from logstore.errors import InvalidConfig
 from logstore.log_manager_config import LogManagerConfig
@@ -37,6 +39,7 @@ class Settings:
     limits: Limits
     given: Mapping[str, str] = field(default_factory=dict, compare=False)
     """What was set, as it was given; all else has its default."""
+    groups: GroupConfig = field(default_factory=GroupConfig)
 
 
 def read_settings(settings: Mapping[str, str], *, node_id: int, host: str, port: int) -> Settings:
@@ -48,6 +51,7 @@ def read_settings(settings: Mapping[str, str], *, node_id: int, host: str, port:
     of_controller = _taken_by(ControllerConfig, settings, rest)
     of_node = _taken_by(NodeConfig, settings, rest)
     of_limits = _taken_by(Limits, settings, rest)
+    of_groups = _taken_by(GroupConfig, settings, rest)
     return Settings(
         NodeConfig(
             **{"node_id": node_id, "host": host, "port": port, **of_node},
@@ -56,6 +60,7 @@ def read_settings(settings: Mapping[str, str], *, node_id: int, host: str, port:
         LogManagerConfig.from_kafka(rest),
         Limits(**of_limits),
         dict(settings),
+        GroupConfig(**of_groups),
     )
 
 

@@ -12,6 +12,7 @@ from collections.abc import Iterator
 from dataclasses import Field
 from typing import Any
 
+from broker.groups.config import GroupConfig
 from logstore.config import MAX_INT, MAX_LONG, LogConfig, formatted, kafka_name
 from logstore.log_manager_config import PARTS, LogManagerConfig, broker_names, settings_of
 
@@ -38,6 +39,12 @@ _NODE = """
 goes by them.
 """
 
+_GROUPS = """
+## A group coordinator's
+
+`GroupConfig`, of a broker ([consumer-groups.md](consumer-groups.md)).
+"""
+
 _LEFT_OUT = """
 ## Taken without effect, or refused
 """
@@ -51,6 +58,9 @@ def page() -> str:
     lines += [_NODE, "| setting | type | default | values | what it does | where |"]
     lines += ["|---|---|---|---|---|---|"]
     lines += [_row(each, ()) for config in _NODES for each in _effective(config)]
+    lines += [_GROUPS, "| setting | type | default | values | what it does | where |"]
+    lines += ["|---|---|---|---|---|---|"]
+    lines += [_row(each, ()) for each in _effective(GroupConfig)]
     lines += [_LEFT_OUT, "| setting | default | what it is in Kafka | here |", "|---|---|---|---|"]
     for config in (LogConfig, *_NODES):
         for each in settings_of(config):

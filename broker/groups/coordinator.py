@@ -77,6 +77,7 @@ from checkpoint.errors import ErrorCode
 from checkpoint.marks import mark
 from checkpoint.topic_partition import TopicPartition
 from logstore.batch import encode_batch_of_pairs
+from logstore.compression import compress
 from replication.java_hash import java_hash
 
 OFFSETS_TOPIC: Final = "__consumer_offsets"
@@ -114,7 +115,8 @@ def partition_for(group_id: str, partition_count: int) -> int:
 class Append:
     """Append `batch` to a partition of `__consumer_offsets` that we lead in this epoch.
 
-    With acks=all and `offsets.commit.timeout.ms`; then call `appended` with the token.
+    With acks=all and `offsets.commit.timeout.ms`; then call `appended` with the token, once and in any case:
+    an outcome that nobody knows is REQUEST_TIMED_OUT.
     """
 
     partition: int
@@ -198,6 +200,11 @@ class Coordinator:
     """One node's. Tokens are the caller's: never looked into, never None."""
 
     def __init__(self, config: GroupConfig, *, rng: random.Random, now_ms: int) -> None:
+        """`rng` makes the ids of members: seeded differently in every life of every node.
+
+        Raises `UnsupportedCompression` if the library of `offsets.topic.compression.codec` is missing.
+        """
+        compress(config.codec, b"")
         self.partition_count = config.offsets_topic_num_partitions
         """To be set to what the topic really has as soon as it exists."""
         self._config = config

@@ -82,6 +82,19 @@ def test_1_20_every_setting_is_taken_under_kafkas_name() -> None:
         "fetch.purgatory.purge.interval.requests": ("1000", "10"),
         "producer.purgatory.purge.interval.requests": ("1000", "10"),
         "request.timeout.ms": ("30000", "10000"),
+        "group.min.session.timeout.ms": ("6000", "5000"),
+        "group.max.session.timeout.ms": ("1800000", "300000"),
+        "group.initial.rebalance.delay.ms": ("3000", "0"),
+        "group.max.size": ("2147483647", "100"),
+        "offset.metadata.max.bytes": ("4096", "100"),
+        "offsets.commit.timeout.ms": ("5000", "1000"),
+        "offsets.retention.minutes": ("10080", "1440"),
+        "offsets.retention.check.interval.ms": ("600000", "1000"),
+        "offsets.load.buffer.size": ("5242880", "1024"),
+        "offsets.topic.num.partitions": ("50", "5"),
+        "offsets.topic.replication.factor": ("3", "1"),
+        "offsets.topic.segment.bytes": ("104857600", "1048576"),
+        "offsets.topic.compression.codec": ("0", "1"),
     }
     plain = read_settings({}, node_id=3, host="h", port=9)
     for name, (default, other) in defaults.items():
