@@ -9,7 +9,7 @@ so and how to look. Nothing here decides; `cluster_plans.py` does.
 from __future__ import annotations
 
 import time
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from contextlib import contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
@@ -122,8 +122,11 @@ def session(metadata: str) -> Iterator[Session]:
         store.close()
 
 
-def read_cluster(session: Session) -> Cluster:
-    """Read everything that operators ask about; not one moment's picture, each node is."""
+def read_cluster(session: Session, topics: Iterable[str] | None = None) -> Cluster:
+    """Read what operators ask about; not one moment's picture, each node is.
+
+    Of `topics` alone, where it says which: what lies below a topic takes a round trip a partition.
+    """
     unreadable: dict[str, str] = {}
     brokers: dict[int, BrokerRegistration] = {}
     for name in session.read(Children(layout.BROKER_IDS_PATH)).children:
@@ -134,9 +137,10 @@ def read_cluster(session: Session) -> Cluster:
         if node.stat is not None:
             with _reported(unreadable, path):
                 brokers[int(name)] = layout.parse_broker(node.data)
-    topics: dict[str, Topic] = {}
+    known: dict[str, Topic] = {}
     states: dict[TopicPartition, LeaderAndIsr] = {}
-    for name in session.read(Children(layout.TOPICS_PATH)).children:
+    names = session.read(Children(layout.TOPICS_PATH)).children if topics is None else sorted(set(topics))
+    for name in names:
         try:
             check_topic_name(name)
         except InvalidTopic as error:
@@ -145,7 +149,7 @@ def read_cluster(session: Session) -> Cluster:
         topic = _read_topic(session, name, unreadable)
         if topic is None:
             continue
-        topics[name] = topic
+        known[name] = topic
         for partition in topic.assignment.partitions:
             each = TopicPartition(name, partition)
             state = session.read(Get(layout.partition_state_path(each)))
@@ -155,7 +159,7 @@ def read_cluster(session: Session) -> Cluster:
     controller = session.read(Get(layout.CONTROLLER_PATH))
     holder = layout.parse_controller(controller.data) if controller.stat is not None else None
     doomed = frozenset(session.read(Children(layout.DELETE_TOPICS_PATH)).children)
-    return Cluster(brokers, topics, states, holder, doomed, unreadable)
+    return Cluster(brokers, known, states, holder, doomed, unreadable)
 
 
 def _read_topic(session: Session, name: str, unreadable: dict[str, str]) -> Topic | None:

@@ -44,7 +44,8 @@ def elect_preferred(
 
     wanted = _wanted(partitions, json_file)
     with session(metadata) as opened:
-        cluster = read_cluster(opened)
+        topics = None if wanted is None else [each.topic for each in wanted]
+        cluster = read_cluster(opened, topics)
         existing = [each for each, _ in cluster.partitions()]
         known = [each for each in wanted if each in existing] if wanted is not None else existing
         for each in wanted or ():
@@ -61,7 +62,7 @@ def elect_preferred(
         if code := check_write(outcome, "the election", "logstore topics describe"):
             return code
         is_over = stay(wait, lambda: opened.read(Get(path)).stat is None) if wait else None
-        after = read_cluster(opened) if is_over else cluster
+        after = read_cluster(opened, topics) if is_over else cluster
         for each in known:
             state = after.states.get(each)
             preferred = after.topics[each.topic].assignment.partitions[each.partition][0]

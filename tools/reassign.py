@@ -9,7 +9,7 @@
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated
+from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
@@ -17,9 +17,11 @@ from tools.terminal import complain, print_json
 from tools.topics import Json, Metadata, Wait, check_write, stay
 
 if TYPE_CHECKING:
+    from collections.abc import Mapping
+
     from checkpoint.topic_partition import TopicPartition
     from tools.cluster_plans import Plan, Standing
-    from tools.cluster_state import Session
+    from tools.cluster_state import Cluster, Session
 
 app = typer.Typer(help="Move replicas between brokers.", no_args_is_help=True)
 
@@ -61,7 +63,7 @@ def generate(
     except ValueError as error:
         raise typer.BadParameter(f"--broker-list: {brokers!r} is not like 1,2,3") from error
     with session(metadata) as opened:
-        cluster = read_cluster(opened)
+        cluster = read_cluster(opened, names)
     draw = random.SystemRandom()
     start, shift = draw.randrange(len(ids)), draw.randrange(len(ids))
     current = encode_plan(current_plan(cluster, names))
@@ -86,14 +88,12 @@ def execute(
     as_json: Json = False,
 ) -> int:
     """Ask the controller to carry a plan out."""
-    from replication.metastore import layout
-    from replication.metastore.operations import Create, Get, Set
     from tools.cluster_plans import BadPlan, encode_plan, parse_plan
     from tools.cluster_state import read_cluster, session
 
     plan = parse_plan(plan_file.read_text())
     with session(metadata) as opened:
-        cluster = read_cluster(opened)
+        cluster = read_cluster(opened, _topics(plan))
         current = dict(cluster.partitions())
         known: Plan = {}
         for each, replicas in plan.items():
@@ -111,17 +111,7 @@ def execute(
             print(f'{{"rollback": {rollback}}}', flush=True)
         else:
             print(f"where they are (save it, to roll back):\n{rollback}", flush=True)
-        path = layout.REASSIGNMENT_PATH
-        node = opened.read(Get(path))
-        if node.stat is None:
-            write: Create | Set = Create(path, layout.encode_reassignment(known), make_parents=True)
-        elif additional:
-            merged = {**layout.parse_reassignment(node.data), **known}
-            write = Set(path, layout.encode_reassignment(merged), node.stat.version)
-        else:
-            complain("a reassignment is under way: wait until it is over, or join it with --additional")
-            return 1
-        if code := check_write(opened.call(write), "the reassignment", "logstore reassign verify"):
+        if code := _ask(opened, known, "the reassignment", "logstore reassign verify", may_join=additional):
             return code
         return _wait_for(opened, known, wait) if wait else int(len(known) < len(plan))
 
@@ -139,11 +129,9 @@ def verify(
 
     plan = parse_plan(plan_file.read_text())
     with session(metadata) as opened:
-        if wait:
-            stay(wait, lambda: Standing.IN_PROGRESS not in _standings(opened, plan).values())
-        standings = _standings(opened, plan)
-        current = _replicas(opened)
-    for each, what in sorted(standings.items()):
+        look = _look(opened, plan, wait)
+    current = dict(look.cluster.partitions())
+    for each, what in sorted(look.standings.items()):
         wanted, found = list(plan[each]), list(current.get(each, ()))
         if as_json:
             print_json(
@@ -159,20 +147,18 @@ def verify(
             print(f"{each}  {what.value}: wanted {wanted}, has {found}")
         else:
             print(f"{each}  {what.value}")
-    return int(any(what is not Standing.COMPLETED for what in standings.values()))
+    return look.exit_code
 
 
 @app.command()
 def cancel(metadata: Metadata, plan_file: PlanFile, wait: Wait = 0.0) -> int:
     """Send the partitions of a plan that are under way back to the replicas they had."""
-    from replication.metastore import layout
-    from replication.metastore.operations import Create, Get, Set
     from tools.cluster_plans import parse_plan
     from tools.cluster_state import read_cluster, session
 
     plan = parse_plan(plan_file.read_text())
     with session(metadata) as opened:
-        cluster = read_cluster(opened)
+        cluster = read_cluster(opened, _topics(plan))
         back: Plan = {}
         for each in plan:
             topic = cluster.topics.get(each.topic)
@@ -187,16 +173,31 @@ def cancel(metadata: Metadata, plan_file: PlanFile, wait: Wait = 0.0) -> int:
         if not back:
             complain("none of these partitions is being reassigned")
             return 1
-        path = layout.REASSIGNMENT_PATH
-        node = opened.read(Get(path))
-        if node.stat is None:
-            write: Create | Set = Create(path, layout.encode_reassignment(back), make_parents=True)
-        else:
-            merged = {**layout.parse_reassignment(node.data), **back}
-            write = Set(path, layout.encode_reassignment(merged), node.stat.version)
-        if code := check_write(opened.call(write), "the cancellation", "logstore topics describe"):
+        if code := _ask(opened, back, "the cancellation", "logstore topics describe"):
             return code
         return _wait_for(opened, back, wait) if wait else 0
+
+
+def _topics(plan: Plan) -> set[str]:
+    return {each.topic for each in plan}
+
+
+def _ask(opened: Session, wanted: Plan, what: str, how_to_look: str, *, may_join: bool = True) -> int:
+    """Write the node that the controller works off, or add to it; the exit code."""
+    from replication.metastore import layout
+    from replication.metastore.operations import Create, Get, Set
+
+    path = layout.REASSIGNMENT_PATH
+    node = opened.read(Get(path))
+    if node.stat is None:
+        write: Create | Set = Create(path, layout.encode_reassignment(wanted), make_parents=True)
+    elif may_join:
+        merged = {**layout.parse_reassignment(node.data), **wanted}
+        write = Set(path, layout.encode_reassignment(merged), node.stat.version)
+    else:
+        complain("a reassignment is under way: wait until it is over, or join it with --additional")
+        return 1
+    return check_write(opened.call(write), what, how_to_look)
 
 
 def _listed(opened: Session) -> frozenset[TopicPartition]:
@@ -213,25 +214,45 @@ def _listed(opened: Session) -> frozenset[TopicPartition]:
         return frozenset()  # the controller takes such a node for empty, too
 
 
-def _standings(opened: Session, plan: Plan) -> dict[TopicPartition, Standing]:
+class _Look(NamedTuple):
+    """One reading, and what became of each partition of a plan by it."""
+
+    cluster: Cluster
+    standings: Mapping[TopicPartition, Standing]
+
+    @property
+    def is_settled(self) -> bool:
+        from tools.cluster_plans import Standing
+
+        return Standing.IN_PROGRESS not in self.standings.values()
+
+    @property
+    def exit_code(self) -> int:
+        from tools.cluster_plans import Standing
+
+        return int(any(each is not Standing.COMPLETED for each in self.standings.values()))
+
+
+def _look(opened: Session, plan: Plan, seconds: float) -> _Look:
+    """The first look by which nothing of the plan is in progress; the last there was time for, if none."""
     from tools.cluster_plans import standing
     from tools.cluster_state import read_cluster
 
-    listed = _listed(opened)
-    cluster = read_cluster(opened)
-    return {each: standing(cluster, each, wanted, listed) for each, wanted in plan.items()}
+    looks: list[_Look] = []
 
+    def is_settled() -> bool:
+        listed = _listed(opened)
+        cluster = read_cluster(opened, _topics(plan))
+        standings = {each: standing(cluster, each, wanted, listed) for each, wanted in plan.items()}
+        looks[:] = [_Look(cluster, standings)]
+        return looks[0].is_settled
 
-def _replicas(opened: Session) -> Plan:
-    from tools.cluster_state import read_cluster
-
-    return dict(read_cluster(opened).partitions())
+    stay(seconds, is_settled)
+    return looks[0]
 
 
 def _wait_for(opened: Session, plan: Plan, seconds: float) -> int:
-    from tools.cluster_plans import Standing
-
-    if not stay(seconds, lambda: Standing.IN_PROGRESS not in _standings(opened, plan).values()):
+    look = _look(opened, plan, seconds)
+    if not look.is_settled:
         complain(f"after {seconds:g} s it is still in progress; logstore reassign verify shows it")
-        return 1
-    return int(any(each is not Standing.COMPLETED for each in _standings(opened, plan).values()))
+    return look.exit_code

@@ -74,7 +74,7 @@ def describe(
     from tools.cluster_state import read_cluster
 
     with _session(metadata) as session:
-        cluster = read_cluster(session)
+        cluster = read_cluster(session, names or None)
     if unknown := [name for name in names or () if name not in cluster.topics]:
         complain(f"there is no topic {', '.join(unknown)}")
         return 1
@@ -155,15 +155,16 @@ def create(
     from replication.controller.topic_creation import check_new_topic, new_topic_id
     from replication.messages import NewTopic
     from replication.metastore import layout
-    from replication.metastore.operations import Create, Multi
+    from replication.metastore.operations import Children, Create, Multi
     from tools.cluster_state import read_cluster
 
     settings = _settings(config)
     LogConfig.from_kafka(settings)
     draw = random.SystemRandom()
     with _session(metadata) as session:
-        cluster = read_cluster(session)
-        check_new_topic(NewTopic(name, configs=settings), cluster.topics)
+        cluster = read_cluster(session, ())
+        existing = session.read(Children(layout.TOPICS_PATH)).children
+        check_new_topic(NewTopic(name, configs=settings), existing)
         brokers = sorted(cluster.brokers)
         if assignment is not None:
             lists = _lists(assignment)
@@ -188,11 +189,10 @@ def create(
             return code
 
         def is_led() -> bool:
-            now = read_cluster(session)
+            now = read_cluster(session, (name,))
             return all(
                 (state := now.states.get(each)) is not None and state.leader in now.brokers
                 for each, _ in now.partitions()
-                if each.topic == name
             )
 
         return _done(as_json, {"topic": name, "topic_id": node.topic_id}, wait, is_led, "without a leader")
@@ -211,7 +211,7 @@ def delete(
     from tools.cluster_state import read_cluster
 
     with _session(metadata) as session:
-        if name not in read_cluster(session).topics:
+        if name not in read_cluster(session, (name,)).topics:
             complain(f"there is no topic {name}")
             return 1
         outcome = session.call(Create(layout.delete_topic_path(name), make_parents=True))
@@ -221,7 +221,7 @@ def delete(
             return code
 
         def is_gone() -> bool:
-            now = read_cluster(session)
+            now = read_cluster(session, (name,))
             return name not in now.topics and name not in now.doomed
 
         return _done(as_json, {"topic": name}, wait, is_gone, "not deleted yet; is a broker of its down?")
@@ -253,7 +253,7 @@ def alter(
     if partitions is None and not changed and not dropped:
         raise typer.BadParameter("nothing to alter: give --partitions, --config or --delete-config")
     with _session(metadata) as session:
-        cluster = read_cluster(session)
+        cluster = read_cluster(session, (name,))
         topic = cluster.topics.get(name)
         if topic is None:
             complain(f"there is no topic {name}")

@@ -40,6 +40,7 @@ class Shared:
         self._cluster = cluster
         self.loses_write = False
         self.is_open = True
+        self.read: list[str] = []
 
     def open_session(self, timeout_ms: int, now_ms: int) -> int:
         return self._cluster.store.open_session(1 << 40, self._cluster.now_ms)
@@ -47,6 +48,8 @@ class Shared:
     def call(self, session_id: int, operation: Operation, now_ms: int) -> tuple[Outcome, list[WatchFired]]:
         outcome, fired = self._cluster.store.call(session_id, operation, self._cluster.now_ms)
         self._cluster._fire(fired)
+        if isinstance(operation, Get | Children):
+            self.read.append(operation.path)
         if self.loses_write and not isinstance(operation, Get | Children):
             return Outcome(StoreError.CONNECTION_LOSS), []
         return outcome, []
@@ -412,6 +415,29 @@ class TestReassign:
         ended = command("reassign", "generate", file, "--broker-list", brokers, "--metadata", URL)
         assert ended.code == 1
         assert complaint in ended.err
+
+
+def test_one_topic_is_asked_about_and_each_node_is_read_once(
+    command: Command, cluster: InProcessCluster, monkeypatch: pytest.MonkeyPatch, tmp_path: Path
+) -> None:
+    """A round trip a node: on a cluster of ten thousand partitions all of them take minutes."""
+    cluster.create_topic(NewTopic("t", assignment=((1, 0), (0, 1))))
+    cluster.create_topic(NewTopic("other", assignment=((1, 0),)))
+    plan = tmp_path / "plan.json"
+    plan.write_text('{"partitions":[{"topic":"t","partition":0,"replicas":[1,0]}]}')
+    store = Shared(cluster)
+    monkeypatch.setattr(tools.cluster_state, "open_store", lambda url: store)
+    for verb in (
+        ["reassign", "verify", plan],
+        ["topics", "describe", "t"],
+        ["topics", "alter", "t", "--config", "retention.ms=5000"],
+        ["elect-preferred", "t-0"],
+    ):
+        store.read.clear()
+        assert command(*verb, "--metadata", URL).code == 0
+        assert layout.partition_state_path(TopicPartition("t", 0)) in store.read
+        assert len(set(store.read)) == len(store.read)
+        assert not [path for path in store.read if "other" in path]
 
 
 def test_a_lost_reply_is_told_as_what_it_is(
