@@ -43,7 +43,7 @@ demo: setup
 
 bench: setup
 	$(BIN)/python -m pytest bench -p no:xdist --benchmark-only --benchmark-columns=min,median,ops
-	$(BIN)/python -m pytest bench/test_compaction.py -p no:xdist -q -s
+	$(BIN)/python -m pytest bench/test_compaction.py bench/test_wire.py -p no:xdist -q -s
 
 # SHORT=1: one crash only, minutes on one core; else the crashes in recoveries too.
 crash: setup

@@ -191,6 +191,8 @@ ENDLESS = b"\xff\xff\xff\xff\x07"
         (t.MetadataRequest, 1, b"\xff\xff\xff\xfe", "topics is to have -2"),
         (t.ProduceRequest, 3, b"\x80\0", "transactional_id is to have -32768"),
         (t.MetadataRequest, 1, b"\x7f\xff\xff\xff", "topics is to have 2147483647"),
+        (t.MetadataRequest, 1, b"\0\0\0\3\0\1t\0\1", "topics is to have 3, with 5 bytes left"),
+        (t.ElectLeadersRequest, 1, b"\0\0\0\0\1\0\1t\0\0\0\2\0\0\0\1\0\0", "partitions is to have 2"),
         (t.MetadataRequest, 9, ENDLESS + b"\0\0\0\0", "topics is to have 2147483646"),
         (t.MetadataRequest, 0, b"\0\0\0\1\xff\xff", "name is to have -1"),
         (t.MetadataRequest, 0, b"\0\0\0\1\0\5abcd", "name is to have 5, with 4 bytes left"),
@@ -267,8 +269,10 @@ def withstands(kind: type[Struct], seeds: range) -> None:
                 error.add_note(about)
                 raise
             assert used <= len(data), about
-            again, _ = decode(kind, version, memoryview(joined(message, version)))
-            assert again == message, f"what can be read can be written: {about}"
+            # Compared as bytes, for a tagged struct may come in with its defaults, and goes out as none.
+            written = joined(message, version)
+            again, _ = decode(kind, version, memoryview(written))
+            assert joined(again, version) == written, f"what can be read can be written: {about}"
 
 
 @EACH_KIND
