@@ -144,7 +144,6 @@ class _Partition:
 
     epoch: int
     loader: Loader | None
-    groups: dict[str, _Entry] = field(default_factory=dict)
 
 
 @dataclass(slots=True)
@@ -210,6 +209,8 @@ class Coordinator:
         self._config = config
         self._rng = rng
         self._partitions: dict[int, _Partition] = {}
+        self._entries: dict[str, _Entry] = {}
+        """The groups that are served."""
         self._epochs: dict[int, int] = {}
         """The highest leader epoch heard of: word of an older one comes late."""
         self._writes: dict[int, _Write] = {}
@@ -255,7 +256,7 @@ class Coordinator:
             loader, loading.loader = loading.loader, None
             for group, offsets in loader.groups(self._config, now_ms):
                 entry = _Entry(group, offsets, partition)
-                loading.groups[group.group_id] = entry
+                self._entries[group.group_id] = entry
                 self._schedule(entry)
         return self._taken()
 
@@ -266,10 +267,9 @@ class Coordinator:
                 mark("groups: late word of a resignation")
                 return []
             self._epochs[partition] = epoch
-        unloaded = self._partitions.pop(partition, None)
-        if unloaded is None:
-            return []
-        for entry in unloaded.groups.values():
+        self._partitions.pop(partition, None)
+        for entry in [each for each in self._entries.values() if each.partition == partition]:
+            del self._entries[entry.group.group_id]
             self._carry_out(entry, entry.group.unload(), now_ms)
         for token in [each for each, write in self._writes.items() if write.entry.partition == partition]:
             write = self._writes.pop(token)
@@ -299,7 +299,7 @@ class Coordinator:
                 self._schedule(entry)
         if now_ms >= self._next_check_ms:
             self._next_check_ms = now_ms + self._config.offsets_retention_check_interval_ms
-            for entry in self._served():
+            for entry in list(self._entries.values()):
                 self._clean(entry, now_ms)
         return self._taken()
 
@@ -398,14 +398,14 @@ class Coordinator:
     ) -> list[Effect]:
         """These exist no more: nobody is to find an offset of theirs in a topic of the same name."""
         gone = frozenset(topic_partitions)
-        for entry in self._served():
+        for entry in list(self._entries.values()):
             if found := [each for each in entry.offsets.partitions if each in gone]:
                 self._remove(entry, found, None, now_ms)
         return self._taken()
 
     def _join(self, request: JoinGroupRequest, token: Hashable, now_ms: int) -> None:
-        error = self._error_of(request.group_id) or self._join_error(request)
-        entry = self._entry(request.group_id)
+        error, entry = self._find(request.group_id)
+        error = error or self._join_error(request)
         if not error and entry is None and request.member_id != NO_MEMBER_ID:
             error = ErrorCode.UNKNOWN_MEMBER_ID
         if error:
@@ -430,11 +430,10 @@ class Coordinator:
         return ErrorCode.INVALID_REQUEST
 
     def _sync(self, request: SyncGroupRequest, token: Hashable, now_ms: int) -> None:
-        error = self._error_of(request.group_id)
+        error, entry = self._find(request.group_id)
         if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             # The round was lost with the coordinator before; older clients know no other word for it.
             error = ErrorCode.REBALANCE_IN_PROGRESS
-        entry = self._entry(request.group_id)
         if error or entry is None:
             error = error or ErrorCode.UNKNOWN_MEMBER_ID
             self._answer(token, SyncGroupResponse(error_code=error))
@@ -442,8 +441,7 @@ class Coordinator:
         self._carry_out(entry, entry.group.sync(request, token, now_ms), now_ms)
 
     def _heartbeat(self, request: HeartbeatRequest, token: Hashable, now_ms: int) -> None:
-        error = self._error_of(request.group_id)
-        entry = self._entry(request.group_id)
+        error, entry = self._find(request.group_id)
         if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
             # Whoever it is has a whole session from the end of loading on; older clients know no 14 here.
             self._answer(token, HeartbeatResponse())
@@ -453,8 +451,7 @@ class Coordinator:
             self._carry_out(entry, entry.group.heartbeat(request, token, now_ms), now_ms)
 
     def _leave(self, request: LeaveGroupRequest, token: Hashable, now_ms: int) -> None:
-        error = self._error_of(request.group_id)
-        entry = self._entry(request.group_id)
+        error, entry = self._find(request.group_id)
         if error:
             self._answer(token, LeaveGroupResponse(error_code=error))
         elif entry is None:
@@ -474,8 +471,7 @@ class Coordinator:
     # --- offsets ------------------------------------------------------------------------------
 
     def _commit(self, request: OffsetCommitRequest, token: Hashable, now_ms: int) -> None:
-        error = self._error_of(request.group_id, or_empty=True)
-        entry = self._entry(request.group_id)
+        error, entry = self._find(request.group_id, or_empty=True)
         if not error and entry is not None:
             error = entry.group.commit_error(request, now_ms)
         elif not error and request.generation_id >= 0:
@@ -517,9 +513,9 @@ class Coordinator:
         self._answer(write.token, OffsetCommitResponse(write.errors | told))
 
     def _fetch(self, asked: OffsetFetchGroup, require_stable: bool) -> OffsetFetchGroupResponse:
-        if error := self._error_of(asked.group_id, or_empty=True):
+        error, entry = self._find(asked.group_id, or_empty=True)
+        if error:
             return OffsetFetchGroupResponse(group_id=asked.group_id, error_code=error)
-        entry = self._entry(asked.group_id)
         if entry is None:
             found = dict.fromkeys(asked.partitions or (), OffsetFetchPartition())
         else:
@@ -527,8 +523,7 @@ class Coordinator:
         return OffsetFetchGroupResponse(group_id=asked.group_id, partitions=found)
 
     def _delete_offsets(self, request: OffsetDeleteRequest, token: Hashable, now_ms: int) -> None:
-        error = self._error_of(request.group_id)
-        entry = self._entry(request.group_id)
+        error, entry = self._find(request.group_id)
         if not error and entry is not None:
             error = _offset_deletion_error(entry.group)
         if error or entry is None:
@@ -555,8 +550,7 @@ class Coordinator:
             self._answer(token, DeleteGroupsResponse({}))
         asked = _DeletionAsked(token, len(group_ids))
         for group_id in group_ids:
-            error = self._error_of(group_id, or_empty=True)
-            entry = self._entry(group_id)
+            error, entry = self._find(group_id, or_empty=True)
             if error or entry is None:
                 self._decide(asked, group_id, error or ErrorCode.GROUP_ID_NOT_FOUND)
             elif error := _deletion_error(entry.group):
@@ -617,16 +611,16 @@ class Coordinator:
     # --- telling ------------------------------------------------------------------------------
 
     def _describe(self, group_id: str) -> DescribedGroup:
-        if error := self._error_of(group_id, or_empty=True):
+        error, entry = self._find(group_id, or_empty=True)
+        if error:
             return DescribedGroup(group_id=group_id, error_code=error)
-        entry = self._entry(group_id)
         if entry is None:
             return DescribedGroup(group_id=group_id, group_state=State.DEAD.value)
         return entry.group.describe()
 
     def _list(self, request: ListGroupsRequest) -> ListGroupsResponse:
         wanted = {each.lower() for each in request.states_filter}
-        listed = (entry.group.listed() for entry in self._served())
+        listed = (entry.group.listed() for entry in self._entries.values())
         groups = tuple(each for each in listed if not wanted or each.group_state.lower() in wanted)
         is_loading = any(each.loader is not None for each in self._partitions.values())
         error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_loading else ErrorCode.NONE
@@ -638,34 +632,32 @@ class Coordinator:
         """Which partition of `__consumer_offsets` the group belongs to."""
         return partition_for(group_id, self.partition_count)
 
-    def _error_of(self, group_id: str, *, or_empty: bool = False) -> ErrorCode:
-        """Why a group cannot be asked here; an empty name is one that can keep offsets only."""
+    def _find(self, group_id: str, *, or_empty: bool = False) -> tuple[ErrorCode, _Entry | None]:
+        """The group, if there is one; or why nothing can be said of it here.
+
+        `or_empty`: the empty name will do, which can keep offsets and nothing else.
+        """
+        entry = self._entries.get(group_id) if group_id or or_empty else None
+        if entry is not None:
+            return ErrorCode.NONE, entry
         if not (group_id or or_empty) or not fits(group_id):
-            return ErrorCode.INVALID_GROUP_ID
+            return ErrorCode.INVALID_GROUP_ID, None
         partition = self._partitions.get(self.partition_of(group_id))
         if partition is None:
-            return ErrorCode.NOT_COORDINATOR
-        return ErrorCode.NONE if partition.loader is None else ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
-
-    def _entry(self, group_id: str) -> _Entry | None:
-        partition = self._partitions.get(self.partition_of(group_id))
-        return partition.groups.get(group_id) if partition is not None else None
+            return ErrorCode.NOT_COORDINATOR, None
+        is_loading = partition.loader is not None
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_loading else ErrorCode.NONE, None
 
     def _made(self, group_id: str, now_ms: int) -> _Entry:
-        partition = self.partition_of(group_id)
-        entry = _Entry(Group(group_id, self._config, now_ms), Offsets(), partition)
-        self._partitions[partition].groups[group_id] = entry
+        entry = _Entry(Group(group_id, self._config, now_ms), Offsets(), self.partition_of(group_id))
+        self._entries[group_id] = entry
         return entry
 
     def _drop(self, entry: _Entry) -> None:
-        del self._partitions[entry.partition].groups[entry.group.group_id]
+        del self._entries[entry.group.group_id]
 
     def _serves(self, entry: _Entry) -> bool:
-        partition = self._partitions.get(entry.partition)
-        return partition is not None and partition.groups.get(entry.group.group_id) is entry
-
-    def _served(self) -> list[_Entry]:
-        return [entry for partition in self._partitions.values() for entry in partition.groups.values()]
+        return self._entries.get(entry.group.group_id) is entry
 
     def _answer(self, token: Hashable, response: GroupResponse) -> None:
         self._effects.append(Answer(token, response))
@@ -702,4 +694,4 @@ def _deletion_error(group: Group) -> ErrorCode:
 
 def _utf16_units(text: str) -> int:
     """What Kafka takes for a text's length."""
-    return len(text.encode("utf-16-le")) // 2
+    return len(text) if text.isascii() else len(text.encode("utf-16-le")) // 2

@@ -153,10 +153,13 @@ def encode_group(value: GroupMetadata) -> bytes:
 
 def fits(text: str | None, *, spare_bytes: int = 0) -> bool:
     """Whether a record can hold `text`, with so many more bytes behind it."""
+    if text is None:
+        return True
     try:
-        return text is None or len(text.encode()) + spare_bytes <= MAX_TEXT_BYTES
+        size = len(text) if text.isascii() else len(text.encode())
     except UnicodeEncodeError:
         return False
+    return size + spare_bytes <= MAX_TEXT_BYTES
 
 
 def _text(text: str) -> bytes:
