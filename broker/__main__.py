@@ -18,20 +18,17 @@ import random
 import signal
 import sys
 from collections.abc import Callable, Sequence
-from dataclasses import replace
 from functools import partial
 
+from broker.broker import Broker
 from broker.clock import SteadyClock
 from broker.json_lines import log_as_json
 from broker.limits import Address, parse_address
 from broker.runtime import Runtime, StoreClient, StoreEvent
 from broker.settings import Settings, read_settings
 from broker.state_change_file import StateChangeFile
-from broker.transport import Server
 from checkpoint.disk import Disk, OsDisk
 from checkpoint.errors import EngineError
-from logstore.log_manager import LogManager
-from replication.node import Node
 from replication.state_change import Sink, unheard
 
 if not __debug__:
@@ -78,37 +75,33 @@ async def serve(
 
     Raises `EngineError` and `OSError` if it cannot start.
     """
-    node_id = settings.node.node_id
-    clock, luck = SteadyClock(), random.Random()
-    logs = LogManager(log_dirs, disk=disk, clock=clock, random=luck, settings=settings.logs)
-    server = Server(node_id, lambda request: request.refuse("not yet started"), settings.limits)
-    try:
-        address = await server.listen(listen)
-        config = replace(settings.node, host=address.host, port=address.port)
-        defaults = settings.logs.topic_defaults
-        node = Node(config, logs, random=luck, log_config=defaults, state_changes=state_changes)
-        runtime = Runtime(node, clock=clock, store_of=store_of, server=server, limits=settings.limits)
-    except BaseException:
-        server.close()
-        logs.abandon()
-        raise
-    server.on_request = runtime.on_request
+    broker = await Broker.open(
+        settings,
+        listen,
+        log_dirs,
+        store_of,
+        disk=disk,
+        clock=SteadyClock(),
+        random=random.Random(),
+        state_changes=state_changes,
+    )
     told_to_stop = asyncio.Event()
     for number in (signal.SIGTERM, signal.SIGINT):
         asyncio.get_running_loop().add_signal_handler(number, told_to_stop.set)
-    runtime.start()
+    runtime = broker.runtime
+    broker.start()
     waiting = asyncio.create_task(told_to_stop.wait())
-    announcing = asyncio.create_task(_announce(runtime, address))
+    announcing = asyncio.create_task(_announce(runtime, broker.address))
     try:
         await asyncio.wait((waiting, runtime.ended), return_when=asyncio.FIRST_COMPLETED)
     finally:
         waiting.cancel()
         announcing.cancel()
     if not runtime.ended.done():
-        await runtime.stop()
+        await broker.stop()
     if runtime.ended.done():
         _log.critical("cannot go on: %s", runtime.ended.exception() or runtime.ended.result())
-        await runtime.abandon()
+        await broker.abandon()
         return 1
     return 0
 

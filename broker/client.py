@@ -15,13 +15,16 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Callable, Coroutine, Sequence
-from itertools import count
 from types import TracebackType
 from typing import Any, Final, TypeVar
 
-from broker.errors import RequestUnanswered
+from broker.client_messages import request_of, response_of
+from broker.errors import MalformedMessage, RequestUnanswered
+from broker.frames import shared_scratch
 from broker.limits import Address, Limits
-from broker.transport import Link
+from broker.links import Link
+from broker.wire.apis import API_OF
+from broker.wire.declarations import Struct
 from checkpoint.clock import wall_clock_ms
 from checkpoint.errors import EngineError, ErrorCode
 from checkpoint.topic_partition import TopicPartition
@@ -48,6 +51,7 @@ T = TypeVar("T")
 
 CONSUMER: Final = -1
 ACKS_ALL: Final = -1
+_CLIENT_ID = "logstore"
 _MAX_BYTES = 1 << 20
 _BACKOFF_S = 0.05
 _MOST_ADDRESSES = 32
@@ -93,9 +97,8 @@ class Client:
         """where nodes are or were, those that were heard of last in front"""
         self._limits = limits or Limits()
         self._timeout_s = timeout_s
-        self._numbers = count(1)
         self._links: dict[tuple[Address, type[Any]], Link] = {}
-        self._answers: dict[int, asyncio.Future[ResponseBody]] = {}
+        self._scratch: memoryview | None = None
         self._metadata: MetadataResponse | None = None
 
     async def __aenter__(self) -> Client:
@@ -121,27 +124,30 @@ class Client:
         lane = address, type(body)
         link = self._links.get(lane)
         if link is None:
-            link = self._links[lane] = Link(address, self._on_answer, limits=self._limits)
-        number = next(self._numbers)
+            if not self._links:
+                self._scratch = shared_scratch(asyncio.get_running_loop())
+            link = Link(address, client_id=_CLIENT_ID, limits=self._limits, scratch=self._scratch)
+            self._links[lane] = link
+        request = request_of(body)
+        version = API_OF[type(request)].latest
         if isinstance(body, ProduceRequest) and body.acks == 0:
-            link.send(number, body, expects_answer=False)
+            link.ask(request, version, None)
             return ProduceResponse({each: ProduceResult(ErrorCode.NONE) for each in body.records})
-        answer: asyncio.Future[ResponseBody] = asyncio.get_running_loop().create_future()
-        self._answers[number] = answer
-        try:
-            link.send(number, body)
-            return await answer
-        finally:
-            del self._answers[number]
+        waiting: asyncio.Future[Struct] = asyncio.get_running_loop().create_future()
 
-    def _on_answer(self, number: int, answer: ResponseBody | RequestUnanswered) -> None:
-        waiting = self._answers.get(number)
-        if waiting is None or waiting.done():
-            return
-        if isinstance(answer, RequestUnanswered):
-            waiting.set_exception(answer)
-        else:
-            waiting.set_result(answer)
+        def answered(answer: Struct | RequestUnanswered) -> None:
+            if waiting.done():
+                return
+            if isinstance(answer, RequestUnanswered):
+                waiting.set_exception(answer)
+            else:
+                waiting.set_result(answer)
+
+        link.ask(request, version, answered)
+        try:
+            return response_of(await waiting)
+        except MalformedMessage as error:
+            raise RequestUnanswered(f"{address} answers what cannot be: {error}") from error
 
     # --- finding ------------------------------------------------------------------------------
 
@@ -280,7 +286,7 @@ class _TryAgain(Exception):
 
 def _age(metadata: MetadataResponse) -> int:
     """Nodes hear of changes one after the other; the one with the latest epochs knows most."""
-    return sum(state.leader_epoch + state.partition_epoch for state in metadata.partitions.values())
+    return sum(state.leader_epoch for state in metadata.partitions.values())
 
 
 def _is_not_controller(answer: Any) -> bool:

@@ -9,13 +9,14 @@ frame. One exception: whoever asks for ApiVersions in a version that is not know
 from __future__ import annotations
 
 from collections.abc import Mapping
+from functools import partial
 
 from broker.call import Call
 from broker.connection import Connection
 from broker.errors import MalformedMessage
 from broker.handlers import HANDLERS, Handler
 from broker.handlers.api_versions import versions_served
-from broker.services import Services
+from broker.services import Services, finish
 from broker.wire.apis import API_VERSIONS, APIS
 from broker.wire.codec import decoder
 from broker.wire.headers import RequestHeader, decode_request_header
@@ -42,13 +43,7 @@ class Dispatch:
             connection.refuse(str(error))
             return
         call = Call(connection, api, header.version, header.correlation_id, header.client_id)
-        try:
-            response = handler(call, body, self._services)
-        except Exception:
-            call.fail("its handler failed")
-            return
-        if response is not None:
-            call.answer(response)
+        finish(call, partial(handler, call, body, self._services))
 
     def _refuse(self, connection: Connection, header: RequestHeader) -> None:
         if header.key != API_VERSIONS:

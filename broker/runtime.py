@@ -37,9 +37,14 @@ from enum import Enum
 from functools import partial
 from typing import Final, Protocol, TypeAlias, TypeVar
 
-from broker.errors import RequestUnanswered
+from broker.errors import MalformedMessage, RequestUnanswered
+from broker.interbroker.translation import response_of, to_wire
 from broker.limits import Address, Limits
-from broker.transport import InHand, Link, Server
+from broker.links import Link
+from broker.server import Server
+from broker.wire import interbroker as w
+from broker.wire.apis import API_OF
+from broker.wire.declarations import Struct
 from checkpoint.topic_partition import TopicPartition
 from logstore.errors import LogClosed, LogDirOffline
 from logstore.log import Log
@@ -151,8 +156,9 @@ class Runtime:
         server: Server,
         limits: Limits | None = None,
     ) -> None:
-        """`server` listens already and hands its requests to `on_request`; `clock` gives epoch ms.
+        """`server` listens already, and whoever serves its frames puts requests here (`ask`).
 
+        `clock` gives epoch ms.
         `store_of` makes the store's client, given the function that takes its events from any thread.
         """
         self.node = node
@@ -202,7 +208,7 @@ class Runtime:
             return
         self._turn(self.node.stop)
         self._end()
-        await asyncio.sleep(0)  # what was answered is on its way
+        await self._server.drain()
         await self._loop.run_in_executor(None, self._end_threads)
         if self.ended.done():
             return  # a bug in the last turn, or in a sync: nobody can vouch for these logs
@@ -219,19 +225,22 @@ class Runtime:
     async def abandon(self) -> None:
         """End at once: the logs keep no mark of a clean stop. The session is closed, so others take over."""
         self._end()
+        self._server.close()
         await self._loop.run_in_executor(None, self._end_threads)
         await self._loop.run_in_executor(None, self._store.close)
         self.node.logs.abandon()
 
     def _end(self) -> None:
         self._is_stopping = True
-        self._server.close()
         for timer in (self._timer, self._heartbeat):
             if timer is not None:
                 timer.cancel()
         for link in self._links.values():
             link.close()
-        self._inbox.clear()
+        inbox, self._inbox = self._inbox, deque()
+        for event in inbox:
+            if isinstance(event, Request | ClientRequest) and isinstance(event.token, Asked):
+                event.token.refused("this broker stops")
 
     def _end_threads(self) -> None:
         self._threads.shutdown()
@@ -368,18 +377,16 @@ class Runtime:
 
     # --- requests that come in ----------------------------------------------------------------
 
-    def on_request(self, request: InHand) -> None:
-        """What a server of frames of our own hands over."""
-        asked = Asked(request.answer, request.refuse)
-        self.ask(request.body, asked, source=request.source, number=request.correlation_id)
-
     def ask(self, body: RequestBody, asked: Asked, *, source: int = CLIENT, number: int = 0) -> None:
         """Put a request to the engine: a client's, or one that node `source` sent as its `number`th.
 
         It is served before this returns if nothing else is in line; its answer may be later.
         """
+        if self._is_stopping:
+            asked.refused("this broker stops")
+            return
         event: Event = ClientRequest(asked, body)
-        if source != CLIENT:
+        if source >= 0:
             event = Request(source, number, body, asked)
         if self._is_in_turn or self._inbox or self._doubts():
             self._deliver(event)
@@ -438,17 +445,24 @@ class Runtime:
             self._deliver(Disconnected(target, correlation_id))
             return
         if link is None:
-
-            def on_answer(correlation_id: int, answer: ResponseBody | RequestUnanswered) -> None:
-                if isinstance(answer, RequestUnanswered):
-                    _log.info("no answer of node %d: %s", target, answer)
-                    self._deliver(Disconnected(target, correlation_id))
-                else:
-                    self._deliver(Response(target, correlation_id, answer))
-
-            link = Link(address, on_answer, source=self.node.node_id, target=target, limits=self._limits)
+            client_id = f"broker-{self.node.node_id}"
+            link = Link(address, client_id=client_id, limits=self._limits, scratch=self._server.scratch)
             self._links[target, lane] = link
-        link.send(correlation_id, body)
+
+        def answered(answer: Struct | RequestUnanswered) -> None:
+            try:
+                if isinstance(answer, RequestUnanswered):
+                    raise answer
+                event: Event = Response(target, correlation_id, response_of(answer))
+            except (RequestUnanswered, MalformedMessage) as error:
+                _log.info("no answer of node %d: %s", target, error)
+                event = Disconnected(target, correlation_id)
+            self._deliver(event)
+
+        request = to_wire(body)
+        if isinstance(request, w.LeaderAndIsrRequest | w.StopReplicaRequest | w.UpdateMetadataRequest):
+            request.receiver_id, request.number = target, correlation_id
+        link.ask(request, API_OF[type(request)].latest, answered)
 
     def _address_of(self, broker_id: int) -> Address | None:
         """Where the broker registered that it listens: as the controller here knows, or as it told us."""

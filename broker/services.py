@@ -8,6 +8,7 @@ from random import Random
 from typing import Any, TypeVar
 
 from broker.call import Call
+from broker.errors import MalformedMessage
 from broker.producer_ids import ProducerIds
 from broker.runtime import CLIENT, Asked, Runtime
 from broker.settings import Settings
@@ -29,14 +30,16 @@ class Services:
         settings: Settings,
         served: Collection[int],
         *,
+        cluster_id: str,
         store: StoreSession,
         random: Random,
     ) -> None:
         """`served` are the keys of the APIs that have a handler; `store` stays the caller's to close."""
         self.runtime, self.settings, self.served = runtime, settings, served
+        self.cluster_id = cluster_id
         self.ask_store = store.ask
         self.producer_ids = ProducerIds(runtime.node.node_id, store.ask, random)
-        self._tasks: set[asyncio.Task[None]] = set()
+        self._tasks: set[asyncio.Task[Struct]] = set()
 
     @property
     def node(self) -> Node:
@@ -46,11 +49,6 @@ class Services:
     def metadata(self) -> MetadataCache:
         """What this broker last heard of the whole cluster."""
         return self.runtime.node.replicas.metadata
-
-    @property
-    def cluster_id(self) -> str:
-        """The same for every broker and for ever."""
-        return "logstore"
 
     def now_ms(self) -> int:
         return self.runtime.now_ms()
@@ -85,15 +83,14 @@ class Services:
     def begin(self, call: Call, work: Coroutine[Any, Any, Struct]) -> None:
         """Do something for a call that waits for others, the store say; its result is the answer."""
 
-        async def answer() -> None:
-            try:
-                call.answer(await work)
-            except Exception:
-                call.fail("its handler failed")
+        def done(task: asyncio.Task[Struct]) -> None:
+            self._tasks.discard(task)
+            if not task.cancelled():
+                finish(call, task.result)
 
-        task = asyncio.get_running_loop().create_task(answer())
+        task = asyncio.get_running_loop().create_task(work)
         self._tasks.add(task)
-        task.add_done_callback(self._tasks.discard)
+        task.add_done_callback(done)
 
     def in_thread(self, call: Call, work: Callable[[], T], then: Callable[[T], Struct | None]) -> None:
         """Do what may wait for a disk on a thread; what `then` makes of it, here again, is the call's."""
@@ -114,6 +111,8 @@ def finish(call: Call, then: Callable[[], Struct | None]) -> None:
     """Answer with what `then` gives, if anything. A bug in it costs the client its connection, no more."""
     try:
         response = then()
+    except MalformedMessage as error:
+        call.refuse(str(error))
     except Exception:
         call.fail("its handler failed")
     else:

@@ -29,6 +29,7 @@ from broker.handlers import (
     list_offsets,
     list_partition_reassignments,
     metadata,
+    nodes,
     offset_for_leader_epoch,
     produce,
 )
@@ -42,6 +43,10 @@ HANDLERS: Final[Mapping[int, Handler]] = {
     1: fetch.handle,
     2: list_offsets.handle,
     3: metadata.handle,
+    4: nodes.handle,
+    5: nodes.handle,
+    6: nodes.handle,
+    7: nodes.handle,
     18: api_versions.handle,
     19: create_topics.handle,
     20: delete_topics.handle,
@@ -59,6 +64,7 @@ HANDLERS: Final[Mapping[int, Handler]] = {
     44: alter_configs.change,
     45: alter_partition_reassignments.handle,
     46: list_partition_reassignments.handle,
+    56: nodes.handle,
     60: describe_cluster.handle,
 }
 """By API key."""

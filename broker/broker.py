@@ -1,0 +1,109 @@
+"""One broker, put together: its server, its logs, its node, and what its handlers share.
+
+    Server ─frames─▶ Dispatch ─▶ handlers ─▶ Services ─▶ Runtime ─▶ Node ─▶ logs
+                                                            └─ links to other brokers, the store's client
+
+It listens first, since what it registers is where it listens; whoever asks before it has started is cut off.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections.abc import Callable, Sequence
+from dataclasses import replace
+from random import Random
+
+from broker.connection import Connection
+from broker.dispatch import Dispatch
+from broker.handlers import HANDLERS
+from broker.identity import claim_log_dirs, find_cluster_id
+from broker.limits import Address
+from broker.producer_ids import ProducerIds
+from broker.runtime import Runtime, StoreClient, StoreEvent
+from broker.server import Server
+from broker.services import Services
+from broker.settings import Settings
+from broker.store_session import StoreSession
+from checkpoint.disk import Disk
+from logstore.log_manager import LogManager
+from replication.node import Node
+from replication.state_change import Sink, unheard
+
+_log = logging.getLogger(__name__)
+
+
+class Broker:
+    """Made by `open`; then `start` it, and in the end `stop` it, or `abandon` it if `runtime.ended`."""
+
+    def __init__(
+        self, address: Address, server: Server, runtime: Runtime, services: Services, store: StoreSession
+    ) -> None:
+        self.address, self.server, self.runtime, self.services = address, server, runtime, services
+        self._store = store
+
+    @classmethod
+    async def open(
+        cls,
+        settings: Settings,
+        listen: Address,
+        log_dirs: Sequence[str],
+        store_of: Callable[[Callable[[StoreEvent], None]], StoreClient],
+        *,
+        disk: Disk,
+        clock: Callable[[], int],
+        random: Random,
+        state_changes: Sink = unheard,
+    ) -> Broker:
+        """Check whose the log dirs are, open the logs, and listen. `clock` gives epoch milliseconds.
+
+        `store_of` as for `Runtime`. Raises `EngineError` and `OSError`; nothing is left open then.
+        """
+        node_id = settings.node.node_id
+        store = StoreSession(store_of, session_timeout_ms=settings.node.zookeeper_session_timeout_ms)
+        server = Server(_not_yet, settings.limits)
+        logs: LogManager | None = None
+        try:
+            cluster_id = await find_cluster_id(store.ask, random)
+            for failed in claim_log_dirs(
+                log_dirs, disk=disk, broker_id=node_id, cluster_id=cluster_id, random=random
+            ):
+                _log.error("log dir %s cannot be read or written", failed)
+            logs = LogManager(log_dirs, disk=disk, clock=clock, random=random, settings=settings.logs)
+            address = await server.listen(listen)
+            node = Node(
+                replace(settings.node, host=address.host, port=address.port),
+                logs,
+                random=random,
+                log_config=settings.logs.topic_defaults,
+                state_changes=state_changes,
+            )
+            runtime = Runtime(node, clock=clock, store_of=store_of, server=server, limits=settings.limits)
+        except BaseException:
+            server.close()
+            if logs is not None:
+                logs.abandon()
+            await store.close()
+            raise
+        producer_ids = ProducerIds(node_id, store.ask, random)
+        services = Services(runtime, settings, HANDLERS.keys(), cluster_id, producer_ids)
+        server.on_frame = Dispatch(services)
+        return cls(address, server, runtime, services, store)
+
+    def start(self) -> None:
+        """Join the cluster; `runtime.registered` says when that is done."""
+        self.runtime.start()
+
+    async def stop(self) -> None:
+        """End in order, as `Runtime.stop`."""
+        await self.runtime.stop()
+        if not self.runtime.ended.done():
+            await self._store.close()
+
+    async def abandon(self) -> None:
+        """End at once, as `Runtime.abandon`."""
+        await self.runtime.abandon()
+        await self._store.close()
+
+
+def _not_yet(connection: Connection, frame: memoryview) -> None:
+    connection.refuse("this broker has not started yet")

@@ -1,0 +1,137 @@
+"""What our own client asks: the engine's messages ⇄ the wire's, in the newest version of each.
+
+Produce, Metadata and CreateTopics here; Fetch and ListOffsets are what followers ask too
+(`interbroker/reads.py`). A client learns less than a broker: of a partition's state only who leads, in which
+epoch, and who is in sync.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from typing import Any, Final
+
+from broker.interbroker import reads
+from broker.interbroker.parts import Partitions, by_topic, error_of, id_from_wire
+from broker.wire import types as t
+from broker.wire.declarations import Struct
+from replication import messages as m
+
+_UNKNOWN = -1
+
+
+def _produce_request(request: m.ProduceRequest) -> t.ProduceRequest:
+    return t.ProduceRequest(
+        acks=request.acks,
+        timeout_ms=request.timeout_ms,
+        topic_data=[
+            t.ProduceRequestTopicProduceData(
+                name=topic,
+                partition_data=[
+                    t.ProduceRequestPartitionProduceData(index=partition, records=records)
+                    for partition, records in data
+                ],
+            )
+            for topic, data in by_topic(request.records.items()).items()
+        ],
+    )
+
+
+def _produce_response(wire: t.ProduceResponse) -> m.ProduceResponse:
+    partitions: Partitions[m.ProduceResult] = Partitions()
+    for topic in wire.responses:
+        for each in topic.partition_responses:
+            result = m.ProduceResult(
+                error_of(each.error_code),
+                each.base_offset,
+                each.log_append_time_ms,
+                each.log_start_offset,
+                each.error_message or "",
+            )
+            partitions.put(topic.name, each.index, result)
+    return m.ProduceResponse(partitions)
+
+
+def _metadata_request(request: m.MetadataRequest) -> t.MetadataRequest:
+    topics = None
+    if request.topics is not None:
+        topics = [t.MetadataRequestTopic(name=name) for name in request.topics]
+    return t.MetadataRequest(topics=topics, allow_auto_topic_creation=False)
+
+
+def _metadata_response(wire: t.MetadataResponse) -> m.MetadataResponse:
+    partitions: Partitions[m.PartitionState] = Partitions()
+    for topic in wire.topics:
+        for each in topic.partitions:
+            state = m.PartitionState(
+                _UNKNOWN,
+                each.leader_id,
+                each.leader_epoch,
+                tuple(each.isr_nodes),
+                _UNKNOWN,
+                tuple(each.replica_nodes),
+            )
+            partitions.put(topic.name or "", each.partition_index, state)
+    brokers = tuple(
+        m.BrokerEndpoint(each.node_id, each.host, each.port, rack=each.rack or "") for each in wire.brokers
+    )
+    return m.MetadataResponse(brokers, wire.controller_id, partitions)
+
+
+def _create_topics_request(request: m.CreateTopicsRequest) -> t.CreateTopicsRequest:
+    return t.CreateTopicsRequest(
+        topics=[_new_topic(topic) for topic in request.topics], validate_only=request.validate_only
+    )
+
+
+def _new_topic(topic: m.NewTopic) -> t.CreateTopicsRequestCreatableTopic:
+    return t.CreateTopicsRequestCreatableTopic(
+        name=topic.name,
+        num_partitions=_UNKNOWN if topic.assignment else topic.partitions,
+        replication_factor=_UNKNOWN if topic.assignment else topic.replication_factor,
+        assignments=[
+            t.CreateTopicsRequestCreatableReplicaAssignment(partition_index=index, broker_ids=list(replicas))
+            for index, replicas in enumerate(topic.assignment)
+        ],
+        configs=[
+            t.CreateTopicsRequestCreatableTopicConfig(name=name, value=value)
+            for name, value in topic.configs.items()
+        ],
+    )
+
+
+def _create_topics_response(wire: t.CreateTopicsResponse) -> m.CreateTopicsResponse:
+    return m.CreateTopicsResponse(
+        {
+            topic.name: m.CreateTopicsResult(
+                error_of(topic.error_code), topic.error_message or "", id_from_wire(topic.topic_id)
+            )
+            for topic in wire.topics
+        }
+    )
+
+
+_TO_WIRE: Final[Mapping[type[Any], Callable[[Any], Struct]]] = {
+    m.ProduceRequest: _produce_request,
+    m.FetchRequest: reads.fetch_request,
+    m.ListOffsetsRequest: reads.list_offsets_request,
+    m.MetadataRequest: _metadata_request,
+    m.CreateTopicsRequest: _create_topics_request,
+}
+_FROM_WIRE: Final[Mapping[type[Struct], Callable[[Any], Any]]] = {
+    t.ProduceResponse: _produce_response,
+    t.FetchResponse: reads.fetch_response_of,
+    t.ListOffsetsResponse: reads.list_offsets_response_of,
+    t.MetadataResponse: _metadata_response,
+    t.CreateTopicsResponse: _create_topics_response,
+}
+
+
+def request_of(body: m.RequestBody) -> Struct:
+    """The request as the wire has it. Raises `MalformedMessage` for what it cannot say."""
+    return _TO_WIRE[type(body)](body)
+
+
+def response_of(wire: Struct) -> m.ResponseBody:
+    """The answer for the engine. Raises `MalformedMessage` for one that nobody may give."""
+    body: m.ResponseBody = _FROM_WIRE[type(wire)](wire)
+    return body
