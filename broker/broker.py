@@ -24,7 +24,8 @@ from broker.server import Server
 from broker.services import Services
 from broker.settings import Settings
 from broker.store_session import StoreSession
-from checkpoint.disk import Disk
+from checkpoint.disk import Disk, make_durable_dir
+from logstore.errors import LogDirOffline
 from logstore.log_manager import LogManager
 from replication.node import Node
 from replication.state_change import Sink, unheard
@@ -58,6 +59,7 @@ class Broker:
 
         `store_of` as for `Runtime`. Raises `EngineError` and `OSError`; nothing is left open then.
         """
+        _check_usable(log_dirs, disk)
         node_id = settings.node.node_id
         store = StoreSession(store_of, session_timeout_ms=settings.node.zookeeper_session_timeout_ms)
         server = Server(_not_yet, settings.limits)
@@ -103,6 +105,18 @@ class Broker:
         """End at once, as `Runtime.abandon`."""
         await self.runtime.abandon()
         await self._store.close()
+
+
+def _check_usable(log_dirs: Sequence[str], disk: Disk) -> None:
+    """Raise `LogDirOffline` if no log dir can be had: then there is no need to ask the store for anything."""
+    reasons = []
+    for directory in log_dirs:
+        try:
+            make_durable_dir(disk, directory)
+        except OSError as error:
+            reasons.append(f"{directory}: {error}")
+    if len(reasons) == len(log_dirs):
+        raise LogDirOffline(f"no log dir can be used: {'; '.join(reasons)}")
 
 
 def _not_yet(connection: Connection, frame: memoryview) -> None:

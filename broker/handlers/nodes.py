@@ -27,10 +27,13 @@ _SENDER: Final[Mapping[type[Struct], attrgetter[int]]] = {
 
 
 def handle(call: Call, body: Any, services: Services) -> None:
-    number = 0
+    sender, number = _SENDER[type(body)](body), 0
     if isinstance(body, _ORDERS):
         if body.receiver_id not in (_ANYBODY, services.node.node_id):
             call.refuse(f"it is for broker {body.receiver_id}")
             return
         number = body.number
-    services.ask(call, request_of(body), to_wire, source=_SENDER[type(body)](body), number=number)
+    if sender < 0 and not isinstance(body, t.OffsetForLeaderEpochRequest):
+        call.refuse("it is from no broker")
+        return
+    services.ask(call, request_of(body), to_wire, source=sender, number=number)

@@ -2,7 +2,9 @@
 
 Only the last version of each is declared, with its fields and order, for that one alone is spoken here. What
 our controller tells beyond them is in tags from 10000 on, which any other reader skips; see
-`declarations.py` for the notation and `broker/interbroker/` for the meaning.
+`declarations.py` for the notation and `broker/interbroker/` for the meaning. `receiver_id` is the broker that
+an order is for: another one may listen now where it did. `number` grows with every request of its sender, so
+that one which comes late is known for what it is; a correlation id is too short for that.
 """
 
 from __future__ import annotations
@@ -75,6 +77,8 @@ class LeaderAndIsrRequest(Struct, key=4, versions="7", flexible="7"):
     assigned: list[LeaderAndIsrRequestAssignedTopic] | None = wire(
         [LeaderAndIsrRequestAssignedTopic], tag=10000, nullable="7+", default=None
     )
+    receiver_id: int = wire("int32", tag=10010, default=-1)
+    number: int = wire("int64", tag=10011, default=0)
 
 
 class LeaderAndIsrResponsePartitionError(Struct):
@@ -118,6 +122,8 @@ class StopReplicaRequest(Struct, key=5, versions="4", flexible="4"):
     controller_epoch: int = wire("int32", default=0)
     broker_epoch: int = wire("int64", default=-1)
     topic_states: list[StopReplicaRequestTopicState] = wire([StopReplicaRequestTopicState], factory=list)
+    receiver_id: int = wire("int32", tag=10010, default=-1)
+    number: int = wire("int64", tag=10011, default=0)
 
 
 class StopReplicaResponsePartitionError(Struct):
@@ -189,6 +195,8 @@ class UpdateMetadataRequest(Struct, key=6, versions="8", flexible="8"):
     live_brokers: list[UpdateMetadataRequestBroker] = wire([UpdateMetadataRequestBroker], factory=list)
     type: int = wire("int8", tag=0, default=0)
     shutting_down: list[int] = wire(["int32"], tag=10000, factory=list)
+    receiver_id: int = wire("int32", tag=10010, default=-1)
+    number: int = wire("int64", tag=10011, default=0)
 
 
 class UpdateMetadataResponse(Struct, key=6, versions="8", flexible="8"):

@@ -7,27 +7,21 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
+from broker.broker import Broker
 from broker.client import Client
-from broker.dispatch import Dispatch
-from broker.handlers import HANDLERS
 from broker.limits import Address, Limits
 from broker.runtime import Runtime, StoreEvent
-from broker.server import Server as KafkaServer
-from broker.services import Services
-from broker.settings import read_settings
-from broker.store_session import StoreSession
-from broker.transport import Server
+from broker.settings import Settings
 from checkpoint.disk import Disk
 from checkpoint.disks.memory import MemoryDisk
 from checkpoint.topic_partition import TopicPartition
 from logstore.config import LogConfig
-from logstore.log_manager import LogManager
+from logstore.log_manager_config import LogManagerConfig
 from replication.config import NodeConfig
 from replication.effects import SessionExpired, SessionOpened, StoreCall, StoreReply, WatchFired
 from replication.messages import CreateTopicsRequest, CreateTopicsResponse, NewTopic
 from replication.metastore.memory import MemoryStore
 from replication.metastore.operations import Outcome, StoreError
-from replication.node import Node
 
 LOOPBACK = Address("127.0.0.1", 0)
 
@@ -129,15 +123,13 @@ class Nodes:
         self.configs = [replace(quick, node_id=node_id) for node_id in range(count)]
         self.limits = limits or Limits(request_timeout_ms=5_000)
         self.shared = SharedStore()
+        self.brokers: dict[int, Broker] = {}
         self.running: dict[int, Runtime] = {}
         self.clocks: dict[int, ManualClock] = {}
         self.disks: dict[int, Disk] = {node_id: MemoryDisk() for node_id in range(count)}
         self.addresses: dict[int, Address] = {}
         self.client = Client([])
         self.log_config = LogConfig(min_insync_replicas=min(2, count))
-        self.store_sessions: dict[int, StoreSession] = {}
-        self.kafka: dict[int, KafkaServer] = {}
-        self.kafka_addresses: dict[int, Address] = {}
 
     async def __aenter__(self) -> Nodes:
         for config in self.configs:
@@ -153,53 +145,34 @@ class Nodes:
 
     async def start(self, node_id: int) -> Runtime:
         """Start a node, and wait until it is registered."""
-        server = Server(node_id, lambda request: request.refuse("not yet"), self.limits)
-        self.addresses[node_id] = await server.listen(LOOPBACK)
         clock = self.clocks[node_id] = ManualClock()
-        logs = LogManager(
+        settings = Settings(
+            self.configs[node_id], LogManagerConfig(topic_defaults=self.log_config), self.limits
+        )
+        broker = await Broker.open(
+            settings,
+            LOOPBACK,
             ["data"],
+            self.shared.client,
             disk=self.disks[node_id],
             clock=clock,
-            random=random.Random(1),
-            config=self.log_config,
+            random=random.Random(node_id),
         )
-        host, port = self.addresses[node_id]
-        node = Node(
-            replace(self.configs[node_id], host=host, port=port),
-            logs,
-            random=random.Random(2),
-            log_config=self.log_config,
-        )
-        runtime = Runtime(
-            node, clock=clock, store_of=self.shared.client, server=server, limits=self.limits
-        )
-        server.on_request = runtime.on_request
-        settings = read_settings({}, node_id=node_id, host=host, port=port)
-        store = self.store_sessions[node_id] = StoreSession(self.shared.client)
-        services = Services(
-            runtime,
-            replace(settings, limits=self.limits),
-            HANDLERS.keys(),
-            store=store,
-            random=random.Random(3),
-        )
-        self.kafka[node_id] = KafkaServer(Dispatch(services), self.limits)
-        self.kafka_addresses[node_id] = await self.kafka[node_id].listen(LOOPBACK)
-        self.running[node_id] = runtime
-        runtime.start()
+        self.addresses[node_id] = broker.address
+        self.brokers[node_id] = broker
+        runtime = self.running[node_id] = broker.runtime
+        broker.start()
         await runtime.registered.wait()
         return runtime
 
     async def stop(self, node_id: int) -> None:
-        await self.running.pop(node_id).stop()
-        self.kafka.pop(node_id).close()
-        await self.store_sessions.pop(node_id).close()
+        del self.running[node_id]
+        await self.brokers.pop(node_id).stop()
 
     async def kill(self, node_id: int) -> None:
         """Without a word to anybody, as far as that goes within one process; the session ends at once."""
-        await self.running.pop(node_id).abandon()
-        self.kafka.pop(node_id).close()
-        await self.store_sessions.pop(node_id).close()
+        del self.running[node_id]
+        await self.brokers.pop(node_id).abandon()
 
     async def create_topic(self, name: str, assignment: tuple[int, ...]) -> TopicPartition:
         answer = await self.client.of_controller(

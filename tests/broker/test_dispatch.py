@@ -25,7 +25,7 @@ def run(test: Callable[[Nodes, Asker], Awaitable[None]]) -> None:
     """One node, one connection."""
 
     async def bounded() -> None:
-        async with asyncio.timeout(60), Nodes(1) as nodes, Asker(nodes.kafka_addresses[0]) as client:
+        async with asyncio.timeout(60), Nodes(1) as nodes, Asker(nodes.addresses[0]) as client:
             await nodes.until(lambda: bool(nodes.running[0].node.replicas.metadata.brokers))
             await test(nodes, client)
 
@@ -69,7 +69,7 @@ def test_rule_8_the_clients_software_is_kept_and_logged(caplog: pytest.LogCaptur
     async def test(nodes: Nodes, client: Asker) -> None:
         request = t.ApiVersionsRequest(client_software_name="librdkafka", client_software_version="2.6.0")
         await client.ask(request, 3)
-        (connection,) = nodes.kafka[0].connections
+        (connection,) = nodes.brokers[0].server.connections
         assert connection.software == "librdkafka 2.6.0"
 
     with caplog.at_level(logging.INFO):
@@ -113,7 +113,7 @@ def test_a_name_of_software_that_would_spoil_a_log_is_refused(name: str) -> None
 )
 def test_rules_2_and_3_what_cannot_be_served_ends_its_connection_and_no_other(frame: bytes) -> None:
     async def test(nodes: Nodes, client: Asker) -> None:
-        async with Asker(nodes.kafka_addresses[0]) as other:
+        async with Asker(nodes.addresses[0]) as other:
             client.send_bytes(struct.pack(">i", len(frame)) + frame)
             assert await client.is_cut_off()
             assert (await other.ask(t.ApiVersionsRequest(), 0)).error_code == ErrorCode.NONE
@@ -146,7 +146,7 @@ def test_a_bug_in_a_handler_costs_its_client_the_connection_and_nobody_else(
     monkeypatch.setitem(HANDLERS, 3, late if is_late else bug)
 
     async def test(nodes: Nodes, client: Asker) -> None:
-        async with Asker(nodes.kafka_addresses[0]) as other:
+        async with Asker(nodes.addresses[0]) as other:
             client.send(t.MetadataRequest(), 1)
             assert await client.is_cut_off()
             assert (await other.ask(t.ApiVersionsRequest(), 0)).error_code == ErrorCode.NONE
@@ -167,7 +167,7 @@ def test_requests_on_one_connection_are_answered_in_order_whatever_they_wait_for
         topic = t.FetchRequestFetchTopic(topic="t", partitions=[partition])
         waiting = client.send(t.FetchRequest(max_wait_ms=300, min_bytes=1, topics=[topic]), 4)
         behind = client.send(t.ApiVersionsRequest(), 0)
-        async with Asker(nodes.kafka_addresses[0]) as other:
+        async with Asker(nodes.addresses[0]) as other:
             await other.ask(t.ApiVersionsRequest(), 0)
         fetched = await client.answer(t.FetchRequest, 4, waiting)
         assert fetched.responses[0].partitions[0].records == b""

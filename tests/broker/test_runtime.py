@@ -11,6 +11,10 @@ import pytest
 from broker.client import BlockingClient, Producer, RequestRefused
 from broker.errors import RequestUnanswered
 from broker.limits import Limits
+from broker.wire import interbroker as w
+from broker.wire import types as t
+from broker.wire.apis import API_OF
+from broker.wire.declarations import Struct
 from checkpoint.disk import Disk
 from checkpoint.disks.faulty import Fault, FaultyDisk
 from checkpoint.disks.memory import MemoryDisk
@@ -23,15 +27,16 @@ from replication.config import NodeConfig
 from replication.durability import Durability
 from replication.effects import Halt
 from replication.messages import (
+    CreateTopicsRequest,
+    CreateTopicsResponse,
     FetchPartition,
     FetchRequest,
     FetchResponse,
-    LeaderAndIsrRequest,
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
+    NewTopic,
     ProduceRequest,
     ProduceResponse,
 )
+from tests.broker.asking import Asker
 from tests.broker.nodes import Nodes
 
 SESSION_MS = 6_000
@@ -116,14 +121,25 @@ def test_a_refusal_that_does_not_pass_is_told() -> None:
     run(test)
 
 
-def test_a_request_that_comes_the_wrong_way_ends_its_connection() -> None:
-    """P6. A client is no controller; the node is none the worse for being told what to do."""
+@pytest.mark.parametrize(
+    "body",
+    [
+        w.LeaderAndIsrRequest(controller_id=-1, controller_epoch=99),
+        w.UpdateMetadataRequest(controller_id=5, controller_epoch=99, receiver_id=1),
+        w.StopReplicaRequest(controller_id=5, controller_epoch=99, receiver_id=1),
+        w.ControlledShutdownRequest(broker_id=-1),
+        t.AlterPartitionRequest(broker_id=-7),
+    ],
+    ids=lambda body: type(body).__name__,
+)
+def test_a_request_that_comes_the_wrong_way_ends_its_connection(body: Struct) -> None:
+    """P6. From nobody, or for another broker; the node is none the worse for being told what to do."""
 
     async def test() -> None:
-        async with Nodes(1) as nodes:
+        async with Nodes(1) as nodes, Asker(nodes.addresses[0]) as stranger:
             tp = await nodes.create_topic("t", (0,))
-            with pytest.raises(RequestUnanswered):
-                await nodes.client.ask(nodes.addresses[0], LeaderAndIsrRequest(0, 99, -1, {}))
+            stranger.send(body, API_OF[type(body)].latest)
+            assert await stranger.is_cut_off()
             assert (await nodes.client.produce(tp, batch(b"x"))).base_offset == 0
 
     run(test)
@@ -366,8 +382,9 @@ def test_a_program_without_a_loop_has_a_client_that_waits() -> None:
                 with BlockingClient(list(nodes.addresses.values())) as client:
                     assert client.metadata(("t",)).partitions.keys() == {tp}
                     assert client.produce(tp, batch(b"a")).base_offset == 0
-                    answer = client.of_controller(ListPartitionReassignmentsRequest())
-                    assert answer == ListPartitionReassignmentsResponse(ErrorCode.NONE)
+                    answer = client.of_controller(CreateTopicsRequest((NewTopic("t"),)))
+                    assert isinstance(answer, CreateTopicsResponse)
+                    assert answer.topics["t"].error is ErrorCode.TOPIC_ALREADY_EXISTS
                     records = client.fetch(tp, 0).records
                     return [record.value for each in walk(records) for record in each.records()]
 
