@@ -18,7 +18,6 @@ from broker.dispatch import Dispatch
 from broker.handlers import HANDLERS
 from broker.identity import claim_log_dirs, find_cluster_id
 from broker.limits import Address
-from broker.producer_ids import ProducerIds
 from broker.runtime import Runtime, StoreClient, StoreEvent
 from broker.server import Server
 from broker.services import Services
@@ -86,8 +85,9 @@ class Broker:
                 logs.abandon()
             await store.close()
             raise
-        producer_ids = ProducerIds(node_id, store.ask, random)
-        services = Services(runtime, settings, HANDLERS.keys(), cluster_id, producer_ids)
+        services = Services(
+            runtime, settings, HANDLERS.keys(), cluster_id=cluster_id, store=store, random=random
+        )
         server.on_frame = Dispatch(services)
         return cls(address, server, runtime, services, store)
 

@@ -33,7 +33,7 @@ def handle(call: Call, body: Any, services: Services) -> None:
             call.refuse(f"it is for broker {body.receiver_id}")
             return
         number = body.number
-    if sender < 0 and not isinstance(body, t.OffsetForLeaderEpochRequest):
+    if sender < 0:
         call.refuse("it is from no broker")
         return
     services.ask(call, request_of(body), to_wire, source=sender, number=number)

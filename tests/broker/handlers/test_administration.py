@@ -30,7 +30,7 @@ def run(test: Test, count: int = 2) -> None:
             controller = nodes.controller()
             metadata = nodes.running[controller].node.replicas.metadata
             await nodes.until(lambda: len(metadata.brokers) == count)
-            async with Asker(nodes.kafka_addresses[controller]) as client:
+            async with Asker(nodes.addresses[controller]) as client:
                 await test(nodes, client)
 
     asyncio.run(bounded())
@@ -66,7 +66,7 @@ async def produce(nodes: Nodes, name: str, count: int) -> None:
     batch = encode_batch([Record(number, 5, None, b"x") for number in range(count)])
     data = t.ProduceRequestPartitionProduceData(index=0, records=batch)
     topic = t.ProduceRequestTopicProduceData(name=name, partition_data=[data])
-    async with Asker(nodes.kafka_addresses[leader]) as client:
+    async with Asker(nodes.addresses[leader]) as client:
         answer = await client.ask(t.ProduceRequest(acks=-1, timeout_ms=30_000, topic_data=[topic]), 9)
     assert answer.responses[0].partition_responses[0].error_code == ErrorCode.NONE
 
@@ -170,11 +170,11 @@ def test_records_are_deleted_up_to_an_offset_or_to_the_high_watermark() -> None:
             result = answer.topics[0].partitions[0]
             return result.error_code, result.low_watermark
 
-        async with Asker(nodes.kafka_addresses[leader]) as client:
+        async with Asker(nodes.addresses[leader]) as client:
             assert await ask(client, 4) == (ErrorCode.NONE, 4)
             assert await ask(client, 11) == (ErrorCode.OFFSET_OUT_OF_RANGE, -1)
             assert await ask(client, -1) == (ErrorCode.NONE, 10)
-        async with Asker(nodes.kafka_addresses[1 - leader]) as client:
+        async with Asker(nodes.addresses[1 - leader]) as client:
             assert (await ask(client, 4))[0] == ErrorCode.NOT_LEADER_OR_FOLLOWER
 
     run(test)
@@ -186,7 +186,7 @@ def test_records_are_deleted_up_to_an_offset_or_to_the_high_watermark() -> None:
 def test_every_idempotent_producer_has_a_number_of_its_own() -> None:
     async def test(nodes: Nodes, client: Asker) -> None:
         given = set()
-        for address in nodes.kafka_addresses.values():
+        for address in nodes.addresses.values():
             async with Asker(address) as each:
                 for version in range(5):
                     request = t.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=60_000)
@@ -212,7 +212,7 @@ def test_the_end_of_an_epoch_is_told_and_other_epochs_are_fenced() -> None:
         await nodes.create_topic("t", (0, 1))
         await produce(nodes, "t", 3)
         leader = nodes.leader(TopicPartition("t", 0))
-        async with Asker(nodes.kafka_addresses[leader]) as client:
+        async with Asker(nodes.addresses[leader]) as client:
             found = []
             for current in (-1, 0, 7):
                 partition = t.OffsetForLeaderEpochRequestOffsetForLeaderPartition(
@@ -491,7 +491,7 @@ def test_whoever_is_not_the_controller_says_so() -> None:
 
     async def test(nodes: Nodes, client: Asker) -> None:
         await create(nodes, client, "t", (0, 1))
-        other = nodes.kafka_addresses[1 - nodes.controller()]
+        other = nodes.addresses[1 - nodes.controller()]
         async with Asker(other) as elsewhere:
             deletion = await elsewhere.ask(t.DeleteTopicsRequest(topic_names=["t"], timeout_ms=100), 3)
             assert deletion.responses[0].error_code == ErrorCode.NOT_CONTROLLER
