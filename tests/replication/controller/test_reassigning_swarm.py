@@ -8,24 +8,24 @@ I22  when the faults stop, every partition has what was last asked for and nobod
 from __future__ import annotations
 
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 
 from checkpoint.topic_partition import TopicPartition
 from replication.controller.reassignment import Assignment, assignment_in
-from replication.effects import Client, Send
 from replication.messages import (
     NO_LEADER,
     AlterPartitionReassignmentsRequest,
     LeaderAndIsrRequest,
+    PartitionState,
     RequestBody,
     StopReplicaRequest,
 )
 from replication.metastore import layout
 from replication.metastore.operations import Create, Get, Set
 from tests.replication.controller.test_swarm import ASSIGNMENT, BROKERS, MOVES, Swarm
-from tests.replication.controller.world import writes_of
+from tests.replication.controller.world import is_state, is_topic, state_of, writes_of
 
 PARTITIONS = [TopicPartition(name, number) for name in ASSIGNMENT for number in range(len(ASSIGNMENT[name]))]
 
@@ -40,19 +40,6 @@ class Movers(Swarm):
         super().__init__(seed)
         for each in PARTITIONS:
             self.logs[each] |= set(self.lists[each].replicas)
-        deliver = self.world.send_request
-
-        def watched(broker_id: int, *, lose: bool = False, lose_answer: bool = False) -> Send:
-            self.note_writes()
-            target = self.world.members[broker_id].requests[0].target
-            broker = self.world.members[target].broker
-            seen = len(broker.received)
-            sent = deliver(broker_id, lose=lose, lose_answer=lose_answer)
-            for body in broker.received[seen:]:
-                self.note_logs(target, body)
-            return sent
-
-        self.world.send_request = watched  # type: ignore[method-assign]
 
     # --- the rules ----------------------------------------------------------------------------
 
@@ -66,11 +53,10 @@ class Movers(Swarm):
             for write in writes_of(call.operation):
                 if not isinstance(write, Create | Set):
                     continue
-                if write.path.endswith("/state"):
-                    *_, name, _, number, _ = write.path.split("/")
-                    version = write.version + 1 if isinstance(write, Set) else 0
-                    states[TopicPartition(name, int(number))] = version, layout.parse_state(write.data)
-                elif write.path.count("/") == 3 and write.path.startswith(f"{layout.TOPICS_PATH}/"):
+                if is_state(write):
+                    version, each, state = state_of(write)
+                    states[each] = version, state
+                elif is_topic(write):
                     self.note_lists(write.path.rpartition("/")[2], layout.parse_topic(write.data))
             for each, (version, state) in states.items():
                 self.note_state(each, version, state)
@@ -103,6 +89,13 @@ class Movers(Swarm):
         self.latest[each] = version, state
         self.tainted[each] &= set(state.isr)
 
+    def note_delivery(
+        self, broker_id: int, before: Mapping[TopicPartition, PartitionState], received: list[RequestBody]
+    ) -> None:
+        super().note_delivery(broker_id, before, received)
+        for body in received:
+            self.note_logs(broker_id, body)
+
     def note_logs(self, broker_id: int, body: RequestBody) -> None:
         if isinstance(body, LeaderAndIsrRequest | StopReplicaRequest):
             for each in body.partitions:
@@ -118,7 +111,7 @@ class Movers(Swarm):
             (20, super().move),
             (40, self.deliver_some),
             (20, self.propose),
-            (4, self.ask),
+            (4, self.reassign),
             (1, self.list),
         ]
         (chosen,) = self.chance.choices([move for _, move in moves], [weight for weight, _ in moves])
@@ -129,46 +122,22 @@ class Movers(Swarm):
         brokers = range(1, BROKERS + 1)
         return tuple(self.chance.sample(brokers, self.chance.randrange(1, BROKERS)))
 
-    def ask(self) -> None:
-        believers = [each for each in self.world.members.values() if each.controller.is_active]
-        if believers and (member := self.chance.choice(believers)).running:
-            target = self.some_target() if self.chance.random() < 0.8 else None
-            request = AlterPartitionReassignmentsRequest({self.chance.choice(PARTITIONS): target})
-            self.world.perform(member, member.controller.on_request(Client("r"), request, self.world.now_ms))
+    def reassign(self) -> None:
+        target = self.some_target() if self.chance.random() < 0.8 else None
+        self.ask(AlterPartitionReassignmentsRequest({self.chance.choice(PARTITIONS): target}))
 
     def list(self) -> None:
         """An operator writes the request node, over whatever is in it."""
         data = layout.encode_reassignment(
             {each: self.some_target() for each in self.chance.sample(PARTITIONS, 2)}
         )
-        path = layout.REASSIGNMENT_PATH
-        is_there = self.world.admin(Get(path)).stat is not None
-        self.world.admin(Set(path, data, -1) if is_there else Create(path, data, make_parents=True))
+        self.world.overwrite(layout.REASSIGNMENT_PATH, data)
 
     def propose(self) -> None:
         """As the other swarm's, but whom a real leader knows: the list that it was told."""
         self.propose_of(self.some_broker(), likely=0.9)
 
     # --- the end ------------------------------------------------------------------------------
-
-    def arrive(self) -> None:
-        """Everybody is up and catches up."""
-        world = self.world
-        for broker_id, member in world.members.items():
-            if not member.running:
-                world.start(broker_id, clean=broker_id not in self.in_doubt)
-        self.heal()
-        context = world.active.controller.context
-        assert context is not None
-        for broker_id in sorted(context.shutting_down):
-            # It asked to be let go, so it joins nothing: it does stop in the end, and comes back.
-            world.start(broker_id, clean=broker_id not in self.in_doubt)
-        world.run(for_ms=5_000)
-        for _ in range(3):
-            for broker_id in world.members:
-                self.propose_of(broker_id, likely=1)
-            world.run(for_ms=5_000)
-            self.note_writes()
 
     def check_arrived(self) -> None:
         read = self.world.admin(Get(layout.REASSIGNMENT_PATH))

@@ -12,7 +12,7 @@ from __future__ import annotations
 
 import random
 from collections import defaultdict
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 
@@ -21,7 +21,7 @@ from checkpoint.marks import observed
 from checkpoint.topic_partition import TopicPartition
 from replication.controller.config import ControllerConfig
 from replication.controller.election import Standing, standing
-from replication.effects import Client, Peer
+from replication.effects import Peer
 from replication.messages import (
     NO_LEADER,
     AlterPartitionRequest,
@@ -31,6 +31,8 @@ from replication.messages import (
     ElectLeadersRequest,
     IsrProposal,
     LeaderAndIsrRequest,
+    PartitionState,
+    RequestBody,
 )
 from replication.metastore import layout
 from replication.metastore.layout import LeaderAndIsr
@@ -71,7 +73,8 @@ class Swarm:
         self.controller_epoch = 0
         self.note_writes()
         for member in self.world.members.values():
-            self.note_roles(member.broker.broker_id, dict(member.broker.states))
+            self.note_roles(member.broker.broker_id, {})
+        self.world.on_delivery = self.note_delivery
 
     # --- the rules ----------------------------------------------------------------------------
 
@@ -97,11 +100,21 @@ class Swarm:
             self.latest[each] = version, state
             self.tainted[each] &= set(state.isr)
 
-    def note_roles(self, broker_id: int, before: dict[TopicPartition, object]) -> None:
+    def note_delivery(
+        self, broker_id: int, before: Mapping[TopicPartition, PartitionState], received: list[RequestBody]
+    ) -> None:
+        """Take note of what a broker has just taken in."""
+        self.note_writes()
+        self.note_roles(broker_id, before)
+        told = self.world.members[broker_id].broker.states
+        if all(each in told for each, tainted in self.tainted.items() if broker_id in tainted):
+            self.in_doubt.discard(broker_id)
+
+    def note_roles(self, broker_id: int, before: Mapping[TopicPartition, PartitionState]) -> None:
         """Check what a broker has just accepted (I2, R2, and that it was persisted)."""
         broker = self.world.members[broker_id].broker
         for each, state in broker.states.items():
-            if before.get(each) == state and self.owners:
+            if before.get(each) == state:
                 continue
             _, last = self.latest[each]
             assert state.leader_epoch <= last.leader_epoch, "told before it was written"
@@ -158,14 +171,8 @@ class Swarm:
         self.world.apply_call(broker_id, lose_reply=fate < 0.05, lose_call=0.05 <= fate < 0.08)
 
     def send(self, broker_id: int) -> None:
-        target = self.world.members[broker_id].requests[0].target
-        before = dict(self.world.members[target].broker.states)
         fate = self.chance.random()
         self.world.send_request(broker_id, lose=fate < 0.1, lose_answer=0.1 <= fate < 0.2)
-        self.note_roles(target, dict(before))
-        told = self.world.members[target].broker.states
-        if all(each in told for each, tainted in self.tainted.items() if target in tainted):
-            self.in_doubt.discard(target)
 
     def some_broker(self) -> int:
         return self.chance.randrange(1, BROKERS + 1)
@@ -237,6 +244,12 @@ class Swarm:
             if member.running and member.controller.is_active:
                 world.perform(member, member.controller.on_request(Peer(sender, -1), request, world.now_ms))
 
+    def ask(self, request: RequestBody) -> None:
+        """A client asks somebody who takes himself for the controller, if there is one."""
+        believers = [each for each in self.world.members.values() if each.controller.is_active]
+        if believers and (member := self.chance.choice(believers)).running:
+            self.world.post(request, member)
+
     def depose(self) -> None:
         self.world.admin(Delete(layout.CONTROLLER_PATH))
 
@@ -247,13 +260,12 @@ class Swarm:
         member = self.world.members[self.some_broker()]
         if member.running:
             request = CreateTopicsRequest((topic((1, 2), name=f"n{self.chance.randrange(3)}"),))
-            self.world.perform(member, member.controller.on_request(Client("n"), request, self.world.now_ms))
+            self.world.post(request, member)
 
     def elect_preferred(self) -> None:
         member = self.world.members[self.some_broker()]
         if member.running:
-            request = ElectLeadersRequest(ElectionType.PREFERRED)
-            self.world.perform(member, member.controller.on_request(Client("e"), request, self.world.now_ms))
+            self.world.post(ElectLeadersRequest(ElectionType.PREFERRED), member)
 
     def ask_for_preferred_in_store(self) -> None:
         wanted = self.chance.sample(self.world.partitions(), 2)
@@ -290,6 +302,25 @@ class Swarm:
                 world.register(broker_id, clean=broker_id not in self.in_doubt)
         world.run(for_ms=15_000)
         self.note_writes()
+
+    def arrive(self) -> None:
+        """Everybody is up and catches up."""
+        world = self.world
+        for broker_id, member in world.members.items():
+            if not member.running:
+                world.start(broker_id, clean=broker_id not in self.in_doubt)
+        self.heal()
+        context = world.active.controller.context
+        assert context is not None
+        for broker_id in sorted(context.shutting_down):
+            # It asked to be let go, so it joins nothing: it does stop in the end, and comes back.
+            world.start(broker_id, clean=broker_id not in self.in_doubt)
+        world.run(for_ms=5_000)
+        for _ in range(4):
+            for broker_id in world.members:
+                self.propose_of(broker_id, likely=1)
+            world.run(for_ms=5_000)
+            self.note_writes()
 
     def check_healed(self) -> None:
         world = self.world

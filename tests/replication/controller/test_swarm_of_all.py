@@ -14,14 +14,13 @@ I22  when the faults stop, all that was asked for is done or refused, and everyb
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 
 import pytest
 
 from checkpoint.marks import observed
 from checkpoint.topic_partition import TopicPartition
 from replication.controller.reassignment import Assignment, assignment_in
-from replication.effects import Client
 from replication.messages import (
     NO_LEADER,
     AlterConfigsRequest,
@@ -33,13 +32,14 @@ from replication.messages import (
     ElectLeadersRequest,
     LeaderAndIsrRequest,
     NewPartitions,
+    PartitionState,
     RequestBody,
     StopReplicaRequest,
 )
 from replication.metastore import layout
 from replication.metastore.operations import Children, Create, Delete, Get, Operation, Set
 from tests.replication.controller.test_swarm import BROKERS, Swarm
-from tests.replication.controller.world import topic, writes_of
+from tests.replication.controller.world import is_state, is_topic, partition_of, state_of, topic, writes_of
 
 MOVES = 600
 NAMES = ("one", "two", "three", "n0", "n1")
@@ -76,18 +76,18 @@ class Everything(Swarm):
         for _, call, outcome in history:
             if outcome.error is None:
                 # Lists before states: one Multi may write both.
-                for write in sorted(writes_of(call.operation), key=_is_state):
+                for write in sorted(writes_of(call.operation), key=is_state):
                     self.note_write(write)
 
     def note_write(self, write: Operation) -> None:
-        if isinstance(write, Create | Set) and _is_state(write):
-            version = write.version + 1 if isinstance(write, Set) else 0
-            self.note_state(_partition_of(write.path), version, layout.parse_state(write.data))
-        elif isinstance(write, Create | Set) and _is_topic(write):
+        if isinstance(write, Create | Set) and is_state(write):
+            version, each, state = state_of(write)
+            self.note_state(each, version, state)
+        elif isinstance(write, Create | Set) and is_topic(write):
             self.note_lists(write.path.rpartition("/")[2], layout.parse_topic(write.data))
-        elif isinstance(write, Delete) and _is_state(write):
-            self.forget(_partition_of(write.path))
-        elif isinstance(write, Delete) and _is_topic(write):
+        elif isinstance(write, Delete) and is_state(write):
+            self.forget(partition_of(write.path))
+        elif isinstance(write, Delete) and is_topic(write):
             name = write.path.rpartition("/")[2]
             left = [held for held, topic_id in self.logs.items() if topic_id == self.ids[name]]
             assert not left, f"the nodes of {name} went before its logs {left}"
@@ -127,15 +127,13 @@ class Everything(Swarm):
         self.latest[each] = version, state
         self.tainted[each] &= set() if state.recovering else set(state.isr)
 
-    def send(self, broker_id: int) -> None:
-        target = self.world.members[broker_id].requests[0].target
-        broker = self.world.members[target].broker
-        before, seen = dict(broker.states), len(broker.received)
-        fate = self.chance.random()
-        self.world.send_request(broker_id, lose=fate < 0.1, lose_answer=0.1 <= fate < 0.2)
-        for body in broker.received[seen:]:
-            self.note_received(target, body)
-        self.note_roles(target, before)  # type: ignore[arg-type]
+    def note_delivery(
+        self, broker_id: int, before: Mapping[TopicPartition, PartitionState], received: list[RequestBody]
+    ) -> None:
+        self.note_writes()
+        for body in received:
+            self.note_received(broker_id, body)
+        self.note_roles(broker_id, before)
 
     def note_received(self, broker_id: int, body: RequestBody) -> None:
         broker = self.world.members[broker_id].broker
@@ -202,11 +200,6 @@ class Everything(Swarm):
     def catch_up(self) -> None:
         self.propose_of(self.some_broker(), likely=0.9)
 
-    def ask(self, request: RequestBody) -> None:
-        believers = [each for each in self.world.members.values() if each.controller.is_active]
-        if believers and (member := self.chance.choice(believers)).running:
-            self.world.perform(member, member.controller.on_request(Client("a"), request, self.world.now_ms))
-
     def some_topic(self) -> str:
         return self.chance.choice(NAMES)
 
@@ -240,9 +233,7 @@ class Everything(Swarm):
 
     def list_reassignments(self) -> None:
         wanted = {self.some_partition(): self.some_replicas() for _ in range(2)}
-        path, data = layout.REASSIGNMENT_PATH, layout.encode_reassignment(wanted)
-        is_there = self.world.admin(Get(path)).stat is not None
-        self.world.admin(Set(path, data, -1) if is_there else Create(path, data, make_parents=True))
+        self.world.overwrite(layout.REASSIGNMENT_PATH, layout.encode_reassignment(wanted))
 
     def configure(self) -> None:
         self.ask(AlterConfigsRequest({self.some_topic(): self.chance.choice(_SETTINGS)}))
@@ -287,45 +278,13 @@ class Everything(Swarm):
 
     # --- the end ------------------------------------------------------------------------------
 
-    def deliver_watched(self) -> None:
-        """From now on `world.run` delivers; what brokers receive is noted all the same."""
-        deliver = self.world.send_request
-
-        def watched(broker_id: int, *, lose: bool = False, lose_answer: bool = False) -> object:
-            self.note_writes()
-            target = self.world.members[broker_id].requests[0].target
-            broker = self.world.members[target].broker
-            before, seen = dict(broker.states), len(broker.received)
-            sent = deliver(broker_id, lose=lose, lose_answer=lose_answer)
-            for body in broker.received[seen:]:
-                self.note_received(target, body)
-            self.note_roles(target, before)  # type: ignore[arg-type]
-            return sent
-
-        self.world.send_request = watched  # type: ignore[assignment]
-
     def arrive(self) -> None:
-        """Everybody is up, every dir works, followers catch up."""
-        self.deliver_watched()
-        world = self.world
-        for broker_id, member in world.members.items():
-            if not member.running:
-                world.start(broker_id, clean=broker_id not in self.in_doubt)
+        """As in the other swarms, and every dir works."""
+        for broker_id, member in self.world.members.items():
             if member.broker.failing:
                 member.broker.failing.clear()
                 self.tell_of_dirs(broker_id)
-        self.heal()
-        context = world.active.controller.context
-        assert context is not None
-        for broker_id in sorted(context.shutting_down):
-            # It asked to be let go, so it joins nothing: it does stop in the end, and comes back.
-            world.start(broker_id, clean=broker_id not in self.in_doubt)
-        world.run(for_ms=5_000)
-        for _ in range(4):
-            for broker_id in world.members:
-                self.propose_of(broker_id, likely=1)
-            world.run(for_ms=5_000)
-            self.note_writes()
+        super().arrive()
 
     def check_arrived(self) -> None:
         world = self.world
@@ -366,23 +325,6 @@ class Everything(Swarm):
         for broker_id, member in world.members.items():
             assert {each for each in member.broker.states if each not in self.lists} == set(), broker_id
         assert {topic_id for topic_id in self.logs.values()} <= set(self.ids.values())
-
-
-def _is_state(write: Operation) -> bool:
-    return isinstance(write, Create | Set | Delete) and write.path.endswith("/state")
-
-
-def _is_topic(write: Operation) -> bool:
-    return (
-        isinstance(write, Create | Set | Delete)
-        and write.path.count("/") == 3
-        and write.path.startswith(f"{layout.TOPICS_PATH}/")
-    )
-
-
-def _partition_of(path: str) -> TopicPartition:
-    *_, name, _, number, _ = path.split("/")
-    return TopicPartition(name, int(number))
 
 
 def run(seed: int) -> Everything:

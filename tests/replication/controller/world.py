@@ -8,7 +8,7 @@ from __future__ import annotations
 
 import math
 import random
-from collections.abc import Callable
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 
@@ -45,6 +45,7 @@ from replication.metastore.memory import MemoryStore
 from replication.metastore.operations import (
     Children,
     Create,
+    Delete,
     Get,
     Multi,
     Operation,
@@ -171,6 +172,9 @@ class World:
         """every store call that was applied: by whom, what, how it ended"""
         self.changes: list[StateChange] = []
         """the state-change log of all controllers"""
+        self.on_delivery: Callable[[int, Mapping[TopicPartition, PartitionState], list[RequestBody]], None]
+        self.on_delivery = lambda broker_id, before, received: None
+        """called after a controller's request: to whom, what it was told before, what it took in now"""
         self._random = random.Random(seed)
         self._ids = count(1)
         self._admin = self.store.open_session(10**9, 0)
@@ -295,6 +299,7 @@ class World:
         member = self.members[broker_id]
         send = member.requests.pop(0)
         target = self.members[send.target]
+        before, seen = dict(target.broker.states), len(target.broker.received)
         if lose or not target.running:
             effects = member.controller.on_disconnected(send.target, send.correlation_id, self.now_ms)
         else:
@@ -304,6 +309,7 @@ class World:
             else:
                 effects = member.controller.on_response(send.target, send.correlation_id, answer, self.now_ms)
         self.perform(member, effects)
+        self.on_delivery(send.target, before, target.broker.received[seen:])
         return send
 
     def run(self, *, until: Callable[[], bool] | None = None, for_ms: int = 2_000) -> None:
@@ -387,23 +393,19 @@ class World:
     def controller_epoch(self) -> int:
         return layout.parse_controller_epoch(self.admin(Get(layout.CONTROLLER_EPOCH_PATH)).data)
 
+    def overwrite(self, path: str, data: bytes) -> None:
+        """As a tool that writes a node over whatever is in it."""
+        is_there = self.admin(Get(path)).stat is not None
+        self.admin(Set(path, data, -1) if is_there else Create(path, data, make_parents=True))
+
     def create(self, *topics: NewTopic, via: int | None = None) -> CreateTopicsResponse:
-        token = object()
-        member = self.members[via if via is not None else self.controller_id]
-        self.perform(
-            member, member.controller.on_request(Client(token), CreateTopicsRequest(topics), self.now_ms)
-        )
-        self.run(until=lambda: token in self.replies)
-        self.run()
-        body = self.replies[token]
+        body = self.ask(CreateTopicsRequest(topics), via)
         assert isinstance(body, CreateTopicsResponse)
         return body
 
     def ask(self, request: RequestBody, via: int | None = None) -> ResponseBody | None:
         """A client asks a controller, the active one if not said otherwise, and hears the answer."""
-        token = object()
-        member = self.members[via if via is not None else self.controller_id]
-        self.perform(member, member.controller.on_request(Client(token), request, self.now_ms))
+        token = self.post(request, None if via is None else self.members[via])
         self.run(until=lambda: token in self.replies)
         self.run()
         return self.replies[token]
@@ -440,10 +442,11 @@ class World:
         assert isinstance(body, AlterPartitionResponse)
         return body
 
-    def post(self, body: RequestBody) -> object:
-        """Send a client's request to the active controller; its answer goes to `replies`, by this token."""
+    def post(self, body: RequestBody, member: Member | None = None) -> object:
+        """Send a client's request, to the active controller if not said otherwise; its answer goes to
+        `replies`, by this token."""
         token = object()
-        member = self.active
+        member = member or self.active
         self.perform(member, member.controller.on_request(Client(token), body, self.now_ms))
         return token
 
@@ -490,9 +493,32 @@ def state_writes(world: World, *, since: int = 0) -> list[tuple[int, TopicPartit
         if outcome.error is not None:
             continue
         for write in writes_of(call.operation):
-            if isinstance(write, Create | Set) and write.path.endswith("/state"):
-                *_, name, _, partition, _ = write.path.split("/")
-                version = write.version + 1 if isinstance(write, Set) else 0
-                each = TopicPartition(name, int(partition))
-                written.append((version, each, layout.parse_state(write.data)))
+            if isinstance(write, Create | Set) and is_state(write):
+                written.append(state_of(write))
     return written
+
+
+def is_state(write: Operation) -> bool:
+    """Whether that changes a partition's state node."""
+    return isinstance(write, Create | Set | Delete) and write.path.endswith("/state")
+
+
+def is_topic(write: Operation) -> bool:
+    """Whether that changes a topic's node."""
+    return (
+        isinstance(write, Create | Set | Delete)
+        and write.path.count("/") == 3
+        and write.path.startswith(f"{layout.TOPICS_PATH}/")
+    )
+
+
+def state_of(write: Create | Set) -> tuple[int, TopicPartition, layout.LeaderAndIsr]:
+    """The state that is written, with the version it gets."""
+    version = write.version + 1 if isinstance(write, Set) else 0
+    return version, partition_of(write.path), layout.parse_state(write.data)
+
+
+def partition_of(path: str) -> TopicPartition:
+    """Whose state node it is."""
+    *_, name, _, partition, _ = path.split("/")
+    return TopicPartition(name, int(partition))
