@@ -123,9 +123,8 @@ class _Member:
 
 @dataclass(frozen=True, slots=True)
 class _Replacement:
-    """A static member that was replaced in a stable group, until that is written."""
+    """A static member that came back to a stable group, until that is written."""
 
-    earlier: _Member
     member: _Member
     generation: int
     leader_id: str | None
@@ -349,7 +348,7 @@ class Group:
             mark("groups: a static member comes back to a stable group")
             ticket = self._persist({each.member_id: each.assignment for each in self._members.values()})
             skips = request.support_skipping_assignment
-            self._replacements[ticket] = _Replacement(earlier, member, self.generation, leader_id, skips)
+            self._replacements[ticket] = _Replacement(member, self.generation, leader_id, skips)
         elif self.state is not State.PREPARING_REBALANCE:
             # The leader may be assigning to the earlier id at this moment.
             mark("groups: a static member comes back while assignments are made, or votes otherwise")
@@ -607,7 +606,7 @@ class Group:
                 member.deadline_ms = now_ms + member.session_timeout_ms
 
     def _replaced(self, replacement: _Replacement, error: ErrorCode, now_ms: int) -> None:
-        member, earlier = replacement.member, replacement.earlier
+        member = replacement.member
         if (
             self._members.get(member.member_id) is not member
             or member.join_token is None
@@ -619,10 +618,11 @@ class Group:
             return
         member.deadline_ms = now_ms + member.session_timeout_ms
         if error is not ErrorCode.NONE:
+            # It keeps the place all the same, until its process asks again: the log may have it nevertheless,
+            # and to serve the earlier self once more would be to serve one that the next coordinator fences.
             mark("groups: a static member's return could not be written")
             self._decide(member.join_token, JoinGroupResponse(error_code=error))
-            self._put_in_place_of(member.member_id, earlier)
-            earlier.deadline_ms = now_ms + earlier.session_timeout_ms
+            member.join_token = None
             return
         if replacement.skips_assignment:
             is_leader = member.member_id == self.leader_id

@@ -581,10 +581,9 @@ class World:
         number, _, member_id = response.assignment.decode().partition(":")
         if self.given.setdefault(generation, int(number)) != int(number):
             raise Violation(f"{generation} has proposals {self.given[generation]} and {number}")
-        own_ids = {request.member_id}
-        if request.group_instance_id is not None:
-            own_ids.update(self.selves[f"{request.group_id}/{request.group_instance_id}"])
-        if member_id not in own_ids or self.proposals[int(number)][member_id] != response.assignment:
+        instance = request.group_instance_id
+        is_own = member_id == request.member_id or member_id.startswith(f"{instance}-")
+        if not is_own or self.proposals[int(number)][member_id] != response.assignment:
             raise Violation(f"{request.member_id} is given what {member_id} was assigned")
 
     # --- the course of things -----------------------------------------------------------------
@@ -671,7 +670,7 @@ class World:
         for number, partition in enumerate(self.partitions):
             loader = Loader()
             loader.feed(b"".join(each.batch for each in partition.entries))
-            groups = [group for group, _ in loader.groups(self.config, self.now_ms)]
+            groups = [group for group, _ in loader.groups(GroupConfig(), self.now_ms)]
             loaded = {group.group_id: group.describe() for group in groups}
             coordinator = self.nodes[partition.leader].coordinator
             for group_id in (each for each in GROUPS if partition_for(each, PARTITIONS) == number):

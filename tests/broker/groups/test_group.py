@@ -532,13 +532,24 @@ class TestStaticMembers:
         other = desk.successor()
         assert other.heartbeat(again.member_id, 1, "i") is ErrorCode.NONE
 
-    def test_a_return_that_cannot_be_written_did_not_happen(self) -> None:
+    @pytest.mark.parametrize("reaches_log", [False, True])
+    def test_a_return_that_may_not_be_written_is_made_again(self, reaches_log: bool) -> None:
+        """The earlier self is not served meanwhile: the next coordinator might fence it."""
         desk = Desk()
         (earlier,) = desk.stable(group_instance_id="i")
-        desk.append_error = ErrorCode.NOT_ENOUGH_REPLICAS
-        refused = desk.joined(desk.join(group_instance_id="i"))
+        desk.holds_appends = True
+        token = desk.join(group_instance_id="i")
+        (append,) = desk.held
+        desk.held, desk.holds_appends = [], False
+        desk.end_append(append, ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND, reaches_log=reaches_log)
+        refused = desk.joined(token)
         assert (refused.error_code, refused.member_id) == (ErrorCode.COORDINATOR_NOT_AVAILABLE, "")
-        assert desk.heartbeat(earlier.member_id, 1, "i") is ErrorCode.NONE
+        assert desk.heartbeat(earlier.member_id, 1, "i") is ErrorCode.FENCED_INSTANCE_ID
+        again = desk.joined(desk.join(group_instance_id="i"))
+        assert (again.error_code, again.generation_id) == (ErrorCode.NONE, 1)
+        assert desk.synced(desk.sync(again, group_instance_id="i")).assignment == b"0"
+        other = desk.successor()
+        assert other.heartbeat(again.member_id, 1, "i") is ErrorCode.NONE
 
     @pytest.mark.parametrize("error", [ErrorCode.NONE, ErrorCode.NOT_ENOUGH_REPLICAS])
     def test_two_returns_while_the_first_is_written(self, error: ErrorCode) -> None:
