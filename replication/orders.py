@@ -149,7 +149,9 @@ class Orders(Replicas):
             verdict = self._judge(known, state, body)
             if verdict is not None:
                 return verdict
-        elif self._is_deleted(topic_partition, topic_id, state.leader_epoch):
+        elif is_late or self._is_deleted(topic_partition, topic_id, state.leader_epoch):
+            # Whatever a late request says was said again since. The topic that it means may be gone, and even
+            # a namesake of it.
             return ErrorCode.STALE_CONTROLLER_EPOCH
         # The log exists from here on whoever leads: its entry in the next high watermark
         # checkpoint would be lost otherwise (KAFKA-1647).

@@ -11,14 +11,19 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import replace
+from functools import partial
 from random import Random
 
 from checkpoint.topic_partition import TopicPartition
+from replication.controller.context import DURABILITY_LEVEL
 from replication.controller.topic_creation import new_topic_id
+from replication.durability import Durability
+from replication.messages import AlterConfigsRequest, CreateTopicsRequest, DeleteTopicsRequest, NewTopic
 from replication.metastore import layout
 from replication.metastore.operations import Create, Delete, Outcome, Set
 from simulation.faults import Decision
-from simulation.operator import SIDE_TOPICS, place, target
+from simulation.hosts import Host
+from simulation.operator import SIDE_TOPICS, active_controller, ask, place, target
 from simulation.world import World
 
 _NONSENSE = b"?"
@@ -190,6 +195,62 @@ def _wipe_topic(world: World, decision: Decision) -> None:
     world.until_healed(1 + decision.for_ms, wipe)
 
 
+def _replace_topic(world: World, decision: Decision) -> None:
+    """A topic is deleted, and made anew on the same replicas as soon as it is gone."""
+    topic = _side_topic(world, decision)
+    held = sorted(each for each in world.checkers if each.topic == topic)
+    assignment = tuple(world.checkers[each].replicas for each in held) or (place(world, decision),)
+    old = {world.checkers[each].topic_id for each in held}
+    until_ms = world.now_ms + 4 * world.swarm.request_timeout_ms
+    if held:
+        ask(world, active_controller(world, decision.victim), DeleteTopicsRequest((topic,)))
+
+    def create() -> None:
+        known = [checker for each, checker in world.checkers.items() if each.topic == topic]
+        if world.is_healed or world.now_ms > until_ms or any(each.topic_id not in old for each in known):
+            return
+        if not known:
+            new = NewTopic(topic, assignment=assignment)
+            ask(world, active_controller(world, decision.victim), CreateTopicsRequest((new,)))
+        world.time.at(1 + 4 * world.swarm.delay_ms, create)
+
+    create()
+
+
+def _switch_as_power_goes(world: World, decision: Decision) -> None:
+    """A topic is switched to the other level of durability, and while the word spreads all machines lose
+    their power; they come back one after the other."""
+    chosen = target(world, decision)
+    state = world.checkers[chosen].state
+    if state is None:
+        return
+    is_synced = state.durability is Durability.SYNCED
+    level = Durability.REPLICATED if is_synced else Durability.SYNCED
+    ask(
+        world,
+        active_controller(world, decision.victim),
+        AlterConfigsRequest({chosen.topic: {DURABILITY_LEVEL: level.value}}),
+    )
+    if is_synced:
+        return
+
+    def cut() -> None:
+        hosts = [host for host in world.hosts.values() if host.node is not None]
+        if world.is_healed or not hosts or not all(map(world.may_lose_power, hosts)):
+            return
+        for host in hosts:
+            world.cut_power(host)
+        first = _pick(decision, len(hosts))
+        for turn, host in enumerate((*hosts[first:], *hosts[:first])):
+            world.until_healed(1 + turn * decision.for_ms, partial(start, host))
+
+    def start(host: Host) -> None:
+        if host.node is None and not world.is_healed:
+            world.start(host)
+
+    world.time.at(1 + _pick(decision, 16 * world.swarm.delay_ms), cut)
+
+
 def _spoil_topic(world: World, decision: Decision) -> None:
     """A topic's node that nobody can read, for a while."""
     path = layout.topic_path(target(world, decision).topic)
@@ -281,6 +342,8 @@ BY_HAND: Mapping[str, Callable[[World, Decision], None]] = {
     "add_partition_by_hand": _add_partition,
     "create_on_the_dead": _create_on_the_dead,
     "wipe_topic": _wipe_topic,
+    "replace_topic": _replace_topic,
+    "switch_as_power_goes": _switch_as_power_goes,
     "spoil_topic": _spoil_topic,
     "touch_state": _touch_state,
     "raise_controller_epoch": _raise_controller_epoch,

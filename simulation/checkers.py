@@ -157,8 +157,7 @@ class PartitionChecker:
 
     `unclean_allowed` says whether an election outside the ISR may happen now. `incarnation` gives the
     broker epoch that a node is registered as, -1 for none: an ISR member is judged only while it is
-    the very process that the store names. `sent` is what was sent to the partition of this name so far: a
-    request that was long on its way may find its topic's namesake there.
+    the very process that the store names.
     """
 
     def __init__(
@@ -169,7 +168,6 @@ class PartitionChecker:
         min_insync: int = 1,
         unclean_allowed: Callable[[], bool] = lambda: False,
         incarnation: Callable[[int], int] = _nobody,
-        sent: set[bytes] | None = None,
     ) -> None:
         self.name = name
         self.replicas = tuple(replicas)
@@ -204,7 +202,7 @@ class PartitionChecker:
         self._acted: set[int] = set()
         self._leader_watermarks: dict[tuple[int, int, int], int] = {}
         self._newest_epochs: dict[tuple[int, int], int] = {}
-        self._sent = set[bytes]() if sent is None else sent
+        self._sent: set[bytes] = set()
         self._refused: set[bytes] = set()
         self._appended: set[bytes] = set()
         self._unclean_epoch = -1
@@ -552,6 +550,11 @@ class PartitionChecker:
     def sent(self, identity: bytes) -> None:
         """A producer is about to send this."""
         self._sent.add(identity)
+
+    def succeeds(self, other: PartitionChecker) -> None:
+        """`other` judged a deleted namesake: what was sent to it and is under way may arrive here."""
+        self._sent |= other._sent - other._appended
+        self._refused |= other._refused
 
     def acknowledged(
         self,

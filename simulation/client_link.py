@@ -2,7 +2,8 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections import Counter
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
 from replication.effects import ClientRequest, Event
@@ -44,6 +45,13 @@ class ClientLink:
         self._judge = judge
         self._next_token = 0
         self._calls: dict[int, Call] = {}
+        self._arriving: Counter[type[RequestBody]] = Counter()
+
+    def is_under_way(self, kinds: Collection[type[RequestBody]]) -> bool:
+        """Whether a request of one of these kinds waits for its answer, or may still arrive."""
+        return any(type(call.body) in kinds for call in self._calls.values()) or any(
+            self._arriving[kind] for kind in kinds
+        )
 
     def call(
         self,
@@ -64,9 +72,11 @@ class ClientLink:
             return
         copies = 1 if is_single and isinstance(body, ProduceRequest) else self._network.copies()
         for _ in range(copies):
+            self._arriving[type(body)] += 1
             self._time.at(self._network.delay(self._network.random), self._client_arrives, host, call)
 
     def _client_arrives(self, host: Host, call: Call) -> None:
+        self._arriving[type(call.body)] -= 1
         if host.node is None or host.life != call.life:
             self._time.at(self._network.delay(self._network.random), self._end_call, call, None)
         else:

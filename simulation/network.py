@@ -105,6 +105,11 @@ class Network:
             delay_ms += random.randrange(2 * swarm.request_timeout_ms)
         return delay_ms
 
+    def lateness(self, copy: int) -> int:
+        """What a message takes longer the second time, in ms."""
+        is_late = copy and self._swarm.late_copies
+        return self.random.randrange(2 * self._swarm.request_timeout_ms) if is_late else 0
+
     def along(
         self, source: int, target: int, delay_ms: int, callback: Callable[..., None], *arguments: object
     ) -> None:
@@ -125,6 +130,7 @@ class Network:
         return not self.is_calm and self.random.random() < self._swarm.drop_rate
 
     def copies(self) -> int:
+        """How often a message arrives."""
         return 2 if not self.is_calm and self.random.random() < self._swarm.duplicate_rate else 1
 
     def suspend(self, for_ms: int) -> None:
@@ -149,8 +155,9 @@ class Network:
         if self.is_lost():
             self._lose(exchange)
             return
-        for _ in range(self.copies()):
-            self.along(source, target, self.delay(self.random), callback, exchange, *arguments)
+        for copy in range(self.copies()):
+            delay_ms = self.delay(self.random) + self.lateness(copy)
+            self.along(source, target, delay_ms, callback, exchange, *arguments)
 
     def _arrive(self, exchange: _Exchange, target: Host, life: int, request: Request) -> None:
         if (exchange.asker.node_id, target.node_id) in self.cuts:

@@ -70,6 +70,8 @@ class Observation:
         registered_epoch: Callable[[int], int],
     ) -> None:
         self.checkers: dict[TopicPartition, PartitionChecker] = {}
+        self._retired: dict[TopicPartition, PartitionChecker] = {}
+        """The last one of each partition that was deleted."""
         self.store_checker = StoreChecker()
         self.news_checker = NewsChecker()
         self.unclean_allowed: set[TopicPartition] = set()
@@ -79,8 +81,6 @@ class Observation:
         """For all of them."""
         self.on_new_partition: Callable[[TopicPartition], None] = lambda topic_partition: None
         """Hears of each partition that the cluster makes and that nobody had announced."""
-        self._sent: dict[TopicPartition, set[bytes]] = {}
-        """By name, whatever topic had it when."""
         self._logs: dict[tuple[int, TopicPartition], Log] = {}
         """As last looked at: a log whose disk failed is not given out any more."""
         self._time = time
@@ -103,11 +103,12 @@ class Observation:
                 self.is_unclean_allowed or topic_partition in self.unclean_allowed | self.unclean_asked
             ),
             incarnation=lambda node_id: self._hosts[node_id].broker_epoch,
-            sent=self._sent.setdefault(topic_partition, set()),
         )
         checker.is_deleted_by_hand = any(
             self._swarm.hand_rates.get(name) for name in ("delete_by_hand", "delete_what_moves")
         )
+        if topic_partition in self._retired:
+            checker.succeeds(self._retired[topic_partition])
         self.checkers[topic_partition] = checker
         return checker
 
@@ -395,7 +396,7 @@ class Observation:
         if isinstance(write, Delete):
             self._time.tally.topics_deleted += 1
             for topic_partition in [each for each in self.checkers if each.topic == topic]:
-                checker = self.checkers.pop(topic_partition)
+                checker = self._retired[topic_partition] = self.checkers.pop(topic_partition)
                 checker.is_retired = True
                 if not by_hand:  # then the logs are strays, at their nodes' next start
                     self._judge_deleted(topic_partition, checker.topic_id)
@@ -404,7 +405,7 @@ class Observation:
         for topic_partition in [each for each in self.checkers if each.topic == topic]:
             if topic_partition.partition not in node.partitions:
                 # Somebody added it to a topic that was to be deleted, which is taken back at once.
-                taken_back = self.checkers.pop(topic_partition)
+                taken_back = self._retired[topic_partition] = self.checkers.pop(topic_partition)
                 taken_back.is_retired = True
                 if taken_back.state is not None:
                     raise Violation("C13", f"{topic_partition} is taken out of its topic, and had a leader")

@@ -158,15 +158,25 @@ def give(world: World, decision: Decision) -> None:
     if not world.checkers:
         return
     body = command.request(world, decision)
-    world.tally.commands += 1
     node_id = decision.victim
     if isinstance(body, DeleteRecordsRequest):
         (chosen,) = body.partitions
         state = world.checkers[chosen].state
         node_id = state.leader if state is not None and state.leader >= 0 else decision.victim
     elif decision.chance < 0.9:
-        active = [host.node_id for host in world.running if host.node and host.node.controller.is_active]
-        node_id = active[-1] if active else node_id
+        node_id = active_controller(world, node_id)
+    ask(world, node_id, body)
+
+
+def active_controller(world: World, otherwise: int) -> int:
+    """The node that thinks it is the controller, if one does."""
+    active = [host.node_id for host in world.running if host.node and host.node.controller.is_active]
+    return active[-1] if active else otherwise
+
+
+def ask(world: World, node_id: int, body: RequestBody) -> None:
+    """Send a command, once; whatever the answer is."""
+    world.tally.commands += 1
     world.client_link.call(
         node_id, body, lambda answer: None, timeout_ms=4 * world.swarm.request_timeout_ms
     )

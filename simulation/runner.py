@@ -48,6 +48,7 @@ from simulation.describe import describe
 from simulation.faults import Decision
 from simulation.nemesis import Nemesis
 from simulation.observation import read_all
+from simulation.operator import COMMANDS
 from simulation.shrink import shrink
 from simulation.swarm import Swarm, draw
 from simulation.timeline import START_MS, Tally
@@ -67,6 +68,7 @@ _REQUESTS_BELOW = (
     f"{layout.ISR_NOTIFICATIONS_PATH}/",
     f"{layout.LOG_DIR_EVENTS_PATH}/",
 )
+_COMMANDS = frozenset(command.kind for command in COMMANDS.values())
 _SLICE = 20
 _MOST_STEPS = 300_000
 
@@ -318,6 +320,11 @@ class _Run:
         if not self._until_mended(self._is_healed, IN_SYNC_BOUND_MS):
             raise Violation("C18", f"not healed in {IN_SYNC_BOUND_MS} ms: {self._complaints()}")
         self.in_sync_in_ms = world.now_ms - self._mended_ms
+        # A command that was long on its way may still make a topic, or delete one.
+        if not self._until(lambda: not world.client_link.is_under_way(_COMMANDS), IN_SYNC_BOUND_MS):
+            raise Violation("C18", "a command is never answered")
+        if not self._until(self._is_healed, IN_SYNC_BOUND_MS):
+            raise Violation("C18", f"not healed after the last command: {self._complaints()}")
 
     def _until_mended(self, holds: Callable[[], bool], bound_ms: int) -> bool:
         """`_until`, where the operator's helping hand begins the time anew."""

@@ -13,6 +13,7 @@ from __future__ import annotations
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, fields, replace
 from random import Random
+from typing import Any
 
 from replication.durability import Durability
 
@@ -98,6 +99,8 @@ HAND_NAMES = (
     "fill_while_down",
 )
 """What is done past the brokers; `by_hand.BY_HAND` says how."""
+THEMED_HAND_NAMES = ("replace_topic", "switch_as_power_goes")
+"""What is done by hand in themes alone."""
 DISK_FAULTS = frozenset({"dead_disk", "failed_sync", "full_disk"})
 _LONGEST_REQUEST_MS = 1500
 """A request may vanish just before the last fault ends; a leader is due two seconds later."""
@@ -115,6 +118,13 @@ def draw_rates(seed: int, names: Iterable[str]) -> dict[str, float]:
     return rates
 
 
+_LATE_ORDERS: Mapping[str, float] = {
+    "reordering": True,
+    "duplicates": True,
+    "duplicate_rate": 0.3,
+    "late_copies": True,
+}
+"""The same order arrives twice, the second time long after others have followed."""
 _THEMES: tuple[Mapping[str, float], ...] = (
     {
         "kill": 1,
@@ -148,12 +158,16 @@ _THEMES: tuple[Mapping[str, float], ...] = (
     {"full_disk": 0.5, "fill_while_down": 2, "dead_disk": 0.1},
     {"alter_config": 3, "suspend": 0.25, "kill": 0.5},
 )
-"""What has to meet for a rare branch to be taken, and little else; a feature that is named is on."""
+"""What has to meet for a rare branch to be taken, and little else; a feature that is named is on, another
+field of the swarm that is named has that value."""
 _HARMFUL_THEMES: tuple[Mapping[str, float], ...] = (
     {"power_cut": 4, "depose": 1.5, "cut_link": 1, "slow_link": 1},
     {"expire": 1, "cut_link": 2, "elect_preferred": 4, "slow_links": 1, "reordering": 1},
     {"isolate": 2, "cut_link": 1, "expire": 1, "delete_to_an_end": 4},
     {"full_disk": 3, "create_topic": 2, "reassign": 2, "elect_preferred": 2},
+    {"switch_as_power_goes": 1, "slow_disk": 2, "reckless": True, "command_interval_ms": 150},
+    {"create_topic": 2, "delete_topic": 1, "replace_topic": 2, "command_interval_ms": 60, **_LATE_ORDERS},
+    {"reassign": 2, "cancel_reassignment": 2, "command_interval_ms": 60, **_LATE_ORDERS},
 )
 """What has to meet before the want of some rule does harm; one seed in twenty."""
 
@@ -188,6 +202,8 @@ class Swarm:
     drop_rate: float
     duplicate_rate: float
     slow_rate: float
+    late_copies: bool = False
+    """The second time, a message is as late as a timeout."""
     store_loss_rate: float
     rates: dict[str, float]
     """How likely each fault is when the nemesis draws one; 0: it never happens."""
@@ -238,16 +254,22 @@ def draw(seed: int) -> Swarm:
         hand_rates["wipe_topic"] = 0.0  # nobody could tell which of the two topics is to be put right
     theme = stream(seed, "theme")
     kind = theme.random()
+    given: dict[str, Any] = {}
     if kind < 0.2:
         chosen = theme.choice(_THEMES if kind < 0.15 else _HARMFUL_THEMES)
         named = {each.name: True for each in fields(Features) if each.name in chosen}
         features = replace(features, **named)
         rates, command_rates, hand_rates = (
             {name: chosen.get(name, 0.0) for name in names}
-            for names in (FAULT_NAMES, (*COMMAND_NAMES, *THEMED_COMMAND_NAMES), HAND_NAMES)
+            for names in (
+                FAULT_NAMES,
+                (*COMMAND_NAMES, *THEMED_COMMAND_NAMES),
+                (*HAND_NAMES, *THEMED_HAND_NAMES),
+            )
         )
+        given = {each.name: chosen[each.name] for each in fields(Swarm) if each.name in chosen}
     racks = stream(seed, "racks")
-    return Swarm(
+    swarm = Swarm(
         seed=seed,
         nodes=nodes,
         partitions=random.choice((1, 1, 1, 2)),
@@ -285,3 +307,4 @@ def draw(seed: int) -> Swarm:
         consumers=random.choice((1, 1, 2)),
         features=features,
     )
+    return replace(swarm, **given)

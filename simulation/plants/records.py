@@ -285,8 +285,8 @@ def leader_counts_unflushed(stack: ExitStack) -> None:
     is_rare=True,
 )
 def promised_at_the_switch(stack: ExitStack) -> None:
-    def at_level(state: Any, durability: Any) -> Any:
-        found = real(state, durability)
+    def at_level(state: Any, durability: Any, controller_epoch: int) -> Any:
+        found = real(state, durability, controller_epoch)
         return found if found is state else replace(found, all_synced=durability is Durability.SYNCED)
 
     real = swap(stack, election, "at_level", at_level)

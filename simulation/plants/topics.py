@@ -171,7 +171,8 @@ def unfenced_deletion(stack: ExitStack) -> None:
 )
 def order_for_another_topic_obeyed(stack: ExitStack) -> None:
     def stop(self: ReplicaManager, topic_partition: Any, order: Any, topic_id: str) -> Any:
-        return real(self, topic_partition, order, "")
+        log = self.logs.get(topic_partition)
+        return real(self, topic_partition, order, (log and log.topic_id) or topic_id)
 
     real = swap(stack, ReplicaManager, "_stop", stop)
 

@@ -218,12 +218,17 @@ def a_record_that_nobody_sent(history: History) -> None:
     history.checker.replica_changed(ReplicaView(0, 1, 0, True, 0, 0, 1, [A]), first_new=0)
 
 
-def test_a_late_send_may_meet_a_namesake() -> None:
-    """It was sent by name: whatever topic has the name when it comes takes it."""
-    sent: set[bytes] = set()
-    PartitionChecker("t-0", (0,), sent=sent).sent(A.identity)
-    namesake = PartitionChecker("t-0", (0,), sent=sent)
-    namesake.replica_changed(ReplicaView(0, 1, 0, True, 0, 0, 1, [A]), first_new=0)
+def test_what_is_under_way_may_meet_a_namesake() -> None:
+    """It was sent by name: whatever topic has the name when it comes takes it. What had come does not."""
+    deleted, namesake = PartitionChecker("t-0", (0,)), PartitionChecker("t-0", (0,))
+    deleted.sent(A.identity)
+    deleted.sent(B.identity)
+    deleted.replica_changed(ReplicaView(0, 1, 0, True, 0, 0, 1, [A]), first_new=0)
+    namesake.succeeds(deleted)
+    late, ghost = Stored(0, 1, 0, B.data), ReplicaView(1, 1, 1, False, 0, 0, 1, [A._replace(epoch=1)])
+    namesake.replica_changed(ReplicaView(0, 1, 0, True, 0, 0, 1, [late]), first_new=0)
+    with pytest.raises(Violation, match="C5"):
+        namesake.replica_changed(ghost, first_new=0)
 
 
 def a_hole_in_the_offsets(history: History) -> None:
