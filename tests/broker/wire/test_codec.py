@@ -61,6 +61,7 @@ def test_bytes_are_those_of_kio_in_both_directions(kind: type[Struct]) -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @EACH_KIND_OF_KIO
 def test_bytes_are_those_of_kio_many_times(kind: type[Struct]) -> None:
     same_as_kio(kind, range(2, 60))
@@ -281,8 +282,10 @@ def test_damage_raises_one_error_or_reads_as_another_message(kind: type[Struct])
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(900)
 @EACH_KIND
 def test_much_damage_raises_one_error_or_reads_as_another_message(kind: type[Struct]) -> None:
+    """A million inputs in all."""
     withstands(kind, range(30, 3000))
 
 
