@@ -223,10 +223,11 @@ class Coordinator:
     # --- elections ----------------------------------------------------------------------------
 
     def begin_load(self, partition: int, epoch: int) -> bool:
-        """We lead this partition in `epoch`. True: read its log, `load` it and `end_load`.
+        """We lead this partition in `epoch`. True: `load` its log, then `end_load`.
 
         False: the word is late, or the groups are here already, as this node never ceased to lead (if it
-        did, `unload` comes first). To be called once all of the log is committed: what is loaded is served.
+        did, `unload` comes first). What is loaded is told to clients: it must be committed, so reading waits
+        until the high watermark is where the log ended when we were elected.
         """
         if epoch < self._epochs.get(partition, epoch):
             mark("groups: late word of an election")
@@ -291,12 +292,15 @@ class Coordinator:
 
     def tick(self, now_ms: int) -> list[Effect]:
         """Sessions, rounds and offsets whose time is up."""
+        due = []
         while self._wakes and self._wakes[0][0] <= now_ms:
             wake_ms, _, entry = heappop(self._wakes)
             if entry.wake_ms == wake_ms and self._serves(entry):
-                entry.wake_ms = None
-                self._carry_out(entry, entry.group.tick(now_ms), now_ms)
-                self._schedule(entry)
+                due.append(entry)
+        for entry in due:
+            entry.wake_ms = None
+            self._carry_out(entry, entry.group.tick(now_ms), now_ms)
+            self._schedule(entry)
         if now_ms >= self._next_check_ms:
             self._next_check_ms = now_ms + self._config.offsets_retention_check_interval_ms
             for entry in list(self._entries.values()):

@@ -60,6 +60,9 @@ CONSUMER: Final = "consumer"
 NEW_MEMBER_JOIN_TIMEOUT_MS: Final = 300_000
 """How long a new member may wait for its first generation: it cannot send heartbeats meanwhile."""
 
+SHORTEST_WAIT_MS: Final = 1_000
+"""Between two looks at a round that nobody has joined: members may ask for a rebalance timeout of 0."""
+
 
 class State(Enum):
     """By the names that DescribeGroups and ListGroups have for them."""
@@ -459,7 +462,7 @@ class Group:
             # Static members only, none of which has come back yet: until their sessions end.
             mark("groups: nobody joined in time, and static members keep their places")
             self._initial_left_ms = None
-            self._join_deadline_ms = now_ms + self._longest_rebalance_ms()
+            self._join_deadline_ms = now_ms + max(self._longest_rebalance_ms(), SHORTEST_WAIT_MS)
             return
         self.generation += 1
         if not self._members:

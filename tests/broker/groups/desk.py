@@ -126,6 +126,7 @@ class Desk:
         while (due_ms := self.coordinator.deadline_ms) <= end_ms:
             self.now_ms = max(self.now_ms, due_ms)
             self.run(self.coordinator.tick(self.now_ms))
+            assert self.coordinator.deadline_ms > self.now_ms, "whatever is due is done"
         self.now_ms = end_ms
 
     def successor(self, **settings: Any) -> Desk:

@@ -632,6 +632,8 @@ class World:
                 break
             self.now_ms = max(self.now_ms, due.coordinator.deadline_ms)
             self.run(due, due.coordinator.tick(self.now_ms))
+            if due.coordinator.deadline_ms <= self.now_ms:
+                raise Violation("something is due that a tick does not do")
         self.now_ms = end_ms
 
     def settle(self) -> None:

@@ -308,6 +308,18 @@ class TestRounds:
         desk.pass_ms(200_000)
         assert state(desk) == "Empty"
 
+    def test_a_round_that_nobody_joins_does_not_spin(self) -> None:
+        """A rebalance timeout of 0 is the client's choice; the loop is ours."""
+        desk = Desk()
+        wanted = {"session_timeout_ms": 200_000, "rebalance_timeout_ms": 0}
+        static, dynamic = desk.join(group_instance_id="a", **wanted), desk.join()
+        desk.pass_ms(2 * DELAY_MS)
+        desk.settle(static, dynamic)
+        desk.leave(MemberIdentity(member_id=desk.joined(dynamic).member_id))
+        assert state(desk) == "PreparingRebalance"
+        desk.pass_ms(10_000)
+        assert state(desk) == "PreparingRebalance", "its place is kept"
+
     def test_the_group_is_empty_when_the_last_member_has_left_and_the_generation_has_risen(self) -> None:
         desk = Desk()
         (leader,) = desk.stable()
