@@ -708,17 +708,21 @@ class Partition:
         Raises what the log refuses, a batch of an epoch above ours among it.
         """
         log = self.log
+        end_offset = log.log_end_offset
+        if log.log_start_offset < end_offset <= log_start_offset and log.latest_epoch < self.leader_epoch:
+            # All of it lies below the leader's log start, where nothing can be compared: it may never have
+            # been committed, and neither may what is remembered of its producers, who will send it again.
+            mark("partition: nothing here can be compared with the leader's log, which begins behind it")
+            self.restart_at(end_offset)
         if records:
             try:
                 log.append_as_follower(records, leader_epoch=self.leader_epoch)
             except UnexpectedAppendOffset as error:
                 # The leader's log starts inside a batch, and batches are not split: a log of which nothing
-                # is left, or nothing is of use to a follower of this leader, starts where the batch does.
-                # In any other log this is a broken fetch.
+                # is left starts where the batch does. In any other log this is a broken fetch.
                 is_empty = log.log_start_offset == log.log_end_offset
-                is_passed = log.log_end_offset <= log_start_offset
                 is_inside = error.first_offset < log.log_end_offset <= error.last_offset
-                if not (is_inside and (is_empty or is_passed)):
+                if not (is_inside and is_empty):
                     raise
                 why = "the leader's log starts inside a batch"
                 log.truncate_fully_and_start_at(error.first_offset, why=why)
@@ -733,8 +737,7 @@ class Partition:
             try:
                 log.advance_log_start_offset(min(log_start_offset, log.high_watermark))
             except DiskFull:
-                # What lies below the leader's log start was compared with nothing: while it is served here
-                # it must not pass for committed.
+                # While what the leader has deleted is served here, no more of it passes for committed.
                 log.set_high_watermark(min(before, log.high_watermark))
                 raise
 

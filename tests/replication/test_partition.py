@@ -750,6 +750,26 @@ def test_a_log_that_the_leaders_start_has_passed_gives_way_to_a_batch_across_it(
     assert [tuple(entry) for entry in rig.log.epochs] == [(2, 2)]
 
 
+@pytest.mark.parametrize(
+    ("epoch", "log_start_offset", "remembered"),
+    [(2, 1, []), (2, 0, [7]), (1, 1, [7])],
+    ids=["all of it below the start", "compared", "from this very leader"],
+)
+def test_a_follower_forgets_producers_that_nothing_can_be_compared_of(
+    epoch: int, log_start_offset: int, remembered: list[int]
+) -> None:
+    """The leader's log begins where ours ends: if an older leader wrote ours, it may never have been
+    committed, and a producer that sends it again must not be told that it is there (seed 221)."""
+    rig = Rig()
+    rig.partition.become_follower(rig.state(F1, epoch))
+    one = [Record(0, 0, None, b"x")]
+    sent = encode_batch(one, leader_epoch=1, producer_id=7, producer_epoch=0, base_sequence=0)
+    rig.partition.append_fetched(sent, high_watermark=0, log_start_offset=0)
+    rig.partition.append_fetched(b"", high_watermark=1, log_start_offset=log_start_offset)
+    assert (rig.log.log_start_offset, rig.log.log_end_offset) == (log_start_offset, 1)
+    assert [producer.producer_id for producer in rig.log.producers()] == remembered
+
+
 def test_without_room_for_the_log_start_the_watermark_does_not_rise_either() -> None:
     """What lies below the leader's log start was compared with nothing: here it is another record than was
     committed, and while it is still served it must not pass for committed (simulation, seed 177)."""

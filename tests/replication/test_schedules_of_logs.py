@@ -174,6 +174,46 @@ def test_s20_a_batch_that_lies_across_the_log_start() -> None:
     )
 
 
+def test_what_ends_at_the_leaders_log_start_is_no_history_of_its_producers() -> None:
+    """A alone has a producer's batch, which never was committed; B has other records there, and has deleted
+    them. A ends where B begins, so B cannot tell. When A leads again the producer sends once more: the batch
+    is new, not one that A remembers, for nobody holds it (seed 221)."""
+    stage = Stage("AB")
+    stage.elect("A", isr="AB")
+    record = [Record(0, 0, None, b"precious")]
+    sent = encode_batch(record, producer_id=7, producer_epoch=0, base_sequence=0)
+    request = ProduceRequest({TP: sent}, 1, 1000)
+    stage.manager("A").produce(Client("first"), request, stage.now_ms)
+    stage.note("A takes the batch")
+    stage.kill("A")
+    stage.elect("B", isr="B")
+    stage.append("B", 1)
+    stage.log("B").delete_records(1)
+    stage.start("A")
+    stage.tell("A")
+    stage.fetch("A")
+    stage.fetch("A")
+    stage.elect("A", isr="AB")
+    stage.manager("A").produce(Client("again"), request, stage.now_ms)
+    stage.note("A takes it again")
+    assert stage.values("A") == [b"precious"]
+    stage.check(
+        """
+        A leads e0, ISR AB                  A = · | hw 0; B = · | hw 0
+        A takes the batch                   A = 0 | hw 0; B = · | hw 0
+        A dies                              A down; B = · | hw 0
+        B leads e1, ISR B                   A down; B = · | hw 0
+        B takes 1, acks=1                   A down; B = 1 | hw 1
+        A starts                            A new; B = · | hw 1
+        A hears of e1                       A = 0 | hw 0; B = · | hw 1
+        A fetches at 1 (e0)                 A = · | hw 1; B = · | hw 1
+        A fetches at 1 (e0)                 A = · | hw 1; B = · | hw 1
+        A leads e2, ISR AB                  A = · | hw 1; B = · | hw 1
+        A takes it again                    A = 2 | hw 1; B = · | hw 1
+        """
+    )
+
+
 def test_s21_records_of_a_newer_epoch_than_the_followers() -> None:
     """KAFKA-18723: a misrouted answer carries epoch 3 to a follower that lives in epoch 1. It is refused."""
     stage = Stage("AB", first_epoch=1)

@@ -29,6 +29,7 @@ def test_the_index_names_every_mark() -> None:
 
 
 @pytest.mark.simulation
+@pytest.mark.timeout(600)
 def test_every_mark_of_the_index_is_reached() -> None:
     """A campaign that never takes a branch says nothing of it. A seed moves with every change of the
     engine's messages: what its seed misses is looked for in others."""
