@@ -361,14 +361,17 @@ def _unzstd(data: memoryview, max_bytes: int) -> bytes:
             frame = zstd.ZstdDecompressor(options=options)
             while not frame.eof:
                 feed: Buffer = b""
-                if frame.needs_input:
+                # Not so, too, where the output filled up as the input ended: nothing comes then, and more is
+                # wanted after all.
+                was_hungry = frame.needs_input
+                if was_hungry:
                     feed = data[position : position + FEED_BYTES]
                     position += len(feed)
                 piece = frame.decompress(feed, min(PIECE_BYTES, max_bytes - total + 1))
                 total += len(piece)
                 if total > max_bytes:
                     raise _too_large(Codec.ZSTD, max_bytes)
-                if not (piece or feed or frame.eof):
+                if was_hungry and not (piece or feed or frame.eof):
                     raise _broken(Codec.ZSTD, "the frame is cut short")
                 pieces.append(piece)
             position -= len(frame.unused_data)

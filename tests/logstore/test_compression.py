@@ -185,6 +185,13 @@ def test_zstd_frame_declares_no_size() -> None:
     assert frame.endswith(b"\x01\x00\x00")
 
 
+@pytest.mark.parametrize("count", [120_000, 160_000, 200_000])
+def test_zstd_output_that_fills_up_just_as_the_input_ends_is_not_cut_short(count: int) -> None:
+    """The library then wants nothing and gives nothing, once: wherever whole blocks fill a piece."""
+    data = b"".join(b"value %d of some" % number for number in range(count))
+    assert decompress(Codec.ZSTD, compress(Codec.ZSTD, data), max_bytes=len(data)) == data
+
+
 @settings(derandomize=True, max_examples=60)
 @given(data=st.binary(max_size=100))
 def test_xxh32_agrees_with_the_lz4_library(data: bytes) -> None:
