@@ -37,6 +37,7 @@ from enum import Enum
 from functools import partial
 from typing import Final, Protocol, TypeAlias, TypeVar
 
+from broker import client_messages
 from broker.errors import MalformedMessage, RequestUnanswered
 from broker.interbroker.translation import response_of, to_wire
 from broker.limits import Address, Limits
@@ -132,6 +133,8 @@ class Lane(Enum):
     CONTROL = "control"
     PROPOSALS = "proposals"
     FETCHES = "fetches"
+    ERRANDS = "errands"
+    """What a client could ask as well."""
 
 
 _LANES: Final[dict[type[RequestBody], Lane]] = {
@@ -398,6 +401,27 @@ class Runtime:
         else:
             self._turn(partial(self._receive, event))
 
+    def ask_controller(self, body: RequestBody, then: Callable[[ResponseBody | None], None]) -> None:
+        """Ask the controller what a client could, wherever it is; `then` gets None if there is no answer."""
+        target = self.node.replicas.metadata.controller_id
+        if self.node.controller.is_active or target == self.node.node_id:
+            self.ask(body, Asked(then, lambda _: then(None)))
+            return
+        link = self._link(target, Lane.ERRANDS)
+        if link is None:
+            self._loop.call_soon(then, None)
+            return
+
+        def answered(answer: Struct | RequestUnanswered) -> None:
+            try:
+                then(None if isinstance(answer, RequestUnanswered) else client_messages.response_of(answer))
+            except MalformedMessage as error:
+                _log.info("the controller answers what cannot be: %s", error)
+                then(None)
+
+        request = client_messages.request_of(body)
+        link.ask(request, API_OF[type(request)].latest, answered)
+
     def now_ms(self) -> int:
         return self._clock()
 
@@ -435,24 +459,28 @@ class Runtime:
                 case Halt(reason):
                     self._fail(reason)
 
-    def _send(self, target: int, correlation_id: int, body: RequestBody) -> None:
-        if target == self.node.node_id:
-            self._deliver(Request(target, correlation_id, body))
-            return
-        lane = _LANES.get(type(body), Lane.FETCHES)
+    def _link(self, target: int, lane: Lane) -> Link | None:
+        """The way to a node; None if it is not known where that is."""
         address = self._address_of(target)
         link = self._links.get((target, lane))
         if link is not None and link.address != address:
             link.close()
             del self._links[target, lane]
             link = None
-        if address is None:
-            self._deliver(Disconnected(target, correlation_id))
-            return
-        if link is None:
+        if link is None and address is not None:
             client_id = f"broker-{self.node.node_id}"
             link = Link(address, client_id=client_id, limits=self._limits, scratch=self._server.scratch)
             self._links[target, lane] = link
+        return link
+
+    def _send(self, target: int, correlation_id: int, body: RequestBody) -> None:
+        if target == self.node.node_id:
+            self._deliver(Request(target, correlation_id, body))
+            return
+        link = self._link(target, _LANES.get(type(body), Lane.FETCHES))
+        if link is None:
+            self._deliver(Disconnected(target, correlation_id))
+            return
 
         def answered(answer: Struct | RequestUnanswered) -> None:
             try:

@@ -13,6 +13,7 @@ from broker.producer_ids import ProducerIds
 from broker.runtime import CLIENT, Asked, Runtime
 from broker.settings import Settings
 from broker.store_session import StoreSession
+from broker.topic_creation import TopicCreation
 from broker.wire.declarations import Struct
 from replication.messages import RequestBody, ResponseBody
 from replication.metadata_cache import MetadataCache
@@ -38,6 +39,7 @@ class Services:
         self.runtime, self.settings, self.served = runtime, settings, served
         self.cluster_id = cluster_id
         self.ask_store = store.ask
+        self.topic_creation = TopicCreation(runtime.ask_controller)
         self.producer_ids = ProducerIds(runtime.node.node_id, store.ask, random)
         self._tasks: set[asyncio.Task[Struct]] = set()
 
@@ -52,10 +54,6 @@ class Services:
 
     def now_ms(self) -> int:
         return self.runtime.now_ms()
-
-    def create_topic(self, name: str) -> bool:
-        """Have a topic made that a client asks about, with the defaults; False if it is not to be."""
-        return False
 
     def ask(
         self,

@@ -16,7 +16,7 @@ from broker.wire import types as t
 from checkpoint.errors import ErrorCode, InvalidTopic
 from checkpoint.ids import ID_BYTES, id_from_text, id_to_text
 from checkpoint.topic_partition import check_topic_name
-from replication.messages import NO_LEADER, PartitionState
+from replication.messages import NO_LEADER, NewTopic, PartitionState
 
 NOT_ASKED: Final = -(2**31)
 TOPIC_OPERATIONS: Final = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8, 10, 11))
@@ -25,6 +25,7 @@ CLUSTER_OPERATIONS: Final = sum(1 << operation for operation in (5, 7, 8, 9, 10,
 """Create, alter, describe, cluster action, describe and alter configs, idempotent write."""
 INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
 _NO_ID: Final = bytes(ID_BYTES)
+_DEFAULT: Final = -1
 _ALWAYS_CREATES_BELOW: Final = 4
 _NAMES_MAY_BE_NULL: Final = 12
 
@@ -94,8 +95,9 @@ def _unknown(services: Services, name: str, *, may_create: bool) -> ErrorCode:
         check_topic_name(name)
     except InvalidTopic as error:
         return error.code
-    if not may_create or not services.create_topic(name):
+    if not may_create or not services.settings.broker.auto_create_topics_enable:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    services.topic_creation.want(NewTopic(name, _DEFAULT, _DEFAULT))
     return ErrorCode.LEADER_NOT_AVAILABLE
 
 

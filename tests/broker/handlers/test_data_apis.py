@@ -141,6 +141,30 @@ class TestMetadata:
 
         run(test)
 
+    @pytest.mark.parametrize("asked_of", [0, 1])
+    @pytest.mark.parametrize("version", [3, 12])
+    def test_a_topic_that_is_asked_for_is_made_where_the_request_allows_it(
+        self, version: int, asked_of: int
+    ) -> None:
+        """Before version 4 it always does. By the controller, wherever that is; the client asks again."""
+
+        async def test(nodes: Nodes, _: Asker) -> None:
+            async with Asker(nodes.addresses[asked_of]) as client:
+                request = t.MetadataRequest(topics=[t.MetadataRequestTopic(name="new")])
+                (topic,) = (await client.ask(request, version)).topics
+                assert topic.error_code == ErrorCode.LEADER_NOT_AVAILABLE
+                while topic.error_code:
+                    await asyncio.sleep(0.01)
+                    (topic,) = (await client.ask(request, version)).topics
+                assert len(topic.partitions) == 1
+                request = t.MetadataRequest(
+                    topics=[t.MetadataRequestTopic(name="other")], allow_auto_topic_creation=False
+                )
+                (topic,) = (await client.ask(request, 12)).topics
+                assert topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+
+        run(test, count=2)
+
     @pytest.mark.parametrize("version", [10, 12])
     def test_a_topic_is_found_by_its_id(self, version: int) -> None:
         async def test(nodes: Nodes, client: Asker) -> None:
