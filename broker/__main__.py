@@ -24,6 +24,7 @@ from broker.broker import Broker
 from broker.clock import SteadyClock
 from broker.json_lines import log_as_json
 from broker.limits import Address, parse_address
+from broker.loop import fastest_loop
 from broker.runtime import Runtime, StoreClient, StoreEvent
 from broker.settings import Settings, read_settings
 from broker.state_change_file import StateChangeFile
@@ -131,11 +132,12 @@ def main(arguments: Sequence[str]) -> int:
         changes = options.state_change_log
         sink = StateChangeFile(changes, disk=disk) if changes is not None else unheard
         store_of = store_client(options.metadata)
-        return asyncio.run(
-            serve(
-                settings, listen, options.log_dirs.split(","), store_of, disk=disk, state_changes=sink
+        with asyncio.Runner(loop_factory=fastest_loop()) as runner:
+            return runner.run(
+                serve(
+                    settings, listen, options.log_dirs.split(","), store_of, disk=disk, state_changes=sink
+                )
             )
-        )
     except (EngineError, OSError, ModuleNotFoundError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2

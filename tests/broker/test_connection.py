@@ -7,23 +7,37 @@ import resource
 import socket
 import struct
 from collections.abc import Awaitable, Callable
+from typing import Any, TypeAlias
 
 import pytest
 
 from broker.connection import Connection
 from broker.limits import Address, Limits
+from broker.loop import fastest_loop
 from broker.server import Server
+
+Run: TypeAlias = Callable[[Callable[[], Awaitable[None]]], None]
 
 LOOPBACK = Address("127.0.0.1", 0)
 LARGE = 300_000
 
 
-def run(test: Callable[[], Awaitable[None]]) -> None:
-    async def bounded() -> None:
-        async with asyncio.timeout(60):
-            await test()
+LOOPS = {"asyncio": None} | ({"uvloop": fastest_loop()} if fastest_loop() is not None else {})
 
-    asyncio.run(bounded())
+
+@pytest.fixture(params=list(LOOPS.values()), ids=list(LOOPS))
+def run(request: pytest.FixtureRequest) -> Run:
+    """On each loop there is: they hand over what comes in ways of their own."""
+
+    def run(test: Callable[[], Awaitable[None]]) -> None:
+        async def bounded() -> None:
+            async with asyncio.timeout(60):
+                await test()
+
+        with asyncio.Runner(loop_factory=request.param) as runner:
+            runner.run(bounded())
+
+    return run
 
 
 def framed(*contents: bytes) -> bytes:
@@ -101,7 +115,7 @@ async def answer_of(reader: asyncio.StreamReader) -> bytes:
 
 
 @pytest.mark.parametrize("size", [1, 100, 32_767, 32_768, 32_769, 65_532, 65_533, 70_000, 5_000_000])
-def test_frames_of_any_size_arrive_whole_with_others_around_them(size: int) -> None:
+def test_frames_of_any_size_arrive_whole_with_others_around_them(run: Run, size: int) -> None:
     """Small ones share a buffer, large ones have their own: the border is crossed in every order."""
     content = bytes(range(251)) * (size // 251 + 1)
     contents = [b"a", content[:size], b"b", content[:size], content[:size], b"c"]
@@ -115,7 +129,7 @@ def test_frames_of_any_size_arrive_whole_with_others_around_them(size: int) -> N
     run(test)
 
 
-def test_a_frame_may_come_byte_by_byte() -> None:
+def test_a_frame_may_come_byte_by_byte(run: Run) -> None:
     async def test() -> None:
         async with Bench() as bench:
             reader, writer = await bench.connect()
@@ -128,7 +142,7 @@ def test_a_frame_may_come_byte_by_byte() -> None:
     run(test)
 
 
-def test_rule_1_one_request_of_a_connection_is_in_hand_and_answers_come_in_order() -> None:
+def test_rule_1_one_request_of_a_connection_is_in_hand_and_answers_come_in_order(run: Run) -> None:
     async def test() -> None:
         async with Bench() as bench:
             reader, writer = await bench.connect()
@@ -148,7 +162,7 @@ def test_rule_1_one_request_of_a_connection_is_in_hand_and_answers_come_in_order
     run(test)
 
 
-def test_what_comes_while_a_request_waits_stays_in_the_socket_but_for_one_buffer() -> None:
+def test_what_comes_while_a_request_waits_stays_in_the_socket_but_for_one_buffer(run: Run) -> None:
     """A flood fills the sender's window, not our memory."""
 
     async def test() -> None:
@@ -165,7 +179,7 @@ def test_what_comes_while_a_request_waits_stays_in_the_socket_but_for_one_buffer
     run(test)
 
 
-def test_rule_4_a_request_may_have_no_answer() -> None:
+def test_rule_4_a_request_may_have_no_answer(run: Run) -> None:
     async def test() -> None:
         async with Bench() as bench:
             reader, writer = await bench.connect()
@@ -175,7 +189,7 @@ def test_rule_4_a_request_may_have_no_answer() -> None:
     run(test)
 
 
-def test_rule_7_answers_of_one_wake_up_go_out_in_one_write(monkeypatch: pytest.MonkeyPatch) -> None:
+def test_rule_7_answers_of_one_wake_up_go_out_in_one_write(run: Run) -> None:
     async def test() -> None:
         async with Bench() as bench:
             reader, writer = await bench.connect()
@@ -185,14 +199,9 @@ def test_rule_7_answers_of_one_wake_up_go_out_in_one_write(monkeypatch: pytest.M
             assert connection.transport is not None
             raw = connection.transport.get_extra_info("socket")
             assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-            written: list[int] = []
-            write = connection.transport.write
-
-            def count(data: bytes) -> None:
-                written.append(len(data))
-                write(data)
-
-            monkeypatch.setattr(connection.transport, "write", count)
+            counting = _Counting(connection.transport)
+            written = counting.written
+            connection.transport = counting  # type: ignore[assignment]
             connection.buffer_updated(_fill(connection, framed(*[b"x" * 10] * 100)))
             assert written == [1400]
             written.clear()
@@ -203,6 +212,20 @@ def test_rule_7_answers_of_one_wake_up_go_out_in_one_write(monkeypatch: pytest.M
             assert written == [312, len(large), 4], "large pieces go as they are"
 
     run(test)
+
+
+class _Counting:
+    """A transport that notes how much is written at a time."""
+
+    def __init__(self, transport: asyncio.Transport) -> None:
+        self._transport, self.written = transport, list[int]()
+
+    def write(self, data: bytes) -> None:
+        self.written.append(len(data))
+        self._transport.write(data)
+
+    def __getattr__(self, name: str) -> Any:
+        return getattr(self._transport, name)
 
 
 def _fill(connection: Connection, data: bytes) -> int:
@@ -221,7 +244,7 @@ def _fill(connection: Connection, data: bytes) -> int:
         b"\x16\x03\x01\x02\x00\x01\x00\x01\xfc\x03\x03",
     ],
 )
-def test_rule_2_a_size_that_lies_ends_its_connection_and_no_other(data: bytes) -> None:
+def test_rule_2_a_size_that_lies_ends_its_connection_and_no_other(run: Run, data: bytes) -> None:
     async def test() -> None:
         async with Bench(Limits(socket_request_max_bytes=100)) as bench:
             reader, writer = await bench.connect()
@@ -232,7 +255,7 @@ def test_rule_2_a_size_that_lies_ends_its_connection_and_no_other(data: bytes) -
     run(test)
 
 
-def test_a_size_that_is_announced_and_not_sent_takes_no_memory() -> None:
+def test_a_size_that_is_announced_and_not_sent_takes_no_memory(run: Run) -> None:
     """P2: fifty connections that each announce 100 MiB cost what they send."""
 
     async def test() -> None:
@@ -251,7 +274,7 @@ def test_a_size_that_is_announced_and_not_sent_takes_no_memory() -> None:
     run(test)
 
 
-def test_an_idle_connection_has_no_buffer() -> None:
+def test_an_idle_connection_has_no_buffer(run: Run) -> None:
     """Two thousand of them cost little: all share the one that bytes arrive in."""
 
     async def test() -> None:
@@ -268,7 +291,7 @@ def test_an_idle_connection_has_no_buffer() -> None:
 
 
 @pytest.mark.parametrize("limits", [Limits(max_connections=1), Limits(max_connections_per_ip=1)])
-def test_more_connections_than_allowed_are_refused(limits: Limits) -> None:
+def test_more_connections_than_allowed_are_refused(run: Run, limits: Limits) -> None:
     async def test() -> None:
         async with Bench(limits) as bench:
             reader, writer = await bench.connect()
@@ -284,7 +307,7 @@ def test_more_connections_than_allowed_are_refused(limits: Limits) -> None:
     run(test)
 
 
-def test_rule_5_an_idle_connection_is_closed_but_not_one_that_waits() -> None:
+def test_rule_5_an_idle_connection_is_closed_but_not_one_that_waits(run: Run) -> None:
     async def test() -> None:
         async with Bench(Limits(connections_max_idle_ms=20)) as bench:
             reader, writer = await bench.connect()
@@ -298,7 +321,7 @@ def test_rule_5_an_idle_connection_is_closed_but_not_one_that_waits() -> None:
     run(test)
 
 
-def test_rule_6_a_throttled_client_is_answered_at_once_and_left_unread() -> None:
+def test_rule_6_a_throttled_client_is_answered_at_once_and_left_unread(run: Run) -> None:
     async def test() -> None:
         async with Bench() as bench:
             reader, writer = await bench.connect()
@@ -316,7 +339,7 @@ def test_rule_6_a_throttled_client_is_answered_at_once_and_left_unread() -> None
     run(test)
 
 
-def test_rule_5_who_does_not_take_its_answers_is_not_served_the_next() -> None:
+def test_rule_5_who_does_not_take_its_answers_is_not_served_the_next(run: Run) -> None:
     """One answer is all that a slow reader makes us keep."""
     large = b"x" * (8 << 20)
 
@@ -333,7 +356,7 @@ def test_rule_5_who_does_not_take_its_answers_is_not_served_the_next() -> None:
     run(test)
 
 
-def test_who_never_takes_its_answer_is_cut_off_in_the_end() -> None:
+def test_who_never_takes_its_answer_is_cut_off_in_the_end(run: Run) -> None:
     async def test() -> None:
         async with Bench(Limits(connections_max_idle_ms=100)) as bench:
             _, writer = await bench.connect(receive_buffer=1 << 14)
@@ -344,7 +367,7 @@ def test_who_never_takes_its_answer_is_cut_off_in_the_end() -> None:
     run(test)
 
 
-def test_a_client_that_leaves_while_its_request_waits_is_noticed() -> None:
+def test_a_client_that_leaves_while_its_request_waits_is_noticed(run: Run) -> None:
     """Its answer is nobody's any more: harmless, however late."""
 
     async def test() -> None:
@@ -359,7 +382,7 @@ def test_a_client_that_leaves_while_its_request_waits_is_noticed() -> None:
     run(test)
 
 
-def test_a_drain_answers_what_is_in_hand_and_takes_nothing_more() -> None:
+def test_a_drain_answers_what_is_in_hand_and_takes_nothing_more(run: Run) -> None:
     async def test() -> None:
         async with Bench() as bench:
             reader, writer = await bench.connect()
@@ -380,7 +403,7 @@ def test_a_drain_answers_what_is_in_hand_and_takes_nothing_more() -> None:
     run(test)
 
 
-def test_a_drain_does_not_wait_for_ever() -> None:
+def test_a_drain_does_not_wait_for_ever(run: Run) -> None:
     async def test() -> None:
         async with Bench(Limits(shutdown_grace_ms=20)) as bench:
             reader, writer = await bench.connect()
