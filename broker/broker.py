@@ -8,9 +8,11 @@ It listens first, since what it registers is where it listens; whoever asks befo
 
 from __future__ import annotations
 
+import asyncio
 import logging
 from collections.abc import Callable, Sequence
 from dataclasses import replace
+from functools import partial
 from random import Random
 
 from broker.connection import Connection
@@ -25,7 +27,7 @@ from broker.settings import Settings
 from broker.store_session import StoreSession
 from checkpoint.disk import Disk, make_durable_dir
 from logstore.errors import LogDirOffline
-from logstore.log_manager import LogManager
+from logstore.log_manager import DirectoryProgress, LogManager
 from replication.node import Node
 from replication.state_change import Sink, unheard
 
@@ -53,10 +55,14 @@ class Broker:
         clock: Callable[[], int],
         random: Random,
         state_changes: Sink = unheard,
+        advertised: Address | None = None,
+        progress: DirectoryProgress | None = None,
     ) -> Broker:
         """Check whose the log dirs are, open the logs, and listen. `clock` gives epoch milliseconds.
 
-        `store_of` as for `Runtime`. Raises `EngineError` and `OSError`; nothing is left open then.
+        `store_of` as for `Runtime`; `advertised` is where others find it, if not where it listens;
+        `progress` is called from another thread while logs are opened. Raises `EngineError` and `OSError`;
+        nothing is left open then.
         """
         _check_usable(log_dirs, disk)
         node_id = settings.node.node_id
@@ -69,10 +75,22 @@ class Broker:
                 log_dirs, disk=disk, broker_id=node_id, cluster_id=cluster_id, random=random
             ):
                 _log.error("log dir %s cannot be read or written", failed)
-            logs = LogManager(log_dirs, disk=disk, clock=clock, random=random, settings=settings.logs)
+            logs = await asyncio.get_running_loop().run_in_executor(
+                None,
+                partial(
+                    LogManager,
+                    log_dirs,
+                    disk=disk,
+                    clock=clock,
+                    random=random,
+                    settings=settings.logs,
+                    progress=progress,
+                ),
+            )
             address = await server.listen(listen)
+            known = advertised or address
             node = Node(
-                replace(settings.node, host=address.host, port=address.port),
+                replace(settings.node, host=known.host, port=known.port),
                 logs,
                 random=random,
                 log_config=settings.logs.topic_defaults,

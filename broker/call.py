@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 import logging
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import Protocol
 
 from broker.wire.apis import Api
@@ -30,7 +30,16 @@ class Caller(Protocol):
 class Call:
     """A request, and the way back. It is answered once: by the handler's result, or by `answer` later."""
 
-    __slots__ = ("api", "client_id", "connection", "correlation_id", "is_done", "throttle_ms", "version")
+    __slots__ = (
+        "api",
+        "client_id",
+        "connection",
+        "correlation_id",
+        "is_done",
+        "on_answer",
+        "throttle_ms",
+        "version",
+    )
 
     def __init__(
         self, connection: Caller, api: Api, version: int, correlation_id: int, client_id: str | None
@@ -41,6 +50,8 @@ class Call:
         self.throttle_ms = 0
         """How long the client is not listened to after the answer; set it before, and in the answer too."""
         self.is_done = False
+        self.on_answer: Callable[[], None] | None = None
+        """Told when it has been answered, also where there is no answer; not if it was refused."""
 
     def __repr__(self) -> str:
         who = " ".join(filter(None, (self.connection.peer, self.client_id, self.connection.software)))
@@ -61,12 +72,16 @@ class Call:
             return
         self.is_done = True
         self.connection.answer(pieces, throttle_ms=self.throttle_ms)
+        if self.on_answer is not None:
+            self.on_answer()
 
     def end(self) -> None:
         """There is no answer (acks=0); the connection's next request follows."""
         if not self.is_done:
             self.is_done = True
             self.connection.answer(())
+            if self.on_answer is not None:
+                self.on_answer()
 
     def refuse(self, reason: str) -> None:
         """Cut the connection off instead: the request is one that no correct client sends."""

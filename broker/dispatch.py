@@ -43,6 +43,7 @@ class Dispatch:
             connection.refuse(str(error))
             return
         call = Call(connection, api, header.version, header.correlation_id, header.client_id)
+        call.on_answer = self._services.traffic.timing(api.name)
         finish(call, partial(handler, call, body, self._services))
 
     def _refuse(self, connection: Connection, header: RequestHeader) -> None:

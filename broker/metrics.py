@@ -9,9 +9,10 @@ Counting costs an addition or two a request; families are made, and text of them
 
 from __future__ import annotations
 
+import asyncio
 from bisect import bisect_left
 from collections import Counter
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from typing import Final, Protocol
 
 from prometheus_client import CollectorRegistry
@@ -51,6 +52,12 @@ class Traffic:
         self._times: dict[str, list[int]] = {}
         self._seconds: dict[str, float] = {}
 
+    def timing(self, request: str) -> Callable[[], None]:
+        """Starts now; what is returned is to be called when the request has been answered."""
+        clock = asyncio.get_running_loop().time
+        started_s = clock()
+        return lambda: self.answered(request, clock() - started_s)
+
     def answered(self, request: str, seconds: float) -> None:
         """One request of that name was answered, `seconds` after its last byte had come."""
         buckets = self._times.get(request)
@@ -68,8 +75,11 @@ class Traffic:
 class Watched(Protocol):
     """What is told of: the node once it is there, how many connections, what went through them."""
 
-    traffic: Traffic
-    elections: Elections
+    @property
+    def traffic(self) -> Traffic: ...
+
+    @property
+    def elections(self) -> Elections: ...
 
     @property
     def node(self) -> Node | None: ...

@@ -9,6 +9,7 @@ from typing import Any, TypeVar
 
 from broker.call import Call
 from broker.errors import MalformedMessage
+from broker.metrics import Traffic
 from broker.producer_ids import ProducerIds
 from broker.runtime import CLIENT, Asked, Runtime
 from broker.settings import Settings
@@ -41,6 +42,7 @@ class Services:
         self.ask_store = store.ask
         self.topic_creation = TopicCreation(runtime.ask_controller)
         self.producer_ids = ProducerIds(runtime.node.node_id, store.ask, random)
+        self.traffic = Traffic()
         self._tasks: set[asyncio.Task[Struct]] = set()
 
     @property

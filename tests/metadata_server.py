@@ -80,8 +80,8 @@ class StoreProcess:
         assert self._process is None, "already running"
         command = [
             *([keeper, "--pdeathsig", "KILL"] if (keeper := shutil.which("setpriv")) else []),
-            *(sys.executable, "-m", "broker.metadata", "--listen", f"127.0.0.1:{self.port}"),
-            *("--directory", str(self._directory)),
+            *(sys.executable, "-m", "tools.main", "metadata-store", str(self._directory)),
+            *("--listen", f"127.0.0.1:{self.port}"),
         ]
         root = Path(__file__).parents[1]
         self._process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True, cwd=root)

@@ -27,6 +27,7 @@ except ModuleNotFoundError:
 from tools import (
     append,
     cat,
+    cluster,
     compare_replicas,
     demo,
     dump,
@@ -35,6 +36,7 @@ from tools import (
     merge_state_changes,
     reassign,
     recover,
+    serve,
     topics,
     verify,
 )
@@ -63,10 +65,13 @@ for verb in (
     elect.elect_preferred,
     compare_replicas.compare_replicas,
     merge_state_changes.merge_state_changes,
+    serve.serve,
+    serve.metadata_store,
 ):
     app.command()(verb)
 app.add_typer(topics.app, name="topics")
 app.add_typer(reassign.app, name="reassign")
+app.add_typer(cluster.app, name="cluster")
 
 
 def _print_version(wanted: bool) -> None:

@@ -65,7 +65,7 @@ def handle(call: Call, body: t.FetchRequest, services: Services) -> t.FetchRespo
         committed_only=body.isolation_level == _COMMITTED,
     )
     ask = partial(
-        services.ask, call, request, partial(_response, call, body, names), source=replica_id
+        services.ask, call, request, partial(_response, call, body, names, services), source=replica_id
     )
     reads = _cold_reads(request, services)
     if not reads:
@@ -88,9 +88,10 @@ def _names(call: Call, body: t.FetchRequest, services: Services) -> list[str | N
 
 
 def _response(
-    call: Call, body: t.FetchRequest, names: list[str | None], answer: ResponseBody
+    call: Call, body: t.FetchRequest, names: list[str | None], services: Services, answer: ResponseBody
 ) -> t.FetchResponse:
     assert isinstance(answer, FetchResponse)
+    _count(body, services, answer)
     return t.FetchResponse(
         throttle_time_ms=call.throttle_ms,
         responses=[
@@ -106,6 +107,18 @@ def _response(
             for topic, name in zip(body.topics, names, strict=True)
         ],
     )
+
+
+def _count(body: t.FetchRequest, services: Services, answer: FetchResponse) -> None:
+    traffic = services.traffic
+    is_follower = body.replica_state is not None or body.replica_id >= 0
+    for topic_partition, result in answer.partitions.items():
+        if result.error is not ErrorCode.NONE:
+            traffic.errors["Fetch", result.error.name] += 1
+        elif is_follower:
+            traffic.replication_bytes_out += len(result.records)
+        elif len(result.records):
+            traffic.bytes_out[topic_partition.topic] += len(result.records)
 
 
 def _result(results: Mapping[TopicPartition, FetchResult], name: str | None, index: int) -> FetchResult:

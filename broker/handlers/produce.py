@@ -6,6 +6,7 @@ that they know it (version 7); a partition that is listed twice has no one answe
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
@@ -69,6 +70,7 @@ def _response(
 ) -> t.ProduceResponse:
     assert isinstance(answer, ProduceResponse)
     results = {**answer.partitions, **refused}
+    _count(body, services, results)
     return t.ProduceResponse(
         responses=[
             t.ProduceResponseTopicProduceResponse(
@@ -82,6 +84,19 @@ def _response(
         ],
         throttle_time_ms=call.throttle_ms,
     )
+
+
+def _count(
+    body: t.ProduceRequest, services: Services, results: Mapping[TopicPartition, ProduceResult]
+) -> None:
+    traffic = services.traffic
+    for topic in body.topic_data:
+        for partition in topic.partition_data:
+            error = results[TopicPartition(topic.name, partition.index)].error
+            if error is not ErrorCode.NONE:
+                traffic.errors["Produce", error.name] += 1
+            elif partition.records is not None:
+                traffic.bytes_in[topic.name] += len(partition.records)
 
 
 def _partition(index: int, result: ProduceResult) -> t.ProduceResponsePartitionProduceResponse:

@@ -71,7 +71,8 @@ class NodeProcess:
         }
         self._command = [
             *([keeper, "--pdeathsig", "KILL"] if (keeper := shutil.which("setpriv")) else []),
-            *(sys.executable, "-m", "broker", "--node-id", str(node_id), "--listen", "127.0.0.1:0"),
+            *(sys.executable, "-m", "tools.main", "serve"),
+            *("--node-id", str(node_id), "--listen", "127.0.0.1:0"),
             *("--log-dirs", str(self.log_dir), "--metadata", url + CHROOT),
             *("--state-change-log", str(self.state_changes)),
             *(part for name, value in settings.items() for part in ("--set", f"{name}={value}")),

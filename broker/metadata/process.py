@@ -1,6 +1,4 @@
-"""`python -m broker.metadata`: the embedded metadata store in a process of its own, for several brokers.
-
-    python -m broker.metadata --listen 127.0.0.1:2181 --directory data/metadata
+"""The embedded metadata store in a process of its own, for several brokers: `logstore metadata-store`.
 
 One line of JSON on stdout says where it listens. SIGTERM and SIGINT stop it in order (code 0). It ends with
 code 1 if its disk fails, 2 if it cannot start. A crash loses nothing that was answered.
@@ -8,18 +6,16 @@ code 1 if its disk fails, 2 if it cannot start. A crash loses nothing that was a
 
 from __future__ import annotations
 
-import argparse
 import asyncio
 import json
 import logging
 import random
 import signal
 import sys
-from collections.abc import Sequence
 
 from broker.clock import SteadyClock
 from broker.json_lines import log_as_json
-from broker.limits import Address, parse_address
+from broker.limits import Address
 from broker.metadata.server import MetadataServer, session_secret
 from checkpoint.disk import Disk, OsDisk
 from checkpoint.errors import EngineError
@@ -53,22 +49,14 @@ async def serve(directory: str, listen: Address, *, disk: Disk) -> int:
     return 0
 
 
-def main(arguments: Sequence[str]) -> int:
-    """Run; the exit code."""
-    parser = argparse.ArgumentParser(prog="python -m broker.metadata", description="Serve metadata.")
-    parser.add_argument("--listen", type=parse_address, required=True, help="host:port; port 0: any free one")
-    parser.add_argument("--directory", required=True, help="where the store's journal and snapshot are")
-    options = parser.parse_args(arguments)
+def run(directory: str, listen: Address) -> int:
+    """Serve until the end; the exit code. What went wrong at the start is on stderr, in one line."""
     log_as_json()
     try:
-        return asyncio.run(serve(options.directory, options.listen, disk=OsDisk()))
+        return asyncio.run(serve(directory, listen, disk=OsDisk()))
     except MetadataStoreFailed as error:
         print(f"error: {error}", file=sys.stderr)
         return 1
     except (EngineError, OSError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-
-
-if __name__ == "__main__":
-    sys.exit(main(sys.argv[1:]))

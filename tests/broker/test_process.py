@@ -1,0 +1,134 @@
+"""A broker's process before it serves; what it prints, serves by HTTP, and how it ends."""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import os
+import signal
+import urllib.request
+from pathlib import Path
+
+import pytest
+
+from broker.limits import Address
+from broker.process import ServeOptions, run, serve
+from broker.settings import read_settings
+from checkpoint.clean_shutdown import read_clean_shutdown
+from checkpoint.disks.memory import MemoryDisk
+from replication.effects import StoreCall
+from replication.metastore.operations import Create
+from tests.broker.nodes import SharedStore, StoreEnd
+
+LOOPBACK = Address("127.0.0.1", 0)
+
+
+@pytest.mark.parametrize(
+    ("options", "complaint"),
+    [
+        (
+            ServeOptions(
+                node_id=1, listen=LOOPBACK, log_dirs=("d",), settings={"no.such.setting": "1"}
+            ),
+            "no.such.setting",
+        ),
+        (
+            ServeOptions(node_id=1, listen=LOOPBACK, log_dirs=("d",), metadata="etcd://somewhere"),
+            "etcd://somewhere",
+        ),
+        (
+            ServeOptions(
+                node_id=1, listen=LOOPBACK, log_dirs=("/dev/null/logs",), metadata="embedded:meta"
+            ),
+            "/dev/null/logs",
+        ),
+        (ServeOptions(node_id=1, listen=Address("0.0.0.0", 0), log_dirs=("d",)), "--advertise"),
+    ],
+)
+def test_what_cannot_start_says_why_in_one_line(
+    options: ServeOptions,
+    complaint: str,
+    tmp_path: Path,
+    monkeypatch: pytest.MonkeyPatch,
+    capsys: pytest.CaptureFixture[str],
+) -> None:
+    monkeypatch.chdir(tmp_path)
+    assert run(options) == 2
+    errors = capsys.readouterr().err.splitlines()
+    assert complaint in errors[-1]
+    assert errors[-1].startswith("error: ")
+
+
+class _Broken(StoreEnd):
+    """Answers the questions before the start, and fails the node that begins."""
+
+    def submit(self, call: StoreCall) -> None:
+        if isinstance(call.operation, Create) and call.operation.ephemeral:
+            raise AssertionError("a promise of ours")
+        super().submit(call)
+
+
+@pytest.mark.parametrize(("store", "code"), [(StoreEnd, 0), (_Broken, 1)])
+def test_the_code_tells_an_order_from_a_failure(
+    store: type[StoreEnd], code: int, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """SIGTERM is an order; a node that cannot go on is none (F3), and leaves no mark of a clean stop."""
+    disk = MemoryDisk()
+    settings = read_settings(
+        {"controlled.shutdown.retry.backoff.ms": "10"}, node_id=1, host="127.0.0.1", port=0
+    )
+
+    options = ServeOptions(node_id=1, listen=LOOPBACK, log_dirs=("data",))
+
+    async def run() -> int:
+        shared = SharedStore()
+        serving = asyncio.create_task(
+            serve(options, settings, lambda tell: store(shared, tell), disk=disk)
+        )
+        async with asyncio.timeout(20):
+            while not serving.done() and not capsys.readouterr().out:
+                await asyncio.sleep(0.002)
+            if not serving.done():
+                os.kill(os.getpid(), signal.SIGTERM)
+            return await serving
+
+    assert asyncio.run(run()) == code
+    assert (read_clean_shutdown(disk, "data") is not None) == (code == 0)
+
+
+def test_it_tells_where_it_is_and_how_it_is(
+    capsys: pytest.CaptureFixture[str], tmp_path: Path
+) -> None:
+    """A cluster of one over the embedded store, by HTTP; what others are told is the advertised address."""
+    options = ServeOptions(
+        node_id=7,
+        listen=LOOPBACK,
+        advertised=Address("broker.example", 9999),
+        log_dirs=(str(tmp_path / "logs"),),
+        http=LOOPBACK,
+    )
+    settings = read_settings({}, node_id=7, host="127.0.0.1", port=0)
+    answers: dict[str, bytes] = {}
+
+    def read(address: str, path: str) -> None:
+        with urllib.request.urlopen(f"http://{address}{path}", timeout=30) as answer:
+            answers[path] = answer.read()
+
+    async def run() -> int:
+        shared = SharedStore()
+        serving = asyncio.create_task(
+            serve(options, settings, lambda tell: StoreEnd(shared, tell), disk=MemoryDisk())
+        )
+        async with asyncio.timeout(60):
+            while not (told := capsys.readouterr().out):
+                await asyncio.sleep(0.002)
+            ready = json.loads(told)
+            assert (ready["node_id"], ready["host"], ready["port"]) == (7, "broker.example", 9999)
+            for path in ("/healthz", "/metrics", "/livez"):
+                await asyncio.to_thread(read, ready["http"], path)
+            os.kill(os.getpid(), signal.SIGTERM)
+            return await serving
+
+    assert asyncio.run(run()) == 0
+    assert json.loads(answers["/healthz"])["ready"]
+    assert b"kafka_server_kafkaserver_brokerstate 3.0" in answers["/metrics"]

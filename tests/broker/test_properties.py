@@ -1,0 +1,80 @@
+"""A Kafka broker's properties file, as it may lie about."""
+
+from __future__ import annotations
+
+import pytest
+
+from broker.properties import WITHOUT_EFFECT, split_properties
+from broker.settings import read_settings
+from checkpoint.meta_properties import parse_properties
+from logstore.errors import InvalidConfig
+
+FILE = b"""
+# The broker of long ago
+broker.id=3
+listeners=PLAINTEXT://127.0.0.1:9093
+advertised.listeners = PLAINTEXT://host.example:19093
+num.network.threads=3
+num.io.threads=8
+socket.send.buffer.bytes=102400
+socket.request.max.bytes=104857600
+log.dirs=/var/a,/var/b
+num.partitions=4
+offsets.topic.replication.factor=1
+transaction.state.log.min.isr=1
+log.retention.hours=168
+log.segment.bytes=1073741824
+zookeeper.connect=one:2181,two:2181/kafka
+zookeeper.connection.timeout.ms=18000
+group.initial.rebalance.delay.ms=0
+"""
+
+
+def test_the_file_that_comes_with_kafka_is_read() -> None:
+    said, rest = split_properties(parse_properties(FILE, path="server.properties"))
+    assert said == {
+        "node.id": "3",
+        "listen": "127.0.0.1:9093",
+        "advertise": "host.example:19093",
+        "log.dirs": "/var/a,/var/b",
+        "metadata": "zookeeper://one:2181,two:2181/kafka",
+    }
+    settings = read_settings(rest, node_id=3, host="127.0.0.1", port=9093)
+    assert settings.node.controller.num_partitions == 4
+    assert settings.logs.topic_defaults.retention_ms == 168 * 3_600_000
+    assert settings.groups.group_initial_rebalance_delay_ms == 0
+
+
+@pytest.mark.parametrize(
+    ("properties", "listen"),
+    [
+        ({"port": "9092"}, "127.0.0.1:9092"),
+        ({"port": "9092", "host.name": "h"}, "h:9092"),
+        ({"listeners": "PLAINTEXT://:9092"}, "0.0.0.0:9092"),
+        ({"listeners": "localhost:9092"}, "localhost:9092"),
+        ({"listeners": "PLAINTEXT://[::1]:9092"}, "[::1]:9092"),
+    ],
+)
+def test_where_it_listens_is_said_in_several_ways(properties: dict[str, str], listen: str) -> None:
+    assert split_properties(properties) == ({"listen": listen}, {})
+
+
+@pytest.mark.parametrize(
+    ("properties", "complaint"),
+    [
+        ({"process.roles": "broker"}, "there is no KRaft here"),
+        ({"listeners": "SSL://h:1"}, "neither TLS nor passwords"),
+        ({"listeners": "PLAINTEXT://a:1,PLAINTEXT://b:2"}, "name one"),
+        ({"advertised.listeners": "nonsense"}, "PLAINTEXT://host:port"),
+    ],
+)
+def test_what_cannot_be_is_refused(properties: dict[str, str], complaint: str) -> None:
+    with pytest.raises(InvalidConfig, match=complaint):
+        split_properties(properties)
+
+
+def test_what_has_no_effect_is_no_setting_of_ours() -> None:
+    """Or it would be dropped in silence."""
+    for name in sorted(WITHOUT_EFFECT):
+        with pytest.raises(InvalidConfig):
+            read_settings({name: "1"}, node_id=1, host="h", port=1)

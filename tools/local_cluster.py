@@ -1,0 +1,256 @@
+"""Some brokers and their metadata store, as processes of this host: what `logstore cluster` starts and stops.
+
+    DIR/cluster.json             what runs: ports and process ids, of the store and of each broker
+    DIR/metadata/                the store's journal and snapshot
+    DIR/node-<n>/                a broker's log dir
+    DIR/node-<n>.out, .err       what it said when it was ready, and after
+    DIR/node-<n>.state-changes   its decisions
+
+The processes outlive the command. Ports are chosen at the first start and kept.
+"""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import socket
+import subprocess
+import sys
+import time
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import asdict, dataclass, field, replace
+from pathlib import Path
+
+FILE = "cluster.json"
+_STORE = "metadata"
+_POLL_S = 0.02
+
+
+class ClusterFailed(Exception):
+    """It cannot be started or stopped; the message says what to do."""
+
+
+@dataclass(frozen=True, slots=True)
+class Member:
+    """One process: the store, or a broker. `pid` 0: it does not run."""
+
+    name: str
+    port: int
+    http_port: int = 0
+    pid: int = 0
+
+
+@dataclass(frozen=True, slots=True)
+class LocalCluster:
+    """What `cluster.json` says."""
+
+    store: Member
+    nodes: tuple[Member, ...]
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
+
+    @property
+    def metadata(self) -> str:
+        return f"zookeeper://127.0.0.1:{self.store.port}"
+
+    @property
+    def members(self) -> tuple[Member, ...]:
+        """In the order in which they start."""
+        return (self.store, *self.nodes)
+
+
+def read_cluster_file(directory: Path) -> LocalCluster | None:
+    """None if there never was one. Raises `ClusterFailed` for a file that makes no sense."""
+    try:
+        found = json.loads((directory / FILE).read_text())
+        nodes = tuple(Member(**each) for each in found["nodes"])
+        return LocalCluster(Member(**found["store"]), nodes, found["settings"])
+    except FileNotFoundError:
+        return None
+    except (ValueError, KeyError, TypeError) as error:
+        raise ClusterFailed(f"{directory / FILE} makes no sense ({error}); remove it") from error
+
+
+def start(directory: Path, count: int, settings: Mapping[str, str], *, patience_s: float) -> LocalCluster:
+    """Start all of it, and wait until it is ready. Raises `ClusterFailed`; then nothing runs."""
+    known = read_cluster_file(directory)
+    if known is not None and any(is_running(directory, member) for member in known.members):
+        raise ClusterFailed(f"a cluster runs there; stop it first: logstore cluster stop {directory}")
+    if known is not None and len(known.nodes) != count:
+        raise ClusterFailed(f"{directory} has a cluster of {len(known.nodes)} brokers; start as many")
+    directory.mkdir(parents=True, exist_ok=True)
+    cluster = known or _planned(count, settings)
+    cluster = replace(cluster, settings={**cluster.settings, **settings})
+    try:
+        cluster = replace(cluster, store=_launched(directory, cluster, cluster.store))
+        _write(directory, cluster)
+        _wait_for(directory, [cluster.store], patience_s)
+        nodes = []
+        for node in cluster.nodes:
+            nodes.append(_launched(directory, cluster, node))
+            _write(directory, replace(cluster, nodes=(*nodes, *cluster.nodes[len(nodes) :])))
+        cluster = replace(cluster, nodes=tuple(nodes))
+        _wait_for(directory, cluster.nodes, patience_s)
+    except BaseException:
+        stop(directory, patience_s=0)
+        raise
+    return cluster
+
+
+def stop(directory: Path, *, patience_s: float) -> list[str]:
+    """End brokers in order, then the store; who did not end in time is killed, and named.
+
+    Raises `ClusterFailed` if there is no cluster.
+    """
+    cluster = read_cluster_file(directory)
+    if cluster is None:
+        raise ClusterFailed(f"there is no cluster in {directory}")
+    killed = _end(directory, cluster.nodes, patience_s) + _end(directory, [cluster.store], patience_s)
+    stopped = replace(
+        cluster,
+        store=replace(cluster.store, pid=0),
+        nodes=tuple(replace(node, pid=0) for node in cluster.nodes),
+    )
+    _write(directory, stopped)
+    return killed
+
+
+def is_running(directory: Path, member: Member) -> bool:
+    """Whether the process is there, and still the one that was started."""
+    if member.pid <= 0:
+        return False
+    try:
+        os.kill(member.pid, 0)
+    except (ProcessLookupError, PermissionError):
+        return False
+    try:  # a number may have been given to somebody else
+        command = Path(f"/proc/{member.pid}/cmdline").read_bytes()
+        state = Path(f"/proc/{member.pid}/stat").read_text().rpartition(")")[2].split()[0]
+    except OSError:
+        return True  # no /proc here: the number must do
+    return str(_home(directory, member)).encode() in command and state != "Z"
+
+
+# --- processes ----------------------------------------------------------------------------------
+
+
+def _planned(count: int, settings: Mapping[str, str]) -> LocalCluster:
+    ports = _free_ports(1 + 2 * count)
+    nodes = tuple(
+        Member(f"node-{number}", ports[2 * number - 1], ports[2 * number]) for number in range(1, count + 1)
+    )
+    return LocalCluster(Member(_STORE, ports[0]), nodes, settings)
+
+
+def _free_ports(count: int) -> list[int]:
+    """Ports that nobody had a moment ago."""
+    listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
+    ports = [listener.getsockname()[1] for listener in listeners]
+    for listener in listeners:
+        listener.close()
+    return ports
+
+
+def _defaults(count: int) -> dict[str, str]:
+    """What suits a few brokers that start and stop together, where nothing else is said."""
+    return {
+        "offsets.topic.replication.factor": str(min(count, 3)),
+        "controlled.shutdown.retry.backoff.ms": "200",
+        "zookeeper.session.timeout.ms": "6000",
+    }
+
+
+def _home(directory: Path, member: Member) -> Path:
+    return directory.resolve() / member.name
+
+
+def _launched(directory: Path, cluster: LocalCluster, member: Member) -> Member:
+    home = _home(directory, member)
+    command = [sys.executable, "-m", "tools.main"]
+    if member.name == _STORE:
+        command += ["metadata-store", str(home), "--listen", f"127.0.0.1:{member.port}"]
+    else:
+        command += ["serve", "--node-id", member.name.rpartition("-")[2], "--log-dirs", str(home)]
+        command += ["--listen", f"127.0.0.1:{member.port}", "--http", f"127.0.0.1:{member.http_port}"]
+        command += ["--metadata", cluster.metadata, "--state-change-log", f"{home}.state-changes"]
+        for name, value in {**_defaults(len(cluster.nodes)), **cluster.settings}.items():
+            command += ["--set", f"{name}={value}"]
+    with open(f"{home}.out", "wb") as out, open(f"{home}.err", "ab") as errors:
+        process = subprocess.Popen(
+            command, stdin=subprocess.DEVNULL, stdout=out, stderr=errors, start_new_session=True
+        )
+    return replace(member, pid=process.pid)
+
+
+def _wait_for(directory: Path, members: Sequence[Member], patience_s: float) -> None:
+    """Until each has said that it is ready."""
+
+    def are_ready() -> bool:
+        for member in members:
+            if not is_running(directory, member):
+                raise ClusterFailed(f"{member.name} ended: {_last_words(directory, member)}")
+        return all(_has_spoken(directory, member) for member in members)
+
+    if not _until(are_ready, patience_s):
+        late = [member.name for member in members if not _has_spoken(directory, member)]
+        raise ClusterFailed(f"{', '.join(late)} did not get ready in {patience_s:g} s; see {directory}/*.err")
+
+
+def _has_spoken(directory: Path, member: Member) -> bool:
+    try:
+        return b"\n" in Path(f"{_home(directory, member)}.out").read_bytes()
+    except FileNotFoundError:
+        return False
+
+
+def _last_words(directory: Path, member: Member) -> str:
+    lines = Path(f"{_home(directory, member)}.err").read_text(errors="replace").splitlines()
+    return lines[-1] if lines else "without a word"
+
+
+def _end(directory: Path, members: Sequence[Member], patience_s: float) -> list[str]:
+    for member in members:
+        _signal(directory, member, signal.SIGTERM)
+    _until(lambda: not any(is_running(directory, member) for member in members), patience_s)
+    killed = [member.name for member in members if is_running(directory, member)]
+    for member in members:
+        _signal(directory, member, signal.SIGKILL)
+    _until(lambda: not any(is_running(directory, member) for member in members), 10.0)
+    return killed
+
+
+def _signal(directory: Path, member: Member, number: signal.Signals) -> None:
+    if is_running(directory, member):
+        try:
+            os.kill(member.pid, number)
+        except ProcessLookupError:
+            pass  # it ended by itself meanwhile
+
+
+def _until(holds: Callable[[], bool], patience_s: float) -> bool:
+    end_s = time.monotonic() + patience_s
+    while not holds():
+        _reap()
+        if time.monotonic() >= end_s:
+            return False
+        time.sleep(_POLL_S)
+    return True
+
+
+def _reap() -> None:
+    """Take leave of children that ended, if they are ours: their numbers stay taken otherwise."""
+    try:
+        while os.waitpid(-1, os.WNOHANG) != (0, 0):
+            pass
+    except ChildProcessError:
+        pass
+
+
+def _write(directory: Path, cluster: LocalCluster) -> None:
+    temporary = directory / f".{FILE}"
+    temporary.write_text(json.dumps(asdict(cluster), indent=2) + "\n")
+    temporary.replace(directory / FILE)
