@@ -83,9 +83,11 @@ def run(options: ServeOptions, *, disk: Disk | None = None) -> int:
         sink: Sink = unheard
         if options.state_change_log is not None:
             sink = StateChangeFile(options.state_change_log, disk=disk)
-        with metadata_store(options, disk) as store_of:
-            with asyncio.Runner(loop_factory=fastest_loop()) as runner:
-                return runner.run(serve(options, settings, store_of, disk=disk, state_changes=sink))
+        with (
+            metadata_store(options, disk) as store_of,
+            asyncio.Runner(loop_factory=fastest_loop()) as runner,
+        ):
+            return runner.run(serve(options, settings, store_of, disk=disk, state_changes=sink))
     except (EngineError, OSError, ModuleNotFoundError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
