@@ -17,7 +17,7 @@ PAGE = Path(__file__).parents[2] / "docs" / "simulation.md"
 # The first seed that noticed each, counted from 0, as it was found last.
 FIRST_SEEDS: dict[str, int] = {
     "no-epoch-fence-on-fetch": 391,
-    "cut-stops-at-the-log-start": 297,
+    "cut-stops-at-the-log-start": 417,
     "epoch-resumed-after-a-loss": 2,
     "old-role-accepted": 462,
     "session-expiry-ignored": 27,
