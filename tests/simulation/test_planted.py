@@ -98,6 +98,7 @@ def test_the_page_lists_them_all() -> None:
 
 
 @pytest.mark.simulation
+@pytest.mark.timeout(600)
 @pytest.mark.parametrize("name", FIRST_SEEDS)
 def test_a_mistake_is_noticed(name: str) -> None:
     """The recorded seed first. Any change of what the engine sends moves it: then the first of 500."""
@@ -125,6 +126,7 @@ def test_an_unknown_mistake_is_refused() -> None:
 
 @pytest.mark.simulation
 @pytest.mark.slow
+@pytest.mark.timeout(1200)
 @pytest.mark.parametrize("name", FIRST_SEEDS)
 def test_each_is_found_within_500_seeds_from_the_start(name: str) -> None:
     """The search itself, as docs/simulation.md reports it."""
