@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/.installed
 EXTRAS := test,dev,cli,codecs,arrow,bench,zookeeper,broker,interop
 WORKERS ?= 2
 
-.PHONY: bitrot setup parts check test demo bench simulate model zookeeper faults reader crash clean
+.PHONY: bitrot setup parts check test demo bench simulate model zookeeper faults interop reader crash clean
 .DEFAULT_GOAL := test
 
 setup: $(INSTALLED)
@@ -65,6 +65,10 @@ model: setup
 # Every call to the disk fails in every way; `make test` runs a small part of it.
 faults: setup
 	$(BIN)/python -m pytest tests/faults -n $(WORKERS) -p no:benchmark
+
+# Three clients, one behaviour after the other, on one broker and on three. ONLY=groups for a part.
+interop: setup
+	$(BIN)/python -m pytest tests/interop -m interop -p no:benchmark $(if $(ONLY),-k "$(ONLY)")
 
 # One process reads for a minute what another one writes, cuts, deletes and compacts.
 reader: setup

@@ -15,7 +15,6 @@ from typing import TypeAlias
 from checkpoint.errors import ErrorCode
 from checkpoint.topic_partition import TopicPartition
 from logstore.epochs import EpochEndOffset
-from logstore.errors import RecordError
 from replication.durability import Durability
 
 CONSUMER_REPLICA_ID = -1
@@ -78,10 +77,7 @@ class ProduceRequest:
 
 @dataclass(frozen=True, slots=True)
 class ProduceResult:
-    """`durability` is the level that acks=all reached; None for other acks, which promise neither.
-
-    `record_errors`: the records of the batch that it was refused for, where single ones are to blame.
-    """
+    """`durability` is the level that acks=all reached; None for other acks, which promise neither."""
 
     error: ErrorCode
     base_offset: int = -1
@@ -89,7 +85,6 @@ class ProduceResult:
     log_start_offset: int = -1
     message: str = ""
     durability: Durability | None = None
-    record_errors: tuple[RecordError, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

@@ -3,11 +3,13 @@
 Traps (protocol.md §4): no topics is all of them in version 0, and none of them later, where null is all. A
 topic that is not known has error 3, or is made, if it may; a bad name 17; a partition without a leader 5 and
 leader -1. A leader that is not in the list of brokers is none. What a client may do is told only if asked.
+Who asks a broker that has just started, and has not heard of the cluster itself, waits until it has.
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from functools import partial
 from typing import Final
 
 from broker.call import Call
@@ -28,9 +30,25 @@ _NO_ID: Final = bytes(ID_BYTES)
 _DEFAULT: Final = -1
 _ALWAYS_CREATES_BELOW: Final = 4
 _NAMES_MAY_BE_NULL: Final = 12
+_LOOK_AGAIN_MS: Final = 10
+_PATIENCE_MS: Final = 5_000
+"""How long an answer waits for the controller's first word: a list without brokers stops librdkafka."""
 
 
-def handle(call: Call, body: t.MetadataRequest, services: Services) -> t.MetadataResponse:
+def handle(call: Call, body: t.MetadataRequest, services: Services) -> t.MetadataResponse | None:
+    return _when_told(call, body, services, services.now_ms() + _PATIENCE_MS)
+
+
+def _when_told(
+    call: Call, body: t.MetadataRequest, services: Services, ends_ms: int
+) -> t.MetadataResponse | None:
+    if services.metadata.brokers or services.now_ms() >= ends_ms:
+        return _response(call, body, services)
+    services.later(call, _LOOK_AGAIN_MS, partial(_when_told, call, body, services, ends_ms))
+    return None
+
+
+def _response(call: Call, body: t.MetadataRequest, services: Services) -> t.MetadataResponse:
     may_create = body.allow_auto_topic_creation or call.version < _ALWAYS_CREATES_BELOW
     topics = _topics(call, body, services, may_create=may_create)
     if body.include_topic_authorized_operations:

@@ -192,6 +192,31 @@ class TestMetadata:
 
         run(test)
 
+    def test_who_asks_before_the_controller_has_spoken_waits_for_its_word(self) -> None:
+        """librdkafka that is told of no brokers asks nobody again until its connection ends."""
+
+        async def test(nodes: Nodes, client: Asker) -> None:
+            brokers = nodes.running[0].node.replicas.metadata._brokers
+            known = dict(brokers)
+            brokers.clear()
+            asked = asyncio.create_task(client.ask(t.MetadataRequest(topics=[]), 12))
+            done, _ = await asyncio.wait([asked], timeout=0.1)
+            assert not done
+            brokers.update(known)
+            assert [each.node_id for each in (await asked).brokers] == [0]
+
+        run(test)
+
+    def test_a_cluster_without_a_controller_is_told_without_brokers_in_the_end(self) -> None:
+        async def test(nodes: Nodes, client: Asker) -> None:
+            nodes.running[0].node.replicas.metadata._brokers.clear()
+            asked = asyncio.create_task(client.ask(t.MetadataRequest(topics=[]), 12))
+            await asyncio.wait([asked], timeout=0.1)
+            nodes.clocks[0].jumped_ms += 5_000
+            assert (await asked).brokers == []
+
+        run(test)
+
     def test_authorized_operations_are_a_bit_field_if_asked_for_and_else_the_smallest_int32(self) -> None:
         async def test(_: Nodes, client: Asker) -> None:
             for is_asked, of_topic, of_cluster in (
@@ -287,41 +312,14 @@ class TestProduce:
 
         run(test)
 
-    @pytest.mark.parametrize("says_so", [True, False])
-    def test_a_transactional_batch_is_refused(self, says_so: bool) -> None:
-        """There is nobody to end it: readers of committed data would wait for ever."""
-
+    def test_a_transactional_producer_is_told_that_there_are_none(self) -> None:
         async def test(nodes: Nodes, client: Asker) -> None:
-            record = Record(0, 1000, None, b"x")
-            request = producing(
-                encode_batch(
-                    [record], producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=not says_so
-                )
-            )
-            request.transactional_id = "me" if says_so else None
+            request = producing(batch(b"x"))
+            request.transactional_id = "me"
             answer = await client.ask(request, 9)
             result = answer.responses[0].partition_responses[0]
             assert result.error_code == ErrorCode.INVALID_TXN_STATE
             assert nodes.ends(TP) == {0: 0}
-
-        run(test)
-
-    def test_invalid_records_are_told_one_by_one(self) -> None:
-        """87, and from version 8 on which of the batch's records they are."""
-
-        async def test(nodes: Nodes, client: Asker) -> None:
-            setting = t.CreateTopicsRequestCreatableTopicConfig(name="cleanup.policy", value="compact")
-            topic = t.CreateTopicsRequestCreatableTopic(
-                name="c", num_partitions=1, replication_factor=1, configs=[setting]
-            )
-            await client.ask(t.CreateTopicsRequest(topics=[topic]), 7)
-            partitions = nodes.running[0].node.replicas.partitions
-            await nodes.until(lambda: TopicPartition("c", 0) in partitions)
-            keyless = encode_batch([Record(0, 1, b"k", b"v"), Record(1, 1, None, b"v")])
-            result = await produce(client, keyless, 8, topic="c")
-            assert result.error_code == ErrorCode.INVALID_RECORD
-            assert [each.batch_index for each in result.record_errors] == [1]
-            assert result.error_message
 
         run(test)
 

@@ -1,0 +1,127 @@
+"""Brokers as users run them: each a process, around one metadata store, on the loopback."""
+
+from __future__ import annotations
+
+import json
+import shutil
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator, Mapping
+from contextlib import contextmanager
+from pathlib import Path
+from typing import Final
+
+from tests.metadata_server import served
+
+DEADLINE_S: Final = 60.0
+_ROOT: Final = Path(__file__).parents[2]
+_SETTINGS: Final = {
+    "zookeeper.session.timeout.ms": "3000",
+    "replica.fetch.wait.max.ms": "100",
+    "replica.fetch.backoff.ms": "50",
+    "controlled.shutdown.retry.backoff.ms": "100",
+    "group.initial.rebalance.delay.ms": "100",
+    # The fewest that still spread over three brokers.
+    "offsets.topic.num.partitions": "6",
+}
+
+
+class _Process:
+    """One broker's process; it listens on the same port each time it is started."""
+
+    def __init__(self, node_id: int, directory: Path, store_url: str, settings: Mapping[str, str]) -> None:
+        self.address = "127.0.0.1:0"
+        self._errors = directory / f"broker-{node_id}.err"
+        self._process: subprocess.Popen[str] | None = None
+        self._node_id, self._log_dir, self._url = node_id, directory / f"data-{node_id}", store_url
+        self._settings = settings
+
+    def start(self) -> None:
+        assert self._process is None, "already running"
+        command = [
+            *([keeper, "--pdeathsig", "KILL"] if (keeper := shutil.which("setpriv")) else []),
+            *(sys.executable, "-m", "tools.main", "serve", "--node-id", str(self._node_id)),
+            *("--listen", self.address, "--log-dirs", str(self._log_dir), "--metadata", self._url),
+            *(part for name, value in self._settings.items() for part in ("--set", f"{name}={value}")),
+        ]
+        with self._errors.open("ab") as errors:
+            self._process = subprocess.Popen(
+                command, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=_ROOT
+            )
+
+    def wait_until_ready(self) -> None:
+        assert self._process is not None, "started"
+        assert self._process.stdout is not None
+        line = self._process.stdout.readline()
+        assert line, self._errors.read_text()[-2000:]
+        ready = json.loads(line)
+        self.address = f"{ready['host']}:{ready['port']}"
+
+    def end(self, how: signal.Signals) -> None:
+        if self._process is None:
+            return
+        process, self._process = self._process, None
+        process.send_signal(how)
+        assert process.stdout is not None
+        process.stdout.close()
+        try:
+            process.wait(DEADLINE_S)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait(DEADLINE_S)
+            raise
+
+
+class Cluster:
+    """What clients know of it, and what may befall its brokers. Made by `running`."""
+
+    def __init__(self, processes: Mapping[int, _Process]) -> None:
+        self._processes = processes
+
+    @property
+    def brokers(self) -> tuple[int, ...]:
+        """The ids, in order."""
+        return tuple(self._processes)
+
+    @property
+    def addresses(self) -> dict[int, str]:
+        """`host:port` of each broker; the same after it was started again."""
+        return {node_id: process.address for node_id, process in self._processes.items()}
+
+    @property
+    def bootstrap(self) -> str:
+        """What clients are given as `bootstrap.servers`."""
+        return ",".join(self.addresses.values())
+
+    def stop(self, node_id: int) -> None:
+        """In order: its partitions move before it ends."""
+        self._processes[node_id].end(signal.SIGTERM)
+
+    def kill(self, node_id: int) -> None:
+        self._processes[node_id].end(signal.SIGKILL)
+
+    def start(self, node_id: int) -> None:
+        """Start it again, and wait until it is registered."""
+        self._processes[node_id].start()
+        self._processes[node_id].wait_until_ready()
+
+
+@contextmanager
+def running(size: int, directory: Path, settings: Mapping[str, str] | None = None) -> Iterator[Cluster]:
+    """A cluster of `size` brokers with ids from 1 on, whose data and logs lie in `directory`."""
+    given = {**_SETTINGS, "offsets.topic.replication.factor": str(size), **(settings or {})}
+    with served() as port:
+        processes = {
+            node_id: _Process(node_id, directory, f"zookeeper://127.0.0.1:{port}/kafka", given)
+            for node_id in range(1, size + 1)
+        }
+        try:
+            for process in processes.values():
+                process.start()
+            for process in processes.values():
+                process.wait_until_ready()
+            yield Cluster(processes)
+        finally:
+            for process in processes.values():
+                process.end(signal.SIGTERM)

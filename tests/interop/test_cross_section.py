@@ -1,0 +1,23 @@
+"""The part of the suite that runs with all other tests: each client once there and back, with one broker."""
+
+from __future__ import annotations
+
+from tests.interop.kit import Kit, take, values, written
+from tests.interop.seam import Outgoing, Partition
+
+
+def test_there_and_back(kit: Kit) -> None:
+    """A topic is made, written to, read from the start and from the middle, and deleted."""
+    topic = kit.topic(configs={"retention.ms": "-1"})
+    producer = kit.producer({"acks": "all", "enable.idempotence": True, "compression.type": "lz4"})
+    headers = (("trace", b"1"),)
+    receipts = producer.send(topic, [Outgoing(each, key=b"k", headers=headers) for each in values(20)])
+    assert [each.offset for each in receipts] == list(range(20))
+    consumer = kit.reading(topic)
+    found = take(consumer, 20)
+    assert written(found) == values(20)
+    assert {(each.key, each.headers) for each in found} == {(b"k", headers)}
+    consumer.seek(Partition(topic, 0), 15)
+    assert written(take(consumer, 5)) == values(20)[15:]
+    assert consumer.bounds(Partition(topic, 0)) == (0, 20)
+    kit.admin.delete_topic(topic)
