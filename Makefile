@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/.installed
 EXTRAS := test,dev,cli,codecs,arrow,bench,zookeeper,broker,interop
 WORKERS ?= 2
 
-.PHONY: bitrot setup parts check test demo bench simulate model zookeeper faults interop reader crash clean
+.PHONY: bitrot setup parts check test demo bench simulate model zookeeper faults interop reader crash kill9 clean
 .DEFAULT_GOAL := test
 
 setup: $(INSTALLED)
@@ -57,6 +57,10 @@ simulate: setup
 # Three nodes in three processes and a ZooKeeper server: stopped, expired, killed, paused. Minutes; prints a table.
 zookeeper: setup parts
 	$(BIN)/python -m pytest tests/broker/test_three_processes.py -m slow -s -p no:benchmark
+
+# Three brokers in three processes, clients at work: kill -9 and SIGSTOP, a hundred times, over both stores. A table.
+kill9: setup parts
+	$(BIN)/python -m tests.kill9 --rounds $(or $(ROUNDS),100)
 
 # The protocol of one partition in every order of events; `make test` runs all but the long rows.
 model: setup

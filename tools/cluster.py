@@ -25,6 +25,10 @@ def start_cluster(
     directory: Directory,
     nodes: Annotated[int, typer.Option("--nodes", min=1, max=64, help="How many brokers.")] = 3,
     settings: Settings = None,
+    metadata: Annotated[
+        str,
+        typer.Option("--metadata", metavar="URL", help="zookeeper://host:port/chroot, instead of their own."),
+    ] = "",
     timeout: Patience = 60.0,
     as_json: Json = False,
 ) -> int:
@@ -36,7 +40,8 @@ def start_cluster(
     from tools.serve import _pair
 
     try:
-        cluster = start(directory, nodes, dict(_pair(text) for text in settings or ()), patience_s=timeout)
+        given = dict(_pair(text) for text in settings or ())
+        cluster = start(directory, nodes, given, patience_s=timeout, metadata=metadata)
     except ClusterFailed as error:
         complain(str(error))
         return 1

@@ -43,9 +43,10 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class LocalCluster:
-    """What `cluster.json` says."""
+    """What `cluster.json` says. `store` is None where the metadata store is somebody else's."""
 
-    store: Member
+    metadata: str
+    store: Member | None
     nodes: tuple[Member, ...]
     settings: Mapping[str, str] = field(default_factory=dict)
 
@@ -54,13 +55,15 @@ class LocalCluster:
         return ",".join(f"127.0.0.1:{node.port}" for node in self.nodes)
 
     @property
-    def metadata(self) -> str:
-        return f"zookeeper://127.0.0.1:{self.store.port}"
-
-    @property
     def members(self) -> tuple[Member, ...]:
         """In the order in which they start."""
-        return (self.store, *self.nodes)
+        return self.nodes if self.store is None else (self.store, *self.nodes)
+
+    def with_member(self, member: Member) -> LocalCluster:
+        """`member` in the place of the one with its name."""
+        if member.name == _STORE:
+            return replace(self, store=member)
+        return replace(self, nodes=tuple(member if each.name == member.name else each for each in self.nodes))
 
 
 def read_cluster_file(directory: Path) -> LocalCluster | None:
@@ -68,37 +71,53 @@ def read_cluster_file(directory: Path) -> LocalCluster | None:
     try:
         found = json.loads((directory / FILE).read_text())
         nodes = tuple(Member(**each) for each in found["nodes"])
-        return LocalCluster(Member(**found["store"]), nodes, found["settings"])
+        store = Member(**found["store"]) if found["store"] is not None else None
+        return LocalCluster(found["metadata"], store, nodes, found["settings"])
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:
         raise ClusterFailed(f"{directory / FILE} makes no sense ({error}); remove it") from error
 
 
-def start(directory: Path, count: int, settings: Mapping[str, str], *, patience_s: float) -> LocalCluster:
-    """Start all of it, and wait until it is ready. Raises `ClusterFailed`; then nothing runs."""
-    known = read_cluster_file(directory)
-    if known is not None and any(is_running(directory, member) for member in known.members):
+def start(
+    directory: Path, count: int, settings: Mapping[str, str], *, patience_s: float, metadata: str = ""
+) -> LocalCluster:
+    """Start all of it, and wait until it is ready; over the store at `metadata`, or over one of its own.
+
+    Raises `ClusterFailed`; then nothing runs.
+    """
+    cluster = read_cluster_file(directory)
+    if cluster is not None and any(is_running(directory, member) for member in cluster.members):
         raise ClusterFailed(f"a cluster runs there; stop it first: logstore cluster stop {directory}")
-    if known is not None and len(known.nodes) != count:
-        raise ClusterFailed(f"{directory} has a cluster of {len(known.nodes)} brokers; start as many")
+    if cluster is not None and len(cluster.nodes) != count:
+        raise ClusterFailed(f"{directory} has a cluster of {len(cluster.nodes)} brokers; start as many")
     directory.mkdir(parents=True, exist_ok=True)
-    cluster = known or _planned(count, settings)
-    cluster = replace(cluster, settings={**cluster.settings, **settings})
+    cluster = cluster or _planned(count, metadata)
+    _write(directory, replace(cluster, settings={**cluster.settings, **settings}))
     try:
-        cluster = replace(cluster, store=_launched(directory, cluster, cluster.store))
-        _write(directory, cluster)
-        _wait_for(directory, [cluster.store], patience_s)
-        nodes = []
-        for node in cluster.nodes:
-            nodes.append(_launched(directory, cluster, node))
-            _write(directory, replace(cluster, nodes=(*nodes, *cluster.nodes[len(nodes) :])))
-        cluster = replace(cluster, nodes=tuple(nodes))
-        _wait_for(directory, cluster.nodes, patience_s)
+        if cluster.store is not None:
+            launch(directory, [cluster.store.name], patience_s=patience_s)
+        return launch(directory, [node.name for node in cluster.nodes], patience_s=patience_s)
     except BaseException:
         stop(directory, patience_s=0)
         raise
+
+
+def launch(directory: Path, names: Sequence[str], *, patience_s: float) -> LocalCluster:
+    """Start these members of a cluster, and wait until they are ready. Raises `ClusterFailed`."""
+    cluster = _existing(directory)
+    for member in [each for each in cluster.members if each.name in names]:
+        cluster = cluster.with_member(_launched(directory, cluster, member))
+        _write(directory, cluster)
+    _wait_for(directory, [each for each in cluster.members if each.name in names], patience_s)
     return cluster
+
+
+def tell(directory: Path, name: str, number: signal.Signals) -> None:
+    """Send a member of the cluster a signal, if it runs."""
+    for member in _existing(directory).members:
+        if member.name == name:
+            _signal(directory, member, number)
 
 
 def stop(directory: Path, *, patience_s: float) -> list[str]:
@@ -106,17 +125,21 @@ def stop(directory: Path, *, patience_s: float) -> list[str]:
 
     Raises `ClusterFailed` if there is no cluster.
     """
+    cluster = _existing(directory)
+    killed = _end(directory, cluster.nodes, patience_s)
+    if cluster.store is not None:
+        killed += _end(directory, [cluster.store], patience_s)
+    for member in cluster.members:
+        cluster = cluster.with_member(replace(member, pid=0))
+    _write(directory, cluster)
+    return killed
+
+
+def _existing(directory: Path) -> LocalCluster:
     cluster = read_cluster_file(directory)
     if cluster is None:
         raise ClusterFailed(f"there is no cluster in {directory}")
-    killed = _end(directory, cluster.nodes, patience_s) + _end(directory, [cluster.store], patience_s)
-    stopped = replace(
-        cluster,
-        store=replace(cluster.store, pid=0),
-        nodes=tuple(replace(node, pid=0) for node in cluster.nodes),
-    )
-    _write(directory, stopped)
-    return killed
+    return cluster
 
 
 def is_running(directory: Path, member: Member) -> bool:
@@ -138,12 +161,14 @@ def is_running(directory: Path, member: Member) -> bool:
 # --- processes ----------------------------------------------------------------------------------
 
 
-def _planned(count: int, settings: Mapping[str, str]) -> LocalCluster:
+def _planned(count: int, metadata: str) -> LocalCluster:
     ports = _free_ports(1 + 2 * count)
     nodes = tuple(
         Member(f"node-{number}", ports[2 * number - 1], ports[2 * number]) for number in range(1, count + 1)
     )
-    return LocalCluster(Member(_STORE, ports[0]), nodes, settings)
+    if metadata:
+        return LocalCluster(metadata, None, nodes)
+    return LocalCluster(f"zookeeper://127.0.0.1:{ports[0]}", Member(_STORE, ports[0]), nodes)
 
 
 def _free_ports(count: int) -> list[int]:

@@ -1,0 +1,291 @@
+"""Rounds of kill -9 and SIGSTOP at three brokers in three processes, with clients at work all the while.
+
+    leader      kill -9 of the leader of partition 0          two        two brokers, one after the other
+    controller  kill -9 of the controller                     pause      SIGSTOP of a leader for longer than
+    follower    kill -9 of a broker that leads no partition 0            its session, then SIGCONT
+    store       kill -9 of the metadata store (ours only)
+
+A round begins with all replicas in sync and ends with all in sync again. Measured: how long a partition was
+without a leader that another broker knows of, from the fault on.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import signal
+import time
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from dataclasses import dataclass
+from pathlib import Path
+
+from broker.limits import Address
+from broker.wire import types as t
+from tests.broker.asking import Asker
+from tests.kill9.verdict import violations
+from tests.kill9.workload import TOPIC, Workload
+from tools.local_cluster import LocalCluster, launch, read_cluster_file, start, stop, tell
+
+SESSION_MS = 3_000
+PARTITIONS = 6
+NODES = 3
+FAULTS = ("leader", "controller", "follower", "two", "pause", "store")
+PATIENCE_S = 120.0
+"""Nothing takes so long but for a defect; a machine under load may be slow."""
+SETTINGS = {
+    "zookeeper.session.timeout.ms": str(SESSION_MS),
+    "min.insync.replicas": "2",
+    "default.replication.factor": "3",
+    "num.partitions": str(PARTITIONS),
+    "offsets.topic.num.partitions": "3",
+    "replica.lag.time.max.ms": "5000",
+    "replica.fetch.backoff.ms": "100",
+    "request.timeout.ms": "5000",
+    "group.initial.rebalance.delay.ms": "500",
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Round:
+    """What became of one: `without_leader_s` at the worst partition."""
+
+    number: int
+    fault: str
+    victims: str
+    without_leader_s: float
+    whole_again_s: float
+
+
+@dataclass(frozen=True, slots=True)
+class View:
+    """The cluster as one broker tells it."""
+
+    controller: int
+    leaders: dict[int, int]
+    isrs: dict[int, list[int]]
+    brokers: set[int]
+
+
+class Campaign:
+    """One cluster and its clients. `tell_of` gets each round as it ends."""
+
+    def __init__(self, directory: Path, *, metadata: str = "") -> None:
+        self.directory = directory
+        self.cluster: LocalCluster = start(
+            directory, NODES, SETTINGS, patience_s=PATIENCE_S, metadata=metadata
+        )
+        self._down: set[int] = set()
+
+    def close(self) -> None:
+        for number in range(1, NODES + 1):
+            tell(self.directory, f"node-{number}", signal.SIGCONT)
+        stop(self.directory, patience_s=30.0)
+
+    # --- looking ------------------------------------------------------------------------------
+
+    def view(self) -> View | None:
+        """What the first broker that answers knows; None if none does."""
+        for number, node in enumerate(self.cluster.nodes, 1):
+            if number in self._down:
+                continue
+            try:
+                return asyncio.run(_view(Address("127.0.0.1", node.port)))
+            except (OSError, TimeoutError, asyncio.IncompleteReadError):
+                continue
+        return None
+
+    def wait_for(self, what: str, holds: Callable[[View], bool]) -> float:
+        """Until a broker tells so; the seconds that it took."""
+        began_s = time.monotonic()
+        while True:
+            view = self.view()
+            if view is not None and holds(view):
+                return time.monotonic() - began_s
+            assert time.monotonic() - began_s < PATIENCE_S, f"{what} did not happen; last seen: {view}"
+            time.sleep(0.02)
+
+    def is_whole(self, view: View) -> bool:
+        return (
+            len(view.brokers) == NODES
+            and len(view.leaders) == PARTITIONS
+            and all(len(isr) == NODES for isr in view.isrs.values())
+            and all(leader > 0 for leader in view.leaders.values())
+        )
+
+    # --- faults -------------------------------------------------------------------------------
+
+    def round(self, number: int, fault: str) -> Round:
+        """Inject it, see it overcome, mend what it broke."""
+        view = self.view()
+        assert view is not None
+        victims = self._victims(fault, view)
+        without_s = 0.0
+        for victim in victims:
+            without_s = max(without_s, self._strike(fault, victim))
+        began_s = time.monotonic()
+        self._mend(fault, victims)
+        self.wait_for("all replicas in sync", self.is_whole)
+        return Round(number, fault, ", ".join(map(str, victims)), without_s, time.monotonic() - began_s)
+
+    def _victims(self, fault: str, view: View) -> list[int | str]:
+        leader = view.leaders[0]
+        others = [number for number in range(1, NODES + 1) if number != leader]
+        match fault:
+            case "leader" | "pause":
+                return [leader]
+            case "controller":
+                return [view.controller]
+            case "follower":
+                return [next((each for each in others if each != view.controller), others[0])]
+            case "two":
+                return [leader, others[0]]
+            case "store":
+                return ["metadata"]
+        raise AssertionError(fault)
+
+    def _strike(self, fault: str, victim: int | str) -> float:
+        """The seconds until every partition is led by somebody else than the victim."""
+        if isinstance(victim, str):
+            tell(self.directory, victim, signal.SIGKILL)
+            return 0.0
+        name = f"node-{victim}"
+        tell(self.directory, name, signal.SIGSTOP if fault == "pause" else signal.SIGKILL)
+        self._down.add(victim)
+        taken_s = self.wait_for(
+            "another leader",
+            lambda view: len(view.leaders) == PARTITIONS
+            and all(leader > 0 and leader not in self._down for leader in view.leaders.values()),
+        )
+        if fault == "two":  # in turn: the first is back before the second goes
+            self._mend(fault, [victim])
+            self.wait_for("all replicas in sync", self.is_whole)
+        return taken_s
+
+    def _mend(self, fault: str, victims: list[int | str]) -> None:
+        names = []
+        for victim in victims:
+            if isinstance(victim, str):
+                names.append(victim)
+            elif victim in self._down:
+                self._down.discard(victim)
+                if fault == "pause":
+                    tell(self.directory, f"node-{victim}", signal.SIGCONT)
+                else:
+                    names.append(f"node-{victim}")
+        if names:
+            launch(self.directory, names, patience_s=PATIENCE_S)
+            found = read_cluster_file(self.directory)
+            assert found is not None
+            self.cluster = found
+
+
+async def _view(address: Address) -> View:
+    async with asyncio.timeout(2), Asker(address) as client:
+        wanted = [t.MetadataRequestTopic(name=TOPIC)]
+        answer = await client.ask(t.MetadataRequest(topics=wanted, allow_auto_topic_creation=False), 12)
+        partitions = answer.topics[0].partitions
+        return View(
+            answer.controller_id,
+            {each.partition_index: each.leader_id for each in partitions},
+            {each.partition_index: each.isr_nodes for each in partitions},
+            {each.node_id for each in answer.brokers},
+        )
+
+
+def create_topic(bootstrap: str) -> None:
+    from confluent_kafka.admin import AdminClient
+    from confluent_kafka.cimpl import NewTopic
+
+    admin = AdminClient({"bootstrap.servers": bootstrap})
+    admin.create_topics([NewTopic(TOPIC, PARTITIONS, NODES)])[TOPIC].result(60)
+
+
+def read_all(bootstrap: str) -> dict[int, dict[int, bytes]]:
+    """Everything that is committed, by partition and offset, read anew."""
+    from confluent_kafka import OFFSET_BEGINNING, Consumer, TopicPartition
+
+    consumer = Consumer(
+        {
+            "bootstrap.servers": bootstrap,
+            "group.id": "verdict",
+            "enable.auto.commit": False,
+            "isolation.level": "read_committed",
+        }
+    )
+    found: dict[int, dict[int, bytes]] = {number: {} for number in range(PARTITIONS)}
+    try:
+        ends = {
+            number: consumer.get_watermark_offsets(TopicPartition(TOPIC, number), timeout=60)[1]
+            for number in found
+        }
+        consumer.assign([TopicPartition(TOPIC, number, OFFSET_BEGINNING) for number in found])
+        deadline_s = time.monotonic() + PATIENCE_S
+        while any(len(found[number]) < end for number, end in ends.items()):
+            assert time.monotonic() < deadline_s, f"read {[len(each) for each in found.values()]} of {ends}"
+            for record in consumer.consume(1000, 1.0):
+                assert record.error() is None, record.error()
+                partition, offset, value = record.partition(), record.offset(), record.value()
+                assert partition is not None
+                assert offset is not None
+                assert isinstance(value, bytes)
+                found[partition][offset] = value
+    finally:
+        consumer.close()
+    return found
+
+
+@contextmanager
+def campaign(directory: Path, *, metadata: str = "") -> Iterator[Campaign]:
+    running = Campaign(directory, metadata=metadata)
+    try:
+        yield running
+    finally:
+        running.close()
+
+
+@dataclass(frozen=True, slots=True)
+class Outcome:
+    rounds: list[Round]
+    acknowledged: int
+    consumed: int
+    violations: list[str]
+
+
+def run(
+    directory: Path,
+    faults: list[str],
+    *,
+    metadata: str = "",
+    tell_of: Callable[[Round], None] = lambda each: None,
+) -> Outcome:
+    """Carry out these faults, one a round, and judge."""
+    with campaign(directory, metadata=metadata) as running:
+        bootstrap = running.cluster.bootstrap
+        create_topic(bootstrap)
+        running.wait_for("the topic", running.is_whole)
+        workload = Workload(bootstrap, PARTITIONS)
+        running_since_s = time.monotonic()
+        while len(workload.consumed_up_to()) < PARTITIONS:
+            assert not workload.seen.failures, workload.seen.failures
+            assert time.monotonic() - running_since_s < PATIENCE_S, "nothing is consumed"
+            time.sleep(0.05)
+        rounds = []
+        for number, fault in enumerate(faults, 1):
+            rounds.append(running.round(number, fault))
+            tell_of(rounds[-1])
+        workload.stop_producing(PATIENCE_S)
+        log = read_all(bootstrap)
+        ends = {partition: max(records, default=-1) + 1 for partition, records in log.items()}
+        began_s = time.monotonic()
+        while workload.consumed_up_to() != ends:
+            if time.monotonic() - began_s > PATIENCE_S:
+                break  # the verdict says what is missing
+            time.sleep(0.1)
+        workload.stop_consuming(PATIENCE_S)
+        seen = workload.seen
+        return Outcome(
+            rounds,
+            sum(map(len, seen.acknowledged.values())),
+            sum(map(len, seen.consumed.values())),
+            violations(seen, log),
+        )
