@@ -106,6 +106,7 @@ class Broker:
         services = Services(
             runtime, settings, HANDLERS.keys(), cluster_id=cluster_id, store=store, random=random
         )
+        runtime.after_turn = services.groups.after_turn
         server.on_frame = Dispatch(services)
         return cls(address, server, runtime, services, store)
 
@@ -116,11 +117,13 @@ class Broker:
     async def stop(self) -> None:
         """End in order, as `Runtime.stop`."""
         await self.runtime.stop()
+        self.services.groups.close()
         if not self.runtime.ended.done():
             await self._store.close()
 
     async def abandon(self) -> None:
         """End at once, as `Runtime.abandon`."""
+        self.services.groups.close()
         await self.runtime.abandon()
         await self._store.close()
 

@@ -153,7 +153,7 @@ def describe_all_brokers(of_brokers: Mapping[str, str]) -> list[Entry]:
 def _broker_settings(settings: Settings) -> Iterator[tuple[str, Any, Any, str]]:
     """Name, default, value and what it does, of every setting of a broker."""
     yield "broker.id", -1, settings.node.node_id, "this broker's number"
-    for config in (settings.node, settings.node.controller, settings.limits):
+    for config in (settings.node, settings.node.controller, settings.limits, settings.broker):
         for each in fields(config):
             default = each.default
             if isinstance(default, bool | int | float | str | Enum) and each.name not in ("host", "port"):

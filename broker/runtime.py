@@ -93,6 +93,7 @@ CLIENT: Final = -1
 _SYNC_THREADS = 4
 _READ_THREADS = 4
 _PROBE_AGAIN_S = 0.1
+_STOPS: Final = "this broker stops"
 _PROBE: Final = Multi((Check(layout.CONTROLLER_EPOCH_PATH, ANY_VERSION),))
 """Changes nothing, and is a write all the same: servers order it, and refuse it of a session that is over."""
 
@@ -121,9 +122,19 @@ class Asked:
 
     `then` gets the answer, or None where there is to be none (acks=0); `refused` the reason why there is no
     answer and the client had better be cut off. One of them is called, at most once, and must not raise.
+    A request that had to stand in line is refused if it is not wanted any more.
     """
 
     then: Callable[[ResponseBody | None], None]
+    refused: Callable[[str], None]
+    is_wanted: Callable[[], bool] = lambda: True
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _InLine:
+    """Something that is done when its turn comes."""
+
+    act: Callable[[], None]
     refused: Callable[[str], None]
 
 
@@ -174,7 +185,9 @@ class Runtime:
         self._loop = asyncio.get_running_loop()
         self._store = store_of(self._from_any_thread)
         self._links: dict[tuple[int, Lane], Link] = {}
-        self._inbox: deque[Event] = deque()
+        self.after_turn: Callable[[], None] = lambda: None
+        """Called after each turn of the engine, for whoever goes by roles; must be quick."""
+        self._inbox: deque[Event | _InLine] = deque()
         self._pump_is_due = False
         self._timer: asyncio.TimerHandle | None = None
         self._timer_ms = 0
@@ -243,8 +256,10 @@ class Runtime:
             link.close()
         inbox, self._inbox = self._inbox, deque()
         for event in inbox:
-            if isinstance(event, Request | ClientRequest) and isinstance(event.token, Asked):
-                event.token.refused("this broker stops")
+            if isinstance(event, _InLine):
+                event.refused(_STOPS)
+            elif isinstance(event, Request | ClientRequest) and isinstance(event.token, Asked):
+                event.token.refused(_STOPS)
 
     def _end_threads(self) -> None:
         self._threads.shutdown()
@@ -280,10 +295,19 @@ class Runtime:
             self.registered.set()
         if self.node.is_ready_to_stop:
             self._ready_to_stop.set()
+        self._do(self.after_turn)
         if not self._timer_is_due:
             # Once for all turns of this wake-up: to find the next deadline costs a tenth of a produce.
             self._timer_is_due = True
             self._loop.call_soon(self._set_timer)
+
+    def _do(self, act: Callable[[], None]) -> None:
+        """What is done beside the engine, and for its word: a bug there ends the node as one of its own."""
+        try:
+            act()
+        except Exception as error:
+            _log.exception("what goes by the engine failed")
+            self._fail(error)
 
     def _set_timer(self) -> None:
         self._timer_is_due = False
@@ -303,7 +327,7 @@ class Runtime:
         if not self._doubts():
             self._turn(self.node.tick)
 
-    def _deliver(self, event: Event) -> None:
+    def _deliver(self, event: Event | _InLine) -> None:
         """Put an event in line. The line moves by itself, never from within a turn."""
         self._inbox.append(event)
         self._pump_soon()
@@ -318,9 +342,17 @@ class Runtime:
         for _ in range(len(self._inbox)):  # what is added meanwhile lets the sockets go first
             if self._is_stopping or self._doubts():
                 return
-            self._turn(partial(self._receive, self._inbox.popleft()))
+            event = self._inbox.popleft()
+            if isinstance(event, _InLine):
+                self._do(event.act)
+            else:
+                self._turn(partial(self._receive, event))
 
     def _receive(self, event: Event, now_ms: int) -> list[Effect]:
+        token = event.token if isinstance(event, ClientRequest) else None
+        if isinstance(token, Asked) and not token.is_wanted():
+            token.refused("it is not wanted any more")
+            return []
         try:
             return self.node.receive(event, now_ms)
         except InvalidRequest as error:
@@ -391,7 +423,7 @@ class Runtime:
         It is served before this returns if nothing else is in line; its answer may be later.
         """
         if self._is_stopping:
-            asked.refused("this broker stops")
+            asked.refused(_STOPS)
             return
         event: Event = ClientRequest(asked, body)
         if source >= 0:
@@ -421,6 +453,18 @@ class Runtime:
 
         request = client_messages.request_of(body)
         link.ask(request, API_OF[type(request)].latest, answered)
+
+    def in_line(self, act: Callable[[], None], refused: Callable[[str], None]) -> None:
+        """Do what goes by the engine's word when all that came before has been done, and nothing is in doubt.
+
+        That is at once if nothing is in line. `refused` is called instead if this broker stops before.
+        """
+        if self._is_stopping:
+            refused(_STOPS)
+        elif self._is_in_turn or self._inbox or self._doubts():
+            self._deliver(_InLine(act, refused))
+        else:
+            self._do(act)
 
     def now_ms(self) -> int:
         return self._clock()

@@ -9,6 +9,9 @@ from typing import Any, TypeVar
 
 from broker.call import Call
 from broker.errors import MalformedMessage
+from broker.groups.coordinator import OFFSETS_TOPIC
+from broker.groups.requests import GroupRequest, GroupResponse
+from broker.groups.service import GroupService
 from broker.metrics import Traffic
 from broker.producer_ids import ProducerIds
 from broker.runtime import CLIENT, Asked, Runtime
@@ -16,7 +19,7 @@ from broker.settings import Settings
 from broker.store_session import StoreSession
 from broker.topic_creation import TopicCreation
 from broker.wire.declarations import Struct
-from replication.messages import RequestBody, ResponseBody
+from replication.messages import NewTopic, RequestBody, ResponseBody
 from replication.metadata_cache import MetadataCache
 from replication.node import Node
 
@@ -42,6 +45,7 @@ class Services:
         self.ask_store = store.ask
         self.topic_creation = TopicCreation(runtime.ask_controller)
         self.producer_ids = ProducerIds(runtime.node.node_id, store.ask, random)
+        self.groups = GroupService(runtime, settings.groups, ask_store=store.ask, random=random)
         self.traffic = Traffic()
         self._tasks: set[asyncio.Task[Struct]] = set()
 
@@ -79,6 +83,27 @@ class Services:
             finish(call, lambda: then(answer))
 
         self.runtime.ask(body, Asked(answered, call.refuse), source=source, number=number)
+
+    def ask_group(
+        self, call: Call, request: GroupRequest, then: Callable[[GroupResponse], Struct]
+    ) -> None:
+        """Put a request to the group coordinator; what `then` makes of its answer is the call's."""
+
+        def answered(answer: GroupResponse) -> None:
+            finish(call, lambda: then(answer))
+
+        self.groups.ask(request, answered, call.refuse)
+
+    def want_offsets_topic(self) -> None:
+        """Have `__consumer_offsets` made, as the groups' settings say."""
+        config = self.settings.groups
+        topic = NewTopic(
+            OFFSETS_TOPIC,
+            config.offsets_topic_num_partitions,
+            config.offsets_topic_replication_factor,
+            configs=config.topic_settings,
+        )
+        self.topic_creation.want(topic)
 
     def begin(self, call: Call, work: Coroutine[Any, Any, Struct]) -> None:
         """Do something for a call that waits for others, the store say; its result is the answer."""

@@ -27,6 +27,8 @@ class MetadataCache:
 
     def __init__(self) -> None:
         self.controller_id = -1
+        self.deleted: tuple[TopicPartition, ...] = ()
+        """What the last update that took partitions away has taken away: a tuple of its own each time."""
         self._brokers: dict[int, BrokerEndpoint] = {}
         self._partitions: dict[TopicPartition, PartitionState] = {}
         self._topic_ids: dict[str, str] = {}
@@ -113,6 +115,8 @@ class MetadataCache:
             known = self._partitions.get(topic_partition)
             if known is None or _version(state) >= _version(known):
                 self._partitions[topic_partition] = state
+        if deleted:
+            self.deleted = tuple(deleted)
         return deleted
 
 

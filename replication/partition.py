@@ -106,6 +106,8 @@ class Counters:
     """By a new leader that knew less: followers' only, and it comes back."""
     isr_expands: int = 0
     isr_shrinks: int = 0
+    role_changes: int = 0
+    """Roles taken, given up or lost: whoever acts for leaders looks again when it has moved."""
 
 
 class Partition:
@@ -283,6 +285,7 @@ class Partition:
         self.agreed_min_insync = state.min_insync
         self.all_synced = state.all_synced
         self._is_suspended = False
+        self._counters.role_changes += 1
 
     def suspend(self) -> None:
         """Stop acting in any role until the controller speaks again.
@@ -296,6 +299,7 @@ class Partition:
             self.tenure += 1
         mark("partition: a leader or follower is suspended with its session")
         self._is_suspended = True
+        self._counters.role_changes += 1
 
     @property
     def is_suspended(self) -> bool:

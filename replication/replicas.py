@@ -229,7 +229,8 @@ class Replicas:
         self._offline[topic_partition] = str(error)
         self._newly_offline.append(topic_partition)
         self._lacking_room.pop(topic_partition, None)
-        self._partitions.pop(topic_partition, None)
+        if self._partitions.pop(topic_partition, None) is not None:
+            self.counters.role_changes += 1
         self._syncing.pop(topic_partition, None)
         self._followers.remove(topic_partition)
         self._channel.withdraw(topic_partition)

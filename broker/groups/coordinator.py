@@ -3,7 +3,7 @@
     requests ──▶ handle ─────────────┐                          ┌─▶ Answer   to the request with that token
     time ──────▶ tick ───────────────┤    ┌─────────────────┐   │
     the log ───▶ appended ───────────┼──▶ │ group, offsets  │ ──┴─▶ Append   a batch to __consumer_offsets,
-    elections ─▶ begin_load, load,   │    │ by partition    │               acks=all; then `appended`
+    elections ─▶ begin_load,         │    │ by partition    │               acks=all; then `appended`
                  end_load, unload ───┘    └─────────────────┘
 
 Every method is a plain function of what it is given and the time, and returns effects for the caller to
@@ -72,7 +72,6 @@ from broker.groups.requests import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from checkpoint.disk import Buffer
 from checkpoint.errors import ErrorCode
 from checkpoint.marks import mark
 from checkpoint.topic_partition import TopicPartition
@@ -222,33 +221,28 @@ class Coordinator:
 
     # --- elections ----------------------------------------------------------------------------
 
-    def begin_load(self, partition: int, epoch: int) -> bool:
-        """We lead this partition in `epoch`. True: `load` its log, then `end_load`.
+    def begin_load(self, partition: int, epoch: int) -> Loader | None:
+        """We lead this partition in `epoch`: feed its log to the loader, on any thread, then `end_load`.
 
-        False: the word is late, or the groups are here already, as this node never ceased to lead (if it
-        did, `unload` comes first). What is loaded is told to clients: it must be committed, so reading waits
-        until the high watermark is where the log ended when we were elected.
+        If feeding raises, do no such thing: the partition stays as it is, loading, until another epoch.
+        Better no coordinator than one that has forgotten something. What is loaded is told to clients: it
+        must be committed, so reading waits until the high watermark is where the log ended when we were
+        elected.
+
+        None: the word is late, or the groups are here already, as this node never ceased to lead (if it
+        did, `unload` comes first).
         """
         if epoch < self._epochs.get(partition, epoch):
             mark("groups: late word of an election")
-            return False
+            return None
         self._epochs[partition] = epoch
         known = self._partitions.get(partition)
         if known is not None and (known.loader is None or known.epoch == epoch):
             known.epoch = epoch
-            return False
-        self._partitions[partition] = _Partition(epoch, Loader())
-        return True
-
-    def load(self, partition: int, epoch: int, batches: Buffer) -> None:
-        """The next piece of the partition's log, whole batches.
-
-        Raises as `Loader.feed` does; the partition then stays as it is, loading, until another epoch:
-        better no coordinator than one that has forgotten something.
-        """
-        loading = self._loading(partition, epoch)
-        if loading is not None and loading.loader is not None:
-            loading.loader.feed(batches)
+            return None
+        loader = Loader()
+        self._partitions[partition] = _Partition(epoch, loader)
+        return loader
 
     def end_load(self, partition: int, epoch: int, now_ms: int) -> list[Effect]:
         """All of the log was given: its groups are served from now on."""

@@ -13,6 +13,7 @@ from functools import partial
 from typing import Final
 
 from broker.call import Call
+from broker.groups.coordinator import OFFSETS_TOPIC
 from broker.services import Services
 from broker.wire import types as t
 from checkpoint.errors import ErrorCode, InvalidTopic
@@ -25,7 +26,7 @@ TOPIC_OPERATIONS: Final = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8,
 """Read, write, create, delete, alter, describe, describe and alter configs: bit n for operation n."""
 CLUSTER_OPERATIONS: Final = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
 """Create, alter, describe, cluster action, describe and alter configs, idempotent write."""
-INTERNAL_TOPICS: Final = frozenset({"__consumer_offsets", "__transaction_state"})
+INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, "__transaction_state"})
 _NO_ID: Final = bytes(ID_BYTES)
 _DEFAULT: Final = -1
 _ALWAYS_CREATES_BELOW: Final = 4
@@ -115,7 +116,10 @@ def _unknown(services: Services, name: str, *, may_create: bool) -> ErrorCode:
         return error.code
     if not may_create or not services.settings.broker.auto_create_topics_enable:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
-    services.topic_creation.want(NewTopic(name, _DEFAULT, _DEFAULT))
+    if name == OFFSETS_TOPIC:
+        services.want_offsets_topic()
+    else:
+        services.topic_creation.want(NewTopic(name, _DEFAULT, _DEFAULT))
     return ErrorCode.LEADER_NOT_AVAILABLE
 
 

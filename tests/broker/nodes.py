@@ -9,6 +9,7 @@ from dataclasses import replace
 
 from broker.broker import Broker
 from broker.client import Client
+from broker.groups.config import GroupConfig
 from broker.limits import Address, Limits
 from broker.runtime import Runtime, StoreEvent
 from broker.settings import Settings
@@ -111,7 +112,12 @@ class Nodes:
     """A cluster of them; leave it with `async with`."""
 
     def __init__(
-        self, count: int = 3, *, base: NodeConfig | None = None, limits: Limits | None = None
+        self,
+        count: int = 3,
+        *,
+        base: NodeConfig | None = None,
+        limits: Limits | None = None,
+        groups: GroupConfig | None = None,
     ) -> None:
         quick = replace(
             base or NodeConfig(node_id=0),
@@ -129,6 +135,11 @@ class Nodes:
         self.disks: dict[int, Disk] = {node_id: MemoryDisk() for node_id in range(count)}
         self.addresses: dict[int, Address] = {}
         self.client = Client([])
+        self.groups = groups or GroupConfig(
+            offsets_topic_num_partitions=4,
+            offsets_topic_replication_factor=min(3, count),
+            group_initial_rebalance_delay_ms=0,
+        )
         self.log_config = LogConfig(min_insync_replicas=min(2, count))
 
     async def __aenter__(self) -> Nodes:
@@ -147,7 +158,10 @@ class Nodes:
         """Start a node, and wait until it is registered."""
         clock = self.clocks[node_id] = ManualClock()
         settings = Settings(
-            self.configs[node_id], LogManagerConfig(topic_defaults=self.log_config), self.limits
+            self.configs[node_id],
+            LogManagerConfig(topic_defaults=self.log_config),
+            self.limits,
+            groups=self.groups,
         )
         broker = await Broker.open(
             settings,

@@ -92,8 +92,9 @@ class Desk:
     # --- effects ------------------------------------------------------------------------------
 
     def load(self, partition: int, epoch: int) -> None:
-        assert self.coordinator.begin_load(partition, epoch)
-        self.coordinator.load(partition, epoch, bytes(self.log.batches.get(partition, b"")))
+        loader = self.coordinator.begin_load(partition, epoch)
+        assert loader is not None
+        loader.feed(bytes(self.log.batches.get(partition, b"")))
         self.run(self.coordinator.end_load(partition, epoch, self.now_ms))
 
     def run(self, effects: list[Effect]) -> None:

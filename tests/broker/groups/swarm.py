@@ -102,7 +102,7 @@ class Node:
     def __init__(self, number: int) -> None:
         self.number = number
         self.coordinator: Coordinator
-        self.loading: dict[int, int] = {}
+        self.loading: dict[int, tuple[int, Loader]] = {}
         self.resigned: dict[int, int] = {}
         """Partitions that others lead, and the epochs of it that this node has not heard of."""
         self.late: list[int] = []
@@ -333,13 +333,13 @@ class World:
         new = self.nodes[leader]
         if number in new.resigned:
             self._resign(new)
-        assert new.coordinator.begin_load(number, partition.epoch)
-        new.loading[number] = partition.epoch
+        loader = new.coordinator.begin_load(number, partition.epoch)
+        assert loader is not None
+        new.loading[number] = partition.epoch, loader
 
     def _load(self, node: Node, number: int) -> None:
-        epoch = node.loading.pop(number)
-        data = b"".join(each.batch for each in self.partitions[number].entries)
-        node.coordinator.load(number, epoch, data)
+        epoch, loader = node.loading.pop(number)
+        loader.feed(b"".join(each.batch for each in self.partitions[number].entries))
         self.run(node, node.coordinator.end_load(number, epoch, self.now_ms))
 
     def fail_over(self) -> None:

@@ -193,10 +193,10 @@ class TestElections:
         """What was read of the log so far may have been cut since."""
         desk, other = Desk(), Desk(load=False)
         desk.commit({T0: 5})
-        assert other.coordinator.begin_load(PARTITION, 1)
-        other.coordinator.load(PARTITION, 1, bytes(desk.log.batches[PARTITION]))
+        loader = other.coordinator.begin_load(PARTITION, 1)
+        assert loader is not None
         assert other.coordinator.begin_load(PARTITION, 2)
-        other.coordinator.load(PARTITION, 1, bytes(desk.log.batches[PARTITION]))
+        loader.feed(bytes(desk.log.batches[PARTITION]))
         other.run(other.coordinator.end_load(PARTITION, 1, other.now_ms))
         other.run(other.coordinator.end_load(PARTITION, 2, other.now_ms))
         assert other.fetch(T0) == {T0: NO_OFFSET}
@@ -204,9 +204,10 @@ class TestElections:
     def test_a_log_that_cannot_be_read_leaves_its_groups_unserved(self) -> None:
         """Better no coordinator than one that has forgotten something."""
         desk = Desk(load=False)
-        desk.coordinator.begin_load(PARTITION, 0)
+        loader = desk.coordinator.begin_load(PARTITION, 0)
+        assert loader is not None
         with pytest.raises(CorruptGroupRecord):
-            desk.coordinator.load(PARTITION, 0, encode_batch_of_pairs([(b"\0\2\0\1g", b"\0\7")]))
+            loader.feed(encode_batch_of_pairs([(b"\0\2\0\1g", b"\0\7")]))
         assert error_of(desk, REQUESTS["fetch"]) is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
 
     def test_whoever_waits_is_told_when_the_coordinator_moves(self) -> None:

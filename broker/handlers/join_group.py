@@ -1,0 +1,58 @@
+"""JoinGroup: a member waits here until the round of its group ends; what follows on its connection waits too.
+
+Traps (protocol.md §4): from version 4 on a member without an id is given one first (79); the leader alone is
+told what all members said; from version 7 on the protocol's type is repeated, and its name is null in errors
+where it was empty before; version 0 has one time for both the session and the round.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from typing import Final
+
+from broker.call import Call
+from broker.groups.requests import GroupResponse, JoinGroupRequest, JoinGroupResponse, Protocol
+from broker.services import Services
+from broker.wire import types as t
+
+_ID_COMES_FIRST: Final = 4
+_NAME_MAY_BE_NULL: Final = 7
+_MAY_SKIP_ASSIGNMENT: Final = 9
+
+
+def handle(call: Call, body: t.JoinGroupRequest, services: Services) -> None:
+    request = JoinGroupRequest(
+        group_id=body.group_id,
+        session_timeout_ms=body.session_timeout_ms,
+        rebalance_timeout_ms=body.rebalance_timeout_ms,
+        member_id=body.member_id,
+        group_instance_id=body.group_instance_id,
+        protocol_type=body.protocol_type,
+        protocols=tuple(Protocol(each.name, each.metadata) for each in body.protocols),
+        client_id=call.client_id or "",
+        client_host=f"/{call.connection.peer}",
+        require_known_member_id=call.version >= _ID_COMES_FIRST,
+        support_skipping_assignment=call.version >= _MAY_SKIP_ASSIGNMENT,
+    )
+    services.ask_group(call, request, partial(_response, call))
+
+
+def _response(call: Call, answer: GroupResponse) -> t.JoinGroupResponse:
+    assert isinstance(answer, JoinGroupResponse)
+    name = answer.protocol_name
+    return t.JoinGroupResponse(
+        throttle_time_ms=call.throttle_ms,
+        error_code=answer.error_code,
+        generation_id=answer.generation_id,
+        protocol_type=answer.protocol_type,
+        protocol_name=name if call.version >= _NAME_MAY_BE_NULL else name or "",
+        leader=answer.leader,
+        skip_assignment=answer.skip_assignment,
+        member_id=answer.member_id,
+        members=[
+            t.JoinGroupResponseMember(
+                member_id=each.member_id, group_instance_id=each.group_instance_id, metadata=each.metadata
+            )
+            for each in answer.members
+        ],
+    )
