@@ -1,1 +1,61 @@
+"""A node in a process: Kafka's wire, a client of it, and a broker to embed.
 
+with Broker(BrokerConfig(node_id=1, log_dirs=("data",))) as broker:
+    broker.create_topic("orders", 3)
+    broker.append("orders", b"placed", key=b"42")
+
+with BlockingClient([Address("127.0.0.1", 9092)]) as client:
+    records = client.read("orders", partition=0)
+
+Names are imported when they are first asked for: the pytest plugin lives in this room, and whoever runs
+pytest with it installed pays for nothing else of it (as in `simulation`, decision 032).
+"""
+
+from __future__ import annotations
+
+from importlib import import_module
+from typing import TYPE_CHECKING, Any
+
+if TYPE_CHECKING:
+    from broker.blocking import BlockingClient
+    from broker.client import Client
+    from broker.embedded import AsyncBroker, Broker, BrokerConfig
+    from broker.errors import BrokerFailed, BrokerStopped, RequestRefused, RequestUnanswered
+    from broker.limits import Address
+    from broker.metadata.local import SharedStore
+    from broker.metadata.opening import open_store
+    from broker.producing import Appended
+
+__all__ = [
+    "Address",
+    "Appended",
+    "AsyncBroker",
+    "BlockingClient",
+    "Broker",
+    "BrokerConfig",
+    "BrokerFailed",
+    "BrokerStopped",
+    "Client",
+    "RequestRefused",
+    "RequestUnanswered",
+    "SharedStore",
+    "open_store",
+]
+
+_HOMES = {
+    "blocking": ("BlockingClient",),
+    "client": ("Client",),
+    "embedded": ("AsyncBroker", "Broker", "BrokerConfig"),
+    "errors": ("BrokerFailed", "BrokerStopped", "RequestRefused", "RequestUnanswered"),
+    "limits": ("Address",),
+    "metadata.local": ("SharedStore",),
+    "metadata.opening": ("open_store",),
+    "producing": ("Appended",),
+}
+
+
+def __getattr__(name: str) -> Any:
+    for module, names in _HOMES.items():
+        if name in names:
+            return getattr(import_module(f"broker.{module}"), name)
+    raise AttributeError(f"module {__name__!r} has no attribute {name!r}")

@@ -42,6 +42,7 @@ class Broker:
     ) -> None:
         self.address, self.server, self.runtime, self.services = address, server, runtime, services
         self._store = store
+        self.dispatch = server.on_frame = Dispatch(services)
 
     @classmethod
     async def open(
@@ -107,7 +108,6 @@ class Broker:
             runtime, settings, HANDLERS.keys(), cluster_id=cluster_id, store=store, random=random
         )
         runtime.after_turn = services.groups.after_turn
-        server.on_frame = Dispatch(services)
         return cls(address, server, runtime, services, store)
 
     def start(self) -> None:

@@ -1,36 +1,45 @@
-"""A client of the nodes: finds leaders, sends again where that is safe to do.
+"""A client of brokers: finds leaders, sends again where that is safe to do.
 
     async with Client([Address("127.0.0.1", 9092)]) as client:
-        producer = Producer(client, TopicPartition("orders", 0), producer_id=7)
-        offset = await producer.send([b"a", b"b"])
-        result = await client.fetch(TopicPartition("orders", 0), offset)
+        placed = await client.append("orders", b"a", key=b"k")
+        records = await client.read("orders", placed.partition, placed.offset)
 
-What is retried is retried until `timeout_s` is over: refusals that pass by themselves (no leader, a leader
+It speaks Kafka's wire over links; a broker on the same loop is asked without (`ways`, see `in_process.py`).
+
+What is retried is retried until the time is over: refusals that pass by themselves (no leader, a leader
 that moved, too few replicas in sync) and requests that were not answered. A produce that was not answered
 may have been served: sent again, it is written twice, unless its batches have a producer id and sequence
-numbers, by which the log knows them. `Producer` gives them those.
+numbers, by which the log knows them. `append` gives them those (`producing.py`); `produce` takes batches as
+they are.
 """
 
 from __future__ import annotations
 
 import asyncio
-from collections.abc import Callable, Coroutine, Sequence
+from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mapping, Sequence
 from types import TracebackType
-from typing import Any, Final, TypeVar
+from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, overload
 
 from broker.client_messages import request_of, response_of
-from broker.errors import MalformedMessage, RequestUnanswered
+from broker.errors import PASSING, MalformedMessage, RequestRefused, RequestUnanswered
 from broker.frames import shared_scratch
 from broker.limits import Address, Limits
-from broker.links import Link
+from broker.links import Link, Then
+from broker.placement import partition_of_call, partition_of_key
+from broker.producing import Appendable, Appended, Appender, records_of, split
+from broker.wire import types as t
 from broker.wire.apis import API_OF
 from broker.wire.declarations import Struct
 from checkpoint.clock import wall_clock_ms
 from checkpoint.errors import EngineError, ErrorCode
 from checkpoint.topic_partition import TopicPartition
-from logstore.batch import encode_batch
+from logstore.batch import walk
 from logstore.record import Record
 from replication.messages import (
+    EARLIEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
     FetchPartition,
     FetchRequest,
     FetchResponse,
@@ -40,6 +49,7 @@ from replication.messages import (
     ListOffsetsResponse,
     MetadataRequest,
     MetadataResponse,
+    NewTopic,
     ProduceRequest,
     ProduceResponse,
     ProduceResult,
@@ -56,50 +66,60 @@ _MAX_BYTES = 1 << 20
 _BACKOFF_S = 0.05
 _MOST_ADDRESSES = 32
 _METADATA_TIMEOUT_S = 1.0
+_METADATA_AGE_S = 300.0
+_NEW_TOPIC_S = 3.0
+"""How long a topic that nobody knows may be one that was made a moment ago."""
 
-PASSING: Final = frozenset(
-    {
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.NOT_LEADER_OR_FOLLOWER,
-        ErrorCode.REQUEST_TIMED_OUT,
-        ErrorCode.NETWORK_EXCEPTION,
-        ErrorCode.NOT_ENOUGH_REPLICAS,
-        ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
-        ErrorCode.NOT_CONTROLLER,
-        ErrorCode.KAFKA_STORAGE_ERROR,
-        ErrorCode.FENCED_LEADER_EPOCH,
-        ErrorCode.UNKNOWN_LEADER_EPOCH,
-        ErrorCode.OFFSET_NOT_AVAILABLE,
-    }
-)
-"""Refusals that may be over when the leader is looked up again."""
+Acks: TypeAlias = Literal["all", -1, 0, 1]
+
+class Way(Protocol):
+    """How a broker is asked: a `Link`, or `InProcess`."""
+
+    def ask(self, request: Struct, version: int, then: Then | None) -> None: ...
+
+    def close(self) -> None: ...
 
 
-class RequestRefused(EngineError):
-    """A node's refusal, which another try would not change; or the last one before time was up."""
+class _Topic(NamedTuple):
+    """What placing a record needs to know; `with_leader` are the partitions that have one."""
 
-    code = ErrorCode.UNKNOWN_SERVER_ERROR
-
-    def __init__(self, error: ErrorCode, message: str = "") -> None:
-        super().__init__(f"{error.name}: {message}" if message else error.name)
-        self.error = error
+    partitions: int
+    with_leader: tuple[int, ...]
 
 
 class Client:
-    """Talks to whichever nodes are needed. Belongs to one event loop."""
+    """Talks to whichever brokers are needed. Belongs to one event loop.
+
+    Times without a unit are seconds. Every call has `timeout`, by default the client's; what raises then is
+    the last refusal (`RequestRefused`), or `RequestUnanswered` if there was none.
+    """
 
     def __init__(
-        self, bootstrap: Sequence[Address], *, limits: Limits | None = None, timeout_s: float = 60.0
+        self,
+        bootstrap: Sequence[Address],
+        *,
+        limits: Limits | None = None,
+        timeout_s: float = 60.0,
+        client_id: str = _CLIENT_ID,
+        ways: Mapping[Address, Way] | None = None,
     ) -> None:
-        """`bootstrap` are nodes to begin with; the others are learned from them."""
+        """`bootstrap` are brokers to begin with; the others are learned from them.
+
+        `ways` are to brokers that are asked otherwise than by a connection; they are closed with the client.
+        """
         self._addresses = dict.fromkeys(bootstrap)
-        """where nodes are or were, those that were heard of last in front"""
+        """where brokers are or were, those that were heard of last in front"""
         self._limits = limits or Limits()
-        self._timeout_s = timeout_s
+        self._timeout_s, self._client_id = timeout_s, client_id
+        self._ways = dict(ways or {})
         self._links: dict[tuple[Address, type[Any]], Link] = {}
         self._scratch: memoryview | None = None
         self._metadata: MetadataResponse | None = None
+        self._metadata_until = 0.0
+        self._topics: dict[str, _Topic] = {}
+        self._appenders: dict[TopicPartition, Appender] = {}
+        self._calls = 0
+        self._closed: EngineError | None = None
 
     async def __aenter__(self) -> Client:
         return self
@@ -109,30 +129,271 @@ class Client:
     ) -> None:
         await self.close()
 
-    async def close(self) -> None:
-        """Hang up everywhere. What was not answered raises `RequestUnanswered`."""
-        for link in self._links.values():
-            link.close()
+    async def close(self, why: EngineError | None = None) -> None:
+        """Hang up everywhere. What waits raises `why`, later calls too; `RequestUnanswered` without one."""
+        self._closed = self._closed or why or RequestUnanswered("this client was closed")
+        for way in (*self._links.values(), *self._ways.values()):
+            way.close()
         self._links.clear()
         await asyncio.sleep(0)
+        for appender in self._appenders.values():
+            await appender.finished()
+
+    def check(self) -> None:
+        """Raise what calls raise once it is closed."""
+        if self._closed is not None:
+            raise self._closed
+
+    # --- records ------------------------------------------------------------------------------
+
+    @overload
+    async def append(
+        self,
+        topic: str,
+        records: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Sequence[tuple[str, bytes | None]] = (),
+        partition: int | None = None,
+        acks: Acks = "all",
+        timeout: float | None = None,
+    ) -> Appended: ...
+
+    @overload
+    async def append(
+        self,
+        topic: str,
+        records: Iterable[Appendable],
+        *,
+        partition: int | None = None,
+        acks: Acks = "all",
+        timeout: float | None = None,
+    ) -> list[Appended]: ...
+
+    async def append(
+        self,
+        topic: str,
+        records: bytes | Iterable[Appendable] | None,
+        *,
+        key: bytes | None = None,
+        headers: Sequence[tuple[str, bytes | None]] = (),
+        partition: int | None = None,
+        acks: Acks = "all",
+        timeout: float | None = None,
+    ) -> Appended | list[Appended]:
+        """Append a value with its `key` and `headers`, or many records: values, (key, value) or `Record`s.
+
+        Records go to `partition`, or where their keys belong; those of a call that have no key stay together.
+        Within a partition the calls' order is kept. Nothing is written twice by retrying, across failovers
+        too, unless acks=0, which is never retried.
+
+        `RequestRefused` that is not `is_passing`: that record, or the call's records for that
+        partition, are not in the log. Any other `EngineError`: they may be.
+        """
+        deadline = self._deadline(timeout)
+        wanted = -1 if acks == "all" else acks
+        if wanted not in (-1, 0, 1):
+            raise ValueError(f'acks is {acks!r}; it takes "all", 1 or 0')
+        rows = records_of(records, key, headers, wall_clock_ms())
+        chosen = await self._placed(topic, rows, partition, deadline)
+        pieces = [
+            (numbers, self._appender(where).append([rows[number] for number in numbers], wanted, deadline))
+            for where, all_numbers in chosen.items()
+            for numbers in split(all_numbers, rows)
+        ]
+        found: dict[int, Appended] = {}
+        results = await asyncio.gather(*(work for _, work in pieces), return_exceptions=True)
+        for (numbers, _), result in zip(pieces, results, strict=True):
+            if isinstance(result, BaseException):
+                raise result
+            for number, placed in zip(numbers, result, strict=True):
+                found[number] = placed
+        if records is None or isinstance(records, bytes | bytearray | memoryview):
+            return found[0]
+        return [found[number] for number in range(len(rows))]
+
+    async def _placed(
+        self, topic: str, rows: Sequence[Record], partition: int | None, deadline: float
+    ) -> dict[TopicPartition, list[int]]:
+        """The numbers of the rows that go to each partition."""
+        known = await self._topic(topic, deadline)
+        if partition is not None and not 0 <= partition < known.partitions:
+            raise RequestRefused(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic} has {known.partitions} partitions, from 0 on"
+            )
+        self._calls += 1
+        chosen: dict[TopicPartition, list[int]] = {}
+        for number, row in enumerate(rows):
+            place = partition
+            if place is None and row.key is not None:
+                place = partition_of_key(row.key, known.partitions)
+            elif place is None:
+                place = partition_of_call(self._calls, known.with_leader, known.partitions)
+            chosen.setdefault(TopicPartition(topic, place), []).append(number)
+        return chosen
+
+    def _appender(self, topic_partition: TopicPartition) -> Appender:
+        found = self._appenders.get(topic_partition)
+        if found is None:
+            found = self._appenders[topic_partition] = Appender(self, topic_partition)
+        return found
+
+    async def read(
+        self,
+        topic: str,
+        partition: int = 0,
+        offset: int | None = None,
+        *,
+        max_bytes: int = _MAX_BYTES,
+        wait: float = 0.5,
+        timeout: float | None = None,
+    ) -> list[Record]:
+        """Committed records from `offset` on (None: the first there is), at least one if there is one.
+
+        About `max_bytes` of them at most; none if none come within `wait`. An offset outside the log is
+        refused: OFFSET_OUT_OF_RANGE. Raises `CorruptBatch` for bytes that are not what was written.
+        """
+        topic_partition = TopicPartition(topic, partition)
+        position = offset
+        if position is None:
+            position = await self.offset(topic_partition, EARLIEST_TIMESTAMP, timeout=timeout)
+        until = asyncio.get_running_loop().time() + wait
+        while True:
+            left_ms = max(int((until - asyncio.get_running_loop().time()) * 1000), 0)
+            result = await self.fetch(
+                topic_partition, position, max_bytes=max_bytes, max_wait_ms=left_ms, timeout=timeout
+            )
+            found, after = _decoded(result, position)
+            if found or after == position:
+                return found
+            position = after  # batches that compaction has emptied, or markers
+
+    async def scan(
+        self, topic: str, partition: int = 0, offset: int | None = None, *, follow: bool = False
+    ) -> AsyncGenerator[Record, None]:
+        """Committed records from `offset` on (None: the first), up to what is the end by now.
+
+        With `follow` it goes on for ever as more come. Raises as `read`.
+        """
+        async for page in self.pages(topic, partition, offset, follow=follow):
+            for record in page:
+                yield record
+
+    async def pages(
+        self, topic: str, partition: int = 0, offset: int | None = None, *, follow: bool = False
+    ) -> AsyncGenerator[list[Record], None]:
+        """What `scan` gives, a fetch at a time."""
+        topic_partition = TopicPartition(topic, partition)
+        position = offset
+        if position is None:
+            position = await self.offset(topic_partition, EARLIEST_TIMESTAMP)
+        end = await self.offset(topic_partition, LATEST_TIMESTAMP)
+        while follow or position < end:
+            found, position = _decoded(await self.fetch(topic_partition, position), position)
+            if not follow and position > end:
+                found = [record for record in found if record.offset < end]
+            if found:
+                yield found
+
+    # --- topics -------------------------------------------------------------------------------
+
+    async def create_topic(
+        self,
+        topic: str,
+        partitions: int = -1,
+        *,
+        replication_factor: int = -1,
+        settings: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Make a topic, and wait until every broker knows who leads it; -1 is the cluster's default.
+
+        Raises `RequestRefused`: TOPIC_ALREADY_EXISTS, INVALID_REPLICATION_FACTOR, ….
+        """
+        deadline = self._deadline(timeout)
+        request = CreateTopicsRequest(
+            (NewTopic(topic, partitions, replication_factor, configs=dict(settings or {})),)
+        )
+        was_lost = False
+        while True:
+            try:
+                answer = await self.of_controller(request, timeout=self._left(deadline))
+            except RequestUnanswered:
+                if self._closed is not None or not self._left(deadline):
+                    raise
+                was_lost = True
+                continue
+            assert isinstance(answer, CreateTopicsResponse)
+            result = answer.topics[topic]
+            if result.error is ErrorCode.TOPIC_ALREADY_EXISTS and was_lost:
+                break  # it was made when the answer was lost
+            if result.error is not ErrorCode.NONE:
+                raise RequestRefused(result.error, result.message)
+            break
+
+        async def known() -> None:
+            answers = await self._ask_all((topic,))
+            if not answers or not all(_is_led(answer, topic) for answer in answers):
+                raise _TryAgain(RequestUnanswered(f"not every broker knows who leads {topic}"))
+
+        await self._until_answered(known, "no broker answers", deadline)
+
+    async def topics(self, *, timeout: float | None = None) -> dict[str, int]:
+        """Every topic with its number of partitions."""
+        await self._until_answered(self._refreshed, "no broker answers", self._deadline(timeout))
+        return {name: topic.partitions for name, topic in sorted(self._topics.items())}
+
+    async def _refreshed(self) -> MetadataResponse:
+        try:
+            return await self.metadata()
+        except RequestUnanswered as error:
+            raise _TryAgain(error) from error
+
+    async def _topic(self, name: str, deadline: float) -> _Topic:
+        loop = asyncio.get_running_loop()
+        self.check()
+        if name in self._topics and loop.time() < self._metadata_until:
+            return self._topics[name]
+
+        async def once() -> _Topic:
+            await self._refreshed()
+            if name not in self._topics:
+                unknown = RequestRefused(
+                    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no topic {name}; create_topic makes one"
+                )
+                raise _TryAgain(unknown)
+            return self._topics[name]
+
+        deadline = min(deadline, loop.time() + _NEW_TOPIC_S)
+        return await self._until_answered(once, "no broker answers", deadline)
 
     # --- one request --------------------------------------------------------------------------
 
     async def ask(self, address: Address, body: RequestBody) -> ResponseBody:
         """Send one request once; one with acks=0 is over when it is sent. Raises `RequestUnanswered`."""
+        request = request_of(body)
+        if isinstance(body, ProduceRequest) and body.acks == 0:
+            self._way(address, type(request)).ask(request, API_OF[type(request)].latest, None)
+            return ProduceResponse({each: ProduceResult(ErrorCode.NONE) for each in body.records})
+        try:
+            return response_of(await self._ask(address, request))
+        except MalformedMessage as error:
+            raise RequestUnanswered(f"{address} answers what cannot be: {error}") from error
+
+    def _way(self, address: Address, kind: type[Struct]) -> Way:
+        self.check()
+        if address in self._ways:
+            return self._ways[address]
         # A connection for each kind of request: a fetch may wait long, and holds up what is behind it.
-        lane = address, type(body)
-        link = self._links.get(lane)
+        link = self._links.get((address, kind))
         if link is None:
             if not self._links:
                 self._scratch = shared_scratch(asyncio.get_running_loop())
-            link = Link(address, client_id=_CLIENT_ID, limits=self._limits, scratch=self._scratch)
-            self._links[lane] = link
-        request = request_of(body)
-        version = API_OF[type(request)].latest
-        if isinstance(body, ProduceRequest) and body.acks == 0:
-            link.ask(request, version, None)
-            return ProduceResponse({each: ProduceResult(ErrorCode.NONE) for each in body.records})
+            link = Link(address, client_id=self._client_id, limits=self._limits, scratch=self._scratch)
+            self._links[address, kind] = link
+        return link
+
+    async def _ask(self, address: Address, request: Struct) -> Struct:
         waiting: asyncio.Future[Struct] = asyncio.get_running_loop().create_future()
 
         def answered(answer: Struct | RequestUnanswered) -> None:
@@ -143,24 +404,27 @@ class Client:
             else:
                 waiting.set_result(answer)
 
-        link.ask(request, version, answered)
-        try:
-            return response_of(await waiting)
-        except MalformedMessage as error:
-            raise RequestUnanswered(f"{address} answers what cannot be: {error}") from error
+        self._way(address, type(request)).ask(request, API_OF[type(request)].latest, answered)
+        return await waiting
 
     # --- finding ------------------------------------------------------------------------------
 
     async def metadata(self, topics: tuple[str, ...] | None = None) -> MetadataResponse:
-        """What the node knows that has heard most. Raises `RequestUnanswered` if none answers."""
-        answers = await asyncio.gather(*(self._metadata_of(address, topics) for address in self._addresses))
-        newest = max((answer for answer in answers if answer is not None), key=_age, default=None)
+        """What the broker knows that has heard most. Raises `RequestUnanswered` if none answers."""
+        newest = max(await self._ask_all(topics), key=_age, default=None)
         if newest is None:
-            raise RequestUnanswered("no node answers")
+            raise self._closed or RequestUnanswered("no node answers")
         live = dict.fromkeys(Address(each.host, each.port) for each in newest.brokers)
         self._addresses = dict.fromkeys([*live, *self._addresses][:_MOST_ADDRESSES])
         self._metadata = newest
+        if topics is None:
+            self._metadata_until = asyncio.get_running_loop().time() + _METADATA_AGE_S
+            self._topics = _topics_of(newest)
         return newest
+
+    async def _ask_all(self, topics: tuple[str, ...] | None) -> list[MetadataResponse]:
+        answers = await asyncio.gather(*(self._metadata_of(address, topics) for address in self._addresses))
+        return [answer for answer in answers if answer is not None]
 
     async def _metadata_of(
         self, address: Address, topics: tuple[str, ...] | None
@@ -187,15 +451,43 @@ class Client:
     # --- requests that are tried again --------------------------------------------------------
 
     async def produce(
-        self, topic_partition: TopicPartition, batch: bytes, *, acks: int = ACKS_ALL
+        self,
+        topic_partition: TopicPartition,
+        batch: bytes,
+        *,
+        acks: int = ACKS_ALL,
+        timeout: float | None = None,
     ) -> ProduceResult:
         """Have one batch appended. Raises `RequestRefused`, and `RequestUnanswered` if time runs out."""
+        deadline = self._deadline(timeout)
         # The leader gives up first: its word says more than a connection that broke.
-        timeout_ms = self._limits.request_timeout_ms // 2
+        timeout_ms = min(self._limits.request_timeout_ms // 2, max(int(self._left(deadline) * 900), 1))
         body = ProduceRequest({topic_partition: batch}, acks, timeout_ms)
-        answer = await self._of_leader(topic_partition, body)
+        answer = await self._of_leader(topic_partition, body, deadline)
         assert isinstance(answer, ProduceResult)
         return answer
+
+    async def producer_id(self, *, timeout: float | None = None) -> int:
+        """A number for an idempotent producer, given out once. Raises as `produce`."""
+        request = t.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
+
+        async def once() -> int:
+            if not self._addresses:
+                raise _TryAgain
+            address = next(iter(self._addresses))
+            try:
+                answer = await self._ask(address, request)
+            except RequestUnanswered as error:
+                self._addresses[address] = self._addresses.pop(address)  # another one next time
+                raise _TryAgain(error) from error
+            assert isinstance(answer, t.InitProducerIdResponse), "the link checks the kind"
+            if answer.error_code:
+                error_code = ErrorCode(answer.error_code)
+                refusal = RequestRefused(error_code, "no producer id")
+                raise _TryAgain(refusal) if error_code in PASSING else refusal
+            return answer.producer_id
+
+        return await self._until_answered(once, "no broker answers", self._deadline(timeout))
 
     async def fetch(
         self,
@@ -204,23 +496,29 @@ class Client:
         *,
         max_bytes: int = _MAX_BYTES,
         max_wait_ms: int = 500,
+        timeout: float | None = None,
     ) -> FetchResult:
         """Read committed batches from `offset` on, none if there are none in time. Raises as `produce`."""
         wanted = FetchPartition(offset, max_bytes)
         body = FetchRequest(CONSUMER, max_wait_ms, 1, max_bytes, {topic_partition: wanted})
-        answer = await self._of_leader(topic_partition, body)
+        answer = await self._of_leader(topic_partition, body, self._deadline(timeout))
         assert isinstance(answer, FetchResult)
         return answer
 
-    async def offset(self, topic_partition: TopicPartition, timestamp: int) -> int:
+    async def offset(
+        self, topic_partition: TopicPartition, timestamp: int, *, timeout: float | None = None
+    ) -> int:
         """The offset by time; -1 for the end of what is committed, -2 for the start. Raises as `produce`."""
         body = ListOffsetsRequest(CONSUMER, {topic_partition: ListOffsetsPartition(timestamp)})
-        answer: Any = await self._of_leader(topic_partition, body)
+        answer: Any = await self._of_leader(topic_partition, body, self._deadline(timeout))
         found: int = answer.offset
         return found
 
     async def _of_leader(
-        self, topic_partition: TopicPartition, body: ProduceRequest | FetchRequest | ListOffsetsRequest
+        self,
+        topic_partition: TopicPartition,
+        body: ProduceRequest | FetchRequest | ListOffsetsRequest,
+        deadline: float,
     ) -> Any:
         """The result for the one partition that is asked about."""
 
@@ -241,9 +539,9 @@ class Client:
                 raise refusal
             raise _TryAgain(refusal)
 
-        return await self._until_answered(once, f"nobody is known to lead {topic_partition}")
+        return await self._until_answered(once, f"nobody is known to lead {topic_partition}", deadline)
 
-    async def of_controller(self, body: RequestBody) -> ResponseBody:
+    async def of_controller(self, body: RequestBody, *, timeout: float | None = None) -> ResponseBody:
         """What the controller answers; looked for until one is found, and then asked once.
 
         Raises `RequestUnanswered`: the request may have been served, look before asking again.
@@ -260,20 +558,32 @@ class Client:
                 raise _TryAgain
             return answer
 
-        return await self._until_answered(once, "no controller was found")
+        return await self._until_answered(once, "no controller was found", self._deadline(timeout))
 
-    async def _until_answered(self, once: Callable[[], Coroutine[Any, Any, T]], nobody: str) -> T:
+    def _deadline(self, timeout: float | None) -> float:
+        return asyncio.get_running_loop().time() + (self._timeout_s if timeout is None else timeout)
+
+    def _left(self, deadline: float) -> float:
+        return max(deadline - asyncio.get_running_loop().time(), 0.0)
+
+    async def _until_answered(
+        self, once: Callable[[], Coroutine[Any, Any, T]], nobody: str, deadline: float
+    ) -> T:
         """What one try comes to, of as many as there is time for; the reason of the last that had one."""
         last: EngineError = RequestUnanswered(nobody)
-        deadline = asyncio.get_running_loop().time() + self._timeout_s
-        while asyncio.get_running_loop().time() < deadline:
-            try:
-                return await once()
-            except _TryAgain as again:
-                last = again.reason or last
-            self._metadata = None  # what is known of the cluster may be why
-            await asyncio.sleep(_BACKOFF_S)
-        raise last
+        try:
+            async with asyncio.timeout_at(deadline):
+                while True:
+                    self.check()
+                    try:
+                        return await once()
+                    except _TryAgain as again:
+                        last = again.reason or last
+                    self._metadata = None  # what is known of the cluster may be why
+                    await asyncio.sleep(_BACKOFF_S)
+        except TimeoutError:
+            pass
+        raise self._closed or last
 
 
 class _TryAgain(Exception):
@@ -282,6 +592,38 @@ class _TryAgain(Exception):
     def __init__(self, reason: EngineError | None = None) -> None:
         super().__init__()
         self.reason = reason
+
+
+def _decoded(result: FetchResult, position: int) -> tuple[list[Record], int]:
+    """The records from `position` on, and where to read on."""
+    found: list[Record] = []
+    for batch in walk(result.records):
+        batch.check_crc()
+        if not batch.is_control:
+            found += [record for record in batch.records() if record.offset >= position]
+        position = max(position, batch.next_offset)
+    return found, position
+
+
+def _topics_of(metadata: MetadataResponse) -> dict[str, _Topic]:
+    numbers: dict[str, list[int]] = {}
+    for name, partition in metadata.partitions:
+        numbers.setdefault(name, []).append(partition)
+    return {
+        name: _Topic(
+            len(found),
+            tuple(
+                each for each in sorted(found) if metadata.partitions[TopicPartition(name, each)].leader >= 0
+            ),
+        )
+        for name, found in numbers.items()
+    }
+
+
+def _is_led(metadata: MetadataResponse, topic: str) -> bool:
+    """Whether every partition of the topic is known to have a leader."""
+    states = [state for (name, _), state in metadata.partitions.items() if name == topic]
+    return bool(states) and all(state.leader >= 0 for state in states)
 
 
 def _age(metadata: MetadataResponse) -> int:
@@ -294,81 +636,3 @@ def _is_not_controller(answer: Any) -> bool:
         return True
     topics = getattr(answer, "topics", {})
     return bool(topics) and all(each.error is ErrorCode.NOT_CONTROLLER for each in topics.values())
-
-
-class Producer:
-    """Writes to one partition exactly once: batches carry sequence numbers, one is under way at a time."""
-
-    def __init__(
-        self, client: Client, topic_partition: TopicPartition, *, producer_id: int, producer_epoch: int = 0
-    ) -> None:
-        """`producer_id` is this producer's alone for the partition; nobody gives them out yet."""
-        self._client, self._topic_partition = client, topic_partition
-        self._producer_id, self._producer_epoch = producer_id, producer_epoch
-        self._next_sequence = 0
-
-    async def send(
-        self, values: Sequence[bytes], *, acks: int = ACKS_ALL, timestamp_ms: int | None = None
-    ) -> int:
-        """Have one record a value appended, in order; the first one's offset. Their time is now by default.
-
-        Raises as `Client.produce`; send the same values again then, or stop: any others would leave a gap.
-        """
-        time_ms = wall_clock_ms() if timestamp_ms is None else timestamp_ms
-        batch = encode_batch(
-            [Record(number, time_ms, None, value) for number, value in enumerate(values)],
-            producer_id=self._producer_id,
-            producer_epoch=self._producer_epoch,
-            base_sequence=self._next_sequence,
-        )
-        result = await self._client.produce(self._topic_partition, batch, acks=acks)
-        self._next_sequence = (self._next_sequence + len(values)) % 2**31
-        return result.base_offset
-
-
-class BlockingClient:
-    """A `Client` for programs without an event loop: the same calls, each of which waits."""
-
-    def __init__(
-        self, bootstrap: Sequence[Address], *, limits: Limits | None = None, timeout_s: float = 60.0
-    ) -> None:
-        self._runner = asyncio.Runner()
-        self._client = Client(bootstrap, limits=limits, timeout_s=timeout_s)
-
-    def __enter__(self) -> BlockingClient:
-        return self
-
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
-        self.close()
-
-    def close(self) -> None:
-        self._wait(self._client.close())
-        self._runner.close()
-
-    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
-        return self._runner.run(work)
-
-    def metadata(self, topics: tuple[str, ...] | None = None) -> MetadataResponse:
-        return self._wait(self._client.metadata(topics))
-
-    def produce(
-        self, topic_partition: TopicPartition, batch: bytes, *, acks: int = ACKS_ALL
-    ) -> ProduceResult:
-        return self._wait(self._client.produce(topic_partition, batch, acks=acks))
-
-    def fetch(
-        self,
-        topic_partition: TopicPartition,
-        offset: int,
-        *,
-        max_bytes: int = _MAX_BYTES,
-        max_wait_ms: int = 500,
-    ) -> FetchResult:
-        return self._wait(
-            self._client.fetch(topic_partition, offset, max_bytes=max_bytes, max_wait_ms=max_wait_ms)
-        )
-
-    def of_controller(self, body: RequestBody) -> ResponseBody:
-        return self._wait(self._client.of_controller(body))

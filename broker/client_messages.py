@@ -11,7 +11,7 @@ from collections.abc import Callable, Mapping
 from typing import Any, Final
 
 from broker.interbroker import reads
-from broker.interbroker.parts import Partitions, by_topic, error_of, id_from_wire
+from broker.interbroker.parts import Partitions, by_topic, error_of, id_from_wire, level_from_wire
 from broker.wire import types as t
 from broker.wire.declarations import Struct
 from replication import messages as m
@@ -33,6 +33,7 @@ def _produce_request(request: m.ProduceRequest) -> t.ProduceRequest:
             )
             for topic, data in by_topic(request.records.items()).items()
         ],
+        asks_level=True,
     )
 
 
@@ -46,6 +47,7 @@ def _produce_response(wire: t.ProduceResponse) -> m.ProduceResponse:
                 each.log_append_time_ms,
                 each.log_start_offset,
                 each.error_message or "",
+                level_from_wire(each.level),
             )
             partitions.put(topic.name, each.index, result)
     return m.ProduceResponse(partitions)

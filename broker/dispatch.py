@@ -19,6 +19,7 @@ from broker.handlers.api_versions import versions_served
 from broker.services import Services, finish
 from broker.wire.apis import API_VERSIONS, APIS
 from broker.wire.codec import decoder
+from broker.wire.declarations import Struct
 from broker.wire.headers import RequestHeader, decode_request_header
 from checkpoint.errors import ErrorCode
 
@@ -34,17 +35,19 @@ class Dispatch:
         try:
             header = decode_request_header(frame)
             api = header.api
-            handler = self._handlers.get(header.key)
-            if api is None or handler is None:
+            if api is None or header.key not in self._handlers:
                 self._refuse(connection, header)
                 return
             body, _ = decoder(api.request, header.version)(frame[header.size :])
         except MalformedMessage as error:
             connection.refuse(str(error))
             return
-        call = Call(connection, api, header.version, header.correlation_id, header.client_id)
-        call.on_answer = self._services.traffic.timing(api.name)
-        finish(call, partial(handler, call, body, self._services))
+        self.serve(Call(connection, api, header.version, header.correlation_id, header.client_id), body)
+
+    def serve(self, call: Call, body: Struct) -> None:
+        """Have the handler answer a request that has one."""
+        call.on_answer = self._services.traffic.timing(call.api.name)
+        finish(call, partial(self._handlers[call.api.key], call, body, self._services))
 
     def _refuse(self, connection: Connection, header: RequestHeader) -> None:
         if header.key != API_VERSIONS:

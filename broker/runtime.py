@@ -180,6 +180,8 @@ class Runtime:
         """Done when the node cannot go on: the reason, or the exception of a bug."""
         self.registered = asyncio.Event()
         """Set once the node has been registered in the store."""
+        self.joined = asyncio.Event()
+        """Set once the controller has told the node of itself: from then on it can tell clients who leads."""
         self._ready_to_stop = asyncio.Event()
         self._clock, self._server, self._limits = clock, server, limits or Limits()
         self._loop = asyncio.get_running_loop()
@@ -293,6 +295,8 @@ class Runtime:
             self._is_in_turn = False
         if self.node.broker_epoch >= 0:
             self.registered.set()
+        if not self.joined.is_set() and self.node.replicas.metadata.is_alive(self.node.node_id):
+            self.joined.set()
         if self.node.is_ready_to_stop:
             self._ready_to_stop.set()
         self._do(self.after_turn)

@@ -94,6 +94,10 @@ PUBLIC = {
     "replication": """
         ControllerConfig Durability Envelope InProcessCluster Node NodeConfig PendingReply
     """,
+    "broker": """
+        Address Appended AsyncBroker BlockingClient Broker BrokerConfig BrokerFailed BrokerStopped Client
+        RequestRefused RequestUnanswered SharedStore open_store
+    """,
     "simulation": """
         CrashLab CrashReport CrashRun CrashViolation Delivery Features Fetched PartitionChecker Report
         RequestFailed STORE SimulatedCluster SimulatedConsumer SimulatedProducer Swarm Timings Violation

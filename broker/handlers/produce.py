@@ -2,6 +2,7 @@
 
 Traps (protocol.md §4): acks 0 has no answer, and a failure closes the connection; zstd is for those who said
 that they know it (version 7); a partition that is listed twice has no one answer, so the client is cut off.
+Our own clients ask for more: which durability level acks=all reached.
 """
 
 from __future__ import annotations
@@ -11,6 +12,7 @@ from functools import partial
 from typing import Final
 
 from broker.call import Call
+from broker.interbroker.parts import level_to_wire
 from broker.services import Services
 from broker.wire import types as t
 from checkpoint.errors import EngineError, ErrorCode
@@ -76,7 +78,7 @@ def _response(
             t.ProduceResponseTopicProduceResponse(
                 name=topic.name,
                 partition_responses=[
-                    _partition(partition.index, results[TopicPartition(topic.name, partition.index)])
+                    _partition(partition.index, results[TopicPartition(topic.name, partition.index)], body)
                     for partition in topic.partition_data
                 ],
             )
@@ -99,7 +101,9 @@ def _count(
                 traffic.bytes_in[topic.name] += len(partition.records)
 
 
-def _partition(index: int, result: ProduceResult) -> t.ProduceResponsePartitionProduceResponse:
+def _partition(
+    index: int, result: ProduceResult, body: t.ProduceRequest
+) -> t.ProduceResponsePartitionProduceResponse:
     response = t.ProduceResponsePartitionProduceResponse(
         index=index,
         error_code=result.error,
@@ -108,4 +112,6 @@ def _partition(index: int, result: ProduceResult) -> t.ProduceResponsePartitionP
         log_start_offset=result.log_start_offset,
         error_message=result.message or None,
     )
+    if body.asks_level:
+        response.level = level_to_wire(result.durability)
     return response

@@ -9,10 +9,12 @@ from broker.errors import MalformedMessage
 from checkpoint.errors import ErrorCode, InvalidTopic
 from checkpoint.ids import ID_BYTES, id_from_text, id_to_text
 from checkpoint.topic_partition import TopicPartition, check_topic_name
+from replication.durability import Durability
 
 V = TypeVar("V")
 
 NO_ID = bytes(ID_BYTES)
+_LEVELS = (Durability.REPLICATED, Durability.SYNCED)
 
 
 def by_topic(partitions: Iterable[tuple[TopicPartition, V]]) -> dict[str, list[tuple[int, V]]]:
@@ -73,3 +75,13 @@ def error_of(code: int) -> ErrorCode:
 
 
 _ERRORS: Mapping[int, ErrorCode] = {each.value: each for each in ErrorCode}
+
+
+def level_to_wire(durability: Durability | None) -> int:
+    """The durability level that an answer tells; -1 for none."""
+    return -1 if durability is None else _LEVELS.index(durability)
+
+
+def level_from_wire(number: int) -> Durability | None:
+    """None for a level that is not known here, too."""
+    return _LEVELS[number] if number in range(len(_LEVELS)) else None

@@ -26,6 +26,7 @@ class ProduceRequest(Struct, key=0, versions="3-11", flexible="9+"):
     acks: int = wire("int16", default=0)
     timeout_ms: int = wire("int32", default=0)
     topic_data: list[ProduceRequestTopicProduceData] = wire([ProduceRequestTopicProduceData], factory=list)
+    asks_level: bool = wire("bool", versions="9+", tag=10000, default=False)
 
 
 class ProduceResponseBatchIndexAndErrorMessage(Struct):
@@ -51,6 +52,7 @@ class ProduceResponsePartitionProduceResponse(Struct):
     current_leader: ProduceResponseLeaderIdAndEpoch | None = wire(
         ProduceResponseLeaderIdAndEpoch, versions="10+", tag=0, default=None
     )
+    level: int = wire("int8", versions="9+", tag=10000, default=-1)
 
 
 class ProduceResponseTopicProduceResponse(Struct):

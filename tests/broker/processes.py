@@ -20,9 +20,10 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from broker.client import Client, Producer, RequestRefused
-from broker.errors import RequestUnanswered
+from broker.client import Client
+from broker.errors import RequestRefused, RequestUnanswered
 from broker.limits import Address, Limits
+from broker.producing import Producer
 from checkpoint.clock import wall_clock_ms
 from checkpoint.errors import ErrorCode
 from checkpoint.topic_partition import TopicPartition

@@ -8,10 +8,11 @@ from functools import partial
 
 import pytest
 
-from broker.client import Client, Producer, RequestRefused
+from broker.client import Client
 from broker.connection import Connection
-from broker.errors import RequestUnanswered
+from broker.errors import RequestRefused, RequestUnanswered
 from broker.limits import Address
+from broker.producing import Producer
 from broker.server import Server
 from broker.wire import types as t
 from broker.wire.codec import decode

@@ -8,9 +8,10 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from broker.client import BlockingClient, Producer, RequestRefused
-from broker.errors import RequestUnanswered
+from broker.blocking import BlockingClient
+from broker.errors import RequestRefused, RequestUnanswered
 from broker.limits import Limits
+from broker.producing import Producer
 from broker.wire import interbroker as w
 from broker.wire import types as t
 from broker.wire.apis import API_OF

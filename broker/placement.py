@@ -1,0 +1,42 @@
+"""Which partition a record goes to, as Kafka's own producers decide. Pure.
+
+    with a key      murmur2 of it, modulo the number of partitions: the same key, the same partition, whatever
+                    client wrote it (as long as nobody adds partitions)
+    without         a partition that has a leader, the next one for each call
+
+Producers on librdkafka place keys by CRC-32 unless they are told `partitioner=murmur2_random`.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Sequence
+from typing import Final
+
+_M: Final = 0x5BD1E995
+_SEED: Final = 0x9747B28C
+_MASK: Final = 0xFFFFFFFF
+
+
+def murmur2(data: bytes) -> int:
+    """The 32-bit hash, unsigned; Kafka's is the same number, signed."""
+    length = len(data)
+    result = _SEED ^ length
+    whole = length & ~3
+    for at in range(0, whole, 4):
+        k = int.from_bytes(data[at : at + 4], "little") * _M & _MASK
+        k ^= k >> 24
+        result = (result * _M ^ k * _M) & _MASK
+    if whole < length:
+        result = (result ^ int.from_bytes(data[whole:], "little")) * _M & _MASK
+    result = (result ^ result >> 13) * _M & _MASK
+    return result ^ result >> 15
+
+
+def partition_of_key(key: bytes, count: int) -> int:
+    """Where a key belongs among `count` partitions."""
+    return (murmur2(key) & 0x7FFFFFFF) % count
+
+
+def partition_of_call(call: int, with_leader: Sequence[int], count: int) -> int:
+    """Where the records without a key of the `call`th call go; all partitions if none has a leader."""
+    return with_leader[call % len(with_leader)] if with_leader else call % count
