@@ -135,7 +135,10 @@ class Connection(Frames):
                 self._flush()  # now, to know before the next request whether it is taken
         else:
             self._active_at = self._loop.time()
-            self._go_on()
+            self._flush()
+            if self._is_paused or self.has_rest:
+                # Not now: whoever answers late is in the middle of something, mostly a turn of the engine.
+                self._loop.call_soon(self._go_on)
 
     def _unmute(self) -> None:
         self._mute = None

@@ -66,7 +66,7 @@ class LogCuts(LogAppends):
             end_offset = self._or_offline(lambda: floor.end_before(offset))
             self._lower_bounds(end_offset)
             # A batch that holds `offset` goes whole: readers must not come upon it while it goes.
-            self._log_end_offset = min(offset, end_offset)
+            self._log_end_offset = min(offset, max(end_offset, self._log_start_offset))
             # Readers of committed data wait: an abort may go whose data stays, and is undecided then.
             self._producers.end_offset = self._log_start_offset
             self._or_offline(lambda: self._cut(offset, loss_id))

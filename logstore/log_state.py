@@ -447,7 +447,8 @@ class LogState:
     def _lower_bounds(self, offset: int) -> None:
         # In memory first: a checkpoint that is being written meanwhile must not carry the old ones.
         self._recovery_point = min(self._recovery_point, offset)
-        self._high_watermark = min(self._high_watermark, offset)
+        # Never below the log start, which may lie inside a batch that goes whole.
+        self._high_watermark = max(min(self._high_watermark, offset), self._log_start_offset)
         self._first_dirty_offset = min(self._first_dirty_offset, offset)
         self._guarded(lambda: self._owner.lower_bounds(self, offset))
 

@@ -15,6 +15,7 @@ from typing import TypeAlias
 from checkpoint.errors import ErrorCode
 from checkpoint.topic_partition import TopicPartition
 from logstore.epochs import EpochEndOffset
+from logstore.errors import RecordError
 from replication.durability import Durability
 
 CONSUMER_REPLICA_ID = -1
@@ -77,7 +78,10 @@ class ProduceRequest:
 
 @dataclass(frozen=True, slots=True)
 class ProduceResult:
-    """`durability` is the level that acks=all reached; None for other acks, which promise neither."""
+    """`durability` is the level that acks=all reached; None for other acks, which promise neither.
+
+    `record_errors`: the records of the batch that it was refused for, where single ones are to blame.
+    """
 
     error: ErrorCode
     base_offset: int = -1
@@ -85,6 +89,7 @@ class ProduceResult:
     log_start_offset: int = -1
     message: str = ""
     durability: Durability | None = None
+    record_errors: tuple[RecordError, ...] = ()
 
 
 @dataclass(frozen=True, slots=True)

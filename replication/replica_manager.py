@@ -17,6 +17,7 @@ from dataclasses import replace
 from checkpoint.errors import EngineError, ErrorCode
 from checkpoint.marks import mark
 from checkpoint.topic_partition import TopicPartition
+from logstore.errors import InvalidRecord
 from replication.durability import Durability
 from replication.effects import Address, Client, Effect, Reply, answer
 from replication.errors import InvalidRequiredAcks, UnknownTopicId
@@ -82,7 +83,9 @@ class ReplicaManager(Orders):
             partition = self.partition(topic_partition)
             info, _ = partition.append(data, acks, now_ms)
         except (EngineError, OSError) as error:
-            return Status(ProduceResult(self._guard(topic_partition, error), message=str(error)))
+            blamed = error.record_errors if isinstance(error, InvalidRecord) else ()
+            code = self._guard(topic_partition, error)
+            return Status(ProduceResult(code, message=str(error), record_errors=blamed))
         self._wake(topic_partition)
         self._want_flush(partition)
         result = ProduceResult(

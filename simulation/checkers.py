@@ -417,8 +417,11 @@ class PartitionChecker:
 
     def _cut_committed(self, view: ReplicaView) -> None:
         keep = len(self.committed)
-        while keep and self.committed[keep - 1].base >= view.log_start:
-            if _name(view.holding(self.committed[keep - 1].base)) == _name(self.committed[keep - 1]):
+        while keep:
+            last = self.committed[keep - 1]
+            # Its log may have begun anew inside a batch, and hold none of that.
+            is_deleted = last.base < view.log_start and last.end <= view.log_end
+            if is_deleted or _name(view.holding(last.base)) == _name(last):
                 break
             keep -= 1
         for batch in self.committed[keep:]:

@@ -2,6 +2,7 @@
 
 Traps (protocol.md §4): acks 0 has no answer, and a failure closes the connection; zstd is for those who said
 that they know it (version 7); a partition that is listed twice has no one answer, so the client is cut off.
+A transactional batch, which nobody here could ever end, would hold all readers of committed data.
 Our own clients ask for more: which durability level acks=all reached.
 """
 
@@ -15,13 +16,15 @@ from broker.call import Call
 from broker.interbroker.parts import level_to_wire
 from broker.services import Services
 from broker.wire import types as t
-from checkpoint.errors import EngineError, ErrorCode
+from checkpoint.errors import ErrorCode
 from checkpoint.topic_partition import TopicPartition
-from logstore.batch import walk
 from logstore.compression import Codec
 from replication.messages import ProduceRequest, ProduceResponse, ProduceResult, ResponseBody
 
 _KNOWS_ZSTD: Final = 7
+_ATTRIBUTES_AT: Final = 22
+"""Where the low byte of a batch's attributes is; a partition has one batch, as the log sees to."""
+_CODECS, _TRANSACTIONAL = 0x07, 0x10
 _NO_TRANSACTIONS: Final = ProduceResult(
     ErrorCode.INVALID_TXN_STATE,
     message="transactions are not served here; produce without a transactional id",
@@ -41,9 +44,10 @@ def handle(call: Call, body: t.ProduceRequest, services: Services) -> None:
                 call.refuse(f"{topic_partition} is listed twice")
                 return
             data = partition.records if partition.records is not None else b""
-            if body.transactional_id is not None:
+            attributes = data[_ATTRIBUTES_AT] if len(data) > _ATTRIBUTES_AT else 0
+            if body.transactional_id is not None or attributes & _TRANSACTIONAL:
                 refused[topic_partition] = _NO_TRANSACTIONS
-            elif call.version < _KNOWS_ZSTD and _has_zstd(data):
+            elif call.version < _KNOWS_ZSTD and attributes & _CODECS == Codec.ZSTD:
                 refused[topic_partition] = _NO_ZSTD
             else:
                 records[topic_partition] = data
@@ -54,13 +58,6 @@ def handle(call: Call, body: t.ProduceRequest, services: Services) -> None:
         call.answer(_response(call, body, services, refused, ProduceResponse({})))
     else:
         services.ask(call, request, partial(_response, call, body, services, refused))
-
-
-def _has_zstd(data: bytes | memoryview) -> bool:
-    try:
-        return any(batch.codec is Codec.ZSTD for batch in walk(data))
-    except EngineError:
-        return False  # the log says what is wrong with it
 
 
 def _response(
@@ -110,6 +107,12 @@ def _partition(
         base_offset=result.base_offset,
         log_append_time_ms=result.log_append_time_ms,
         log_start_offset=result.log_start_offset,
+        record_errors=[
+            t.ProduceResponseBatchIndexAndErrorMessage(
+                batch_index=each.batch_index, batch_index_error_message=each.message
+            )
+            for each in result.record_errors
+        ],
         error_message=result.message or None,
     )
     if body.asks_level:

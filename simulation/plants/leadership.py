@@ -38,7 +38,7 @@ def _everybody_is_intact(recorded_epoch: int, incarnation: Any) -> election.Stan
     return election.Standing.DEAD if incarnation is None else election.Standing.INTACT
 
 
-@plant("a role of an older leader epoch replaces a newer one (KAFKA-1211 and its kin)", is_rare=True)
+@plant("a role of an older leader epoch replaces a newer one (KAFKA-1211 and its kin)")
 def old_role_accepted(stack: ExitStack) -> None:
     swap(stack, ReplicaManager, "_judge", lambda self, known, state, body: None)
 

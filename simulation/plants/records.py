@@ -159,10 +159,10 @@ def acknowledged_too_early(stack: ExitStack) -> None:
 
 @plant("consumers are given whatever the leader has")
 def served_above_the_high_watermark(stack: ExitStack) -> None:
-    def bound(self: Log, isolation: FetchIsolation) -> int:
+    def end_offset_for(self: Log, isolation: FetchIsolation) -> int:
         return real(self, FetchIsolation.LOG_END)  # type: ignore[no-any-return]
 
-    real = swap(stack, Log, "_bound", bound)
+    real = swap(stack, Log, "end_offset_for", end_offset_for)
 
 
 @plant(

@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from itertools import count
 
 import pytest
 
@@ -142,6 +143,22 @@ def test_a_request_that_comes_the_wrong_way_ends_its_connection(body: Struct) ->
             stranger.send(body, API_OF[type(body)].latest)
             assert await stranger.is_cut_off()
             assert (await nodes.client.produce(tp, batch(b"x"))).base_offset == 0
+
+    run(test)
+
+
+def test_orders_of_the_controller_keep_their_numbers() -> None:
+    """By which a late one is known: a correlation id has 31 bits, and a node uses them up in weeks."""
+
+    async def test() -> None:
+        async with Nodes(2) as nodes:
+            controller = nodes.controller()
+            node = nodes.running[controller].node
+            node._ids = count(2**40)
+            await nodes.create_topic("t", (0, 1))
+            other = nodes.running[1 - controller].node.replicas
+            await nodes.until(lambda: other._newest_metadata[1] > 2**40)
+            assert other._newest_roles[1] > 2**40
 
     run(test)
 

@@ -439,6 +439,22 @@ class TestTruncation:
         assert offsets(log) == [0, 1, 2, 4]
         assert offsets(opened(disk.durable_image())) == [0, 1, 2, 4]
 
+    @pytest.mark.parametrize("offset", [1, 2])
+    def test_inside_the_batch_of_the_log_start(self, offset: int) -> None:
+        """What goes whole reaches below the log start: the bounds stay in order (simulation, seed 9404)."""
+        disk = new_disk()
+        log = opened(disk)
+        log._follows_end = False
+        log.append([b"a", b"b", b"c"], sync=True)
+        log.set_high_watermark(3)
+        log.advance_log_start_offset(1)
+        log.truncate_to(offset)
+        assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (1, 1, offset)
+        log.append(b"d", sync=True)
+        assert offsets(log) == [offset]
+        found = opened(disk.durable_image())
+        assert (found.log_start_offset, offsets(found)) == (offset, [offset])
+
     def test_the_log_start_goes_down_with_it(self) -> None:
         log = filled(6)
         log.advance_log_start_offset(4)

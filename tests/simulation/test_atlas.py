@@ -12,7 +12,13 @@ from simulation.by_hand import BY_HAND
 from simulation.faults import FAULTS
 from simulation.operator import COMMANDS
 from simulation.runner import run
-from simulation.swarm import COMMAND_NAMES, FAULT_NAMES, HAND_NAMES, THEMED_COMMAND_NAMES
+from simulation.swarm import (
+    COMMAND_NAMES,
+    FAULT_NAMES,
+    HAND_NAMES,
+    THEMED_COMMAND_NAMES,
+    THEMED_HAND_NAMES,
+)
 
 EVENTS = 2000
 SEEDS = range(1, 31)
@@ -22,7 +28,7 @@ FEWEST_CELLS = 150
 def test_every_fault_and_every_command_has_a_rate() -> None:
     assert FAULTS.keys() == set(FAULT_NAMES)
     assert COMMANDS.keys() == {*COMMAND_NAMES, *THEMED_COMMAND_NAMES}
-    assert BY_HAND.keys() == set(HAND_NAMES)
+    assert BY_HAND.keys() == {*HAND_NAMES, *THEMED_HAND_NAMES}
 
 
 def test_the_table_shows_what_was_hit() -> None:

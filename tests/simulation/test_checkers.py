@@ -414,6 +414,18 @@ def test_an_unclean_election_declares_what_it_gives_up() -> None:
         history.checker.read_back([A])
 
 
+def test_an_unclean_leader_whose_log_begins_inside_a_committed_batch_gives_it_up() -> None:
+    """It began anew where its leader's records were deleted up to, in the middle of a batch (seed 9404)."""
+    history = History(unclean=True)
+    history.checker.incarnation = lambda node: -1
+    history.all_hold(A, stored(1, "three", count=3), hw=4)
+    history.write(replace(STATE, isr=(0,), isr_broker_epochs=(10,)))
+    elect(history, 1, (1,), epoch=1, recovering=True)
+    view = ReplicaView(1, 1, 1, True, log_start=2, high_watermark=2, log_end=2, batches=[])
+    history.checker.replica_changed(view, first_new=0)
+    assert history.checker.committed == [A]
+
+
 # --- one replica's store ----------------------------------------------------------------------
 
 LEFT = Remains("t-0 on node 0", (A, B, C), 0, durable_end=2, cache_survived=False)

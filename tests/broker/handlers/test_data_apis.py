@@ -312,14 +312,41 @@ class TestProduce:
 
         run(test)
 
-    def test_a_transactional_producer_is_told_that_there_are_none(self) -> None:
+    @pytest.mark.parametrize("says_so", [True, False])
+    def test_a_transactional_batch_is_refused(self, says_so: bool) -> None:
+        """There is nobody to end it: readers of committed data would wait for ever."""
+
         async def test(nodes: Nodes, client: Asker) -> None:
-            request = producing(batch(b"x"))
-            request.transactional_id = "me"
+            record = Record(0, 1000, None, b"x")
+            request = producing(
+                encode_batch(
+                    [record], producer_id=1, producer_epoch=0, base_sequence=0, is_transactional=not says_so
+                )
+            )
+            request.transactional_id = "me" if says_so else None
             answer = await client.ask(request, 9)
             result = answer.responses[0].partition_responses[0]
             assert result.error_code == ErrorCode.INVALID_TXN_STATE
             assert nodes.ends(TP) == {0: 0}
+
+        run(test)
+
+    def test_invalid_records_are_told_one_by_one(self) -> None:
+        """87, and from version 8 on which of the batch's records they are."""
+
+        async def test(nodes: Nodes, client: Asker) -> None:
+            setting = t.CreateTopicsRequestCreatableTopicConfig(name="cleanup.policy", value="compact")
+            topic = t.CreateTopicsRequestCreatableTopic(
+                name="c", num_partitions=1, replication_factor=1, configs=[setting]
+            )
+            await client.ask(t.CreateTopicsRequest(topics=[topic]), 7)
+            partitions = nodes.running[0].node.replicas.partitions
+            await nodes.until(lambda: TopicPartition("c", 0) in partitions)
+            keyless = encode_batch([Record(0, 1, b"k", b"v"), Record(1, 1, None, b"v")])
+            result = await produce(client, keyless, 8, topic="c")
+            assert result.error_code == ErrorCode.INVALID_RECORD
+            assert [each.batch_index for each in result.record_errors] == [1]
+            assert result.error_message
 
         run(test)
 
