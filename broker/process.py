@@ -73,9 +73,8 @@ def run(options: ServeOptions, *, disk: Disk | None = None) -> int:
     log_as_json()
     disk = disk or OsDisk()
     try:
-        settings = read_settings(
-            options.settings, node_id=options.node_id, host=options.listen.host, port=options.listen.port
-        )
+        host, port = options.listen
+        settings = read_settings(_with_defaults(options), node_id=options.node_id, host=host, port=port)
         if options.listen.host in _WILDCARDS and options.advertised is None:
             raise InvalidConfig(
                 f"{options.listen} is no address to reach this broker at; give one with --advertise"
@@ -91,6 +90,12 @@ def run(options: ServeOptions, *, disk: Disk | None = None) -> int:
     except (EngineError, OSError, ModuleNotFoundError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+
+
+def _with_defaults(options: ServeOptions) -> Mapping[str, str]:
+    """The settings; a cluster of one can have its groups kept, which three replicas could not be had for."""
+    is_alone = options.metadata.partition(":")[0] == _EMBEDDED
+    return {"offsets.topic.replication.factor": "1", **options.settings} if is_alone else options.settings
 
 
 @contextmanager

@@ -34,6 +34,7 @@ from broker.identity import AskStore
 from broker.runtime import Asked, Runtime
 from checkpoint.errors import EngineError, ErrorCode
 from checkpoint.topic_partition import TopicPartition
+from logstore.errors import LogDirOffline
 from logstore.log import FetchIsolation, Log
 from replication.messages import ProduceRequest, ProduceResponse, ResponseBody
 from replication.metastore import layout
@@ -78,6 +79,8 @@ class _Load:
         offset = max(self.offset, self.log.log_start_offset)
         if offset < self.end_offset:
             found = self.log.read_bytes(offset, max_bytes, isolation=FetchIsolation.HIGH_WATERMARK)
+            if self.log.is_offline:
+                raise LogDirOffline("the log failed while it was read")  # and shows less than it has
             self.loader.feed(found.records)
             offset = found.next_offset if found.records else self.end_offset
         self.offset = offset

@@ -13,6 +13,7 @@ from broker.call import Call
 from broker.groups.requests import GroupResponse, LeaveGroupRequest, LeaveGroupResponse, MemberIdentity
 from broker.services import Services
 from broker.wire import types as t
+from checkpoint.errors import ErrorCode
 
 _MANY: Final = 3
 
@@ -30,12 +31,15 @@ def handle(call: Call, body: t.LeaveGroupRequest, services: Services) -> None:
 
 def _response(call: Call, answer: GroupResponse) -> t.LeaveGroupResponse:
     assert isinstance(answer, LeaveGroupResponse)
-    error = answer.error_code
-    if call.version < _MANY and answer.members:
-        error = error or answer.members[0].error_code
+    if call.version < _MANY:
+        errors = [answer.error_code, *(each.error_code for each in answer.members)]
+        return t.LeaveGroupResponse(
+            throttle_time_ms=call.throttle_ms,
+            error_code=next((each for each in errors if each is not ErrorCode.NONE), ErrorCode.NONE),
+        )
     return t.LeaveGroupResponse(
         throttle_time_ms=call.throttle_ms,
-        error_code=error,
+        error_code=answer.error_code,
         members=[
             t.LeaveGroupResponseMemberResponse(
                 member_id=each.member_id,
