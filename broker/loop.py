@@ -1,9 +1,10 @@
-"""Which event loop a process of its own runs on: uvloop where it is installed, asyncio's otherwise."""
+"""What a process of its own runs on: uvloop where it is installed, else asyncio's loop; and its signals."""
 
 from __future__ import annotations
 
 import asyncio
 import importlib
+import signal
 from collections.abc import Callable
 
 
@@ -15,3 +16,9 @@ def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
         return None
     maker: Callable[[], asyncio.AbstractEventLoop] = uvloop.new_event_loop
     return maker
+
+
+def survive_broken_pipes() -> None:
+    """Have a write to a client that has left fail, as it does by default; a command line may have it kill."""
+    if hasattr(signal, "SIGPIPE"):
+        signal.signal(signal.SIGPIPE, signal.SIG_IGN)

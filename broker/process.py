@@ -24,7 +24,7 @@ from broker.health import Loading, alive, health, partition_directories
 from broker.http import HttpServer, Page, Route
 from broker.json_lines import log_as_json
 from broker.limits import Address
-from broker.loop import fastest_loop
+from broker.loop import fastest_loop, survive_broken_pipes
 from broker.metadata.local import SharedStore
 from broker.metrics import Elections, Traffic, page
 from broker.runtime import StoreClient, StoreEvent
@@ -71,6 +71,7 @@ class ServeOptions:
 def run(options: ServeOptions, *, disk: Disk | None = None) -> int:
     """Serve until the end; the exit code. What went wrong at the start is on stderr, in one line."""
     log_as_json()
+    survive_broken_pipes()
     disk = disk or OsDisk()
     try:
         host, port = options.listen

@@ -16,6 +16,7 @@ import sys
 from broker.clock import SteadyClock
 from broker.json_lines import log_as_json
 from broker.limits import Address
+from broker.loop import survive_broken_pipes
 from broker.metadata.server import MetadataServer, session_secret
 from checkpoint.disk import Disk, OsDisk
 from checkpoint.errors import EngineError
@@ -52,6 +53,7 @@ async def serve(directory: str, listen: Address, *, disk: Disk) -> int:
 def run(directory: str, listen: Address) -> int:
     """Serve until the end; the exit code. What went wrong at the start is on stderr, in one line."""
     log_as_json()
+    survive_broken_pipes()
     try:
         return asyncio.run(serve(directory, listen, disk=OsDisk()))
     except MetadataStoreFailed as error:

@@ -12,6 +12,7 @@ from pathlib import Path
 import pytest
 
 from broker.limits import Address
+from broker.metadata.process import run as run_metadata_store
 from broker.process import ServeOptions, run, serve
 from broker.settings import read_settings
 from checkpoint.clean_shutdown import read_clean_shutdown
@@ -57,6 +58,22 @@ def test_what_cannot_start_says_why_in_one_line(
     errors = capsys.readouterr().err.splitlines()
     assert complaint in errors[-1]
     assert errors[-1].startswith("error: ")
+
+
+@pytest.mark.parametrize("process", ["broker", "metadata store"])
+def test_a_client_that_leaves_does_not_end_the_process(process: str, tmp_path: Path) -> None:
+    """The command line has SIGPIPE kill, as in any filter; a server writes to whoever has just left."""
+    before = signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    try:
+        directory = tmp_path / "file"
+        directory.write_bytes(b"")
+        if process == "broker":
+            run(ServeOptions(node_id=1, listen=LOOPBACK, log_dirs=("d",), metadata=f"embedded:{directory}"))
+        else:
+            run_metadata_store(str(directory), LOOPBACK)
+        assert signal.getsignal(signal.SIGPIPE) is signal.SIG_IGN
+    finally:
+        signal.signal(signal.SIGPIPE, before)
 
 
 class _Broken(StoreEnd):
