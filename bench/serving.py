@@ -12,7 +12,7 @@ import struct
 import sys
 from typing import cast
 
-from broker.broker import Broker
+from broker.broker import Assembly
 from broker.clock import SteadyClock
 from broker.limits import Address
 from broker.loop import fastest_loop
@@ -57,7 +57,7 @@ async def broker(directory: str) -> None:
     clock = SteadyClock()
     with SharedStore(EmbeddedStore("store", disk=MemoryDisk()), clock=clock) as store:
         settings = read_settings({}, node_id=0, host=_ANY_PORT.host, port=0)
-        served = await Broker.open(
+        served = await Assembly.open(
             settings,
             _ANY_PORT,
             [directory],

@@ -20,6 +20,7 @@ if TYPE_CHECKING:
     from broker.blocking import BlockingClient
     from broker.client import Client
     from broker.embedded import AsyncBroker, Broker, BrokerConfig
+    from broker.embedded_cluster import BrokerCluster
     from broker.errors import BrokerFailed, BrokerStopped, RequestRefused, RequestUnanswered
     from broker.limits import Address
     from broker.metadata.local import SharedStore
@@ -32,6 +33,7 @@ __all__ = [
     "AsyncBroker",
     "BlockingClient",
     "Broker",
+    "BrokerCluster",
     "BrokerConfig",
     "BrokerFailed",
     "BrokerStopped",
@@ -46,6 +48,7 @@ _HOMES = {
     "blocking": ("BlockingClient",),
     "client": ("Client",),
     "embedded": ("AsyncBroker", "Broker", "BrokerConfig"),
+    "embedded_cluster": ("BrokerCluster",),
     "errors": ("BrokerFailed", "BrokerStopped", "RequestRefused", "RequestUnanswered"),
     "limits": ("Address",),
     "metadata.local": ("SharedStore",),

@@ -110,6 +110,10 @@ class BlockingCalls(ABC):
         """Every topic with its number of partitions."""
         return self._wait(self._client.topics(timeout=timeout))
 
+    def leader(self, topic: str, partition: int = 0, *, timeout: float | None = None) -> int:
+        """The id of the broker that leads a partition by now; -1 for nobody."""
+        return self._wait(self._client.leader(topic, partition, timeout=timeout))
+
 
 class BlockingClient(BlockingCalls):
     """A `Client` with an event loop of its own, which turns while a call waits. Belongs to one thread."""

@@ -1,5 +1,7 @@
 """One broker, put together: its server, its logs, its node, and what its handlers share.
 
+`process.py` runs one in a process, `embedded.py` inside a program.
+
     Server ─frames─▶ Dispatch ─▶ handlers ─▶ Services ─▶ Runtime ─▶ Node ─▶ logs
                                                             └─ links to other brokers, the store's client
 
@@ -34,7 +36,7 @@ from replication.state_change import Sink, unheard
 _log = logging.getLogger(__name__)
 
 
-class Broker:
+class Assembly:
     """Made by `open`; then `start` it, and in the end `stop` it, or `abandon` it if `runtime.ended`."""
 
     def __init__(
@@ -58,7 +60,7 @@ class Broker:
         state_changes: Sink = unheard,
         advertised: Address | None = None,
         progress: DirectoryProgress | None = None,
-    ) -> Broker:
+    ) -> Assembly:
         """Check whose the log dirs are, open the logs, and listen. `clock` gives epoch milliseconds.
 
         `store_of` as for `Runtime`; `advertised` is where others find it, if not where it listens;

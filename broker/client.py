@@ -64,6 +64,7 @@ ACKS_ALL: Final = -1
 _CLIENT_ID = "logstore"
 _MAX_BYTES = 1 << 20
 _BACKOFF_S = 0.05
+_WORD_SPREADS_S = 0.005
 _MOST_ADDRESSES = 32
 _METADATA_TIMEOUT_S = 1.0
 _METADATA_AGE_S = 300.0
@@ -336,12 +337,19 @@ class Client:
             if not answers or not all(_is_led(answer, topic) for answer in answers):
                 raise _TryAgain(RequestUnanswered(f"not every broker knows who leads {topic}"))
 
-        await self._until_answered(known, "no broker answers", deadline)
+        await self._until_answered(known, "no broker answers", deadline, pause_s=_WORD_SPREADS_S)
 
     async def topics(self, *, timeout: float | None = None) -> dict[str, int]:
         """Every topic with its number of partitions."""
         await self._until_answered(self._refreshed, "no broker answers", self._deadline(timeout))
         return {name: topic.partitions for name, topic in sorted(self._topics.items())}
+
+    async def leader(self, topic: str, partition: int = 0, *, timeout: float | None = None) -> int:
+        """The id of the broker that leads a partition by now; -1 for nobody, or no such partition."""
+        deadline = self._deadline(timeout)
+        metadata = await self._until_answered(self._refreshed, "no broker answers", deadline)
+        state = metadata.partitions.get(TopicPartition(topic, partition))
+        return state.leader if state is not None else -1
 
     async def _refreshed(self) -> MetadataResponse:
         try:
@@ -567,7 +575,12 @@ class Client:
         return max(deadline - asyncio.get_running_loop().time(), 0.0)
 
     async def _until_answered(
-        self, once: Callable[[], Coroutine[Any, Any, T]], nobody: str, deadline: float
+        self,
+        once: Callable[[], Coroutine[Any, Any, T]],
+        nobody: str,
+        deadline: float,
+        *,
+        pause_s: float = _BACKOFF_S,
     ) -> T:
         """What one try comes to, of as many as there is time for; the reason of the last that had one."""
         last: EngineError = RequestUnanswered(nobody)
@@ -580,7 +593,7 @@ class Client:
                     except _TryAgain as again:
                         last = again.reason or last
                     self._metadata = None  # what is known of the cluster may be why
-                    await asyncio.sleep(_BACKOFF_S)
+                    await asyncio.sleep(pause_s)
         except TimeoutError:
             pass
         raise self._closed or last

@@ -6,7 +6,7 @@ from dataclasses import dataclass
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
-class BrokerConfig:
+class ServiceConfig:
     """`auto_create_topics_enable`: a client that asks for a topic's metadata has it made."""
 
     auto_create_topics_enable: bool = True

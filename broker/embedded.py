@@ -34,14 +34,14 @@ from types import TracebackType
 from typing import Any, TypeVar
 
 from broker.blocking import BlockingCalls
-from broker.broker import Broker as Assembly
+from broker.broker import Assembly
 from broker.client import Client
 from broker.clock import SteadyClock
 from broker.errors import BrokerFailed, BrokerStopped
 from broker.in_process import InProcess
 from broker.limits import Address, parse_address
 from broker.metadata.local import SharedStore
-from broker.metadata.opening import EMBEDDED, StoreOf, open_store, store_named
+from broker.metadata.opening import EMBEDDED, OpenStore, open_store, store_named, with_defaults
 from broker.settings import read_settings
 from checkpoint.disk import Disk, OsDisk
 from checkpoint.disks.memory import MemoryDisk
@@ -85,15 +85,16 @@ class AsyncBroker(Client):
         """It is not started yet. Raises `InvalidConfig` for bad settings, `ValueError` for a bad `listen`."""
         self.config = config or BrokerConfig()
         self._listen = parse_address(self.config.listen)
+        settings, metadata = self.config.settings, self.config.metadata
         self._settings = read_settings(
-            self.config.settings,
+            with_defaults(settings, metadata) if isinstance(metadata, str) else settings,
             node_id=self.config.node_id,
             host=self._listen.host,
             port=self._listen.port,
         )
         self._broker: Assembly | None = None
         self._resources = ExitStack()
-        self._store: SharedStore | None = None
+        self._store: OpenStore | None = None
         self._watching: asyncio.Task[None] | None = None
         self.down = asyncio.Event()
         """Set once it has stopped, or failed."""
@@ -112,12 +113,12 @@ class AsyncBroker(Client):
         log_dirs = config.log_dirs or (_IN_MEMORY,)
         loop = asyncio.get_running_loop()
         try:
-            store_of = await loop.run_in_executor(None, self._open_store, log_dirs[0], disk)
+            self._store = await loop.run_in_executor(None, self._open_store, log_dirs[0], disk)
             self._broker = await Assembly.open(
                 self._settings,
                 self._listen,
                 log_dirs,
-                store_of,
+                self._store.client,
                 disk=disk,
                 clock=SteadyClock(),
                 random=Random(),
@@ -132,19 +133,13 @@ class AsyncBroker(Client):
         self._watching = loop.create_task(self._watch(self._broker))
         self._broker.start()
 
-    def _open_store(self, first_log_dir: str, disk: Disk) -> StoreOf:
+    def _open_store(self, first_log_dir: str, disk: Disk) -> OpenStore:
         named = self.config.metadata
         if isinstance(named, SharedStore):
-            self._store = named
-            return named.client
+            return named
         if named == EMBEDDED and not self.config.log_dirs:
-            self._store = self._resources.enter_context(open_store(disk=disk))
-            return self._store.client
-        store = self._resources.enter_context(store_named(named, first_log_dir=first_log_dir, disk=disk))
-        if isinstance(store, SharedStore):
-            self._store = store
-            return store.client
-        return store
+            return self._resources.enter_context(open_store(disk=disk))
+        return self._resources.enter_context(store_named(named, first_log_dir=first_log_dir, disk=disk))
 
     async def _let_go(self) -> None:
         await asyncio.get_running_loop().run_in_executor(None, self._resources.close)

@@ -13,37 +13,30 @@ import logging
 import random
 import signal
 import sys
-from collections.abc import Callable, Iterator, Mapping
-from contextlib import ExitStack, contextmanager
+from collections.abc import Mapping
+from contextlib import ExitStack
 from dataclasses import dataclass, field
-from functools import partial
 
-from broker.broker import Broker
+from broker.broker import Assembly
 from broker.clock import SteadyClock
 from broker.health import Loading, alive, health, partition_directories
 from broker.http import HttpServer, Page, Route
 from broker.json_lines import log_as_json
 from broker.limits import Address
 from broker.loop import fastest_loop, survive_broken_pipes
-from broker.metadata.local import SharedStore
+from broker.metadata.opening import EMBEDDED, StoreOf, store_named, with_defaults
 from broker.metrics import Elections, Traffic, page
-from broker.runtime import StoreClient, StoreEvent
 from broker.settings import Settings, read_settings
 from broker.state_change_file import StateChangeFile
 from checkpoint.disk import Disk, OsDisk
 from checkpoint.errors import EngineError
 from logstore.errors import InvalidConfig
-from replication.metastore.embedded import EmbeddedStore
 from replication.node import Node
 from replication.state_change import Sink, StateChange, unheard
 
 if not __debug__:
     sys.exit("error: asserts guard the logs; run without python -O")
 
-StoreOf = Callable[[Callable[[StoreEvent], None]], StoreClient]
-"""Makes a client of the metadata store, given the function that takes its events."""
-
-_EMBEDDED = "embedded"
 _WILDCARDS = frozenset({"0.0.0.0", "::", ""})
 _PROGRESS_S = 1.0
 
@@ -61,7 +54,7 @@ class ServeOptions:
     node_id: int
     listen: Address
     log_dirs: tuple[str, ...]
-    metadata: str = _EMBEDDED
+    metadata: str = EMBEDDED
     advertised: Address | None = None
     http: Address | None = None
     state_change_log: str | None = None
@@ -75,7 +68,8 @@ def run(options: ServeOptions, *, disk: Disk | None = None) -> int:
     disk = disk or OsDisk()
     try:
         host, port = options.listen
-        settings = read_settings(_with_defaults(options), node_id=options.node_id, host=host, port=port)
+        given = with_defaults(options.settings, options.metadata)
+        settings = read_settings(given, node_id=options.node_id, host=host, port=port)
         if options.listen.host in _WILDCARDS and options.advertised is None:
             raise InvalidConfig(
                 f"{options.listen} is no address to reach this broker at; give one with --advertise"
@@ -84,33 +78,13 @@ def run(options: ServeOptions, *, disk: Disk | None = None) -> int:
         if options.state_change_log is not None:
             sink = StateChangeFile(options.state_change_log, disk=disk)
         with (
-            metadata_store(options, disk) as store_of,
+            store_named(options.metadata, first_log_dir=options.log_dirs[0], disk=disk) as store,
             asyncio.Runner(loop_factory=fastest_loop()) as runner,
         ):
-            return runner.run(serve(options, settings, store_of, disk=disk, state_changes=sink))
+            return runner.run(serve(options, settings, store.client, disk=disk, state_changes=sink))
     except (EngineError, OSError, ModuleNotFoundError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
-
-
-def _with_defaults(options: ServeOptions) -> Mapping[str, str]:
-    """The settings; a cluster of one can have its groups kept, which three replicas could not be had for."""
-    is_alone = options.metadata.partition(":")[0] == _EMBEDDED
-    return {"offsets.topic.replication.factor": "1", **options.settings} if is_alone else options.settings
-
-
-@contextmanager
-def metadata_store(options: ServeOptions, disk: Disk) -> Iterator[StoreOf]:
-    """The maker of clients for the store that the options name. Raises `EngineError` and `OSError`."""
-    kind, _, directory = options.metadata.partition(":")
-    if kind == _EMBEDDED:
-        path = directory or f"{options.log_dirs[0].rstrip('/')}.metadata"
-        with SharedStore(EmbeddedStore(path, disk=disk), clock=SteadyClock()) as shared:
-            yield shared.client
-        return
-    from replication.metastore.zookeeper import ZooKeeperStore
-
-    yield partial(ZooKeeperStore, options.metadata)
 
 
 class _Served:
@@ -119,7 +93,7 @@ class _Served:
     def __init__(self, loading: Loading) -> None:
         self.loading = loading
         self.elections = Elections()
-        self.broker: Broker | None = None
+        self.broker: Assembly | None = None
         self.is_stopping = False
 
     @property
@@ -160,7 +134,7 @@ async def serve(
             stack.callback(http.close)
         telling = loop.create_task(_tell_of_loading(served.loading))
         try:
-            served.broker = broker = await Broker.open(
+            served.broker = broker = await Assembly.open(
                 settings,
                 options.listen,
                 options.log_dirs,
@@ -209,7 +183,7 @@ async def _tell_of_loading(loading: Loading) -> None:
             _log.info("loading logs: %.1f %%, at %s", loading.percent, loading.directory)
 
 
-async def _announce(broker: Broker, http: HttpServer | None) -> None:
+async def _announce(broker: Assembly, http: HttpServer | None) -> None:
     await broker.runtime.registered.wait()
     node = broker.runtime.node
     ready = {

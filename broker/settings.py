@@ -4,7 +4,7 @@
     unclean.leader.election.enable, num.partitions, …  ControllerConfig
     socket.request.max.bytes, connections.max.idle.ms  Limits
     group.max.size, offsets.retention.minutes, …       GroupConfig
-    auto.create.topics.enable                          BrokerConfig
+    auto.create.topics.enable                          ServiceConfig
     everything else                                    LogManagerConfig, topics' defaults among it
 
 A name that several take (`request.timeout.ms`) goes to all of them.
@@ -17,7 +17,7 @@ from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any, get_type_hints
 
-from broker.config import BrokerConfig
+from broker.config import ServiceConfig
 from broker.groups.config import GroupConfig
 from broker.limits import Limits
 from logstore.errors import InvalidConfig
@@ -42,7 +42,7 @@ class Settings:
     given: Mapping[str, str] = field(default_factory=dict, compare=False)
     """What was set, as it was given; all else has its default."""
     groups: GroupConfig = field(default_factory=GroupConfig)
-    broker: BrokerConfig = field(default_factory=BrokerConfig)
+    broker: ServiceConfig = field(default_factory=ServiceConfig)
 
 
 def read_settings(settings: Mapping[str, str], *, node_id: int, host: str, port: int) -> Settings:
@@ -55,7 +55,7 @@ def read_settings(settings: Mapping[str, str], *, node_id: int, host: str, port:
     of_node = _taken_by(NodeConfig, settings, rest)
     of_limits = _taken_by(Limits, settings, rest)
     of_groups = _taken_by(GroupConfig, settings, rest)
-    of_broker = _taken_by(BrokerConfig, settings, rest)
+    of_broker = _taken_by(ServiceConfig, settings, rest)
     return Settings(
         NodeConfig(
             **{"node_id": node_id, "host": host, "port": port, **of_node},
@@ -65,7 +65,7 @@ def read_settings(settings: Mapping[str, str], *, node_id: int, host: str, port:
         Limits(**of_limits),
         dict(settings),
         GroupConfig(**of_groups),
-        BrokerConfig(**of_broker),
+        ServiceConfig(**of_broker),
     )
 
 

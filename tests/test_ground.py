@@ -95,8 +95,8 @@ PUBLIC = {
         ControllerConfig Durability Envelope InProcessCluster Node NodeConfig PendingReply
     """,
     "broker": """
-        Address Appended AsyncBroker BlockingClient Broker BrokerConfig BrokerFailed BrokerStopped Client
-        RequestRefused RequestUnanswered SharedStore open_store
+        Address Appended AsyncBroker BlockingClient Broker BrokerCluster BrokerConfig BrokerFailed
+        BrokerStopped Client RequestRefused RequestUnanswered SharedStore open_store
     """,
     "simulation": """
         CrashLab CrashReport CrashRun CrashViolation Delivery Features Fetched PartitionChecker Report
@@ -193,9 +193,12 @@ def code_blocks(page: Path, language: str) -> list[str]:
 
 EXAMPLES = [
     pytest.param(block, id=f"{page}-{number}")
-    for page in ("README.md", "docs/transactions.md", "docs/columnar.md", "docs/testing-kit.md")
+    for page in (
+        *("README.md", "docs/transactions.md", "docs/columnar.md", "docs/testing-kit.md"),
+        "docs/embedding.md",
+    )
     for number, block in enumerate(code_blocks(ROOT / page, "python"))
-    if "@pytest" not in block  # those are run by pytest: tests/simulation/test_pytest_plugin.py
+    if "@pytest" not in block  # those are run by pytest: tests/{broker,simulation}/test_pytest_plugin.py
 ]
 
 

@@ -7,10 +7,9 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Callable, Iterator, Mapping
 from contextlib import contextmanager
-from functools import partial
-from typing import Final
+from typing import Final, Protocol
 
 from broker.clock import SteadyClock
 from broker.metadata.local import SharedStore
@@ -19,6 +18,7 @@ from checkpoint.disk import Disk, OsDisk
 from checkpoint.disks.memory import MemoryDisk
 from logstore.errors import InvalidConfig
 from replication.metastore.embedded import EmbeddedStore
+from replication.metastore.errors import MetadataStoreFailed
 
 EMBEDDED: Final = "embedded"
 _IN_MEMORY: Final = "metadata"
@@ -27,19 +27,37 @@ StoreOf = Callable[[Callable[[StoreEvent], None]], StoreClient]
 """Makes a client of the metadata store, given the function that takes its events."""
 
 
+class OpenStore(Protocol):
+    """A store that brokers can have clients of."""
+
+    @property
+    def failure(self) -> MetadataStoreFailed | None:
+        """Why it cannot go on, if it is here that it cannot."""
+
+    @property
+    def client(self) -> StoreOf: ...
+
+
 def open_store(directory: str | None = None, *, disk: Disk | None = None) -> SharedStore:
     """A metadata store for the brokers of this process; close it after the last of them.
 
     It is kept in `directory`, on `disk` if not on the machine's own; without either, in memory only.
     Raises `DirectoryLocked`, `CorruptMetadata`, `OSError`.
     """
-    if directory is None:
-        return SharedStore(EmbeddedStore(_IN_MEMORY, disk=disk or MemoryDisk()), clock=SteadyClock())
-    return SharedStore(EmbeddedStore(directory, disk=disk or OsDisk()), clock=SteadyClock())
+    if disk is None:
+        disk = OsDisk() if directory is not None else MemoryDisk()
+    store = EmbeddedStore(directory if directory is not None else _IN_MEMORY, disk=disk)
+    return SharedStore(store, clock=SteadyClock())
+
+
+def with_defaults(settings: Mapping[str, str], name: str) -> Mapping[str, str]:
+    """The settings; a cluster of one can have its groups kept, which three replicas could not be had for."""
+    is_alone = name.partition(":")[0] == EMBEDDED
+    return {"offsets.topic.replication.factor": "1", **settings} if is_alone else settings
 
 
 @contextmanager
-def store_named(name: str, *, first_log_dir: str, disk: Disk) -> Iterator[SharedStore | StoreOf]:
+def store_named(name: str, *, first_log_dir: str, disk: Disk) -> Iterator[OpenStore]:
     """The store of that name; an embedded one is closed in the end.
 
     Raises `InvalidConfig` for a name that is none, `EngineError` and `OSError` for a store that cannot be
@@ -50,8 +68,20 @@ def store_named(name: str, *, first_log_dir: str, disk: Disk) -> Iterator[Shared
         with open_store(rest or f"{first_log_dir.rstrip('/')}.metadata", disk=disk) as shared:
             yield shared
     elif kind == "zookeeper":
-        from replication.metastore.zookeeper import ZooKeeperStore
-
-        yield partial(ZooKeeperStore, name)
+        yield _Servers(name)
     else:
         raise InvalidConfig(f"{name!r} is no metadata store; embedded, embedded:DIRECTORY, zookeeper://… are")
+
+
+class _Servers:
+    """Servers elsewhere: a client connects, and tries again for as long as they are away."""
+
+    failure = None
+
+    def __init__(self, url: str) -> None:
+        from replication.metastore import zookeeper  # needs the extra
+
+        self._url, self._library = url, zookeeper
+
+    def client(self, on_event: Callable[[StoreEvent], None]) -> StoreClient:
+        return self._library.ZooKeeperStore(self._url, on_event)

@@ -7,7 +7,7 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from broker.broker import Broker
+from broker.broker import Assembly
 from broker.client import Client
 from broker.groups.config import GroupConfig
 from broker.limits import Address, Limits
@@ -129,7 +129,7 @@ class Nodes:
         self.configs = [replace(quick, node_id=node_id) for node_id in range(count)]
         self.limits = limits or Limits(request_timeout_ms=5_000)
         self.shared = SharedStore()
-        self.brokers: dict[int, Broker] = {}
+        self.brokers: dict[int, Assembly] = {}
         self.running: dict[int, Runtime] = {}
         self.clocks: dict[int, ManualClock] = {}
         self.disks: dict[int, Disk] = {node_id: MemoryDisk() for node_id in range(count)}
@@ -163,7 +163,7 @@ class Nodes:
             self.limits,
             groups=self.groups,
         )
-        broker = await Broker.open(
+        broker = await Assembly.open(
             settings,
             LOOPBACK,
             ["data"],

@@ -198,7 +198,7 @@ def test_workers_agree_on_the_tests(pytester: pytest.Pytester) -> None:
 
 def test_the_entry_point_names_the_module() -> None:
     project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
-    assert project["entry-points"]["pytest11"] == {NAME: MODULE}
+    assert project["entry-points"]["pytest11"][NAME] == MODULE
 
 
 def test_it_costs_next_to_nothing_to_those_who_do_not_use_it() -> None:

@@ -1,0 +1,135 @@
+"""The plugin as its users meet it: in a pytest run of its own."""
+
+from __future__ import annotations
+
+import re
+import subprocess
+import sys
+import tomllib
+from importlib.metadata import entry_points
+from pathlib import Path
+
+import pytest
+
+from broker import BrokerCluster
+
+pytest_plugins = ["pytester"]
+# The runs inside this process forget what they imported, and numpy cannot be imported twice.
+_ = BrokerCluster
+
+ROOT = Path(__file__).parents[2]
+NAME, MODULE = "logstore-broker", "broker.pytest_plugin"
+# Loaded twice, by entry point and by name, a plugin is refused; a checkout may be installed or not.
+LOADED = [] if NAME in entry_points(group="pytest11").names else ["-p", MODULE]
+ALONE = ["-p", "no:cacheprovider", "-p", "no:benchmark", "-p", "no:hypothesispytest", "-W", "error"]
+
+BROKERS = """
+    import threading
+    import pytest
+
+    @pytest.fixture(autouse=True)
+    def no_thread_is_left():
+        before = set(threading.enumerate())
+        yield
+        assert set(threading.enumerate()) <= before
+
+    def use(broker):
+        assert broker.bootstrap.startswith("127.0.0.1:")
+        assert broker.topics() == {}, "each test has its own"
+        broker.create_topic("t", 2)
+        assert broker.append("t", b"x", partition=1).offset == 0
+        assert [record.value for record in broker.read("t", 1)] == [b"x"]
+
+    def test_in_memory(kafka_broker, tmp_path):
+        use(kafka_broker)
+        assert list(tmp_path.iterdir()) == []
+
+    @pytest.mark.parametrize("again", range(2))
+    def test_on_disk(kafka_broker_on_disk, tmp_path, again):
+        use(kafka_broker_on_disk)
+        assert (tmp_path / "kafka" / "t-1").is_dir()
+
+    def test_of_three(kafka_cluster):
+        use(kafka_cluster)
+        kafka_cluster.kill(kafka_cluster.leader("t", 1))
+        assert len(kafka_cluster.bootstrap.split(",")) == 2
+        assert kafka_cluster.append("t", b"y", partition=1).offset == 1
+        (gone,) = {1, 2, 3} - set(kafka_cluster.brokers)
+        kafka_cluster.start(gone)
+        assert [record.value for record in kafka_cluster.scan("t", 1)] == [b"x", b"y"]
+
+    def test_of_two_at_once(kafka_broker, kafka_broker_on_disk):
+        kafka_broker.create_topic("t")
+        assert kafka_broker_on_disk.topics() == {}
+
+    class TestWithSettings:
+        @pytest.fixture
+        def kafka_settings(self):
+            return {"num.partitions": "4", "min.insync.replicas": "1"}
+
+        def test_they_are_heard(self, kafka_broker):
+            kafka_broker.create_topic("t")
+            assert kafka_broker.topics() == {"t": 4}
+"""
+
+
+def run(pytester: pytest.Pytester, source: str, *arguments: str) -> pytest.RunResult:
+    pytester.makepyfile(source)
+    return pytester.runpytest_inprocess(*LOADED, *ALONE, *arguments)
+
+
+def test_brokers_come_and_go_with_their_tests(pytester: pytest.Pytester) -> None:
+    run(pytester, BROKERS).assert_outcomes(passed=6)
+
+
+def test_workers_do_not_get_in_each_others_way(pytester: pytest.Pytester) -> None:
+    pytest.importorskip("xdist")
+    pytester.makepyfile(BROKERS)
+    pytester.makeini(f"[pytest]\npythonpath = {ROOT}")
+    pytester.runpytest_inprocess(*LOADED, *ALONE, "-n", "2").assert_outcomes(passed=6)
+
+
+def test_a_broker_that_failed_is_an_error_of_the_teardown(pytester: pytest.Pytester) -> None:
+    """Whether the test noticed or not."""
+    result = run(
+        pytester,
+        """
+        import asyncio
+        import shutil
+
+        def test_that_takes_the_disk_away(kafka_broker_on_disk, tmp_path):
+            kafka_broker_on_disk.create_topic("t")
+            shutil.rmtree(tmp_path / "kafka")
+            (tmp_path / "kafka").write_text("")
+            try:
+                kafka_broker_on_disk.create_topic("u", timeout=20)
+            except Exception:
+                pass
+        """,
+    )
+    result.assert_outcomes(passed=1, errors=1)
+    result.stdout.fnmatch_lines(["*BrokerFailed: broker 1 cannot go on*"])
+
+
+def test_the_pages_example_passes(pytester: pytest.Pytester) -> None:
+    page = (ROOT / "docs/embedding.md").read_text()
+    blocks = re.findall(r"^```python\n(.*?)^```", page, re.DOTALL | re.MULTILINE)
+    (block,) = [block for block in blocks if "@pytest" in block]
+    run(pytester, block).assert_outcomes(passed=2)
+
+
+def test_the_entry_point_names_the_module() -> None:
+    project = tomllib.loads((ROOT / "pyproject.toml").read_text())["project"]
+    assert project["entry-points"]["pytest11"][NAME] == MODULE
+
+
+def test_it_costs_next_to_nothing_to_those_who_do_not_use_it() -> None:
+    """Every pytest run in the environment imports it: nothing heavy may come with it."""
+    program = (
+        f"import pytest, sys; before = set(sys.modules); import {MODULE}; "
+        "print(sorted(set(sys.modules) - before))"
+    )
+    found = subprocess.run(
+        [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
+    )
+    assert found.stdout.strip() == "['broker', 'broker.pytest_plugin']"
