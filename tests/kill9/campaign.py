@@ -85,14 +85,25 @@ class Campaign:
 
     def view(self) -> View | None:
         """What the first broker that answers knows; None if none does."""
-        for number, node in enumerate(self.cluster.nodes, 1):
-            if number in self._down:
-                continue
-            try:
-                return asyncio.run(_view(Address("127.0.0.1", node.port)))
-            except (OSError, TimeoutError, asyncio.IncompleteReadError):
-                continue
-        return None
+        return next((view for number in range(1, NODES + 1) if (view := self._view_of(number))), None)
+
+    def _view_of(self, number: int) -> View | None:
+        if number in self._down:
+            return None
+        try:
+            return asyncio.run(_view(Address("127.0.0.1", self.cluster.nodes[number - 1].port)))
+        except (OSError, TimeoutError, asyncio.IncompleteReadError):
+            return None
+
+    def wait_until_whole(self) -> None:
+        """Until every broker says that everybody is in sync: one that was paused knows old things."""
+        self.wait_for(
+            "all replicas in sync",
+            lambda _: all(
+                view is not None and self.is_whole(view)
+                for view in map(self._view_of, range(1, NODES + 1))
+            ),
+        )
 
     def wait_for(self, what: str, holds: Callable[[View], bool]) -> float:
         """Until a broker tells so; the seconds that it took."""
@@ -124,7 +135,7 @@ class Campaign:
             without_s = max(without_s, self._strike(fault, victim))
         began_s = time.monotonic()
         self._mend(fault, victims)
-        self.wait_for("all replicas in sync", self.is_whole)
+        self.wait_until_whole()
         return Round(number, fault, ", ".join(map(str, victims)), without_s, time.monotonic() - began_s)
 
     def _victims(self, fault: str, view: View) -> list[int | str]:
@@ -158,7 +169,7 @@ class Campaign:
         )
         if fault == "two":  # in turn: the first is back before the second goes
             self._mend(fault, [victim])
-            self.wait_for("all replicas in sync", self.is_whole)
+            self.wait_until_whole()
         return taken_s
 
     def _mend(self, fault: str, victims: list[int | str]) -> None:
@@ -262,7 +273,7 @@ def run(
     with campaign(directory, metadata=metadata) as running:
         bootstrap = running.cluster.bootstrap
         create_topic(bootstrap)
-        running.wait_for("the topic", running.is_whole)
+        running.wait_until_whole()
         workload = Workload(bootstrap, PARTITIONS)
         running_since_s = time.monotonic()
         while len(workload.consumed_up_to()) < PARTITIONS:
