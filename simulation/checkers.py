@@ -456,7 +456,7 @@ class PartitionChecker:
                 if batch.base >= end:
                     self._commit(batch, view)
             for other in self.views.values():
-                if other.is_leader and other.leader_epoch > view.leader_epoch:
+                if self.committed and other.is_leader and other.leader_epoch > view.leader_epoch:
                     self._check_holds(other, self.committed[-1])
         if state is not None:
             self._judge_members(state)

@@ -128,7 +128,7 @@ class Context:
 
     # --- the store ----------------------------------------------------------------------------
 
-    def fenced(self, *writes: Create | Set | Delete) -> Multi:
+    def fenced(self, *writes: Create | Set | Delete | Check) -> Multi:
         """These writes, provided that no other controller was elected since."""
         return Multi((self._fence, *writes))
 

@@ -98,7 +98,7 @@ def _write(
             if outcome.error is not None:
                 in_doubt.append((each, outcome.error))
                 continue
-            stat = outcome.results[1].stat
+            stat = outcome.results[-1].stat
             assert stat is not None
             context.states[each] = KnownState(writes[each], stat.version)
             changed.append(each)

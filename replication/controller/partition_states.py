@@ -22,7 +22,16 @@ from replication.controller.errors import ControllerFenced, MetadataConflict
 from replication.messages import NO_LEADER
 from replication.metastore import layout
 from replication.metastore.errors import CorruptMetadata
-from replication.metastore.operations import Create, Get, Multi, Outcome, Set
+from replication.metastore.operations import (
+    ANY_VERSION,
+    Check,
+    Create,
+    Get,
+    Multi,
+    Outcome,
+    Set,
+    StoreError,
+)
 
 ROUNDS = 10
 
@@ -68,10 +77,14 @@ def learn_state(context: Context, topic_partition: TopicPartition, read: Outcome
 def fenced_write(
     context: Context, topic_partition: TopicPartition, state: layout.LeaderAndIsr, over: KnownState | None
 ) -> Multi:
-    """The write of `state` over what was read: nothing (`None`) or a version."""
+    """The write of `state` over what was read: nothing (`None`) or a version; its outcome is the last result.
+
+    A first state is for a topic that is there: its parents must not come back without what says who they are.
+    """
     path, data = layout.partition_state_path(topic_partition), layout.encode_state(state)
     if over is None:
-        return context.fenced(Create(path, data, make_parents=True))
+        is_there = Check(layout.topic_path(topic_partition.topic), ANY_VERSION)
+        return context.fenced(is_there, Create(path, data, make_parents=True))
     return context.fenced(Set(path, data, over.partition_epoch))
 
 
@@ -128,11 +141,14 @@ def settle(
         remaining = []
         for (each, state), outcome in zip(wanted.items(), writes, strict=True):
             check_fence(outcome)
+            if outcome.error is StoreError.NO_NODE and each not in had_state:
+                mark("settle: a topic is gone before its first state, its watch will tell")
+                continue
             if outcome.error is not None:
                 mark("settle: somebody else wrote, or the call was lost")
                 remaining.append(each)
                 continue
-            stat = outcome.results[1].stat
+            stat = outcome.results[-1].stat
             assert stat is not None
             context.states[each] = KnownState(state, stat.version)
             changed.append(each)

@@ -26,7 +26,7 @@ from replication.messages import (
 )
 from replication.metastore import layout
 from replication.metastore.layout import LeaderAndIsr
-from replication.metastore.operations import ANY_VERSION, Create, Delete, Get, Multi, Set
+from replication.metastore.operations import ANY_VERSION, Children, Create, Delete, Get, Multi, Set
 from tests.replication.controller.world import World, state_writes, topic
 
 T0 = TopicPartition("t", 0)
@@ -165,6 +165,26 @@ def test_a_state_that_appears_under_a_first_election_is_kept() -> None:
     world.stop(3)
     world.run()
     assert world.view() == (2, 5, (2,)), "and what is decided next is decided on it"
+
+
+def test_a_first_state_does_not_bring_back_a_topic_that_is_gone() -> None:
+    """A tool removed the topic when its first state was to be written: a node without a word in it, which
+    nobody can read, would keep every stray log in its place (simulation, seed 11167)."""
+    world = World(3)
+    member = world.members[1]
+    world.admin(Create(layout.topic_path("t"), layout.encode_topic(layout.TopicAssignment("", {0: (2, 3)}))))
+    while not (member.store_calls and isinstance(member.store_calls[0].operation, Multi)):
+        if member.inbox:
+            world.read_inbox(1)
+        else:
+            world.apply_call(1)
+    world.admin(Delete(layout.topic_path("t")))
+    world.run()
+    assert world.admin(Children(layout.TOPICS_PATH)).children == ()
+    context = world.active.controller.context
+    assert context is not None
+    assert not context.replicas
+    assert not context.unreadable
 
 
 # --- the end of a term ------------------------------------------------------------------------
