@@ -139,6 +139,7 @@ class Nodes:
             offsets_topic_num_partitions=4,
             offsets_topic_replication_factor=min(3, count),
             group_initial_rebalance_delay_ms=0,
+            offsets_commit_timeout_ms=1_000,
         )
         self.log_config = LogConfig(min_insync_replicas=min(2, count))
 
