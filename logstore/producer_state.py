@@ -402,6 +402,8 @@ class ProducerState:
 
     def advance_high_watermark(self, high_watermark: int) -> None:
         """A transaction whose marker lies below `high_watermark` is decided for good."""
+        if not self._unreplicated:
+            return
         replicated = [first for first, marker in self._unreplicated.items() if marker < high_watermark]
         if replicated:
             for first_offset in replicated:

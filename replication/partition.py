@@ -134,6 +134,7 @@ class Partition:
         """Counts the times this node began or stopped to lead: what was promised in one ends with it."""
         self._is_suspended = False
         self._remote: dict[int, RemoteReplica] = {}
+        self._node_id = config.node_id
         self._config = config
         self._metadata = metadata
         self._counters = counters
@@ -146,12 +147,12 @@ class Partition:
     @property
     def leads(self) -> bool:
         """Whether the controller made this node the leader, suspended or not."""
-        return self.leader_id == self._config.node_id
+        return self.leader_id == self._node_id
 
     @property
     def is_leader(self) -> bool:
         """Whether this node may act as the leader now."""
-        return self.leads and not self._is_suspended
+        return self.leader_id == self._node_id and not self._is_suspended
 
     @property
     def is_synced(self) -> bool:
@@ -350,26 +351,27 @@ class Partition:
 
     def advance_high_watermark(self, now_ms: int) -> bool:
         """Move the high watermark as far as the followers allow; True if it moved."""
-        if not self.is_leader or self.log.high_watermark == self.log.log_end_offset:
+        log = self.log
+        high_watermark, leader_end_offset = log.high_watermark, log.log_end_offset
+        if not self.is_leader or high_watermark == leader_end_offset:
             return False
-        leader_end_offset = self.log.log_end_offset
         candidate = next_high_watermark(
             self.isr,
-            leader_id=self._config.node_id,
+            leader_id=self._node_id,
             leader_end_offset=leader_end_offset,
-            leader_safe_offset=min(self.log.recovery_point, leader_end_offset)
+            leader_safe_offset=min(log.recovery_point, leader_end_offset)
             if self.is_synced
             else leader_end_offset,
             replicas=self._remote.values(),
-            eligible=frozenset(filter(self._metadata.may_be_in_sync, self._remote)),
+            eligible=frozenset(filter(self._metadata.may_be_in_sync, self._remote.keys() - self.isr.maximal)),
             # Never below what the controller goes by: it remembers who holds all that is committed.
             min_insync=max(self.agreed_min_insync, self.min_insync if self._config.min_insync_wall else 0),
             now_ms=now_ms,
             lag_time_max_ms=self._config.replica_lag_time_max_ms,
         )
-        if candidate is None or candidate <= self.log.high_watermark:
+        if candidate is None or candidate <= high_watermark:
             return False
-        return self.log.advance_high_watermark(candidate)
+        return log.advance_high_watermark(candidate)
 
     def read(
         self,

@@ -12,8 +12,6 @@ the replicas, their turns and who waits (`replicas.py`).
 
 from __future__ import annotations
 
-from dataclasses import replace
-
 from checkpoint.errors import EngineError, ErrorCode
 from checkpoint.marks import mark
 from checkpoint.topic_partition import TopicPartition
@@ -93,7 +91,7 @@ class ReplicaManager(Orders):
         )
         if acks != ACKS_ALL:
             return Status(result)
-        result = replace(result, durability=partition.durability)
+        result = result._replace(durability=partition.durability)
         return Status(result, info.last_offset + 1, partition.tenure, is_pending=True)
 
     def _progress(
@@ -113,7 +111,7 @@ class ReplicaManager(Orders):
             return ProduceResult(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
         if not partition.is_synced:
             # Whatever it was when this began to wait: the watermark went by the level of now.
-            return replace(status.result, durability=Durability.REPLICATED)
+            return status.result._replace(durability=Durability.REPLICATED)
         return status.result
 
     # --- fetch ---------------------------------------------------------------------------------

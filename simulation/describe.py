@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import fields, is_dataclass
 from enum import Enum
 
 from checkpoint.topic_partition import TopicPartition
@@ -41,11 +40,13 @@ def _text(fact: object) -> str:
             return "{" + ", ".join(f"{_text(key)}: {_text(value)}" for key, value in fact.items()) + "}"
         case list() | tuple() if not hasattr(fact, "_fields"):
             return "(" + ", ".join(map(_text, fact)) + ")"
-    if is_dataclass(fact):
+    # Of data classes and of tuples by name.
+    names: tuple[str, ...] | None = getattr(type(fact), "__match_args__", None)
+    if names is not None:
         shown = [
-            f"{each.name}={_text(value)}"
-            for each in fields(fact)
-            if (value := getattr(fact, each.name)) not in (None, "", (), {}, b"")
+            f"{name}={_text(value)}"
+            for name in names
+            if (value := getattr(fact, name)) not in (None, "", (), {}, b"")
         ]
         return f"{type(fact).__name__}({', '.join(shown)})"
     return str(fact)

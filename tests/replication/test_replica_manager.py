@@ -3,7 +3,6 @@
 from __future__ import annotations
 
 import random
-from dataclasses import replace
 from typing import TypeVar
 
 import pytest
@@ -435,7 +434,7 @@ def test_followed_partitions_take_turns_by_records() -> None:
     source.produce("w", acks=1)
     served = source.follow(F1, 0)
     assert served is not None
-    records = replace(served.partitions[P0], high_watermark=0)
+    records = served.partitions[P0]._replace(high_watermark=0)
     answer = FetchResponse({P0: records, P1: FetchResult(ErrorCode.NONE, 0, 0)})
     rig.take(rig.manager.on_response(first.correlation_id, answer, rig.now_ms))
     body = asked().body
@@ -838,7 +837,7 @@ def test_a_synced_follower_claims_only_what_it_flushed() -> None:
     source.produce("a", acks=1)
     response = source.follow(F1, 0)
     assert response is not None
-    result = replace(response.partitions[P0], high_watermark=0)
+    result = response.partitions[P0]._replace(high_watermark=0)
     rig.take(rig.manager.on_response(send.correlation_id, FetchResponse({P0: result}), rig.now_ms))
     assert rig.effects == [Sync(P0, 1)]
     rig.manager.partitions[P0].log.flush()
