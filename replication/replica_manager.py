@@ -118,12 +118,11 @@ class ReplicaManager(Orders):
 
     def fetch(self, address: Address, body: FetchRequest, now_ms: int) -> list[Effect]:
         """Read for a consumer or a follower; with too little to say, wait for more."""
-        results, is_final = self._read(body)
+        results, size, is_final = self._read(body)
         if body.replica_id >= 0:
             for topic_partition, result in results.items():
                 if result.error is ErrorCode.NONE and result.diverging_epoch is None:
                     self._count_fetch(topic_partition, body, now_ms)
-        size = sum(len(result.records) for result in results.values())
         if is_final or body.max_wait_ms <= 0 or not body.partitions or size >= body.min_bytes:
             self._effects.append(answer(address, FetchResponse(results)))
         else:
@@ -137,8 +136,8 @@ class ReplicaManager(Orders):
             self._fetches.watch(operation, body.partitions)
         return self._end_turn(now_ms)
 
-    def _read(self, body: FetchRequest) -> tuple[dict[TopicPartition, FetchResult], bool]:
-        """Results for all partitions; also whether one of them (an error, a divergence) cannot wait."""
+    def _read(self, body: FetchRequest) -> tuple[dict[TopicPartition, FetchResult], int, bool]:
+        """Results for all partitions, their bytes, and whether one (an error, a divergence) cannot wait."""
         results: dict[TopicPartition, FetchResult] = {}
         room = body.max_bytes
         is_final = False
@@ -154,7 +153,7 @@ class ReplicaManager(Orders):
             is_final |= 0 <= wanted.log_start_offset < result.log_start_offset
             room -= len(result.records)
             results[topic_partition] = result
-        return results, is_final
+        return results, body.max_bytes - room, is_final
 
     def _read_one(
         self, topic_partition: TopicPartition, wanted: FetchPartition, body: FetchRequest, room: int

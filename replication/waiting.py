@@ -81,10 +81,10 @@ class DelayedFetch(DelayedOperation):
         min_bytes: int,
         deadline_ms: int,
         *,
-        read: Callable[[], tuple[dict[TopicPartition, FetchResult], bool]],
+        read: Callable[[], tuple[dict[TopicPartition, FetchResult], int, bool]],
         reply: Callable[[FetchResponse], None],
     ) -> None:
-        """`read` gives what there is, and whether some of it cannot wait."""
+        """`read` gives what there is, how many bytes that is, and whether some of it cannot wait."""
         super().__init__(deadline_ms)
         self._min_bytes = min_bytes
         self._read = read
@@ -92,8 +92,8 @@ class DelayedFetch(DelayedOperation):
         self._results: dict[TopicPartition, FetchResult] | None = None
 
     def is_ready(self, now_ms: int) -> bool:
-        results, is_final = self._read()
-        if not is_final and sum(len(result.records) for result in results.values()) < self._min_bytes:
+        results, size, is_final = self._read()
+        if not is_final and size < self._min_bytes:
             return False
         self._results = results
         return True
