@@ -107,6 +107,7 @@ def settle(
     attempted: dict[TopicPartition, layout.LeaderAndIsr] = {}
     replaced: dict[TopicPartition, layout.LeaderAndIsr] = {}
     new: set[TopicPartition] = set()
+    found: set[TopicPartition] = set()
     for _ in range(ROUNDS):
         remaining = [
             each
@@ -118,7 +119,6 @@ def settle(
         reads = yield tuple(Get(layout.partition_state_path(each)) for each in remaining)
         wanted: dict[TopicPartition, layout.LeaderAndIsr] = {}
         changed: list[TopicPartition] = []
-        found: list[TopicPartition] = []
         for each, read in zip(remaining, reads, strict=True):
             before = context.states.get(each)
             known = learn_state(context, each, read)
@@ -131,7 +131,7 @@ def settle(
                 wanted[each] = state
             if known != before and each not in changed:
                 mark("settle: a state is not what it was known to be")
-                found.append(each)
+                found.add(each)
         attempted.update(wanted)
         had_state = {each: context.states[each].state for each in wanted if each in context.states}
         replaced.update(had_state)
@@ -158,8 +158,12 @@ def settle(
             context.record(each, describe_change(replaced.get(each), context.states[each].state), reason)
             on_change(each)
         if announce:
-            context.announce({*changed, *found}, new=new)
+            # What is to be replaced is not told: whoever led in it may have started anew since.
+            context.announce({*changed, *found.difference(remaining)}, new=new)
+        found.intersection_update(remaining)
     if remaining:
+        if announce:
+            context.announce(found)
         raise MetadataConflict(f"the states of {', '.join(map(str, remaining))} kept changing")
 
 

@@ -5,6 +5,8 @@ S and I numbers are those of the failure schedules and invariants in the replica
 
 from __future__ import annotations
 
+from dataclasses import replace
+
 import pytest
 
 from checkpoint.errors import ErrorCode
@@ -185,6 +187,34 @@ def test_a_first_state_does_not_bring_back_a_topic_that_is_gone() -> None:
     assert context is not None
     assert not context.replicas
     assert not context.unreadable
+
+
+def test_a_state_that_is_to_be_replaced_is_told_to_nobody() -> None:
+    """It turned out to be news when a leader had to be elected, and the write was lost. Had its leader
+    started anew, it would have gone on in the epoch of its former life (simulation, seed 12698)."""
+    world = World(3)
+    world.create(topic((2, 3)))
+    state = world.state()
+    assert state is not None
+    moved = layout.encode_state(replace(state, leader_epoch=5))
+    world.admin(Set(layout.partition_state_path(T0), moved, ANY_VERSION))
+    world.stop(2)
+    member = world.members[1]
+    while not (member.store_calls and isinstance(member.store_calls[0].operation, Multi)):
+        if member.inbox:
+            world.read_inbox(1)
+        else:
+            world.apply_call(1)
+    told = len(world.members[3].broker.received)
+    world.apply_call(1, lose_call=True)
+    world.run()
+    assert world.view() == (3, 6, (3,))
+    heard = [
+        body.partitions[T0].leader_epoch
+        for body in world.members[3].broker.received[told:]
+        if isinstance(body, LeaderAndIsrRequest | UpdateMetadataRequest) and T0 in body.partitions
+    ]
+    assert heard == [6, 6]
 
 
 # --- the end of a term ------------------------------------------------------------------------
