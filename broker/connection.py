@@ -188,8 +188,12 @@ class Connection(Frames):
             self.transport.close()
 
     def refuse(self, reason: str) -> None:
-        """Cut the connection, now: its client breaks the protocol, or is not wanted."""
+        """Cut the connection, now: its client breaks the protocol, or is not wanted.
+
+        What was answered before goes out as far as the socket takes it: it was done.
+        """
         if not self._is_closing and self.transport is not None:
+            self._flush()
             _log.warning("cutting off %s%s: %s", self.peer, self.software and f" ({self.software})", reason)
             self.abort()
 

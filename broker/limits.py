@@ -3,7 +3,11 @@
 from __future__ import annotations
 
 from dataclasses import dataclass
-from typing import NamedTuple
+from typing import Final, NamedTuple
+
+LONGEST_WAIT_MS: Final = 300_000
+"""The longest that a request waits here, whatever it asks for: no client waits so long for an answer, and
+what one that has left was waiting for is forgotten by then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

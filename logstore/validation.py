@@ -59,6 +59,11 @@ _TARGETS: Final = {
 }
 
 
+MAX_RECORDS: Final = 1 << 20
+"""So many may a client's batch have. Each takes microseconds to check, and some 200 bytes where the topic
+wants another codec; a MiB that was compressed can hold millions. No client comes near it by itself."""
+
+
 class ValidationConfig(Protocol):
     """The topic settings that a leader's validation weighs; `LogConfig` has them."""
 
@@ -239,6 +244,8 @@ def _only_batch(data: Buffer) -> Batch:
 
 def _check_header(batch: Batch, origin: AppendOrigin) -> None:
     count, delta = batch.record_count, batch.last_offset_delta
+    if count > MAX_RECORDS and origin is AppendOrigin.CLIENT:
+        raise InvalidRecord(f"{count} records in one batch; {MAX_RECORDS} are the most: send smaller batches")
     if count <= 0 or count != delta + 1:
         raise InvalidRecord(f"{count} records with last offset delta {delta}: it is one less, from 0 up")
     if batch.base_timestamp_ms < NO_TIMESTAMP:

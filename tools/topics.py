@@ -152,7 +152,7 @@ def create(
 
     from logstore.config import LogConfig
     from replication.controller import assignment as placement
-    from replication.controller.topic_creation import check_new_topic, new_topic_id
+    from replication.controller.topic_creation import by_metric_name, check_new_topic, new_topic_id
     from replication.messages import NewTopic
     from replication.metastore import layout
     from replication.metastore.operations import Children, Create, Multi
@@ -164,7 +164,7 @@ def create(
     with _session(metadata) as session:
         cluster = read_cluster(session, ())
         existing = session.read(Children(layout.TOPICS_PATH)).children
-        check_new_topic(NewTopic(name, configs=settings), existing)
+        check_new_topic(NewTopic(name, configs=settings), by_metric_name(existing))
         brokers = sorted(cluster.brokers)
         if assignment is not None:
             lists = _lists(assignment)

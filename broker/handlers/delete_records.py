@@ -9,6 +9,7 @@ from functools import partial
 
 from broker.call import Call
 from broker.handlers.items import by_topic
+from broker.limits import LONGEST_WAIT_MS
 from broker.services import Services
 from broker.wire import types as t
 from checkpoint.topic_partition import TopicPartition
@@ -21,7 +22,8 @@ def handle(call: Call, body: t.DeleteRecordsRequest, services: Services) -> None
         for topic in body.topics
         for each in topic.partitions
     }
-    services.ask(call, DeleteRecordsRequest(offsets, body.timeout_ms), partial(_response, call))
+    request = DeleteRecordsRequest(offsets, min(body.timeout_ms, LONGEST_WAIT_MS))
+    services.ask(call, request, partial(_response, call))
 
 
 def _response(call: Call, answer: ResponseBody) -> t.DeleteRecordsResponse:

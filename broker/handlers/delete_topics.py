@@ -11,6 +11,7 @@ from functools import partial
 from typing import Final
 
 from broker.call import Call
+from broker.limits import LONGEST_WAIT_MS
 from broker.services import Services
 from broker.wire import types as t
 from checkpoint.errors import ErrorCode
@@ -26,7 +27,7 @@ def handle(call: Call, body: t.DeleteTopicsRequest, services: Services) -> t.Del
     names = tuple(name for name in wanted.values() if isinstance(name, str))
     if not names:
         return _response(call, services, wanted, {})
-    ends_ms = services.now_ms() + body.timeout_ms
+    ends_ms = services.now_ms() + min(body.timeout_ms, LONGEST_WAIT_MS)
     services.ask(call, DeleteTopicsRequest(names), partial(_recorded, call, services, wanted, ends_ms))
     return None
 

@@ -16,6 +16,7 @@ from functools import partial
 from typing import Final
 
 from broker.call import Call
+from broker.limits import LONGEST_WAIT_MS
 from broker.services import Services
 from broker.wire import types as t
 from checkpoint.errors import EngineError, ErrorCode
@@ -56,7 +57,7 @@ def handle(call: Call, body: t.FetchRequest, services: Services) -> t.FetchRespo
     request = FetchRequest(
         replica_id,
         # Somebody has to hear at once that a topic is not known.
-        body.max_wait_ms if None not in names else 0,
+        min(body.max_wait_ms, LONGEST_WAIT_MS) if None not in names else 0,
         body.min_bytes,
         min(body.max_bytes, services.settings.limits.fetch_max_bytes),
         partitions,

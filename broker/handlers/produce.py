@@ -14,6 +14,7 @@ from typing import Final
 
 from broker.call import Call
 from broker.interbroker.parts import level_to_wire
+from broker.limits import LONGEST_WAIT_MS
 from broker.services import Services
 from broker.wire import types as t
 from checkpoint.errors import ErrorCode
@@ -51,7 +52,7 @@ def handle(call: Call, body: t.ProduceRequest, services: Services) -> None:
                 refused[topic_partition] = _NO_ZSTD
             else:
                 records[topic_partition] = data
-    request = ProduceRequest(records, body.acks, body.timeout_ms)
+    request = ProduceRequest(records, body.acks, min(body.timeout_ms, LONGEST_WAIT_MS))
     if refused and body.acks == 0:
         call.refuse(next(iter(refused.values())).message)
     elif not records:

@@ -45,6 +45,11 @@ Two or three bytes can be an element, whose object takes fifty times as much: a 
 make it must not become five gigabytes of empty topics.
 """
 
+MOST_ELEMENTS_ASKED: Final = 1 << 18
+"""Likewise of a client's request. What it asks about costs a kilobyte and ten microseconds each on its way
+to an answer, while nobody else is served: this bounds that at a quarter of a GiB and some seconds.
+"""
+
 MOST_ELEMENTS_OF_NODES: Final = 1 << 24
 """What the controller tells of all partitions at once, their replicas one by one, is more."""
 
@@ -246,6 +251,12 @@ class _Compiling:
         return 1 if self.flexible else struct.calcsize(">" + _LENGTHS[kind])
 
 
+def _most_elements(kind: type[Struct]) -> int:
+    if kind.KEY in _AMONG_NODES:
+        return MOST_ELEMENTS_OF_NODES
+    return MOST_ELEMENTS_ASKED if kind.__name__.endswith("Request") else MOST_ELEMENTS
+
+
 def _default_text(field: Field) -> str:
     return "[]" if field.factory is list else repr(field.default)
 
@@ -270,8 +281,7 @@ class _Reading(_Compiling):
         self.line(0, "def read(v):")
         self.line(1, "end = len(v)")
         self.line(1, "at = 0")
-        most = MOST_ELEMENTS_OF_NODES if self.kind.KEY in _AMONG_NODES else MOST_ELEMENTS
-        self.line(1, f"room = {most}")
+        self.line(1, f"room = {_most_elements(self.kind)}")
         self.line(1, "try:")
         self.struct(2, self.kind, "message")
         self.flush(2)

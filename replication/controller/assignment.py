@@ -10,7 +10,7 @@ rack has a replica. The first replica of a list is the preferred leader.
 from __future__ import annotations
 
 from collections.abc import Mapping, Sequence
-from typing import TypeAlias
+from typing import Final, TypeAlias
 
 from replication.controller.errors import (
     InvalidPartitions,
@@ -21,6 +21,11 @@ from replication.controller.errors import (
 Replicas: TypeAlias = tuple[int, ...]
 Racks: TypeAlias = Mapping[int, str | None]
 """The brokers that may be given replicas, and the rack of each; None or nothing for no rack."""
+
+
+MOST_NEW_PARTITIONS: Final = 10_000
+"""So many may one request ask for, as with Kafka's own controller: a number of four bytes must not become a
+million directories, and what is planned is in memory before it is written."""
 
 
 def round_robin(
@@ -173,6 +178,14 @@ def check_manual(assignment: Sequence[Replicas]) -> None:
 def _follower(first: int, shift: int, step: int, count: int) -> int:
     # count - 1 is only 0 with one broker, which has no followers to place.
     return (first + 1 + (shift + step) % (count - 1)) % count
+
+
+def check_new_partitions(count: int) -> None:
+    """Raise `InvalidPartitions` for more than one request may ask for."""
+    if count > MOST_NEW_PARTITIONS:
+        raise InvalidPartitions(
+            f"{count} new partitions were asked for at once; {MOST_NEW_PARTITIONS} are the most: ask again"
+        )
 
 
 def _check_counts(brokers: int, partitions: int, replication_factor: int) -> None:

@@ -89,6 +89,7 @@ def _extend(
 def _new_partitions(
     context: Context, node: layout.TopicAssignment, wanted: NewPartitions
 ) -> Mapping[int, assignment.Replicas]:
+    assignment.check_new_partitions(wanted.total - len(node.partitions))
     if not wanted.assignment:
         return assignment.added_partitions(node.partitions, racks_of(context), wanted.total)
     _check_lists(node, wanted.total, wanted.assignment)

@@ -35,6 +35,7 @@ def create_topics(
     counts = {topic.name: 0 for topic in request.topics}
     for topic in request.topics:
         counts[topic.name] += 1
+    count, taken = 0, by_metric_name(context.topics)
     for topic in request.topics:
         if topic.name in results:
             continue
@@ -45,8 +46,12 @@ def create_topics(
                 )
             if topic.name in context.deletions:
                 raise TopicExists(f"topic {topic.name!r} is being deleted; create it once it is gone")
-            check_new_topic(topic, [*context.topics, *planned])
-            planned[topic.name] = (topic, assign(context, topic))
+            check_new_topic(topic, taken)
+            assignment.check_new_partitions(count + (len(topic.assignment) or topic.partitions))
+            node = assign(context, topic)
+            count += len(node.partitions)
+            planned[topic.name] = (topic, node)
+            taken |= by_metric_name([topic.name])
         except EngineError as error:
             results[topic.name] = CreateTopicsResult(error.code, str(error))
     if request.validate_only:
@@ -70,15 +75,20 @@ def _created(node: layout.TopicAssignment) -> CreateTopicsResult:
     return CreateTopicsResult(ErrorCode.NONE, topic_id=node.topic_id, replicas=replicas)
 
 
-def check_new_topic(topic: NewTopic, existing: Iterable[str]) -> None:
-    """Raise what is wrong with the name or the settings, given the topics there are."""
+def check_new_topic(topic: NewTopic, taken: Mapping[str, str]) -> None:
+    """Raise what is wrong with the name or the settings; `taken`: the topics there are, `by_metric_name`."""
     check_topic_name(topic.name)
-    for other in existing:
-        if other == topic.name:
-            raise TopicExists(f"topic {topic.name!r} exists")
-        if _metric_name(other) == _metric_name(topic.name):
-            raise InvalidTopic(f"topic {topic.name!r} collides with {other!r}: '.' and '_' count as the same")
+    other = taken.get(_metric_name(topic.name))
+    if other == topic.name:
+        raise TopicExists(f"topic {topic.name!r} exists")
+    if other is not None:
+        raise InvalidTopic(f"topic {topic.name!r} collides with {other!r}: '.' and '_' count as the same")
     LogConfig.from_kafka(topic.configs)
+
+
+def by_metric_name(topics: Iterable[str]) -> dict[str, str]:
+    """Topics by what they are called where '.' and '_' count as the same, as in the names of metrics."""
+    return {_metric_name(name): name for name in topics}
 
 
 def _metric_name(topic: str) -> str:

@@ -61,3 +61,13 @@ class Asker:
             return await self._reader.read(1) == b""
         except ConnectionResetError:
             return True
+
+    async def has_news(self) -> bool:
+        """Whether something has come by now, or the end. What came is not there to be read any more."""
+        reading = asyncio.ensure_future(self._reader.read(1))
+        for _ in range(5):
+            await asyncio.sleep(0)
+        if not reading.done():
+            reading.cancel()
+            return False
+        return True

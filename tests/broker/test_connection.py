@@ -255,6 +255,19 @@ def test_rule_2_a_size_that_lies_ends_its_connection_and_no_other(run: Run, data
     run(test)
 
 
+def test_what_was_answered_before_garbage_goes_out(run: Run) -> None:
+    """It was done, and its client is to know: the answers of one wake-up wait for each other."""
+
+    async def test() -> None:
+        async with Bench() as bench:
+            reader, writer = await bench.connect()
+            writer.write(framed(b"x", b"y") + struct.pack(">i", -1))
+            assert [await answer_of(reader) for _ in range(2)] == [b"x", b"y"]
+            assert await reader.read() == b""
+
+    run(test)
+
+
 def test_a_size_that_is_announced_and_not_sent_takes_no_memory(run: Run) -> None:
     """P2: fifty connections that each announce 100 MiB cost what they send."""
 

@@ -20,7 +20,13 @@ from logstore.errors import (
     UnexpectedAppendOffset,
 )
 from logstore.record import MAX_LONG, ControlType, EndTransactionMarker, Record
-from logstore.validation import AppendOrigin, ValidatedBatch, analyse_follower_batches, validate_and_assign
+from logstore.validation import (
+    MAX_RECORDS,
+    AppendOrigin,
+    ValidatedBatch,
+    analyse_follower_batches,
+    validate_and_assign,
+)
 from tests.logstore.forge import T0, forge, payload, values
 
 CONFIG = LogConfig()
@@ -409,3 +415,14 @@ def test_rows_29_and_114_where_the_largest_time_is() -> None:
         found = analyse_follower_batches(data[:size], next_offset=0, leader_epoch=0)
         assert found is not None
         assert (found.max_timestamp_ms - T0, found.offset_of_max_timestamp) == expected
+
+
+def test_more_records_than_a_batch_may_have_are_refused_before_they_are_unpacked() -> None:
+    """A MiB of zstd can hold millions of empty records: seconds of work, gigabytes if recompressed."""
+    count, codec = MAX_RECORDS + 1, Codec.ZSTD
+    bomb = forge(b"no stream", attributes=codec, count=count, last_offset_delta=count - 1)
+    with pytest.raises(InvalidRecord, match="are the most"):
+        validate_and_assign(bomb, next_offset=0, leader_epoch=0, now_ms=T0, config=LogConfig())
+    at_most = forge(b"no stream", attributes=codec, count=count - 1, last_offset_delta=count - 2)
+    with pytest.raises(InvalidRecord, match="zstd"):
+        validate_and_assign(at_most, next_offset=0, leader_epoch=0, now_ms=T0, config=LogConfig())

@@ -317,7 +317,7 @@ def test_a_frame_full_of_tiny_things_is_refused_before_it_fills_the_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Three bytes are an empty topic, whose object takes a hundred and fifty."""
-    monkeypatch.setattr(codec, "MOST_ELEMENTS", 1000)
+    monkeypatch.setattr(codec, "MOST_ELEMENTS_ASKED", 1000)
     read = decoder.__wrapped__(t.ProduceRequest, 9)
 
     def request(topics: int) -> memoryview:
@@ -330,7 +330,7 @@ def test_a_frame_full_of_tiny_things_is_refused_before_it_fills_the_memory(
 
 
 def test_lists_inside_lists_count_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codec, "MOST_ELEMENTS", 1000)
+    monkeypatch.setattr(codec, "MOST_ELEMENTS_ASKED", 1000)
     topics = [t.OffsetFetchRequestTopic(name="t", partition_indexes=[0] * 99) for _ in range(11)]
     read = decoder.__wrapped__(t.OffsetFetchRequest, 7)
     data = joined(t.OffsetFetchRequest(topics=topics[:10]), 7)

@@ -10,8 +10,10 @@ from hypothesis import strategies as st
 
 from checkpoint.errors import EngineError
 from replication.controller.assignment import (
+    MOST_NEW_PARTITIONS,
     added_partitions,
     check_manual,
+    check_new_partitions,
     interleave_racks,
     placed,
     round_robin,
@@ -126,6 +128,13 @@ def test_counts_that_cannot_be(partitions: int, factor: int, error: type[EngineE
         spread(range(3), partitions, factor, start=0, shift=0)
     with pytest.raises(error):
         spread_over_racks(dict.fromkeys(range(3), "a"), partitions, factor, start=0, shift=0)
+
+
+def test_more_new_partitions_than_one_request_may_ask_for() -> None:
+    """Four bytes must not become a million directories."""
+    check_new_partitions(MOST_NEW_PARTITIONS)
+    with pytest.raises(InvalidPartitions, match="ask again"):
+        check_new_partitions(MOST_NEW_PARTITIONS + 1)
 
 
 def test_half_known_racks_are_refused() -> None:

@@ -139,6 +139,16 @@ def test_counts_that_a_topic_does_not_say_are_the_controllers() -> None:
     assert len(sizes) == 9
 
 
+def test_a_request_for_more_partitions_than_can_be_planned_creates_those_that_fit() -> None:
+    """All topics of a request count together; what does not fit is refused, and may be asked for again."""
+    world = World(3)
+    asked = [NewTopic("a", 2, 1), NewTopic("b", 2**31 - 1, 1), NewTopic("c", 10_000, 1), NewTopic("d", 1, 1)]
+    response = world.create(*asked)
+    codes = {name: result.error for name, result in response.topics.items()}
+    refused = ErrorCode.INVALID_PARTITIONS
+    assert codes == {"a": ErrorCode.NONE, "b": refused, "c": refused, "d": ErrorCode.NONE}
+
+
 def test_lost_reply_of_a_creation_is_success() -> None:
     """The topic id in the node is the one we drew: nobody else made it."""
     world = World(3)
