@@ -2,6 +2,7 @@
 
 Traps (protocol.md §4): acks 0 has no answer, and a failure closes the connection; zstd is for those who said
 that they know it (version 7); a partition that is listed twice has no one answer, so the client is cut off.
+What a client wrote into an internal topic might stop all groups there: 17, as Kafka has it.
 A transactional batch, which nobody here could ever end, would hold all readers of committed data.
 Our own clients ask for more: which durability level acks=all reached.
 """
@@ -14,6 +15,7 @@ from typing import Final
 
 from broker.call import Call
 from broker.interbroker.parts import level_to_wire
+from broker.handlers.metadata import INTERNAL_TOPICS
 from broker.limits import LONGEST_WAIT_MS
 from broker.services import Services
 from broker.wire import types as t
@@ -29,6 +31,9 @@ _CODECS, _TRANSACTIONAL = 0x07, 0x10
 _NO_TRANSACTIONS: Final = ProduceResult(
     ErrorCode.INVALID_TXN_STATE,
     message="transactions are not served here; produce without a transactional id",
+)
+_INTERNAL: Final = ProduceResult(
+    ErrorCode.INVALID_TOPIC_EXCEPTION, message="an internal topic is written by brokers alone"
 )
 _NO_ZSTD: Final = ProduceResult(
     ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, message="zstd asks for Produce version 7 or later"
@@ -46,7 +51,9 @@ def handle(call: Call, body: t.ProduceRequest, services: Services) -> None:
                 return
             data = partition.records if partition.records is not None else b""
             attributes = data[_ATTRIBUTES_AT] if len(data) > _ATTRIBUTES_AT else 0
-            if body.transactional_id is not None or attributes & _TRANSACTIONAL:
+            if topic.name in INTERNAL_TOPICS:
+                refused[topic_partition] = _INTERNAL
+            elif body.transactional_id is not None or attributes & _TRANSACTIONAL:
                 refused[topic_partition] = _NO_TRANSACTIONS
             elif call.version < _KNOWS_ZSTD and attributes & _CODECS == Codec.ZSTD:
                 refused[topic_partition] = _NO_ZSTD

@@ -138,9 +138,11 @@ def frames() -> Iterator[Case]:
         yield case(f"a frame of {size} bytes", framed(VERSIONS[4 : 4 + size]), CLOSED)
     for key in (-1, 999, 32767, 7_00):
         yield case(f"API {key}", raw(key, 0, b""), CLOSED)
-    for key, what in ((17, "SaslHandshake"), (36, "SaslAuthenticate")):
-        yield case(f"{what}, which is not served", raw(key, 0, int16(5) + b"PLAIN"), CLOSED)
-    yield case("an oversize token", raw(36, 0, int32(MIB) + bytes(MIB)), CLOSED)
+    handshake = raw(17, 1, int16(5) + b"PLAIN")
+    yield case("SASL, where there is none", handshake, answered(17, 1, {"": 33}))
+    token = raw(36, 0, int32(MIB) + bytes(MIB))
+    yield case("an oversize token before a handshake", token, answered(36, 0, {"": 34}))
+    yield case("a token of 2**31 - 1 bytes", raw(36, 0, int32(MAX_INT) + bytes(50)), CLOSED)
     for key in (24, 25, 26, 28, 48, 51, 68, 71, 75):
         yield case(f"API {key}, which is not served", raw(key, 0, bytes(20)), CLOSED)
     for version in (-1, 13, 99, 32767):
@@ -319,9 +321,10 @@ INVALID, UNSUPPORTED = 87, 76
 def batches() -> Iterator[Case]:
     yield case("a good one", producing(GOOD), produced(0), why="what the others lie about")
     for name, (data, error) in BAD.items():
-        yield case(
-            name, producing(data), produced(error.code), memory_mib=160 if "bomb" in name else MEMORY_MIB
-        )
+        # The bit of a transaction, which nobody here could end, is looked at before the checksum.
+        code = 48 if len(data) > 22 and data[22] & 0x10 else error.code
+        memory_mib = 160 if "bomb" in name else MEMORY_MIB
+        yield case(name, producing(data), produced(code), memory_mib=memory_mib)
     yield case("null records", producing(None), produced(INVALID))
     yield case(
         "a good one of the broker's own epoch", producing(GOOD[:12] + int32(5) + GOOD[16:]), produced(0)
@@ -697,6 +700,149 @@ def questions() -> Iterator[Case]:
         )
 
 
+# --- groups -----------------------------------------------------------------------------------
+
+
+def joining(version: int = 5, **fields: Any) -> bytes:
+    protocol = t.JoinGroupRequestProtocol(name="range", metadata=b"m")
+    named = {
+        "group_id": "hostile", "session_timeout_ms": 10_000, "rebalance_timeout_ms": 10_000, "member_id": "",
+        "protocol_type": "consumer", "protocols": [protocol], **fields,
+    }  # fmt: skip
+    return asked(t.JoinGroupRequest(**named), version)
+
+
+def committing(topic: str = TOPIC, partition: int = 0, **fields: Any) -> bytes:
+    named = {name: fields.pop(name) for name in list(fields) if name in t.OffsetCommitRequestPartition.FIELDS}
+    one = t.OffsetCommitRequestPartition(**{"partition_index": partition, "committed_offset": 1, **named})
+    topics = [t.OffsetCommitRequestTopic(name=topic, partitions=[one])]
+    whole = {
+        "group_id": "alone",
+        "generation_id_or_member_epoch": -1,
+        "member_id": "",
+        "topics": topics,
+        **fields,
+    }
+    return asked(t.OffsetCommitRequest(**whole), 7)
+
+
+def groups() -> Iterator[Case]:
+    joined = answered(t.JoinGroupRequest, 5)
+
+    def refused(code: int) -> dict[str, Any]:
+        return {**joined, "errors": {"": code}}
+
+    yield case("join without an id", joining(), refused(79))
+    yield case("join a group called ''", joining(group_id=""), refused(24))
+    for timeout_ms in (0, -1, MIN_INT, MAX_INT):
+        yield case(
+            f"join with a session of {timeout_ms} ms", joining(session_timeout_ms=timeout_ms), refused(26)
+        )
+    yield case("join as a member that nobody knows", joining(member_id="nobody"), refused(25))
+    yield case("join as a member of 32,000 letters", joining(member_id="x" * 32_000), refused(25))
+    yield case("join without protocols", joining(protocols=[]), refused(23))
+    yield case("join with protocols of no type", joining(protocol_type=""), refused(23))
+    blob = t.JoinGroupRequestProtocol(name="range", metadata=bytes(8 * MIB))
+    yield case(
+        "join with 8 MiB to say", joining(3, group_id="blob", protocols=[blob]), WAITING, memory_mib=64
+    )
+    many = [t.JoinGroupRequestProtocol(name=f"p{number}", metadata=b"") for number in range(10_000)]
+    yield case("join with 10,000 protocols", joining(protocols=many), refused(79))
+    sync = t.SyncGroupRequest(group_id="nowhere", generation_id=MAX_INT, member_id="x")
+    yield case("sync in a group that is not there", asked(sync, 3), answered(14, 3, {"": 25}))
+    yield case(
+        "sync in a group called ''",
+        asked(t.SyncGroupRequest(group_id="", generation_id=1, member_id="x"), 3),
+        answered(14, 3, {"": 24}),
+    )
+    for generation in (-1, 0, MIN_INT, MAX_INT):
+        beat = t.HeartbeatRequest(group_id="nowhere", generation_id=generation, member_id="x")
+        yield case(
+            f"heartbeat of generation {generation}, no group", asked(beat, 3), answered(12, 3, {"": 25})
+        )
+    leaving = [t.LeaveGroupRequestMemberIdentity(member_id="x" * 300)]
+    yield case(
+        "leave a group that is not there",
+        asked(t.LeaveGroupRequest(group_id="nowhere", members=leaving), 3),
+        answered(13, 3, {"": 0, "'": 25}),
+    )
+    yield case("commit alone", committing(), answered(8, 7, {"t-0": 0}))
+    for offset in (MIN_LONG, -1, MAX_LONG):
+        yield case(
+            f"commit offset {offset}",
+            committing(committed_offset=offset),
+            answered(8, 7, {"t-0": 0}),
+            why="it is the group's own business",
+        )
+    yield case(
+        "commit for a topic that is not there", committing("nowhere"), answered(8, 7, {"nowhere-0": 3})
+    )
+    yield case("commit for partition -1", committing(partition=-1), answered(8, 7, {"t--1": 3}))
+    yield case("commit for '../..'", committing("../.."), answered(8, 7, {"../..-0": 3}))
+    yield case(
+        "commit with 5,000 letters beside",
+        committing(committed_metadata="x" * 5_000),
+        answered(8, 7, {"t-0": 12}),
+    )
+    yield case(
+        "commit in generation 5 of no group",
+        committing(group_id="nobody", generation_id_or_member_epoch=5, member_id="x"),
+        answered(8, 7, {"t-0": 22}),
+    )
+    yield case(
+        "commit in a group called ''",
+        committing(group_id=""),
+        answered(8, 7, {"t-0": 0}),
+        why="legal for whoever does not join",
+    )
+    head = int16(7) + b"nowhere" + int32(1) + int16(1) + b"t" + int32(100_000)
+    yield case(
+        "offsets of 100,000 partitions of a group",
+        spliced(9, 5, head, Numbers(0, 100_000, b"", b"")),
+        answered(9, 5, {"100001 times": 0}),
+        memory_mib=160,
+    )
+    for name, code in (("", 0), ("nowhere", 69)):
+        yield case(
+            f"describe group {name!r}",
+            asked(t.DescribeGroupsRequest(groups=[name]), 4),
+            answered(15, 4, {name: 0}),
+        )
+        yield case(
+            f"delete group {name!r}",
+            asked(t.DeleteGroupsRequest(groups_names=[name]), 1),
+            answered(42, 1, {name: code}),
+        )
+    yield case(
+        "groups in a state called 'x'",
+        asked(t.ListGroupsRequest(states_filter=["x" * 1000, "\0"]), 4),
+        answered(16, 4, {"": 0}),
+    )
+    yield case(
+        "delete offsets of a group that is not there",
+        asked(t.OffsetDeleteRequest(group_id="nowhere"), 0),
+        answered(47, 0, {"": 69}),
+    )
+    for kind in (2, -1, 127, 1):
+        yield case(
+            f"a coordinator of type {kind}",
+            asked(t.FindCoordinatorRequest(key="x", key_type=kind), 3),
+            answered(10, 3, {"": 42}),
+        )
+    yield case(
+        "coordinators of 50,000 groups",
+        asked(t.FindCoordinatorRequest(key_type=0, coordinator_keys=["g"] * 50_000), 4),
+        answered(10, 4, {"50000 times": 0}),
+        memory_mib=96,
+    )
+    yield case(
+        "a batch for the offsets' topic",
+        producing(GOOD, topic="__consumer_offsets"),
+        produced(17, label="__consumer_offsets-0"),
+        why="what groups are is written by their coordinator alone",
+    )
+
+
 # --- what brokers alone ask each other --------------------------------------------------------
 
 
@@ -941,6 +1087,7 @@ CLASSES: Final[dict[str, tuple[str, Callable[[], Iterator[Case]]]]] = {
     "batches": ("Record batches that lie, sent with Produce.", batches),
     "compression": ("Streams that unfold, and streams that do not.", compression),
     "questions": ("Fetches and other questions with absurd numbers in them.", questions),
+    "groups": ("Consumer groups, from who is no member.", groups),
     "nodes": ("What brokers alone ask each other, from somebody else.", nodes),
     "names": ("Topics' names, counts, assignments and settings.", names),
 }

@@ -20,6 +20,7 @@ from broker.wire import types as t
 from broker.wire.apis import APIS
 from broker.wire.codec import decode
 from broker.wire.headers import decode_response_header
+from checkpoint.errors import ErrorCode
 from checkpoint.topic_partition import TopicPartition
 from logstore.batch import encode_batch, walk
 from logstore.record import Record
@@ -70,6 +71,14 @@ class Bench:
         ]
         made = await witness.ask(t.CreateTopicsRequest(topics=topics, timeout_ms=10_000), 5)
         assert not any(each.error_code for each in made.topics), made
+        wanted = t.FindCoordinatorRequest(key="any", key_type=0)
+        while (await witness.ask(wanted, 3)).error_code:
+            await asyncio.sleep(0.01)
+        known = t.HeartbeatRequest(group_id="any", generation_id=1, member_id="x")
+        for group in ("any", "hostile", "alone", "blob", "nowhere", "nobody", ""):
+            known.group_id = group
+            while (await witness.ask(known, 3)).error_code == ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
+                await asyncio.sleep(0.01)
         await nodes.until(lambda: all(nodes.leader(TopicPartition(name, 0)) == 0 for name in TOPICS))
         return nodes, witness
 
