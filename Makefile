@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/.installed
 EXTRAS := test,dev,cli,codecs,arrow,bench,zookeeper,broker,interop
 WORKERS ?= 2
 
-.PHONY: bitrot setup parts check test demo bench simulate model zookeeper faults interop reader crash kill9 clean
+.PHONY: bitrot fuzz setup parts check test demo bench simulate model zookeeper faults interop reader crash kill9 clean
 .DEFAULT_GOAL := test
 
 setup: $(INSTALLED)
@@ -73,6 +73,12 @@ faults: setup
 # Three clients, one behaviour after the other, on one broker and on three. ONLY=groups for a part.
 interop: setup
 	$(BIN)/python -m pytest tests/interop -m interop -p no:benchmark $(if $(ONLY),-k "$(ONLY)")
+
+# Guided by coverage, with atheris: RUNS of each target, a million together. Stops at what breaks a promise.
+fuzz: setup
+	$(BIN)/python -m pip install -qq --disable-pip-version-check --no-input --editable '.[fuzz]'
+	for target in headers frames requests served; do \
+		$(BIN)/python -m tests.fuzz $$target $(or $(RUNS),300000) || exit 1; done
 
 # One process reads for a minute what another one writes, cuts, deletes and compacts.
 reader: setup

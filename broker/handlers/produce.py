@@ -14,8 +14,8 @@ from functools import partial
 from typing import Final
 
 from broker.call import Call
-from broker.interbroker.parts import level_to_wire
 from broker.handlers.metadata import INTERNAL_TOPICS
+from broker.interbroker.parts import level_to_wire
 from broker.limits import LONGEST_WAIT_MS
 from broker.services import Services
 from broker.wire import types as t

@@ -61,6 +61,9 @@ def _extend(
     path = layout.topic_path(name)
     attempted = b""
     for _ in range(ROUNDS):
+        # Before the read: what a client calls a topic may be no path, or another node's.
+        if name not in context.topics:
+            raise UnknownTopicOrPartition(f"there is no topic {name!r}")
         (read,) = yield (Get(path),)
         if read.stat is None or name not in context.topics:
             raise UnknownTopicOrPartition(f"there is no topic {name!r}")

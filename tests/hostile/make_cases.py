@@ -744,7 +744,7 @@ def groups() -> Iterator[Case]:
     yield case("join with protocols of no type", joining(protocol_type=""), refused(23))
     blob = t.JoinGroupRequestProtocol(name="range", metadata=bytes(8 * MIB))
     yield case(
-        "join with 8 MiB to say", joining(3, group_id="blob", protocols=[blob]), WAITING, memory_mib=64
+        "join with 8 MiB to say", joining(group_id="blob", protocols=[blob]), refused(79), memory_mib=64
     )
     many = [t.JoinGroupRequestProtocol(name=f"p{number}", metadata=b"") for number in range(10_000)]
     yield case("join with 10,000 protocols", joining(protocols=many), refused(79))
@@ -1007,7 +1007,8 @@ def names() -> Iterator[Case]:
 
     for count in (1, 0, -1, MIN_INT, MAX_INT, 10_002):
         yield case(f"grow to {count} partitions", growing(count), answered(37, 3, {TOPIC: 37}))
-    yield case("grow what is not there", growing(2, "nowhere"), answered(37, 3, {"nowhere": 3}))
+    for name in ("nowhere", "", ".", "..", "a/b", "../..", "t/partitions", "a\0b"):
+        yield case(f"grow {name!r}", growing(2, name), answered(37, 3, {name: 3}))
     yield case(
         "delete what is not there",
         asked(t.DeleteTopicsRequest(topic_names=["nowhere"], timeout_ms=MAX_INT), 5),

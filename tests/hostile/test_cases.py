@@ -154,6 +154,7 @@ class Bench:
         got = await self.witness.ask(
             t.FetchRequest(max_wait_ms=5_000, min_bytes=1, max_bytes=4096, topics=[asked]), 12
         )
+        assert got.responses[0].partitions[0].error_code == 0
         records = [
             each.value for batch in walk(got.responses[0].partitions[0].records) for each in batch.records()
         ]

@@ -257,3 +257,14 @@ def test_some_racks_and_no_others_are_refused() -> None:
     refused = world.create(NewTopic("t", 1, 2)).topics["t"]
     assert refused.error is ErrorCode.INVALID_REPLICATION_FACTOR
     assert "rack" in refused.message
+
+
+@pytest.mark.parametrize("name", ["", ".", "..", "a/b", "t/partitions", "a\0b"])
+def test_a_name_that_is_no_topics_is_no_path_in_the_store_either(name: str) -> None:
+    """Anybody may ask; the store's own check of paths would end the controller."""
+    world = World(1)
+    world.create(topic((1,)))
+    response = world.ask(CreatePartitionsRequest({name: NewPartitions(2)}))
+    assert isinstance(response, CreatePartitionsResponse)
+    assert response.topics[name].error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
+    assert world.view() == (1, 0, (1,))
