@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import asyncio
 import json
 import shutil
 import signal
@@ -12,6 +13,9 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
+from broker.limits import parse_address
+from broker.wire import types as t
+from tests.broker.asking import Asker
 from tests.metadata_server import served
 
 DEADLINE_S: Final = 60.0
@@ -50,6 +54,10 @@ class _Process:
                 command, stdout=subprocess.PIPE, stderr=errors, text=True, cwd=_ROOT
             )
 
+    @property
+    def is_running(self) -> bool:
+        return self._process is not None
+
     def wait_until_ready(self) -> None:
         assert self._process is not None, "started"
         assert self._process.stdout is not None
@@ -57,6 +65,11 @@ class _Process:
         assert line, self._errors.read_text()[-2000:]
         ready = json.loads(line)
         self.address = f"{ready['host']}:{ready['port']}"
+
+    def check(self) -> None:
+        """Fail, with its last words, if it has ended by itself."""
+        code = self._process.poll() if self._process is not None else None
+        assert code is None, f"{self.address} ended with {code}: {self._errors.read_text()[-2000:]}"
 
     def end(self, how: signal.Signals) -> None:
         if self._process is None:
@@ -93,6 +106,30 @@ class Cluster:
     def bootstrap(self) -> str:
         """What clients are given as `bootstrap.servers`."""
         return ",".join(self.addresses.values())
+
+    def check(self) -> None:
+        """Fail if a broker has ended by itself."""
+        for process in self._processes.values():
+            process.check()
+
+    def knows(self, topic: str, partitions: int) -> bool:
+        """Whether every running broker tells clients of so many partitions, all in sync."""
+        return asyncio.run(self._knows(topic, partitions))
+
+    async def _knows(self, topic: str, partitions: int) -> bool:
+        for process in self._processes.values():
+            if not process.is_running:
+                continue
+            async with Asker(parse_address(process.address)) as client:
+                wanted = [t.MetadataRequestTopic(name=topic)]
+                request = t.MetadataRequest(topics=wanted, allow_auto_topic_creation=False)
+                (found,) = (await client.ask(request, 12)).topics
+            if len(found.partitions) != partitions:
+                return False
+            for each in found.partitions:
+                if each.leader_id < 0 or set(each.isr_nodes) != set(each.replica_nodes):
+                    return False
+        return True
 
     def stop(self, node_id: int) -> None:
         """In order: its partitions move before it ends."""

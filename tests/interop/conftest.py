@@ -99,6 +99,7 @@ def kit(
     name = re.sub(r"[^a-zA-Z0-9_-]", "-", request.node.name.removeprefix("test_")).strip("-")
     with ExitStack() as stack:
         cluster, admin = clusters(size), administrators(client_name, size)
+        cluster.check()
         yield Kit(clients[client_name], cluster, admin, name, stack)
     _collect()
 

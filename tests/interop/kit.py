@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
-from contextlib import ExitStack, contextmanager, suppress
+from contextlib import ExitStack, contextmanager
 
 import pytest
 
@@ -75,15 +75,11 @@ class Kit:
         return name
 
     def until_ready(self, topic: str, partitions: int = 1) -> None:
-        def is_ready() -> bool:
-            with suppress(Refused):
-                found = self.admin.describe_topic(topic)
-                return len(found) == partitions and all(
-                    each.leader >= 0 and each.isr == set(each.replicas) for each in found
-                )
-            return False
-
-        until(is_ready, f"{topic} has leaders and all its replicas are in sync")
+        """Whichever broker a client asks next has heard of the topic, and all replicas are in sync."""
+        until(
+            lambda: self.cluster.knows(topic, partitions),
+            f"all brokers know {topic}, and its replicas are in sync",
+        )
 
     def producer(
         self, settings: Mapping[str, object] | None = None, *, cluster: Cluster | None = None
