@@ -31,7 +31,11 @@ ck_admin: Any = confluent_kafka.admin
 """What it is to export it only imports, so that its types reach nobody."""
 _TIMEOUT_S: Final = 60.0
 _NOWHERE: Final = -1001
-_NAMES: Final = {"max.request.size": "message.max.bytes", "fetch.max.wait.ms": "fetch.wait.max.ms"}
+_NAMES: Final = {
+    "max.request.size": "message.max.bytes",
+    "fetch.max.wait.ms": "fetch.wait.max.ms",
+    "metadata.max.age.ms": "topic.metadata.refresh.interval.ms",
+}
 """librdkafka's, where Kafka's is another."""
 _NOT_HERE: Final = {"max.poll.records", "max.block.ms"}
 """Given at each poll; and nothing blocks."""
@@ -122,6 +126,7 @@ class _Consumer:
 
     def unsubscribe(self) -> None:
         self._consumer.unsubscribe()
+        self._consumer.poll(1.0)  # in which the assignment is given up
 
     def assignment(self) -> frozenset[Partition]:
         return frozenset(map(_of, self._consumer.assignment()))

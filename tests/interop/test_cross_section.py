@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from tests.interop.kit import Kit, take, values, written
+from tests.interop.kit import Kit, take, until, values, written
 from tests.interop.seam import Outgoing, Partition
 
 
@@ -21,3 +21,19 @@ def test_there_and_back(kit: Kit) -> None:
     assert written(take(consumer, 5)) == values(20)[15:]
     assert consumer.bounds(Partition(topic, 0)) == (0, 20)
     kit.admin.delete_topic(topic)
+
+
+def test_a_group_goes_on_where_it_was(kit: Kit) -> None:
+    topic = kit.topic(2)
+    for number in range(2):
+        kit.fill(topic, values(5), partition=number)
+    first = kit.member(kit.name, {"enable.auto.commit": False})
+    first.subscribe(topic)
+    take(first, 10)
+    first.commit()
+    first.close()
+    second = kit.member(kit.name)
+    second.subscribe(topic)
+    until(lambda: second.poll() == [] and len(second.assignment()) == 2, "the second has both partitions")
+    kit.fill(topic, [b"new"])
+    assert written(take(second, 1)) == [b"new"]
