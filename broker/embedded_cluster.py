@@ -26,6 +26,7 @@ from checkpoint.disks.memory import MemoryDisk
 T = TypeVar("T")
 
 _FIRST_ID = 1
+_FACTORS = ("default.replication.factor", "offsets.topic.replication.factor")
 _QUICK = {
     "replica.fetch.wait.max.ms": "100",
     "replica.fetch.backoff.ms": "20",
@@ -49,7 +50,8 @@ class BrokerCluster(BlockingCalls):
         timeout_s: float = 60.0,
     ) -> None:
         """`settings` are all brokers', under Kafka's names. Nothing runs yet."""
-        self._settings = {"default.replication.factor": str(min(count, 3)), **_QUICK, **(settings or {})}
+        factors = dict.fromkeys(_FACTORS, str(min(count, 3)))
+        self._settings = {**factors, **_QUICK, **(settings or {})}
         self._directory, self._timeout_s = directory, timeout_s
         self._disks: dict[int, Disk] = {_FIRST_ID + number: MemoryDisk() for number in range(count)}
         self._store = open_store(f"{directory}/metadata" if directory is not None else None)

@@ -24,6 +24,8 @@ from prometheus_client.metrics_core import (
     Metric,
 )
 
+from broker.groups.coordinator import Coordinator
+from broker.groups.group import State
 from broker.http import Page
 from replication.messages import NO_LEADER
 from replication.node import Node
@@ -84,6 +86,9 @@ class Watched(Protocol):
     @property
     def node(self) -> Node | None: ...
 
+    @property
+    def groups(self) -> Coordinator | None: ...
+
 
 class Elections:
     """What this broker decided while it was the controller: hand it every state change."""
@@ -114,6 +119,8 @@ class _Collector:
             yield from _of_replicas(node)
             yield from _of_controller(node)
             yield from _of_logs(node)
+        if (groups := self._watched.groups) is not None:
+            yield from _of_groups(groups)
 
     def describe(self) -> list[Metric]:
         return []
@@ -260,4 +267,19 @@ def _of_logs(node: Node) -> Iterator[Metric]:
     yield from (size, start, end, segments)
     yield _gauge(
         "kafka_log_logmanager_offlinelogdirectorycount", "Log dirs that failed", len(node.logs.offline_dirs)
+    )
+
+
+def _of_groups(groups: Coordinator) -> Iterator[Metric]:
+    prefix = "kafka_coordinator_group_groupmetadatamanager_"
+    states = groups.states
+    yield _gauge(prefix + "numgroups", "Groups that this broker coordinates", states.total())
+    for state in State:
+        name = f"{prefix}numgroups{state.value.lower()}"
+        yield _gauge(name, f"Of these, groups in state {state.value}", states[state])
+    yield _gauge(prefix + "numoffsets", "Committed offsets of these groups", groups.committed_offsets)
+    yield _gauge(
+        prefix + "loadingpartitions",
+        "Partitions of __consumer_offsets led here whose groups are not served yet, or cannot be",
+        groups.loading,
     )

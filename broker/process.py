@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 from broker.broker import Assembly
 from broker.clock import SteadyClock
+from broker.groups.coordinator import Coordinator
 from broker.health import Loading, alive, health, partition_directories
 from broker.http import HttpServer, Page, Route
 from broker.json_lines import log_as_json
@@ -99,6 +100,10 @@ class _Served:
     @property
     def node(self) -> Node | None:
         return self.broker.runtime.node if self.broker is not None else None
+
+    @property
+    def groups(self) -> Coordinator | None:
+        return self.broker.services.groups.coordinator if self.broker is not None else None
 
     @property
     def traffic(self) -> Traffic:

@@ -22,6 +22,7 @@ its members and what each of them reads, and gives each member a whole session t
 from __future__ import annotations
 
 import random
+from collections import Counter
 from collections.abc import Hashable, Iterable
 from dataclasses import dataclass, field
 from heapq import heappop, heappush
@@ -623,6 +624,21 @@ class Coordinator:
         is_loading = any(each.loader is not None for each in self._partitions.values())
         error = ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_loading else ErrorCode.NONE
         return ListGroupsResponse(error_code=error, groups=groups)
+
+    @property
+    def states(self) -> Counter[State]:
+        """How many groups there are here in each state."""
+        return Counter(entry.group.state for entry in self._entries.values())
+
+    @property
+    def committed_offsets(self) -> int:
+        """For how many partitions, group by group."""
+        return sum(len(entry.offsets.partitions) for entry in self._entries.values())
+
+    @property
+    def loading(self) -> int:
+        """How many partitions of `__consumer_offsets` are led here and not served yet."""
+        return sum(each.loader is not None for each in self._partitions.values())
 
     # --- who is where -------------------------------------------------------------------------
 

@@ -1,13 +1,20 @@
-"""CreatePartitions: topics grow to a number of partitions; replicas of the new ones as listed, or placed."""
+"""CreatePartitions: topics grow to a number of partitions; replicas of the new ones as listed, or placed.
+
+`__consumer_offsets` does not: a group's partition follows from how many there are, and its offsets would not
+be where it is looked for.
+"""
 
 from __future__ import annotations
 
 from functools import partial
 
 from broker.call import Call
+from broker.groups.coordinator import OFFSETS_TOPIC
 from broker.services import Services
 from broker.wire import types as t
+from checkpoint.errors import ErrorCode
 from replication.messages import (
+    AdminResult,
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     NewPartitions,
@@ -22,18 +29,27 @@ def handle(call: Call, body: t.CreatePartitionsRequest, services: Services) -> N
             topic.count, tuple(tuple(each.broker_ids) for each in topic.assignments or ())
         )
         for topic in body.topics
+        if topic.name != OFFSETS_TOPIC
     }
-    services.ask(call, CreatePartitionsRequest(topics, body.validate_only), partial(_response, call))
+    request = CreatePartitionsRequest(topics, body.validate_only)
+    services.ask(call, request, partial(_response, call, body))
 
 
-def _response(call: Call, answer: ResponseBody) -> t.CreatePartitionsResponse:
+def _response(
+    call: Call, body: t.CreatePartitionsRequest, answer: ResponseBody
+) -> t.CreatePartitionsResponse:
     assert isinstance(answer, CreatePartitionsResponse)
+    results = dict(answer.topics)
+    if any(topic.name == OFFSETS_TOPIC for topic in body.topics):
+        results[OFFSETS_TOPIC] = AdminResult(
+            ErrorCode.INVALID_PARTITIONS, f"{OFFSETS_TOPIC} keeps its partitions: groups would be lost"
+        )
     return t.CreatePartitionsResponse(
         throttle_time_ms=call.throttle_ms,
         results=[
             t.CreatePartitionsResponseCreatePartitionsTopicResult(
                 name=name, error_code=result.error, error_message=result.message or None
             )
-            for name, result in answer.topics.items()
+            for name, result in results.items()
         ],
     )

@@ -13,6 +13,7 @@ from http import HTTPStatus
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from broker.groups.coordinator import Coordinator
 from broker.health import Loading, alive, health, partition_directories
 from broker.http import HttpServer, Page
 from broker.limits import Address
@@ -21,6 +22,7 @@ from checkpoint.disks.memory import MemoryDisk
 from checkpoint.topic_partition import TopicPartition
 from replication.node import Node
 from replication.state_change import Side, StateChange
+from tests.broker.groups.desk import T0, T1, Desk
 from tests.broker.nodes import Nodes
 
 LOOPBACK = Address("127.0.0.1", 0)
@@ -31,6 +33,7 @@ class Broker:
     """What `metrics.page` wants of one."""
 
     node: Node | None = None
+    groups: Coordinator | None = None
     traffic: Traffic = field(default_factory=Traffic)
     elections: Elections = field(default_factory=Elections)
 
@@ -82,6 +85,23 @@ def test_a_cluster_is_watched_under_the_usual_names() -> None:
             assert after[manager + "underminisrpartitioncount"] == 1
 
     asyncio.run(run())
+
+
+def test_groups_are_counted_by_state() -> None:
+    desk = Desk()
+    desk.stable()
+    desk.commit({T0: 5, T1: 6}, group_id="offsets only")
+    seen = values(page(Broker(groups=desk.coordinator)).content)
+    prefix = "kafka_coordinator_group_groupmetadatamanager_"
+    assert seen[prefix + "numgroups"] == 2
+    assert seen[prefix + "numgroupsstable"] == 1
+    assert seen[prefix + "numgroupsempty"] == 1
+    assert seen[prefix + "numgroupspreparingrebalance"] == 0
+    assert seen[prefix + "numoffsets"] == 2
+    assert seen[prefix + "loadingpartitions"] == 0
+    loading = Desk(load=False)
+    loading.coordinator.begin_load(0, 0)
+    assert values(page(Broker(groups=loading.coordinator)).content)[prefix + "loadingpartitions"] == 1
 
 
 def test_requests_are_counted_and_timed() -> None:

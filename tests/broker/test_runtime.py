@@ -13,6 +13,7 @@ from broker.blocking import BlockingClient
 from broker.errors import RequestRefused, RequestUnanswered
 from broker.limits import Limits
 from broker.producing import Producer
+from broker.runtime import Asked
 from broker.wire import interbroker as w
 from broker.wire import types as t
 from broker.wire.apis import API_OF
@@ -27,7 +28,7 @@ from logstore.log import Log
 from logstore.record import Record
 from replication.config import NodeConfig
 from replication.durability import Durability
-from replication.effects import Halt
+from replication.effects import Effect, Halt
 from replication.messages import (
     CreateTopicsRequest,
     CreateTopicsResponse,
@@ -288,6 +289,51 @@ def test_a_sync_that_fails_as_no_disk_does_ends_the_node(monkeypatch: pytest.Mon
                 await nodes.running[0].ended
             waiting.cancel()
             await nodes.kill(0)
+
+    run(test)
+
+
+def test_a_request_that_is_not_wanted_any_more_when_its_turn_comes_is_refused() -> None:
+    """What it goes by has changed while it stood in line; what goes by the engine's word stands there too."""
+
+    async def test() -> None:
+        async with Nodes(1) as nodes:
+            tp = await nodes.create_topic("t", (0,))
+            runtime, told = nodes.running[0], list[object]()
+
+            def ask(data: bytes, *, is_wanted: bool) -> None:
+                asked = Asked(lambda answer: told.append(data), told.append, lambda: is_wanted)
+                runtime.ask(ProduceRequest({tp: batch(data)}, 1, 1_000), asked)
+
+            def in_turn(now_ms: int) -> list[Effect]:
+                ask(b"a", is_wanted=True)
+                runtime.in_line(lambda: told.append("in line"), told.append)
+                ask(b"b", is_wanted=False)
+                ask(b"c", is_wanted=True)
+                return []
+
+            runtime._turn(in_turn)
+            assert not told
+            await nodes.until(lambda: len(told) == 4)
+            assert told == [b"a", "in line", "it is not wanted any more", b"c"]
+            assert await values(nodes, tp) == [b"a", b"c"]
+
+    run(test)
+
+
+def test_what_stands_in_line_when_the_node_stops_is_refused() -> None:
+    async def test() -> None:
+        async with Nodes(1) as nodes:
+            runtime, told = nodes.running[0], list[str]()
+
+            def in_turn(now_ms: int) -> list[Effect]:
+                runtime.in_line(lambda: told.append("done"), told.append)
+                return []
+
+            runtime._turn(in_turn)
+            await nodes.kill(0)
+            runtime.in_line(lambda: told.append("done"), told.append)
+            assert told == ["this broker stops"] * 2
 
     run(test)
 

@@ -222,6 +222,21 @@ class TestFindCoordinator:
         run(test, is_ready=False)
 
 
+    def test_the_topic_does_not_grow(self) -> None:
+        """A group's offsets would not be where it is looked for."""
+
+        async def test(nodes: Nodes, client: Asker) -> None:
+            wanted = [
+                t.CreatePartitionsRequestCreatePartitionsTopic(name=name, count=9, assignments=None)
+                for name in (OFFSETS_TOPIC, "t")
+            ]
+            answer = await client.ask(t.CreatePartitionsRequest(topics=wanted, timeout_ms=30_000), 3)
+            told = {each.name: each.error_code for each in answer.results}
+            assert told == {OFFSETS_TOPIC: ErrorCode.INVALID_PARTITIONS, "t": ErrorCode.NONE}
+
+        run(test)
+
+
 class TestJoinGroup:
     @pytest.mark.parametrize("version", range(10))
     def test_from_version_4_on_a_member_is_given_an_id_first(self, version: int) -> None:
