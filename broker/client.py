@@ -197,25 +197,21 @@ class Client:
             raise ValueError(f'acks is {acks!r}; it takes "all", 1 or 0')
         rows = records_of(records, key, headers, wall_clock_ms())
         chosen = await self._placed(topic, rows, partition, deadline)
-        pieces = [
-            (numbers, self._appender(where).append([rows[number] for number in numbers], wanted, deadline))
-            for where, all_numbers in chosen.items()
-            for numbers in split(all_numbers, rows)
-        ]
+        pieces = [(where, piece) for where, numbers in chosen.items() for piece in split(numbers, rows)]
+        works = [self._appender(where).append(piece, wanted, deadline) for where, piece in pieces]
         found: dict[int, Appended] = {}
-        results = await asyncio.gather(*(work for _, work in pieces), return_exceptions=True)
-        for (numbers, _), result in zip(pieces, results, strict=True):
+        results = await asyncio.gather(*works, return_exceptions=True)
+        for (_, piece), result in zip(pieces, results, strict=True):
             if isinstance(result, BaseException):
                 raise result
-            for number, placed in zip(numbers, result, strict=True):
-                found[number] = placed
+            found.update(zip(piece.numbers, result, strict=True))
         if records is None or isinstance(records, bytes | bytearray | memoryview):
             return found[0]
         return [found[number] for number in range(len(rows))]
 
     async def _placed(
         self, topic: str, rows: Sequence[Record], partition: int | None, deadline: float
-    ) -> dict[TopicPartition, list[int]]:
+    ) -> dict[TopicPartition, Sequence[int]]:
         """The numbers of the rows that go to each partition."""
         known = await self._topic(topic, deadline)
         if partition is not None and not 0 <= partition < known.partitions:
@@ -223,15 +219,16 @@ class Client:
                 ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{topic} has {known.partitions} partitions, from 0 on"
             )
         self._calls += 1
-        chosen: dict[TopicPartition, list[int]] = {}
+        keyless = partition
+        if keyless is None:
+            keyless = partition_of_call(self._calls, known.with_leader, known.partitions)
+        if partition is not None:
+            return {TopicPartition(topic, keyless): range(len(rows))}
+        chosen: dict[int, list[int]] = {}
         for number, row in enumerate(rows):
-            place = partition
-            if place is None and row.key is not None:
-                place = partition_of_key(row.key, known.partitions)
-            elif place is None:
-                place = partition_of_call(self._calls, known.with_leader, known.partitions)
-            chosen.setdefault(TopicPartition(topic, place), []).append(number)
-        return chosen
+            place = keyless if row.key is None else partition_of_key(row.key, known.partitions)
+            chosen.setdefault(place, []).append(number)
+        return {TopicPartition(topic, place): numbers for place, numbers in chosen.items()}
 
     def _appender(self, topic_partition: TopicPartition) -> Appender:
         found = self._appenders.get(topic_partition)
@@ -340,7 +337,7 @@ class Client:
         await self._until_answered(known, "no broker answers", deadline, pause_s=_WORD_SPREADS_S)
 
     async def topics(self, *, timeout: float | None = None) -> dict[str, int]:
-        """Every topic with its number of partitions."""
+        """Every topic with its number of partitions, Kafka's internal ones among them."""
         await self._until_answered(self._refreshed, "no broker answers", self._deadline(timeout))
         return {name: topic.partitions for name, topic in sorted(self._topics.items())}
 

@@ -1,6 +1,6 @@
 """A broker inside the program that uses it.
 
-    with Broker(BrokerConfig(node_id=1, log_dirs=("data",))) as broker:     a thread with a loop of its own
+    with Broker(BrokerConfig(node_id=1, log_dirs=("data",))) as broker:     a thread and a loop of its own
         broker.append("orders", b"placed")
 
     async with Broker(config) as broker:                                    the caller's event loop
@@ -40,6 +40,7 @@ from broker.clock import SteadyClock
 from broker.errors import BrokerFailed, BrokerStopped
 from broker.in_process import InProcess
 from broker.limits import Address, parse_address
+from broker.loop import fastest_loop
 from broker.metadata.local import SharedStore
 from broker.metadata.opening import EMBEDDED, OpenStore, open_store, store_named, with_defaults
 from broker.settings import read_settings
@@ -335,7 +336,7 @@ class Broker(BlockingCalls):
             raise
 
     def _run(self, started: Future[AsyncBroker]) -> None:
-        with asyncio.Runner() as runner:
+        with asyncio.Runner(loop_factory=fastest_loop()) as runner:
             self._loop = runner.get_loop()
             runner.run(self._live(started))
 

@@ -11,6 +11,7 @@ none of them does: replicas of one process are no safety.
 
 from __future__ import annotations
 
+import errno
 from collections.abc import Coroutine, Mapping
 from types import TracebackType
 from typing import Any, TypeVar
@@ -27,6 +28,7 @@ T = TypeVar("T")
 
 _FIRST_ID = 1
 _FACTORS = ("default.replication.factor", "offsets.topic.replication.factor")
+_ANY_PORT = "127.0.0.1:0"
 _QUICK = {
     "replica.fetch.wait.max.ms": "100",
     "replica.fetch.backoff.ms": "20",
@@ -55,6 +57,8 @@ class BrokerCluster(BlockingCalls):
         self._directory, self._timeout_s = directory, timeout_s
         self._disks: dict[int, Disk] = {_FIRST_ID + number: MemoryDisk() for number in range(count)}
         self._store = open_store(f"{directory}/metadata" if directory is not None else None)
+        self._addresses: dict[int, str] = {}
+        """Where they are or were."""
         self.brokers: dict[int, Broker] = {}
         """The running ones, by id."""
 
@@ -84,10 +88,11 @@ class BrokerCluster(BlockingCalls):
                 broker.kill("another one failed")
             self._store.close()
 
-    def _launch(self, node_id: int) -> Broker:
+    def _launch(self, node_id: int, listen: str = _ANY_PORT) -> Broker:
         on_disk = self._directory is not None
         config = BrokerConfig(
             node_id=node_id,
+            listen=listen,
             log_dirs=(f"{self._directory}/broker-{node_id}",) if on_disk else (),
             disk=None if on_disk else self._disks[node_id],
             metadata=self._store,
@@ -96,13 +101,21 @@ class BrokerCluster(BlockingCalls):
         )
         broker = Broker(config)
         broker.start()
-        self.brokers[node_id] = broker
+        self.brokers[node_id], self._addresses[node_id] = broker, broker.bootstrap
         return broker
 
     def start(self, node_id: int) -> Broker:
-        """Start one that was stopped or killed, on a new port, and wait until it is ready."""
+        """Start one that was stopped or killed, and wait until it is ready.
+
+        It has its former port again, where its clients look for it, unless somebody took that meanwhile.
+        """
         assert node_id not in self.brokers, f"broker {node_id} is running"
-        broker = self._launch(node_id)
+        try:
+            broker = self._launch(node_id, self._addresses[node_id])
+        except OSError as error:
+            if error.errno != errno.EADDRINUSE:
+                raise
+            broker = self._launch(node_id)
         broker.wait_until_ready()
         return broker
 

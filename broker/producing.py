@@ -14,7 +14,7 @@ from __future__ import annotations
 
 import asyncio
 from collections import deque
-from collections.abc import Iterable, Sequence
+from collections.abc import Iterable, Iterator, Sequence
 from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
@@ -130,7 +130,8 @@ class Producer:
 
 @dataclass(slots=True, eq=False)
 class _Waiting:
-    records: list[Record]
+    records: Sequence[Record]
+    size: int
     acks: int
     deadline: float
     done: asyncio.Future[tuple[int, ProduceResult]]
@@ -146,10 +147,10 @@ class Appender:
         self._queue: deque[_Waiting] = deque()
         self._task: asyncio.Task[None] | None = None
 
-    async def append(self, records: Sequence[Record], acks: int, deadline: float) -> list[Appended]:
+    async def append(self, piece: Piece, acks: int, deadline: float) -> list[Appended]:
         """Raises as `Client.append`; records whose time is over before they are sent are not sent."""
         loop = asyncio.get_running_loop()
-        waiting = _Waiting(list(records), acks, deadline, loop.create_future())
+        waiting = _Waiting(piece.records, piece.size, acks, deadline, loop.create_future())
         self._queue.append(waiting)
         if self._task is None:
             self._task = loop.create_task(self._run())
@@ -160,7 +161,8 @@ class Appender:
         except TimeoutError:
             raise RequestUnanswered(f"{self._topic_partition} took nothing for too long") from None
         topic, partition = self._topic_partition
-        offsets = range(first, first + len(records)) if first >= 0 else [-1] * len(records)
+        count = len(piece.records)
+        offsets = range(first, first + count) if first >= 0 else [-1] * count
         return [Appended(topic, partition, offset, result.durability) for offset in offsets]
 
     async def finished(self) -> None:
@@ -184,7 +186,7 @@ class Appender:
         while self._queue:
             first = self._queue[0]
             if not first.done.done():
-                size += sum(map(_size_of, first.records))
+                size += first.size
                 if together and (size > _BATCH_BYTES or first.acks != together[0].acks):
                     break
                 together.append(first)
@@ -196,7 +198,7 @@ class Appender:
         left = max(each.deadline for each in together) - asyncio.get_running_loop().time()
         try:
             result = await self._producer.send_records(
-                [record._replace(offset=number) for number, record in enumerate(rows)],
+                [Record._make((number, *record[1:])) for number, record in enumerate(rows)],
                 acks=together[0].acks,
                 timeout=max(left, 0.0),
             )
@@ -252,19 +254,27 @@ def _record_of(given: Appendable, now_ms: int) -> Record:
     return Record(0, now_ms, None, bytes(given))
 
 
-def split(numbers: Sequence[int], rows: Sequence[Record]) -> list[list[int]]:
+class Piece(NamedTuple):
+    """What of a call goes into one batch: which of its records, they themselves, their bytes at most."""
+
+    numbers: Sequence[int]
+    records: Sequence[Record]
+    size: int
+
+
+def split(numbers: Iterable[int], rows: Sequence[Record]) -> Iterator[Piece]:
     """Cut what goes to one partition into what fits a batch."""
-    pieces: list[list[int]] = []
-    size = _BATCH_BYTES
+    taken: list[int] = []
+    size = 0
     for number in numbers:
-        size += _size_of(rows[number])
-        if size > _BATCH_BYTES:
-            pieces.append([])
-            size = _size_of(rows[number])
-        pieces[-1].append(number)
-    return pieces
-
-
-def _size_of(record: Record) -> int:
-    headers = sum(len(each.name) * 3 + len(each.value or b"") + 10 for each in record.headers)
-    return _RECORD_BYTES + len(record.key or b"") + len(record.value or b"") + headers
+        _, _, key, value, headers, _ = rows[number]
+        more = _RECORD_BYTES + (len(key) if key else 0) + (len(value) if value else 0)
+        if headers:
+            more += sum(len(name) * 3 + len(each or b"") + 10 for name, each in headers)
+        if taken and size + more > _BATCH_BYTES:
+            yield Piece(taken, [rows[each] for each in taken], size)
+            taken, size = [], 0
+        taken.append(number)
+        size += more
+    if taken:
+        yield Piece(taken, [rows[each] for each in taken], size)

@@ -18,6 +18,7 @@ from broker import (
     AsyncBroker,
     BlockingClient,
     Broker,
+    BrokerCluster,
     BrokerConfig,
     BrokerFailed,
     BrokerStopped,
@@ -405,6 +406,45 @@ def test_three_brokers_and_one_is_killed_while_appending() -> None:
         assert refusal.value.is_passing
 
 
+def test_leaders_are_killed_one_after_the_other_and_come_back() -> None:
+    """As above, of clients outside, whose answers get lost with the leader that they wait for."""
+    with BrokerCluster(3, settings={"min.insync.replicas": "2"}) as brokers, ExitStack() as stack:
+        brokers.create_topic("t", 3)
+        addresses = [broker.address for broker in brokers.brokers.values()]
+        stop, flowing = threading.Event(), threading.Semaphore(0)
+        acknowledged: dict[int, int] = dict.fromkeys(range(3), 0)
+        failures: list[BaseException] = []
+
+        def write(name: int) -> None:
+            try:
+                with BlockingClient(addresses) as client:
+                    while not stop.is_set():
+                        client.append("t", b"%d" % acknowledged[name], partition=name)
+                        acknowledged[name] += 1
+                        flowing.release()
+            except BaseException as error:
+                failures.append(error)
+
+        threads = [threading.Thread(target=write, args=(name,)) for name in acknowledged]
+        stack.callback(stop.set)
+        for thread in threads:
+            thread.start()
+        for victim in (0, 1, 2, 0, 1):
+            for _ in range(60):
+                assert flowing.acquire(timeout=60), failures
+            leader = brokers.leader("t", victim)
+            brokers.kill(leader)
+            for _ in range(30):
+                assert flowing.acquire(timeout=60), failures
+            brokers.start(leader)
+        stop.set()
+        for thread in threads:
+            thread.join()
+        assert failures == []
+        for name, count in acknowledged.items():
+            assert [record.value for record in brokers.scan("t", name)] == [b"%d" % n for n in range(count)]
+
+
 def test_a_cluster_on_one_loop_and_a_client_outside() -> None:
     async def test() -> None:
         with open_store() as store:
@@ -430,3 +470,33 @@ def test_clusters_beside_each_other() -> None:
         one.create_topic("t")
         assert one.topics() == {"t": 1}
         assert other.topics() == {}
+
+
+def test_a_restarted_broker_is_where_it_was_or_elsewhere() -> None:
+    """Its clients look for it at its port; who took that meanwhile keeps it."""
+    with BrokerCluster(2) as brokers:
+        former = brokers.brokers[2].address
+        brokers.stop(2)
+        assert brokers.start(2).address == former
+        brokers.stop(2)
+        with Broker(config(9, listen=str(former))):
+            assert brokers.start(2).address != former
+            assert brokers.brokers[2].is_ready
+
+
+def test_kafkas_clients_do_not_know_the_difference() -> None:
+    kafka = pytest.importorskip("confluent_kafka")
+    with Broker(config()) as broker:
+        broker.create_topic("t")
+        producer = kafka.Producer({"bootstrap.servers": broker.bootstrap, "enable.idempotence": True})
+        producer.produce("t", b"theirs", key=b"k")
+        assert producer.flush(60) == 0
+        broker.append("t", b"ours", key=b"k")
+        consumer = kafka.Consumer(
+            {"bootstrap.servers": broker.bootstrap, "group.id": "g", "auto.offset.reset": "earliest"}
+        )
+        try:
+            consumer.assign([kafka.TopicPartition("t", 0, 0)])
+            assert [consumer.poll(60).value() for _ in range(2)] == [b"theirs", b"ours"]
+        finally:
+            consumer.close()
