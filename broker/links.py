@@ -12,7 +12,7 @@ import asyncio
 import logging
 from collections import deque
 from collections.abc import Callable, Sequence
-from typing import NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias
 
 from broker.errors import MalformedMessage, RequestUnanswered
 from broker.frames import Frames
@@ -27,7 +27,18 @@ _LAST_CORRELATION_ID = 2**31 - 1
 Then: TypeAlias = Callable[[Struct | RequestUnanswered], None]
 """Told the answer, or why there is none."""
 
+_BROKER: Final = "broker-"
+
 _log = logging.getLogger(__name__)
+
+
+def client_id_of(broker_id: int) -> str:
+    """What a broker calls itself where it asks another."""
+    return f"{_BROKER}{broker_id}"
+
+
+def is_of_broker(client_id: str | None) -> bool:
+    return client_id is not None and client_id.startswith(_BROKER)
 
 
 class _Outstanding(NamedTuple):

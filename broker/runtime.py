@@ -41,7 +41,7 @@ from broker import client_messages
 from broker.errors import MalformedMessage, RequestUnanswered
 from broker.interbroker.translation import response_of, to_wire
 from broker.limits import Address, Limits
-from broker.links import Link
+from broker.links import Link, client_id_of, is_of_broker
 from broker.server import Server
 from broker.wire import interbroker as w
 from broker.wire.apis import API_OF
@@ -146,6 +146,8 @@ class Lane(Enum):
     FETCHES = "fetches"
     ERRANDS = "errands"
     """What a client could ask as well."""
+    HANDED_ON = "handed on"
+    """What clients asked, and the controller has to do."""
 
 
 _LANES: Final[dict[type[RequestBody], Lane]] = {
@@ -458,6 +460,27 @@ class Runtime:
         request = client_messages.request_of(body)
         link.ask(request, API_OF[type(request)].latest, answered)
 
+    def hand_on(
+        self, request: Struct, version: int, client_id: str | None, then: Callable[[Struct | None], None]
+    ) -> bool:
+        """Hand a client's request on to the controller; `then` gets its answer, or None if there is none.
+
+        False if that is to no purpose: this is the controller, nobody knows of one, or another broker has
+        handed it on to here.
+        """
+        target = self.node.replicas.metadata.controller_id
+        if self.node.controller.is_active or target == self.node.node_id or is_of_broker(client_id):
+            return False
+        link = self._link(target, Lane.HANDED_ON)
+        if link is None:
+            return False
+
+        def answered(answer: Struct | RequestUnanswered) -> None:
+            then(None if isinstance(answer, RequestUnanswered) else answer)
+
+        link.ask(request, version, answered)
+        return True
+
     def in_line(self, act: Callable[[], None], refused: Callable[[str], None]) -> None:
         """Do what goes by the engine's word when all that came before has been done, and nothing is in doubt.
 
@@ -516,8 +539,12 @@ class Runtime:
             del self._links[target, lane]
             link = None
         if link is None and address is not None:
-            client_id = f"broker-{self.node.node_id}"
-            link = Link(address, client_id=client_id, limits=self._limits, scratch=self._server.scratch)
+            link = Link(
+                address,
+                client_id=client_id_of(self.node.node_id),
+                limits=self._limits,
+                scratch=self._server.scratch,
+            )
             self._links[target, lane] = link
         return link
 

@@ -45,6 +45,7 @@ from broker.handlers import (
     sasl,
     sync_group,
 )
+from broker.handlers.forwarding import at_the_controller
 from broker.services import Services
 from broker.wire.declarations import Struct
 
@@ -70,8 +71,8 @@ HANDLERS: Final[Mapping[int, Handler]] = {
     16: list_groups.handle,
     17: sasl.handshake,
     18: api_versions.handle,
-    19: create_topics.handle,
-    20: delete_topics.handle,
+    19: at_the_controller(create_topics.handle),
+    20: at_the_controller(delete_topics.handle),
     21: delete_records.handle,
     22: init_producer_id.handle,
     23: offset_for_leader_epoch.handle,
@@ -82,12 +83,12 @@ HANDLERS: Final[Mapping[int, Handler]] = {
     33: alter_configs.replace,
     35: describe_log_dirs.handle,
     36: sasl.authenticate,
-    37: create_partitions.handle,
+    37: at_the_controller(create_partitions.handle),
     42: delete_groups.handle,
-    43: elect_leaders.handle,
+    43: at_the_controller(elect_leaders.handle),
     44: alter_configs.change,
-    45: alter_partition_reassignments.handle,
-    46: list_partition_reassignments.handle,
+    45: at_the_controller(alter_partition_reassignments.handle),
+    46: at_the_controller(list_partition_reassignments.handle),
     47: offset_delete.handle,
     56: nodes.handle,
     60: describe_cluster.handle,

@@ -23,7 +23,7 @@ from replication.messages import (
 
 
 def handle(call: Call, body: t.CreatePartitionsRequest, services: Services) -> None:
-    """Whoever is not the controller says so (41); not more than there are is error 37."""
+    """The answer of whoever is not the controller is 41; not more than there are is error 37."""
     topics = {
         topic.name: NewPartitions(
             topic.count, tuple(tuple(each.broker_ids) for each in topic.assignments or ())

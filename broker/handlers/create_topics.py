@@ -23,7 +23,7 @@ _DEFAULT: Final = -1
 
 
 def handle(call: Call, body: t.CreateTopicsRequest, services: Services) -> None:
-    """Whoever is not the controller says so (41), topic by topic, and the client asks that one.
+    """The answer of whoever is not the controller is 41, topic by topic.
 
     A topic whose assignment does not number its partitions from 0 on has error 39, one with an assignment
     and counts as well 42.

@@ -284,7 +284,7 @@ def test_list_groups(kit: Kit) -> None:
     member = kit.member(kit.name)
     member.subscribe(topic)
     _until_shared([member], _all_of(topic, 1))
-    assert kit.name in kit.admin.groups()
+    until(lambda: kit.name in kit.admin.groups(), "its coordinator lists it")
 
 
 def _committed_group(kit: Kit) -> Partition:

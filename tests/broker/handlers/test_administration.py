@@ -71,6 +71,56 @@ async def produce(nodes: Nodes, name: str, count: int) -> None:
     assert answer.responses[0].partition_responses[0].error_code == ErrorCode.NONE
 
 
+# --- who is asked -------------------------------------------------------------------------------
+
+
+def test_any_broker_takes_what_the_controller_has_to_do() -> None:
+    """Clients go on asking the controller that they know: librdkafka and aiokafka for minutes."""
+
+    async def test(nodes: Nodes, _: Asker) -> None:
+        other = 1 - nodes.controller()
+        metadata = nodes.running[other].node.replicas.metadata
+        await nodes.until(lambda: metadata.controller_id == nodes.controller())
+        async with Asker(nodes.addresses[other]) as client:
+            made = await create(nodes, client, "t", (0, 1))
+            assert (made.error_code, made.name) == (ErrorCode.NONE, "t")
+            wanted = t.CreatePartitionsRequestCreatePartitionsTopic(name="t", count=3)
+            grown = await client.ask(t.CreatePartitionsRequest(topics=[wanted]), 0)
+            assert grown.results[0].error_code == ErrorCode.NONE
+            again = await create(nodes, client, "t", (0,))
+            assert again.error_code == ErrorCode.TOPIC_ALREADY_EXISTS
+            listed = await client.ask(t.ListPartitionReassignmentsRequest(), 0)
+            assert (listed.error_code, listed.topics) == (ErrorCode.NONE, [])
+
+    run(test)
+
+
+@pytest.mark.parametrize("known", [-1, 7])
+def test_without_a_controller_there_is_nobody_to_hand_it_on_to(known: int) -> None:
+    async def test(nodes: Nodes, _: Asker) -> None:
+        other = 1 - nodes.controller()
+        nodes.running[other].node.replicas.metadata.controller_id = known
+        async with Asker(nodes.addresses[other]) as client:
+            made = await create(nodes, client, "t", (0, 1))
+            assert made.error_code == ErrorCode.NOT_CONTROLLER
+
+    run(test)
+
+
+def test_a_controller_that_does_not_answer_is_none() -> None:
+    async def test(nodes: Nodes, _: Asker) -> None:
+        gone = nodes.controller()
+        other = 1 - gone
+        metadata = nodes.running[other].node.replicas.metadata
+        await nodes.until(lambda: metadata.controller_id == gone)
+        nodes.brokers[gone].server.close()
+        async with Asker(nodes.addresses[other]) as client:
+            made = await create(nodes, client, "t", (0, 1))
+            assert made.error_code == ErrorCode.NOT_CONTROLLER
+
+    run(test)
+
+
 # --- topics -------------------------------------------------------------------------------------
 
 
@@ -486,13 +536,13 @@ def test_all_brokers_take_unclean_election_while_they_run_and_nothing_else() -> 
     run(test, 1)
 
 
-def test_whoever_is_not_the_controller_says_so() -> None:
-    """Error 41, and the client asks the one that Metadata names."""
+def test_what_another_broker_has_handed_on_goes_no_further() -> None:
+    """Error 41: two that take each other for the controller would hand it on for ever."""
 
     async def test(nodes: Nodes, client: Asker) -> None:
         await create(nodes, client, "t", (0, 1))
         other = nodes.addresses[1 - nodes.controller()]
-        async with Asker(other) as elsewhere:
+        async with Asker(other, "broker-9") as elsewhere:
             deletion = await elsewhere.ask(t.DeleteTopicsRequest(topic_names=["t"], timeout_ms=100), 3)
             assert deletion.responses[0].error_code == ErrorCode.NOT_CONTROLLER
             topic = t.CreatePartitionsRequestCreatePartitionsTopic(name="t", count=3, assignments=None)
