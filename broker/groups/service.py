@@ -300,7 +300,7 @@ class GroupService:
     def _read_on(self) -> None:
         """Read the next piece of a log that can be read; one at a time, on a thread."""
         load = next((each for each in self._loads.values() if each.is_committed), None)
-        if load is None or self._reading is not None or self._is_closed:
+        if load is None or self._reading is not None:
             return
         self._reading = load
         reading = self._runtime.in_thread(partial(load.read_piece, self._config.offsets_load_buffer_size))

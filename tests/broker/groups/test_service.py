@@ -12,7 +12,7 @@ from typing import Any, cast
 import pytest
 
 from broker.groups.config import GroupConfig
-from broker.groups.coordinator import OFFSETS_TOPIC, partition_for
+from broker.groups.coordinator import OFFSETS_TOPIC, Append, Effect, partition_for
 from broker.groups.records import encode_offset_key
 from broker.groups.requests import (
     DescribeGroupsRequest,
@@ -31,12 +31,14 @@ from broker.groups.requests import (
     OffsetFetchRequest,
     OffsetFetchResponse,
     Protocol,
+    SyncGroupRequest,
+    SyncGroupResponse,
 )
 from broker.groups.service import GroupService
 from broker.runtime import Asked
 from checkpoint.errors import ErrorCode
 from checkpoint.topic_partition import TopicPartition
-from logstore.batch import Batch, encode_batch_of_pairs, set_offsets_and_epoch
+from logstore.batch import Batch, encode_batch_of_pairs, set_offsets_and_epoch, walk
 from replication.messages import ProduceRequest, ProduceResponse, ProduceResult
 from replication.metastore import layout
 from replication.metastore.operations import Get, Operation, Outcome, Stat, StoreError
@@ -64,6 +66,9 @@ class FakeLog:
         if commit:
             self.high_watermark = self.log_end_offset
         return base_offset
+
+    def keys(self) -> list[object]:
+        return [record.key for data, _ in self._batches for each in walk(data) for record in each.records()]
 
     def read_bytes(self, offset: int, max_bytes: int, *, isolation: object) -> Any:
         """One batch at a time: pieces are as small as they can be."""
@@ -215,6 +220,29 @@ class World:
     def commit(self, offset: int, at: TopicPartition = T0) -> list[GroupResponse]:
         values = {at: OffsetCommitPartition(committed_offset=offset)}
         return self.ask(OffsetCommitRequest(group_id=GROUP, partitions=values))
+
+    async def stable(self, session_timeout_ms: int = 6_000) -> JoinGroupResponse:
+        """A group of one member, which has its assignment."""
+        joining = JoinGroupRequest(
+            group_id=GROUP,
+            session_timeout_ms=session_timeout_ms,
+            protocol_type="consumer",
+            protocols=(Protocol("range", b""),),
+        )
+        answers = self.ask(joining)
+        while not answers:
+            await asyncio.sleep(0.001)
+        (joined,) = answers
+        assert isinstance(joined, JoinGroupResponse)
+        assert joined.error_code is ErrorCode.NONE
+        request = SyncGroupRequest(
+            group_id=GROUP,
+            generation_id=joined.generation_id,
+            member_id=joined.member_id,
+            assignments={joined.member_id: b""},
+        )
+        assert isinstance(self.ask(request)[0], SyncGroupResponse)
+        return joined
 
     def committed(self, at: TopicPartition = T0) -> int | ErrorCode:
         """What the group has committed, or why that is not told."""
@@ -446,6 +474,20 @@ class TestTheTopic:
 
         run(test)
 
+    def test_a_topic_that_a_thousand_groups_have_read_may_go(self) -> None:
+        """Appends that end at once do not pile up on each other."""
+
+        async def test(world: World) -> None:
+            await world.serve()
+            values = {T0: OffsetCommitPartition(committed_offset=5)}
+            for number in range(1000):
+                world.ask(OffsetCommitRequest(group_id=f"g{number}", partitions=values))
+            assert world.service.coordinator.committed_offsets == 1000
+            world.engine.delete(T0)
+            assert world.service.coordinator.committed_offsets == 0
+
+        run(test)
+
     def test_offsets_of_a_topic_that_is_deleted_while_the_log_is_read_go(self) -> None:
         async def test(world: World) -> None:
             await world.serve()
@@ -516,27 +558,26 @@ class TestAppends:
 
         run(test)
 
-    def test_appends_go_in_the_order_in_which_they_were_decided(self) -> None:
-        """Whoever is answered asks the next thing at once, in the middle of what is being carried out."""
+    def test_effects_are_carried_out_in_the_order_in_which_they_were_decided(self) -> None:
+        """What comes of the first, at once where nobody else is in sync, does not overtake the second."""
+
+        def append(token: int) -> Append:
+            return Append(HOME, 0, encode_batch_of_pairs([(b"%d" % token, None)], timestamp_ms=1), token)
+
+        class Decided:
+            deadline_ms = 2**62
+
+            def handle(self, request: object, token: object, now_ms: int) -> list[Effect]:
+                return [append(1), append(2)]
+
+            def appended(self, token: int, error: ErrorCode, base_offset: int, now_ms: int) -> list[Effect]:
+                return [append(3)] if token == 1 else []
 
         async def test(world: World) -> None:
             await world.serve()
-            answers: list[GroupResponse] = []
-
-            def go_on(answer: GroupResponse) -> None:
-                answers.append(answer)
-                if len(answers) < 3:
-                    commit(len(answers))
-
-            def commit(offset: int) -> None:
-                values = {T0: OffsetCommitPartition(committed_offset=offset)}
-                request = OffsetCommitRequest(group_id=GROUP, partitions=values)
-                world.service.ask(request, go_on, world.refused.append)
-
-            commit(0)
-            assert len(answers) == 3
-            assert world.committed() == 2
-            assert world.engine.logs[HOME].log_end_offset == 3
+            world.service.coordinator = cast(Any, Decided())
+            world.commit(5)
+            assert world.engine.logs[HOME].keys() == [b"1", b"2", b"3"]
 
         run(test)
 
@@ -545,18 +586,7 @@ class TestTime:
     def test_sessions_end_by_a_timer(self) -> None:
         async def test(world: World) -> None:
             await world.serve()
-            joining = JoinGroupRequest(
-                group_id=GROUP,
-                session_timeout_ms=5,
-                protocol_type="consumer",
-                protocols=(Protocol("range", b""),),
-            )
-            answers = world.ask(joining)
-            while not answers:
-                await asyncio.sleep(0.001)
-            (joined,) = answers
-            assert isinstance(joined, JoinGroupResponse)
-            assert joined.error_code is ErrorCode.NONE
+            joined = await world.stable(session_timeout_ms=5)
             world.engine.clock_ms += 60_000
             while state_of(world) != "Empty":
                 await asyncio.sleep(0.001)
