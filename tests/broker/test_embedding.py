@@ -4,6 +4,7 @@ from __future__ import annotations
 
 import asyncio
 import os
+import random
 import threading
 import warnings
 from collections.abc import Iterator
@@ -26,6 +27,8 @@ from broker import (
     SharedStore,
     open_store,
 )
+from broker.clock import SteadyClock
+from broker.metadata.server import MetadataServer, session_secret
 from broker.producing import Appendable
 from checkpoint.disks.faulty import Fault, FaultyDisk
 from checkpoint.disks.memory import MemoryDisk
@@ -33,6 +36,7 @@ from checkpoint.errors import EngineError, ErrorCode
 from logstore.errors import InvalidConfig
 from logstore.record import Header, Record
 from replication.durability import Durability
+from replication.metastore.embedded import EmbeddedStore
 
 QUICK = {
     "replica.fetch.wait.max.ms": "100",
@@ -460,6 +464,38 @@ def test_a_cluster_on_one_loop_and_a_client_outside() -> None:
         with BlockingClient([address]) as client:
             assert client.topics() == {"t": 4}
             return [record.value or b"" for number in range(4) for record in client.scan("t", number)]
+
+    asyncio.run(test())
+
+
+def test_a_cluster_on_disk(tmp_path: Path) -> None:
+    with BrokerCluster(2, directory=str(tmp_path)) as brokers:
+        brokers.create_topic("t")
+        brokers.append("t", b"x")
+    with BrokerCluster(2, directory=str(tmp_path)) as brokers:
+        brokers.append("t", b"y")
+        assert [record.value for record in brokers.scan("t")] == [b"x", b"y"]
+    assert (tmp_path / "broker-2" / "t-0").is_dir()
+
+
+def test_a_cluster_over_a_store_that_speaks_zookeeper() -> None:
+    """As brokers in several programs are one cluster."""
+    pytest.importorskip("kazoo")
+
+    async def test() -> None:
+        clock = SteadyClock()
+        disk = MemoryDisk()
+        with EmbeddedStore("/meta", disk=disk, sessions_from_ms=clock()) as store:
+            secret = session_secret("/meta", disk=disk, random=random.Random(0))
+            server = MetadataServer(store, clock=clock, secret=secret)
+            url = f"zookeeper://{await server.listen(Address('127.0.0.1', 0))}/embedded"
+            try:
+                async with Broker(config(1, metadata=url)) as one, Broker(config(2, metadata=url)) as two:
+                    await one.create_topic("t", replication_factor=2)
+                    placed = await asyncio.gather(one.append("t", b"a"), two.append("t", b"b"))
+                    assert sorted(each.offset for each in placed) == [0, 1]
+            finally:
+                server.close()
 
     asyncio.run(test())
 
