@@ -15,7 +15,6 @@ import json
 import os
 import signal
 import socket
-import subprocess
 import sys
 import time
 from collections.abc import Callable, Mapping, Sequence
@@ -147,6 +146,10 @@ def is_running(directory: Path, member: Member) -> bool:
     if member.pid <= 0:
         return False
     try:
+        os.waitpid(member.pid, os.WNOHANG)  # a child of ours that has ended keeps its number until then
+    except ChildProcessError:
+        pass
+    try:
         os.kill(member.pid, 0)
     except (ProcessLookupError, PermissionError):
         return False
@@ -155,7 +158,8 @@ def is_running(directory: Path, member: Member) -> bool:
         state = Path(f"/proc/{member.pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
         return True  # no /proc here: the number must do
-    return str(_home(directory, member)).encode() in command and state != "Z"
+    # One that is just being started has no command line yet.
+    return state != "Z" and (not command or str(_home(directory, member)).encode() in command)
 
 
 # --- processes ----------------------------------------------------------------------------------
@@ -204,11 +208,20 @@ def _launched(directory: Path, cluster: LocalCluster, member: Member) -> Member:
         command += ["--metadata", cluster.metadata, "--state-change-log", f"{home}.state-changes"]
         for name, value in {**_defaults(len(cluster.nodes)), **cluster.settings}.items():
             command += ["--set", f"{name}={value}"]
-    with open(f"{home}.out", "wb") as out, open(f"{home}.err", "ab") as errors:
-        process = subprocess.Popen(
-            command, stdin=subprocess.DEVNULL, stdout=out, stderr=errors, start_new_session=True
-        )
-    return replace(member, pid=process.pid)
+    new, more = os.O_WRONLY | os.O_CREAT | os.O_TRUNC, os.O_WRONLY | os.O_CREAT | os.O_APPEND
+    # Not `subprocess`: that wants to see its children end, and these outlive us.
+    pid = os.posix_spawn(
+        sys.executable,
+        command,
+        os.environ,
+        file_actions=[
+            (os.POSIX_SPAWN_OPEN, 0, os.devnull, os.O_RDONLY, 0),
+            (os.POSIX_SPAWN_OPEN, 1, f"{home}.out", new, 0o644),
+            (os.POSIX_SPAWN_OPEN, 2, f"{home}.err", more, 0o644),
+        ],
+        setsid=True,
+    )
+    return replace(member, pid=pid)
 
 
 def _wait_for(directory: Path, members: Sequence[Member], patience_s: float) -> None:
@@ -259,20 +272,10 @@ def _signal(directory: Path, member: Member, number: signal.Signals) -> None:
 def _until(holds: Callable[[], bool], patience_s: float) -> bool:
     end_s = time.monotonic() + patience_s
     while not holds():
-        _reap()
         if time.monotonic() >= end_s:
             return False
         time.sleep(_POLL_S)
     return True
-
-
-def _reap() -> None:
-    """Take leave of children that ended, if they are ours: their numbers stay taken otherwise."""
-    try:
-        while os.waitpid(-1, os.WNOHANG) != (0, 0):
-            pass
-    except ChildProcessError:
-        pass
 
 
 def _write(directory: Path, cluster: LocalCluster) -> None:
