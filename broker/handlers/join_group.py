@@ -14,13 +14,19 @@ from broker.call import Call
 from broker.groups.requests import GroupResponse, JoinGroupRequest, JoinGroupResponse, Protocol
 from broker.services import Services
 from broker.wire import types as t
+from checkpoint.errors import ErrorCode
 
 _ID_COMES_FIRST: Final = 4
 _NAME_MAY_BE_NULL: Final = 7
 _MAY_SKIP_ASSIGNMENT: Final = 9
+_MOST_BYTES_SAID: Final = 1 << 20
+"""So much may a member say of itself in all its protocols: it is kept while the member lives, and the record
+of a group with more to say would fit in no batch. More has error 42."""
 
 
-def handle(call: Call, body: t.JoinGroupRequest, services: Services) -> None:
+def handle(call: Call, body: t.JoinGroupRequest, services: Services) -> t.JoinGroupResponse | None:
+    if sum(len(each.metadata) for each in body.protocols) > _MOST_BYTES_SAID:
+        return _response(call, JoinGroupResponse(error_code=ErrorCode.INVALID_REQUEST))
     request = JoinGroupRequest(
         group_id=body.group_id,
         session_timeout_ms=body.session_timeout_ms,
@@ -35,6 +41,7 @@ def handle(call: Call, body: t.JoinGroupRequest, services: Services) -> None:
         support_skipping_assignment=call.version >= _MAY_SKIP_ASSIGNMENT,
     )
     services.ask_group(call, request, partial(_response, call))
+    return None
 
 
 def _response(call: Call, answer: GroupResponse) -> t.JoinGroupResponse:

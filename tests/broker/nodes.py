@@ -133,6 +133,7 @@ class Nodes:
         self.running: dict[int, Runtime] = {}
         self.clocks: dict[int, ManualClock] = {}
         self.disks: dict[int, Disk] = {node_id: MemoryDisk() for node_id in range(count)}
+        self.log_dirs = ["data"]
         self.addresses: dict[int, Address] = {}
         self.client = Client([])
         self.groups = groups or GroupConfig(
@@ -167,7 +168,7 @@ class Nodes:
         broker = await Assembly.open(
             settings,
             LOOPBACK,
-            ["data"],
+            self.log_dirs,
             self.shared.client,
             disk=self.disks[node_id],
             clock=clock,

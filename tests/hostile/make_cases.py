@@ -744,7 +744,7 @@ def groups() -> Iterator[Case]:
     yield case("join with protocols of no type", joining(protocol_type=""), refused(23))
     blob = t.JoinGroupRequestProtocol(name="range", metadata=bytes(8 * MIB))
     yield case(
-        "join with 8 MiB to say", joining(group_id="blob", protocols=[blob]), refused(79), memory_mib=64
+        "join with 8 MiB to say", joining(group_id="blob", protocols=[blob]), refused(42), memory_mib=64
     )
     many = [t.JoinGroupRequestProtocol(name=f"p{number}", metadata=b"") for number in range(10_000)]
     yield case("join with 10,000 protocols", joining(protocols=many), refused(79))
