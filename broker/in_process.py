@@ -28,11 +28,11 @@ class InProcess:
 
     def ask(self, request: Struct, version: int, then: Then | None) -> None:
         """Have a request served; `then` may be called from within. None: there is no answer."""
-        call = _Call(self, request, version)
         if self._is_closed:
             if then is not None:
                 then(RequestUnanswered(f"the way to {self.address} was closed"))
             return
+        call = _Call(self, request, version)
         if then is not None:
             self._outstanding[call] = then
         self._dispatch.serve(call, request)
