@@ -30,13 +30,15 @@ from tests.hostile import make_cases
 from tests.hostile.casefiles import DIRECTORY, Case, errors_of, load, text_of
 
 LONGEST_S: Final = 60
+FOR_EVER: Final = {"retention.ms": "-1"}
+"""The records' times are fixed, and this process's clock is not."""
 TOPICS: Final[dict[str, dict[str, str]]] = {
-    "t": {},
-    "spare": {},
-    "idle": {},
+    "t": FOR_EVER,
+    "spare": FOR_EVER,
+    "idle": FOR_EVER,
     "compacted": {"cleanup.policy": "compact"},
-    "plain": {"compression.type": "uncompressed"},
-    "witness": {},
+    "plain": FOR_EVER | {"compression.type": "uncompressed"},
+    "witness": FOR_EVER,
 }
 CASES: Final = {
     f"{path.stem}: {case.name}": case for path in sorted(DIRECTORY.glob("*.json")) for case in load(path)
@@ -234,6 +236,8 @@ def test_the_files_are_those_that_the_script_writes(name: str) -> None:
     made = list(make())
     assert [case.name for case in made] == [case.name for case in written]
     for ours, theirs in zip(made, written, strict=True):
-        assert (ours.data, ours.expect, ours.why) == (theirs.data, theirs.expect, theirs.why), ours.name
+        assert (ours.expect, ours.why) == (theirs.expect, theirs.why), ours.name
+        # Another release of a codec's library may write other bytes for the same.
+        assert name in ("batches", "compression") or ours.data == theirs.data, ours.name
     assert len({case.name for case in made}) == len(made)
     assert text_of(about, written[:1]).startswith('{"about": ')

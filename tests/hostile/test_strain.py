@@ -43,6 +43,13 @@ def run(test: Callable[[], Awaitable[None]]) -> None:
     asyncio.run(bounded())
 
 
+def cluster(count: int = 1, limits: Limits | None = None) -> Nodes:
+    """What is written stays: the records' times are fixed, and the clock is not."""
+    nodes = Nodes(count, limits=limits)
+    nodes.log_config = LogConfig(min_insync_replicas=1, retention_ms=-1)
+    return nodes
+
+
 async def produce(
     client: Asker, value: bytes, topic: str = "t", acks: int = -1
 ) -> t.ProduceResponsePartitionProduceResponse:
@@ -125,7 +132,7 @@ def test_a_slow_consumer_holds_one_answer_and_nobody_up() -> None:
     """Thirty requests in advance, and one answer in our memory; read slowly, all of them come, in order."""
 
     async def test() -> None:
-        async with Nodes(1) as nodes, Asker(nodes.addresses[0]) as other:
+        async with cluster() as nodes, Asker(nodes.addresses[0]) as other:
             for topic in ("t", "other"):
                 await nodes.create_topic(topic, (0,))
             await produce(other, bytes(LARGE))
@@ -151,7 +158,7 @@ def test_a_client_that_never_reads_is_hung_up_on() -> None:
 
     async def test() -> None:
         limits = Limits(request_timeout_ms=5_000, connections_max_idle_ms=400)
-        async with Nodes(1, limits=limits) as nodes, Asker(nodes.addresses[0]) as other:
+        async with cluster(limits=limits) as nodes, Asker(nodes.addresses[0]) as other:
             for topic in ("t", "other"):
                 await nodes.create_topic(topic, (0,))
             await produce(other, bytes(LARGE))
@@ -179,7 +186,7 @@ def test_two_thousand_connections_at_once() -> None:
     assert count >= 100, f"ulimit -n is {most}: too few to show anything"
 
     async def test() -> None:
-        async with Nodes(1) as nodes, Asker(nodes.addresses[0]) as other:
+        async with cluster() as nodes, Asker(nodes.addresses[0]) as other:
             await nodes.create_topic("other", (0,))
             before = resident_bytes()
             crowd = [Asker(nodes.addresses[0]) for _ in range(count)]
@@ -212,7 +219,7 @@ def test_frames_of_100_mib_announced_and_not_sent() -> None:
     """Fifty of them: room grows with what comes, so they cost what they have sent."""
 
     async def test() -> None:
-        async with Nodes(1) as nodes, Asker(nodes.addresses[0]) as other:
+        async with cluster() as nodes, Asker(nodes.addresses[0]) as other:
             await nodes.create_topic("other", (0,))
             server = nodes.brokers[0].server
             before, there = resident_bytes(), len(server.connections)
@@ -242,7 +249,7 @@ def test_a_full_disk_refuses_what_has_no_room_and_goes_on_when_there_is_some() -
     """Nothing of a refused batch stays; readers are served all the time; no restart is needed."""
 
     async def test() -> None:
-        nodes, disk = Nodes(1), MemoryDisk()
+        nodes, disk = cluster(), MemoryDisk()
         nodes.disks[0] = disk
         async with nodes, Asker(nodes.addresses[0]) as client:
             await nodes.create_topic("t", (0,))
@@ -271,9 +278,8 @@ def test_a_log_dir_that_goes_away_takes_its_partitions_and_no_others() -> None:
     """Its clients get 56 and find the next leader; the other dir's partitions are led here as before."""
 
     async def test() -> None:
-        nodes = Nodes(2)
+        nodes = cluster(2)
         nodes.log_dirs = ["one", "two"]
-        nodes.log_config = LogConfig(min_insync_replicas=1)
         disk = FaultyDisk(MemoryDisk())
         nodes.disks[0] = disk
         async with nodes, Asker(nodes.addresses[0]) as client, Asker(nodes.addresses[1]) as there:
