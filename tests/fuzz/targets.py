@@ -37,6 +37,8 @@ from tests.broker.wire.samples import Generator
 LARGEST_FRAME: Final = 1 << 20
 _LIVES: Final = 1000
 """Inputs that one broker gets before it is replaced: what they leave behind must not pile up."""
+_LOGGERS: Final = ("broker", "asyncio")
+"""Who tells of handlers and of callbacks that failed."""
 _API_LIST: Final = tuple(APIS.values())
 _KINDS: Final = tuple(kind for api in _API_LIST for kind in (api.request, api.response))
 
@@ -166,8 +168,9 @@ class Served:
         self._nodes: Nodes | None = None
         self._lives = 0
         self._bugs = _Bugs()
-        logging.getLogger("broker").addHandler(self._bugs)
-        logging.getLogger("broker").propagate = False
+        for name in _LOGGERS:
+            logging.getLogger(name).addHandler(self._bugs)
+            logging.getLogger(name).propagate = False
 
     def __call__(self, data: bytes) -> None:
         if len(data) < 2:
@@ -205,8 +208,9 @@ class Served:
     def close(self) -> None:
         self._runner.run(self._stop())
         self._runner.close()
-        logging.getLogger("broker").removeHandler(self._bugs)
-        logging.getLogger("broker").propagate = True
+        for name in _LOGGERS:
+            logging.getLogger(name).removeHandler(self._bugs)
+            logging.getLogger(name).propagate = True
 
 
 def with_few_partitions(patch: pytest.MonkeyPatch) -> None:
