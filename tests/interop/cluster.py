@@ -91,6 +91,8 @@ class Cluster:
 
     def __init__(self, processes: Mapping[int, _Process]) -> None:
         self._processes = processes
+        self.turns = 0
+        """How often a broker was stopped, killed or started."""
 
     @property
     def brokers(self) -> tuple[int, ...]:
@@ -116,6 +118,20 @@ class Cluster:
         """Whether every running broker tells clients of so many partitions, all in sync."""
         return asyncio.run(self._knows(topic, partitions))
 
+    def is_settled(self) -> bool:
+        """Whether every running broker tells clients of just those that run, one of them the controller."""
+        return asyncio.run(self._is_settled())
+
+    async def _is_settled(self) -> bool:
+        running = {node_id for node_id, process in self._processes.items() if process.is_running}
+        for node_id in running:
+            async with Asker(parse_address(self.addresses[node_id])) as client:
+                found = await client.ask(t.MetadataRequest(topics=[]), 12)
+            told = {each.node_id for each in found.brokers}
+            if told != running or found.controller_id not in running:
+                return False
+        return True
+
     async def _knows(self, topic: str, partitions: int) -> bool:
         for process in self._processes.values():
             if not process.is_running:
@@ -133,13 +149,16 @@ class Cluster:
 
     def stop(self, node_id: int) -> None:
         """In order: its partitions move before it ends."""
+        self.turns += 1
         self._processes[node_id].end(signal.SIGTERM)
 
     def kill(self, node_id: int) -> None:
+        self.turns += 1
         self._processes[node_id].end(signal.SIGKILL)
 
     def start(self, node_id: int) -> None:
         """Start it again, and wait until it is registered."""
+        self.turns += 1
         self._processes[node_id].start()
         self._processes[node_id].wait_until_ready()
 

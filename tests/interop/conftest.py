@@ -10,6 +10,7 @@ import re
 import warnings
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack
+from functools import partial
 
 import pytest
 
@@ -73,18 +74,26 @@ def clients() -> Iterator[dict[str, Client]]:
 def administrators(
     clusters: Callable[[int], Cluster], clients: dict[str, Client]
 ) -> Iterator[Callable[[str, int], Admin]]:
-    """Each client's administrator of each cluster."""
-    found: dict[tuple[str, int], Admin] = {}
-    with ExitStack() as stack:
+    """Each client's administrator of each cluster; another one after brokers came or went.
 
-        def of(name: str, size: int) -> Admin:
-            if (name, size) not in found:
-                found[name, size] = admin = clients[name].admin(clusters(size).bootstrap)
-                stack.callback(admin.close)
-                until(lambda: len(admin.describe_cluster().brokers) == size, "all brokers are known")
-            return found[name, size]
+    For those that there are hold on to the controller they know, and the way there, long after it has gone.
+    """
+    found: dict[tuple[str, int], tuple[int, Admin]] = {}
 
-        yield of
+    def of(name: str, size: int) -> Admin:
+        cluster = clusters(size)
+        turns, admin = found.pop((name, size), (-1, None))
+        if admin is None or turns != cluster.turns:
+            if admin is not None:
+                admin.close()
+            until(cluster.is_settled, "all brokers know who runs and who is the controller")
+            admin = clients[name].admin(cluster.bootstrap)
+        found[name, size] = cluster.turns, admin
+        return admin
+
+    yield of
+    for _, admin in found.values():
+        admin.close()
 
 
 @pytest.fixture
@@ -98,9 +107,9 @@ def kit(
 ) -> Iterator[Kit]:
     name = re.sub(r"[^a-zA-Z0-9_-]", "-", request.node.name.removeprefix("test_")).strip("-")
     with ExitStack() as stack:
-        cluster, admin = clusters(size), administrators(client_name, size)
+        cluster = clusters(size)
         cluster.check()
-        yield Kit(clients[client_name], cluster, admin, name, stack)
+        yield Kit(clients[client_name], cluster, partial(administrators, client_name, size), name, stack)
     _collect()
 
 

@@ -43,11 +43,18 @@ def refused(*codes: int) -> Iterator[None]:
 
 
 class Kit:
-    def __init__(self, client: Client, cluster: Cluster, admin: Admin, name: str, stack: ExitStack) -> None:
+    def __init__(
+        self, client: Client, cluster: Cluster, admin: Callable[[], Admin], name: str, stack: ExitStack
+    ) -> None:
         """Topics and groups begin with `name`; what is opened is closed by `stack`."""
-        self.client, self.cluster, self.admin, self.name = client, cluster, admin, name
+        self.client, self.cluster, self.name = client, cluster, name
+        self._admin = admin
         self._stack = stack
         self._topics = 0
+
+    @property
+    def admin(self) -> Admin:
+        return self._admin()
 
     @property
     def size(self) -> int:
