@@ -9,6 +9,7 @@ at the start, and corrected since, stays wrong here (in append times) until the 
 from __future__ import annotations
 
 import time
+from typing import Final
 
 from checkpoint.clock import wall_clock_ms
 
@@ -21,3 +22,7 @@ class SteadyClock:
 
     def __call__(self) -> int:
         return (self._anchor_ns + time.monotonic_ns()) // 1_000_000
+
+
+stopwatch_s: Final = time.perf_counter
+"""Seconds since some moment: what took how long."""

@@ -9,7 +9,6 @@ frame. One exception: whoever asks for ApiVersions in a version that is not know
 from __future__ import annotations
 
 from collections.abc import Mapping
-from functools import partial
 
 from broker.call import Call
 from broker.connection import Connection
@@ -47,7 +46,7 @@ class Dispatch:
     def serve(self, call: Call, body: Struct) -> None:
         """Have the handler answer a request that has one."""
         call.on_answer = self._services.traffic.timing(call.api.name)
-        finish(call, partial(self._handlers[call.api.key], call, body, self._services))
+        finish(call, self._handlers[call.api.key], call, body, self._services)
 
     def _refuse(self, connection: Connection, header: RequestHeader) -> None:
         if header.key != API_VERSIONS:

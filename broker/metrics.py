@@ -9,7 +9,6 @@ Counting costs an addition or two a request; families are made, and text of them
 
 from __future__ import annotations
 
-import asyncio
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Iterator
@@ -24,6 +23,7 @@ from prometheus_client.metrics_core import (
     Metric,
 )
 
+from broker.clock import stopwatch_s
 from broker.groups.coordinator import Coordinator
 from broker.groups.group import State
 from broker.http import Page
@@ -55,10 +55,12 @@ class Traffic:
         self._seconds: dict[str, float] = {}
 
     def timing(self, request: str) -> Callable[[], None]:
-        """Starts now; what is returned is to be called when the request has been answered."""
-        clock = asyncio.get_running_loop().time
-        started_s = clock()
-        return lambda: self.answered(request, clock() - started_s)
+        """Starts now; what is returned is to be called when the request has been answered.
+
+        Not by the loop's clock: uvloop's stands still while the loop is at work.
+        """
+        started_s = stopwatch_s()
+        return lambda: self.answered(request, stopwatch_s() - started_s)
 
     def answered(self, request: str, seconds: float) -> None:
         """One request of that name was answered, `seconds` after its last byte had come."""

@@ -34,8 +34,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
-from functools import partial
-from typing import Final, Protocol, TypeAlias, TypeVar
+from typing import Final, Protocol, TypeAlias, TypeVar, TypeVarTuple, Unpack
 
 from broker import client_messages
 from broker.errors import MalformedMessage, RequestUnanswered
@@ -85,6 +84,7 @@ from replication.metastore.operations import ANY_VERSION, Check, Multi, StoreErr
 from replication.node import Node
 
 T = TypeVar("T")
+Args = TypeVarTuple("Args")
 
 StoreEvent: TypeAlias = SessionOpened | SessionExpired | StoreReply | WatchFired
 
@@ -280,14 +280,14 @@ class Runtime:
 
     # --- turns --------------------------------------------------------------------------------
 
-    def _turn(self, act: Callable[[int], list[Effect]]) -> None:
-        """One turn of the engine, and all that comes of it."""
+    def _turn(self, act: Callable[[Unpack[Args], int], list[Effect]], *args: *Args) -> None:
+        """One turn of the engine, `act(*args, now_ms)`, and all that comes of it."""
         if self._is_stopping:
             return
         assert not self._is_in_turn, "turns follow each other"
         self._is_in_turn = True
         try:
-            self._carry_out(act(self._clock()))
+            self._carry_out(act(*args, self._clock()))
         except Exception as error:
             # Half a turn: neither memory nor promises can be trusted. Another node takes over.
             _log.exception("the engine failed")
@@ -352,7 +352,7 @@ class Runtime:
             if isinstance(event, _InLine):
                 self._do(event.act)
             else:
-                self._turn(partial(self._receive, event))
+                self._turn(self._receive, event)
 
     def _receive(self, event: Event, now_ms: int) -> list[Effect]:
         token = event.token if isinstance(event, ClientRequest) else None
@@ -417,7 +417,7 @@ class Runtime:
                         self._settle()
             case _:
                 self._doubts()
-                self._turn(partial(self.node.receive, event))
+                self._turn(self.node.receive, event)
                 if self._is_in_doubt and isinstance(event, SessionExpired | SessionOpened):
                     self._settle()
 
@@ -437,7 +437,7 @@ class Runtime:
         if self._is_in_turn or self._inbox or self._doubts():
             self._deliver(event)
         else:
-            self._turn(partial(self._receive, event))
+            self._turn(self._receive, event)
 
     def ask_controller(self, body: RequestBody, then: Callable[[ResponseBody | None], None]) -> None:
         """Ask the controller what a client could, wherever it is; `then` gets None if there is no answer."""

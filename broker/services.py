@@ -5,7 +5,7 @@ from __future__ import annotations
 import asyncio
 from collections.abc import Callable, Collection, Coroutine
 from random import Random
-from typing import Any, TypeVar
+from typing import Any, ParamSpec, TypeVar
 
 from broker.call import Call
 from broker.errors import MalformedMessage
@@ -23,6 +23,7 @@ from replication.messages import NewTopic, RequestBody, ResponseBody
 from replication.metadata_cache import MetadataCache
 from replication.node import Node
 
+P = ParamSpec("P")
 T = TypeVar("T")
 
 
@@ -80,7 +81,7 @@ class Services:
             if answer is None:
                 call.end()
                 return
-            finish(call, lambda: then(answer))
+            finish(call, then, answer)
 
         self.runtime.ask(body, Asked(answered, call.refuse), source=source, number=number)
 
@@ -90,7 +91,7 @@ class Services:
         """Put a request to the group coordinator; what `then` makes of its answer is the call's."""
 
         def answered(answer: GroupResponse) -> None:
-            finish(call, lambda: then(answer))
+            finish(call, then, answer)
 
         self.groups.ask(request, answered, call.refuse)
 
@@ -132,10 +133,10 @@ class Services:
         return loop.call_later(delay_ms / 1000, finish, call, then)
 
 
-def finish(call: Call, then: Callable[[], Struct | None]) -> None:
+def finish(call: Call, then: Callable[P, Struct | None], *args: P.args, **kwargs: P.kwargs) -> None:
     """Answer with what `then` gives, if anything. A bug in it costs the client its connection, no more."""
     try:
-        response = then()
+        response = then(*args, **kwargs)
     except MalformedMessage as error:
         call.refuse(str(error))
     except Exception:

@@ -9,7 +9,6 @@ Our own clients ask for more: which durability level acks=all reached.
 
 from __future__ import annotations
 
-from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
@@ -76,34 +75,20 @@ def _response(
     answer: ResponseBody,
 ) -> t.ProduceResponse:
     assert isinstance(answer, ProduceResponse)
-    results = {**answer.partitions, **refused}
-    _count(body, services, results)
-    return t.ProduceResponse(
-        responses=[
-            t.ProduceResponseTopicProduceResponse(
-                name=topic.name,
-                partition_responses=[
-                    _partition(partition.index, results[TopicPartition(topic.name, partition.index)], body)
-                    for partition in topic.partition_data
-                ],
-            )
-            for topic in body.topic_data
-        ],
-        throttle_time_ms=call.throttle_ms,
-    )
-
-
-def _count(
-    body: t.ProduceRequest, services: Services, results: Mapping[TopicPartition, ProduceResult]
-) -> None:
+    results = {**answer.partitions, **refused} if refused else answer.partitions
     traffic = services.traffic
+    response = t.ProduceResponse(throttle_time_ms=call.throttle_ms)
     for topic in body.topic_data:
+        answers = t.ProduceResponseTopicProduceResponse(name=topic.name)
+        response.responses.append(answers)
         for partition in topic.partition_data:
-            error = results[TopicPartition(topic.name, partition.index)].error
-            if error is not ErrorCode.NONE:
-                traffic.errors["Produce", error.name] += 1
+            result = results[TopicPartition(topic.name, partition.index)]
+            answers.partition_responses.append(_partition(partition.index, result, body))
+            if result.error is not ErrorCode.NONE:
+                traffic.errors["Produce", result.error.name] += 1
             elif partition.records is not None:
                 traffic.bytes_in[topic.name] += len(partition.records)
+    return response
 
 
 def _partition(
@@ -115,14 +100,15 @@ def _partition(
         base_offset=result.base_offset,
         log_append_time_ms=result.log_append_time_ms,
         log_start_offset=result.log_start_offset,
-        record_errors=[
+        error_message=result.message or None,
+    )
+    if result.record_errors:
+        response.record_errors = [
             t.ProduceResponseBatchIndexAndErrorMessage(
                 batch_index=each.batch_index, batch_index_error_message=each.message
             )
             for each in result.record_errors
-        ],
-        error_message=result.message or None,
-    )
+        ]
     if body.asks_level:
         response.level = level_to_wire(result.durability)
     return response

@@ -172,7 +172,8 @@ def _skip_tags(view: memoryview, at: int, number: int, end: int) -> int:
 def skip_tag_section(view: memoryview, at: int) -> int:
     """Where a section of tags that nobody wants ends. Raises `MalformedMessage`."""
     try:
-        return _skip_tags(view, at + 1, view[at], len(view))
+        number = view[at]
+        return _skip_tags(view, at + 1, number, len(view)) if number else at + 1
     except IndexError as error:
         raise MalformedMessage("a section of tags ends too soon") from error
 

@@ -13,7 +13,8 @@ tags can be read nevertheless, for they come last.
 from __future__ import annotations
 
 import struct
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
+from functools import cache
 from typing import Final, NamedTuple
 
 from broker.errors import MalformedMessage
@@ -94,11 +95,15 @@ def request_frame(body: Struct, version: int, correlation_id: int, client_id: st
 
 def response_frame(body: Struct, version: int, correlation_id: int) -> list[Buffer]:
     """The whole frame of a response; otherwise as `request_frame`."""
-    api = API_OF[type(body)]
-    head = _RESPONSE.pack(correlation_id)
-    if api.has_flexible_response_header(version):
-        head += b"\0"
-    return _frame(head, encoder(type(body), version)(body))
+    tags, encode = _response_parts(type(body), version)
+    return _frame(_RESPONSE.pack(correlation_id) + tags, encode(body))
+
+
+@cache
+def _response_parts(kind: type[Struct], version: int) -> tuple[bytes, Callable[[Struct], list[Buffer]]]:
+    """The end of the header, and the encoder of the body."""
+    is_flexible = API_OF[kind].has_flexible_response_header(version)
+    return b"\0" if is_flexible else b"", encoder(kind, version)
 
 
 def _frame(head: bytes, pieces: list[Buffer]) -> list[Buffer]:
