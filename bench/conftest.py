@@ -55,6 +55,9 @@ class Comparison:
 HEADER = "| what | ours | beside it | ratio | bar | held |\n|---|---|---|---|---|---|"
 _comparisons: list[Comparison] = []
 
+FIGURES_HEADER = "| what | figure | bar | held |\n|---|---|---|---|"
+_figures: list[str] = []
+
 
 def _human(rate: float) -> str:
     for limit, suffix in ((1e9, "G"), (1e6, "M"), (1e3, "k")):
@@ -109,12 +112,25 @@ def beside(benchmark: Any, request: pytest.FixtureRequest) -> Callable[..., Comp
     return measure
 
 
+@pytest.fixture
+def figure() -> Callable[[str, str, str, bool], None]:
+    """Report a figure that has no rival: its name, the figure, the bar, whether it is held."""
+
+    def report(name: str, value: str, bar: str, holds: bool) -> None:
+        _figures.append(f"| {name} | {value} | {bar} | {'yes' if holds else 'no'} |")
+
+    return report
+
+
 def pytest_addoption(parser: pytest.Parser) -> None:
     parser.addoption("--cpu", action="store_true", help="count processor time: for a machine that is busy")
     parser.addoption("--table", default=None, help="write the table of ratios to this file")
 
 
 def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> None:
+    if _figures:
+        terminalreporter.write_sep("=", "figures")
+        terminalreporter.write_line("\n".join([FIGURES_HEADER, *_figures]))
     if not _comparisons:
         return
     table = "\n".join([HEADER, *(comparison.row() for comparison in _comparisons)])

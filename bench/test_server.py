@@ -9,17 +9,20 @@ socket, so that the server never waits. `--cpu` would count the client's process
 
 from __future__ import annotations
 
+import asyncio
 import os
 import socket
 import struct
 import subprocess
 import sys
+import time
 from collections.abc import Callable, Iterator
 from pathlib import Path
-from typing import Any
+from typing import Any, NamedTuple, cast
 
 import pytest
 
+from broker.loop import fastest_loop
 from broker.wire import types as t
 from broker.wire.declarations import Struct
 from broker.wire.headers import request_frame
@@ -33,7 +36,8 @@ PRODUCE, FETCH = 9, 12
 class Peer:
     """A connection to one of the servers."""
 
-    def __init__(self, port: int) -> None:
+    def __init__(self, port: int, pid: int) -> None:
+        self.port, self.pid = port, pid
         self._socket = socket.create_connection(("127.0.0.1", port))
         self._socket.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
         self._room = memoryview(bytearray(1 << 20))
@@ -86,7 +90,7 @@ def serve(scratch: Path) -> Iterator[Callable[[str], Peer]]:
         process = subprocess.Popen(command, stdout=subprocess.PIPE, text=True)
         processes.append(process)
         assert process.stdout is not None
-        peer = Peer(int(process.stdout.readline()))
+        peer = Peer(int(process.stdout.readline()), process.pid)
         peers.append(peer)
         if kind == "broker":
             name = t.MetadataRequestTopic(name=TOPIC)
@@ -168,4 +172,150 @@ def test_fetch(beside: Callable[..., Any], serve: Callable[[str], Peer]) -> None
         unit="requests/s",
         bar="ratio ≥ 0.6",
         holds=lambda ratio, _: ratio >= 0.6,
+    )
+
+
+# --- what has no rival -----------------------------------------------------------------------------
+
+
+class Usage:
+    """What a process has used of the machine, as Linux tells."""
+
+    def __init__(self, pid: int) -> None:
+        self._directory = Path(f"/proc/{pid}")
+
+    @property
+    def cpu_s(self) -> float:
+        fields = (self._directory / "stat").read_text().rpartition(")")[2].split()
+        return (int(fields[11]) + int(fields[12])) / os.sysconf("SC_CLK_TCK")
+
+    @property
+    def resident_bytes(self) -> int:
+        return int((self._directory / "statm").read_text().split()[1]) * os.sysconf("SC_PAGE_SIZE")
+
+
+class Held(NamedTuple):
+    """The server's part of a core, requests a second, seconds of processor each, bytes that it grew by."""
+
+    share: float
+    rate: float
+    each_s: float
+    grown_bytes: int
+
+
+class Poller(asyncio.Protocol):
+    """Asks again and again, a pause after each answer."""
+
+    def __init__(self, request: bytes, pause_s: float, answered: list[int]) -> None:
+        self._request, self._pause_s, self._answered = request, pause_s, answered
+        self._come = b""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    def ask(self) -> None:
+        self.transport.write(self._request)
+
+    def data_received(self, data: bytes) -> None:
+        self._come += data
+        if len(self._come) >= 4 and len(self._come) == 4 + struct.unpack_from(">i", self._come)[0]:
+            self._come = b""
+            self._answered[0] += 1
+            if self._pause_s:
+                asyncio.get_running_loop().call_later(self._pause_s, self.ask)
+            else:
+                self.ask()
+
+
+async def hold(peer: Peer, request: bytes, clients: int, pause_s: float, seconds: float) -> Held:
+    """What `clients` connections cost that ask at half a second's interval."""
+    loop, usage, answered = asyncio.get_running_loop(), Usage(peer.pid), [0]
+    before_bytes = usage.resident_bytes
+    pollers: list[Poller] = []
+    for _ in range(clients):
+        made = await loop.create_connection(
+            lambda: Poller(request, pause_s, answered), "127.0.0.1", peer.port
+        )
+        pollers.append(made[1])
+    for number, poller in enumerate(pollers):
+        loop.call_later(number / clients / 2, poller.ask)
+    await asyncio.sleep(2)
+    started_s, before_s, before = time.monotonic(), usage.cpu_s, answered[0]
+    await asyncio.sleep(seconds)
+    took_s, cpu_s, served = time.monotonic() - started_s, usage.cpu_s - before_s, answered[0] - before
+    grown_bytes = usage.resident_bytes - before_bytes
+    for poller in pollers:
+        poller.transport.abort()
+    return Held(cpu_s / took_s, served / took_s, cpu_s / served, grown_bytes)
+
+
+def held(peer: Peer, request: bytes, pause_s: float = 0.0) -> Held:
+    with asyncio.Runner(loop_factory=fastest_loop()) as runner:
+        return runner.run(hold(peer, request, 1_000, pause_s, 10))
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_idle_long_polls(
+    serve: Callable[[str], Peer], figure: Callable[[str, str, str, bool], None]
+) -> None:
+    """1,000 consumers at the end of a partition, who are told twice a second that there is nothing.
+
+    Beside it the echo of as many frames from as many connections: what the sockets alone cost.
+    """
+    broker, echo = serve("broker"), serve("echo")
+    part = t.FetchRequestFetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
+    topic = t.FetchRequestFetchTopic(topic=TOPIC, partitions=[part])
+    poll = frame(t.FetchRequest(max_wait_ms=500, min_bytes=1, max_bytes=1 << 20, topics=[topic]), FETCH)
+    floor, ours = held(echo, poll, pause_s=0.5), held(broker, poll)
+    figure(
+        "1,000 connections that long-poll, half a second each",
+        f"{ours.share:.1%} of a core, {ours.each_s * 1e6:.0f} µs a request at {ours.rate:.0f}/s "
+        f"(echo: {floor.share:.1%}, {floor.each_s * 1e6:.0f} µs at {floor.rate:.0f}/s)",
+        "< 5 %",
+        ours.share < 0.05,
+    )
+    figure(
+        "memory of 1,000 connections with a request in hand each",
+        f"{ours.grown_bytes / 1e6:.1f} MB",
+        "< 100 MB",
+        ours.grown_bytes < 100e6,
+    )
+
+
+@pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
+def test_librdkafka(serve: Callable[[str], Peer], figure: Callable[[str, str, str, bool], None]) -> None:
+    """As many messages of 1 KiB as librdkafka sends with its own settings, and what the broker needs."""
+    confluent_kafka = pytest.importorskip("confluent_kafka")
+    broker = serve("broker")
+    usage, messages = Usage(broker.pid), 300_000
+    producer = confluent_kafka.Producer({"bootstrap.servers": f"127.0.0.1:{broker.port}", "acks": 1})
+    value, failures = os.urandom(1024), []
+
+    def delivered(error: object, _: object) -> None:
+        if error is not None:
+            failures.append(error)
+
+    def send(count: int) -> None:
+        for _ in range(count):
+            while True:
+                try:
+                    producer.produce(TOPIC, value, on_delivery=delivered)
+                    break
+                except BufferError:
+                    producer.poll(0.01)
+            producer.poll(0)
+        producer.flush()
+
+    send(10_000)
+    started_s, broker_s, client_s = time.monotonic(), usage.cpu_s, time.process_time()
+    send(messages)
+    took_s = time.monotonic() - started_s
+    broker_s, client_s = usage.cpu_s - broker_s, time.process_time() - client_s
+    assert not failures
+    figure(
+        "librdkafka's own throughput, messages of 1 KiB",
+        f"{messages / took_s / 1e3:.0f} k messages/s; broker {broker_s / took_s:.0%} of a core, "
+        f"client {client_s / took_s:.0%}",
+        "broker < 60 %",
+        broker_s / took_s < 0.6,
     )

@@ -1,11 +1,16 @@
-"""What a process of its own runs on: uvloop where it is installed, else asyncio's loop; and its signals."""
+"""What a process of its own runs on: uvloop where it is installed, else asyncio's loop; signals; its heap."""
 
 from __future__ import annotations
 
 import asyncio
+import gc
 import importlib
 import signal
 from collections.abc import Callable
+from typing import Final
+
+_YOUNG_OBJECTS: Final = 20_000
+"""A thousand requests that wait are that many objects, and none of them is garbage."""
 
 
 def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -22,3 +27,15 @@ def survive_broken_pipes() -> None:
     """Have a write to a client that has left fail, as it does by default; a command line may have it kill."""
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
+
+
+def settle_heap() -> None:
+    """Let Python look for cycles among the objects of requests alone, and seldom, once a broker has started.
+
+    Requests leave no cycles behind; looking through all that the process has loaded, time and again, took a
+    quarter of what a thousand clients cost that wait for records. For the whole process, so not for a
+    broker that is somebody's guest.
+    """
+    gc.collect()
+    gc.freeze()
+    gc.set_threshold(_YOUNG_OBJECTS)

@@ -24,7 +24,7 @@ from broker.health import Loading, alive, health, partition_directories
 from broker.http import HttpServer, Page, Route
 from broker.json_lines import log_as_json
 from broker.limits import Address
-from broker.loop import fastest_loop, survive_broken_pipes
+from broker.loop import fastest_loop, settle_heap, survive_broken_pipes
 from broker.metadata.opening import EMBEDDED, StoreOf, store_named, with_defaults
 from broker.metrics import Elections, Traffic, page
 from broker.settings import Settings, read_settings
@@ -154,6 +154,7 @@ async def serve(
         finally:
             telling.cancel()
         served.loading.is_over = True
+        settle_heap()
         ended = broker.runtime.ended
         broker.start()
         waiting = loop.create_task(told_to_stop.wait())

@@ -93,6 +93,8 @@ CLIENT: Final = -1
 _SYNC_THREADS = 4
 _READ_THREADS = 4
 _PROBE_AGAIN_S = 0.1
+_TICKS_APART_MS: Final = 5
+"""What falls due within so short a time is done together: of a thousand fetches that wait ten end at once."""
 _STOPS: Final = "this broker stops"
 _PROBE: Final = Multi((Check(layout.CONTROLLER_EPOCH_PATH, ANY_VERSION),))
 """Changes nothing, and is a write all the same: servers order it, and refuse it of a session that is over."""
@@ -194,7 +196,7 @@ class Runtime:
         self._inbox: deque[Event | _InLine] = deque()
         self._pump_is_due = False
         self._timer: asyncio.TimerHandle | None = None
-        self._timer_ms = 0
+        self._timer_ms = self._ticked_ms = 0
         self._timer_is_due = False
         self._threads = ThreadPoolExecutor(_SYNC_THREADS, thread_name_prefix="sync")
         self._readers = ThreadPoolExecutor(_READ_THREADS, thread_name_prefix="read")
@@ -317,7 +319,12 @@ class Runtime:
 
     def _set_timer(self) -> None:
         self._timer_is_due = False
+        now_ms = self._clock()
+        if self._timer is not None and self._timer_ms <= now_ms + _TICKS_APART_MS:
+            return  # what would be due before that is done then
         deadline_ms = self.node.deadline_ms if not self._is_stopping else None
+        if deadline_ms is not None:
+            deadline_ms = max(deadline_ms, self._ticked_ms + _TICKS_APART_MS)
         if self._timer is not None:
             if deadline_ms == self._timer_ms:
                 return
@@ -325,11 +332,12 @@ class Runtime:
             self._timer = None
         if deadline_ms is not None:
             # A millisecond late rather than early: a tick before its time changes nothing and comes again.
-            delay_s = max(deadline_ms - self._clock(), 0) / 1000 + 0.001
+            delay_s = max(deadline_ms - now_ms, 0) / 1000 + 0.001
             self._timer, self._timer_ms = self._loop.call_later(delay_s, self._tick), deadline_ms
 
     def _tick(self) -> None:
         self._timer = None
+        self._ticked_ms = self._clock()
         if not self._doubts():
             self._turn(self.node.tick)
 
