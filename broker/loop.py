@@ -9,8 +9,8 @@ import signal
 from collections.abc import Callable
 from typing import Final
 
-_YOUNG_OBJECTS: Final = 20_000
-"""A thousand requests that wait are that many objects, and none of them is garbage."""
+_YOUNG_OBJECTS: Final = 50_000
+"""Half of that is a thousand requests that wait, and none of it is garbage."""
 
 
 def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
