@@ -49,6 +49,7 @@ class IndexFile:
         self._written = 0
         self._entries: npt.NDArray[np.void] = np.empty(0, self.dtype)
         self._tail: list[tuple[int, int]] = []
+        self._is_let_go = False
         self._mapped()
 
     # --- reading --------------------------------------------------------------------------------
@@ -160,16 +161,22 @@ class IndexFile:
             self._mapped()
 
     def flush(self) -> None:
-        """Bring the tail into the file, which then exists; not yet durable."""
+        """Bring the tail into the file, which then exists; not yet durable. Nothing once it was let go."""
         with self._lock:
-            self._open()
-            self._write_tail()
+            self._flush()
 
     def sync(self) -> None:
         """`flush`, and make the file's content survive power loss."""
-        self.flush()
         with self._lock:
-            self._open().sync()
+            if file := self._flush():
+                file.sync()
+
+    def _flush(self) -> File | None:
+        if self._is_let_go:
+            return None
+        file = self._open()
+        self._write_tail()
+        return file
 
     def truncate_entries(self, count: int) -> None:
         """Keep the first `count` entries."""
@@ -207,6 +214,7 @@ class IndexFile:
         """A map is about to go: let go of everything that points into it."""
 
     def _open(self) -> File:
+        assert not self._is_let_go, f"{self.path}: written to after it was let go"
         if self._file is None:
             self._file = self._disk.open(self.path, create=True, write=True)
             # What a crash or another program left under this name is not ours: entries start at 0.
@@ -232,11 +240,13 @@ class IndexFile:
             self._let_go()
 
     def let_go(self) -> None:
-        """Forget the file and its map without writing. Who still looks something up here finds no entry.
+        """Forget the file and its map without writing, for good. Who still looks up something finds nothing.
 
-        The file may be opened again, and cut, by another object: this one's map must be gone by then.
+        The file may be opened again, and cut, by another object: this one's map must be gone by then, and
+        whoever was about to flush this one must not open the file as one that has no entries yet.
         """
         with self._lock:
+            self._is_let_go = True
             self._forget()
 
     def _let_go(self) -> None:

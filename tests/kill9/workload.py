@@ -201,6 +201,7 @@ class Workload:
 
     def _consume_with_kafka_python(self, name: str) -> None:
         from kafka import KafkaConsumer
+        from kafka.errors import KafkaConnectionError
 
         mine = self.seen.consumed.setdefault(name, [])
         consumer = KafkaConsumer(
@@ -216,7 +217,11 @@ class Workload:
         )
         try:
             while not self._read_enough.is_set():
-                for records in consumer.poll(200).values():
+                try:
+                    polled = consumer.poll(200)
+                except KafkaConnectionError:
+                    continue  # kafka-python lets the end of a connection out; the next poll goes on
+                for records in polled.values():
                     mine += [(record.partition, record.offset, record.value) for record in records]
         finally:
             consumer.close()

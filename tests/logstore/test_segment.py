@@ -8,6 +8,7 @@ from collections.abc import Callable
 
 import pytest
 
+from checkpoint.disk import read_small_file
 from checkpoint.disks import Fault, FaultyDisk, MemoryDisk, RecordingDisk
 from logstore.batch import Batch, walk
 from logstore.config import MAX_INT, LogConfig
@@ -525,6 +526,28 @@ def test_an_index_that_a_reader_still_holds_keeps_no_map(end: Callable[[Segment]
     assert reopened(disk).truncate_to(45, 0)  # the disk in memory refuses to cut what is mapped
     assert offsets.lookup(58) == OffsetPosition(BASE, 0)
     assert times.lookup(1058) == TimestampedOffset(NO_TIMESTAMP, BASE)
+
+
+@pytest.mark.parametrize("end", [Segment.rest, Segment.let_go])
+def test_an_index_that_was_let_go_is_not_written_by_who_was_about_to_sync_it(
+    end: Callable[[Segment], None],
+) -> None:
+    """A thread that flushes has it in hand as another one rolls. Its file would be opened as an empty index's
+    and cut to nothing, under the maps of its successors: a reader would die of that."""
+    disk = MemoryDisk(directories=[DIRECTORY])
+    segment = new_segment(disk)
+    append(segment, *records(*range(40, 60)))
+    segment.become_inactive()
+    segment.sync_indexes()
+    offsets, times = segment.offset_index, segment.time_index
+    before = {path: read_small_file(disk, path) for path in (offsets.path, times.path)}
+    again = reopened(disk)
+    assert again.offset_index.lookup(58).position > 0
+    end(segment)
+    offsets.sync()
+    times.flush()
+    assert {path: read_small_file(disk, path) for path in before} == before
+    assert again.offset_index.lookup(58).position > 0
 
 
 def test_a_cut_under_a_reader_does_not_void_the_index(monkeypatch: pytest.MonkeyPatch) -> None:
