@@ -403,6 +403,7 @@ class _LogDir:
         self.was_empty = False
         self._closed_by_us = False
         self.high_watermarks: dict[TopicPartition, int] = {}
+        self._watermarks_fell = False
         self._recovery_points: dict[TopicPartition, int] = {}
         self._log_starts: dict[TopicPartition, int] = {}
         self._first_dirty: dict[TopicPartition, int] = {}
@@ -459,6 +460,7 @@ class _LogDir:
                 self.damaged[topic_partition] = error
             except EngineError as error:
                 self.damaged[topic_partition] = DamagedLog(f"{topic_partition} cannot be opened: {error}")
+        self._write_fallen_watermarks()
         self._forget_first_dirty()
         self.set_deadline(self._clock())
 
@@ -510,6 +512,9 @@ class _LogDir:
             producer_config=self._producer_config,
             first_dirty_offset=self._first_dirty.get(topic_partition, 0),
         )
+        if self.high_watermarks.get(topic_partition, 0) > loaded.log_end_offset:
+            self.high_watermarks[topic_partition] = loaded.log_end_offset
+            self._watermarks_fell = True
         log.set_high_watermark(self.high_watermarks.get(topic_partition, 0))
         self.logs[topic_partition] = log
         self.known.add(topic_partition)
@@ -542,6 +547,7 @@ class _LogDir:
             self._accept_loss = {*self._accept_loss, topic_partition}
         try:
             log = self._load(topic_partition, config)
+            self._write_fallen_watermarks()
         except OSError as error:
             if is_full(error):
                 raise DiskFull(f"{self.path}: no room to open {topic_partition}; make some") from error
@@ -634,6 +640,13 @@ class _LogDir:
             lowered = {**self._recovery_points, topic_partition: offset}
             write_offset_checkpoint(self._disk, self.path, RECOVERY_POINT_CHECKPOINT, lowered)
             self._recovery_points = lowered
+
+    def _write_fallen_watermarks(self) -> None:
+        """Before anything is appended: what comes to lie where records were lost has not been committed."""
+        if self._watermarks_fell:
+            mark("log dir: a log came out shorter than its high watermark")
+            write_offset_checkpoint(self._disk, self.path, HIGH_WATERMARK_CHECKPOINT, self.high_watermarks)
+            self._watermarks_fell = False
 
     def _write_first_dirty(self, offsets: dict[TopicPartition, int]) -> None:
         write_offset_checkpoint(self._disk, self.path, CLEANER_OFFSET_CHECKPOINT, offsets)

@@ -218,8 +218,8 @@ def _replace_topic(world: World, decision: Decision) -> None:
 
 
 def _switch_as_power_goes(world: World, decision: Decision) -> None:
-    """A topic is switched to the other level of durability, and while the word spreads all machines lose
-    their power; they come back one after the other."""
+    """A topic is switched to `synced`, or back. Once the store says so, before all is flushed, or says that
+    what was acknowledged is flushed, all machines lose their power; they come back one by one."""
     chosen = target(world, decision)
     state = world.checkers[chosen].state
     if state is None:
@@ -231,8 +231,18 @@ def _switch_as_power_goes(world: World, decision: Decision) -> None:
         active_controller(world, decision.victim),
         AlterConfigsRequest({chosen.topic: {DURABILITY_LEVEL: level.value}}),
     )
-    if is_synced:
-        return
+    until_ms = world.now_ms + 4 * world.swarm.request_timeout_ms
+
+    def wait() -> None:
+        state = world.checkers[chosen].state if chosen in world.checkers else None
+        if is_synced or world.is_healed or world.now_ms > until_ms or state is None:
+            return
+        if state.all_synced:
+            cut()
+        elif state.durability is Durability.SYNCED and _pick(decision, 2):
+            world.time.at(1 + _pick(decision, 12 * world.swarm.delay_ms), cut)
+        else:
+            world.time.at(1, wait)
 
     def cut() -> None:
         hosts = [host for host in world.hosts.values() if host.node is not None]
@@ -248,7 +258,7 @@ def _switch_as_power_goes(world: World, decision: Decision) -> None:
         if host.node is None and not world.is_healed:
             world.start(host)
 
-    world.time.at(1 + _pick(decision, 16 * world.swarm.delay_ms), cut)
+    wait()
 
 
 def _spoil_topic(world: World, decision: Decision) -> None:

@@ -16,7 +16,8 @@ test can hand them a history made by hand. Names of invariants, from the reliabi
     C16 what is remembered of epochs and producers is what the log says
     C17 nothing grows that nobody waits for                 C18 it heals in time
     C21 a broker that was let go leads nothing that others could lead, and joins no ISR
-    C22 records that were said to be deleted are served by nobody in sync
+    C22 records that were said to be deleted are served by nobody in sync; nobody joins with what its leader
+        has deleted, which can be compared with nothing
     I1–I7 what a restart finds on the disk it was left      I16 logs are where the store assigns them
 
 Three facts carry most of the weight. `history`: a batch is named by (base offset, leader epoch), and that
@@ -341,6 +342,7 @@ class PartitionChecker:
         self._judge_batches(view, first_new)
         if view.is_leader:
             self._judge_leader(view, first_new)
+        self._judge_belief(view)
         self._judge_agreement(view)
         if cut_to is not None:
             self._judge_cut(view, cut_to, high_watermark_before)
@@ -487,6 +489,15 @@ class PartitionChecker:
             )
         self._next_sequences[producer_id, epoch] = sequence + batch.end - batch.base, batch.end - 1
 
+    def _judge_belief(self, view: ReplicaView) -> None:
+        """Nobody calls committed what no leader ever did, but for a history that was given up."""
+        believed = view.high_watermark
+        if believed <= max(self.committed_end, view.log_start) or self._cut_is_due:
+            return
+        mine = view.holding(believed - 1)
+        if mine is not None and mine.epoch >= self._unclean_epoch:
+            self._fail("C7", f"no leader ever had more than {self.committed_end} committed; {view}")
+
     def _judge_agreement(self, view: ReplicaView) -> None:
         bound = min(view.high_watermark, self.committed_end)
         if bound <= view.log_start:
@@ -518,6 +529,14 @@ class PartitionChecker:
         ):
             self._fail("C14", f"node {node} is in the ISR {state.isr} and deleted its log")
         self.replica_gone(node)
+
+    def proposed(self, leader: ReplicaView, member: int, broker_epoch: int) -> None:
+        """A leader proposes this incarnation of a follower for the ISR, and counts it from now on."""
+        view = self.views.get(member)
+        if view is None or self.incarnation(member) != broker_epoch:
+            return
+        if view.log_start < leader.log_start:
+            self._fail("C22", f"about to join, with records from before {leader.log_start}; {view}")
 
     def let_go(self, node: int, remaining: Collection[str]) -> None:
         """The controller told a broker that it leads no more than `remaining` of what others could lead."""

@@ -13,6 +13,7 @@ from checkpoint.topic_partition import TopicPartition
 from logstore.errors import CorruptBatch
 from logstore.log import Log
 from logstore.log_manager import LogManager
+from replication.isr import PendingExpand
 from replication.messages import (
     ControlledShutdownResponse,
     DeleteRecordsResponse,
@@ -24,6 +25,7 @@ from replication.messages import (
 from replication.metastore import layout
 from replication.metastore.operations import Check, Create, Delete, Multi, Operation, Outcome, Set
 from replication.node import Node
+from replication.partition import Partition
 from simulation.checkers import (
     NewsChecker,
     PartitionChecker,
@@ -81,6 +83,8 @@ class Observation:
         """For all of them."""
         self.on_new_partition: Callable[[TopicPartition], None] = lambda topic_partition: None
         """Hears of each partition that the cluster makes and that nobody had announced."""
+        self._proposals: dict[tuple[int, TopicPartition], PendingExpand] = {}
+        """The last one of each leader that was looked at."""
         self._logs: dict[tuple[int, TopicPartition], Log] = {}
         """As last looked at: a log whose disk failed is not given out any more."""
         self._time = time
@@ -132,6 +136,8 @@ class Observation:
                 log_end=log.log_end_offset if log is not None else 0,
                 epochs=log.epochs if log is not None else (),
             )
+            if log is not None and logs.checkpointed_high_watermark(topic_partition) > log.log_end_offset:
+                raise Violation("I7", f"{remains.name}: more is on record as committed than the log holds")
         host.remains = {}
         host.rotten.clear()
         for topic_partition, log in found.items():
@@ -190,6 +196,7 @@ class Observation:
             )
             before = host.seen.get(topic_partition)
             if before == seen:
+                self._look_at_proposal(host, topic_partition, partition)
                 continue
             host.seen[topic_partition] = seen
             view = host.views.get(topic_partition)
@@ -206,6 +213,7 @@ class Observation:
                 leader_epoch=partition.leader_epoch,
                 may_be_cut=before is None or before[4] != truncations,
             )
+            self._look_at_proposal(host, topic_partition, partition)
 
         if len(host.views) > len(node.replicas.partitions) and not host.disk_is_dead:
             self._forget_gone(host, node)
@@ -218,6 +226,18 @@ class Observation:
             host.live_brokers = brokers
             live = {broker_id: broker.epoch for broker_id, broker in brokers.items()}
             self.news_checker.heard(process, live)
+
+    def _look_at_proposal(self, host: Host, topic_partition: TopicPartition, partition: Partition) -> None:
+        """Who is to join the ISR, at the end of the turn that proposed it."""
+        pending, key = partition.isr, (host.node_id, topic_partition)
+        if not isinstance(pending, PendingExpand) or self._proposals.get(key) is pending:
+            return
+        self._proposals[key] = pending
+        view = host.views[topic_partition]
+        checker = self._checker_of(topic_partition, view)
+        if checker is not None:
+            proposal, member = pending.proposal, pending.new_member
+            checker.proposed(view, member, proposal.broker_epochs[proposal.new_isr.index(member)])
 
     def _forget_gone(self, host: Host, node: Node) -> None:
         """Replicas that were deleted, or set aside."""
@@ -275,6 +295,7 @@ class Observation:
                 cut_to = view.batches[first_new].base
                 self._time.tally.truncations += 1
                 check_epochs(f"{topic_partition} on node {host.node_id}", found, log.epochs)
+                self._judge_checkpoint(host, topic_partition, cut_to)
             view.batches[first_new:] = found[first_new:]
         else:
             first_new = known
@@ -290,6 +311,14 @@ class Observation:
         checker = self._checker_of(topic_partition, view)
         if checker is not None:
             checker.replica_changed(view, first_new=first_new, cut_to=cut_to, high_watermark_before=before)
+
+    def _judge_checkpoint(self, host: Host, topic_partition: TopicPartition, cut_to: int) -> None:
+        """A crash from now on must not find on record as committed what was cut."""
+        assert host.node is not None, "logs are cut by nodes that run"
+        recorded = host.node.logs.checkpointed_high_watermark(topic_partition)
+        if recorded > cut_to and not host.disk_is_dead:
+            name = f"{topic_partition} on node {host.node_id}"
+            raise Violation("I7", f"{name}: cut to {cut_to}, and {recorded} is on record as committed")
 
     def _forget_deleted(self, view: ReplicaView, log_start: int) -> None:
         """What retention took away is neither there nor cut: the log begins behind it now."""

@@ -470,11 +470,15 @@ class _Run:
         return ""
 
     def _left_in_store(self) -> list[str]:
-        return [
-            path
-            for path, _ in self.world.store_link.store.tree.nodes()
-            if path in _REQUESTS or path.startswith(_REQUESTS_BELOW)
-        ]
+        """Requests, and replicas whose deletion nobody has confirmed."""
+        left = []
+        for path, node in self.world.store_link.store.tree.nodes():
+            if path in _REQUESTS or path.startswith(_REQUESTS_BELOW):
+                left.append(path)
+            elif path.rpartition("/")[0] == layout.TOPICS_PATH:
+                leaving = layout.parse_topic(node.data).leaving_replicas
+                left += [f"{path}: {leaving} leave"] if leaving else []
+        return left
 
     def _read(self, topic_partition: TopicPartition, checker: PartitionChecker) -> list[Stored]:
         """The whole partition, as a consumer gets it from the leader."""

@@ -165,7 +165,13 @@ _HARMFUL_THEMES: tuple[Mapping[str, float], ...] = (
     {"expire": 1, "cut_link": 2, "elect_preferred": 4, "slow_links": 1, "reordering": 1},
     {"isolate": 2, "cut_link": 1, "expire": 1, "delete_to_an_end": 4},
     {"full_disk": 3, "create_topic": 2, "reassign": 2, "elect_preferred": 2},
-    {"switch_as_power_goes": 1, "slow_disk": 2, "reckless": True, "command_interval_ms": 150},
+    {
+        "switch_as_power_goes": 1,
+        "slow_disk": 2,
+        "reckless": True,
+        "unclean_election": True,
+        "command_interval_ms": 150,
+    },
     {"create_topic": 2, "delete_topic": 1, "replace_topic": 2, "command_interval_ms": 60, **_LATE_ORDERS},
     {"reassign": 2, "cancel_reassignment": 2, "command_interval_ms": 60, **_LATE_ORDERS},
 )

@@ -192,10 +192,7 @@ def repeats_not_recognised(stack: ExitStack) -> None:
 # --- deletion from the start -------------------------------------------------------------------
 
 
-@plant(
-    "a follower joins the ISR before it heard where the leader's log begins",
-    is_rare=True,
-)
+@plant("a follower joins the ISR before it heard where the leader's log begins")
 def joins_below_the_log_start(stack: ExitStack) -> None:
     def may_join(*args: Any, **kwargs: Any) -> bool:
         return bool(real(*args, **{**kwargs, "log_start_offset": 0}))
@@ -262,7 +259,7 @@ def clean_marker_left_behind(stack: ExitStack) -> None:
     swap(stack, logstore.log_manager, "remove_clean_shutdown", lambda disk, directory: None)
 
 
-@plant("a high watermark checkpoint outlives a cut of its log", is_rare=True)
+@plant("a high watermark checkpoint outlives a cut of its log")
 def watermark_outlives_the_cut(stack: ExitStack) -> None:
     def lower_bounds(self: Any, log: Any, offset: int) -> None:
         before, self.high_watermarks = self.high_watermarks, {}
@@ -280,10 +277,7 @@ def leader_counts_unflushed(stack: ExitStack) -> None:
     real = swap(stack, replication.partition, "next_high_watermark", next_high_watermark)
 
 
-@plant(
-    "a topic that is switched to `synced` passes at once for one whose records are all on disk",
-    is_rare=True,
-)
+@plant("a topic that is switched to `synced` passes at once for one whose records are all on disk")
 def promised_at_the_switch(stack: ExitStack) -> None:
     def at_level(state: Any, durability: Any, controller_epoch: int) -> Any:
         found = real(state, durability, controller_epoch)

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from contextlib import ExitStack
 from dataclasses import replace
+from types import SimpleNamespace
 from typing import Any
 
 import replication.orders
@@ -94,10 +95,7 @@ def target_not_waited_for(stack: ExitStack) -> None:
     real = swap(stack, reassigning, "closing_state", closing_state)
 
 
-@plant(
-    "a broker that was away while its replica left is not asked again to delete it",
-    is_rare=True,
-)
+@plant("a broker that was away while its replica left is not asked again to delete it")
 def deletion_ordered_once(stack: ExitStack) -> None:
     swap(stack, broker_changes, "stop_leaving", lambda context, **which: None)
 
@@ -118,10 +116,7 @@ def unfenced_reassignment(stack: ExitStack) -> None:
 # --- deletion ----------------------------------------------------------------------------------
 
 
-@plant(
-    "a topic is gone when those replicas are whose brokers live",
-    is_rare=True,
-)
+@plant("a topic is gone when those replicas are whose brokers live")
 def dead_replica_not_waited_for(stack: ExitStack) -> None:
     def is_complete(self: Deletion) -> bool:
         done = (ReplicaState.SUCCESSFUL, ReplicaState.INELIGIBLE)
@@ -142,16 +137,13 @@ def request_removed_first(stack: ExitStack) -> None:
     real = swap(stack, topic_deletion, "advance", advance)
 
 
-@plant(
-    "a new controller does not take up the deletions that the old one left half-way",
-    is_rare=True,
-)
+@plant("a new controller does not take up the deletions that the old one left half-way")
 def deletions_not_taken_up(stack: ExitStack) -> None:
     def nothing(context: Context) -> Steps[None]:
         yield ()
 
     swap(stack, failover, "RESUME", tuple(each for each in failover.RESUME if each != topic_deletion.resume))
-    swap(stack, topic_deletion, "learn_requests", nothing)
+    swap(stack, failover, "topic_deletion", SimpleNamespace(learn_requests=nothing))
 
 
 @plant("the nodes of a topic are removed without proof that the controller still is one")
@@ -165,10 +157,7 @@ def unfenced_deletion(stack: ExitStack) -> None:
 # --- namesakes, ghosts and strays --------------------------------------------------------------
 
 
-@plant(
-    "an order to delete is carried out whatever topic id it names: a late one hits the namesake",
-    is_rare=True,
-)
+@plant("an order to delete is carried out whatever topic id it names: a late one hits the namesake")
 def order_for_another_topic_obeyed(stack: ExitStack) -> None:
     def stop(self: ReplicaManager, topic_partition: Any, order: Any, topic_id: str) -> Any:
         log = self.logs.get(topic_partition)
@@ -186,9 +175,12 @@ def ghost_believed(stack: ExitStack) -> None:
         self._topic_id = None
         real(self, topic_id)
 
+    def by_name(local: Any, assigned: Any) -> Any:
+        return real_strays(dict.fromkeys(local), assigned)
+
     swap(stack, replication.orders, "is_of_another_incarnation", lambda topic_id, wanted: False)
-    swap(stack, replication.orders, "strays", lambda local, assigned: {})
     real = swap(stack, Log, "set_topic_id", set_topic_id)
+    real_strays = swap(stack, replication.orders, "strays", by_name)
 
 
 @plant(

@@ -310,11 +310,12 @@ class TestCheckpoints:
         assert log.recovery_point == 3
 
     def test_a_high_watermark_that_claims_too_much_is_held_within_the_log(self) -> None:
+        """On the disk too, at once: what is appended next, and is not committed, would be after a crash."""
         disk = MemoryDisk()
         manager = manager_on(disk)
         append(manager.get_or_create(ORDERS), 4)
         manager.close()
-        for name, claimed, expected in (("99", 99, 4), ("3", 3, 3)):
+        for name, expected in (("99", 4), ("3", 3)):
             file = disk.open(f"/a/{HIGH_WATERMARK_CHECKPOINT}", write=True)
             file.truncate(0)
             file.pwrite(f"0\n1\norders 0 {name}\n".encode(), 0)
@@ -322,8 +323,30 @@ class TestCheckpoints:
             log = manager.get(ORDERS)
             assert log is not None
             assert log.high_watermark == expected
-            assert manager.checkpointed_high_watermark(ORDERS) == claimed
+            assert manager.checkpointed_high_watermark(ORDERS) == expected
+            assert checkpoint(disk, HIGH_WATERMARK_CHECKPOINT) == {ORDERS: expected}
             manager.close()
+
+    def test_records_where_others_were_lost_have_not_been_committed(self) -> None:
+        """The power goes, and with it what was committed; the process dies before the next checkpoint."""
+        disk = MemoryDisk()
+        manager = manager_on(disk, config=LogConfig())
+        log = manager.get_or_create(ORDERS)
+        append(log, 2)
+        log.flush()
+        append(log, 4)
+        log.set_high_watermark(6)
+        manager.checkpoint_high_watermarks()
+        after_the_cut = disk.durable_image()
+        manager = manager_on(after_the_cut)
+        left = manager.get(ORDERS)
+        assert left is not None
+        assert left.log_end_offset == 2
+        append(left, 3)
+        manager = manager_on(after_the_cut.survivor())
+        again = manager.get(ORDERS)
+        assert again is not None
+        assert (again.log_end_offset, again.high_watermark) == (5, 2)
 
     @pytest.mark.parametrize(
         "name", [RECOVERY_POINT_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT]

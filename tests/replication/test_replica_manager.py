@@ -146,9 +146,16 @@ class Manager:
         return response
 
     def stop(
-        self, epoch: int, *, delete: bool, controller_epoch: int = 1, tp: TopicPartition = P0
+        self,
+        epoch: int,
+        *,
+        delete: bool,
+        controller_epoch: int = 1,
+        tp: TopicPartition = P0,
+        topic_ids: dict[str, str] | None = None,
     ) -> StopReplicaResponse:
-        body = StopReplicaRequest(CONTROLLER, controller_epoch, 5, {tp: StopReplicaPartition(epoch, delete)})
+        order = {tp: StopReplicaPartition(epoch, delete)}
+        body = StopReplicaRequest(CONTROLLER, controller_epoch, 5, order, topic_ids or {})
         self.take(self.manager.stop_replica(Peer(CONTROLLER, self._next_id()), body, self.now_ms))
         response = self.body(StopReplicaResponse)
         assert response is not None
@@ -580,6 +587,23 @@ def test_settings_that_come_late_do_not_replace_newer_ones() -> None:
     body = LeaderAndIsrRequest(CONTROLLER, 1, 5, {P0: state}, {}, (), {"t": {}})
     rig.take(rig.manager.leader_and_isr(late, body, rig.now_ms))
     assert rig.manager.partitions[P0].min_insync == 2
+
+
+@pytest.mark.parametrize("is_remade", [False, True], ids=["deleted", "deleted, and its namesake too"])
+def test_a_role_that_comes_late_makes_no_log(is_remade: bool) -> None:
+    """It was given up as lost, and sent again since; then its topic went. What is known of deletions is the
+    last one, so that a namesake's would make room for it."""
+    first, second = {"t": "AAAAAAAAAAAAAAAAAAAAAQ"}, {"t": "AAAAAAAAAAAAAAAAAAAAAg"}
+    rig = Manager()
+    late = Peer(CONTROLLER, rig._next_id())
+    for ids in (first, second) if is_remade else (first,):
+        assert rig.role(ME, 0, version=0, topic_ids=ids).partitions[P0] is ErrorCode.NONE
+        assert rig.stop(-2, delete=True, topic_ids=ids).partitions[P0] is ErrorCode.NONE
+    state = PartitionState(1, ME, 0, (ME, F1, F2), 0, (ME, F1, F2))
+    body = LeaderAndIsrRequest(CONTROLLER, 1, 5, {P0: state}, first, (), {})
+    rig.take(rig.manager.leader_and_isr(late, body, rig.now_ms))
+    assert rig.logs.get(P0) is None
+    assert not rig.manager.partitions
 
 
 @pytest.mark.parametrize("delete", [True, False])

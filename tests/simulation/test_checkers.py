@@ -245,6 +245,17 @@ def a_watermark_past_the_end(history: History) -> None:
     history.show(0, A, leads=True, hw=2)
 
 
+def a_follower_calls_committed_what_no_leader_did(history: History) -> None:
+    history.all_hold(A, B, hw=1)
+    history.show(1, A, B, hw=2)
+
+
+def a_follower_joins_with_what_its_leader_has_deleted(history: History) -> None:
+    leader = history.all_hold(A, B, hw=2)
+    leader.log_start = 1
+    history.checker.proposed(leader, 1, 11)
+
+
 def a_leaders_watermark_falls(history: History) -> None:
     history.all_hold(A, B, hw=2)
     history.show(0, A, B, leads=True, hw=1)
@@ -340,6 +351,7 @@ STORIES: list[tuple[str, Callable[[History], None]]] = [
     ("C6", one_send_is_committed_twice),
     ("C7", a_watermark_past_the_end),
     ("C7", a_leaders_watermark_falls),
+    ("C7", a_follower_calls_committed_what_no_leader_did),
     ("C7", a_member_is_short_of_the_watermark),
     ("C7", a_short_replica_is_admitted),
     ("C14", a_member_holds_other_records),
@@ -353,6 +365,7 @@ STORIES: list[tuple[str, Callable[[History], None]]] = [
     ("C13", a_controller_that_was_replaced_writes),
     ("C13", elected_outside_the_isr),
     ("C13", a_lost_member_is_elected),
+    ("C22", a_follower_joins_with_what_its_leader_has_deleted),
 ]
 
 

@@ -2,6 +2,7 @@
 
 from __future__ import annotations
 
+import re
 from pathlib import Path
 from statistics import median
 
@@ -22,7 +23,7 @@ FIRST_SEEDS: dict[str, int] = {
     "old-role-accepted": 462,
     "session-expiry-ignored": 27,
     "former-controller-obeyed": 15,
-    "departing-broker-readmitted": 1,
+    "departing-broker-readmitted": 250,
     "late-metadata-wins": 36,
     "dead-disk-kept-secret": 344,
     "former-registration-obeyed": 63,
@@ -36,14 +37,14 @@ FIRST_SEEDS: dict[str, int] = {
     "unconditional-writes": 0,
     "epoch-not-raised": 0,
     "truncate-by-high-watermark": 0,
-    "divergence-not-noticed": 18,
+    "divergence-not-noticed": 8,
     "answer-without-epoch": 35,
     "diverging-answer-believed": 7,
-    "append-below-the-end": 4,
+    "append-below-the-end": 7,
     "epoch-not-noted-at-election": 138,
     "high-watermark-from-the-fastest": 0,
     "shrink-before-it-is-confirmed": 0,
-    "expansion-not-counted": 1,
+    "expansion-not-counted": 10,
     "no-epoch-start-gate": 2,
     "anybody-joins": 0,
     "acknowledged-too-early": 0,
@@ -52,7 +53,7 @@ FIRST_SEEDS: dict[str, int] = {
     "deleted-on-the-leader-alone": 0,
     "deleted-above-the-high-watermark": 0,
     "recovery-without-checksums": 2,
-    "flush-without-sync": 3,
+    "flush-without-sync": 4,
     "followers-count-unflushed": 4,
     "clean-marker-left-behind": 6,
     "leader-counts-unflushed": 47,
@@ -66,6 +67,13 @@ FIRST_SEEDS: dict[str, int] = {
     "unfenced-deletion": 13,
     "any-list-proves-strays": 4,
     "settings-not-taken-over": 4,
+    "joins-below-the-log-start": 12,
+    "watermark-outlives-the-cut": 34,
+    "promised-at-the-switch": 186,
+    "deletion-ordered-once": 257,
+    "dead-replica-not-waited-for": 9,
+    "deletions-not-taken-up": 9,
+    "order-for-another-topic-obeyed": 221,
 }
 
 # Rare ones, found by a seed that is not below 500.
@@ -74,14 +82,24 @@ LATE_SEEDS: dict[str, int] = {
     "batch-across-the-log-start-refused": 1688,
     "answered-in-another-tenure": 2969,
     "old-isr-answer-believed": 938,
+    "claims-outlive-the-switch": 2087,
+    "no-new-epoch-for-new-replicas": 1938,
+    "ghost-believed": 894,
+    "role-outlives-the-replica": 1103,
 }
+
+
+def notices(seed: int) -> bool:
+    """Whether the run is bad, and for what was planted: a plant that fits the engine no more is none."""
+    report = run(seed, EVENTS)
+    assert not re.search("TypeError|AttributeError", report.violation), report.violation
+    return not report.is_good
 
 
 def test_each_has_its_seed_or_is_rare() -> None:
     """A plant without a seed would never be run."""
     assert {name for name, plant in PLANTS.items() if not plant.is_rare} == FIRST_SEEDS.keys()
-    assert all(PLANTS[name].is_rare for name in LATE_SEEDS)
-    assert all(PLANTS[name].is_rare for name in LATE_SEEDS)
+    assert {name for name, plant in PLANTS.items() if plant.is_rare} == LATE_SEEDS.keys()
     assert len(FIRST_SEEDS) >= 40
 
 
@@ -104,9 +122,7 @@ def test_a_mistake_is_noticed(name: str) -> None:
     """The recorded seed first. Any change of what the engine sends moves it: then the first of 500."""
     seeds = [FIRST_SEEDS[name], *range(BUDGET)]
     with planted(name):
-        assert any(not run(seed, EVENTS).is_good for seed in seeds), (
-            f"{name} is not noticed by {BUDGET} seeds"
-        )
+        assert any(map(notices, seeds)), f"{name} is not noticed by {BUDGET} seeds"
 
 
 @pytest.mark.simulation
@@ -131,7 +147,7 @@ def test_an_unknown_mistake_is_refused() -> None:
 def test_each_is_found_within_500_seeds_from_the_start(name: str) -> None:
     """The search itself, as docs/simulation.md reports it."""
     with planted(name):
-        found = next((seed for seed in range(BUDGET) if not run(seed, EVENTS).is_good), None)
+        found = next(filter(notices, range(BUDGET)), None)
     assert found is not None, name
 
 
@@ -141,4 +157,4 @@ def test_each_is_found_within_500_seeds_from_the_start(name: str) -> None:
 def test_a_rare_one_is_found_by_its_seed(name: str) -> None:
     """A seed with a theme: it moves with every change of what the engine sends, and of the themes."""
     with planted(name):
-        assert not run(LATE_SEEDS[name], EVENTS).is_good
+        assert notices(LATE_SEEDS[name])
