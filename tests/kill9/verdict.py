@@ -26,9 +26,12 @@ def violations(seen: Seen, log: Log) -> list[str]:
 def _lost(seen: Seen, log: Log) -> list[str]:
     found = []
     for partition, acknowledged in seen.acknowledged.items():
+        records = log.get(partition, {})
+        values = set(records.values())
         for each in acknowledged:
-            value = log.get(partition, {}).get(each.offset)
-            if value != message(each.producer, each.number):
+            wanted = message(each.producer, each.number)
+            value = records.get(each.offset) if each.offset is not None else wanted
+            if value != wanted or wanted not in values:
                 found.append(
                     f"partition {partition}, offset {each.offset}: {each.producer} {each.number} was "
                     f"acknowledged, {value!r} is there"

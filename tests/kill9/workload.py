@@ -23,9 +23,11 @@ DELIVERY_MS = 600_000
 
 @dataclass(frozen=True, slots=True)
 class Acknowledged:
+    """`offset` is None where the client does not know it: it had sent again what was there already."""
+
     producer: str
     number: int
-    offset: int
+    offset: int | None
 
 
 @dataclass(slots=True)
@@ -98,9 +100,10 @@ class Workload:
             thread.join(max(end_s - time.monotonic(), 0.1))
             assert not thread.is_alive(), f"{thread.name} has not come to its end in {patience_s:.0f} s"
 
-    def _acknowledge(self, producer: str, partition: int, number: int, offset: int) -> None:
+    def _acknowledge(self, producer: str, partition: int, number: int, offset: int | None) -> None:
         with self._lock:
-            self.seen.acknowledged[partition].append(Acknowledged(producer, number, offset))
+            known = offset if offset is not None and offset >= 0 else None
+            self.seen.acknowledged[partition].append(Acknowledged(producer, number, known))
 
     # --- producers ----------------------------------------------------------------------------
 
