@@ -45,12 +45,7 @@ class Traffic:
         """by topic: batches that clients had appended"""
         self.bytes_out: Counter[str] = Counter()
         """by topic: batches that consumers were given"""
-        self.messages_in: Counter[str] = Counter()
-        self.replication_bytes_in = 0
         self.replication_bytes_out = 0
-        self.refused: Counter[str] = Counter()
-        """connections that were cut off, by reason"""
-        self.connections = 0
         self._times: dict[str, list[int]] = {}
         self._seconds: dict[str, float] = {}
 
@@ -83,6 +78,9 @@ class Watched(Protocol):
     def traffic(self) -> Traffic: ...
 
     @property
+    def connections(self) -> int: ...
+
+    @property
     def elections(self) -> Elections: ...
 
     @property
@@ -112,6 +110,11 @@ class _Collector:
 
     def collect(self) -> Iterator[Metric]:
         yield from _of_traffic(self._watched.traffic)
+        yield _gauge(
+            "kafka_server_socketservermetrics_connection_count",
+            "Connections that are open",
+            self._watched.connections,
+        )
         elections, prefix = self._watched.elections, "kafka_controller_controllerstats_"
         yield _counter(prefix + "leaderelections", "Leaders elected by this controller", elections.leaders)
         yield _counter(
@@ -180,14 +183,7 @@ def _of_traffic(traffic: Traffic) -> Iterator[Metric]:
     topics = "kafka_server_brokertopicmetrics_"
     yield _by(topics + "bytesin", "Bytes appended for clients", "topic", traffic.bytes_in)
     yield _by(topics + "bytesout", "Bytes given to consumers", "topic", traffic.bytes_out)
-    yield _by(topics + "messagesin", "Records appended for clients", "topic", traffic.messages_in)
-    yield _counter(
-        topics + "replicationbytesin", "Bytes appended as a follower", traffic.replication_bytes_in
-    )
     yield _counter(topics + "replicationbytesout", "Bytes given to followers", traffic.replication_bytes_out)
-    server = "kafka_server_socketservermetrics_"
-    yield _gauge(server + "connection_count", "Connections that are open", traffic.connections)
-    yield _by(server + "connections_refused", "Connections cut off", "reason", traffic.refused)
 
 
 def _of_replicas(node: Node) -> Iterator[Metric]:

@@ -106,6 +106,10 @@ class _Served:
         return self.broker.services.groups.coordinator if self.broker is not None else None
 
     @property
+    def connections(self) -> int:
+        return len(self.broker.server.connections) if self.broker is not None else 0
+
+    @property
     def traffic(self) -> Traffic:
         return self.broker.services.traffic if self.broker is not None else Traffic()
 

@@ -36,6 +36,7 @@ class Broker:
     groups: Coordinator | None = None
     traffic: Traffic = field(default_factory=Traffic)
     elections: Elections = field(default_factory=Elections)
+    connections: int = 0
 
 
 def read(address: Address, path: str) -> tuple[int, str, bytes]:
