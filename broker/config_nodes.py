@@ -38,7 +38,6 @@ async def change_topic(
         layout.topic_config_path(topic),
         change,
         layout.parse_topic_config,
-        layout.encode_topic_config,
         Create(
             layout.CONFIG_CHANGE_PREFIX,
             layout.encode_config_change(topic),
@@ -58,7 +57,6 @@ async def change_all_brokers(
         layout.BROKER_DEFAULTS_PATH,
         change,
         layout.parse_broker_defaults,
-        layout.encode_topic_config,
         None,
         validate_only=validate_only,
     )
@@ -77,7 +75,6 @@ async def _change(
     path: str,
     change: Callable[[Settings], Settings],
     parse: Callable[[bytes], Settings],
-    encode: Callable[[Settings], bytes],
     notice: Create | None,
     *,
     validate_only: bool,
@@ -88,7 +85,7 @@ async def _change(
         wanted = change(now)
         if validate_only or wanted == now:
             return  # also if it was written, and only the answer was lost
-        data = encode(wanted)
+        data = layout.encode_topic_config(wanted)
         write = (
             Create(path, data, make_parents=True)
             if found.stat is None
