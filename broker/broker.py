@@ -22,7 +22,7 @@ from broker.dispatch import Dispatch
 from broker.handlers import HANDLERS
 from broker.identity import claim_log_dirs, find_cluster_id
 from broker.limits import Address
-from broker.runtime import Runtime, StoreClient, StoreEvent
+from broker.runtime import Runtime, StoreClient
 from broker.server import Server
 from broker.services import Services
 from broker.settings import Settings
@@ -30,6 +30,7 @@ from broker.store_session import StoreSession
 from checkpoint.disk import Disk, make_durable_dir
 from logstore.errors import LogDirOffline
 from logstore.log_manager import DirectoryProgress, LogManager
+from replication.effects import StoreEvent
 from replication.node import Node
 from replication.state_change import Sink, unheard
 

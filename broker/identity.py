@@ -14,7 +14,7 @@ from random import Random
 
 from checkpoint.disk import Disk, make_durable_dir
 from checkpoint.errors import EngineError, ErrorCode
-from checkpoint.ids import ID_BYTES, id_to_text
+from checkpoint.ids import new_id
 from checkpoint.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
 from replication.metastore import layout
 from replication.metastore.errors import MetadataStoreFailed
@@ -90,10 +90,3 @@ def claim_log_dirs(
         except OSError:
             failed.append(directory)
     return failed
-
-
-def new_id(random: Random) -> str:
-    """16 random bytes as text; no leading hyphen, which tools would take for an option."""
-    while (text := id_to_text(random.randbytes(ID_BYTES))).startswith("-"):
-        pass
-    return text

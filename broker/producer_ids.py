@@ -12,8 +12,9 @@ from __future__ import annotations
 import asyncio
 from random import Random
 
-from broker.identity import AskStore, new_id
+from broker.identity import AskStore
 from checkpoint.errors import EngineError, ErrorCode
+from checkpoint.ids import new_id
 from replication.metastore import layout
 from replication.metastore.layout import ProducerIdBlock
 from replication.metastore.operations import Create, Get, Set, StoreError

@@ -34,7 +34,7 @@ from collections.abc import Callable, Iterable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from enum import Enum
-from typing import Final, Protocol, TypeAlias, TypeVar, TypeVarTuple, Unpack
+from typing import Final, Protocol, TypeVar, TypeVarTuple, Unpack
 
 from broker import client_messages
 from broker.errors import MalformedMessage, RequestUnanswered
@@ -64,10 +64,10 @@ from replication.effects import (
     SessionExpired,
     SessionOpened,
     StoreCall,
+    StoreEvent,
     StoreReply,
     Sync,
     SyncDone,
-    WatchFired,
 )
 from replication.errors import InvalidRequest
 from replication.messages import (
@@ -86,7 +86,6 @@ from replication.node import Node
 T = TypeVar("T")
 Args = TypeVarTuple("Args")
 
-StoreEvent: TypeAlias = SessionOpened | SessionExpired | StoreReply | WatchFired
 
 CLIENT: Final = -1
 """As a source: no node."""

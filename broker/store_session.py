@@ -12,8 +12,8 @@ from collections.abc import Callable
 from itertools import count
 from types import TracebackType
 
-from broker.runtime import StoreClient, StoreEvent
-from replication.effects import SessionExpired, SessionOpened, StoreCall, StoreReply
+from broker.runtime import StoreClient
+from replication.effects import SessionExpired, SessionOpened, StoreCall, StoreEvent, StoreReply
 from replication.metastore.errors import MetadataStoreFailed
 from replication.metastore.operations import Operation, Outcome, StoreError
 

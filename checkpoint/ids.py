@@ -4,10 +4,18 @@ from __future__ import annotations
 
 import base64
 import re
+from random import Random
 
 ID_BYTES = 16
 
 _ID = re.compile(r"[A-Za-z0-9_-]{22}", re.ASCII)
+
+
+def new_id(random: Random) -> str:
+    """A new id's text; no leading hyphen, which tools would take for an option."""
+    while (text := id_to_text(random.randbytes(ID_BYTES))).startswith("-"):
+        pass
+    return text
 
 
 def id_to_text(identity: bytes) -> str:

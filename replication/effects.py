@@ -109,6 +109,9 @@ class SyncDone:
     error: str = ""
 
 
+StoreEvent: TypeAlias = SessionOpened | SessionExpired | StoreReply | WatchFired
+"""What a client of the metadata store tells its owner."""
+
 Event: TypeAlias = (
     Request
     | Response

@@ -14,9 +14,9 @@ from dataclasses import replace
 from functools import partial
 from random import Random
 
+from checkpoint.ids import new_id
 from checkpoint.topic_partition import TopicPartition
 from replication.controller.context import DURABILITY_LEVEL
-from replication.controller.topic_creation import new_topic_id
 from replication.durability import Durability
 from replication.messages import AlterConfigsRequest, CreateTopicsRequest, DeleteTopicsRequest, NewTopic
 from replication.metastore import layout
@@ -161,7 +161,7 @@ def _create_on_the_dead(world: World, decision: Decision) -> None:
 
 
 def _create(world: World, decision: Decision, topic: str, replicas: tuple[int, ...]) -> None:
-    node = layout.TopicAssignment(new_topic_id(Random(f"{topic} {decision}")), {0: replicas})
+    node = layout.TopicAssignment(new_id(Random(f"{topic} {decision}")), {0: replicas})
     _write(world, Create(layout.topic_path(topic), layout.encode_topic(node), make_parents=True))
 
 

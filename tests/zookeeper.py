@@ -18,9 +18,9 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from replication.effects import SessionExpired, SessionOpened, StoreCall, StoreReply, WatchFired
+from replication.effects import SessionExpired, SessionOpened, StoreCall, StoreEvent, StoreReply, WatchFired
 from replication.metastore.operations import Operation, Outcome
-from replication.metastore.zookeeper import StoreEvent, ZooKeeperStore
+from replication.metastore.zookeeper import ZooKeeperStore
 
 JAR = Path("/usr/share/java/zookeeper.jar")
 INSTALL = "apt-get install -y zookeeper"

@@ -150,9 +150,10 @@ def create(
     """Create a topic; everything is checked before anything is written."""
     import random
 
+    from checkpoint.ids import new_id
     from logstore.config import LogConfig
     from replication.controller import assignment as placement
-    from replication.controller.topic_creation import by_metric_name, check_new_topic, new_topic_id
+    from replication.controller.topic_creation import by_metric_name, check_new_topic
     from replication.messages import NewTopic
     from replication.metastore import layout
     from replication.metastore.operations import Children, Create, Multi
@@ -176,7 +177,7 @@ def create(
             lists = placement.placed(
                 cluster.racks, partitions, replication_factor, start=start, shift=shift
             )
-        node = layout.TopicAssignment(new_topic_id(draw), dict(enumerate(lists)))
+        node = layout.TopicAssignment(new_id(draw), dict(enumerate(lists)))
         config_node = layout.encode_topic_config(settings)
         creation = Multi(
             (

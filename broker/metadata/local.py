@@ -18,12 +18,11 @@ from collections.abc import Callable
 from queue import Empty, SimpleQueue
 from typing import TypeAlias
 
-from replication.effects import SessionExpired, SessionOpened, StoreCall, StoreReply, WatchFired
+from replication.effects import SessionOpened, StoreCall, StoreEvent, StoreReply, WatchFired
 from replication.metastore.embedded import EmbeddedStore
 from replication.metastore.errors import MetadataStoreFailed
 from replication.metastore.operations import Operation, Outcome, StoreError
 
-StoreEvent: TypeAlias = SessionOpened | SessionExpired | StoreReply | WatchFired
 OnEvent: TypeAlias = Callable[[StoreEvent], None]
 
 _log = logging.getLogger(__name__)

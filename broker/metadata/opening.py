@@ -13,10 +13,11 @@ from typing import Final, Protocol
 
 from broker.clock import SteadyClock
 from broker.metadata.local import SharedStore
-from broker.runtime import StoreClient, StoreEvent
+from broker.runtime import StoreClient
 from checkpoint.disk import Disk, OsDisk
 from checkpoint.disks.memory import MemoryDisk
 from logstore.errors import InvalidConfig
+from replication.effects import StoreEvent
 from replication.metastore.embedded import EmbeddedStore
 from replication.metastore.errors import MetadataStoreFailed
 

@@ -7,11 +7,10 @@ other than NONE means that this request created nothing.
 
 from __future__ import annotations
 
-import base64
 from collections.abc import Iterable, Mapping
-from random import Random
 
 from checkpoint.errors import EngineError, ErrorCode, InvalidTopic
+from checkpoint.ids import new_id
 from checkpoint.marks import mark
 from checkpoint.topic_partition import check_topic_name
 from logstore.config import LogConfig
@@ -107,7 +106,7 @@ def assign(context: Context, topic: NewTopic) -> layout.TopicAssignment:
         if topic.replication_factor != -1:
             factor = topic.replication_factor
         lists = _by_formula(context, topic.spread, partitions, factor)
-    return layout.TopicAssignment(new_topic_id(context.random), dict(enumerate(lists)))
+    return layout.TopicAssignment(new_id(context.random), dict(enumerate(lists)))
 
 
 def _by_formula(context: Context, formula: str, partitions: int, factor: int) -> list[assignment.Replicas]:
@@ -125,14 +124,6 @@ def racks_of(context: Context) -> assignment.Racks:
     """The brokers that may be given replicas, in order, and their racks: not those about to stop."""
     brokers = sorted(context.brokers.keys() - context.shutting_down)
     return {broker_id: context.brokers[broker_id].endpoint.rack for broker_id in brokers}
-
-
-def new_topic_id(random: Random) -> str:
-    """A random 128-bit id in Kafka's text: 22 characters of URL-safe base 64, no leading hyphen."""
-    while True:
-        text = base64.urlsafe_b64encode(random.randbytes(16)).decode().rstrip("=")
-        if not text.startswith("-"):
-            return text
 
 
 def _write(

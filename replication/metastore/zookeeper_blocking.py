@@ -10,11 +10,11 @@ from __future__ import annotations
 
 from queue import Empty, SimpleQueue
 
-from replication.effects import SessionExpired, SessionOpened, StoreCall, StoreReply, WatchFired
+from replication.effects import SessionExpired, SessionOpened, StoreCall, StoreEvent, StoreReply, WatchFired
 from replication.metastore.errors import MetadataStoreFailed
 from replication.metastore.operations import Get, Operation, Outcome, StoreError
 from replication.metastore.tree import ROOT
-from replication.metastore.zookeeper import StoreEvent, ZooKeeperStore
+from replication.metastore.zookeeper import ZooKeeperStore
 
 DEFAULT_PATIENCE_S = 30.0
 

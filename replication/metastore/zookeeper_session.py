@@ -22,7 +22,7 @@ from collections.abc import Callable
 from dataclasses import dataclass
 from functools import partial
 from itertools import accumulate
-from typing import Any, TypeAlias
+from typing import Any
 
 from kazoo.client import KazooClient, KazooState
 from kazoo.exceptions import ConnectionLoss, NodeExistsError, NoNodeError, SessionExpiredError
@@ -31,7 +31,7 @@ from kazoo.protocol.serialization import Exists, GetChildren2, GetData
 from kazoo.protocol.states import EventType, WatchedEvent
 from kazoo.retry import KazooRetry
 
-from replication.effects import SessionExpired, SessionOpened, StoreCall, StoreReply, WatchFired
+from replication.effects import SessionExpired, SessionOpened, StoreCall, StoreEvent, StoreReply, WatchFired
 from replication.metastore.operations import (
     Check,
     Children,
@@ -54,8 +54,6 @@ from replication.metastore.zookeeper_requests import (
     stat_of,
     with_parents,
 )
-
-StoreEvent: TypeAlias = StoreReply | WatchFired | SessionOpened | SessionExpired
 
 _LONGEST_PAUSE_S = 0.5
 

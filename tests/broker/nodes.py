@@ -11,7 +11,7 @@ from broker.broker import Assembly
 from broker.client import Client
 from broker.groups.config import GroupConfig
 from broker.limits import Address, Limits
-from broker.runtime import Runtime, StoreEvent
+from broker.runtime import Runtime
 from broker.settings import Settings
 from checkpoint.disk import Disk
 from checkpoint.disks.memory import MemoryDisk
@@ -19,7 +19,7 @@ from checkpoint.topic_partition import TopicPartition
 from logstore.config import LogConfig
 from logstore.log_manager_config import LogManagerConfig
 from replication.config import NodeConfig
-from replication.effects import SessionExpired, SessionOpened, StoreCall, StoreReply, WatchFired
+from replication.effects import SessionExpired, SessionOpened, StoreCall, StoreEvent, StoreReply, WatchFired
 from replication.messages import CreateTopicsRequest, CreateTopicsResponse, NewTopic
 from replication.metastore.memory import MemoryStore
 from replication.metastore.operations import Outcome, StoreError

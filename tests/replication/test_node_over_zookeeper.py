@@ -28,13 +28,14 @@ from replication.effects import (
     SessionExpired,
     SessionOpened,
     StoreCall,
+    StoreEvent,
     Sync,
     SyncDone,
 )
 from replication.messages import CreateTopicsRequest, NewTopic
 from replication.metastore import layout
 from replication.metastore.operations import Delete, Get, Outcome
-from replication.metastore.zookeeper import StoreEvent, ZooKeeperStore
+from replication.metastore.zookeeper import ZooKeeperStore
 from replication.node import Node
 from tests.zookeeper import DEADLINE_S, Client, Proxy
 

@@ -4,10 +4,10 @@ from __future__ import annotations
 
 from queue import SimpleQueue
 
-from broker.metadata.local import LocalStore, SharedStore, StoreEvent
+from broker.metadata.local import LocalStore, SharedStore
 from checkpoint.disks import Fault, FaultyDisk
 from checkpoint.disks.memory import MemoryDisk
-from replication.effects import SessionOpened, StoreCall, StoreReply, WatchFired
+from replication.effects import SessionOpened, StoreCall, StoreEvent, StoreReply, WatchFired
 from replication.metastore.embedded import EmbeddedStore
 from replication.metastore.operations import Create, Get, Operation, Outcome, StoreError, WatchKind
 
