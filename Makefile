@@ -5,8 +5,8 @@ PYTHON ?= $(shell for name in python3 python3.14 python3.13 python3.12 python3.1
 VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
-# What check, test, bench and demo need. pip install '.[all]' adds what only broker and Spark need.
-EXTRAS := test,dev,cli,codecs,arrow,bench,zookeeper,broker,interop
+# What check, test, bench and demo need.
+EXTRAS := test,dev,cli,codecs,arrow,bench,zookeeper,broker,interop,spark
 WORKERS ?= 2
 
 .PHONY: bitrot fuzz setup parts check test demo bench simulate model zookeeper faults interop reader crash kill9 clean
@@ -33,6 +33,7 @@ parts:
 # Benchmarks would be timed by two workers at once: they have their own target.
 test: setup parts
 	$(BIN)/python -m pytest -n $(WORKERS) -p no:benchmark -m "not slow and not interop and not spark"
+	$(BIN)/python -m pytest -n $(WORKERS) -p no:benchmark -m "spark and not slow"
 
 # One bit of every byte of a log dir with every kind of file: minutes.
 bitrot: setup

@@ -19,7 +19,10 @@ import pytest
 from tools.main import run
 
 ROOT = Path(__file__).parent.parent
-ROOMS = ("checkpoint", "logstore", "replication", "broker", "pipeline", "simulation", "tools")
+ROOMS = (
+    *("checkpoint", "logstore", "replication", "broker", "pipeline", "simulation", "tools"),
+    "pyspark_logstore",
+)
 MAY_IMPORT = {
     "checkpoint": set[str](),
     "logstore": {"checkpoint"},
@@ -27,7 +30,8 @@ MAY_IMPORT = {
     "broker": {"checkpoint", "logstore", "replication"},
     "pipeline": {"checkpoint", "logstore", "replication", "broker"},
     "simulation": {"checkpoint", "logstore", "replication", "broker"},
-    "tools": {"checkpoint", "logstore", "replication", "broker"},
+    "tools": {"checkpoint", "logstore", "replication", "broker", "pipeline"},
+    "pyspark_logstore": {"pipeline"},
 }
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
 PAGES = sorted(

@@ -1,0 +1,45 @@
+"""The format `logstore`: what Spark asks for a reader or a writer. Thin: all else is imported when needed.
+
+Spark makes this object anew for each load, save or start, in processes of its own, and pickles it: so no
+I/O here.
+"""
+
+from __future__ import annotations
+
+from typing import Any
+
+from pyspark.sql.datasource import DataSource
+
+
+class LogstoreDataSource(DataSource):
+    """`spark.read.format("logstore")` and its three sisters; options as of Spark's own source for Kafka."""
+
+    @classmethod
+    def name(cls) -> str:
+        return "logstore"
+
+    def schema(self) -> Any:
+        from pipeline.columns import source_schema
+        from pipeline.read_options import ReadOptions
+
+        return source_schema(ReadOptions.parse(self.options, streaming=False))
+
+    def reader(self, schema: Any) -> Any:
+        from pipeline.batch_reader import batch_reader
+
+        return batch_reader(self.options, schema)
+
+    def streamReader(self, schema: Any) -> Any:
+        from pipeline.stream_reader import StreamReader
+
+        return StreamReader(self.options, schema)
+
+    def writer(self, schema: Any, overwrite: bool) -> Any:
+        from pipeline.writers import BatchWriter
+
+        return BatchWriter(self.options, schema, overwrite)
+
+    def streamWriter(self, schema: Any, overwrite: bool) -> Any:
+        from pipeline.writers import StreamWriter
+
+        return StreamWriter(self.options, schema, overwrite)

@@ -1,0 +1,5 @@
+"""How Spark finds the format `logstore` by itself: it looks for this name in every module called `pyspark_…`."""
+
+from pipeline.data_source import LogstoreDataSource as DefaultSource
+
+__all__ = ["DefaultSource"]

@@ -1,0 +1,45 @@
+"""A Spark session for all tests of a worker: it takes seconds to start, so there is one."""
+
+from __future__ import annotations
+
+import os
+import sys
+from collections.abc import Iterator
+from typing import TYPE_CHECKING
+
+import pytest
+
+if TYPE_CHECKING:
+    from pyspark.sql import SparkSession
+
+SETTINGS = {
+    "spark.ui.enabled": "false",
+    "spark.sql.shuffle.partitions": "2",
+    "spark.driver.host": "127.0.0.1",
+    "spark.driver.bindAddress": "127.0.0.1",
+    "spark.python.unix.domain.socket.enabled": "true",
+    "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
+    "spark.sql.session.timeZone": "UTC",
+}
+
+
+@pytest.fixture(scope="session")
+def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
+    """`local[2,3]`: two threads, and three attempts a task, so that retries can be tested.
+
+    LOGSTORE_SPARK_MASTER names another master: `make spark` runs the suite on real executors too.
+    """
+    from pyspark.sql import SparkSession
+
+    os.environ["PYSPARK_PYTHON"] = sys.executable
+    builder = SparkSession.builder.master(os.environ.get("LOGSTORE_SPARK_MASTER", "local[2,3]"))
+    builder = builder.appName("logstore-tests")
+    directory = tmp_path_factory.mktemp("spark")
+    for key, value in {**SETTINGS, "spark.sql.warehouse.dir": f"{directory}/warehouse"}.items():
+        builder = builder.config(key, value)
+    session = builder.getOrCreate()
+    session.sparkContext.setLogLevel("ERROR")
+    try:
+        yield session
+    finally:
+        session.stop()
