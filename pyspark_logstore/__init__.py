@@ -1,4 +1,4 @@
-"""How Spark finds the format `logstore` by itself: it looks for this name in every module called `pyspark_…`."""
+"""How Spark finds the format `logstore`: it looks for this name in every module called `pyspark_…`."""
 
 from pipeline.data_source import LogstoreDataSource as DefaultSource
 
