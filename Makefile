@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/.installed
 EXTRAS := test,dev,cli,codecs,arrow,bench,zookeeper,broker,interop,spark
 WORKERS ?= 2
 
-.PHONY: bitrot fuzz setup parts check test demo bench simulate model zookeeper faults interop reader crash kill9 clean
+.PHONY: bitrot spark fuzz setup parts check test demo bench simulate model zookeeper faults interop reader crash kill9 clean
 .DEFAULT_GOAL := test
 
 setup: $(INSTALLED)
@@ -74,6 +74,10 @@ faults: setup
 # Three clients, one behaviour after the other, on one broker and on three. ONLY=groups for a part.
 interop: setup
 	$(BIN)/python -m pytest tests/interop -m interop -p no:benchmark $(if $(ONLY),-k "$(ONLY)")
+
+# The Spark tests on executors in processes of their own: Spark's local-cluster, and a standalone master. Minutes.
+spark: setup parts
+	$(BIN)/python -m tests.pipeline
 
 # Guided by coverage, with atheris: RUNS of each target, a million together. Stops at what breaks a promise.
 fuzz: setup

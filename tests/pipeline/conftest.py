@@ -5,6 +5,7 @@ from __future__ import annotations
 import os
 import sys
 from collections.abc import Iterator
+from pathlib import Path
 from typing import TYPE_CHECKING
 
 import pytest
@@ -12,6 +13,7 @@ import pytest
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
+ROOT = str(Path(__file__).parents[2])
 SETTINGS = {
     "spark.ui.enabled": "false",
     "spark.sql.shuffle.partitions": "2",
@@ -20,6 +22,7 @@ SETTINGS = {
     "spark.python.unix.domain.socket.enabled": "true",
     "spark.driver.extraJavaOptions": "-XX:TieredStopAtLevel=1 -XX:+UseSerialGC",
     "spark.sql.session.timeZone": "UTC",
+    "spark.executorEnv.PYTHONPATH": ROOT,
 }
 
 
@@ -32,6 +35,7 @@ def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
+    os.environ["PYTHONPATH"] = ROOT  # Spark's Python workers import what is tested here
     builder = SparkSession.builder.master(os.environ.get("LOGSTORE_SPARK_MASTER", "local[2,3]"))
     builder = builder.appName("logstore-tests")
     directory = tmp_path_factory.mktemp("spark")
