@@ -12,41 +12,14 @@ import re
 from collections.abc import Iterator
 from heapq import merge
 from pathlib import Path
-from typing import Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
 from tools.terminal import complain, print_json, printable
 
-_LINE = re.compile(r"\[?(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3})\]?(?!\d)", re.ASCII)
-_PARTITION = re.compile(r"\[([a-zA-Z0-9._-]{1,249}), *(\d{1,10})\]", re.ASCII)
-
-
-class Line(NamedTuple):
-    """One line that counts; sorts by time, then by the file's place on the command line."""
-
-    time: str
-    file: int
-    number: int
-    text: str
-
-
-class Wanted(NamedTuple):
-    """Which lines; times are compared as texts, which is the order of their moments."""
-
-    topic: str | None
-    partitions: frozenset[int]
-    start: str
-    end: str
-
-    def has(self, time: str, text: str) -> bool:
-        if not self.start <= time <= self.end:
-            return False
-        return any(
-            (self.topic is None or topic == self.topic)
-            and (not self.partitions or int(partition) in self.partitions)
-            for topic, partition in _PARTITION.findall(text)
-        )
+if TYPE_CHECKING:
+    from replication.state_change_lines import Line, Wanted
 
 
 def merge_state_changes(
@@ -75,9 +48,11 @@ def merge_state_changes(
     as_json: Annotated[bool, typer.Option("--json", help="Print one object a line.")] = False,
 ) -> int:
     """Merge state-change logs of many nodes into one timeline."""
+    from replication.state_change_lines import Wanted, line_facts
+
     files = _files(logs, logs_regex, directory)
     wanted = Wanted(
-        topic,
+        frozenset() if topic is None else frozenset((topic,)),
         _partitions(partitions, topic),
         _time("--start-time", start_time, ""),
         _time("--end-time", end_time, "~"),
@@ -85,7 +60,7 @@ def merge_state_changes(
     try:
         for line in merge(*(_lines(number, file, wanted) for number, file in enumerate(files))):
             if as_json:
-                print_json({"file": str(files[line.file]), "line": line.number, **_facts(line)})
+                print_json({"file": str(files[line.file]), "line": line.number, **line_facts(line)})
             else:
                 print(printable(line.text))
     except OSError as error:
@@ -140,33 +115,7 @@ def _time(option: str, text: str | None, otherwise: str) -> str:
 
 
 def _lines(number: int, file: Path, wanted: Wanted) -> Iterator[Line]:
-    with file.open(encoding="utf-8", errors="backslashreplace", newline="\n") as lines:
-        for at, raw in enumerate(lines, 1):
-            text = raw.rstrip("\r\n")
-            found = _LINE.match(text)
-            if found is not None and wanted.has(found[1], text):
-                yield Line(found[1], number, at, text)
+    from replication.state_change_lines import wanted_lines
 
-
-def _facts(line: Line) -> dict[str, object]:
-    """Everything that one of our own lines says; of others the text."""
-    from replication.state_change import parse_line
-
-    change = parse_line(line.text)
-    if change is None:
-        return {"time": line.time, "text": line.text}
-    return {
-        "time": line.time,
-        "node": change.node_id,
-        "side": change.side.value,
-        "controller_epoch": change.controller_epoch,
-        "topic": change.topic_partition.topic,
-        "partition": change.topic_partition.partition,
-        "change": change.change,
-        "leader": change.leader,
-        "leader_epoch": change.leader_epoch,
-        "partition_epoch": change.partition_epoch,
-        "isr": list(change.isr),
-        "replicas": list(change.replicas),
-        "reason": change.reason,
-    }
+    with file.open("rb") as lines:
+        yield from wanted_lines(number, lines, wanted)
