@@ -34,6 +34,7 @@ from tools import (
     elect,
     lost,
     merge_state_changes,
+    pipeline,
     reassign,
     recover,
     serve,
@@ -69,6 +70,7 @@ for verb in (
     serve.metadata_store,
 ):
     app.command()(verb)
+app.command(context_settings=pipeline.ANYTHING)(pipeline.pipeline)
 app.add_typer(topics.app, name="topics")
 app.add_typer(reassign.app, name="reassign")
 app.add_typer(cluster.app, name="cluster")

@@ -1,0 +1,137 @@
+"""The jobs' command lines, each defined once, for three ways in:
+
+    logstore pipeline JOB …                        tools/pipeline.py hands its arguments on
+    python -m pipeline JOB …                       without the extra `cli`
+    spark-submit … pipeline/__main__.py JOB …      in the session, and on the master, that were submitted
+
+A job is a module with `HELP`, `arguments` and `prepare`; a line in `JOBS` makes it a command. Nothing heavy
+is imported before a job is prepared, so that help is quick.
+
+Exit codes: 0 done; 1 the answer is "no", or the work failed; 2 the command line is wrong. Answers go to
+stdout (`--json`: one object on one line), progress and errors to stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NoReturn, Protocol
+
+from broker.clock import stopwatch_s
+from checkpoint.errors import EngineError, ErrorCode
+from pipeline.jobs.progress import Progress
+from pipeline.jobs.work import Workers
+
+DONE, NO, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
+
+
+@dataclass(frozen=True, slots=True)
+class Answer:
+    """What a job says at its end, or what it would do: `facts` is the JSON object, `lines` are for people."""
+
+    facts: Mapping[str, Any]
+    lines: Sequence[str]
+    is_yes: bool = True
+    """False is exit code 1: damage found, replicas that differ"""
+
+
+class Prepared(Protocol):
+    """A job whose options make sense."""
+
+    def plan(self) -> Answer:
+        """What `run` would do now. Changes nothing, and needs no Spark."""
+
+    def run(self, workers: Workers) -> Answer:
+        """Do it. Raises `EngineError` or `OSError` where it cannot be done."""
+
+
+class Job(Protocol):
+    """A module of a job, imported without anything heavy."""
+
+    @property
+    def HELP(self) -> str:
+        """One line."""
+
+    def arguments(self, parser: argparse.ArgumentParser) -> None:
+        """Declare what the job's command line takes."""
+
+    def prepare(self, options: argparse.Namespace) -> Prepared:
+        """Check what was given; `BadUsage` if it makes no sense."""
+
+
+class BadUsage(EngineError):
+    """The command line, or an option of the data source in it, is wrong; the message says what to change."""
+
+    code = ErrorCode.INVALID_REQUEST
+
+
+JOBS: Final[Mapping[str, Job]] = {}
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise BadUsage(f"{message} (see {self.prog} --help)")
+
+
+def parser(jobs: Mapping[str, Job], program: str) -> argparse.ArgumentParser:
+    """The command line of all jobs."""
+    top = _Parser(prog=program, description="Jobs on logs, done by Spark.")
+    verbs = top.add_subparsers(metavar="JOB", dest="job", required=True)
+    for name, job in jobs.items():
+        verb = verbs.add_parser(name, help=job.HELP, description=f"{job.HELP[0].upper()}{job.HELP[1:]}.")
+        job.arguments(verb)
+        shared = verb.add_argument_group("how it runs")
+        shared.add_argument("--plan", action="store_true", help="say what it would do; change nothing")
+        shared.add_argument("--json", action="store_true", help="answer with one JSON object")
+        shared.add_argument("--master", metavar="URL", help="Spark's master (default: local[*])")
+        shared.add_argument(
+            "--conf", metavar="NAME=VALUE", action="append", default=[],
+            help="a setting of Spark; more than once for several",
+        )  # fmt: skip
+    return top
+
+
+def main(
+    arguments: Sequence[str], program: str = "python -m pipeline", jobs: Mapping[str, Job] = JOBS
+) -> int:
+    """Carry out one command line; returns its exit code."""
+    try:
+        options = parser(jobs, program).parse_args(list(arguments) or ["--help"])
+        prepared = jobs[options.job].prepare(options)
+        answer = prepared.plan() if options.plan else _run(prepared, options)
+    except SystemExit as end:  # argparse, after a help page
+        return int(end.code or DONE)
+    except BadUsage as error:
+        return _complain(str(error), BAD_USAGE)
+    except (EngineError, OSError) as error:
+        return _complain(str(error), NO)
+    except KeyboardInterrupt:
+        return _complain("interrupted", INTERRUPTED)
+    if options.json:
+        print(json.dumps(answer.facts, separators=(", ", ": ")))
+    else:
+        for line in answer.lines:
+            print(line)
+    return DONE if answer.is_yes else NO
+
+
+def _run(prepared: Prepared, options: argparse.Namespace) -> Answer:
+    settings: dict[str, str] = {}
+    for setting in options.conf:
+        name, equals, value = setting.partition("=")
+        if not name or not equals:
+            raise BadUsage(f"--conf {setting!r}: a setting is NAME=VALUE")
+        settings[name] = value
+    progress = Progress(sys.stderr, stopwatch_s)
+    with Workers(progress, master=options.master, settings=settings) as workers:
+        return prepared.run(workers)
+
+
+def _complain(text: str, code: int) -> int:
+    print("logstore: " + " ".join(text.split("\n")), file=sys.stderr, flush=True)
+    return code
