@@ -59,15 +59,17 @@ _log = logging.getLogger(__name__)
 class BrokerConfig:
     """What a broker is told. Without `log_dirs` its logs are in memory, and gone when it stops.
 
-    `listen` is host:port, port 0 for any free one. `metadata` is a `SharedStore` that brokers of this process
-    have in common, or names a store: `embedded` (beside the first log dir, in memory without one),
-    `embedded:DIRECTORY`, `zookeeper://host:port,…/chroot`. `settings` have Kafka's names, the broker's and
-    its topics' defaults alike. `timeout_s` is for calls that do not say theirs, and for getting ready. `disk`
-    is for tests: one that fails, or that outlives the broker.
+    `listen` is host:port, port 0 for any free one; `advertised` is where others find it, if not there.
+    `metadata` is a `SharedStore` that brokers of this process have in common, or names a store: `embedded`
+    (beside the first log dir, in memory without one), `embedded:DIRECTORY`,
+    `zookeeper://host:port,…/chroot`. `settings` have Kafka's names, the broker's and its topics' defaults
+    alike. `timeout_s` is for calls that do not say theirs, and for getting ready. `disk` is for tests: one
+    that fails, or that outlives the broker.
     """
 
     node_id: int = 1
     listen: str = "127.0.0.1:0"
+    advertised: str | None = None
     log_dirs: tuple[str, ...] = ()
     metadata: str | SharedStore = EMBEDDED
     settings: Mapping[str, str] = field(default_factory=dict)
@@ -83,9 +85,11 @@ class AsyncBroker(Client):
     """
 
     def __init__(self, config: BrokerConfig | None = None) -> None:
-        """It is not started yet. Raises `InvalidConfig` for bad settings, `ValueError` for a bad `listen`."""
+        """It is not started yet. Raises `InvalidConfig` for bad settings, `ValueError` for a bad address."""
         self.config = config or BrokerConfig()
         self._listen = parse_address(self.config.listen)
+        advertised = self.config.advertised
+        self._advertised = parse_address(advertised) if advertised is not None else None
         settings, metadata = self.config.settings, self.config.metadata
         self._settings = read_settings(
             with_defaults(settings, metadata) if isinstance(metadata, str) else settings,
@@ -123,6 +127,7 @@ class AsyncBroker(Client):
                 disk=disk,
                 clock=SteadyClock(),
                 random=Random(),
+                advertised=self._advertised,
             )
         except BaseException:
             await self._let_go()
@@ -254,8 +259,8 @@ class AsyncBroker(Client):
 
     @property
     def address(self) -> Address:
-        """Where it listens, and where others look for it."""
-        return self._running.address
+        """Where others look for it: where it listens, unless it advertises another one."""
+        return self._advertised or self._running.address
 
     @property
     def bootstrap(self) -> str:
@@ -465,7 +470,7 @@ class Broker(BlockingCalls):
 
     @property
     def address(self) -> Address:
-        """Where it listens, and where others look for it."""
+        """Where others look for it: where it listens, unless it advertises another one."""
         return self._client.address
 
     @property

@@ -43,6 +43,8 @@ class Traffic:
         """by request and Kafka's name of the error"""
         self.bytes_in: Counter[str] = Counter()
         """by topic: batches that clients had appended"""
+        self.messages_in: Counter[str] = Counter()
+        """by topic: records in these batches"""
         self.bytes_out: Counter[str] = Counter()
         """by topic: batches that consumers were given"""
         self.replication_bytes_out = 0
@@ -81,6 +83,9 @@ class Watched(Protocol):
     def connections(self) -> int: ...
 
     @property
+    def refused_connections(self) -> int: ...
+
+    @property
     def elections(self) -> Elections: ...
 
     @property
@@ -114,6 +119,11 @@ class _Collector:
             "kafka_server_socketservermetrics_connection_count",
             "Connections that are open",
             self._watched.connections,
+        )
+        yield _counter(
+            "kafka_server_socketservermetrics_connections_refused",
+            "Connections cut off as they came: there were too many",
+            self._watched.refused_connections,
         )
         elections, prefix = self._watched.elections, "kafka_controller_controllerstats_"
         yield _counter(prefix + "leaderelections", "Leaders elected by this controller", elections.leaders)
@@ -182,6 +192,7 @@ def _of_traffic(traffic: Traffic) -> Iterator[Metric]:
     yield errors
     topics = "kafka_server_brokertopicmetrics_"
     yield _by(topics + "bytesin", "Bytes appended for clients", "topic", traffic.bytes_in)
+    yield _by(topics + "messagesin", "Records appended for clients", "topic", traffic.messages_in)
     yield _by(topics + "bytesout", "Bytes given to consumers", "topic", traffic.bytes_out)
     yield _counter(topics + "replicationbytesout", "Bytes given to followers", traffic.replication_bytes_out)
 
@@ -211,6 +222,11 @@ def _of_replicas(node: Node) -> Iterator[Metric]:
     }
     for name, (text, value) in gauges.items():
         yield _gauge(prefix + name, text, value)
+    yield _counter(
+        "kafka_server_brokertopicmetrics_replicationbytesin",
+        "Bytes taken over from leaders",
+        counters.replicated_bytes,
+    )
     totals = {
         "isrshrinks": ("Replicas left an ISR", counters.isr_shrinks),
         "isrexpands": ("Replicas joined an ISR", counters.isr_expands),

@@ -40,6 +40,8 @@ if not __debug__:
 
 _WILDCARDS = frozenset({"0.0.0.0", "::", ""})
 _PROGRESS_S = 1.0
+_ENOUGH_FILES = 1 << 20
+_FILES_OF_LOGS = 1_000
 
 _log = logging.getLogger("broker")
 
@@ -78,6 +80,7 @@ def run(options: ServeOptions, *, disk: Disk | None = None) -> int:
         sink: Sink = unheard
         if options.state_change_log is not None:
             sink = StateChangeFile(options.state_change_log, disk=disk)
+        allow_open_files(settings.limits.max_connections)
         with (
             store_named(options.metadata, first_log_dir=options.log_dirs[0], disk=disk) as store,
             asyncio.Runner(loop_factory=fastest_loop()) as runner,
@@ -86,6 +89,30 @@ def run(options: ServeOptions, *, disk: Disk | None = None) -> int:
     except (EngineError, OSError, ModuleNotFoundError) as error:
         print(f"error: {error}", file=sys.stderr)
         return 2
+
+
+def allow_open_files(connections: int) -> None:
+    """Let this process open as many files as the system allows; warn if so many connections are too many.
+
+    Segments, indexes and clients all count; most systems start a process with 1,024 and allow far more.
+    """
+    try:
+        import resource
+    except ImportError:  # not on Windows, which has no such limit
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY:
+        hard = max(soft, _ENOUGH_FILES)
+    if soft != resource.RLIM_INFINITY and soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        soft = hard
+    if 0 <= soft < connections + _FILES_OF_LOGS:
+        _log.warning(
+            "this process may open %d files, and max.connections is %d: raise the one (ulimit -n) or lower "
+            "the other, or clients will wait to be let in",
+            soft,
+            connections,
+        )
 
 
 class _Served:
@@ -108,6 +135,10 @@ class _Served:
     @property
     def connections(self) -> int:
         return len(self.broker.server.connections) if self.broker is not None else 0
+
+    @property
+    def refused_connections(self) -> int:
+        return self.broker.server.refused if self.broker is not None else 0
 
     @property
     def traffic(self) -> Traffic:

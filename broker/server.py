@@ -29,6 +29,8 @@ class Server:
         self.scratch = shared_scratch(asyncio.get_running_loop())
         self.is_draining = False
         self.connections: dict[Connection, None] = {}
+        self.refused = 0
+        """connections that were one too many"""
         self._by_ip: Counter[str] = Counter()
         self._server: asyncio.Server | None = None
         self._sweep: asyncio.TimerHandle | None = None
@@ -52,9 +54,13 @@ class Server:
         self._by_ip[connection.peer] += 1
         self._all_closed.clear()
         if len(self.connections) > self.limits.max_connections:
-            connection.refuse(f"there are {self.limits.max_connections} connections (max.connections)")
+            self._refuse(connection, f"there are {self.limits.max_connections} connections (max.connections)")
         elif self._by_ip[connection.peer] > self.limits.max_connections_per_ip:
-            connection.refuse(f"it has {self.limits.max_connections_per_ip} (max.connections.per.ip)")
+            self._refuse(connection, f"it has {self.limits.max_connections_per_ip} (max.connections.per.ip)")
+
+    def _refuse(self, connection: Connection, reason: str) -> None:
+        self.refused += 1
+        connection.refuse(reason)
 
     def closed(self, connection: Connection) -> None:
         """A connection's word that it is gone."""

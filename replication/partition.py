@@ -106,6 +106,8 @@ class Counters:
     """By a new leader that knew less: followers' only, and it comes back."""
     isr_expands: int = 0
     isr_shrinks: int = 0
+    replicated_bytes: int = 0
+    """Batches that followers here took over from their leaders."""
     role_changes: int = 0
     """Roles taken, given up or lost: whoever acts for leaders looks again when it has moved."""
 
@@ -743,6 +745,7 @@ class Partition:
                 why = "the leader's log starts inside a batch"
                 log.truncate_fully_and_start_at(error.first_offset, why=why)
                 log.append_as_follower(records, leader_epoch=self.leader_epoch)
+            self._counters.replicated_bytes += len(records)
         before = log.high_watermark
         known_here = min(high_watermark, log.log_end_offset)
         if known_here < log.high_watermark:

@@ -37,10 +37,10 @@ def start_cluster(
     Started again on the same directory they have their ports and their data.
     """
     from tools.local_cluster import ClusterFailed, start
-    from tools.serve import _pair
+    from tools.serve import name_and_value
 
     try:
-        given = dict(_pair(text) for text in settings or ())
+        given = dict(name_and_value(text) for text in settings or ())
         cluster = start(directory, nodes, given, patience_s=timeout, metadata=metadata)
     except ClusterFailed as error:
         complain(str(error))

@@ -74,7 +74,7 @@ def serve(
             "state.change.log": state_change_log,
         },
         _read_properties(config) if config is not None else {},
-        dict(_pair(text) for text in settings or ()),
+        dict(name_and_value(text) for text in settings or ()),
     )
     return run(options)
 
@@ -130,7 +130,7 @@ def _address(text: str, option: str) -> Address:
         raise typer.BadParameter(f"{option}: {error}") from error
 
 
-def _pair(text: str) -> tuple[str, str]:
+def name_and_value(text: str) -> tuple[str, str]:
     name, equals, value = text.partition("=")
     if not equals or not name:
         raise typer.BadParameter(f"--set {text!r} is not of the form name=value")

@@ -5,7 +5,7 @@ from __future__ import annotations
 from functools import partial
 
 from broker.call import Call
-from broker.handlers.items import by_topic
+from broker.interbroker.parts import by_topic
 from broker.services import Services
 from broker.wire import types as t
 from checkpoint.errors import ErrorCode
@@ -45,6 +45,6 @@ def _response(call: Call, answer: ResponseBody) -> t.AlterPartitionReassignments
                     for number, result in partitions
                 ],
             )
-            for name, partitions in by_topic(answer.partitions).items()
+            for name, partitions in by_topic(answer.partitions.items()).items()
         ],
     )

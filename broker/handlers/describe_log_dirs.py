@@ -9,7 +9,8 @@ from __future__ import annotations
 from typing import Final
 
 from broker.call import Call
-from broker.handlers.items import by_topic, listed
+from broker.handlers.items import listed
+from broker.interbroker.parts import by_topic
 from broker.services import Services
 from broker.wire import types as t
 from checkpoint.errors import ErrorCode
@@ -56,5 +57,5 @@ def _topics(logs: dict[TopicPartition, Log]) -> list[t.DescribeLogDirsResponseDe
                 for number, log in partitions
             ],
         )
-        for name, partitions in by_topic(logs).items()
+        for name, partitions in by_topic(logs.items()).items()
     ]

@@ -1,21 +1,11 @@
-"""Shapes that many administrative requests share: partitions listed by topic, there and back."""
+"""A shape that many administrative requests share: partitions listed by topic."""
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
-from typing import Any, TypeVar
+from collections.abc import Callable, Iterable
+from typing import Any
 
 from checkpoint.topic_partition import TopicPartition
-
-R = TypeVar("R")
-
-
-def by_topic(results: Mapping[TopicPartition, R]) -> dict[str, list[tuple[int, R]]]:
-    """Results as answers list them: partition number and result, under each topic, in the order given."""
-    found: dict[str, list[tuple[int, R]]] = {}
-    for (topic, partition), result in results.items():
-        found.setdefault(topic, []).append((partition, result))
-    return found
 
 
 def listed(

@@ -5,7 +5,8 @@ from __future__ import annotations
 from functools import partial
 
 from broker.call import Call
-from broker.handlers.items import by_topic, listed
+from broker.handlers.items import listed
+from broker.interbroker.parts import by_topic
 from broker.services import Services
 from broker.wire import types as t
 from checkpoint.errors import ErrorCode
@@ -42,6 +43,6 @@ def _response(call: Call, answer: ResponseBody) -> t.ListPartitionReassignmentsR
                     for number, found in partitions
                 ],
             )
-            for name, partitions in by_topic(answer.partitions).items()
+            for name, partitions in by_topic(answer.partitions.items()).items()
         ],
     )

@@ -20,7 +20,8 @@ from broker.groups.requests import (
     OffsetFetchRequest,
     OffsetFetchResponse,
 )
-from broker.handlers.items import by_topic, listed
+from broker.handlers.items import listed
+from broker.interbroker.parts import by_topic
 from broker.services import Services
 from broker.wire import types as t
 from checkpoint.errors import ErrorCode
@@ -77,7 +78,7 @@ def _response(
                     for number, each in of_topic
                 ],
             )
-            for name, of_topic in by_topic(partitions).items()
+            for name, of_topic in by_topic(partitions.items()).items()
         ],
     )
 
@@ -100,6 +101,6 @@ def _group(found: OffsetFetchGroupResponse) -> t.OffsetFetchResponseGroup:
                     for number, each in of_topic
                 ],
             )
-            for name, of_topic in by_topic(found.partitions).items()
+            for name, of_topic in by_topic(found.partitions.items()).items()
         ],
     )

@@ -6,7 +6,7 @@ from functools import partial
 from typing import Final
 
 from broker.call import Call
-from broker.handlers.items import by_topic
+from broker.interbroker.parts import by_topic
 from broker.services import Services
 from broker.wire import types as t
 from checkpoint.topic_partition import TopicPartition
@@ -49,6 +49,6 @@ def _response(call: Call, answer: ResponseBody) -> t.OffsetForLeaderEpochRespons
                     for number, result in partitions
                 ],
             )
-            for name, partitions in by_topic(answer.partitions).items()
+            for name, partitions in by_topic(answer.partitions.items()).items()
         ],
     )

@@ -10,6 +10,7 @@ Our own clients ask for more: which durability level acks=all reached.
 from __future__ import annotations
 
 from functools import partial
+from struct import Struct
 from typing import Final
 
 from broker.call import Call
@@ -26,6 +27,7 @@ from replication.messages import ProduceRequest, ProduceResponse, ProduceResult,
 _KNOWS_ZSTD: Final = 7
 _ATTRIBUTES_AT: Final = 22
 """Where the low byte of a batch's attributes is; a partition has one batch, as the log sees to."""
+_RECORD_COUNT: Final = Struct(">57xi")
 _CODECS, _TRANSACTIONAL = 0x07, 0x10
 _NO_TRANSACTIONS: Final = ProduceResult(
     ErrorCode.INVALID_TXN_STATE,
@@ -88,6 +90,7 @@ def _response(
                 traffic.errors["Produce", result.error.name] += 1
             elif partition.records is not None:
                 traffic.bytes_in[topic.name] += len(partition.records)
+                traffic.messages_in[topic.name] += _RECORD_COUNT.unpack_from(partition.records)[0]
     return response
 
 

@@ -310,7 +310,9 @@ def test_more_connections_than_allowed_are_refused(run: Run, limits: Limits) -> 
             reader, writer = await bench.connect()
             writer.write(framed(b"x"))
             await answer_of(reader)
+            assert bench.server.refused == 0
             assert await bench.is_cut_off(b"")
+            assert bench.server.refused == 1
             writer.close()
             await bench.until(lambda: not bench.server.connections)
             reader, writer = await bench.connect()

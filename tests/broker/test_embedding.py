@@ -536,3 +536,14 @@ def test_kafkas_clients_do_not_know_the_difference() -> None:
             assert [consumer.poll(60).value() for _ in range(2)] == [b"theirs", b"ours"]
         finally:
             consumer.close()
+
+
+def test_what_others_are_told_is_the_advertised_address() -> None:
+    """Behind another address it still reaches itself, without that address."""
+    with Broker(config(advertised="broker.example:9999")) as broker:
+        assert broker.bootstrap == "broker.example:9999"
+        broker.create_topic("orders", 1)
+        broker.append("orders", b"placed")
+        assert [record.value for record in broker.read("orders")] == [b"placed"]
+    with pytest.raises(ValueError, match="host:port"):
+        AsyncBroker(config(advertised="nowhere"))

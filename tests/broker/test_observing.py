@@ -37,6 +37,7 @@ class Broker:
     traffic: Traffic = field(default_factory=Traffic)
     elections: Elections = field(default_factory=Elections)
     connections: int = 0
+    refused_connections: int = 0
 
 
 def read(address: Address, path: str) -> tuple[int, str, bytes]:
@@ -122,6 +123,7 @@ def test_requests_are_counted_and_timed() -> None:
     errors = 'kafka_network_requestmetrics_errors_total{error="NOT_LEADER_OR_FOLLOWER",request="Produce"}'
     assert seen[errors] == 2
     assert seen['kafka_server_brokertopicmetrics_bytesin_total{topic="orders"}'] == 500
+    assert seen["kafka_server_socketservermetrics_connections_refused_total"] == 0
 
 
 def test_elections_are_those_that_this_controller_decided() -> None:

@@ -13,7 +13,7 @@ import pytest
 
 from broker.limits import Address
 from broker.metadata.process import run as run_metadata_store
-from broker.process import ServeOptions, run, serve
+from broker.process import ServeOptions, allow_open_files, run, serve
 from broker.settings import read_settings
 from checkpoint.clean_shutdown import read_clean_shutdown
 from checkpoint.disks.memory import MemoryDisk
@@ -149,3 +149,19 @@ def test_it_tells_where_it_is_and_how_it_is(
     assert asyncio.run(run()) == 0
     assert json.loads(answers["/healthz"])["ready"]
     assert b"kafka_server_kafkaserver_brokerstate 3.0" in answers["/metrics"]
+
+
+def test_files_are_allowed_as_far_as_the_system_lets_us(caplog: pytest.LogCaptureFixture) -> None:
+    """Started with 1,024 files by most systems, it could not even keep its default of connections."""
+    import resource
+
+    before = resource.getrlimit(resource.RLIMIT_NOFILE)
+    resource.setrlimit(resource.RLIMIT_NOFILE, (min(before[0], 1024), before[1]))
+    try:
+        allow_open_files(10)
+        assert resource.getrlimit(resource.RLIMIT_NOFILE)[0] > 1024
+        assert not caplog.records
+        allow_open_files(1 << 40)
+        assert "ulimit" in caplog.text
+    finally:
+        resource.setrlimit(resource.RLIMIT_NOFILE, before)
