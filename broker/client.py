@@ -4,7 +4,8 @@
         placed = await client.append("orders", b"a", key=b"k")
         records = await client.read("orders", placed.partition, placed.offset)
 
-It speaks Kafka's wire over links; a broker on the same loop is asked without (`ways`, see `in_process.py`).
+It speaks Kafka's wire over links, in the newest version that the broker there serves as well; a broker on the
+same loop is asked without (`ways`, see `in_process.py`).
 
 What is retried is retried until the time is over: refusals that pass by themselves (no leader, a leader
 that moved, too few replicas in sync) and requests that were not answered. A produce that was not answered
@@ -20,9 +21,10 @@ from collections.abc import AsyncGenerator, Callable, Coroutine, Iterable, Mappi
 from types import TracebackType
 from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, TypeVar, overload
 
-from broker.client_messages import request_of, response_of
+from broker.client_messages import newest, request_of, response_of
 from broker.errors import PASSING, MalformedMessage, RequestRefused, RequestUnanswered
 from broker.frames import shared_scratch
+from broker.interbroker.parts import by_topic, error_of
 from broker.limits import Address, Limits
 from broker.links import Link, Then
 from broker.placement import partition_of_call, partition_of_key
@@ -88,6 +90,13 @@ class _Topic(NamedTuple):
     with_leader: tuple[int, ...]
 
 
+class _Leader(NamedTuple):
+    """Who is asked, and in which leadership: one that is over, and does not know it, answers nothing."""
+
+    address: Address
+    epoch: int
+
+
 class Client:
     """Talks to whichever brokers are needed. Belongs to one event loop.
 
@@ -114,6 +123,8 @@ class Client:
         self._timeout_s, self._client_id = timeout_s, client_id
         self._ways = dict(ways or {})
         self._links: dict[tuple[Address, type[Any]], Link] = {}
+        self._served: dict[Address, Mapping[int, range]] = {}
+        """by key of API, the versions that a broker said it serves"""
         self._scratch: memoryview | None = None
         self._metadata: MetadataResponse | None = None
         self._metadata_until = 0.0
@@ -375,10 +386,14 @@ class Client:
     # --- one request --------------------------------------------------------------------------
 
     async def ask(self, address: Address, body: RequestBody) -> ResponseBody:
-        """Send one request once; one with acks=0 is over when it is sent. Raises `RequestUnanswered`."""
+        """Send one request once; one with acks=0 is over when it is sent.
+
+        Raises `RequestUnanswered`; `RequestRefused` if that broker knows no version of it that we know.
+        """
         request = request_of(body)
         if isinstance(body, ProduceRequest) and body.acks == 0:
-            self._way(address, type(request)).ask(request, API_OF[type(request)].latest, None)
+            version = await self._version(address, type(request))
+            self._way(address, type(request)).ask(request, version, None)
             return ProduceResponse({each: ProduceResult(ErrorCode.NONE) for each in body.records})
         try:
             return response_of(await self._ask(address, request))
@@ -399,9 +414,38 @@ class Client:
         return link
 
     async def _ask(self, address: Address, request: Struct) -> Struct:
+        version = await self._version(address, type(request))
+        return await self._exchange(address, self._way(address, type(request)), request, version)
+
+    async def _version(self, address: Address, kind: type[Struct]) -> int:
+        """The newest one of this request that the broker there serves."""
+        if address in self._ways:
+            return newest(kind)
+        served = self._served.get(address)
+        if served is None:
+            # Version 0 of this question is understood by all; a newer one that is not ends the connection.
+            way = self._way(address, kind)
+            answer = await self._exchange(address, way, t.ApiVersionsRequest(), 0)
+            assert isinstance(answer, t.ApiVersionsResponse), "the link checks the kind"
+            served = {each.api_key: range(each.min_version, each.max_version + 1) for each in answer.api_keys}
+            self._served[address] = served
+        api = API_OF[kind]
+        theirs = served.get(api.key, range(0))
+        version = min(newest(kind), theirs.stop - 1)
+        if version not in theirs or version not in api.served:
+            raise RequestRefused(
+                ErrorCode.UNSUPPORTED_VERSION,
+                f"the broker at {address} serves versions {theirs.start} to {theirs.stop - 1} of {api.name}, "
+                f"and we ask in {api.served[0]} to {newest(kind)}",
+            )
+        return version
+
+    async def _exchange(self, address: Address, way: Way, request: Struct, version: int) -> Struct:
         waiting: asyncio.Future[Struct] = asyncio.get_running_loop().create_future()
 
         def answered(answer: Struct | RequestUnanswered) -> None:
+            if isinstance(answer, RequestUnanswered):
+                self._served.pop(address, None)  # it may come back as another version
             if waiting.done():
                 return
             if isinstance(answer, RequestUnanswered):
@@ -409,7 +453,7 @@ class Client:
             else:
                 waiting.set_result(answer)
 
-        self._way(address, type(request)).ask(request, API_OF[type(request)].latest, answered)
+        way.ask(request, version, answered)
         return await waiting
 
     # --- finding ------------------------------------------------------------------------------
@@ -442,10 +486,11 @@ class Client:
         assert isinstance(answer, MetadataResponse), "the link checks the kind"
         return answer
 
-    async def _address_of_leader(self, topic_partition: TopicPartition) -> Address | None:
+    async def _leader(self, topic_partition: TopicPartition) -> _Leader | None:
         metadata = self._metadata or await self.metadata()
         state = metadata.partitions.get(topic_partition)
-        return self._address_of(metadata, state.leader) if state is not None else None
+        address = self._address_of(metadata, state.leader) if state is not None else None
+        return _Leader(address, state.leader_epoch) if state is not None and address is not None else None
 
     @staticmethod
     def _address_of(metadata: MetadataResponse, broker_id: int) -> Address | None:
@@ -468,7 +513,7 @@ class Client:
         # The leader gives up first: its word says more than a connection that broke.
         timeout_ms = min(self._limits.request_timeout_ms // 2, max(int(self._left(deadline) * 900), 1))
         body = ProduceRequest({topic_partition: batch}, acks, timeout_ms)
-        answer = await self._of_leader(topic_partition, body, deadline)
+        answer = await self._of_leader(topic_partition, lambda _: body, deadline)
         assert isinstance(answer, ProduceResult)
         return answer
 
@@ -477,22 +522,61 @@ class Client:
         request = t.InitProducerIdRequest(transactional_id=None, transaction_timeout_ms=0)
 
         async def once() -> int:
-            if not self._addresses:
-                raise _TryAgain
-            address = next(iter(self._addresses))
-            try:
-                answer = await self._ask(address, request)
-            except RequestUnanswered as error:
-                self._addresses[address] = self._addresses.pop(address)  # another one next time
-                raise _TryAgain(error) from error
+            answer = await self._of_anybody(request)
             assert isinstance(answer, t.InitProducerIdResponse), "the link checks the kind"
-            if answer.error_code:
-                error_code = ErrorCode(answer.error_code)
-                refusal = RequestRefused(error_code, "no producer id")
-                raise _TryAgain(refusal) if error_code in PASSING else refusal
+            _check(answer.error_code, "no producer id")
             return answer.producer_id
 
         return await self._until_answered(once, "no broker answers", self._deadline(timeout))
+
+    async def commit(
+        self, group: str, offsets: Mapping[TopicPartition, int], *, timeout: float | None = None
+    ) -> None:
+        """Note how far a group without members has come: its next offsets, which tools for groups show.
+
+        Raises as `produce`; UNKNOWN_MEMBER_ID if it has members.
+        """
+        find = t.FindCoordinatorRequest(key=group)
+        commit = t.OffsetCommitRequest(
+            group_id=group,
+            topics=[
+                t.OffsetCommitRequestTopic(
+                    name=topic,
+                    partitions=[
+                        t.OffsetCommitRequestPartition(partition_index=partition, committed_offset=offset)
+                        for partition, offset in found
+                    ],
+                )
+                for topic, found in by_topic(offsets.items()).items()
+            ],
+        )
+
+        async def once() -> None:
+            found = await self._of_anybody(find)
+            assert isinstance(found, t.FindCoordinatorResponse), "the link checks the kind"
+            _check(found.error_code, f"no coordinator of group {group}")
+            try:
+                answer = await self._ask(Address(found.host, found.port), commit)
+            except RequestUnanswered as error:
+                raise _TryAgain(error) from error
+            assert isinstance(answer, t.OffsetCommitResponse), "the link checks the kind"
+            for topic in answer.topics:
+                for each in topic.partitions:
+                    where = TopicPartition(topic.name, each.partition_index)
+                    _check(each.error_code, f"offset of group {group} for {where}")
+
+        await self._until_answered(once, "no broker answers", self._deadline(timeout))
+
+    async def _of_anybody(self, request: Struct) -> Struct:
+        """What one broker answers; another one is asked next time if this one does not."""
+        if not self._addresses:
+            raise _TryAgain
+        address = next(iter(self._addresses))
+        try:
+            return await self._ask(address, request)
+        except RequestUnanswered as error:
+            self._addresses[address] = self._addresses.pop(address)
+            raise _TryAgain(error) from error
 
     async def fetch(
         self,
@@ -501,11 +585,20 @@ class Client:
         *,
         max_bytes: int = _MAX_BYTES,
         max_wait_ms: int = 500,
+        committed_only: bool = False,
         timeout: float | None = None,
     ) -> FetchResult:
-        """Read committed batches from `offset` on, none if there are none in time. Raises as `produce`."""
-        wanted = FetchPartition(offset, max_bytes)
-        body = FetchRequest(CONSUMER, max_wait_ms, 1, max_bytes, {topic_partition: wanted})
+        """Read committed batches from `offset` on, none if there are none in time. Raises as `produce`.
+
+        `committed_only`: no further than the last stable offset, and the answer names aborted transactions.
+        """
+
+        def body(epoch: int) -> FetchRequest:
+            wanted = FetchPartition(offset, max_bytes, epoch)
+            return FetchRequest(
+                CONSUMER, max_wait_ms, 1, max_bytes, {topic_partition: wanted}, committed_only=committed_only
+            )
+
         answer = await self._of_leader(topic_partition, body, self._deadline(timeout))
         assert isinstance(answer, FetchResult)
         return answer
@@ -514,28 +607,78 @@ class Client:
         self, topic_partition: TopicPartition, timestamp: int, *, timeout: float | None = None
     ) -> int:
         """The offset by time; -1 for the end of what is committed, -2 for the start. Raises as `produce`."""
-        body = ListOffsetsRequest(CONSUMER, {topic_partition: ListOffsetsPartition(timestamp)})
-        answer: Any = await self._of_leader(topic_partition, body, self._deadline(timeout))
-        found: int = answer.offset
+        return (await self.offsets({topic_partition: timestamp}, timeout=timeout))[topic_partition]
+
+    async def offsets(
+        self,
+        times: Mapping[TopicPartition, int],
+        *,
+        committed_only: bool = False,
+        timeout: float | None = None,
+    ) -> dict[TopicPartition, int]:
+        """`offset` of many partitions, by one request to each leader; -1 where no record is so young.
+
+        `committed_only`: the end is the last stable offset. Raises as `produce`, for all if one fails.
+        """
+        found: dict[TopicPartition, int] = {}
+
+        async def once() -> None:
+            reason: EngineError | None = None
+            asked: dict[Address, dict[TopicPartition, ListOffsetsPartition]] = {}
+            for topic_partition in [each for each in times if each not in found]:
+                try:
+                    leader = await self._leader(topic_partition)
+                except RequestUnanswered as error:
+                    raise _TryAgain(error) from error
+                if leader is None:
+                    reason = _nobody_leads(topic_partition)
+                    continue
+                question = ListOffsetsPartition(times[topic_partition], leader.epoch)
+                asked.setdefault(leader.address, {})[topic_partition] = question
+            answers = await asyncio.gather(
+                *(
+                    self.ask(address, ListOffsetsRequest(CONSUMER, wanted, committed_only))
+                    for address, wanted in asked.items()
+                ),
+                return_exceptions=True,
+            )
+            for answer in answers:
+                if isinstance(answer, RequestUnanswered):
+                    reason = answer
+                    continue
+                if isinstance(answer, BaseException):
+                    raise answer
+                assert isinstance(answer, ListOffsetsResponse)
+                for topic_partition, result in answer.partitions.items():
+                    if result.error is ErrorCode.NONE:
+                        found[topic_partition] = result.offset
+                        continue
+                    reason = RequestRefused(result.error, f"offsets of {topic_partition}")
+                    if result.error not in PASSING:
+                        raise reason
+            if len(found) < len(times):
+                raise _TryAgain(reason)
+
+        await self._until_answered(once, "no leader answers", self._deadline(timeout))
         return found
 
     async def _of_leader(
         self,
         topic_partition: TopicPartition,
-        body: ProduceRequest | FetchRequest | ListOffsetsRequest,
+        body: Callable[[int], ProduceRequest | FetchRequest],
         deadline: float,
     ) -> Any:
-        """The result for the one partition that is asked about."""
+        """The result for the one partition that is asked about; `body` is given the leader epoch."""
 
         async def once() -> Any:
             try:
-                address = await self._address_of_leader(topic_partition)
-                answer = await self.ask(address, body) if address is not None else None
+                leader = await self._leader(topic_partition)
+                answer = await self.ask(leader.address, body(leader.epoch)) if leader is not None else None
             except RequestUnanswered as error:
                 raise _TryAgain(error) from error
             if answer is None:
                 raise _TryAgain
-            assert isinstance(answer, ProduceResponse | FetchResponse | ListOffsetsResponse)
+            assert isinstance(answer, ProduceResponse | FetchResponse)
             result: Any = answer.partitions[topic_partition]
             if result.error is ErrorCode.NONE:
                 return result
@@ -544,7 +687,7 @@ class Client:
                 raise refusal
             raise _TryAgain(refusal)
 
-        return await self._until_answered(once, f"nobody is known to lead {topic_partition}", deadline)
+        return await self._until_answered(once, str(_nobody_leads(topic_partition)), deadline)
 
     async def of_controller(self, body: RequestBody, *, timeout: float | None = None) -> ResponseBody:
         """What the controller answers; looked for until one is found, and then asked once.
@@ -602,6 +745,17 @@ class _TryAgain(Exception):
     def __init__(self, reason: EngineError | None = None) -> None:
         super().__init__()
         self.reason = reason
+
+
+def _check(error_code: int, what: str) -> None:
+    """Raise `_TryAgain` or `RequestRefused` for an error."""
+    if error_code:
+        refusal = RequestRefused(error_of(error_code), what)
+        raise _TryAgain(refusal) if refusal.is_passing else refusal
+
+
+def _nobody_leads(topic_partition: TopicPartition) -> RequestUnanswered:
+    return RequestUnanswered(f"nobody is known to lead {topic_partition}")
 
 
 def _decoded(result: FetchResult, position: int) -> tuple[list[Record], int]:

@@ -1,8 +1,11 @@
-"""What our own client asks: the engine's messages ⇄ the wire's, in the newest version of each.
+"""What our own client asks: the engine's messages ⇄ the wire's, in the newest version that both sides know.
 
-Produce, Metadata and CreateTopics here; Fetch and ListOffsets are what followers ask too
+Produce, Fetch, Metadata and CreateTopics here; ListOffsets is what followers ask too
 (`interbroker/reads.py`). A client learns less than a broker: of a partition's state only who leads, in which
 epoch, and who is in sync.
+
+Fetch has topics by name, so it is asked in version 12 at most: from 13 on they go by their ids, and the tag
+in which our nodes tell each other names means nothing to Kafka's.
 """
 
 from __future__ import annotations
@@ -13,10 +16,21 @@ from typing import Any, Final
 from broker.interbroker import reads
 from broker.interbroker.parts import Partitions, by_topic, error_of, id_from_wire, level_from_wire
 from broker.wire import types as t
+from broker.wire.apis import API_OF
 from broker.wire.declarations import Struct
 from replication import messages as m
 
 _UNKNOWN = -1
+_NEWEST: Final[Mapping[type[Struct], int]] = {
+    t.FetchRequest: 12,
+    t.FindCoordinatorRequest: 3,  # of one group
+}
+"""Where it is not the newest version that is served."""
+
+
+def newest(kind: type[Struct]) -> int:
+    """The newest version in which a client asks for this."""
+    return _NEWEST.get(kind, API_OF[kind].latest)
 
 
 def _produce_request(request: m.ProduceRequest) -> t.ProduceRequest:
@@ -51,6 +65,40 @@ def _produce_response(wire: t.ProduceResponse) -> m.ProduceResponse:
             )
             partitions.put(topic.name, each.index, result)
     return m.ProduceResponse(partitions)
+
+
+def _fetch_request(request: m.FetchRequest) -> t.FetchRequest:
+    return t.FetchRequest(
+        max_wait_ms=request.max_wait_ms,
+        min_bytes=request.min_bytes,
+        max_bytes=request.max_bytes,
+        isolation_level=reads.isolation_level(request.committed_only),
+        topics=[
+            t.FetchRequestFetchTopic(
+                topic=topic,
+                partitions=[
+                    t.FetchRequestFetchPartition(
+                        partition=partition,
+                        current_leader_epoch=each.current_leader_epoch,
+                        fetch_offset=each.fetch_offset,
+                        partition_max_bytes=each.max_bytes,
+                    )
+                    for partition, each in wanted
+                ],
+            )
+            for topic, wanted in by_topic(request.partitions.items()).items()
+        ],
+        rack_id=request.rack or "",
+        has_rack=request.rack is not None,
+    )
+
+
+def _fetch_response(wire: t.FetchResponse) -> m.FetchResponse:
+    partitions: Partitions[m.FetchResult] = Partitions()
+    for topic in wire.responses:
+        for each in topic.partitions:
+            partitions.put(topic.topic, each.partition_index, reads.fetch_result_of(each))
+    return m.FetchResponse(partitions)
 
 
 def _metadata_request(request: m.MetadataRequest) -> t.MetadataRequest:
@@ -114,14 +162,14 @@ def _create_topics_response(wire: t.CreateTopicsResponse) -> m.CreateTopicsRespo
 
 _TO_WIRE: Final[Mapping[type[Any], Callable[[Any], Struct]]] = {
     m.ProduceRequest: _produce_request,
-    m.FetchRequest: reads.fetch_request,
+    m.FetchRequest: _fetch_request,
     m.ListOffsetsRequest: reads.list_offsets_request,
     m.MetadataRequest: _metadata_request,
     m.CreateTopicsRequest: _create_topics_request,
 }
 _FROM_WIRE: Final[Mapping[type[Struct], Callable[[Any], Any]]] = {
     t.ProduceResponse: _produce_response,
-    t.FetchResponse: reads.fetch_response_of,
+    t.FetchResponse: _fetch_response,
     t.ListOffsetsResponse: reads.list_offsets_response_of,
     t.MetadataResponse: _metadata_response,
     t.CreateTopicsResponse: _create_topics_response,

@@ -29,7 +29,8 @@ READ_UNCOMMITTED, READ_COMMITTED = 0, 1
 """Kafka's isolation levels."""
 
 
-def _isolation_level(committed_only: bool) -> int:
+def isolation_level(committed_only: bool) -> int:
+    """As Kafka numbers it."""
     return READ_COMMITTED if committed_only else READ_UNCOMMITTED
 
 
@@ -62,7 +63,7 @@ def fetch_request(request: FetchRequest) -> t.FetchRequest:
         max_wait_ms=request.max_wait_ms,
         min_bytes=request.min_bytes,
         max_bytes=request.max_bytes,
-        isolation_level=_isolation_level(request.committed_only),
+        isolation_level=isolation_level(request.committed_only),
         topics=list(topics.values()),
         rack_id=request.rack or "",
         has_rack=request.rack is not None,
@@ -134,21 +135,24 @@ def fetch_response_of(wire: t.FetchResponse) -> FetchResponse:
     partitions: Partitions[FetchResult] = Partitions()
     for topic in wire.responses:
         for each in topic.partitions:
-            end = each.diverging_epoch
-            result = FetchResult(
-                error=error_of(each.error_code),
-                high_watermark=each.high_watermark,
-                log_start_offset=each.log_start_offset,
-                records=b"" if each.records is None else each.records,
-                diverging_epoch=None if end is None else EpochEndOffset(end.epoch, end.end_offset),
-                preferred_read_replica=each.preferred_read_replica,
-                last_stable_offset=each.last_stable_offset,
-                aborted=None
-                if each.aborted_transactions is None
-                else tuple(Aborted(one.producer_id, one.first_offset) for one in each.aborted_transactions),
-            )
-            partitions.put(topic.topic_name, each.partition_index, result)
+            partitions.put(topic.topic_name, each.partition_index, fetch_result_of(each))
     return FetchResponse(partitions)
+
+
+def fetch_result_of(wire: t.FetchResponsePartitionData) -> FetchResult:
+    end = wire.diverging_epoch
+    return FetchResult(
+        error=error_of(wire.error_code),
+        high_watermark=wire.high_watermark,
+        log_start_offset=wire.log_start_offset,
+        records=b"" if wire.records is None else wire.records,
+        diverging_epoch=None if end is None else EpochEndOffset(end.epoch, end.end_offset),
+        preferred_read_replica=wire.preferred_read_replica,
+        last_stable_offset=wire.last_stable_offset,
+        aborted=None
+        if wire.aborted_transactions is None
+        else tuple(Aborted(one.producer_id, one.first_offset) for one in wire.aborted_transactions),
+    )
 
 
 # --- ListOffsets ------------------------------------------------------------------------------
@@ -157,7 +161,7 @@ def fetch_response_of(wire: t.FetchResponse) -> FetchResponse:
 def list_offsets_request(request: ListOffsetsRequest) -> t.ListOffsetsRequest:
     return t.ListOffsetsRequest(
         replica_id=request.replica_id,
-        isolation_level=_isolation_level(request.committed_only),
+        isolation_level=isolation_level(request.committed_only),
         topics=[
             t.ListOffsetsRequestListOffsetsTopic(
                 name=topic,

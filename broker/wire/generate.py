@@ -89,11 +89,15 @@ _IGNORABLE: Final = {
 """Fields that some version lacks and that Kafka then leaves out, whatever they say."""
 
 _OURS: Final = {
-    "ProduceRequest": ['asks_level: bool = wire("bool", versions="9+", tag=10000, default=False)'],
+    "ProduceRequest": [
+        'asks_level: bool = wire("bool", versions="9+", tag=10000, ignorable=True, default=False)'
+    ],
     "ProduceResponsePartitionProduceResponse": [
         'level: int = wire("int8", versions="9+", tag=10000, default=-1)'
     ],
-    "FetchRequest": ['has_rack: bool = wire("bool", versions="12+", tag=10000, default=True)'],
+    "FetchRequest": [
+        'has_rack: bool = wire("bool", versions="12+", tag=10000, ignorable=True, default=True)'
+    ],
     "FetchRequestFetchTopic": ['topic_name: str = wire("string", versions="13+", tag=10000, default="")'],
     "FetchRequestFetchPartition": [
         'is_synced: bool = wire("bool", versions="12+", tag=10000, default=False)'

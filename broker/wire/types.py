@@ -26,7 +26,7 @@ class ProduceRequest(Struct, key=0, versions="3-11", flexible="9+"):
     acks: int = wire("int16", default=0)
     timeout_ms: int = wire("int32", default=0)
     topic_data: list[ProduceRequestTopicProduceData] = wire([ProduceRequestTopicProduceData], factory=list)
-    asks_level: bool = wire("bool", versions="9+", tag=10000, default=False)
+    asks_level: bool = wire("bool", versions="9+", tag=10000, ignorable=True, default=False)
 
 
 class ProduceResponseBatchIndexAndErrorMessage(Struct):
@@ -126,7 +126,7 @@ class FetchRequest(Struct, key=1, versions="4-16", flexible="12+"):
         [FetchRequestForgottenTopic], versions="7+", factory=list
     )
     rack_id: str = wire("string", versions="11+", ignorable=True, default="")
-    has_rack: bool = wire("bool", versions="12+", tag=10000, default=True)
+    has_rack: bool = wire("bool", versions="12+", tag=10000, ignorable=True, default=True)
 
 
 class FetchResponseEpochEndOffset(Struct):

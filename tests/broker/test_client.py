@@ -15,6 +15,7 @@ from broker.limits import Address
 from broker.producing import Producer
 from broker.server import Server
 from broker.wire import types as t
+from broker.wire.apis import APIS, api_versions
 from broker.wire.codec import decode
 from broker.wire.declarations import Struct
 from broker.wire.headers import decode_request_header, response_frame
@@ -45,7 +46,11 @@ class Script:
     def __init__(self, *answers: Struct | None) -> None:
         self.answers = list(answers)
         self.leader = 1
+        self.partitions = 1
+        self.versions = self.versions_after = api_versions()
+        """what is served, and what after somebody hung up"""
         self.asked: list[tuple[int, Struct]] = []
+        self.in_versions: list[int] = []
         self.servers: dict[int, Server] = {}
         self.addresses: dict[int, Address] = {}
         self.client = Client([])
@@ -69,28 +74,41 @@ class Script:
         header = decode_request_header(frame)
         assert header.api is not None
         request, _ = decode(header.api.request, header.version, frame[header.size :])
-        if isinstance(request, t.MetadataRequest):
-            answer: Struct | None = self.metadata()
+        answer: Struct | None
+        if isinstance(request, t.ApiVersionsRequest):
+            assert header.version == 0, "what every broker understands"
+            answer = self.versions
+        elif isinstance(request, t.MetadataRequest):
+            answer = self.metadata()
         else:
             self.asked.append((node_id, request))
+            self.in_versions.append(header.version)
             self.leader = 3 - self.leader
             answer = self.answers.pop(0)
         if answer is None:
+            self.versions = self.versions_after
             connection.refuse("as the test says")
         else:
             connection.answer(response_frame(answer, header.version, header.correlation_id))
 
     def metadata(self) -> t.MetadataResponse:
-        partition = t.MetadataResponsePartition(
-            leader_id=self.leader, leader_epoch=self.leader, replica_nodes=[1, 2], isr_nodes=[1, 2]
-        )
+        partitions = [
+            t.MetadataResponsePartition(
+                partition_index=number,
+                leader_id=self.leader,
+                leader_epoch=self.leader,
+                replica_nodes=[1, 2],
+                isr_nodes=[1, 2],
+            )
+            for number in range(self.partitions)
+        ]
         return t.MetadataResponse(
             brokers=[
                 t.MetadataResponseBroker(node_id=each, host=host, port=port)
                 for each, (host, port) in self.addresses.items()
             ],
             controller_id=self.leader,
-            topics=[t.MetadataResponseTopic(name="t", partitions=[partition])],
+            topics=[t.MetadataResponseTopic(name="t", partitions=partitions)],
         )
 
 
@@ -102,7 +120,7 @@ def produced(error: ErrorCode, base_offset: int = -1) -> t.ProduceResponse:
 
 def fetched(error: ErrorCode) -> t.FetchResponse:
     partition = t.FetchResponsePartitionData(error_code=error)
-    topic = t.FetchResponseFetchableTopicResponse(topic_name="t", partitions=[partition])
+    topic = t.FetchResponseFetchableTopicResponse(topic="t", partitions=[partition])
     return t.FetchResponse(responses=[topic])
 
 
@@ -181,5 +199,153 @@ def test_nobody_there_is_told() -> None:
         with pytest.raises(RequestUnanswered):
             await client.fetch(TP, 0)
         await client.close()
+
+    run(test)
+
+
+def serving(**newest: int) -> t.ApiVersionsResponse:
+    """What a broker says that serves these up to a version, and no other APIs."""
+    apis = {api.name: api for api in APIS.values()}
+    return t.ApiVersionsResponse(
+        api_keys=[
+            t.ApiVersionsResponseApiVersion(api_key=apis[name].key, min_version=0, max_version=version)
+            for name, version in {"Metadata": 5, **newest}.items()
+        ]
+    )
+
+
+def listed(**errors: int) -> t.ListOffsetsResponse:
+    """The end of each partition of `t`, or the error that it has if that is negative."""
+    partitions = [
+        t.ListOffsetsResponseListOffsetsPartitionResponse(
+            partition_index=int(name[1:]), error_code=max(-value, 0), offset=value
+        )
+        for name, value in errors.items()
+    ]
+    return t.ListOffsetsResponse(
+        topics=[t.ListOffsetsResponseListOffsetsTopicResponse(name="t", partitions=partitions)]
+    )
+
+
+def test_a_broker_is_asked_in_a_version_that_it_serves() -> None:
+    """Kafka 1.0, say: older than tags, leader epochs in fetches, and the durability level."""
+
+    async def test() -> None:
+        answers = [fetched(ErrorCode.NONE), produced(ErrorCode.NONE, 4), listed(p0=9)]
+        async with Script(*answers) as script:
+            script.versions = serving(Fetch=6, Produce=5, ListOffsets=2)
+            await script.client.fetch(TP, 0, committed_only=True)
+            assert (await script.client.produce(TP, b"x")).base_offset == 4
+            assert await script.client.offset(TP, -1) == 9
+            assert script.in_versions == [6, 5, 2]
+            asked = script.asked[0][1]
+            assert isinstance(asked, t.FetchRequest)
+            assert (asked.topics[0].topic, asked.isolation_level) == ("t", 1)
+
+    run(test)
+
+
+def test_topics_are_fetched_by_name_from_a_broker_that_knows_newer_ways() -> None:
+    async def test() -> None:
+        async with Script(fetched(ErrorCode.NONE)) as script:
+            script.versions = serving(Fetch=18)
+            await script.client.fetch(TP, 0)
+            assert script.in_versions == [12]
+
+    run(test)
+
+
+def test_a_broker_too_old_or_too_new_is_named() -> None:
+    async def test() -> None:
+        async with Script() as script:
+            script.versions = serving(Fetch=3)
+            with pytest.raises(RequestRefused, match="versions 0 to 3 of Fetch, and we ask in 4 to 12"):
+                await script.client.fetch(TP, 0)
+            with pytest.raises(RequestRefused, match="UNSUPPORTED_VERSION"):
+                await script.client.offset(TP, -1)
+
+    run(test)
+
+
+def test_versions_are_asked_for_again_after_a_connection_broke() -> None:
+    """The broker that comes back may be another one."""
+
+    async def test() -> None:
+        async with Script(None, fetched(ErrorCode.NONE)) as script:
+            script.versions, script.versions_after = serving(Fetch=6), serving(Fetch=11)
+            await script.client.metadata()
+            await script.client.fetch(TP, 0)
+            assert [node_id for node_id, _ in script.asked] == [1, 2], "the first hung up"
+            moved = fetched(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+            script.answers = [moved, moved, fetched(ErrorCode.NONE)]
+            await script.client.fetch(TP, 0)
+            assert [node_id for node_id, _ in script.asked[2:]] == [2, 2, 1]
+            assert script.in_versions[0] == 6
+            assert script.in_versions[-1] == 11
+
+    run(test)
+
+
+def test_a_reader_says_which_leadership_it_knows() -> None:
+    """Who was deposed and does not know it must not answer for the partition."""
+
+    async def test() -> None:
+        async with Script(fetched(ErrorCode.FENCED_LEADER_EPOCH), fetched(ErrorCode.NONE)) as script:
+            await script.client.fetch(TP, 0)
+            epochs = [
+                body.topics[0].partitions[0].current_leader_epoch
+                for _, body in script.asked
+                if isinstance(body, t.FetchRequest)
+            ]
+            assert epochs == [1, 2], "it learned of the new one"
+
+    run(test)
+
+
+def test_offsets_of_many_are_asked_for_until_all_are_known() -> None:
+    """What one answer has is not asked for again; only what is refused for the moment is."""
+
+    async def test() -> None:
+        not_yet = -ErrorCode.OFFSET_NOT_AVAILABLE
+        async with Script(listed(p0=5, p1=not_yet), None, listed(p1=7)) as script:
+            script.partitions = 2
+            wanted = {TopicPartition("t", 0): -1, TopicPartition("t", 1): -1}
+            found = await script.client.offsets(wanted, committed_only=True)
+            assert found == {TopicPartition("t", 0): 5, TopicPartition("t", 1): 7}
+            bodies = [body for _, body in script.asked if isinstance(body, t.ListOffsetsRequest)]
+            asked = [[each.partition_index for each in body.topics[0].partitions] for body in bodies]
+            assert asked == [[0, 1], [1], [1]]
+            assert {body.isolation_level for body in bodies} == {1}
+
+    run(test)
+
+
+def test_a_groups_progress_is_told_to_its_coordinator() -> None:
+    async def test() -> None:
+        def found(node_id: int) -> t.FindCoordinatorResponse:
+            host, port = script.addresses[node_id]
+            return t.FindCoordinatorResponse(node_id=node_id, host=host, port=port)
+
+        def committed(error: ErrorCode) -> t.OffsetCommitResponse:
+            partitions = [t.OffsetCommitResponsePartition(error_code=error)]
+            topics = [t.OffsetCommitResponseTopic(name="t", partitions=partitions)]
+            return t.OffsetCommitResponse(topics=topics)
+
+        async with Script() as script:
+            script.answers = [
+                t.FindCoordinatorResponse(error_code=ErrorCode.COORDINATOR_NOT_AVAILABLE),
+                found(1),
+                committed(ErrorCode.NOT_COORDINATOR),
+                found(2),
+                committed(ErrorCode.NONE),
+            ]
+            await script.client.commit("readers", {TP: 8})
+            node_id, body = script.asked[-1]
+            assert isinstance(body, t.OffsetCommitRequest)
+            assert (node_id, body.group_id, body.generation_id_or_member_epoch) == (2, "readers", -1)
+            assert body.topics[0].partitions[0].committed_offset == 8
+            script.answers = [found(1), committed(ErrorCode.UNKNOWN_MEMBER_ID)]
+            with pytest.raises(RequestRefused, match=r"UNKNOWN_MEMBER_ID: offset of group readers for t-0"):
+                await script.client.commit("readers", {TP: 9})
 
     run(test)
