@@ -2,8 +2,8 @@
 
 Answers come back in order. A connection that breaks, stalls for `request.timeout.ms` or breaks the protocol
 loses every request on it: `RequestUnanswered`, which says nothing of their fate. The next request connects
-anew, after a pause that grows while that fails. Nothing is sent twice here, and which version to ask in is the
-asker's to know.
+anew, after a pause that grows while that fails. Nothing is sent twice here, and which version to ask in is
+the asker's to know.
 """
 
 from __future__ import annotations
