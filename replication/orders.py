@@ -43,6 +43,11 @@ from replication.strays import is_of_another_incarnation, strays
 _FOR_EVER = sys.maxsize
 
 
+def _number(address: Address, controller_epoch: int) -> tuple[int, int]:
+    """By which a controller's later request is told from an earlier one that was given up as lost."""
+    return controller_epoch, address.correlation_id if isinstance(address, Peer) else 0
+
+
 class Orders(Replicas):
     """What the controller may order, and what becomes of roles when this node is given up or leaves."""
 
@@ -78,7 +83,7 @@ class Orders(Replicas):
             return self._end_turn(now_ms)
         self._know_controller(body.controller_id, body.controller_epoch)
         # Settings have no version: a request that was given up as lost and comes late brings old ones.
-        sent = (body.controller_epoch, address.correlation_id if isinstance(address, Peer) else 0)
+        sent = _number(address, body.controller_epoch)
         is_late, self._newest_roles = sent < self._newest_roles, max(sent, self._newest_roles)
         if is_late:
             mark("roles: a request comes late")
@@ -299,11 +304,13 @@ class Orders(Replicas):
             self._effects.append(answer(address, StopReplicaResponse(refusal, results)))
             return self._end_turn(now_ms)
         self._know_controller(body.controller_id, body.controller_epoch)
+        sent = _number(address, body.controller_epoch)
+        is_late, self._newest_stops = sent < self._newest_stops, max(sent, self._newest_stops)
         codes: dict[TopicPartition, ErrorCode] = {}
         for topic_partition, order in body.partitions.items():
             try:
                 topic_id = body.topic_ids.get(topic_partition.topic, "")
-                code = self._stop(topic_partition, order, topic_id)
+                code = self._stop(topic_partition, order, topic_id, is_late=is_late)
             except (EngineError, OSError) as error:
                 code = self._guard(topic_partition, error)
                 if isinstance(error, DiskFull):
@@ -317,7 +324,7 @@ class Orders(Replicas):
         return self._end_turn(now_ms)
 
     def _stop(
-        self, topic_partition: TopicPartition, order: StopReplicaPartition, topic_id: str
+        self, topic_partition: TopicPartition, order: StopReplicaPartition, topic_id: str, *, is_late: bool
     ) -> ErrorCode:
         if topic_partition in self._offline:
             return ErrorCode.KAFKA_STORAGE_ERROR
@@ -333,7 +340,10 @@ class Orders(Replicas):
             self._syncing.pop(topic_partition, None)
             self.logs.delete(topic_partition)
             self._has_room_for(topic_partition)
-            if topic_id and order.leader_epoch != NO_EPOCH_GIVEN:
+            if is_late:
+                # What is known of this replica's end may be of a later one, and must not go back.
+                mark("replica manager: an order to delete comes late")
+            elif topic_id and order.leader_epoch != NO_EPOCH_GIVEN:
                 # A deleted topic never comes back: its namesake has another id.
                 is_topic_deleted = order.leader_epoch == BEING_DELETED
                 until_epoch = _FOR_EVER if is_topic_deleted else order.leader_epoch
@@ -355,7 +365,7 @@ class Orders(Replicas):
         refusal = self._refuse_controller(body.controller_epoch, body.broker_epoch)
         # One controller's requests are numbered as they are sent. One that was given up as lost and comes
         # late would bring a dead broker back, or hide a live one for good: nobody says the same twice.
-        order = (body.controller_epoch, address.correlation_id if isinstance(address, Peer) else 0)
+        order = _number(address, body.controller_epoch)
         if refusal is None and order >= self._newest_metadata:
             self._newest_metadata = order
             self._know_controller(body.controller_id, body.controller_epoch)

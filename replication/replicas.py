@@ -86,6 +86,7 @@ class Replicas:
         """Whether the controller gave this process a role: what its start may have lost is written down."""
         self._newest_metadata = (-1, -1)
         self._newest_roles = (-1, -1)
+        self._newest_stops = (-1, -1)
         self._failed_dirs = 0
         self.failures = 0
         """Counts what the controller is to ask for its roles again for; see `Node`."""

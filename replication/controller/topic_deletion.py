@@ -193,9 +193,21 @@ def _begin(context: Context, name: str, node: layout.TopicAssignment) -> None:
         context.record(each, "begins to delete the topic")
 
 
+def is_in_doubt(context: Context, name: str, topic_id: str) -> bool:
+    """Whether the topic that is to be deleted is gone, and this other one has its name: it goes too if there
+    still is a request (`requests_changed`), and until then nothing has begun."""
+    deletion = context.deletions.get(name)
+    if deletion is None or deletion.topic_id in ("", topic_id):
+        return False
+    mark("deletion: another topic has the name by now")
+    context.deletions[name] = Deletion(deletion.topic_id, waits_for="a look whether its request still stands")
+    return True
+
+
 def topic_changed(context: Context, name: str) -> Steps[None]:
     """A topic that is to be deleted was written: new partitions are taken back, and the end of a
-    reassignment lets the deletion begin. The watch is set again."""
+    reassignment lets the deletion begin. If another one has its name by now, and the request is gone, it is
+    in `Context.deletions` no more. The watch is set again."""
     for _ in range(ROUNDS):
         (read,) = yield (Get(layout.topic_path(name), watch=True),)
         if read.stat is None:
@@ -204,6 +216,9 @@ def topic_changed(context: Context, name: str) -> Steps[None]:
             node = layout.parse_topic(read.data)
         except CorruptMetadata:
             break
+        if is_in_doubt(context, name, node.topic_id):
+            yield from requests_changed(context)
+            return
         old = {each.partition for each in context.partitions_of(name)}
         if not old or node.partitions.keys() <= old:
             break

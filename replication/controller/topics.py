@@ -52,6 +52,7 @@ def load_topics(context: Context, names: Iterable[str]) -> Steps[list[TopicParti
     nodes = yield tuple(Get(layout.topic_path(name), watch=True) for name in wanted)
     configs = yield tuple(Get(layout.topic_config_path(name), watch=True) for name in wanted)
     stateless: list[TopicPartition] = []
+    is_in_doubt = False
     for name, node, config in zip(wanted, nodes, configs, strict=True):
         assignment = _parse_topic(context, name, node)
         if assignment is None:
@@ -62,6 +63,7 @@ def load_topics(context: Context, names: Iterable[str]) -> Steps[list[TopicParti
         if name in context.topics and context.topics[name].topic_id != assignment.topic_id:
             # Replaced behind our back: the states that we know are of its former namesake.
             context.lose_topic(name)
+        is_in_doubt |= topic_deletion.is_in_doubt(context, name, assignment.topic_id)
         context.topics[name] = Topic(assignment.topic_id, settings)
         for partition in assignment.partitions:
             topic_partition = TopicPartition(name, partition)
@@ -70,6 +72,8 @@ def load_topics(context: Context, names: Iterable[str]) -> Steps[list[TopicParti
                 context.learn_assignment(topic_partition, assignment_in(assignment, partition))
             if topic_partition not in context.states:
                 stateless.append(topic_partition)
+    if is_in_doubt:
+        yield from topic_deletion.requests_changed(context)
     return stateless
 
 
@@ -128,7 +132,8 @@ def topic_changed(context: Context, topic: str) -> Steps[None]:
     """React to a topic node that was written: only partitions that are new matter here."""
     if topic in context.deletions:
         yield from topic_deletion.topic_changed(context, topic)
-        return
+        if topic in context.deletions or topic not in context.topics:
+            return
     stateless = yield from load_topics(context, [topic])
     yield from settle(context, stateless, after_failures(context))
 

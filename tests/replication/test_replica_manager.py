@@ -606,6 +606,34 @@ def test_a_role_that_comes_late_makes_no_log(is_remade: bool) -> None:
     assert not rig.manager.partitions
 
 
+@pytest.mark.parametrize("is_remade", [True, False])
+def test_an_order_to_delete_that_comes_late_takes_back_nothing_of_a_later_one(is_remade: bool) -> None:
+    """A replica was moved away twice, or its topic deleted twice. The first order comes once more, then the
+    role that the second one ended: it would make a log that nobody assigned."""
+    first, second = {"t": "AAAAAAAAAAAAAAAAAAAAAQ"}, {"t": "AAAAAAAAAAAAAAAAAAAAAg"}
+    if not is_remade:
+        second = first
+    rig = Manager()
+    ends = (-2, -2) if is_remade else (2, 4)
+    orders = []
+    for epoch, end, ids in zip((1, 3), ends, (first, second), strict=True):
+        role = LeaderAndIsrRequest(
+            CONTROLLER, 1, 5, {P0: PartitionState(1, F1, epoch, (F1,), epoch, (ME, F1))}, ids, (), {}
+        )
+        stop = StopReplicaRequest(CONTROLLER, 1, 5, {P0: StopReplicaPartition(end, delete=True)}, ids)
+        orders.append((Peer(CONTROLLER, rig._next_id()), role, Peer(CONTROLLER, rig._next_id()), stop))
+    for role_of, role, stop_of, stop in orders:
+        rig.take(rig.manager.leader_and_isr(role_of, role, rig.now_ms))
+        assert rig.logs.get(P0) is not None
+        rig.take(rig.manager.stop_replica(stop_of, stop, rig.now_ms))
+        assert rig.logs.get(P0) is None
+    (_, _, first_stop_of, first_stop), (role_of, role, _, _) = orders
+    rig.take(rig.manager.stop_replica(first_stop_of, first_stop, rig.now_ms))
+    rig.take(rig.manager.leader_and_isr(role_of, role, rig.now_ms))
+    assert rig.logs.get(P0) is None
+    assert not rig.manager.partitions
+
+
 @pytest.mark.parametrize("delete", [True, False])
 @pytest.mark.parametrize(
     ("epoch", "expected"),

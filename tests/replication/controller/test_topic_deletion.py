@@ -12,9 +12,11 @@ import pytest
 
 from checkpoint.errors import ErrorCode
 from checkpoint.topic_partition import TopicPartition
+from replication.controller import topic_deletion
 from replication.controller.config import ControllerConfig
-from replication.controller.context import Context
+from replication.controller.context import Context, Steps
 from replication.controller.deletion import LEGAL, Deletion, Replica, ReplicaState
+from replication.controller.errors import MetadataConflict
 from replication.messages import (
     BEING_DELETED,
     AlterPartitionReassignmentsRequest,
@@ -179,7 +181,7 @@ def test_s65_a_dead_replica_is_waited_for_and_named() -> None:
 def test_a_broker_that_bounces_while_it_deletes_is_asked_again() -> None:
     world = made()
     request(world)
-    world.run(until=lambda: any(isinstance(send.body, StopReplicaRequest) for send in world.active.requests))
+    run_until_told(world)
     world.start(3)
     world.run()
     assert_gone(world)
@@ -344,6 +346,89 @@ def test_a_topic_that_was_replaced_behind_our_back_is_deleted_as_what_it_is() ->
     world.start(3)
     world.run()
     assert_gone(world)
+
+
+def replace(world: World, *, keeps_request: bool) -> layout.TopicAssignment:
+    """Somebody removes topic t from the store, with or without the request, and makes another one.
+
+    That topics come and go is heard of before what became of this one.
+    """
+    passing = layout.TopicAssignment("AAAAAAAAAAAAAAAAAAAAAA", {0: (4,)})
+    world.admin(Create(layout.topic_path("passing"), layout.encode_topic(passing)))
+    world.admin(Delete(layout.topic_path("passing")))
+    for path in nodes(world):
+        if path.startswith(layout.TOPICS_PATH) or not keeps_request:
+            world.admin(Delete(path))
+    other = layout.TopicAssignment("AAAAAAAAAAAAAAAAAAAAAQ", {0: (3, 4), 1: (4, 3), 2: (3, 2)})
+    world.admin(Create(layout.topic_path("t"), layout.encode_topic(other)))
+    return other
+
+
+def run_until_told(world: World) -> None:
+    """Until orders to delete are on their way."""
+
+    def is_told() -> bool:
+        return any(
+            isinstance(send.body, StopReplicaRequest)
+            for member in world.members.values()
+            for send in member.requests
+        )
+
+    world.run(until=is_told, for_ms=10_000)
+
+
+@pytest.mark.parametrize("keeps_request", [True, False])
+@pytest.mark.parametrize("is_taken_over", [True, False])
+def test_a_topic_that_was_replaced_while_its_replicas_go_does_not_wait_for_them(
+    is_taken_over: bool, keeps_request: bool
+) -> None:
+    """Brokers were told to delete the old one, and nobody listens to their answers: they are not about the
+    new one. That goes too if its name is still asked for, else it lives as it was made."""
+    world = made()
+    request(world)
+    if is_taken_over:
+        world.stop(1)  # whoever takes a deletion over knows no states of what is to go
+    run_until_told(world)
+    other = replace(world, keeps_request=keeps_request)
+    world.run()
+    if keeps_request:
+        assert_gone(world)
+        return
+    assert layout.parse_topic(world.admin(Get(layout.topic_path("t"))).data).partitions == other.partitions
+    assert [world.view(partition)[0] for partition in other.partitions] == [3, 4, 3]
+    assert "t" not in context_of(world).deletions
+    told = [
+        body.partitions[T0]
+        for body in world.members[4].broker.received
+        if isinstance(body, LeaderAndIsrRequest) and body.topic_ids.get("t") == other.topic_id
+    ]
+    assert [state.leader for state in told] == [3]
+
+
+def test_whether_a_namesake_goes_too_is_asked_until_there_is_an_answer(
+    monkeypatch: pytest.MonkeyPatch,
+) -> None:
+    """The list of requests kept changing, and the event starts again: it finds the new topic known."""
+    world = made()
+    request(world)
+    world.stop(1)
+    run_until_told(world)
+    replace(world, keeps_request=True)
+    real = topic_deletion.learn_requests
+    failures: list[Context] = []
+
+    def learn_requests(context: Context) -> Steps[None]:
+        if not failures:
+            failures.append(context)
+            raise MetadataConflict("somebody keeps writing")
+        yield from real(context)
+
+    monkeypatch.setattr(topic_deletion, "learn_requests", learn_requests)
+    world.changes.clear()
+    world.run()
+    assert failures
+    assert_gone(world)
+    assert "writes the first state" not in [each.change for each in world.changes]
 
 
 # --- S66: the controller dies -----------------------------------------------------------------
