@@ -24,11 +24,11 @@ from __future__ import annotations
 
 import os
 from bisect import bisect_right
-from collections.abc import Iterator
+from collections.abc import Callable, Iterator
 from struct import Struct
-from typing import Final, NamedTuple, TypeAlias
+from typing import Final, NamedTuple, TypeAlias, TypeVar
 
-from checkpoint.disk import Disk, File, OsDisk, read_small_file
+from checkpoint.disk import Buffer, Disk, File, OsDisk, read_small_file
 from checkpoint.errors import CorruptCheckpoint, InvalidTopic
 from checkpoint.offset_checkpoint import LOG_START_OFFSET_CHECKPOINT, read_offset_checkpoint
 from checkpoint.topic_partition import parse_directory_name
@@ -47,6 +47,8 @@ _ATTEMPTS: Final = 1000
 _Names: TypeAlias = dict[int, tuple[str, ...]]
 """Base offset → the `.log` files that hold the segment, ascending; one not yet renamed comes second."""
 _SWAPPED_LOG: Final = LOG_SUFFIX + SWAP_SUFFIX
+_Unit = TypeVar("_Unit")
+"""What is given out at a time: a batch, or a stretch of them (`stretches.py`)."""
 
 
 class Tail(NamedTuple):
@@ -58,7 +60,7 @@ class Tail(NamedTuple):
     fault: Fault
 
 
-class _Hint(NamedTuple):
+class Hint(NamedTuple):
     """The batch that was given out last: where it lies, and its header."""
 
     name: str
@@ -68,17 +70,20 @@ class _Hint(NamedTuple):
     header: bytes
 
 
-class _Suspect(Exception):
+class Suspect(Exception):
     """Something that is no batch, where one should begin, with `size` bytes to the end of the file.
 
-    `data` holds the first of them.
+    `data` holds the first of them, `next_offset` is what a batch there could begin with.
     """
 
-    def __init__(self, name: str, position: int, size: int, data: bytes, fault: Fault) -> None:
+    def __init__(
+        self, name: str, position: int, size: int, data: bytes, fault: Fault, next_offset: int
+    ) -> None:
         super().__init__(name, position)
         self.name, self.position, self.size, self.data, self.fault = name, position, size, data, fault
+        self.next_offset = next_offset
 
-    def is_the_same_as(self, other: _Suspect | None) -> bool:
+    def is_the_same_as(self, other: Suspect | None) -> bool:
         return other is not None and (self.name, self.position, self.data) == (
             other.name,
             other.position,
@@ -125,7 +130,8 @@ class LogReader:
         self.log_start_offset = -1
         self.log_end_offset = -1
         self.tail: Tail | None = None
-        self._hint: _Hint | None = None
+        self._hint: Hint | None = None
+        self._damage: Suspect | None = None
         self._list()
 
     def __repr__(self) -> str:
@@ -140,7 +146,11 @@ class LogReader:
         `OffsetOutOfRange` (`seek` to one of its bounds to go on), `DamagedLog`, `LogGone` or
         `LogDirOffline`.
         """
-        suspect: _Suspect | None = None
+        return self._follow(self._segment)
+
+    def _follow(self, read: Callable[[str, int, bool], Iterator[_Unit]]) -> Iterator[_Unit]:
+        """What `read` gives of one segment after the other, from `next_offset` on."""
+        suspect: Suspect | None = None
         seen: _Names = {}
         skipped = 0
         for _ in range(_ATTEMPTS):
@@ -159,13 +169,13 @@ class LogReader:
             before = self.next_offset
             try:
                 for name in names[base_offset]:
-                    yield from self._segment(name, base_offset, from_start=suspect is not None)
+                    yield from read(name, base_offset, suspect is not None)
                     if self.next_offset != before:
                         break
             except FileNotFoundError:
                 seen = {}  # it went, or got its final name, since it was listed
                 continue
-            except _Suspect as found:
+            except Suspect as found:
                 seen = {}
                 if not self._is_known_tail(found) and not found.is_the_same_as(suspect):
                     suspect = found
@@ -239,11 +249,11 @@ class LogReader:
 
     # --- one segment ------------------------------------------------------------------------------
 
-    def _segment(self, name: str, base_offset: int, *, from_start: bool) -> Iterator[Batch]:
-        """Its batches from `next_offset` on."""
+    def _segment(self, name: str, base_offset: int, from_start: bool) -> Iterator[Batch]:
+        """Its batches from `next_offset` on; the bytes before are walked too if `from_start`."""
         file = self._disk.open(f"{self.directory}/{name}")
         try:
-            walk = _Walk(file, name, base_offset)
+            walk = Walk(file, name, base_offset)
             if not from_start:
                 self._place(walk, file, name, base_offset)
             for batch in walk:
@@ -252,13 +262,13 @@ class LogReader:
                     yield batch
                     self.next_offset = batch.next_offset
                     header = bytes(batch.buffer[:HEADER_BYTES])
-                    self._hint = _Hint(name, walk.end - batch.size, batch.size, batch.next_offset, header)
+                    self._hint = Hint(name, walk.end - batch.size, batch.size, batch.next_offset, header)
             self.log_end_offset = walk.next_offset
             self.tail = None
         finally:
             file.close()
 
-    def _place(self, walk: _Walk, file: File, name: str, base_offset: int) -> None:
+    def _place(self, walk: Walk, file: File, name: str, base_offset: int) -> None:
         """Let `walk` begin later than at the first byte, where that can be trusted."""
         hint = self._hint
         if hint is not None and (hint.name != name or hint.next_offset > self.next_offset):
@@ -289,7 +299,7 @@ class LogReader:
             return False
         return base_offset <= batch.base_offset <= self.next_offset
 
-    def _is_known_tail(self, found: _Suspect) -> bool:
+    def _is_known_tail(self, found: Suspect) -> bool:
         tail = self.tail
         return tail is not None and (tail.file, tail.position, tail.size) == (
             found.name,
@@ -297,7 +307,7 @@ class LogReader:
             found.size,
         )
 
-    def _judge(self, found: _Suspect, is_last: bool) -> None:
+    def _judge(self, found: Suspect, is_last: bool) -> None:
         """Note the end of the log if nothing lies behind what is no batch; else `DamagedLog`."""
         if self._is_known_tail(found):
             return
@@ -311,6 +321,7 @@ class LogReader:
         except OSError as error:
             raise self._unreadable(error) from error
         if behind is not None or not is_last:
+            self._damage = found
             raise DamagedLog(
                 f"{path} at byte {found.position} (offset {self.next_offset}): {found.fault.value}, and more "
                 "of the log lies behind it. Another replica may have it whole"
@@ -318,7 +329,7 @@ class LogReader:
         self.tail = Tail(found.name, found.position, found.size, found.fault)
 
 
-class _Walk:
+class Walk:
     """The batches of an open `.log`, from its first byte or wherever `end` is set; `end` follows the last.
 
     Offset and epoch of a batch lie outside its checksum. So each is given out only when the next one
@@ -328,15 +339,16 @@ class _Walk:
     def __init__(self, file: File, name: str, base_offset: int) -> None:
         self._file = file
         self._name = name
+        self._base_offset = base_offset
         self._limit = base_offset + (1 << 31)
         self.end = 0
         self.next_offset = base_offset
 
     def __iter__(self) -> Iterator[Batch]:
-        """Raises `_Suspect` where something else than a batch lies."""
+        """Raises `Suspect` where something else than a batch lies."""
         newest_epoch = -1
         pending: Batch | None = None
-        at_end: _Suspect | None = None
+        at_end: Suspect | None = None
         size = self._file.size()
         read_to = self.end
         while read_to < size and at_end is None:
@@ -350,31 +362,36 @@ class _Walk:
                         yield pending
                         pending = None
                     elif self._follows(batch, self.next_offset, newest_epoch):
-                        raise self._suspect(pending.buffer, size)
+                        raise self.suspect(self.end, size, pending.buffer)
                     else:
                         self._pass(pending, newest_epoch)
                         yield pending
-                        raise self._suspect(batch.buffer, size)
+                        raise self.suspect(self.end, size, batch.buffer)
                 elif not self._follows(batch, self.next_offset, newest_epoch):
-                    raise self._suspect(batch.buffer, size)
+                    raise self.suspect(self.end, size, batch.buffer)
                 pending = batch
             read_to += found.end
             if found.fault not in (None, Fault.TORN) or found.end == 0:
                 # Torn at its very beginning: it is not whole although as many bytes as it has were read.
                 rest = data[found.end :][:HEADER_BYTES]
-                at_end = _Suspect(self._name, read_to, size - read_to, rest, found.fault or Fault.TORN)
+                at_end = self.suspect(read_to, size, rest, found.fault or Fault.TORN)
         if pending is not None:
             self._pass(pending, newest_epoch)
             yield pending
         if at_end is not None:
+            at_end.next_offset = self.next_offset
             raise at_end
 
     def _pass(self, batch: Batch, newest_epoch: int) -> int:
         self.next_offset, self.end = batch.next_offset, self.end + batch.size
         return max(newest_epoch, batch.leader_epoch)
 
-    def _suspect(self, data: memoryview, size: int) -> _Suspect:
-        return _Suspect(self._name, self.end, size - self.end, bytes(data[:HEADER_BYTES]), Fault.OFFSETS)
+    def suspect(
+        self, position: int, size: int, data: Buffer, fault: Fault = Fault.OFFSETS
+    ) -> Suspect:
+        """What lies at `position`, with `data`, is no batch that can follow; `size` is the file's."""
+        first = bytes(data[:HEADER_BYTES])
+        return Suspect(self._name, position, size - position, first, fault, self.next_offset)
 
     def _read(self, position: int, size: int) -> bytes:
         """A chunk, or the batch that begins there if it is larger and the file holds it."""

@@ -19,10 +19,11 @@ class LogstoreDataSource(DataSource):
         return "logstore"
 
     def schema(self) -> Any:
-        from pipeline.columns import source_schema
+        from pipeline.columns import spark_schema
         from pipeline.read_options import ReadOptions
 
-        return source_schema(ReadOptions.parse(self.options, streaming=False))
+        # Of batches and streams, and what both refuse is refused at `load`.
+        return spark_schema(ReadOptions.parse(self.options, streaming=None).columns)
 
     def reader(self, schema: Any) -> Any:
         from pipeline.batch_reader import batch_reader

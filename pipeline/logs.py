@@ -55,7 +55,11 @@ class Cause(StrEnum):
 
 
 class Missing(NamedTuple):
-    """Offsets [start_offset, end_offset) that were asked for and gave no rows, and why."""
+    """Offsets [start_offset, end_offset) that were asked for and gave no rows, and why.
+
+    What compaction and aborts took lies scattered: one item a range, from the first to the last, and
+    `number` says how many.
+    """
 
     topic: str
     partition: int
@@ -63,6 +67,12 @@ class Missing(NamedTuple):
     end_offset: int
     cause: Cause
     detail: str = ""
+    number: int | None = None
+
+    @property
+    def offsets(self) -> int:
+        """How many they are."""
+        return self.end_offset - self.start_offset if self.number is None else self.number
 
 
 class Logs(Protocol):
