@@ -4,8 +4,8 @@
     python -m pipeline JOB …                       without the extra `cli`
     spark-submit … pipeline/__main__.py JOB …      in the session, and on the master, that were submitted
 
-A job is a module with `HELP`, `arguments` and `prepare`; a line in `JOBS` makes it a command. Nothing heavy
-is imported before a job is prepared, so that help is quick.
+A job is a module that looks like `job.Job`; a line in `JOBS` makes it a command. Nothing heavy is imported
+before a job runs, so that help is quick.
 
 Exit codes: 0 done; 1 the answer is "no", or the work failed; 2 the command line is wrong. Answers go to
 stdout (`--json`: one object on one line), progress and errors to stderr.
@@ -17,58 +17,25 @@ import argparse
 import json
 import sys
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
-from typing import Any, Final, NoReturn, Protocol
+from typing import Final, NoReturn
 
 from broker.clock import stopwatch_s
-from checkpoint.errors import EngineError, ErrorCode
+from checkpoint.errors import EngineError
+from pipeline.errors import InvalidOption
+from pipeline.jobs import export
+from pipeline.jobs.job import Answer, BadUsage, Job, Prepared
 from pipeline.jobs.progress import Progress
 from pipeline.jobs.work import Workers
 
 DONE, NO, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
 
 
-@dataclass(frozen=True, slots=True)
-class Answer:
-    """What a job says at its end, or what it would do: `facts` is the JSON object, `lines` are for people."""
+JOBS: Final[Mapping[str, Job]] = {
+    "export": export,
+}
 
-    facts: Mapping[str, Any]
-    lines: Sequence[str]
-    is_yes: bool = True
-    """False is exit code 1: damage found, replicas that differ"""
-
-
-class Prepared(Protocol):
-    """A job whose options make sense."""
-
-    def plan(self) -> Answer:
-        """What `run` would do now. Changes nothing, and needs no Spark."""
-
-    def run(self, workers: Workers) -> Answer:
-        """Do it. Raises `EngineError` or `OSError` where it cannot be done."""
-
-
-class Job(Protocol):
-    """A module of a job, imported without anything heavy."""
-
-    @property
-    def HELP(self) -> str:
-        """One line."""
-
-    def arguments(self, parser: argparse.ArgumentParser) -> None:
-        """Declare what the job's command line takes."""
-
-    def prepare(self, options: argparse.Namespace) -> Prepared:
-        """Check what was given; `BadUsage` if it makes no sense."""
-
-
-class BadUsage(EngineError):
-    """The command line, or an option of the data source in it, is wrong; the message says what to change."""
-
-    code = ErrorCode.INVALID_REQUEST
-
-
-JOBS: Final[Mapping[str, Job]] = {}
+EXTRA: Final = ("pyspark", "py4j", "pyarrow", "numba")
+"""What the extra `spark` brings."""
 
 
 class _Parser(argparse.ArgumentParser):
@@ -106,10 +73,14 @@ def main(
         answer = prepared.plan() if options.plan else _run(prepared, options)
     except SystemExit as end:  # argparse, after a help page
         return int(end.code or DONE)
-    except BadUsage as error:
+    except (BadUsage, InvalidOption) as error:
         return _complain(str(error), BAD_USAGE)
     except (EngineError, OSError) as error:
         return _complain(str(error), NO)
+    except ModuleNotFoundError as error:
+        if error.name not in EXTRA:
+            raise
+        return _complain(f"{error.name} is not installed: pip install 'logstore[spark]'", NO)
     except KeyboardInterrupt:
         return _complain("interrupted", INTERRUPTED)
     if options.json:

@@ -52,18 +52,11 @@ class WorkFailed(EngineError):
     code = ErrorCode.UNKNOWN_SERVER_ERROR
 
 
-class SparkMissing(EngineError):
-    """The package pyspark is not installed."""
-
-    code = ErrorCode.UNKNOWN_SERVER_ERROR
-
-
 class Workers:
     """A Spark session, started when it is first needed, and the progress of what is done there.
 
     A context manager: leaving it stops the session if it was started here. A session that is there already,
-    or that `spark-submit` brought, is used as it is. Raises `JavaMissing` or `SparkMissing` before Spark
-    would begin.
+    or that `spark-submit` brought, is used as it is. Raises `JavaMissing` before Spark would begin.
     """
 
     def __init__(
@@ -94,10 +87,8 @@ class Workers:
         return self._session
 
     def _open(self) -> SparkSession:
-        try:
-            from pyspark.sql import SparkSession
-        except ModuleNotFoundError as error:
-            raise SparkMissing("PySpark is an extra: pip install 'logstore[spark]'") from error
+        from pyspark.sql import SparkSession
+
         if (active := SparkSession.getActiveSession()) is not None:
             return active
         builder = SparkSession.builder.appName("logstore pipeline")
@@ -141,6 +132,14 @@ class Workers:
         if event.error is not None:
             raise _told(event.error, items)
         assert len(seen) == len(items), "Spark ended a job of which tasks are missing"
+
+
+def attempt_id() -> int:
+    """In a function that works on an item: the number of this try, which no other try of any item has."""
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    return -1 if context is None else context.taskAttemptId()
 
 
 class _End:

@@ -13,7 +13,8 @@ from typing import ClassVar
 import pytest
 
 from checkpoint.errors import CorruptCheckpoint
-from pipeline.jobs.command import Answer, BadUsage, main
+from pipeline.jobs.command import main
+from pipeline.jobs.job import Answer, BadUsage
 from pipeline.jobs.work import Workers
 from tools.main import run
 
