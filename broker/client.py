@@ -484,13 +484,29 @@ class Client:
         except (RequestUnanswered, TimeoutError):
             return None
         assert isinstance(answer, MetadataResponse), "the link checks the kind"
-        return answer
+        # One that knows of nobody, itself among them, has just started and knows of no topics either.
+        return answer if answer.brokers else None
 
-    async def _leader(self, topic_partition: TopicPartition) -> _Leader | None:
-        metadata = self._metadata or await self.metadata()
+    async def _leader(self, topic_partition: TopicPartition, asked_s: float) -> _Leader:
+        """Who leads by now; one that does not exist may have been made just before `asked_s`.
+
+        Raises `_TryAgain` if nobody does, and `RequestRefused` if it is too late for that.
+        """
+        try:
+            metadata = self._metadata or await self.metadata()
+        except RequestUnanswered as error:
+            raise _TryAgain(error) from error
         state = metadata.partitions.get(topic_partition)
-        address = self._address_of(metadata, state.leader) if state is not None else None
-        return _Leader(address, state.leader_epoch) if state is not None and address is not None else None
+        if state is None:
+            unknown = RequestRefused(
+                ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"there is no partition {topic_partition}"
+            )
+            is_new = asyncio.get_running_loop().time() < asked_s + _NEW_TOPIC_S
+            raise _TryAgain(unknown) if is_new else unknown
+        address = self._address_of(metadata, state.leader)
+        if address is None:
+            raise _TryAgain(RequestUnanswered(f"nobody is known to lead {topic_partition}"))
+        return _Leader(address, state.leader_epoch)
 
     @staticmethod
     def _address_of(metadata: MetadataResponse, broker_id: int) -> Address | None:
@@ -622,16 +638,16 @@ class Client:
         """
         found: dict[TopicPartition, int] = {}
 
+        asked_s = asyncio.get_running_loop().time()
+
         async def once() -> None:
             reason: EngineError | None = None
             asked: dict[Address, dict[TopicPartition, ListOffsetsPartition]] = {}
             for topic_partition in [each for each in times if each not in found]:
                 try:
-                    leader = await self._leader(topic_partition)
-                except RequestUnanswered as error:
-                    raise _TryAgain(error) from error
-                if leader is None:
-                    reason = _nobody_leads(topic_partition)
+                    leader = await self._leader(topic_partition, asked_s)
+                except _TryAgain as again:
+                    reason = again.reason
                     continue
                 question = ListOffsetsPartition(times[topic_partition], leader.epoch)
                 asked.setdefault(leader.address, {})[topic_partition] = question
@@ -670,14 +686,14 @@ class Client:
     ) -> Any:
         """The result for the one partition that is asked about; `body` is given the leader epoch."""
 
+        asked_s = asyncio.get_running_loop().time()
+
         async def once() -> Any:
+            leader = await self._leader(topic_partition, asked_s)
             try:
-                leader = await self._leader(topic_partition)
-                answer = await self.ask(leader.address, body(leader.epoch)) if leader is not None else None
+                answer = await self.ask(leader.address, body(leader.epoch))
             except RequestUnanswered as error:
                 raise _TryAgain(error) from error
-            if answer is None:
-                raise _TryAgain
             assert isinstance(answer, ProduceResponse | FetchResponse)
             result: Any = answer.partitions[topic_partition]
             if result.error is ErrorCode.NONE:
@@ -687,7 +703,7 @@ class Client:
                 raise refusal
             raise _TryAgain(refusal)
 
-        return await self._until_answered(once, str(_nobody_leads(topic_partition)), deadline)
+        return await self._until_answered(once, "no leader answers", deadline)
 
     async def of_controller(self, body: RequestBody, *, timeout: float | None = None) -> ResponseBody:
         """What the controller answers; looked for until one is found, and then asked once.
@@ -752,10 +768,6 @@ def _check(error_code: int, what: str) -> None:
     if error_code:
         refusal = RequestRefused(error_of(error_code), what)
         raise _TryAgain(refusal) if refusal.is_passing else refusal
-
-
-def _nobody_leads(topic_partition: TopicPartition) -> RequestUnanswered:
-    return RequestUnanswered(f"nobody is known to lead {topic_partition}")
 
 
 def _decoded(result: FetchResult, position: int) -> tuple[list[Record], int]:

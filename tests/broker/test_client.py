@@ -349,3 +349,31 @@ def test_a_groups_progress_is_told_to_its_coordinator() -> None:
                 await script.client.commit("readers", {TP: 9})
 
     run(test)
+
+
+def test_a_partition_that_is_not_there_is_told_soon() -> None:
+    """It may have been made a moment ago; but no client waits until its time is up."""
+
+    async def test() -> None:
+        async with Script() as script:
+            other = TopicPartition("u", 0)
+            works = (script.client.fetch(other, 0, timeout=60), script.client.offset(other, -1, timeout=60))
+            for told in await asyncio.gather(*works, return_exceptions=True):
+                assert isinstance(told, RequestRefused)
+                assert "there is no partition u-0" in str(told)
+
+    run(test)
+
+
+def test_who_has_just_started_is_not_believed() -> None:
+    """It knows of no brokers and no topics yet; that is no news of a cluster that has lost them."""
+
+    async def test() -> None:
+        async with Script() as script:
+            addresses, script.addresses = script.addresses, {}
+            with pytest.raises(RequestUnanswered, match="no node answers"):
+                await script.client.metadata()
+            script.addresses = addresses
+            assert TP in (await script.client.metadata()).partitions
+
+    run(test)
