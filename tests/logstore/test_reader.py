@@ -2,21 +2,25 @@
 
 from __future__ import annotations
 
+import sys
+from collections.abc import Iterator
 from pathlib import Path
 from random import Random
 from struct import pack
 
 import pytest
 
+from checkpoint.disk import Disk
 from checkpoint.disks import MemoryDisk
 from checkpoint.errors import EngineError
 from checkpoint.offset_checkpoint import LOG_START_OFFSET_CHECKPOINT, write_offset_checkpoint
 from checkpoint.topic_partition import TopicPartition
 from logstore import DamagedLog, Log, LogGone, LogReader, OffsetOutOfRange
-from logstore.batch import encode_batch, encode_marker_batch, set_offsets_and_epoch
+from logstore.batch import Batch, encode_batch, encode_marker_batch, set_offsets_and_epoch
 from logstore.errors import LogDirOffline
 from logstore.record import ControlType, EndTransactionMarker, Record
 from logstore.scan import Fault
+from logstore.stretches import StretchReader
 from tests.logstore.busy import SMALL, Appender, BusyDisk
 from tests.logstore.logs import (
     BATCH_0,
@@ -29,6 +33,40 @@ from tests.logstore.logs import (
     log_file,
     put,
 )
+
+
+class ByStretch(StretchReader):
+    """The same batches, out of stretches."""
+
+    stretch_bytes = 4 << 20
+
+    def __init__(
+        self, path: str | Path, *, start_offset: int | None = None, disk: Disk | None = None
+    ) -> None:
+        super().__init__(path, start_offset=start_offset, disk=disk, stretch_bytes=self.stretch_bytes)
+
+    def batches(self) -> Iterator[Batch]:
+        for stretch in self.stretches():
+            for slot in range(len(stretch.positions)):
+                yield stretch.batch(slot)
+
+
+class BatchByBatch(ByStretch):
+    """Stretches as short as they can be: every batch waits for its successor in the next chunk."""
+
+    stretch_bytes = 1
+
+
+@pytest.fixture(params=[LogReader, ByStretch, BatchByBatch], autouse=True)
+def _each_way_of_reading(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
+    """All that holds for batches holds for stretches of them."""
+    name, seed = request.node.originalname, request.node.callspec.params.get("seed", 0)
+    if name == "test_a_batch_that_was_not_asked_past_comes_again" and request.param is ByStretch:
+        pytest.skip("a stretch is given out whole")
+    if request.param is not LogReader and seed % 4:
+        pytest.skip("a quarter of the seeds will do")
+    monkeypatch.setattr(sys.modules[__name__], "LogReader", request.param)
+
 
 THREE = {log_file(0): BATCH_0 + BATCH_3 + BATCH_5}
 
