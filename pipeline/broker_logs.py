@@ -39,13 +39,9 @@ class BrokerLogs:
         self._committed_only = options.isolation is Isolation.READ_COMMITTED
         self._retries, self._pause_s = options.fetch_retries, options.fetch_retry_interval_ms / 1000
         self._poll_timeout_s = options.poll_timeout_ms / 1000
+        self._unused = self._settings.unused
         self._thread: ClientThread | None = None
         self._publishing: Future[None] | None = None
-
-    @property
-    def unused(self) -> Sequence[str]:
-        """Options `kafka.*` that were given and do nothing."""
-        return self._settings.unused
 
     @property
     def _client(self) -> ClientThread:
@@ -63,6 +59,9 @@ class BrokerLogs:
     # --- offsets --------------------------------------------------------------------------------------------
 
     def partitions(self) -> Sequence[TopicPartition]:
+        if self._unused:
+            LOGGER.warning("options that do nothing here: %s", ", ".join(self._unused))
+            self._unused = ()
         topics = self._asked(lambda client: client.topics())
         return [TopicPartition(topic, number) for topic in sorted(topics) for number in range(topics[topic])]
 

@@ -66,19 +66,17 @@ SOURCE_OPTIONS: Final = (
     "pushdown",
     "isolation",
     "commitGroup",
+    "metadataIntervalMs",
 )
-SINK_OPTIONS: Final = (
-    "topic",
-    "partitions",
-    "includeTimestamp",
-    "txnAppId",
-    "txnVersion",
-    "stagingPath",
-    "checkpointLocation",
-    "queryName",
-)
+SINK_OPTIONS: Final = ("topic", "txnAppId", "txnVersion", "stagingPath", "checkpointLocation", "queryName")
 _STRATEGIES: Final = ("assign", "subscribe", "subscribePattern")
-_STREAM_ONLY: Final = ("maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay")
+_STREAM_ONLY: Final = (
+    "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger",
+    "maxTriggerDelay",
+    "metadataIntervalMs",
+    "commitGroup",
+)
 _ENDINGS: Final = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
 
 _REFUSED: Final = {
@@ -156,6 +154,7 @@ class ReadOptions:
     max_offsets_per_trigger: int | None = None
     min_offsets_per_trigger: int | None = None
     max_trigger_delay_ms: int = 15 * 60_000
+    metadata_interval_ms: int = 1_000
     poll_timeout_ms: int = 120_000
     fetch_retries: int = 3
     fetch_retry_interval_ms: int = 10
@@ -172,8 +171,8 @@ class ReadOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool | None) -> ReadOptions:
         """Read Spark's options; None for `streaming`: it is not known yet. Raises `InvalidOption`."""
-        given = Given(options)
-        given.check_names(_REFUSED)
+        given = _Given(options)
+        given.check_names()
         if streaming:
             for name in _ENDINGS:
                 if given.has(name):
@@ -188,6 +187,8 @@ class ReadOptions:
                 f"a read is from directories (option path) or from brokers (option {BOOTSTRAP_SERVERS}), and "
                 f"{said}; give one of the two"
             )
+        if paths and given.has("commitGroup"):
+            raise InvalidOption("option commitGroup: groups are kept by brokers, and this reads directories")
         starting = _position(given, "starting", Latest() if streaming else Earliest())
         ending = _position(given, "ending", Latest())
         if streaming is False:
@@ -213,6 +214,7 @@ class ReadOptions:
             max_offsets_per_trigger=given.number("maxOffsetsPerTrigger", None),
             min_offsets_per_trigger=given.number("minOffsetsPerTrigger", None, low=0),
             max_trigger_delay_ms=given.parsed("maxTriggerDelay", _duration_ms, 15 * 60_000),
+            metadata_interval_ms=given.number("metadataIntervalMs", 1_000, low=0),
             poll_timeout_ms=given.number("kafkaConsumer.pollTimeoutMs", 120_000),
             fetch_retries=given.number("fetchOffset.numRetries", 3, low=0),
             fetch_retry_interval_ms=given.number("fetchOffset.retryIntervalMs", 10, low=0),
@@ -227,18 +229,17 @@ class ReadOptions:
         )
 
 
-class Given:
+class _Given:
     """What was given, by name; a value that is no such thing is an `InvalidOption`."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._values = {name.lower(): value for name, value in options.items()}
 
-    def check_names(self, refused: Mapping[str, str]) -> None:
-        """Raise `InvalidOption` for a name that nobody knows, and for one of `refused`, which says why."""
+    def check_names(self) -> None:
         known = {name.lower(): name for name in (*SOURCE_OPTIONS, *SINK_OPTIONS)}
         for name in sorted(self._values):
-            if name in refused:
-                raise InvalidOption(f"option {name} is not supported: {refused[name]}")
+            if name in _REFUSED:
+                raise InvalidOption(f"option {name} is not supported: {_REFUSED[name]}")
             if name not in known and not name.startswith(KAFKA):
                 close = get_close_matches(name, known, 1)
                 hint = f"did you mean {known[close[0]]}?" if close else "docs/spark.md has them all"
@@ -291,7 +292,7 @@ def _duration_ms(name: str, text: str) -> int:
     return int(match[1]) * _UNITS_MS[match[2].lower()]
 
 
-def _paths(given: Given) -> tuple[str, ...]:
+def _paths(given: _Given) -> tuple[str, ...]:
     paths = [given.text("path", "")] if given.has("path") else []
     if given.has(_PATHS):
         text = given.text(_PATHS, "")
@@ -307,7 +308,7 @@ def _paths(given: Given) -> tuple[str, ...]:
     return tuple(paths)
 
 
-def _selection(given: Given) -> Selection:
+def _selection(given: _Given) -> Selection:
     named = [name for name in _STRATEGIES if given.has(name)]
     if len(named) != 1:
         said = f"{' and '.join(named)} are given" if named else "none is given"
@@ -334,7 +335,7 @@ def _selection(given: Given) -> Selection:
     return Selection(pattern=pattern)
 
 
-def _position(given: Given, word: str, default: Position) -> Position:
+def _position(given: _Given, word: str, default: Position) -> Position:
     """Where to start or end; the options by time go first, as there."""
     option = f"{word}Timestamp"
     if given.has(option):
@@ -375,7 +376,7 @@ def _check_batch_bounds(starting: Position, ending: Position) -> None:
             raise InvalidOption(f"option {option}: {early}")
 
 
-def _isolation(given: Given) -> Isolation:
+def _isolation(given: _Given) -> Isolation:
     names = ("isolation", "kafka.isolation.level")
     values = {given.choice(name, tuple(Isolation), "") for name in names if given.has(name)}
     if len(values) > 1:
