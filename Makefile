@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/.installed
 EXTRAS := test,dev,cli,codecs,arrow,bench,zookeeper,broker,interop,spark
 WORKERS ?= 2
 
-.PHONY: bitrot spark fuzz setup parts check test demo bench simulate model zookeeper faults interop reader crash kill9 clean
+.PHONY: bitrot spark verify-replicas fuzz setup parts check test demo bench simulate model zookeeper faults interop reader crash kill9 clean
 .DEFAULT_GOAL := test
 
 setup: $(INSTALLED)
@@ -78,6 +78,11 @@ interop: setup
 # The Spark tests on executors in processes of their own: Spark's local-cluster, and a standalone master. Minutes.
 spark: setup parts
 	$(BIN)/python -m tests.pipeline
+
+# Three replica trees of a GiB each, fifty differences planted in every round, and how fast they are verified. A table.
+verify-replicas: setup parts
+	ROUNDS=$(or $(ROUNDS),3) GIB=$(or $(GIB),1) $(BIN)/python -m pytest tests/pipeline/jobs/test_verify_campaign.py \
+		-m slow -s -p no:benchmark
 
 # Guided by coverage, with atheris: RUNS of each target, a million together. Stops at what breaks a promise.
 fuzz: setup

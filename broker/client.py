@@ -64,6 +64,8 @@ T = TypeVar("T")
 CONSUMER: Final = -1
 ACKS_ALL: Final = -1
 _CLIENT_ID = "logstore"
+_TOPIC: Final = 2
+"""DescribeConfigs' number for topics."""
 _MAX_BYTES = 1 << 20
 _BACKOFF_S = 0.05
 _WORD_SPREADS_S = 0.005
@@ -351,6 +353,27 @@ class Client:
         """Every topic with its number of partitions, Kafka's internal ones among them."""
         await self._until_answered(self._refreshed, "no broker answers", self._deadline(timeout))
         return {name: topic.partitions for name, topic in sorted(self._topics.items())}
+
+    async def topic_settings(self, topic: str, *, timeout: float | None = None) -> dict[str, str]:
+        """What applies to a topic, by Kafka's names; settings without a value are left out.
+
+        Raises as `produce`.
+        """
+        resource = t.DescribeConfigsRequestDescribeConfigsResource(
+            resource_type=_TOPIC, resource_name=topic, configuration_keys=None
+        )
+        request = t.DescribeConfigsRequest(resources=[resource])
+
+        async def once() -> dict[str, str]:
+            answer = await self._of_anybody(request)
+            assert isinstance(answer, t.DescribeConfigsResponse), "the link checks the kind"
+            found: dict[str, str] = {}
+            for result in answer.results:
+                _check(result.error_code, f"settings of topic {topic}")
+                found |= {each.name: each.value for each in result.configs if each.value is not None}
+            return found
+
+        return await self._until_answered(once, "no broker answers", self._deadline(timeout))
 
     async def leader(self, topic: str, partition: int = 0, *, timeout: float | None = None) -> int:
         """The id of the broker that leads a partition by now; -1 for nobody, or no such partition."""

@@ -579,3 +579,19 @@ def set_max_timestamp(
     with memoryview(buffer) as view, view[position + CRC_START : position + length + LOG_OVERHEAD] as summed:
         crc = crc32c(summed)
     _CRC.pack_into(buffer, position + MAGIC_END, crc)
+
+
+def set_producer(
+    buffer: bytearray | memoryview,
+    *,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+    position: int = 0,
+) -> None:
+    """Number the batch at `position` for its producer, and compute its checksum anew."""
+    length = struct.unpack_from(">8xi", buffer, position)[0]
+    struct.pack_into(">qhi", buffer, position + 43, producer_id, producer_epoch, base_sequence)
+    with memoryview(buffer) as view, view[position + CRC_START : position + length + LOG_OVERHEAD] as summed:
+        crc = crc32c(summed)
+    _CRC.pack_into(buffer, position + MAGIC_END, crc)

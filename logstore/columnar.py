@@ -442,19 +442,19 @@ def _parts(rows: Any) -> Iterator[Any]:
             pending, size = [], 0
 
 
-class _Blobs(NamedTuple):
-    """A column of bytes: row n is `data[at[n] : at[n] + size[n]]`, null below a size of 0."""
+class Blobs(NamedTuple):
+    """A column of bytes or text: row n is `data[at[n] : at[n] + size[n]]`, null below a size of 0."""
 
     data: Bytes
     at: Longs
     size: Ints
 
     @classmethod
-    def none(cls, count: int) -> _Blobs:
+    def none(cls, count: int) -> Blobs:
         return cls(bytes_of(b""), np.zeros(count, np.int64), np.full(count, -1, np.int32))
 
     @classmethod
-    def of(cls, column: Any, name: str) -> _Blobs:
+    def of(cls, column: Any, name: str) -> Blobs:
         kind = column.type
         if pa.types.is_dictionary(kind):
             column = column.dictionary_decode()
@@ -495,12 +495,12 @@ class _Columns(NamedTuple):
     """The rows of a part; `list_size` is empty where nobody has headers."""
 
     times: Longs
-    keys: _Blobs
-    values: _Blobs
+    keys: Blobs
+    values: Blobs
     list_at: Longs
     list_size: Ints
-    names: _Blobs
-    header_values: _Blobs
+    names: Blobs
+    header_values: Blobs
 
     @classmethod
     def of(cls, part: Any, timestamp_ms: int) -> _Columns:
@@ -508,8 +508,8 @@ class _Columns(NamedTuple):
         has = part.schema.names
         return cls(
             _times(part.column("timestamp")) if "timestamp" in has else np.full(count, timestamp_ms),
-            _Blobs.of(part.column("key"), "key") if "key" in has else _Blobs.none(count),
-            _Blobs.of(part.column("value"), "value"),
+            Blobs.of(part.column("key"), "key") if "key" in has else Blobs.none(count),
+            Blobs.of(part.column("value"), "value"),
             *(_headers(part.column("headers")) if "headers" in has else _NO_HEADERS),
         )
 
@@ -528,10 +528,10 @@ def _times(column: Any) -> Longs:
     return times
 
 
-_NO_HEADERS: Final = (np.zeros(0, np.int64), np.zeros(0, np.int32), _Blobs.none(0), _Blobs.none(0))
+_NO_HEADERS: Final = (np.zeros(0, np.int64), np.zeros(0, np.int32), Blobs.none(0), Blobs.none(0))
 
 
-def _headers(column: Any) -> tuple[Longs, Ints, _Blobs, _Blobs]:
+def _headers(column: Any) -> tuple[Longs, Ints, Blobs, Blobs]:
     kind = column.type
     if column.null_count == len(column):
         return _NO_HEADERS
@@ -547,7 +547,7 @@ def _headers(column: Any) -> tuple[Longs, Ints, _Blobs, _Blobs]:
         raise ValueError("column 'headers' has offsets outside its items")
     sizes[~_valid(column)] = 0
     items = items.slice(int(bounds[0]), int(bounds[-1] - bounds[0]))
-    names, values = _Blobs.of(items.field("key"), "headers"), _Blobs.of(items.field("value"), "headers")
+    names, values = Blobs.of(items.field("key"), "headers"), Blobs.of(items.field("value"), "headers")
     if items.null_count or (names.size < 0).any():
         raise ValueError("column 'headers' has a header that is null, or whose key is")
     return bounds[:-1] - bounds[0], sizes.astype(np.int32), names, values

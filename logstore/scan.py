@@ -186,6 +186,15 @@ def find_batch(file: File, position: int, end: int, *, lowest_offset: int | None
     return None
 
 
+def holds_batch(file: File, position: int, end: int) -> bool:
+    """Whether an intact batch lies at byte `position` and ends by `end`. Raises `OSError`."""
+    header = file.pread(HEADER_BYTES, position)
+    if len(header) < HEADER_BYTES:
+        return False
+    size = LOG_OVERHEAD + _LENGTH.unpack_from(header)[0]
+    return HEADER_BYTES <= size <= end - position and _is_intact(file.pread(size, position), None)
+
+
 def _is_intact(data: bytes, lowest_offset: int | None) -> bool:
     try:
         batch = Batch(data)

@@ -31,8 +31,8 @@ from checkpoint.disk import (
     read_small_file,
     remove_if_exists,
 )
-from checkpoint.errors import EngineError, ErrorCode
 from logstore.crc import crc32c
+from pipeline.errors import CorruptLedger
 
 Json: TypeAlias = Mapping[str, Any]
 
@@ -40,12 +40,6 @@ LEDGER_FILE: Final = "ledger"
 STAGED: Final = "staged"
 NOTHING_DONE: Final = -1
 _VERSION: Final = 1
-
-
-class CorruptLedger(EngineError):
-    """A ledger that does not say what was published."""
-
-    code = ErrorCode.KAFKA_STORAGE_ERROR
 
 
 class Intent(NamedTuple):

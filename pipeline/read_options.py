@@ -68,7 +68,16 @@ SOURCE_OPTIONS: Final = (
     "commitGroup",
     "metadataIntervalMs",
 )
-SINK_OPTIONS: Final = ("topic", "txnAppId", "txnVersion", "stagingPath", "checkpointLocation", "queryName")
+SINK_OPTIONS: Final = (
+    "topic",
+    "partitions",
+    "includeTimestamp",
+    "txnAppId",
+    "txnVersion",
+    "stagingPath",
+    "checkpointLocation",
+    "queryName",
+)
 _STRATEGIES: Final = ("assign", "subscribe", "subscribePattern")
 _STREAM_ONLY: Final = (
     "maxOffsetsPerTrigger",
@@ -171,8 +180,8 @@ class ReadOptions:
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool | None) -> ReadOptions:
         """Read Spark's options; None for `streaming`: it is not known yet. Raises `InvalidOption`."""
-        given = _Given(options)
-        given.check_names()
+        given = Given(options)
+        given.check_names(_REFUSED)
         if streaming:
             for name in _ENDINGS:
                 if given.has(name):
@@ -229,17 +238,18 @@ class ReadOptions:
         )
 
 
-class _Given:
+class Given:
     """What was given, by name; a value that is no such thing is an `InvalidOption`."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._values = {name.lower(): value for name, value in options.items()}
 
-    def check_names(self) -> None:
+    def check_names(self, refused: Mapping[str, str]) -> None:
+        """Raise `InvalidOption` for a name that nobody knows, and for one of `refused`, which says why."""
         known = {name.lower(): name for name in (*SOURCE_OPTIONS, *SINK_OPTIONS)}
         for name in sorted(self._values):
-            if name in _REFUSED:
-                raise InvalidOption(f"option {name} is not supported: {_REFUSED[name]}")
+            if name in refused:
+                raise InvalidOption(f"option {name} is not supported: {refused[name]}")
             if name not in known and not name.startswith(KAFKA):
                 close = get_close_matches(name, known, 1)
                 hint = f"did you mean {known[close[0]]}?" if close else "docs/spark.md has them all"
@@ -292,7 +302,7 @@ def _duration_ms(name: str, text: str) -> int:
     return int(match[1]) * _UNITS_MS[match[2].lower()]
 
 
-def _paths(given: _Given) -> tuple[str, ...]:
+def _paths(given: Given) -> tuple[str, ...]:
     paths = [given.text("path", "")] if given.has("path") else []
     if given.has(_PATHS):
         text = given.text(_PATHS, "")
@@ -308,7 +318,7 @@ def _paths(given: _Given) -> tuple[str, ...]:
     return tuple(paths)
 
 
-def _selection(given: _Given) -> Selection:
+def _selection(given: Given) -> Selection:
     named = [name for name in _STRATEGIES if given.has(name)]
     if len(named) != 1:
         said = f"{' and '.join(named)} are given" if named else "none is given"
@@ -335,7 +345,7 @@ def _selection(given: _Given) -> Selection:
     return Selection(pattern=pattern)
 
 
-def _position(given: _Given, word: str, default: Position) -> Position:
+def _position(given: Given, word: str, default: Position) -> Position:
     """Where to start or end; the options by time go first, as there."""
     option = f"{word}Timestamp"
     if given.has(option):
@@ -376,7 +386,7 @@ def _check_batch_bounds(starting: Position, ending: Position) -> None:
             raise InvalidOption(f"option {option}: {early}")
 
 
-def _isolation(given: _Given) -> Isolation:
+def _isolation(given: Given) -> Isolation:
     names = ("isolation", "kafka.isolation.level")
     values = {given.choice(name, tuple(Isolation), "") for name in names if given.has(name)}
     if len(values) > 1:

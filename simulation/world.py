@@ -255,14 +255,14 @@ class World:
     def others_hold_everything(self, victim: Host, *, or_may_lead: bool = False) -> bool:
         """Whether each of its partitions keeps a member in sync without it: alive, its disk and log whole.
 
-        Its partitions are those that it is in sync with; with `or_may_lead` also what it is eligible to lead.
+        Its partitions are those that it is in sync with; with `or_may_lead` all that it has a replica of:
+        once nobody in sync is whole, it is the one that its operator would have lead.
         """
         for topic_partition, checker in self.checkers.items():
             state = checker.state
             if state is None:
                 continue
-            eligible = [each.replica for each in state.eligible] if or_may_lead else []
-            if victim.node_id not in (*state.isr, *eligible):
+            if victim.node_id not in (*state.isr, *(checker.replicas if or_may_lead else ())):
                 continue
             others = [
                 member

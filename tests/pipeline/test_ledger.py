@@ -10,8 +10,8 @@ import pytest
 from checkpoint.disk import Disk, make_durable_dir, remove_if_exists
 from checkpoint.disks import MemoryDisk
 from checkpoint.errors import DirectoryLocked
+from pipeline.errors import CorruptLedger
 from pipeline.ledger import (
-    CorruptLedger,
     Intent,
     Json,
     Ledger,

@@ -1,0 +1,429 @@
+"""From replicas to pieces of work, and from the pieces' reports to findings. Pure.
+
+    replicas ──► runs ──► reports ──► findings in one replica ────────────────────┐
+                          └─ sums ──► stretches that differ ──► differences ──► findings
+                                      (all else is equal: nothing more is read)
+
+What is compared ends at the high watermark, the highest that any replica's node has checkpointed. Where there
+is none, nothing is known to be committed, and replicas are compared as far as all of them reach.
+
+Gaps in the offsets are what compaction leaves, and nothing else does: the markers of transactions and the
+records of aborted ones have offsets like any other. So a gap is a fault, unless compaction ran: a cleaner's
+checkpoint names the partition, a batch has fewer records than offsets, or the caller says so.
+"""
+
+from __future__ import annotations
+
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from checkpoint.topic_partition import TopicPartition
+from logstore.config import MAX_LONG
+from logstore.segment import file_name
+from pipeline.record_compare import RecordComparison
+from pipeline.replica_check import Kind, LocalFault, Run, RunReport
+from pipeline.replica_compare import CANNOT_TELL, Comparison, Difference, Place, joined
+from pipeline.replicas import Replica, SegmentFile
+
+RUN_BYTES: Final = 128 << 20
+STRETCH_BYTES: Final = 16 << 20
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is wrong, or worth a note. `odd` are the nodes that have it, empty if nobody can tell.
+
+    `path` and `position` are the odd one's place, else that of the first replica. Offsets are
+    [offset, end_offset), `end_offset` -1 where the end is not known; `epoch` -1 likewise. `size` is how many
+    bytes it is about, 0 for the whole file.
+    """
+
+    kind: Kind
+    topic_partition: TopicPartition
+    odd: tuple[str, ...]
+    path: str
+    position: int
+    offset: int
+    end_offset: int
+    epoch: int
+    text: str
+    size: int = 0
+    is_note: bool = False
+    places: tuple[Place, ...] = ()
+    is_doubtful: bool = False
+
+    def __str__(self) -> str:
+        who = ", ".join(self.odd) or "one of " + ", ".join(place.node for place in self.places)
+        epoch = f", epoch {self.epoch}" if self.epoch >= 0 else ""
+        head = f"{self.topic_partition} at offset {self.offset}{epoch}: {self.kind} on {who}: {self.text}"
+        return f"{'note  ' if self.is_note else ''}{head} ({self.path} at byte {self.position})"
+
+    def facts(self) -> dict[str, Any]:
+        """As it stands in the report."""
+        return {
+            "kind": self.kind.value,
+            "topic": self.topic_partition.topic,
+            "partition": self.topic_partition.partition,
+            "node": self.odd[0] if self.odd else None,
+            "nodes": list(self.odd),
+            "path": self.path,
+            "position": self.position,
+            "bytes": self.size,
+            "offset": self.offset,
+            "end_offset": self.end_offset,
+            "epoch": self.epoch,
+            "text": self.text,
+            "note": self.is_note,
+            "replicas": [place._asdict() for place in self.places],
+        }
+
+
+@dataclass(frozen=True, slots=True)
+class Shared:
+    """What the replicas of a partition have in common. `cuts` begin the stretches; the last one ends them."""
+
+    numbers: tuple[int, ...]
+    committed: int
+    cleaned_to: int
+    is_compacted: bool
+    cuts: tuple[int, ...]
+
+    @property
+    def stretches(self) -> Iterable[tuple[int, int, int]]:
+        """Number, first offset, end."""
+        ends = (*self.cuts[1:], self.committed)
+        return ((n, start, end) for n, (start, end) in enumerate(zip(self.cuts, ends, strict=True)))
+
+
+@dataclass(frozen=True, slots=True)
+class Plan:
+    """`replicas` by number, partitions by name, and the runs: the largest first."""
+
+    replicas: Sequence[Replica]
+    partitions: Mapping[TopicPartition, Shared]
+    runs: Sequence[Run]
+
+
+def plan(
+    replicas: Sequence[Replica],
+    is_compacted: Mapping[TopicPartition, bool],
+    *,
+    run_bytes: int = RUN_BYTES,
+    stretch_bytes: int = STRETCH_BYTES,
+) -> Plan:
+    """Cut the replicas into runs. `is_compacted` says it of partitions that the caller knows of."""
+    numbers: defaultdict[TopicPartition, list[int]] = defaultdict(list)
+    for number, each in enumerate(replicas):
+        numbers[each.topic_partition].append(number)
+    partitions = {
+        name: _shared(replicas, found, is_compacted.get(name, False), stretch_bytes)
+        for name, found in numbers.items()
+    }
+    runs = [
+        run
+        for number, each in enumerate(replicas)
+        for run in _runs(number, each, partitions[each.topic_partition], run_bytes)
+    ]
+    runs.sort(key=lambda run: -sum(segment.size for segment in run.segments))
+    return Plan(replicas, partitions, runs)
+
+
+def _shared(
+    replicas: Sequence[Replica], numbers: Sequence[int], is_compacted: bool, stretch_bytes: int
+) -> Shared:
+    found = [replicas[number] for number in numbers]
+    committed = max(each.high_watermark for each in found)
+    cleaned_to = max(each.cleaned_to for each in found)
+    starts = sorted({each.log_start_offset for each in found})
+    if committed < 0:
+        committed = MAX_LONG
+    bases = [segment.base_offset for each in found for segment in each.segments]
+    end = committed if committed < MAX_LONG else max(bases, default=0) + 1
+    size = max(each.size for each in found)
+    step = max(1, (end - starts[0]) * stretch_bytes // max(size, 1))
+    cuts = {*starts, *range(starts[0], end, step)}
+    if 0 < cleaned_to < committed:
+        cuts.add(cleaned_to)
+    return Shared(
+        tuple(numbers), committed, max(cleaned_to, 0), is_compacted or cleaned_to > 0,
+        tuple(sorted(cut for cut in cuts if cut < committed)) or (starts[0],),
+    )  # fmt: skip
+
+
+def _runs(number: int, replica: Replica, shared: Shared, run_bytes: int) -> Iterable[Run]:
+    segments = replica.segments
+    first = 0
+    while first < len(segments):
+        last, size = first, 0
+        while last < len(segments) and (last == first or size + segments[last].size <= run_bytes):
+            size += segments[last].size
+            last += 1
+        following: SegmentFile | None = segments[last] if last < len(segments) else None
+        yield Run(
+            number, replica.directory, segments[first:last], following, replica.log_start_offset,
+            shared.committed, shared.cuts, shared.is_compacted,
+        )  # fmt: skip
+        first = last
+
+
+# --- what the reports say -----------------------------------------------------------------------------------
+
+
+class Gathered:
+    """The reports of all runs, as they come in, and what is to be done about them."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._reports: defaultdict[int, list[RunReport]] = defaultdict(list)
+        self.batches = self.records = self.size = 0
+
+    def add(self, report: RunReport) -> None:
+        self._reports[report.replica].append(report)
+        self.batches += report.batches
+        self.records += report.records
+        self.size += report.size
+
+    @property
+    def shrunken(self) -> list[int]:
+        """Replicas whose owner deleted segments meanwhile: they are to be listed anew."""
+        return [number for number, found in sorted(self._reports.items()) if any(each.gone for each in found)]
+
+    def end_of(self, number: int) -> int:
+        """Where the replica's log ends."""
+        ends = [report.end_offset for report in self._reports[number]]
+        segments = self._plan.replicas[number].segments
+        last_base = segments[-1].base_offset if segments else 0
+        return max(*ends, last_base, self._plan.replicas[number].log_start_offset, -1)
+
+    def is_thinned(self, shared: Shared) -> bool:
+        """Whether compaction shows in any of the partition's replicas."""
+        return shared.is_compacted or any(
+            report.is_thinned for number in shared.numbers for report in self._reports[number]
+        )
+
+    def unequal(self, replicas: Sequence[Replica]) -> tuple[list[Comparison], list[RecordComparison]]:
+        """What has to be looked at batch by batch, and what record by record, for it was compacted.
+
+        `replicas`: as in the plan, those that shrank listed anew.
+        """
+        by_batch: list[Comparison] = []
+        by_record: list[RecordComparison] = []
+        for shared in self._plan.partitions.values():
+            if len(shared.numbers) < 2:
+                continue
+            ends = {number: self.end_of(number) for number in shared.numbers}
+            committed = min(shared.committed, max(ends.values()))
+            if shared.committed == MAX_LONG:
+                committed = min(ends.values())
+            cleaned_to = (shared.cleaned_to or committed) if self.is_thinned(shared) else 0
+            records: list[tuple[int, int]] = []
+            for first, end, numbers in self._unequal_stretches(shared, replicas, ends, committed):
+                if first < cleaned_to:
+                    records.append((first, min(end, cleaned_to)))
+                else:
+                    by_batch.append(_comparison(replicas, numbers, ends, first, end))
+            if records:
+                by_record.append(
+                    RecordComparison(
+                        {number: replicas[number] for number in shared.numbers},
+                        ends,
+                        tuple(records),
+                        min(cleaned_to, committed),
+                    )
+                )
+            by_batch += [
+                _comparison(replicas, shared.numbers, ends, end, end + 1)
+                for end in sorted(set(ends.values()))
+                if end < committed and (end in shared.cuts or end < cleaned_to)
+            ]
+        return by_batch, by_record
+
+    def _unequal_stretches(
+        self, shared: Shared, replicas: Sequence[Replica], ends: Mapping[int, int], committed: int
+    ) -> Iterable[tuple[int, int, list[int]]]:
+        sums: dict[int, dict[int, tuple[int, int, int]]] = {}
+        for number in shared.numbers:
+            mine = sums[number] = {}
+            for report in self._reports[number]:
+                for stretch, (count, one, two) in report.sums.items():
+                    known = mine.get(stretch, (0, 0, 0))
+                    mine[stretch] = (known[0] + count, (known[1] + one) & _WORD, (known[2] + two) & _WORD)
+        for stretch, first, end in shared.stretches:
+            if first >= committed:
+                return
+            numbers = [n for n in shared.numbers if replicas[n].log_start_offset <= first < ends[n]]
+            if len({sums[number].get(stretch) for number in numbers}) > 1:
+                yield first, min(end, committed), numbers
+
+    # --- findings ---------------------------------------------------------------------------------
+
+    def local_findings(self) -> list[Finding]:
+        """What is wrong in each replica by itself."""
+        found: list[Finding] = []
+        for name, shared in self._plan.partitions.items():
+            expects_gaps = self.is_thinned(shared)
+            for number in shared.numbers:
+                replica = self._plan.replicas[number]
+                reports = sorted(self._reports[number], key=lambda report: report.first_base_offset)
+                seen: set[tuple[str, int]] = set()
+                for report in reports:
+                    for fault in report.faults:
+                        if (fault.path, fault.position) not in seen or fault.kind is Kind.SEAL:
+                            seen.add((fault.path, fault.position))
+                            found.append(_local(name, replica, fault))
+                    if not expects_gaps:
+                        found += [_gap(name, replica, *gap) for gap in report.gaps]
+                        if report.gap_count > len(report.gaps):
+                            start, _, path, position = report.gaps[-1]
+                            text = f"and {report.gap_count - len(report.gaps)} more gaps behind it"
+                            found.append(
+                                replace(_gap(name, replica, start, start, path, position), text=text)
+                            )
+                if not expects_gaps:
+                    found += _gaps_between(name, replica, reports)
+        return found
+
+    def compared_findings(
+        self,
+        replicas: Sequence[Replica],
+        differences: Mapping[TopicPartition, Sequence[Difference]],
+        *,
+        allow_lag: bool,
+    ) -> list[Finding]:
+        """What is wrong beside the other replicas; neighbours that differ in the same way are one finding."""
+        return [
+            self._compared(name, replicas, each, allow_lag)
+            for name, found in differences.items()
+            for each in joined(found)
+        ]
+
+    def _compared(
+        self, name: TopicPartition, replicas: Sequence[Replica], found: Difference, allow_lag: bool
+    ) -> Finding:
+        places = tuple(found.places.values())
+        place = found.places[found.odd[0]] if found.odd else places[0]
+        end_offset, is_note = found.end_offset, False
+        if found.kind is Kind.BEHIND:
+            reached = max(self.end_of(number) for number in found.places if number not in found.odd)
+            end_offset = min(self._plan.partitions[name].committed, reached)
+            knew = any(replicas[number].high_watermark > found.offset for number in found.odd)
+            is_note = allow_lag and not knew
+        holds = "; ".join(f"{place.node}: {place.holds}" for place in places)
+        count = f"{found.batches} batches; " if found.batches > 1 else ""
+        odd = tuple(replicas[number].node for number in found.odd)
+        return Finding(
+            found.kind, name, odd, place.path, place.position, found.offset, end_offset, found.epoch,
+            f"{found.why}; {count}{holds}", 1, is_note, places,
+        )  # fmt: skip
+
+
+_WORD: Final = (1 << 64) - 1
+
+
+def _comparison(
+    replicas: Sequence[Replica], numbers: Sequence[int], ends: Mapping[int, int], first: int, end: int
+) -> Comparison:
+    return Comparison({n: replicas[n] for n in numbers}, {n: ends[n] for n in numbers}, first, end)
+
+
+def _local(name: TopicPartition, replica: Replica, fault: LocalFault) -> Finding:
+    end = -1 if fault.end_offset == MAX_LONG else fault.end_offset
+    return Finding(
+        fault.kind, name, (replica.node,), fault.path, fault.position, fault.offset, end, fault.epoch,
+        fault.text, fault.size, is_note=fault.kind is Kind.TAIL, is_doubtful=fault.is_doubtful,
+    )  # fmt: skip
+
+
+def _gap(name: TopicPartition, replica: Replica, start: int, end: int, path: str, position: int) -> Finding:
+    text = f"offsets {start} to {end - 1} are not there, and nothing here was compacted"
+    return Finding(Kind.GAP, name, (replica.node,), path, position, start, end, -1, text)
+
+
+def _gaps_between(name: TopicPartition, replica: Replica, reports: Sequence[RunReport]) -> Iterable[Finding]:
+    """Where one run ends below the first batch of the next."""
+    end = -1
+    windows = [
+        (fault.offset, fault.end_offset) for report in reports for fault in report.faults if fault.takes
+    ]
+    for report in reports:
+        start = max(end, replica.log_start_offset)
+        first = report.first_base_offset
+        if end >= 0 and start < first and not any(a < first and start < b for a, b in windows):
+            path = f"{replica.directory}/{file_name(first, '.log')}"
+            yield _gap(name, replica, start, first, path, 0)
+        end = max(end, report.end_offset)
+
+
+def concluded(local: Sequence[Finding], compared: Sequence[Finding]) -> list[Finding]:
+    """All findings in order, each thing once.
+
+    A gap that the comparison tells is told by it. What is in doubt is told where nothing else is wrong there.
+    What a seal says of a block, or of a file's size, is told where nothing else says more precisely what is
+    wrong; and it says which of two copies changed.
+    """
+    seals = [finding for finding in local if finding.kind is Kind.SEAL]
+    compared = [_by_seal(finding, seals) for finding in compared]
+    of_node: defaultdict[tuple[TopicPartition, str], list[Finding]] = defaultdict(list)
+    for finding in (*local, *compared):
+        if finding.kind is not Kind.SEAL and not finding.is_note:
+            for node in finding.odd:
+                of_node[finding.topic_partition, node].append(finding)
+    kept = []
+    for finding in local:
+        others = [each for each in of_node[finding.topic_partition, finding.odd[0]] if each is not finding]
+        match finding.kind:
+            case Kind.GAP:
+                others = [each for each in others if each.kind is Kind.MISSING and _overlap(each, finding)]
+            case Kind.SEAL:
+                others = [
+                    each
+                    for each in others
+                    if _lies_in(each, finding) or (finding.is_doubtful and _overlap(each, finding))
+                ]
+            case _:
+                others = [
+                    each
+                    for each in others
+                    if finding.is_doubtful and not each.is_doubtful and _overlap(each, finding)
+                ]
+        if not others:
+            kept.append(finding)
+    return sorted(
+        (*kept, *compared),
+        key=lambda each: (each.topic_partition, each.offset, each.is_note, each.path, each.position),
+    )
+
+
+def _overlap(one: Finding, two: Finding) -> bool:
+    one_end, two_end = (MAX_LONG if each.end_offset < 0 else each.end_offset for each in (one, two))
+    return one.offset < two_end and two.offset < one_end
+
+
+def _by_seal(finding: Finding, seals: Sequence[Finding]) -> Finding:
+    """If nothing else tells the odd one, a broken seal at one of the places does."""
+    if finding.odd:
+        return finding
+    broken = [
+        place
+        for place in finding.places
+        if any(seal.path == place.path and _covers(seal, place.position) for seal in seals)
+    ]
+    if not broken or len(broken) == len(finding.places):
+        return finding
+    place = broken[0]
+    text = finding.text.replace(CANNOT_TELL, "its bytes changed since they were sealed")
+    return replace(
+        finding, odd=tuple(each.node for each in broken), path=place.path, position=place.position, text=text
+    )
+
+
+def _covers(seal: Finding, position: int) -> bool:
+    return not seal.size or seal.position <= position < seal.position + seal.size
+
+
+def _lies_in(finding: Finding, seal: Finding) -> bool:
+    return finding.path == seal.path and (
+        _covers(seal, finding.position) or finding.position <= seal.position < finding.position + finding.size
+    )
