@@ -54,12 +54,12 @@ class Sweep(NamedTuple):
         return lasts
 
 
-def sweep(file: File, size: int) -> Sweep:
-    """Walk the first `size` bytes of `file`, past every fault. Memory: the headers. Raises `OSError`."""
+def sweep(file: File, size: int, position: int = 0) -> Sweep:
+    """Walk bytes [position, size) of `file`, past every fault. Memory: the headers. Raises `OSError`."""
     positions: list[npt.NDArray[np.int64]] = [np.empty(0, np.int64)]
     headers: list[bytes] = []
     bad: list[Bad] = []
-    slot = position = 0
+    slot = 0
     window = SWEEP_BYTES
     while position < size:
         data = file.pread(min(window, size - position), position)

@@ -90,7 +90,9 @@ class LocalFault(NamedTuple):
 class Run:
     """Segments of one replica that follow each other; `following` is the one behind them.
 
-    What begins below `committed` is digested, one sum for each stretch that `cuts` (ascending) begin.
+    What begins below `committed` is digested, one sum for each stretch that `cuts` (ascending) begin. A run
+    for a second look may be of a part: from byte `first_byte` of the first segment, where a batch began, to
+    byte `last_byte` of the last one (0: to its end), and seals, which are of whole segments, are left alone.
     """
 
     replica: int
@@ -101,6 +103,9 @@ class Run:
     committed: int
     cuts: tuple[int, ...] = ()
     expects_gaps: bool = False
+    first_byte: int = 0
+    last_byte: int = 0
+    is_second_look: bool = False
 
     def __str__(self) -> str:
         return f"{self.directory} from segment {self.segments[0].base_offset if self.segments else 0}"
@@ -137,9 +142,19 @@ class Examined:
     gone: list[str] = field(default_factory=list)
 
 
+class StretchSum(NamedTuple):
+    """How many batches begin in a stretch, the two sums of their hashes, and where the first one lies."""
+
+    batches: int
+    one: int
+    two: int
+    base_offset: int
+    position: int
+
+
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """What a run's task tells. `sums`: by stretch, how many batches and the two sums of their hashes.
+    """What a run's task tells; `sums` by number of the stretch.
 
     `end_offset` is behind the last kept batch (-1: there is none), `gaps` are (offset, end, path, position)
     of offsets that nothing holds, the first of `gap_count`.
@@ -154,7 +169,7 @@ class RunReport:
     size: int
     faults: tuple[LocalFault, ...]
     gone: tuple[str, ...]
-    sums: dict[int, tuple[int, int, int]]
+    sums: dict[int, StretchSum]
     gaps: tuple[tuple[int, int, str, int], ...]
     gap_count: int
     is_thinned: bool
@@ -179,7 +194,7 @@ def check_run(disk: Disk, run: Run) -> RunReport:
         size=sum(segment.size for segment in run.segments),
         faults=tuple(found.faults),
         gone=tuple(found.gone),
-        sums=stretch_sums(kept.headers[below], bases[below], run.cuts),
+        sums=stretch_sums(run, kept.among(below)),
         gaps=tuple(gaps),
         gap_count=gap_count,
         is_thinned=bool(thinned.any()),
@@ -207,21 +222,24 @@ def header_hashes(headers: npt.NDArray[np.void]) -> Words:
     return hashes
 
 
-def stretch_sums(
-    headers: npt.NDArray[np.void], bases: Longs, cuts: Sequence[int]
-) -> dict[int, tuple[int, int, int]]:
-    """For each stretch that has batches, by its number: how many, and the sums of their hashes."""
-    if not len(headers) or not cuts:
+def stretch_sums(run: Run, kept: Kept) -> dict[int, StretchSum]:
+    """The sum of each of the run's stretches that has batches, by its number."""
+    if not len(kept.headers) or not run.cuts:
         return {}
-    stretches = np.searchsorted(np.array(cuts, np.int64), bases, "right") - 1
-    hashes = header_hashes(headers)
+    stretches = np.searchsorted(np.array(run.cuts, np.int64), kept.bases, "right") - 1
     firsts = np.flatnonzero(np.diff(stretches, prepend=-2))
-    sums = np.add.reduceat(hashes, firsts, axis=0)
+    sums = np.add.reduceat(header_hashes(kept.headers), firsts, axis=0)
     counts = np.diff(np.append(firsts, len(stretches)))
     return {
-        int(stretch): (int(count), int(one), int(two))
-        for stretch, count, (one, two) in zip(stretches[firsts], counts, sums, strict=True)
-        if stretch >= 0
+        int(stretches[first]): StretchSum(
+            int(count),
+            int(one),
+            int(two),
+            run.segments[int(kept.segments[first])].base_offset,
+            int(kept.positions[first]),
+        )
+        for first, count, (one, two) in zip(firsts.tolist(), counts, sums, strict=True)
+        if stretches[first] >= 0
     }
 
 
@@ -233,7 +251,7 @@ def examine(disk: Disk, run: Run) -> Examined:
     sweeper = _Sweeper(disk, run)
     for number, segment in enumerate(run.segments):
         sweeper.take(number, segment)
-    if run.following is not None:
+    if run.following is not None and not run.last_byte:
         sweeper.peek(run.following)
     return sweeper.judged()
 
@@ -256,7 +274,7 @@ class _Sweeper:
         self._count = 0
 
     def take(self, number: int, segment: SegmentFile) -> None:
-        path = self._paths[number]
+        run, path = self._run, self._paths[number]
         try:
             file = self._disk.open(path)
         except FileNotFoundError:
@@ -267,7 +285,8 @@ class _Sweeper:
             return
         try:
             self._sweep(file, number, segment)
-            self._check_seal(file, path, segment)
+            if not run.is_second_look:
+                self._check_seal(file, path, segment)
         except OSError as error:
             self._unreadable(path, segment, error)
         finally:
@@ -277,14 +296,18 @@ class _Sweeper:
         run = self._run
         successors = [*run.segments[number + 1 :], *([run.following] if run.following else [])]
         size = file.size() if not successors else segment.size
-        found = sweep(file, size)
+        start = run.first_byte if number == 0 else 0
+        end = run.last_byte if run.last_byte and number + 1 == len(run.segments) else size
+        found = sweep(file, end, start)
+        if (start or end < size) and any(bad.position == start or bad.end == end for bad in found.bad):
+            end, found = size, sweep(file, size)  # its owner wrote it anew
         bases, lasts = found.bases, found.lasts
         limit = successors[0].base_offset if successors else MAX_LONG
         self._fits.append(
             (bases >= segment.base_offset) & (lasts - segment.base_offset <= MAX_INT) & (lasts < limit)
         )
         for bad in found.bad:
-            is_end = bad.end == size and not successors
+            is_end = bad.end == end == size and not successors
             self._bad.append((number, bad.position, bad.end, bad.fault, self._count + bad.slot, is_end))
         self._add(number, found.positions, found.headers)
 

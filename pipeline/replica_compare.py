@@ -18,9 +18,10 @@ and otherwise nobody can tell from the files: one leader wrote, and one of two c
 
 from __future__ import annotations
 
+from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass
+from dataclasses import dataclass, field
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -31,7 +32,7 @@ from checkpoint.leader_epoch_checkpoint import read_leader_epoch_checkpoint
 from logstore.batch import HEADER_BYTES
 from logstore.segment import file_name
 from pipeline.replica_check import Examined, Kept, Kind, Run, examine, header_hashes
-from pipeline.replicas import Replica, SegmentFile
+from pipeline.replicas import Replica
 
 CANNOT_TELL: Final = "the files cannot tell which one is right"
 
@@ -64,14 +65,25 @@ class Difference:
     places: Mapping[int, Place]
 
 
+class Mark(NamedTuple):
+    """A byte of a segment at which a batch began when the replica was checked."""
+
+    base_offset: int
+    position: int
+
+
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A piece of work: these replicas (number → replica, its end as last seen) in [offset, end_offset)."""
+    """A piece of work: these replicas (number → replica, its end as last seen) in [offset, end_offset).
+
+    `marks`: somewhat before and behind it in each replica, as far as known.
+    """
 
     replicas: Mapping[int, Replica]
     ends: Mapping[int, int]
     offset: int
     end_offset: int
+    marks: Mapping[int, tuple[Mark | None, Mark | None]] = field(default_factory=dict)
 
     def __str__(self) -> str:
         any_replica = next(iter(self.replicas.values()))
@@ -155,7 +167,7 @@ class _Side:
 
     @classmethod
     def of(cls, disk: Disk, number: int, replica: Replica, work: Comparison) -> _Side:
-        run = run_over(number, replica, work.offset, work.end_offset)
+        run = run_over(number, replica, work.offset, work.end_offset, *work.marks.get(number, (None, None)))
         side = cls(number, replica, run, examine(disk, run), work.ends[number])
         try:
             side.has_history = bool(read_leader_epoch_checkpoint(disk, replica.directory))
@@ -202,16 +214,37 @@ class _Side:
         return Place(node, f"{self.replica.directory}/{file_name(base, '.log')}", position, epoch, holds)
 
 
-def run_over(number: int, replica: Replica, offset: int, end_offset: int) -> Run:
-    """The segments that [offset, end_offset) touches, and the one before and behind, for their context."""
-    segments = replica.segments
-    first = max(
-        next((at for at, each in enumerate(segments) if each.base_offset > offset), len(segments)) - 1, 0
-    )
-    last = next((at for at, each in enumerate(segments) if each.base_offset >= end_offset), len(segments))
-    following: SegmentFile | None = segments[last] if last < len(segments) else None
+def run_over(
+    number: int,
+    replica: Replica,
+    offset: int,
+    end_offset: int,
+    begin: Mark | None = None,
+    end: Mark | None = None,
+) -> Run:
+    """The segments that [offset, end_offset) touches, for a second look: no more than the marks say."""
+    bases = [segment.base_offset for segment in replica.segments]
+    first = max(bisect_right(bases, offset) - 1, 0)
+    last = max(bisect_left(bases, end_offset), first + 1)
+    first_byte = last_byte = 0
+    if begin is not None and begin.base_offset in bases[: first + 1]:
+        first, first_byte = bases.index(begin.base_offset), begin.position
+    if (
+        end is not None
+        and end.base_offset in bases[first:]
+        and (end.base_offset, end.position) > (begin or (-1,))
+    ):
+        last, last_byte = bases.index(end.base_offset) + 1, end.position
     return Run(
-        number, replica.directory, segments[first:last], following, replica.log_start_offset, end_offset
+        number,
+        replica.directory,
+        replica.segments[first:last],
+        replica.segments[last] if last < len(bases) else None,
+        replica.log_start_offset,
+        end_offset,
+        first_byte=first_byte,
+        last_byte=last_byte,
+        is_second_look=True,
     )
 
 

@@ -14,6 +14,7 @@ checkpoint names the partition, a batch has fewer records than offsets, or the c
 
 from __future__ import annotations
 
+from bisect import bisect_right
 from collections import defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
@@ -23,12 +24,14 @@ from checkpoint.topic_partition import TopicPartition
 from logstore.config import MAX_LONG
 from logstore.segment import file_name
 from pipeline.record_compare import RecordComparison
-from pipeline.replica_check import Kind, LocalFault, Run, RunReport
-from pipeline.replica_compare import CANNOT_TELL, Comparison, Difference, Place, joined
+from pipeline.replica_check import Kind, LocalFault, Run, RunReport, StretchSum
+from pipeline.replica_compare import CANNOT_TELL, Comparison, Difference, Mark, Place, joined
 from pipeline.replicas import Replica, SegmentFile
 
 RUN_BYTES: Final = 128 << 20
-STRETCH_BYTES: Final = 16 << 20
+STRETCH_BYTES: Final = 1 << 20
+STRETCHES: Final = 1 << 17
+"""About how many there are at most, however much there is: each is a few hundred bytes in the driver."""
 
 
 @dataclass(frozen=True, slots=True)
@@ -114,6 +117,7 @@ def plan(
     stretch_bytes: int = STRETCH_BYTES,
 ) -> Plan:
     """Cut the replicas into runs. `is_compacted` says it of partitions that the caller knows of."""
+    stretch_bytes = max(stretch_bytes, sum(each.size for each in replicas) // STRETCHES)
     numbers: defaultdict[TopicPartition, list[int]] = defaultdict(list)
     for number, each in enumerate(replicas):
         numbers[each.topic_partition].append(number)
@@ -177,10 +181,15 @@ class Gathered:
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
         self._reports: defaultdict[int, list[RunReport]] = defaultdict(list)
+        self._sums: defaultdict[int, dict[int, StretchSum]] = defaultdict(dict)
         self.batches = self.records = self.size = 0
 
     def add(self, report: RunReport) -> None:
         self._reports[report.replica].append(report)
+        sums = self._sums[report.replica]
+        for stretch, found in report.sums.items():
+            known = sums.get(stretch)
+            sums[stretch] = found if known is None else _sum(known, found)
         self.batches += report.batches
         self.records += report.records
         self.size += report.size
@@ -223,7 +232,7 @@ class Gathered:
                 if first < cleaned_to:
                     records.append((first, min(end, cleaned_to)))
                 else:
-                    by_batch.append(_comparison(replicas, numbers, ends, first, end))
+                    by_batch.append(self._comparison(shared, replicas, numbers, ends, first, end))
             if records:
                 by_record.append(
                     RecordComparison(
@@ -234,7 +243,7 @@ class Gathered:
                     )
                 )
             by_batch += [
-                _comparison(replicas, shared.numbers, ends, end, end + 1)
+                self._comparison(shared, replicas, shared.numbers, ends, end, end + 1)
                 for end in sorted(set(ends.values()))
                 if end < committed and (end in shared.cuts or end < cleaned_to)
             ]
@@ -243,19 +252,34 @@ class Gathered:
     def _unequal_stretches(
         self, shared: Shared, replicas: Sequence[Replica], ends: Mapping[int, int], committed: int
     ) -> Iterable[tuple[int, int, list[int]]]:
-        sums: dict[int, dict[int, tuple[int, int, int]]] = {}
-        for number in shared.numbers:
-            mine = sums[number] = {}
-            for report in self._reports[number]:
-                for stretch, (count, one, two) in report.sums.items():
-                    known = mine.get(stretch, (0, 0, 0))
-                    mine[stretch] = (known[0] + count, (known[1] + one) & _WORD, (known[2] + two) & _WORD)
         for stretch, first, end in shared.stretches:
             if first >= committed:
                 return
             numbers = [n for n in shared.numbers if replicas[n].log_start_offset <= first < ends[n]]
-            if len({sums[number].get(stretch) for number in numbers}) > 1:
+            sums = (self._sums[number].get(stretch) for number in numbers)
+            if len({each[:3] if each is not None else None for each in sums}) > 1:
                 yield first, min(end, committed), numbers
+
+    def _comparison(
+        self,
+        shared: Shared,
+        replicas: Sequence[Replica],
+        numbers: Sequence[int],
+        ends: Mapping[int, int],
+        first: int,
+        end: int,
+    ) -> Comparison:
+        stretch = bisect_right(shared.cuts, first) - 1
+        marks = {
+            # A stretch more on either side, for the batches beside those that are compared.
+            number: (self._mark(number, stretch - 1), self._mark(number, stretch + 2))
+            for number in numbers
+        }
+        return Comparison({n: replicas[n] for n in numbers}, {n: ends[n] for n in numbers}, first, end, marks)
+
+    def _mark(self, number: int, stretch: int) -> Mark | None:
+        found = self._sums[number].get(stretch)
+        return Mark(found.base_offset, found.position) if found is not None else None
 
     # --- findings ---------------------------------------------------------------------------------
 
@@ -322,10 +346,11 @@ class Gathered:
 _WORD: Final = (1 << 64) - 1
 
 
-def _comparison(
-    replicas: Sequence[Replica], numbers: Sequence[int], ends: Mapping[int, int], first: int, end: int
-) -> Comparison:
-    return Comparison({n: replicas[n] for n in numbers}, {n: ends[n] for n in numbers}, first, end)
+def _sum(one: StretchSum, two: StretchSum) -> StretchSum:
+    first = min(one, two, key=lambda each: (each.base_offset, each.position))
+    return first._replace(
+        batches=one.batches + two.batches, one=one.one + two.one & _WORD, two=one.two + two.two & _WORD
+    )
 
 
 def _local(name: TopicPartition, replica: Replica, fault: LocalFault) -> Finding:
