@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Iterable, Iterator, Mapping
 from typing import Any
 
-from pyspark.sql.datasource import DataSourceReader, InputPartition
+from pyspark.sql.datasource import DataSourceReader, Filter, InputPartition
 
 from pipeline.columns import RowMaker, read_columns, spark_schema
 from pipeline.errors import InvalidOption
@@ -13,6 +13,7 @@ from pipeline.logs import Logs, Missing, OffsetRange
 from pipeline.losses import LOGGER, raise_on_loss, report
 from pipeline.offsets import ending, starting, times_of
 from pipeline.opening import open_logs
+from pipeline.pushdown import Narrowing
 from pipeline.ranges import cut
 from pipeline.read_options import ReadOptions
 
@@ -29,7 +30,7 @@ def batch_reader(options: Mapping[str, str], schema: Any) -> DataSourceReader:
     """The reader for these options. Raises `InvalidOption`."""
     parsed = ReadOptions.parse(options, streaming=False)
     check_schema(parsed, schema)
-    return BatchReader(parsed)
+    return PushdownReader(parsed) if parsed.pushdown else BatchReader(parsed)
 
 
 def check_schema(options: ReadOptions, schema: Any) -> None:
@@ -46,13 +47,14 @@ class BatchReader(DataSourceReader):
 
     def __init__(self, options: ReadOptions) -> None:
         self._options = options
+        self._narrowing = Narrowing()
 
     def partitions(self) -> list[InputPartition]:
         for name in self._options.ignored:
             LOGGER.warning("option %s is for streams and does nothing in a batch read", name)
         logs = open_logs(self._options)
         try:
-            ranges = plan_batch(self._options, logs)
+            ranges = self._narrowing.apply(plan_batch(self._options, logs), logs)
             pieces = cut(
                 ranges,
                 logs.cut_points,
@@ -67,6 +69,17 @@ class BatchReader(DataSourceReader):
         # Spark calls with a partition of nothing where there is none.
         if isinstance(partition, RangePartition):
             yield from read_range(self._options, partition.wanted)
+
+
+class PushdownReader(BatchReader):
+    """With option `pushdown`: Spark calls this only if `spark.sql.python.filterPushdown.enabled` is set.
+
+    And refuses the read if it is not, which is why it is a class of its own.
+    """
+
+    def pushFilters(self, filters: list[Filter]) -> Iterable[Filter]:
+        self._narrowing = Narrowing.of(filters)
+        return filters
 
 
 def plan_batch(options: ReadOptions, logs: Logs) -> list[OffsetRange]:
