@@ -61,7 +61,8 @@ _UNSIGNED: Final = (1 << 63) - 1
 _long = cast("Callable[[Any], int]", np.int64)
 
 
-def _kernel(function: F, **options: str) -> F:
+def kernel(function: F, **options: str) -> F:
+    """Compile `function` when it is first called, and keep the code for the next process."""
     njit: Any = numba.njit
     try:
         return cast(F, njit(cache=True, nogil=True, **options)(function))
@@ -72,7 +73,7 @@ def _kernel(function: F, **options: str) -> F:
 
 def _inner(function: F) -> F:
     """For the innermost loops, whose integers cost more as calls than as arithmetic."""
-    return _kernel(function, inline="always")
+    return kernel(function, inline="always")
 
 
 def _copy_code(_context: Any, out: Any, out_at: Any, data: Any, at: Any, size: Any) -> Any:
@@ -106,7 +107,7 @@ def _difference(left: int, right: int) -> int:
     return _long(np.uint64(left) - np.uint64(right))
 
 
-@_kernel
+@kernel
 def _long_varint(data: Bytes, position: int, end: int, max_bytes: int) -> tuple[int, int]:
     zigzag = _long(0)
     shift = 0
@@ -158,7 +159,7 @@ def _field(data: Bytes, position: int, end: int) -> tuple[int, int]:
     return max(size, _long(-1)), position
 
 
-@_kernel
+@kernel
 def _skip_headers(data: Bytes, position: int, end: int, totals: Longs) -> int:
     """The position after the headers at `position`; -1 if they are malformed. What they hold is counted."""
     count, position = _varint(data, position, end)
@@ -185,7 +186,7 @@ def _skip_headers(data: Bytes, position: int, end: int, totals: Longs) -> int:
 # --- reading ------------------------------------------------------------------------------------------------
 
 
-@_kernel
+@kernel
 def locate(
     data: Bytes,
     starts: Longs,
@@ -280,7 +281,7 @@ def locate(
     return SOUND
 
 
-@_kernel
+@kernel
 def gather(data: Bytes, at: Longs, sizes: Ints, out_offsets: Ints, out: Bytes) -> None:
     """Copy `data[at : at + size]` of every row into `out`, end to end; a size below 0 copies nothing."""
     written = 0
@@ -293,7 +294,7 @@ def gather(data: Bytes, at: Longs, sizes: Ints, out_offsets: Ints, out: Bytes) -
         out_offsets[row + 1] = written
 
 
-@_kernel
+@kernel
 def locate_headers(
     data: Bytes,
     headers_at: Longs,
@@ -342,7 +343,7 @@ def locate_headers(
     return bool(same)
 
 
-@_kernel
+@kernel
 def _check(data: Bytes, position: int, end: int, count: int) -> tuple[bool, int, int, int]:
     unheard = np.zeros(TOTALS, np.int64)
     earliest = _long(_UNSIGNED)
@@ -380,7 +381,7 @@ def _check(data: Bytes, position: int, end: int, count: int) -> tuple[bool, int,
     return position == end, earliest, latest, keyless
 
 
-@_kernel
+@kernel
 def _check_many(data: Bytes, starts: Longs, ends: Longs, counts: Longs, summaries: Longs) -> bool:
     for batch in range(len(starts)):
         sound, earliest, latest, keyless = _check(data, starts[batch], ends[batch], counts[batch])
@@ -460,7 +461,7 @@ def _put_field(out: Bytes, position: int, data: Bytes, at: int, size: int) -> in
     return position + size
 
 
-@_kernel
+@kernel
 def measure_headers(
     list_at: Longs, list_size: Ints, name_size: Ints, value_size: Ints, sizes: Longs
 ) -> None:
@@ -473,7 +474,7 @@ def measure_headers(
         sizes[row] = total
 
 
-@_kernel
+@kernel
 def plan(
     times: Longs,
     key_size: Ints,
@@ -518,7 +519,7 @@ def plan(
     return batches
 
 
-@_kernel
+@kernel
 def write(
     out: Bytes,
     places: Longs,

@@ -33,6 +33,9 @@ class OffsetRange:
     start_offset: int
     end_offset: int
 
+    def __str__(self) -> str:
+        return f"{self.topic_partition} from {self.start_offset} to {self.end_offset}"
+
     @property
     def topic_partition(self) -> TopicPartition:
         return TopicPartition(self.topic, self.partition)

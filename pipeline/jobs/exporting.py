@@ -15,9 +15,8 @@ files of a publication appear in order of their offsets.
 from __future__ import annotations
 
 from collections.abc import Iterable, Mapping, Sequence
-from dataclasses import dataclass, replace
+from dataclasses import asdict, dataclass, replace
 from random import Random
-from typing import Any
 
 from broker.clock import stopwatch_s
 from checkpoint.disk import Disk, OsDisk, make_durable_dir
@@ -55,11 +54,7 @@ class Piece:
     run: str
 
     def __str__(self) -> str:
-        return described(self.wanted)
-
-
-def described(wanted: OffsetRange) -> str:
-    return f"{wanted.topic_partition} from {wanted.start_offset} to {wanted.end_offset}"
+        return str(self.wanted)
 
 
 def stage(piece: Piece) -> Staged:
@@ -125,9 +120,9 @@ class Export:
             "unfinished_files": len(unfinished),
             "offsets": offsets,
             "tasks": len(pieces),
-            "partitions": [_range_facts(each) for each in ranges],
+            "partitions": [asdict(each) for each in ranges],
         }
-        lines = [described(each) for each in ranges]
+        lines = list(map(str, ranges))
         if unfinished:
             lines.append(f"{len(unfinished)} files of the last run are staged and would be published first")
         lines.append(
@@ -249,11 +244,11 @@ class _Total:
             "recovered_files": self.recovered,
             "seconds": round(seconds, 3),
             "partitions": [
-                {**_range_facts(each), "records": self.partition_rows[name]} for name, each in ranges
+                {**asdict(each), "records": self.partition_rows[name]} for name, each in ranges
             ],
             "missing": [{**each._asdict(), "cause": each.cause.value} for each in self.missing],
         }
-        lines = [f"{described(each)}: {self.partition_rows[name]} records" for name, each in ranges]
+        lines = [f"{each!s}: {self.partition_rows[name]} records" for name, each in ranges]
         if self.recovered:
             lines.append(f"{self.recovered} files of a run that did not end were published first")
         losses = [each for each in self.missing if each.cause.is_loss]
@@ -277,12 +272,3 @@ def _joined(pieces: Iterable[OffsetRange]) -> list[OffsetRange]:
         before = joined.get(each.topic_partition)
         joined[each.topic_partition] = each if before is None else replace(before, end_offset=each.end_offset)
     return list(joined.values())
-
-
-def _range_facts(wanted: OffsetRange) -> dict[str, Any]:
-    return {
-        "topic": wanted.topic,
-        "partition": wanted.partition,
-        "start_offset": wanted.start_offset,
-        "end_offset": wanted.end_offset,
-    }

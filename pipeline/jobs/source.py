@@ -10,12 +10,15 @@ written into a table because of a transaction that was aborted later would stay 
 
 from __future__ import annotations
 
+import json
 from argparse import ArgumentParser, Namespace
 from collections.abc import Sequence
 from datetime import UTC, datetime
 from pathlib import Path
 
 from pipeline.errors import InvalidOption
+from pipeline.logs import OffsetRange
+from pipeline.ranges import cut
 from pipeline.read_options import BOOTSTRAP_SERVERS, ReadOptions
 
 
@@ -43,7 +46,12 @@ def add_source(parser: ArgumentParser) -> None:
 
 
 def read_options(options: Namespace, columns: Sequence[str]) -> ReadOptions:
-    """The options of a batch read. Raises `InvalidOption`."""
+    """The options of a batch read, as the source understands them. Raises `InvalidOption`."""
+    return ReadOptions.parse(source_options(options, columns), streaming=False)
+
+
+def source_options(options: Namespace, columns: Sequence[str]) -> dict[str, str]:
+    """The options of a batch read, as `spark.read` is given them. Raises `InvalidOption`."""
     given: dict[str, str] = {}
     for each in options.option:
         name, equals, value = each.partition("=")
@@ -68,11 +76,24 @@ def read_options(options: Namespace, columns: Sequence[str]) -> ReadOptions:
     if not {"isolation", "kafka.isolation.level"} & {name.lower() for name in given}:
         given["isolation"] = "read_committed"
     if options.paths:
-        import json
-
         # Executors do not share our working directory.
         given["paths"] = json.dumps([str(Path(path).absolute()) for path in options.paths])
-    return ReadOptions.parse({**given, "columns": ",".join(columns)}, streaming=False)
+    return {**given, "columns": ",".join(columns)}
+
+
+def planned(options: ReadOptions, *, max_records: int | None = None) -> list[OffsetRange]:
+    """What there is to read now, in order; cut into pieces of at most `max_records` offsets.
+
+    Raises `EngineError` where nothing can be reached.
+    """
+    from pipeline.batch_reader import plan_batch
+    from pipeline.opening import open_logs
+
+    logs = open_logs(options)
+    try:
+        return cut(plan_batch(options, logs), logs.cut_points, max_records=max_records)
+    finally:
+        logs.close()
 
 
 def _milliseconds(option: str, text: str | None) -> str | None:

@@ -124,7 +124,7 @@ def test_nowhere_to_keep_what_is_compiled(monkeypatch: pytest.MonkeyPatch) -> No
     def twice(number: int) -> int:
         return number * 2
 
-    assert kernels._kernel(twice)(21) == 42
+    assert kernels.kernel(twice)(21) == 42
 
 
 def test_nobody_waits_for_a_compiler_unasked(tmp_path: Path) -> None:
