@@ -67,6 +67,14 @@ class _Copy:
     leader_epoch: int = -1
 
 
+class _Chosen(NamedTuple):
+    """The directory to read, and how far; `is_settled`: no further until a high watermark is written down."""
+
+    directory: str
+    bounds: Bounds
+    is_settled: bool
+
+
 class DirectoryLogs:
     """`Logs` of the directories in `paths`: local or mounted, globs among them.
 
@@ -85,6 +93,10 @@ class DirectoryLogs:
         self._isolation = isolation
         self._copies: dict[str, _Copy] = {}
         self._warned: set[str] = set()
+        self._marks: _Marks = {}
+        """the high watermarks that `bounds` read last"""
+        self._settled: dict[TopicPartition, Bounds] = {}
+        """bounds that reach up to these: they stay until somebody writes down another one"""
 
     def close(self) -> None:
         self._copies.clear()
@@ -116,14 +128,23 @@ class DirectoryLogs:
         return {partition: list(dict.fromkeys(places)) for partition, places in found.items()}
 
     def bounds(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, Bounds]:
-        places = self._find()
         marks: _Marks = {}
-        return {each: self._choose(each, places, marks)[1] for each in partitions}
+        for log_dir in self._marks:
+            self._read_marks(log_dir, marks)
+        if marks != self._marks:
+            self._settled.clear()
+        unsettled = [each for each in partitions if each not in self._settled]
+        places = self._find() if unsettled else {}
+        chosen = {each: self._choose(each, places, marks) for each in unsettled}
+        self._marks = marks
+        self._settled |= {each: found.bounds for each, found in chosen.items() if found.is_settled}
+        return {
+            each: chosen[each].bounds if each in chosen else self._settled[each] for each in partitions
+        }
 
     def _choose(
         self, partition: TopicPartition, places: Mapping[TopicPartition, Sequence[str]], marks: _Marks
-    ) -> tuple[str, Bounds]:
-        """The directory to read, and how far."""
+    ) -> _Chosen:
         directories = places.get(partition)
         if not directories:
             raise UnknownTopic(f"there is no {partition} in {', '.join(self._paths)}: deleted, or moved")
@@ -145,24 +166,28 @@ class DirectoryLogs:
                 best,
             )
         end = max(end, start)
+        is_settled = bool(committed) and end >= max(committed.values())
         if self._isolation is Isolation.READ_COMMITTED:
             end = max(self._copies[best].transactions.last_stable_offset(end), start)
-        return best, Bounds(start, end)
+        return _Chosen(best, Bounds(start, end), is_settled)
 
     def _directory(self, partition: TopicPartition) -> str:
         places = self._find()
         directories = places.get(partition, ())
-        return directories[0] if len(directories) == 1 else self._choose(partition, places, {})[0]
+        return directories[0] if len(directories) == 1 else self._choose(partition, places, {}).directory
 
     def _high_watermark(self, partition: TopicPartition, directory: str, marks: _Marks) -> int | None:
         log_dir = directory.rpartition("/")[0]
         if log_dir not in marks:
-            try:
-                marks[log_dir] = read_offset_checkpoint(self._disk, log_dir, HIGH_WATERMARK_CHECKPOINT)
-            except (CorruptCheckpoint, OSError) as error:
-                LOGGER.warning("no high watermarks of %s: %s", log_dir, error)
-                marks[log_dir] = {}
+            self._read_marks(log_dir, marks)
         return marks[log_dir].get(partition)
+
+    def _read_marks(self, log_dir: str, marks: _Marks) -> None:
+        try:
+            marks[log_dir] = read_offset_checkpoint(self._disk, log_dir, HIGH_WATERMARK_CHECKPOINT)
+        except (CorruptCheckpoint, OSError) as error:
+            LOGGER.warning("no high watermarks of %s: %s", log_dir, error)
+            marks[log_dir] = {}
 
     def _is_owned(self, directory: str) -> bool:
         """Whether it is one of a node's, not a log that stands alone."""
@@ -238,7 +263,7 @@ class DirectoryLogs:
         marks: _Marks = {}
         found: dict[TopicPartition, int | None] = {}
         for partition, time_ms in times_ms.items():
-            directory, bounds = self._choose(partition, places, marks)
+            directory, bounds, _ = self._choose(partition, places, marks)
             found[partition] = self._offset_by_time(directory, bounds, time_ms)
         return found
 
