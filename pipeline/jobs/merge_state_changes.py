@@ -19,11 +19,10 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
 from pipeline.jobs.job import Answer, BadUsage
-from replication.state_change import parse_time
-from replication.state_change_lines import Wanted
 
 if TYPE_CHECKING:
     from pipeline.jobs.work import Workers
+    from replication.state_change_lines import Wanted
 
 HELP: Final = "merge the state-change logs of many nodes into one ordered timeline"
 FORMATS: Final = ("text", "json", "parquet")
@@ -46,6 +45,8 @@ def arguments(parser: ArgumentParser) -> None:
 
 def prepare(options: Namespace) -> Merge:
     """Check what was given; `BadUsage` if it makes no sense."""
+    from replication.state_change_lines import Wanted
+
     output = Path(options.output).absolute()
     if output.exists():
         raise BadUsage(f"--output: {output} is there already; name a new directory")
@@ -85,6 +86,8 @@ def _files(options: Namespace) -> tuple[str, ...]:
 
 
 def _time(option: str, text: str | None, otherwise: str) -> str:
+    from replication.state_change import parse_time
+
     if text is None:
         return otherwise
     try:
