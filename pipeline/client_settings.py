@@ -16,7 +16,10 @@ from broker.limits import Address, Limits, parse_address
 from pipeline.errors import InvalidOption
 from pipeline.read_options import BOOTSTRAP_SERVERS, KAFKA, whole_number
 
-FETCH_BYTES: Final = 8 << 20
+FETCH_BYTES: Final = 4 << 20
+"""Enough to keep one core decoding; more only takes longer to come."""
+_FETCH_LIMITS: Final = ("max.partition.fetch.bytes", "fetch.max.bytes")
+"""The same for us, who fetch one partition at a time."""
 _CLIENT_ID: Final = "logstore-spark"
 _PLAINTEXT: Final = "plaintext"
 _SECURITY: Final = ("sasl.", "ssl.")
@@ -58,9 +61,7 @@ class ClientSettings:
                 f"and name a listener for that in {BOOTSTRAP_SERVERS}"
             )
         defaults = Limits()
-        fetch_bytes = min(
-            number("max.partition.fetch.bytes", FETCH_BYTES, 1), number("fetch.max.bytes", FETCH_BYTES, 1)
-        )
+        given = [number(name, FETCH_BYTES, 1) for name in _FETCH_LIMITS if name in kafka]
         limits = Limits(
             # An answer has the first batch whole, however large.
             socket_request_max_bytes=(1 << 31) - 1,
@@ -76,7 +77,7 @@ class ClientSettings:
             limits=limits,
             client_id=text("client.id", _CLIENT_ID),
             timeout_s=number("default.api.timeout.ms", 60_000, 1) / 1000,
-            fetch_bytes=fetch_bytes,
+            fetch_bytes=min(given, default=FETCH_BYTES),
             fetch_wait_ms=number("fetch.max.wait.ms", 500),
             unused=tuple(KAFKA + name for name in sorted(kafka) if name not in used),
         )

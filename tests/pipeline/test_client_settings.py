@@ -44,6 +44,10 @@ def test_what_has_a_meaning_is_used() -> None:
     assert settings.unused == ()
 
 
+def test_a_fetch_may_be_larger_than_by_default() -> None:
+    assert ClientSettings.parse(SERVERS, {"fetch.max.bytes": "99000000"}).fetch_bytes == 99_000_000
+
+
 def test_what_does_nothing_is_told() -> None:
     settings = ClientSettings.parse(SERVERS, {"max.poll.records": "500", "clinet.id": "misspelt"})
     assert settings.unused == ("kafka.clinet.id", "kafka.max.poll.records")
