@@ -88,7 +88,10 @@ def _in_aborted(
 ) -> npt.NDArray[np.bool_]:
     found = np.zeros(len(headers), np.bool_)
     is_data = headers["attributes"] & (TRANSACTIONAL | CONTROL) == TRANSACTIONAL
+    lowest, highest = int(bases[0]), int(bases[-1])
     for each in aborted:
+        if each.first_offset > highest or each.last_offset <= lowest:
+            continue
         is_its = headers["producer_id"] == each.producer_id
         found |= is_data & is_its & (bases >= each.first_offset) & (bases < each.last_offset)
     return found

@@ -17,7 +17,7 @@ from __future__ import annotations
 import glob
 import re
 from collections import defaultdict
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -28,13 +28,13 @@ from checkpoint.errors import CorruptCheckpoint, InvalidTopic
 from checkpoint.meta_properties import META_PROPERTIES
 from checkpoint.offset_checkpoint import HIGH_WATERMARK_CHECKPOINT, read_offset_checkpoint
 from checkpoint.topic_partition import TopicPartition, parse_directory_name
-from logstore.batch import CONTROL, TRANSACTIONAL
 from logstore.errors import CorruptBatch, DamagedLog, InvalidRecord, LogDirOffline, LogGone, OffsetOutOfRange
 from logstore.scan import Fault
 from logstore.segment import LOG_SUFFIX
 from logstore.stretches import Stretch, StretchReader
 from logstore.transaction_index import AbortedTransaction
 from pipeline.columns import SEGMENT
+from pipeline.counting import Count
 from pipeline.directory_transactions import DirectoryTransactions
 from pipeline.errors import InvalidOption, UnknownTopic
 from pipeline.logs import Bounds, Cause, Missing, OffsetRange
@@ -313,16 +313,20 @@ class DirectoryLogs:
             transactions = self._copy(directory).transactions
             aborted = transactions.aborted(wanted.start_offset, wanted.end_offset)
         read = tuple(name for name in columns if name != SEGMENT) or ("offset",)
-        unread = _Unread(wanted, aborted)
+        count = Count(wanted)
         told = 0
         for stretch in self._stretches(directory, wanted, missing):
+            for lost in missing[told:]:
+                count.skip_to(lost.end_offset)
+            told = len(missing)
             rows = 0
             for batch in _decoded(stretch, wanted, read, aborted, missing):
                 rows += batch.num_rows
                 yield _with_segment(batch, columns, stretch.base_offset) if SEGMENT in columns else batch
-            unread.add(stretch, rows + sum(each.offsets for each in missing[told:]))
+            unreadable = sum(each.offsets for each in missing[told:])
+            count.add(stretch.headers, rows + unreadable, aborted)
             told = len(missing)
-        missing.extend(unread.missing())
+        missing.extend(count.missing())
 
     def _stretches(self, directory: str, wanted: OffsetRange, missing: list[Missing]) -> Iterator[Stretch]:
         """The stretches that hold what is wanted; what is not to be had of it is added to `missing`."""
@@ -436,45 +440,3 @@ def _with_segment(rows: Any, columns: Sequence[str], base_offset: int) -> Any:
     column = pa.repeat(pa.scalar(base_offset, pa.int64()), rows.num_rows)
     made = {**dict(zip(rows.schema.names, rows.columns, strict=True)), SEGMENT: column}
     return pa.RecordBatch.from_arrays([made[name] for name in columns], names=list(columns))
-
-
-class _Unread:
-    """What gave no rows although nothing was lost: compacted away, aborted. Markers never were rows."""
-
-    def __init__(self, wanted: OffsetRange, aborted: Iterable[AbortedTransaction]) -> None:
-        self._wanted = wanted
-        self._spans: defaultdict[int, list[AbortedTransaction]] = defaultdict(list)
-        for each in aborted:
-            self._spans[each.producer_id].append(each)
-        self._next_offset = wanted.start_offset
-        self._found: dict[Cause, Missing] = {}
-
-    def add(self, stretch: Stretch, known: int) -> None:
-        """Take in a stretch of which `known` offsets gave rows, or were lost."""
-        start = max(self._next_offset, self._wanted.start_offset)
-        end = min(stretch.next_offset, self._wanted.end_offset)
-        headers = stretch.headers
-        firsts = np.clip(headers["base_offset"].astype(np.int64), start, end)
-        counts = np.clip(stretch.last_offsets + 1, start, end) - firsts
-        is_control = headers["attributes"] & CONTROL != 0
-        aborted = 0
-        if self._spans:
-            of_transactions = (headers["attributes"] & TRANSACTIONAL != 0) & ~is_control
-            for slot in np.flatnonzero(of_transactions).tolist():
-                offset = int(headers["base_offset"][slot])
-                spans = self._spans.get(int(headers["producer_id"][slot]), ())
-                if any(each.first_offset <= offset < each.last_offset for each in spans):
-                    aborted += int(counts[slot])
-        self._note(Cause.ABORTED, start, end, aborted)
-        markers = int(counts[is_control].sum())
-        self._note(Cause.COMPACTED, start, end, end - start - known - aborted - markers)
-        self._next_offset = end
-
-    def _note(self, cause: Cause, start: int, end: int, number: int) -> None:
-        if number > 0:
-            before = self._found.get(cause)
-            made = _lost(self._wanted, start if before is None else before.start_offset, end, cause, "")
-            self._found[cause] = made._replace(number=number + (before.offsets if before else 0))
-
-    def missing(self) -> list[Missing]:
-        return list(self._found.values())
