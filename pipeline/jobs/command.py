@@ -22,7 +22,7 @@ from typing import Final, NoReturn
 from broker.clock import stopwatch_s
 from checkpoint.errors import EngineError
 from pipeline.errors import InvalidOption
-from pipeline.jobs import compact, export, merge_state_changes, profile, verify
+from pipeline.jobs import compact, export, ingest, merge_state_changes, profile, verify
 from pipeline.jobs.job import Answer, BadUsage, Job, Prepared
 from pipeline.jobs.progress import Progress
 from pipeline.jobs.work import Workers
@@ -32,6 +32,7 @@ DONE, NO, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
 
 JOBS: Final[Mapping[str, Job]] = {
     "export": export,
+    "ingest": ingest,
     "compact": compact,
     "profile": profile,
     "merge-state-changes": merge_state_changes,
