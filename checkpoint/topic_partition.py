@@ -8,10 +8,15 @@ A name that does not parse stops the loading of its log dir: better than to gues
 
 from __future__ import annotations
 
+import os
 import re
-from typing import NamedTuple
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
 
 from checkpoint.errors import InvalidTopic
+
+if TYPE_CHECKING:
+    from checkpoint.disk import Disk
 
 _TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
 _PARTITION_DIRECTORY = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>[0-9]{1,10})", re.ASCII)
@@ -64,3 +69,22 @@ def set_aside_fate(name: str) -> str | None:
     """`delete`, `stray` or `future` for a directory that was set aside; None for any other."""
     match = _SET_ASIDE_DIRECTORY.fullmatch(name)
     return match["fate"] if match else None
+
+
+def partition_directories(disk: Disk, directory: str) -> Iterator[tuple[TopicPartition, str]]:
+    """The partitions in `directory`, a log dir or itself a partition, with their absolute paths.
+
+    Directories that were set aside, and those of other names, are passed over. Raises `OSError`.
+    """
+    directory = os.path.abspath(directory)
+    entries = disk.scan(directory)
+    is_partition = any(entry.name.endswith(".log") and not entry.is_directory for entry in entries)
+    below = [f"{directory}/{entry.name}" for entry in entries if entry.is_directory]
+    for path in [directory] if is_partition else below:
+        name = os.path.basename(path)
+        if set_aside_fate(name) is not None:
+            continue
+        try:
+            yield parse_directory_name(name), path
+        except InvalidTopic:
+            continue

@@ -11,12 +11,12 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
 from checkpoint.disk import Disk
-from checkpoint.errors import CorruptCheckpoint, InvalidTopic
+from checkpoint.errors import CorruptCheckpoint
 from checkpoint.meta_properties import read_meta_properties
 from checkpoint.offset_checkpoint import (
     CLEANER_OFFSET_CHECKPOINT,
@@ -24,7 +24,7 @@ from checkpoint.offset_checkpoint import (
     LOG_START_OFFSET_CHECKPOINT,
     read_offset_checkpoint,
 )
-from checkpoint.topic_partition import TopicPartition, parse_directory_name, set_aside_fate
+from checkpoint.topic_partition import TopicPartition, partition_directories
 from logstore.recovery import offset_in
 from logstore.segment import LOG_SUFFIX
 
@@ -110,30 +110,6 @@ def find_replicas(
         start = max(log_start, segments[0].base_offset if segments else 0, 0)
         found.append(Replica(node, path, topic_partition, start, high_watermark, cleaned_to, segments))
     return found, unread
-
-
-def partition_directories(disk: Disk, directory: str) -> Iterator[tuple[TopicPartition, str]]:
-    """The partitions that `directory`, a log dir or itself a partition, holds. Raises `OSError`."""
-    directory = os.path.abspath(directory)
-    entries = disk.scan(directory)
-    names = [entry.name for entry in entries if entry.is_directory]
-    own = _partition(os.path.basename(directory))
-    if own is not None and any(entry.name.endswith(LOG_SUFFIX) for entry in entries):
-        yield own, directory
-        return
-    for name in names:
-        topic_partition = _partition(name)
-        if topic_partition is not None:
-            yield topic_partition, f"{directory}/{name}"
-
-
-def _partition(name: str) -> TopicPartition | None:
-    if set_aside_fate(name) is not None:
-        return None
-    try:
-        return parse_directory_name(name)
-    except InvalidTopic:
-        return None
 
 
 def _checkpoint(disk: Disk, directory: str, name: str, unread: list[str]) -> dict[TopicPartition, int]:

@@ -111,8 +111,7 @@ def compare_replicas(
 
 
 def _partitions(disk: Disk, directories: list[Path], topics: str | None) -> dict[str, list[str]]:
-    from checkpoint.errors import InvalidTopic
-    from checkpoint.topic_partition import parse_directory_name, set_aside_fate
+    from checkpoint.topic_partition import partition_directories
 
     try:
         pattern = re.compile(topics) if topics is not None else None
@@ -120,18 +119,9 @@ def _partitions(disk: Disk, directories: list[Path], topics: str | None) -> dict
         raise typer.BadParameter(f"--topics: {error}") from error
     found: dict[str, list[str]] = {}
     for directory in directories:
-        path = str(directory.absolute())
-        below = [f"{path}/{entry.name}" for entry in disk.scan(path) if entry.is_directory]
-        for place in (path, *below):
-            name = place.rpartition("/")[2]
-            if set_aside_fate(name) is not None:
-                continue
-            try:
-                partition = parse_directory_name(name)
-            except InvalidTopic:
-                continue
+        for partition, path in partition_directories(disk, str(directory)):
             if pattern is None or pattern.fullmatch(partition.topic):
-                found.setdefault(name, []).append(place)
+                found.setdefault(partition.directory_name, []).append(path)
     return found
 
 

@@ -4,11 +4,13 @@ from __future__ import annotations
 
 import pytest
 
+from checkpoint.disks.memory import MemoryDisk
 from checkpoint.errors import InvalidTopic
 from checkpoint.topic_partition import (
     TopicPartition,
     check_topic_name,
     parse_directory_name,
+    partition_directories,
     set_aside_fate,
 )
 
@@ -85,3 +87,16 @@ def test_order_and_name() -> None:
     assert (
         str(TopicPartition("my-topic", 11)) == TopicPartition("my-topic", 11).directory_name == "my-topic-11"
     )
+
+
+def test_partitions_of_a_log_dir_and_a_partition_itself() -> None:
+    """What was set aside, what has another name and what is no directory are passed over."""
+    disk = MemoryDisk()
+    for name in ("orders-0", "my-topic-11", f"orders-1.{'0' * 32}-delete", "lost+found"):
+        disk.make_dir(f"/data/{name}")
+    disk.open("/data/stray-7", create=True, write=True).close()
+    disk.open("/data/orders-0/00000000000000000000.log", create=True, write=True).close()
+    orders, other = TopicPartition("orders", 0), TopicPartition("my-topic", 11)
+    found = dict(partition_directories(disk, "/data"))
+    assert found == {orders: "/data/orders-0", other: "/data/my-topic-11"}
+    assert list(partition_directories(disk, "/data/orders-0/")) == [(orders, "/data/orders-0")]
