@@ -315,7 +315,8 @@ class LogReader:
         try:
             file = self._disk.open(path)
             try:
-                behind = find_batch(file, found.position, file.size(), lowest_offset=self.next_offset)
+                # Not from `next_offset` on: the batch that holds it may begin below it.
+                behind = find_batch(file, found.position, file.size(), lowest_offset=found.next_offset)
             finally:
                 file.close()
         except OSError as error:

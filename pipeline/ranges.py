@@ -1,9 +1,9 @@
 """Offset ranges to Spark partitions: how many each is cut into, and where.
 
-    [0 ────────────────── 900)  orders-0        maxRecordsPerPartition: pieces of at most so many offsets
+    [0 ────────────────── 900)  orders-0        maxRecordsPerPartition: even pieces of at most so many offsets
     [0 ── 100)                  orders-1        minPartitions: the big ones are cut until there are so many
          ▲      ▲      ▲
-         cut where an index or a segment says that a batch begins
+         cut by bytes, where an index or a segment says that a batch begins
 
 One task a partition unless an option says otherwise, as in Spark's own source for Kafka, whose rule of
 sharing out `minPartitions` this is. Pure but for asking where reading may begin.
@@ -11,7 +11,7 @@ sharing out `minPartitions` this is. Pure but for asking where reading may begin
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
+from bisect import bisect_left
 from collections.abc import Callable, Iterable, Sequence
 from dataclasses import replace
 from itertools import pairwise
@@ -31,11 +31,12 @@ def cut(
 ) -> list[OffsetRange]:
     """The pieces in order; empty ranges are left out.
 
-    No piece has more than `max_records` offsets. There are about `min_partitions`.
+    No piece has more than `max_records` offsets, and there are no more pieces than that takes, unless
+    `min_partitions` asks for about so many.
     """
     ranges = [each for each in ranges if size_of(each) > 0]
     if max_records is not None:
-        ranges = [piece for each in ranges for piece in _capped(each, max_records, cut_points)]
+        ranges = [piece for each in ranges for piece in _even(each, -(-size_of(each) // max_records))]
     if min_partitions is not None and len(ranges) < min_partitions:
         shares = share_out([size_of(each) for each in ranges], min_partitions)
         ranges = [
@@ -65,31 +66,18 @@ def _share(size: int, total: int, pieces: int) -> int:
 
 
 def _divided(wanted: OffsetRange, pieces: int, cut_points: CutPoints) -> list[OffsetRange]:
-    """About equal pieces by what `cut_points` says; by offsets where it says nothing."""
+    """About equal pieces by what `cut_points` says; by offsets where it says too little."""
     pieces = min(pieces, size_of(wanted))
     if pieces < 2:
         return [wanted]
     cuts = [offset for offset in cut_points(wanted, pieces) if _is_inside(offset, wanted)]
-    if len(cuts) < pieces - 1:
-        cuts = [wanted.start_offset + size_of(wanted) * piece // pieces for piece in range(1, pieces)]
-    return _at(wanted, cuts)
+    return _at(wanted, cuts) if len(cuts) == pieces - 1 else _even(wanted, pieces)
 
 
-def _capped(wanted: OffsetRange, max_records: int, cut_points: CutPoints) -> list[OffsetRange]:
-    pieces = -(-size_of(wanted) // max_records)
-    if pieces < 2:
-        return [wanted]
-    # More places than cuts, so that the last one before the cap is near it.
-    places = sorted({offset for offset in cut_points(wanted, 4 * pieces) if _is_inside(offset, wanted)})
-    cuts: list[int] = []
-    start = wanted.start_offset
-    while wanted.end_offset - start > max_records:
-        slot = bisect_right(places, start + max_records) - 1
-        # The cap holds; a place that would make crumbs is passed over.
-        is_near = slot >= 0 and places[slot] > start + max_records // 2
-        start = places[slot] if is_near else start + max_records
-        cuts.append(start)
-    return _at(wanted, cuts)
+def _even(wanted: OffsetRange, pieces: int) -> list[OffsetRange]:
+    """Equal pieces by offsets. One that begins inside a batch reads that batch and no more in vain."""
+    size = size_of(wanted)
+    return _at(wanted, [wanted.start_offset + size * piece // pieces for piece in range(1, pieces)])
 
 
 def _is_inside(offset: int, wanted: OffsetRange) -> bool:

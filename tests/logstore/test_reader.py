@@ -234,14 +234,23 @@ def test_a_flipped_bit_in_the_middle_is_damage_or_no_wrong_record(at: int) -> No
             assert f"byte {len(BATCH_0)}" in str(error)
 
 
-def read_until_it_fails(disk: MemoryDisk) -> tuple[list[int], DamagedLog | None]:
+def read_until_it_fails(
+    disk: MemoryDisk, start: int | None = None
+) -> tuple[list[int], DamagedLog | None]:
     seen: list[int] = []
     try:
-        for record in LogReader(DIRECTORY, disk=disk).records():
+        for record in LogReader(DIRECTORY, start_offset=start, disk=disk).records():
             seen.append(record.offset)
     except DamagedLog as error:
         return seen, error
     return seen, None
+
+
+def test_a_start_inside_the_batch_behind_a_damage_is_not_the_end() -> None:
+    """The batch that holds the start begins below it, and still lies behind."""
+    seen, error = read_until_it_fails(disk_with({log_file(0): flipped(BATCH_0, 70) + BATCH_3}), 4)
+    assert seen == []
+    assert error is not None
 
 
 def test_a_torn_segment_that_is_not_the_last_is_damage() -> None:
