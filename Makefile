@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/.installed
 EXTRAS := test,dev,cli,codecs,arrow,bench,zookeeper,broker,interop,spark
 WORKERS ?= 2
 
-.PHONY: bitrot spark verify-replicas fuzz setup parts check test demo bench simulate model zookeeper faults interop reader crash kill9 clean
+.PHONY: bitrot spark verify-replicas fuzz setup parts check test demo bench simulate model zookeeper faults interop reader crash kill9 export-kills clean
 .DEFAULT_GOAL := test
 
 setup: $(INSTALLED)
@@ -93,6 +93,10 @@ fuzz: setup
 # One process reads for a minute what another one writes, cuts, deletes and compacts.
 reader: setup
 	$(BIN)/python -m pytest tests/reader -p no:benchmark -s
+
+# An export killed by SIGKILL, driver and workers, at seeded moments: each row once. ROUNDS=50 SEED=1.
+export-kills: setup parts
+	$(BIN)/python -m tests.pipeline.export_kills --rounds $(or $(ROUNDS),50) --seed $(or $(SEED),1)
 
 clean:
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .benchmarks

@@ -19,6 +19,7 @@ import os
 import re
 import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
+from pathlib import Path
 from queue import SimpleQueue
 from types import TracebackType
 from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, cast
@@ -39,11 +40,13 @@ _FAILURE: Final = re.compile(re.escape(_FAILED) + r"(\{.*\})")
 QUIET: Final[Mapping[str, str]] = {
     "spark.ui.enabled": "false",
     "spark.ui.showConsoleProgress": "false",
-    "spark.log.level": "ERROR",
     "spark.python.unix.domain.socket.enabled": "true",  # 45 ms a task become 18 ms
     "spark.sql.session.timeZone": "UTC",
 }
 """What a session of our own is started with; of a submitted one nothing is changed."""
+
+
+_LOGGING: Final = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
 
 
 class WorkFailed(EngineError):
@@ -100,7 +103,7 @@ class Workers:
             check_java()
             os.environ.setdefault("PYSPARK_PYTHON", sys.executable)
             builder = builder.master(self._master or "local[*]")
-            settings = {**QUIET, **self._settings}
+            settings = {**QUIET, "spark.driver.extraJavaOptions": _LOGGING, **self._settings}
         for name, value in settings.items():
             builder = builder.config(name, value)
         self._is_ours = True
