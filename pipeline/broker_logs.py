@@ -19,7 +19,7 @@ from checkpoint.topic_partition import TopicPartition
 from pipeline.client_settings import ClientSettings
 from pipeline.client_thread import ClientThread
 from pipeline.errors import UnknownTopic
-from pipeline.logs import Bounds, Missing, OffsetRange
+from pipeline.logs import Bounds, Headers, Missing, OffsetRange
 from pipeline.losses import LOGGER
 from pipeline.read_options import BOOTSTRAP_SERVERS, Isolation, ReadOptions
 from replication.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, FetchResult
@@ -32,8 +32,11 @@ _PUBLISH_TIMEOUT_S: Final = 10.0
 class BrokerLogs:
     """`Logs` of the cluster at `kafka.bootstrap.servers`."""
 
-    def __init__(self, options: ReadOptions) -> None:
+    def __init__(
+        self, options: ReadOptions, on_batches: Callable[[Headers], None] | None = None
+    ) -> None:
         """Asks nobody yet. Raises `InvalidOption`."""
+        self._on_batches = on_batches
         self._settings = ClientSettings.parse(options.bootstrap_servers, options.kafka)
         self._servers = options.bootstrap_servers
         self._committed_only = options.isolation is Isolation.READ_COMMITTED
@@ -137,6 +140,7 @@ class BrokerLogs:
             fetch_bytes=self._settings.fetch_bytes,
             poll_timeout_s=self._poll_timeout_s,
             clock_s=stopwatch_s,
+            on_batches=self._on_batches,
         ).rows(columns)
 
     # --- progress -------------------------------------------------------------------------------------------

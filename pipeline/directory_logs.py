@@ -17,7 +17,7 @@ from __future__ import annotations
 import glob
 import re
 from collections import defaultdict
-from collections.abc import Iterator, Mapping, Sequence
+from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from typing import Any, Final, NamedTuple
 
@@ -37,7 +37,7 @@ from pipeline.columns import SEGMENT
 from pipeline.counting import Count
 from pipeline.directory_transactions import DirectoryTransactions
 from pipeline.errors import InvalidOption, UnknownTopic
-from pipeline.logs import Bounds, Cause, Missing, OffsetRange
+from pipeline.logs import Bounds, Cause, Headers, Missing, OffsetRange
 from pipeline.losses import LOGGER
 from pipeline.ranges import near
 from pipeline.read_options import Isolation
@@ -87,8 +87,9 @@ class DirectoryLogs:
         *,
         isolation: Isolation = Isolation.READ_UNCOMMITTED,
         disk: Disk | None = None,
+        on_batches: Callable[[Headers], None] | None = None,
     ) -> None:
-        self._disk = disk or OsDisk()
+        self._disk, self._on_batches = disk or OsDisk(), on_batches
         self._paths = list(dict.fromkeys(expanded for path in paths for expanded in expand(path)))
         self._isolation = isolation
         self._copies: dict[str, _Copy] = {}
@@ -325,6 +326,8 @@ class DirectoryLogs:
                 yield _with_segment(batch, columns, stretch.base_offset) if SEGMENT in columns else batch
             unreadable = sum(each.offsets for each in missing[told:])
             count.add(stretch.headers, rows + unreadable, aborted)
+            if self._on_batches is not None:
+                self._on_batches(stretch.headers)
             told = len(missing)
         missing.extend(count.missing())
 

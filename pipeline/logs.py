@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple, Protocol
+from typing import Any, NamedTuple, Protocol, TypeAlias
 
 from checkpoint.topic_partition import TopicPartition
 
@@ -76,6 +76,10 @@ class Missing(NamedTuple):
     def offsets(self) -> int:
         """How many they are."""
         return self.end_offset - self.start_offset if self.number is None else self.number
+
+
+Headers: TypeAlias = Any
+"""Batch headers as `logstore.scan` has them: a numpy array of `HEADER_DTYPE`."""
 
 
 class Logs(Protocol):

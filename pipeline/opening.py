@@ -2,16 +2,21 @@
 
 from __future__ import annotations
 
-from pipeline.logs import Logs
+from collections.abc import Callable
+
+from pipeline.logs import Headers, Logs
 from pipeline.read_options import ReadOptions
 
 
-def open_logs(options: ReadOptions) -> Logs:
-    """What `options` name; to be closed. Raises `EngineError` if it cannot be reached."""
+def open_logs(options: ReadOptions, on_batches: Callable[[Headers], None] | None = None) -> Logs:
+    """What `options` name; to be closed. Raises `EngineError` if it cannot be reached.
+
+    `on_batches` is told the headers of all batches that are read, some of which reach out of the range.
+    """
     if options.paths:
         from pipeline.directory_logs import DirectoryLogs
 
-        return DirectoryLogs(options.paths, isolation=options.isolation)
+        return DirectoryLogs(options.paths, isolation=options.isolation, on_batches=on_batches)
     from pipeline.broker_logs import BrokerLogs
 
-    return BrokerLogs(options)
+    return BrokerLogs(options, on_batches)

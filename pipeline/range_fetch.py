@@ -32,7 +32,7 @@ from logstore.scan import HEADER_DTYPE, Fault, scan_buffer
 from logstore.transaction_index import AbortedTransaction
 from pipeline.client_thread import ClientThread
 from pipeline.counting import Count
-from pipeline.logs import Bounds, Cause, Missing, OffsetRange
+from pipeline.logs import Bounds, Cause, Headers, Missing, OffsetRange
 from replication.messages import Aborted, FetchResult
 
 FIRST_FETCH_BYTES: Final = 1 << 20
@@ -57,11 +57,12 @@ class RangeFetch:
         fetch_bytes: int,
         poll_timeout_s: float,
         clock_s: Callable[[], float],
+        on_batches: Callable[[Headers], None] | None = None,
     ) -> None:
         """`bounds` asks what can be read of the partition now; `fetch_bytes` bound a fetch."""
         self._client, self._fetch, self._bounds = client, fetch, bounds
         self._wanted, self._missing = wanted, missing
-        self._count = Count(wanted)
+        self._count, self._on_batches = Count(wanted), on_batches
         self._position = wanted.start_offset
         self._max_bytes = fetch_bytes
         self._bytes = min(FIRST_FETCH_BYTES, fetch_bytes)
@@ -119,6 +120,8 @@ class RangeFetch:
             rows += batch.num_rows
             yield batch
         self._count.add(found.headers, rows, aborted)
+        if self._on_batches is not None:
+            self._on_batches(found.headers)
         self._move(after)
 
     def _worth_asking(self, after: int, size: int) -> int:

@@ -25,7 +25,7 @@ from pipeline.jobs.picture import moment, page, span
 from pipeline.jobs.progress import amount
 from pipeline.jobs.source import planned
 from pipeline.jobs.work import Workers
-from pipeline.logs import Missing, OffsetRange
+from pipeline.logs import Headers, Missing, OffsetRange
 from pipeline.ranges import size_of
 from pipeline.read_options import ReadOptions
 
@@ -72,7 +72,14 @@ def count(piece: Piece) -> Counted:
     from pipeline.opening import open_logs
 
     found = Counted(Measures(latest_before_ms=piece.latest_before_ms), [])
-    logs = open_logs(piece.options)
+
+    def on_batches(headers: Headers) -> None:
+        # One that reaches over a range's end is counted there where it ends.
+        lasts = headers["base_offset"].astype("i8") + headers["last_offset_delta"]
+        inside = (lasts >= piece.wanted.start_offset) & (lasts < piece.wanted.end_offset)
+        found.measures.add_batches(headers[inside])
+
+    logs = open_logs(piece.options, on_batches)
     try:
         for rows in logs.read(piece.wanted, COLUMNS, found.missing):
             found.measures.add(rows)

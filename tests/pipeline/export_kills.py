@@ -1,4 +1,4 @@
-"""An export that is killed: every process of it, by SIGKILL, at a moment that a seed chooses; again and again.
+"""An export that is killed: every process of it, by SIGKILL, at a moment that a seed chooses; again.
 
     python -m tests.pipeline.export_kills --rounds 50 --seed 1       (make export-kills)
 
@@ -20,6 +20,7 @@ import tempfile
 import time
 from collections.abc import Callable
 from dataclasses import dataclass, field
+from functools import partial
 from pathlib import Path
 from random import Random
 from typing import Final
@@ -35,6 +36,8 @@ PARTITIONS: Final = 3
 GROWTH: Final = 4000
 """Records that a partition gains a round, in tasks of `TASK` and publications of two of them."""
 TASK: Final = 700
+FIRST_MS: Final = 1_795_176_000_000
+DAY_MS: Final = 86_400_000
 START_LIMIT_S: Final = 300.0
 
 
@@ -94,9 +97,7 @@ class Campaign:
                 {
                     "value": pa.array([f"{partition}/{offset}".encode() for offset in offsets], pa.binary()),
                     # Days go back and forth: tasks write several files each.
-                    "timestamp": pa.array(
-                        [1_795_176_000_000 + (offset // 300 % 3) * 86_400_000 for offset in offsets], pa.int64()
-                    ),
+                    "timestamp": pa.array([FIRST_MS + offset // 300 % 3 * DAY_MS for offset in offsets]),
                 }
             )
             with Log.open(self._data / f"orders-{partition}") as log:
@@ -114,18 +115,27 @@ class Campaign:
         environment = {**os.environ, "PYTHONPATH": str(ROOT), "JDK_JAVA_OPTIONS": "-XX:TieredStopAtLevel=1"}
         with self._log.open("wb") as log:
             return subprocess.Popen(
-                command, start_new_session=True, env=environment, cwd=ROOT, stdout=subprocess.DEVNULL, stderr=log
+                command,
+                start_new_session=True,
+                env=environment,
+                cwd=ROOT,
+                stdout=subprocess.DEVNULL,
+                stderr=log,
             )
 
     def _wait(self, process: subprocess.Popen[bytes]) -> str:
         """Until the chosen moment, or until the export is done."""
-        published = len(self._published())
+        published, staged = len(self._published()), set(self._staged())
+
+        def new_staged() -> int:
+            return len(set(self._staged()) - staged)
+
         count = self._random.randrange(1, 6)
         moments: list[tuple[str, Callable[[], bool]]] = [
-            ("staged", lambda: len(self._staged()) >= count),
+            ("staged", lambda: new_staged() >= count),
             ("published", lambda: len(self._published()) >= published + count),
             ("intent", lambda: self._has_intent() and len(self._published()) > published),
-            ("anywhere", lambda: bool(self._staged()) or len(self._published()) > published),
+            ("anywhere", lambda: bool(new_staged()) or len(self._published()) > published),
         ]
         name, is_now = self._random.choice(moments)
         later_s = self._random.random() * (4.0 if name == "anywhere" else 0.02)
@@ -181,7 +191,7 @@ class Campaign:
 
 
 def kill_session(session: int) -> None:
-    """SIGKILL to every process of the session, until none is left: Spark's workers have a group of their own."""
+    """SIGKILL to every process of the session until none is left: Spark's workers have their own group."""
     while members := [pid for pid in _processes() if _session_of(pid) == session]:
         for pid in members:
             try:
@@ -222,10 +232,10 @@ def main() -> int:
     options = parser.parse_args()
     print(f"seed {options.seed}", flush=True)
     with tempfile.TemporaryDirectory(prefix="export-kills-") as home:
-        outcome = run(Path(home), options.rounds, options.seed, lambda text: print(text, flush=True))
+        outcome = run(Path(home), options.rounds, options.seed, partial(print, flush=True))
     print(
-        f"{outcome.rounds} rounds, {outcome.appended} records, killed at {outcome.killed_at}, intents left open "
-        f"{outcome.completed_intents}, {len(outcome.violations)} violations"
+        f"{outcome.rounds} rounds, {outcome.appended} records, killed at {outcome.killed_at}, "
+        f"{outcome.completed_intents} intents left open, {len(outcome.violations)} violations"
     )
     for violation in outcome.violations[:50]:
         print(f"  {violation}")
