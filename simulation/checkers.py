@@ -419,11 +419,13 @@ class PartitionChecker:
 
     def _cut_committed(self, view: ReplicaView) -> None:
         keep = len(self.committed)
+        # It serves the batch that its log start lies in whole: deleted is only what ends before that one. Of
+        # a batch that ends later it holds nothing if its log began anew inside, or is of another history.
+        first = view.holding(view.log_start)
+        begins = view.log_start if first is None else first.base
         while keep:
             last = self.committed[keep - 1]
-            # Its log may have begun anew inside a batch, and hold none of that.
-            is_deleted = last.base < view.log_start and last.end <= view.log_end
-            if is_deleted or _name(view.holding(last.base)) == _name(last):
+            if last.end <= begins or _name(view.holding(last.base)) == _name(last):
                 break
             keep -= 1
         for batch in self.committed[keep:]:

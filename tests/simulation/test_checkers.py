@@ -439,6 +439,43 @@ def test_an_unclean_leader_whose_log_begins_inside_a_committed_batch_gives_it_up
     assert history.checker.committed == [A]
 
 
+def test_an_unclean_leader_serves_whole_the_batch_that_its_log_starts_in() -> None:
+    """Another history that was given up before leads again: what was committed where its first batch lies is
+    lost, also below its log start, and its own batch is what consumers are given from now on (seed 19139)."""
+    history = History(unclean=True)
+    history.checker.incarnation = lambda node: -1
+    three, last = stored(1, "three", count=3), stored(4, "last")
+    one, two = stored(1, "one", epoch=1), stored(2, "two", epoch=1, count=2)
+    history.send(three, last)
+    elect(history, 0, (0,))
+    view = history.show(0, A, one, two, leads=True, epoch=1, hw=4)
+    for batch in (A, one, two):
+        history.checker.acknowledged(batch.identity, batch.base, view, isr_size=1, is_leader=True)
+    elect(history, 1, (1,), epoch=2, recovering=True)
+    view = ReplicaView(1, 1, 2, True, log_start=3, high_watermark=5, log_end=5, batches=[three, last])
+    history.checker.replica_changed(view, first_new=0)
+    assert history.checker.committed == [A, three, last]
+    assert (history.checker.floor, history.checker.declared_lost) == (1, 2)
+    consumer = ConsumerView(3)
+    history.checker.consumed(consumer, 3, [three], leader_epoch=2)
+    assert consumer.position == 4
+    history.checker.read_back([three, last])
+
+
+def test_an_unclean_leader_gives_up_nothing_that_it_holds_or_has_deleted() -> None:
+    """The log start lies inside a batch that was committed, and what ends before that batch is deleted."""
+    history = History(unclean=True)
+    history.checker.incarnation = lambda node: -1
+    three = stored(1, "three", count=3)
+    history.all_hold(A, three, hw=4)
+    history.write(replace(STATE, isr=(0,), isr_broker_epochs=(10,)))
+    elect(history, 1, (1,), epoch=1, recovering=True)
+    view = ReplicaView(1, 1, 1, True, log_start=3, high_watermark=3, log_end=4, batches=[three])
+    history.checker.replica_changed(view, first_new=0)
+    assert history.checker.committed == [A, three]
+    assert history.checker.floor == 4
+
+
 # --- one replica's store ----------------------------------------------------------------------
 
 LEFT = Remains("t-0 on node 0", (A, B, C), 0, durable_end=2, cache_survived=False)
