@@ -428,10 +428,9 @@ class PartitionChecker:
             if last.end <= begins or _name(view.holding(last.base)) == _name(last):
                 break
             keep -= 1
-        for batch in self.committed[keep:]:
-            del self._committed_ids[batch.identity]
         self._next_sequences.clear()  # what a producer's numbers go on from is not certain any more
         del self.committed[keep:], self._commit_epochs[keep:]
+        self._committed_ids = {batch.identity: batch.base for batch in self.committed}
         end = self.committed_end
         self.floor = end if self.floor is None else min(self.floor, end)
         lost = [base for base in self.acked if base >= end]

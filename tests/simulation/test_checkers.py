@@ -476,6 +476,23 @@ def test_an_unclean_leader_gives_up_nothing_that_it_holds_or_has_deleted() -> No
     assert history.checker.floor == 4
 
 
+def test_an_unclean_leader_gives_up_both_places_of_what_was_sent_again() -> None:
+    """Sent again after it was deleted, and committed anew: then somebody leads who holds neither."""
+    history = History(unclean=True)
+    history.checker.incarnation = lambda node: -1
+    history.show(0, A, leads=True, hw=1)
+    again = stored(3, "a")
+    again = again._replace(data=again.data[:17] + A.data[17:])
+    view = ReplicaView(0, 1, 0, True, log_start=1, high_watermark=4, log_end=4, batches=[B, C, again])
+    history.send(B, C)
+    history.checker.replica_changed(view, first_new=0)
+    assert history.checker.committed == [A, B, C, again]
+    history.write(replace(STATE, isr=(0,), isr_broker_epochs=(10,)))
+    elect(history, 1, (1,), epoch=1, recovering=True)
+    history.show(1, leads=True, epoch=1)
+    assert history.checker.committed == []
+
+
 # --- one replica's store ----------------------------------------------------------------------
 
 LEFT = Remains("t-0 on node 0", (A, B, C), 0, durable_end=2, cache_survived=False)
