@@ -187,11 +187,16 @@ def _compare(
     for offset, numbers in _contradictions(sides).items():
         wrong[offset] = _judged(sides, offset, numbers)
     found = []
-    for offset in sorted(wrong):
+    for at, offset in enumerate(offsets.tolist()):
+        if offset not in wrong:
+            continue
         kind, odd, why = wrong[offset]
+        # Up to the next record, where that is wrong too: between them is what compaction left out.
+        following = int(offsets[at + 1]) if at + 1 < len(offsets) else -1
+        end_offset = following if following in wrong else offset + 1
         places = {number: side.place(offset) for number, side in sides.items()}
         epochs = [place.epoch for place in places.values() if place.epoch >= 0]
-        found.append(Difference(kind, offset, offset + 1, 1, epochs[0] if epochs else -1, odd, why, places))
+        found.append(Difference(kind, offset, end_offset, 1, epochs[0] if epochs else -1, odd, why, places))
     return found
 
 

@@ -295,7 +295,7 @@ class _Sweeper:
     def _sweep(self, file: File, number: int, segment: SegmentFile) -> None:
         run = self._run
         successors = [*run.segments[number + 1 :], *([run.following] if run.following else [])]
-        size = file.size() if not successors else segment.size
+        size = file.size()
         start = run.first_byte if number == 0 else 0
         end = run.last_byte if run.last_byte and number + 1 == len(run.segments) else size
         found = sweep(file, end, start)

@@ -283,13 +283,13 @@ class Gathered:
 
     # --- findings ---------------------------------------------------------------------------------
 
-    def local_findings(self) -> list[Finding]:
-        """What is wrong in each replica by itself."""
+    def local_findings(self, replicas: Sequence[Replica]) -> list[Finding]:
+        """What is wrong in each replica by itself; `replicas` as in `unequal`."""
         found: list[Finding] = []
         for name, shared in self._plan.partitions.items():
             expects_gaps = self.is_thinned(shared)
             for number in shared.numbers:
-                replica = self._plan.replicas[number]
+                replica = replicas[number]
                 reports = sorted(self._reports[number], key=lambda report: report.first_base_offset)
                 seen: set[tuple[str, int]] = set()
                 for report in reports:
@@ -298,7 +298,9 @@ class Gathered:
                             seen.add((fault.path, fault.position))
                             found.append(_local(name, replica, fault))
                     if not expects_gaps:
-                        found += [_gap(name, replica, *gap) for gap in report.gaps]
+                        # What ends at the log start was deleted meanwhile.
+                        gaps = (gap for gap in report.gaps if gap[1] > replica.log_start_offset)
+                        found += [_gap(name, replica, *gap) for gap in gaps]
                         if report.gap_count > len(report.gaps):
                             start, _, path, position = report.gaps[-1]
                             text = f"and {report.gap_count - len(report.gaps)} more gaps behind it"

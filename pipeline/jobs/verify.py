@@ -154,7 +154,7 @@ class Verify:
             workers.progress.advance(1)
         workers.progress.end()
         compared = gathered.compared_findings(replicas, differences, allow_lag=self.allow_lag)
-        findings = concluded(gathered.local_findings(), compared)
+        findings = concluded(gathered.local_findings(replicas), compared)
         return _answer(planned, gathered.batches, gathered.records, findings, unread)
 
 

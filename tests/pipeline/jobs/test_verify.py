@@ -12,6 +12,7 @@ from typing import Any, TypeVar, cast
 
 import pytest
 
+from broker import BrokerCluster
 from checkpoint.disk import OsDisk, OsFile
 from checkpoint.leader_epoch_checkpoint import write_leader_epoch_checkpoint
 from checkpoint.meta_properties import MetaProperties, write_meta_properties
@@ -262,6 +263,70 @@ def test_a_file_that_cannot_be_read_is_a_finding(tmp_path: Path, monkeypatch: py
     monkeypatch.setattr(verify, "OsDisk", Broken)
     (finding,) = wrong(run(*nodes))
     assert (finding["kind"], finding["node"], finding["offset"]) == ("unreadable", "a", 0)
+
+
+def test_a_replica_without_a_byte(tmp_path: Path) -> None:
+    """Just made, or all of it lost: it is behind from the start."""
+    nodes = [node(tmp_path, name, good()) for name in "abc"]
+    for path in (tmp_path / "c" / NAME.directory_name).iterdir():
+        path.unlink()
+    (finding,) = wrong(run(*nodes))
+    assert (finding["kind"], finding["nodes"]) == ("behind", ["c"])
+    assert (finding["offset"], finding["end_offset"]) == (0, 6)
+
+
+class Meanwhile(Here):
+    """Workers beside whom an owner goes on: `happens` before the given stage."""
+
+    def __init__(self, stage: int, happens: Callable[[], object]) -> None:
+        self._stage, self._happens = stage, happens
+
+    def reports(
+        self, items: Sequence[Item], function: Callable[[Item], Report]
+    ) -> Iterator[tuple[Item, Report]]:
+        self._stage -= 1
+        if self._stage == 0:
+            self._happens()
+        yield from super().reports(items, function)
+
+
+def test_segments_that_retention_takes_meanwhile(tmp_path: Path) -> None:
+    """Neither a gap nor missing: the log starts later now."""
+    tree = make_tree(tmp_path, 21, partitions=1)
+    first, second, *_ = sorted(tree.directory("b", tree.partitions[0]).glob("*.log"))
+
+    def delete() -> None:
+        first.unlink()
+        second.unlink()
+
+    answer = prepared(*tree.nodes()).run(cast("Workers", Meanwhile(1, delete)))
+    assert answer.facts["findings"] == []
+
+
+def test_what_is_mended_before_the_second_look(tmp_path: Path) -> None:
+    """Marks of the first look mislead then; of what is compared counts what lies there now."""
+    tree = make_tree(tmp_path, 22, partitions=1, partition_bytes=2_000_000, segment_bytes=1 << 20)
+    name = tree.partitions[0]
+    path = tree.log("c", name, 0)
+    right = path.read_bytes()
+    last = max(batch.position for batch in tree.batches["c", name] if batch.segment == 0)
+    path.write_bytes(right[:12] + b"\0\0\0\7" + right[16:last])
+    answer = prepared(*tree.nodes()).run(cast("Workers", Meanwhile(2, lambda: path.write_bytes(right))))
+    assert [each["kind"] for each in wrong(answer)] == ["epoch", "gap"], "as the first look saw it"
+
+
+def test_brokers_that_write_meanwhile(tmp_path: Path) -> None:
+    """Below the high watermark nothing changes any more, whatever is appended, rolled and checkpointed."""
+    settings = {"replica.high.watermark.checkpoint.interval.ms": "100", "log.segment.bytes": "20000"}
+    with BrokerCluster(3, directory=str(tmp_path), settings=settings) as cluster:
+        cluster.create_topic("orders", 2)
+        for _ in range(5):
+            for number in range(20):
+                cluster.append("orders", [b"%d" % number * 50] * 10)
+            nodes = [path for path in tmp_path.iterdir() if path.name != "metadata"]
+            answer = run(*nodes, "--topics=orders", "--allow-lag")
+            assert wrong(answer) == []
+            assert answer.facts["replicas"] == 6
 
 
 @pytest.mark.parametrize(
