@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/.installed
 EXTRAS := test,dev,cli,codecs,arrow,bench,zookeeper,broker,interop,spark
 WORKERS ?= 2
 
-.PHONY: bitrot spark verify-replicas fuzz setup parts check test demo bench simulate model zookeeper faults interop reader crash kill9 export-kills clean
+.PHONY: bitrot spark spark-restarts verify-replicas fuzz setup parts check test demo bench simulate model zookeeper faults interop reader crash kill9 export-kills clean
 .DEFAULT_GOAL := test
 
 setup: $(INSTALLED)
@@ -78,6 +78,10 @@ interop: setup
 # The Spark tests on executors in processes of their own: Spark's local-cluster, and a standalone master. Minutes.
 spark: setup parts
 	$(BIN)/python -m tests.pipeline
+
+# A stream that fails two hundred times, at every stage of its writing: each row once, in order. A table.
+spark-restarts: setup parts
+	$(BIN)/python -m tests.pipeline.restarts --restarts $(or $(RESTARTS),200)
 
 # Three replica trees of a GiB each, fifty differences planted in every round, and how fast they are verified. A table.
 verify-replicas: setup parts

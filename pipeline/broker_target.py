@@ -10,16 +10,15 @@ import asyncio
 from collections.abc import Coroutine, Mapping, Sequence
 from typing import Any, Final, TypeVar
 
-from broker.client import Client
 from broker.errors import RequestRefused
 from checkpoint.errors import EngineError, ErrorCode
 from checkpoint.topic_partition import TopicPartition
 from logstore.batch import Batch, walk
 from logstore.config import LogConfig
+from pipeline.client_settings import ClientSettings
 from pipeline.errors import PublicationBroken
 from pipeline.publishing import Payment, Producer
 from pipeline.sink_rows import Topic
-from pipeline.write_options import WriteOptions
 from replication.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 
 T = TypeVar("T")
@@ -42,9 +41,9 @@ _SEQUENCE_LOST: Final = frozenset(
 class BrokerTarget:
     """`Target` over brokers, with an event loop that turns while it is asked something."""
 
-    def __init__(self, options: WriteOptions) -> None:
+    def __init__(self, settings: ClientSettings) -> None:
         self._runner = asyncio.Runner()
-        self._client = Client(options.bootstrap, timeout_s=options.timeout_s, client_id=options.client_id)
+        self._client = settings.client()
         self._counts: Mapping[str, int] | None = None
 
     def _wait(self, work: Coroutine[Any, Any, T]) -> T:

@@ -132,12 +132,13 @@ def os_sink(options: WriteOptions) -> Sink:
 
 
 def open_target(options: WriteOptions, disk: Disk) -> Target:
-    if options.path is None:
+    if options.brokers is not None:
         from pipeline.broker_target import BrokerTarget
 
-        return BrokerTarget(options)
+        return BrokerTarget(options.brokers)
     from pipeline.waiting import pause
 
+    assert options.path is not None, "one of the two"
     return DirectoryTarget(
         disk,
         options.path,

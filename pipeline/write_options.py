@@ -8,11 +8,10 @@ Kafka's would take and this one has no use for (`kafka.linger.ms`).
 from __future__ import annotations
 
 from collections.abc import Mapping
-from dataclasses import dataclass
+from dataclasses import dataclass, replace
 from typing import Final
 from urllib.parse import unquote, urlsplit
 
-from broker.limits import Address, parse_address
 from checkpoint.topic_partition import check_topic_name
 from logstore.batch import HEADER_BYTES
 from logstore.columnar import BATCH_BYTES
@@ -20,6 +19,7 @@ from logstore.compression import Codec
 from logstore.config import LogConfig
 from logstore.errors import InvalidConfig
 from logstore.outgoing import Compression
+from pipeline.client_settings import ClientSettings
 from pipeline.errors import InvalidOption
 from pipeline.read_options import BOOTSTRAP_SERVERS, Given
 
@@ -32,17 +32,17 @@ _REFUSED: Final = {
     "kafka.partitioner.class": "rows go where Kafka's producers put them; or give them a column partition",
     "kafka.interceptor.classes": "rows never become a producer's records",
 }
-_SECURE: Final = ("sasl.", "ssl.")
 _LONGEST_NAME: Final = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """A sink's options. Exactly one of `path` and `bootstrap` is there; sizes are bytes."""
+    """A sink's options. Exactly one of `path` and `brokers` is there; sizes are bytes."""
 
     path: str | None
     """a log dir, without a slash at its end"""
-    bootstrap: tuple[Address, ...]
+    brokers: ClientSettings | None
+    """its `timeout_s` is that of `kafka.delivery.timeout.ms`"""
     topic: str | None
     """of all rows; None: each row has its own"""
     partitions: int | None
@@ -57,9 +57,6 @@ class WriteOptions:
     batch_bytes: int
     request_bytes: int
     """the largest batch, before compression"""
-    timeout_s: float
-    client_id: str
-
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool) -> WriteOptions:
         """Read Spark's options. Raises `InvalidOption`, `InvalidTopic`."""
@@ -80,7 +77,7 @@ class WriteOptions:
         batch_bytes = given.number("kafka.batch.size", BATCH_BYTES)
         return cls(
             path=_directory("path", paths) if paths else None,
-            bootstrap=tuple(_address(each) for each in servers.split(",") if each.strip()),
+            brokers=_brokers(servers, given) if servers else None,
             topic=topic,
             partitions=given.number("partitions", None),
             include_headers=given.flag("includeHeaders", True),
@@ -91,13 +88,16 @@ class WriteOptions:
             compression=_compression(given),
             batch_bytes=min(batch_bytes, request_bytes - HEADER_BYTES),
             request_bytes=request_bytes,
-            timeout_s=given.number("kafka.delivery.timeout.ms", _DELIVERY_TIMEOUT_MS) / 1000,
-            client_id=given.text("kafka.client.id", "logstore-spark"),
         )
 
 
+def _brokers(servers: str, given: Given) -> ClientSettings:
+    timeout_ms = given.number("kafka.delivery.timeout.ms", _DELIVERY_TIMEOUT_MS)
+    return replace(ClientSettings.parse(servers, given.kafka()), timeout_s=timeout_ms / 1000)
+
+
 def _check_promises(given: Given) -> None:
-    """Refuse what would make less of a write than it says, or more than we can."""
+    """Refuse what would make less of a write than it says."""
     if (acks := given.text("kafka.acks", "all")) not in ("all", "-1"):
         raise InvalidOption(
             f"option kafka.acks is {acks!r}: rows are written once only if all in-sync replicas acknowledge "
@@ -105,9 +105,6 @@ def _check_promises(given: Given) -> None:
         )
     if not given.flag("kafka.enable.idempotence", True):
         raise InvalidOption("option kafka.enable.idempotence is off: without it rows could be written twice")
-    secure = next((name for name in given.kafka() if name.startswith(_SECURE)), "security.protocol")
-    if secure != "security.protocol" or given.text("kafka.security.protocol", "PLAINTEXT") != "PLAINTEXT":
-        raise InvalidOption(f"option kafka.{secure} is not supported: brokers are reached by PLAINTEXT only")
 
 
 def _transaction(given: Given, *, streaming: bool) -> tuple[str, int] | None:
@@ -137,13 +134,6 @@ def _compression(given: Given) -> Compression:
     except InvalidConfig as error:
         raise InvalidOption(f"option kafka.compression.{kind}.level: {error}") from error
     return Compression(names[kind], config.compression_level)
-
-
-def _address(text: str) -> Address:
-    try:
-        return parse_address(text.strip())
-    except ValueError as error:
-        raise InvalidOption(f"option {BOOTSTRAP_SERVERS}: {error}") from error
 
 
 def _directory(name: str, text: str) -> str:

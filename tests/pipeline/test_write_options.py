@@ -13,6 +13,8 @@ from logstore.outgoing import Compression
 from pipeline.errors import InvalidOption
 from pipeline.write_options import WriteOptions, local_path
 
+BROKERS = {"path": "", "kafka__bootstrap__servers": "a:1"}
+
 
 def parsed(*, streaming: bool = False, **options: str) -> WriteOptions:
     given = {name.replace("__", "."): value for name, value in options.items()}
@@ -22,7 +24,7 @@ def parsed(*, streaming: bool = False, **options: str) -> WriteOptions:
 def test_what_applies_unless_it_is_said() -> None:
     assert parsed() == WriteOptions(
         path="/logs",
-        bootstrap=(),
+        brokers=None,
         topic=None,
         partitions=None,
         include_headers=True,
@@ -33,8 +35,6 @@ def test_what_applies_unless_it_is_said() -> None:
         compression=Compression(Codec.NONE),
         batch_bytes=512 << 10,
         request_bytes=1 << 20,
-        timeout_s=120.0,
-        client_id="logstore-spark",
     )
 
 
@@ -61,14 +61,15 @@ def test_what_each_option_says() -> None:
         },
         streaming=True,
     )
-    assert options.bootstrap == (Address("a", 1), Address("::1", 9092))
+    assert options.brokers is not None
+    assert options.brokers.bootstrap == (Address("a", 1), Address("::1", 9092))
     assert (options.path, options.topic, options.partitions) == (None, "t", 6)
     assert (options.include_headers, options.include_timestamp) == (False, True)
     assert options.staging_path == "/staged files"
     assert options.checkpoint_location == "hdfs://x/y"
     assert options.compression == Compression(Codec.ZSTD, 7)
     assert (options.batch_bytes, options.request_bytes) == (2000 - 61, 2000)
-    assert (options.timeout_s, options.client_id) == (1.5, "me")
+    assert (options.brokers.timeout_s, options.brokers.client_id) == (1.5, "me")
 
 
 def test_a_batch_write_has_a_name_and_a_version() -> None:
@@ -98,9 +99,9 @@ def test_a_batch_write_has_a_name_and_a_version() -> None:
         ({"kafka__max__request__size": "61"}, "whole number from 62"),
         ({"kafka__acks": "1"}, "all in-sync replicas"),
         ({"kafka__enable__idempotence": "false"}, "written twice"),
-        ({"kafka__security__protocol": "SSL"}, "PLAINTEXT only"),
-        ({"kafka__sasl__mechanism": "PLAIN"}, r"kafka\.sasl\.mechanism is not supported"),
-        ({"kafka__ssl__keystore__location": "x"}, "PLAINTEXT only"),
+        ({**BROKERS, "kafka__security__protocol": "SSL"}, "plain text"),
+        ({**BROKERS, "kafka__sasl__mechanism": "PLAIN"}, r"kafka\.sasl\.mechanism: brokers are"),
+        ({**BROKERS, "kafka__delivery__timeout__ms": "0"}, "whole number from 1"),
         ({"kafka__key__serializer": "x"}, "cast the column"),
         ({"kafka__value__serializer": "x"}, "cast the column"),
         ({"kafka__transactional__id": "x"}, "txnAppId and txnVersion name it"),
