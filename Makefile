@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/.installed
 EXTRAS := test,dev,cli,codecs,arrow,bench,zookeeper,broker,interop,spark
 WORKERS ?= 2
 
-.PHONY: bitrot spark spark-restarts verify-replicas fuzz setup parts check test demo bench simulate model zookeeper faults interop reader crash kill9 export-kills clean
+.PHONY: bench-spark bitrot spark spark-restarts verify-replicas fuzz setup parts check test demo bench simulate model zookeeper faults interop reader crash kill9 export-kills clean
 .DEFAULT_GOAL := test
 
 setup: $(INSTALLED)
@@ -39,11 +39,15 @@ test: setup parts
 bitrot: setup
 	$(BIN)/python -m pytest tests/bitrot -m slow -s -p no:benchmark
 
+# Spark reads 10 M records from a log and from its own Parquet, in turn; RECORDS=1000000 for a short run.
+bench-spark: setup parts
+	RECORDS=$(or $(RECORDS),10000000) $(BIN)/python -m pytest bench/test_spark.py -p no:xdist -q --benchmark-only
+
 demo: setup
 	$(BIN)/logstore demo
 
 bench: setup
-	$(BIN)/python -m pytest bench -p no:xdist --benchmark-only --benchmark-columns=min,median,ops
+	$(BIN)/python -m pytest bench -p no:xdist -m "not spark" --benchmark-only --benchmark-columns=min,median,ops
 	$(BIN)/python -m pytest bench/test_compaction.py bench/test_wire.py -p no:xdist -q -s
 
 # SHORT=1: one crash only, minutes on one core; else the crashes in recoveries too.
