@@ -15,6 +15,7 @@ checkpoint, and what was read is not read again. What it makes, below --output:
 from __future__ import annotations
 
 import argparse
+import os
 import sys
 from collections.abc import Sequence
 from pathlib import Path
@@ -44,6 +45,7 @@ def spark_session(directory: Path) -> SparkSession:
     """Spark on two threads, whose own log goes to a file: the lines to work on if there are no others."""
     settings = directory / "log4j2.properties"
     settings.write_text(LOG4J.format(file=directory / "spark.log"))
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # its workers need what is installed here
     builder = SparkSession.builder.master("local[2]").appName("log lines")
     for name, value in {
         "spark.driver.host": "127.0.0.1",

@@ -20,6 +20,8 @@ from collections.abc import Iterator, Sequence
 from contextlib import AbstractContextManager, contextmanager
 from pathlib import Path
 
+from tests.pipeline.spark_home import installed_home, linked_home
+
 START_S = 60.0
 
 
@@ -30,18 +32,12 @@ def _free_port() -> int:
         return port
 
 
-def _spark_home() -> Path:
-    import pyspark
-
-    return Path(pyspark.__file__).parent
-
-
 @contextmanager
 def _spark_process(
     log: Path, arguments: Sequence[str], ready: str, environment: dict[str, str]
 ) -> Iterator[None]:
     """One of Spark's own servers; returns when its log has a line that matches `ready`."""
-    command = [str(_spark_home() / "bin" / "spark-class"), *arguments]
+    command = [str(installed_home() / "bin" / "spark-class"), *arguments]
     with log.open("wb") as output:
         process = subprocess.Popen(command, stdout=output, stderr=output, env=environment)
     try:
@@ -66,7 +62,7 @@ def standalone_master() -> Iterator[str]:
         directory = Path(name)
         environment = {
             **os.environ,
-            "SPARK_HOME": str(_spark_home()),
+            "SPARK_HOME": str(linked_home(directory / "home")),
             "SPARK_LOG_DIR": name,
             "PYSPARK_PYTHON": sys.executable,
             "SPARK_DAEMON_MEMORY": "512m",

@@ -10,6 +10,8 @@ from typing import TYPE_CHECKING
 
 import pytest
 
+from tests.pipeline.spark_home import linked_home
+
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
 
@@ -24,6 +26,13 @@ SETTINGS = {
     "spark.sql.session.timeZone": "UTC",
     "spark.executorEnv.PYTHONPATH": ROOT,
 }
+
+
+@pytest.fixture(scope="session", autouse=True)
+def _spark_home(tmp_path_factory: pytest.TempPathFactory) -> None:
+    """For sessions here and in the processes that tests start."""
+    if "SPARK_HOME" not in os.environ:
+        os.environ["SPARK_HOME"] = str(linked_home(tmp_path_factory.mktemp("spark-home") / "home"))
 
 
 @pytest.fixture(scope="session")
