@@ -3,11 +3,18 @@
 from __future__ import annotations
 
 import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
 from collections.abc import Iterator
 from pathlib import Path
 
 import pytest
 
+from broker import BrokerCluster
 from logstore.reader import LogReader
 from logstore.record import Record
 from pipeline.jobs.ingesting import Input
@@ -184,3 +191,61 @@ def test_csv_and_parquet_columns(command: Command, spark: object, tmp_path: Path
     assert [record.value for record in LogReader(logs / "t-0").records()] == [b"1", b"\xff"]
     wrong = command(*asked, file, *header, "--key", "nowhere")
     assert (wrong.code, "nowhere" in wrong.err) == (2, True)
+
+
+@pytest.mark.spark
+def test_to_brokers(command: Command, spark: object, lines: Path, tmp_path: Path) -> None:
+    """What is staged lies beside the checkpoint; rows go to leaders wherever they are."""
+    with BrokerCluster(3) as cluster:
+        cluster.create_topic("t", 2)
+        asked = ["ingest", lines, "--brokers", cluster.bootstrap, "--topic", "t"]
+        asked += ["--checkpoint", tmp_path / "checkpoint"]
+        facts = command(*asked, "--key", "value", "--json").facts
+        found = [record for number in range(2) for record in cluster.read("t", number, 0)]
+        assert facts["rows"] == len(found) == 20
+        assert sorted((record.value or b"").decode() for record in found) == sorted(LINES)
+        assert command(*asked, "--key", "value", "--json").facts["rows"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.timeout(3600)
+def test_killed_at_any_moment_each_row_comes_once(tmp_path: Path) -> None:
+    """SIGKILL for the job and its JVM, again and again, while files keep coming.
+
+    ROUNDS and SEED are of the environment.
+    """
+    rounds, draw = int(os.environ.get("ROUNDS", "10")), random.Random(int(os.environ.get("SEED", "1")))
+    source, logs, checkpoint = (tmp_path / name for name in ("in", "logs", "checkpoint"))
+    source.mkdir()
+    command = [
+        sys.executable, "-m", "pipeline", "ingest", str(source), "--to", str(logs), "--topic", "t",
+        "--partitions", "3", "--checkpoint", str(checkpoint), "--master", "local[2]",
+        "--reader-option", "maxFilesPerTrigger=1", "--json",
+    ]  # fmt: skip
+    expected: list[str] = []
+    killed = 0
+    took_s = 0.0  # the first run and the last one are let live
+    code = -1
+    for number in range(rounds + 1):
+        for file in range(5):
+            new = [f"{number}-{file}-{line}" for line in range(200)]
+            hidden = source / f".{number}-{file}"
+            hidden.write_text("".join(f"{line}\n" for line in new))
+            hidden.rename(source / f"{number}-{file}.log")
+            expected += new
+        began = time.monotonic()
+        job = subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE, text=True)
+        limit = None if number in (0, rounds) else took_s * draw.uniform(0.3, 1.0)
+        try:
+            job.communicate(timeout=limit)
+            took_s, code = time.monotonic() - began, job.returncode
+        except subprocess.TimeoutExpired:
+            killed += 1
+            os.killpg(job.pid, signal.SIGKILL)
+            job.communicate()
+        present = values(logs) if logs.is_dir() else []
+        assert len(present) == len(set(present)), f"round {number}: a row came twice"
+        print(f"round {number}: {len(present)} of {len(expected)} rows, {killed} kills")
+    assert code == 0
+    assert values(logs) == sorted(expected)

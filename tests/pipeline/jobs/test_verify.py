@@ -380,6 +380,34 @@ def test_compaction_of_all_of_them(compacted: Tree) -> None:
     assert run(*compacted.nodes()).facts["findings"] == []
 
 
+def test_what_an_aborted_transaction_wrote_may_go(tmp_path: Path) -> None:
+    """Its records are the last of their keys, and compaction takes them all the same."""
+    config = LogConfig(cleanup_policy="compact", segment_bytes=2_000, min_cleanable_dirty_ratio=0.0)
+    for name in "ab":
+        directory = tmp_path / name / NAME.directory_name
+        with Log.open(directory, config, clock=lambda: 2_000_000) as log:
+            for number in range(20):
+                key = b"aborted-%d" % number
+                record = Record(0, 1_000, key, b"x" * 100)
+                log.append_batches(
+                    encode_batch(
+                        [record], producer_id=7, producer_epoch=0, base_sequence=number, is_transactional=True
+                    )
+                )
+                log.append(b"y" * 100, key=b"k%d" % (number % 3))
+            log.end_transaction(7, 0, commit=False)
+            for number in range(30):
+                log.append(b"z" * 100, key=b"k%d" % (number % 3))
+            end = log.log_end_offset
+            if name == "a":
+                log.compact()
+                assert not [each for each in log.read() if (each.key or b"").startswith(b"aborted")]
+        marks = {NAME: end}
+        write_offset_checkpoint(OsDisk(), str(tmp_path / name), HIGH_WATERMARK_CHECKPOINT, marks)
+    answer = run(*(f"--node={name}={tmp_path / name}" for name in "ab"))
+    assert answer.facts["findings"] == []
+
+
 def test_a_record_that_compaction_may_not_take(compacted: Tree) -> None:
     """The last record of a key below the cleaner's point, gone from the replica that was cleaned."""
     name = compacted.partitions[0]
