@@ -159,9 +159,11 @@ def unfenced_deletion(stack: ExitStack) -> None:
 
 @plant("an order to delete is carried out whatever topic id it names: a late one hits the namesake")
 def order_for_another_topic_obeyed(stack: ExitStack) -> None:
-    def stop(self: ReplicaManager, topic_partition: Any, order: Any, topic_id: str) -> Any:
+    def stop(
+        self: ReplicaManager, topic_partition: Any, order: Any, topic_id: str, *, is_late: bool
+    ) -> Any:
         log = self.logs.get(topic_partition)
-        return real(self, topic_partition, order, (log and log.topic_id) or topic_id)
+        return real(self, topic_partition, order, (log and log.topic_id) or topic_id, is_late=is_late)
 
     real = swap(stack, ReplicaManager, "_stop", stop)
 
