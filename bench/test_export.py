@@ -1,6 +1,6 @@
 """The export beside the same table as Spark writes it: log to Parquet. `make bench-spark`.
 
-The rows, the session and the sizes of bench/test_spark.py; zstd on both sides. RECORDS=1000000 for a short run.
+Rows, session and sizes as in bench/test_spark.py; zstd on both sides. RECORDS=1000000 for a short run.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ BAR = 900_000
 def test_export_beside_sparks_writer(beside: Callable[..., object], scratch: Path, spark: Any) -> None:
     """From the page cache. The job in the session that is there: a session's start is not in it."""
     record_bytes = fill(scratch / "logs", Codec.NONE)
-    table = spark.read.format("logstore").option("subscribe", "rows").option("maxRecordsPerPartition", 1 << 20)
+    table = spark.read.format("logstore").options(subscribe="rows", maxRecordsPerPartition=1 << 20)
     columns = ["key", "value", "offset", "timestamp", "timestampType", "topic", "partition"]
 
     def by_spark() -> None:

@@ -205,8 +205,8 @@ class Export:
         if exported > bounds.end_offset and self._options.fail_on_data_loss:
             raise DataLoss(
                 f"{wanted.topic_partition} ends at {bounds.end_offset} and was exported up to {exported}: it "
-                "was cut, or made anew. Export it into another directory, or set --option "
-                "failOnDataLoss=false to wait until it has grown past that"
+                "was cut or made anew, or a node's directories are missing. Export it into another table, or "
+                "set --option failOnDataLoss=false to pass over it until it has grown past that"
             )
         return replace(wanted, start_offset=exported)
 

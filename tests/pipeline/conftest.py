@@ -35,6 +35,13 @@ def _spark_home(tmp_path_factory: pytest.TempPathFactory) -> None:
         os.environ["SPARK_HOME"] = str(linked_home(tmp_path_factory.mktemp("spark-home") / "home"))
 
 
+def pytest_collection_modifyitems(items: list[pytest.Item]) -> None:
+    """Spark's start alone takes a minute where many share two cores: a limit is for what hangs."""
+    for item in items:
+        if item.get_closest_marker("spark") and not item.get_closest_marker("timeout"):
+            item.add_marker(pytest.mark.timeout(900))
+
+
 @pytest.fixture(scope="session")
 def spark(tmp_path_factory: pytest.TempPathFactory) -> Iterator[SparkSession]:
     """`local[2,3]`: two threads, and three attempts a task, so that retries can be tested.
