@@ -44,7 +44,9 @@ bench-spark: setup parts
 	RECORDS=$(or $(RECORDS),10000000) $(BIN)/python -m pytest bench/test_spark.py -p no:xdist -q --benchmark-only
 
 demo: setup
+	@.ci/parts java
 	$(BIN)/logstore demo
+	$(BIN)/python examples/spark_logs.py --output "$$(mktemp -d)/spark-logs"
 
 bench: setup
 	$(BIN)/python -m pytest bench -p no:xdist -m "not spark" --benchmark-only --benchmark-columns=min,median,ops

@@ -202,7 +202,8 @@ EXAMPLES = [
         "docs/embedding.md",
     )
     for number, block in enumerate(code_blocks(ROOT / page, "python"))
-    if "@pytest" not in block  # those are run by pytest: tests/{broker,simulation}/test_pytest_plugin.py
+    # Run by pytest itself: tests/{broker,simulation}/test_pytest_plugin.py; by tests/pipeline/test_examples.py.
+    if "@pytest" not in block and "pyspark" not in block
 ]
 
 
@@ -238,6 +239,8 @@ def test_shell_in_the_readme_runs(
                 assert run(arguments) == 0, line
             case ["make", target]:
                 subprocess.run(["make", "-n", target], cwd=ROOT, check=True, capture_output=True)
+            case ["python", example] if example.startswith("examples/"):
+                assert (ROOT / example).is_file(), line  # run by tests/pipeline/test_examples.py
             case ["python", "-m", "simulation", *arguments]:
                 from simulation.__main__ import main
 
