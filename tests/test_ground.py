@@ -202,7 +202,7 @@ EXAMPLES = [
         "docs/embedding.md",
     )
     for number, block in enumerate(code_blocks(ROOT / page, "python"))
-    # Run by pytest itself: tests/{broker,simulation}/test_pytest_plugin.py; by tests/pipeline/test_examples.py.
+    # Others are run by tests/{broker,simulation}/test_pytest_plugin.py and tests/pipeline/test_examples.py.
     if "@pytest" not in block and "pyspark" not in block
 ]
 
