@@ -60,11 +60,19 @@ class Stream:
             (row.topic, row.partition, row["offset"], bytes(row.value).decode()) for row in rows.collect()
         )
 
-    def run(self) -> StreamingQuery:
+    def run(self, **trigger: Any) -> None:
         """All there is now, in as many batches as it takes."""
-        query = self.start(availableNow=True)
-        assert query.awaitTermination(120), "it has an end"
-        return query
+        from pyspark.errors import StreamingQueryException
+
+        while True:
+            try:
+                query = self.start(**(trigger or {"availableNow": True}))
+                assert query.awaitTermination(300), "it has an end"
+                return
+            except StreamingQueryException as error:
+                # Spark waits ten seconds for a Python process, and no longer on a busy machine.
+                if "Python worker failed to connect back" not in str(error):
+                    raise
 
     def offsets(self, batch_id: int) -> Any:
         """The end of a batch as it is written down."""
@@ -85,7 +93,7 @@ class Stream:
 
 
 def wait_for(holds: Callable[[], bool]) -> None:
-    deadline_s = time.monotonic() + 60
+    deadline_s = time.monotonic() + 240
     while not holds():
         assert time.monotonic() < deadline_s, "it never came"
         time.sleep(0.02)
@@ -111,25 +119,25 @@ def stream(spark: SparkSession, cluster: BrokerCluster, tmp_path: Path) -> Calla
 def test_triggers_restarts_and_replays(cluster: BrokerCluster, stream: Callable[..., Stream]) -> None:
     """Batches of a limited size; a restart takes what is new, a replay what its batch had."""
     cluster.create_topic("orders", 2)
-    for number in range(9):
+    for number in range(6):
         cluster.append("orders", b"a%d" % number, partition=number % 2)
     orders = stream(subscribePattern="ord.*", maxOffsetsPerTrigger="4")
     orders.run()
-    assert {batch_id: len(rows) for batch_id, rows in orders.batches.items()} == {0: 3, 1: 4, 2: 2}
-    assert sorted(orders.values()) == [f"a{number}" for number in range(9)]
-    assert orders.offsets(2) == {"orders": {"0": 5, "1": 4}}
+    assert {batch_id: len(rows) for batch_id, rows in orders.batches.items()} == {0: 4, 1: 2}
+    assert sorted(orders.values()) == [f"a{number}" for number in range(6)]
+    assert orders.offsets(1) == {"orders": {"0": 3, "1": 3}}
 
     cluster.append("orders", b"b", partition=1)
     cluster.create_topic("ordinary", 1)
     cluster.append("ordinary", b"c")
     orders.run()
-    assert orders.batches[3] == [("orders", 1, 4, "b"), ("ordinary", 0, 0, "c")]
+    assert orders.batches[2] == [("orders", 1, 3, "b"), ("ordinary", 0, 0, "c")]
 
     before = dict(orders.batches)
     cluster.append("orders", b"d", partition=0)
-    orders.forget(3)
+    orders.forget(2)
     orders.run()
-    assert orders.batches == {**before, 4: [("orders", 0, 5, "d")]}, "the same rows under the same number"
+    assert orders.batches == {**before, 3: [("orders", 0, 3, "d")]}, "the same rows under the same number"
 
 
 def test_a_stream_from_latest_loses_nothing_when_its_first_batch_is_run_again(
@@ -166,8 +174,7 @@ def test_a_query_of_one_batch_and_a_topic_that_goes(
     for number in range(5):
         cluster.append("going", b"%d" % number)
     going = stream(subscribePattern="go.*", maxOffsetsPerTrigger="2")
-    query = going.start(once=True)
-    assert query.awaitTermination(120)
+    going.run(once=True)
     assert going.values() == ["0", "1", "2", "3", "4"]
 
     from pyspark.errors import StreamingQueryException
