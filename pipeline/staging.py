@@ -35,6 +35,7 @@ from pipeline.sink_rows import Placed
 SUFFIX: Final = ".staged"
 FLUSH_BYTES: Final = 16 << 20
 """Rows kept back until they are worth sorting by partition: what each partition gets of them is one run."""
+_FEW: Final = 1 << 15
 _TRAILER: Final = struct.Struct(">II")
 
 
@@ -116,11 +117,13 @@ class Stage:
         rows = pa.Table.from_batches([placed.rows for placed in self._pending])
         slots = np.concatenate([placed.slots for placed in self._pending])
         self._pending, self._pending_bytes = [], 0
+        if len(self._slots) < _FEW:
+            slots = slots.astype(np.int16)  # numpy sorts these by radix
         order = np.argsort(slots, kind="stable")  # in a partition rows keep the order in which they came
         slots = slots[order]
         if slots[0] != slots[-1]:
             rows = rows.combine_chunks().take(pa.array(order))
-        firsts = np.flatnonzero(np.diff(slots, prepend=-1)).tolist()
+        firsts = [0, *(np.flatnonzero(slots[1:] != slots[:-1]) + 1).tolist()]
         for first, end in zip(firsts, [*firsts[1:], len(slots)], strict=True):
             self._encode(self._slots[int(slots[first])], rows.slice(first, end - first))
 
