@@ -41,7 +41,7 @@ bitrot: setup
 
 # Spark reads 10 M records from a log and from its own Parquet, in turn; RECORDS=1000000 for a short run.
 bench-spark: setup parts
-	RECORDS=$(or $(RECORDS),10000000) $(BIN)/python -m pytest bench/test_spark.py -p no:xdist -q --benchmark-only
+	RECORDS=$(or $(RECORDS),10000000) $(BIN)/python -m pytest bench/test_spark.py bench/test_spark_write.py -p no:xdist -q --benchmark-only
 
 demo: setup
 	@.ci/parts java
