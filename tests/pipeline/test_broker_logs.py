@@ -2,7 +2,6 @@
 
 from __future__ import annotations
 
-import asyncio
 import threading
 from collections.abc import Iterator
 from pathlib import Path
@@ -12,8 +11,6 @@ import pytest
 from broker.embedded import Broker, BrokerConfig
 from broker.embedded_cluster import BrokerCluster
 from broker.errors import RequestUnanswered
-from broker.limits import Address, parse_address
-from broker.wire import types as t
 from checkpoint.topic_partition import TopicPartition
 from logstore.batch import encode_batch
 from logstore.log import Log
@@ -22,7 +19,7 @@ from pipeline.broker_logs import BrokerLogs
 from pipeline.errors import UnknownTopic
 from pipeline.logs import Bounds, Cause, Missing, OffsetRange
 from pipeline.read_options import ReadOptions
-from tests.broker.asking import Asker
+from tests.pipeline.groups import progress_of
 
 TP = TopicPartition("orders", 0)
 
@@ -96,24 +93,7 @@ def test_a_group_shows_the_progress(cluster: BrokerCluster, logs: BrokerLogs) ->
     first, second = TopicPartition("progress", 0), TopicPartition("progress", 1)
     logs.publish("analysts", {first: 3, second: 0})
     logs.close()
-    assert asyncio.run(committed(parse_address(cluster.brokers[1].bootstrap), "analysts")) == {
-        first: 3,
-        second: 0,
-    }
-
-
-async def committed(address: Address, group: str) -> dict[TopicPartition, int]:
-    async with asyncio.timeout(30):
-        async with Asker(address) as client:
-            found = await client.ask(t.FindCoordinatorRequest(key=group), 3)
-        async with Asker(Address(found.host, found.port)) as client:
-            asked = [t.OffsetFetchRequestGroup(group_id=group, topics=None)]
-            answer = await client.ask(t.OffsetFetchRequest(groups=asked), 9)
-    return {
-        TopicPartition(topic.name, each.partition_index): each.committed_offset
-        for topic in answer.groups[0].topics
-        for each in topic.partitions
-    }
+    assert progress_of(cluster, "analysts") == {first: 3, second: 0}
 
 
 def test_a_progress_that_cannot_be_published_is_a_warning(caplog: pytest.LogCaptureFixture) -> None:

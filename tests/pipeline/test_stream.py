@@ -19,6 +19,7 @@ from checkpoint.topic_partition import TopicPartition
 from pipeline.data_source import LogstoreDataSource
 from pipeline.lag import lags
 from tests.broker.asking import Asker
+from tests.pipeline.groups import progress_of
 
 if TYPE_CHECKING:
     from pyspark.sql import DataFrame, SparkSession
@@ -157,6 +158,8 @@ def test_a_stream_from_latest_loses_nothing_when_its_first_batch_is_run_again(
     finally:
         query.stop()
     assert fresh.batches == {0: [], 1: [("fresh", 0, 1, "one")]}
+    # Spark tells of a batch's end when it plans the next one.
+    wait_for(lambda: progress_of(cluster, "fresh-readers") == {TopicPartition("fresh", 0): 1})
 
     for batch_id in (0, 1):
         fresh.forget(batch_id)
