@@ -39,9 +39,10 @@ test: setup parts
 bitrot: setup
 	$(BIN)/python -m pytest tests/bitrot -m slow -s -p no:benchmark
 
-# Spark reads 10 M records from a log and from its own Parquet, in turn; RECORDS=1000000 for a short run.
+# Spark reads 10 M records from a log and from its own Parquet, in turn, and exports them; RECORDS=1000000 for a short run.
 bench-spark: setup parts
-	RECORDS=$(or $(RECORDS),10000000) $(BIN)/python -m pytest bench/test_spark.py bench/test_spark_write.py -p no:xdist -q --benchmark-only
+	RECORDS=$(or $(RECORDS),10000000) $(BIN)/python -m pytest bench/test_spark.py bench/test_spark_write.py \
+		bench/test_export.py -p no:xdist -q --benchmark-only
 
 demo: setup
 	@.ci/parts java

@@ -7,9 +7,11 @@ from datetime import date
 from pathlib import Path
 from typing import TYPE_CHECKING
 
+import pyarrow.dataset as ds
 import pyarrow.parquet as pq
 import pytest
 
+from broker.embedded_cluster import BrokerCluster
 from checkpoint.disk import Disk, OsDisk
 from pipeline.jobs import exporting
 from pipeline.jobs.export_publishing import LEDGER_DIRECTORY, carry_out
@@ -147,6 +149,27 @@ def test_what_is_gone_is_an_error_or_is_told(
         (20, start, "expired")
     ]
     assert exported(table) == {"topic=orders/partition=0": [*range(20), *range(start, 120)]}
+
+
+@pytest.mark.spark
+def test_what_brokers_began_their_directories_go_on_with(
+    spark: SparkSession, command: Command, tmp_path: Path
+) -> None:
+    """Offsets are the same wherever they are read: a cluster may die between two runs."""
+    table = tmp_path / "table"
+    with BrokerCluster(2, directory=str(tmp_path / "cluster")) as cluster:
+        cluster.create_topic("orders", 2)
+        for number in range(40):
+            cluster.append("orders", b"v%d" % number, key=b"k%d" % number)
+        line = ["export", "--topics", "orders", "--output", table, "--json"]
+        assert command(*line, "--brokers", cluster.bootstrap).facts["records"] == 40
+        for number in range(40, 60):
+            cluster.append("orders", b"v%d" % number, key=b"k%d" % number)
+    assert command(*line, f"{tmp_path}/cluster/broker-?").facts["records"] == 20
+    values = {bytes(row["value"]) for row in ds.dataset(table, partitioning="hive").to_table().to_pylist()}
+    assert values == {b"v%d" % number for number in range(60)}
+    assert all(offsets == list(range(len(offsets))) for offsets in exported(table).values())
+    assert sum(map(len, exported(table).values())) == 60
 
 
 @pytest.mark.spark
