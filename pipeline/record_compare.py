@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 from checkpoint.disk import Disk, read_small_file
 from checkpoint.errors import EngineError
 from logstore import columnar
+from logstore.batch import LOG_OVERHEAD
 from logstore.segment import file_name
 from logstore.transaction_index import AbortedTransaction, TransactionIndex
 from pipeline.replica_check import Kept, Kind, Run, examine
@@ -100,7 +101,7 @@ def _decoded(
 ) -> Iterator[Any]:
     """The records of the kept batches, without those of aborted transactions."""
     aborted = _aborted(disk, replica)
-    sizes = kept.headers["batch_length"].astype(np.int64) + 12
+    sizes = kept.headers["batch_length"].astype(np.int64) + LOG_OVERHEAD
     follows = np.zeros(len(sizes), np.bool_)
     follows[1:] = (kept.segments[1:] == kept.segments[:-1]) & (
         kept.positions[1:] == (kept.positions + sizes)[:-1]

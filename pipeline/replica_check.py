@@ -25,14 +25,14 @@ import numpy.typing as npt
 from checkpoint.disk import Disk, File
 from checkpoint.errors import CorruptCheckpoint
 from checkpoint.leader_epoch_checkpoint import read_leader_epoch_checkpoint
-from logstore.batch import DELETE_HORIZON
+from logstore.batch import DELETE_HORIZON, LOG_OVERHEAD
 from logstore.config import MAX_INT, MAX_LONG
 from logstore.damage import Listed, judge_chain
 from logstore.errors import CorruptSeal, DamageKind
 from logstore.scan import HEADER_DTYPE, Fault
 from logstore.seal import Seal, broken_blocks, read_seal
 from logstore.segment import file_name
-from logstore.sweep import SWEEP_BYTES, misplaced, sweep
+from logstore.sweep import SWEEP_BYTES, Bad, misplaced, sweep
 from pipeline.replicas import SegmentFile
 
 Longs = npt.NDArray[np.int64]
@@ -256,6 +256,14 @@ def examine(disk: Disk, run: Run) -> Examined:
     return sweeper.judged()
 
 
+class _Stray(NamedTuple):
+    """Bytes that are no batch, in segment `number` of the run; `is_end`: with them the log ends."""
+
+    number: int
+    bad: Bad
+    is_end: bool
+
+
 class _Sweeper:
     """The batches of a run end to end, and who of them is where it belongs."""
 
@@ -266,7 +274,7 @@ class _Sweeper:
         self._positions: list[Longs] = [np.empty(0, np.int64)]
         self._headers: list[bytes] = []
         self._fits: list[npt.NDArray[np.bool_]] = [np.empty(0, np.bool_)]
-        self._bad: list[tuple[int, int, int, Fault, int, bool]] = []  # segment, position, end, fault, slot
+        self._bad: list[_Stray] = []
         self._faults: list[LocalFault] = []
         self._sealed: list[LocalFault] = []
         self._seals: dict[int, Seal] = {}
@@ -308,7 +316,7 @@ class _Sweeper:
         )
         for bad in found.bad:
             is_end = bad.end == end == size and not successors
-            self._bad.append((number, bad.position, bad.end, bad.fault, self._count + bad.slot, is_end))
+            self._bad.append(_Stray(number, bad._replace(slot=self._count + bad.slot), is_end))
         self._add(number, found.positions, found.headers)
 
     def _add(self, number: int, positions: Longs, headers: npt.NDArray[np.void]) -> None:
@@ -406,17 +414,7 @@ class _Sweeper:
         bases, ends = every.bases, every.ends
         self._tell_wrong(every, wrong, slots, bases, ends)
         self._tell_bad(slots, bases, ends)
-        for before, slot, fault in doubtful:
-            number = int(every.segments[slot])
-            if number < len(run.segments):
-                position, epoch = int(every.positions[slot]), int(every.headers["leader_epoch"][slot])
-                offset, end_offset = int(min(bases[before], bases[slot])), int(max(ends[before], ends[slot]))
-                kind = Kind.ORDER if fault is Fault.OFFSETS else Kind.EPOCH
-                self._faults.append(
-                    LocalFault(
-                        kind, self._paths[number], position, 1, offset, end_offset, epoch, fault.value, True
-                    )
-                )
+        self._tell_doubtful(every, doubtful, bases, ends)
         self._check_chain()
         self._faults += self._sealed
         return Examined(every.among(is_kept & own), self._faults, self._gone)
@@ -459,7 +457,7 @@ class _Sweeper:
             kind, text = wrong[slot]
             epoch = int(every.headers["leader_epoch"][slot])
             position = int(every.positions[slot])
-            size = int(every.headers["batch_length"][slot]) + 12
+            size = int(every.headers["batch_length"][slot]) + LOG_OVERHEAD
             if kind is Kind.EPOCH:
                 offset, end_offset = int(bases[slot]), int(ends[slot])
             else:
@@ -477,9 +475,25 @@ class _Sweeper:
             self._faults.append(fault)
             previous = slot, fault
 
+    def _tell_doubtful(
+        self, every: Kept, doubtful: Sequence[tuple[int, int, Fault]], bases: Longs, ends: Longs
+    ) -> None:
+        """Of two batches that contradict each other either may be wrong: told of the later one."""
+        for before, slot, fault in doubtful:
+            number = int(every.segments[slot])
+            if number < len(self._run.segments):
+                position, epoch = int(every.positions[slot]), int(every.headers["leader_epoch"][slot])
+                offset, end_offset = int(min(bases[before], bases[slot])), int(max(ends[before], ends[slot]))
+                kind = Kind.ORDER if fault is Fault.OFFSETS else Kind.EPOCH
+                self._faults.append(
+                    LocalFault(
+                        kind, self._paths[number], position, 1, offset, end_offset, epoch, fault.value, True
+                    )
+                )
+
     def _tell_bad(self, slots: Longs, bases: Longs, ends: Longs) -> None:
         run = self._run
-        for number, position, end, fault, slot, is_end in self._bad:
+        for number, (position, end, fault, slot), is_end in self._bad:
             offset, end_offset = self._window(slot - 1, slot, slots, bases, ends)
             text = f"{fault.value}; {end - position} bytes to byte {end} are lost"
             kind = Kind.CHECKSUM if fault is Fault.CHECKSUM else Kind.GARBAGE

@@ -29,7 +29,7 @@ import numpy as np
 from checkpoint.disk import Disk
 from checkpoint.errors import CorruptCheckpoint
 from checkpoint.leader_epoch_checkpoint import read_leader_epoch_checkpoint
-from logstore.batch import HEADER_BYTES
+from logstore.batch import HEADER_BYTES, LOG_OVERHEAD
 from logstore.segment import file_name
 from pipeline.replica_check import Examined, Kept, Kind, Run, examine, header_hashes
 from pipeline.replicas import Replica
@@ -210,7 +210,7 @@ class _Side:
         base = segments[int(self.kept.segments[at])].base_offset
         position = int(self.kept.positions[at])
         if state == "behind":
-            position += int(self.kept.headers["batch_length"][at]) + 12
+            position += int(self.kept.headers["batch_length"][at]) + LOG_OVERHEAD
         return Place(node, f"{self.replica.directory}/{file_name(base, '.log')}", position, epoch, holds)
 
 
