@@ -45,6 +45,7 @@ from logstore.kernels import Bytes, Ints, Longs, bytes_of
 from logstore.log_reads import FetchedBytes
 from logstore.record import MAX_INT, MAX_LONG, NO_TIMESTAMP
 from logstore.scan import Fault, scan_buffer
+from logstore.stretches import Stretch
 from logstore.transaction_index import AbortedTransaction
 
 HEADER_TYPE: Final = pa.struct([pa.field("key", pa.binary(), nullable=False), pa.field("value", pa.binary())])
@@ -97,7 +98,7 @@ def schema(columns: Sequence[str] = COLUMNS) -> Any:
 
 
 def decode(
-    data: Buffer | FetchedBytes,
+    data: Buffer | FetchedBytes | Stretch,
     *,
     columns: Sequence[str] = COLUMNS,
     start_offset: int | None = None,
@@ -119,6 +120,7 @@ def decode(
     `UnsupportedCompression` as reading the records would, after rows of what lies before; the whole of the
     piece at fault, some megabytes, is held back. Checksums of all batches are judged, records only of
     those that are not left out. `InvalidRecord` also for an offset past 64 bits, which no column can hold.
+    Of a `Stretch` the checksums have been judged already.
     """
     wanted = schema(columns)
     if not 0 < max_bytes <= MAX_INT:
@@ -136,7 +138,11 @@ def decode(
         _by_producer(aborted or ()),
         include_control,
     )
-    for piece in _pieces(data, choice, max_bytes):
+    if isinstance(data, Stretch):
+        pieces = _pieces_of_stretch(data, choice, max_bytes)
+    else:
+        pieces = _pieces(data, choice, max_bytes)
+    for piece in pieces:
         rows = _rows(piece, choice, wanted)
         if max_records is None:
             if rows.num_rows:
@@ -146,7 +152,7 @@ def decode(
             yield rows.slice(first, max_records)
 
 
-def table(data: Buffer | FetchedBytes, *, columns: Sequence[str] = COLUMNS, **options: Any) -> Any:
+def table(data: Buffer | FetchedBytes | Stretch, *, columns: Sequence[str] = COLUMNS, **options: Any) -> Any:
     """All of `decode` as one `pyarrow.Table`; the same arguments and errors."""
     return pa.Table.from_batches(list(decode(data, columns=columns, **options)), schema(columns))
 
@@ -234,6 +240,16 @@ def _pieces(data: Buffer, choice: _Choice, max_bytes: int) -> Iterator[_Piece]:
             return
         # A batch that is larger than the window is taken by itself.
         window = PIECE_BYTES if found.end else LOG_OVERHEAD + _LENGTH.unpack_from(view, position)[0]
+
+
+def _pieces_of_stretch(stretch: Stretch, choice: _Choice, max_bytes: int) -> Iterator[_Piece]:
+    first = 0
+    while first < len(stretch.positions):
+        after = int(np.searchsorted(stretch.positions, int(stretch.positions[first]) + PIECE_BYTES))
+        headers, positions = stretch.headers[first:after], stretch.positions[first:after]
+        chosen = choice.of(headers)
+        yield from _unpacked(stretch.data, headers[chosen], positions[chosen], max_bytes)
+        first = after
 
 
 def _unpacked(view: Buffer, headers: Headers, positions: Longs, max_bytes: int) -> Iterator[_Piece]:

@@ -42,7 +42,7 @@ class Stretch(NamedTuple):
 
     @property
     def next_offset(self) -> int:
-        return int(self.last_offsets[-1]) + 1
+        return int(self.headers["base_offset"][-1]) + int(self.headers["last_offset_delta"][-1]) + 1
 
     @property
     def last_offsets(self) -> npt.NDArray[np.int64]:

@@ -415,7 +415,7 @@ def _decoded(
 
     given = 0
     try:
-        for rows in rows_of(stretch.data):
+        for rows in rows_of(stretch):
             yield rows
             given += rows.num_rows
         return

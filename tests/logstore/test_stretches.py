@@ -6,7 +6,8 @@ import pytest
 
 from checkpoint.disks import MemoryDisk
 from logstore import DamagedLog
-from logstore.batch import encode_batch
+from logstore.batch import encode_batch, set_offsets_and_epoch
+from logstore.compression import Codec
 from logstore.record import Record
 from logstore.scan import Fault
 from logstore.stretches import Skipped, Stretch, StretchReader
@@ -130,3 +131,23 @@ def test_nothing_to_skip() -> None:
         list(reader.stretches())
     assert reader.skip_damage() == (3, 5, Fault.CHECKSUM)
     assert reader.skip_damage() is None
+
+
+@pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
+def test_a_stretch_decodes_as_its_bytes(codec: Codec) -> None:
+    """Without judging checksums twice: the same columns, of any range."""
+    from logstore.columnar import table
+
+    records = [Record(number, 1000 + number, None, bytes(200_000)) for number in range(4)]
+    data = bytearray()
+    for number in range(20):
+        made = bytearray(encode_batch(records, codec=codec))
+        set_offsets_and_epoch(made, base_offset=4 * number, leader_epoch=3)
+        data += made
+    (stretch,) = StretchReader(
+        DIRECTORY, disk=disk_with({log_file(0): bytes(data)}), stretch_bytes=1 << 30
+    ).stretches()
+    for start, end in ((None, None), (5, 77), (79, 80)):
+        assert table(stretch, start_offset=start, end_offset=end).equals(
+            table(bytes(data), start_offset=start, end_offset=end)
+        )
