@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/.installed
 EXTRAS := test,dev,cli,codecs,arrow,bench,zookeeper,broker,interop,spark
 WORKERS ?= 2
 
-.PHONY: bench-spark bitrot spark spark-restarts verify-replicas fuzz setup parts check test demo bench simulate model zookeeper faults interop reader crash kill9 export-kills clean
+.PHONY: bench-spark bitrot spark spark-restarts verify-replicas fuzz setup parts check test demo bench simulate model zookeeper faults interop reader crash kill9 export-kills ingest-kills clean
 .DEFAULT_GOAL := test
 
 setup: $(INSTALLED)
@@ -108,6 +108,11 @@ reader: setup
 # An export killed by SIGKILL, driver and workers, at seeded moments: each row once. ROUNDS=50 SEED=1.
 export-kills: setup parts
 	$(BIN)/python -m tests.pipeline.export_kills --rounds $(or $(ROUNDS),50) --seed $(or $(SEED),1)
+
+# The same for an ingest with a checkpoint, while files keep coming. ROUNDS=10 SEED=1.
+ingest-kills: setup parts
+	ROUNDS=$(or $(ROUNDS),10) SEED=$(or $(SEED),1) $(BIN)/python -m pytest tests/pipeline/jobs/test_ingest.py \
+		-m slow -s -p no:benchmark
 
 clean:
 	rm -rf build dist *.egg-info .mypy_cache .ruff_cache .pytest_cache .hypothesis .import_linter_cache .benchmarks
