@@ -108,6 +108,15 @@ def test_what_fails_is_one_line(command: Command, failure: BaseException, code: 
     assert outcome[2].count("\n") == 1
 
 
+def test_a_missing_extra_is_named(command: Command) -> None:
+    """And the missing module of somebody else is not taken for it."""
+    code, out, err = command("count", "1", failure=ModuleNotFoundError("no pyspark", name="pyspark"))
+    assert (code, out) == (1, "")
+    assert err == "logstore: pyspark is not installed: pip install 'logstore[spark]'\n"
+    with pytest.raises(ModuleNotFoundError):
+        command("count", "1", failure=ModuleNotFoundError("no such module", name="pipelin"))
+
+
 def test_a_defect_of_ours_shows_its_trace(command: Command) -> None:
     """Only what a caller can do something about is made short."""
     with pytest.raises(ZeroDivisionError):
