@@ -14,6 +14,7 @@ files of a publication appear in order of their offsets.
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import asdict, dataclass, replace
 from random import Random
@@ -195,7 +196,7 @@ class Export:
                 self._unexported(each, done.get(each.topic_partition), bounds[each.topic_partition])
                 for each in ranges
             ]
-            return cut(ranges, logs.cut_points, max_records=self._task_records)
+            return in_turn(cut(ranges, logs.cut_points, max_records=self._task_records))
         finally:
             logs.close()
 
@@ -263,6 +264,19 @@ class _Total:
             else "nothing new to export"
         )
         return Answer(facts, lines)
+
+
+def in_turn(pieces: Iterable[OffsetRange]) -> list[OffsetRange]:
+    """One of each partition, then the next of each: all of them come forward, and all of their brokers work.
+
+    Those of one partition stay in order.
+    """
+    turns: Counter[TopicPartition] = Counter()
+    placed = []
+    for piece in pieces:
+        placed.append((turns[piece.topic_partition], piece))
+        turns[piece.topic_partition] += 1
+    return [piece for _, piece in sorted(placed, key=lambda pair: pair[0])]
 
 
 def _joined(pieces: Iterable[OffsetRange]) -> list[OffsetRange]:

@@ -16,6 +16,7 @@ from checkpoint.disk import Disk, OsDisk
 from pipeline.jobs import exporting
 from pipeline.jobs.export_publishing import LEDGER_DIRECTORY, carry_out
 from pipeline.ledger import Intent, Json, Ledger
+from pipeline.logs import OffsetRange
 from tests.pipeline.jobs.conftest import NOON_MS, Command, Row, append
 
 if TYPE_CHECKING:
@@ -188,6 +189,15 @@ def test_columns_and_files_are_as_asked(
     refused = command(*line)
     assert (refused.code, refused.out) == (1, "")
     assert "--columns offset,leaderEpoch,segment" in refused.err
+
+
+def test_partitions_come_forward_together() -> None:
+    """Else a run that is often ended early would export the first one for ever."""
+    counts = {0: 3, 1: 1, 2: 2}
+    pieces = [OffsetRange("o", each, n, n + 1) for each, count in counts.items() for n in range(count)]
+    assert [(each.partition, each.start_offset) for each in exporting.in_turn(pieces)] == [
+        (0, 0), (1, 0), (2, 0), (0, 1), (2, 1), (0, 2),
+    ]  # fmt: skip
 
 
 def test_a_plan_touches_nothing(command: Command, data: Path, tmp_path: Path) -> None:
