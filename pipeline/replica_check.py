@@ -55,6 +55,7 @@ class Kind(StrEnum):
     TAIL = "tail"
     """being written, or torn by a crash: a note, not a fault"""
 
+    TOPIC = "topic"
     BYTES = "bytes"
     LEADER_EPOCH = "leader-epoch"
     MISSING = "missing"

@@ -24,6 +24,7 @@ from checkpoint.offset_checkpoint import (
     LOG_START_OFFSET_CHECKPOINT,
     read_offset_checkpoint,
 )
+from checkpoint.partition_metadata import read_partition_metadata
 from checkpoint.topic_partition import TopicPartition, partition_directories
 from logstore.recovery import offset_in
 from logstore.segment import LOG_SUFFIX
@@ -53,6 +54,8 @@ class Replica:
     high_watermark: int
     cleaned_to: int
     segments: tuple[SegmentFile, ...]
+    topic_id: str | None = None
+    """as `partition.metadata` says; None: it does not"""
 
     @property
     def size(self) -> int:
@@ -108,7 +111,14 @@ def find_replicas(
     for topic_partition, node, path, (high_watermark, log_start, cleaned_to) in sorted(places):
         segments = list_segments(disk, path)
         start = max(log_start, segments[0].base_offset if segments else 0, 0)
-        found.append(Replica(node, path, topic_partition, start, high_watermark, cleaned_to, segments))
+        try:
+            topic_id = read_partition_metadata(disk, path)
+        except (CorruptCheckpoint, OSError) as error:
+            topic_id = None
+            unread.append(f"{path}: {error}")
+        found.append(
+            Replica(node, path, topic_partition, start, high_watermark, cleaned_to, segments, topic_id)
+        )
     return found, unread
 
 

@@ -15,11 +15,12 @@ checkpoint names the partition, a batch has fewer records than offsets, or the c
 from __future__ import annotations
 
 from bisect import bisect_right
-from collections import defaultdict
+from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
+from checkpoint.partition_metadata import PARTITION_METADATA
 from checkpoint.topic_partition import TopicPartition
 from logstore.config import MAX_LONG
 from logstore.segment import file_name
@@ -85,9 +86,14 @@ class Finding:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What the replicas of a partition have in common. `cuts` begin the stretches; the last one ends them."""
+    """What the replicas of a partition have in common.
+
+    `strangers` are of another topic of that name, as their topic ids say: checked, and not compared. `cuts`
+    begin the stretches.
+    """
 
     numbers: tuple[int, ...]
+    strangers: tuple[int, ...]
     committed: int
     cleaned_to: int
     is_compacted: bool
@@ -137,6 +143,10 @@ def plan(
 def _shared(
     replicas: Sequence[Replica], numbers: Sequence[int], is_compacted: bool, stretch_bytes: int
 ) -> Shared:
+    ids = Counter(topic_id for number in numbers if (topic_id := replicas[number].topic_id) is not None)
+    topic_id = ids.most_common(1)[0][0] if ids else None
+    strangers = [number for number in numbers if replicas[number].topic_id not in (None, topic_id)]
+    numbers = [number for number in numbers if number not in strangers]
     found = [replicas[number] for number in numbers]
     committed = max(each.high_watermark for each in found)
     cleaned_to = max(each.cleaned_to for each in found)
@@ -151,7 +161,7 @@ def _shared(
     if 0 < cleaned_to < committed:
         cuts.add(cleaned_to)
     return Shared(
-        tuple(numbers), committed, max(cleaned_to, 0), is_compacted or cleaned_to > 0,
+        tuple(numbers), tuple(strangers), committed, max(cleaned_to, 0), is_compacted or cleaned_to > 0,
         tuple(sorted(cut for cut in cuts if cut < committed)) or (starts[0],),
     )  # fmt: skip
 
@@ -288,8 +298,10 @@ class Gathered:
         found: list[Finding] = []
         for name, shared in self._plan.partitions.items():
             expects_gaps = self.is_thinned(shared)
-            for number in shared.numbers:
+            for number in (*shared.numbers, *shared.strangers):
                 replica = replicas[number]
+                if number in shared.strangers:
+                    found.append(_stranger(name, replica, (replicas[n] for n in shared.numbers)))
                 reports = sorted(self._reports[number], key=lambda report: report.first_base_offset)
                 seen: set[tuple[str, int]] = set()
                 for report in reports:
@@ -361,6 +373,13 @@ def _local(name: TopicPartition, replica: Replica, fault: LocalFault) -> Finding
         fault.kind, name, (replica.node,), fault.path, fault.position, fault.offset, end, fault.epoch,
         fault.text, fault.size, is_note=fault.kind is Kind.TAIL, is_doubtful=fault.is_doubtful,
     )  # fmt: skip
+
+
+def _stranger(name: TopicPartition, replica: Replica, others: Iterable[Replica]) -> Finding:
+    path = f"{replica.directory}/{PARTITION_METADATA}"
+    known = next(other.topic_id for other in others if other.topic_id is not None)
+    text = f"topic id {replica.topic_id}, not {known}: it is of a topic that had that name another time"
+    return Finding(Kind.TOPIC, name, (replica.node,), path, 0, replica.log_start_offset, -1, -1, text)
 
 
 def _gap(name: TopicPartition, replica: Replica, start: int, end: int, path: str, position: int) -> Finding:

@@ -17,6 +17,7 @@ from checkpoint.disk import OsDisk, OsFile
 from checkpoint.leader_epoch_checkpoint import write_leader_epoch_checkpoint
 from checkpoint.meta_properties import MetaProperties, write_meta_properties
 from checkpoint.offset_checkpoint import HIGH_WATERMARK_CHECKPOINT, write_offset_checkpoint
+from checkpoint.partition_metadata import write_partition_metadata
 from checkpoint.topic_partition import TopicPartition
 from logstore.batch import encode_batch
 from logstore.config import LogConfig
@@ -273,6 +274,17 @@ def test_a_replica_without_a_byte(tmp_path: Path) -> None:
     (finding,) = wrong(run(*nodes))
     assert (finding["kind"], finding["nodes"]) == ("behind", ["c"])
     assert (finding["offset"], finding["end_offset"]) == (0, 6)
+
+
+def test_a_replica_of_another_topic_of_that_name(tmp_path: Path) -> None:
+    """Left over from one that was deleted: told once, not batch by batch; its own checksums still count."""
+    nodes = [node(tmp_path, name, good(value=b"old") if name == "c" else good()) for name in "abc"]
+    for name, topic_id in zip(
+        "abc", ("AAECAwQFBgcICQoLDA0ODw",) * 2 + ("AQECAwQFBgcICQoLDA0ODw",), strict=True
+    ):
+        write_partition_metadata(OsDisk(), str(tmp_path / name / NAME.directory_name), topic_id)
+    (finding,) = wrong(run(*nodes))
+    assert (finding["kind"], finding["nodes"]) == ("topic", ["c"])
 
 
 class Meanwhile(Here):
