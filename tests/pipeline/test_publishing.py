@@ -153,7 +153,7 @@ def explored(running: Callable[[CrashRun[int]], None], **given: Any) -> CrashRep
 
 
 def test_the_power_fails_before_any_call() -> None:
-    """Of a publication into partitions that are there; `make crash` shows the making of them as well."""
+    """Of a publication into partitions that are there; the slow one has the making of them as well."""
     report = explored(second_alone, kills=False)
     assert report.moments > 50
     assert report.is_good, str(report)
