@@ -88,6 +88,7 @@ spark: setup parts
 
 # A stream that fails two hundred times, at every stage of its writing: each row once, in order. A table.
 spark-restarts: setup parts
+	$(BIN)/python -m tests.pipeline.kills --restarts $(or $(RESTARTS),200)
 	$(BIN)/python -m tests.pipeline.restarts --restarts $(or $(RESTARTS),200)
 
 # Three replica trees of a GiB each, fifty differences planted in every round, and how fast they are verified. A table.

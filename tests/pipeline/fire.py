@@ -151,7 +151,7 @@ class WriterUnderFire(StreamWriter):
         self._watch: CommitUnderFire | None = None
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
-        with _without_ledger(self._control):
+        with without_ledger(self._control):
             return self._write(iterator)
 
     def _write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
@@ -177,7 +177,7 @@ class WriterUnderFire(StreamWriter):
         return message
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        with _without_ledger(self._control):
+        with without_ledger(self._control):
             self._commit(messages, batchId)
 
     def _commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
@@ -219,7 +219,7 @@ def _watched(target: Target, watch: CommitUnderFire) -> Target:
 
 
 @contextmanager
-def _without_ledger(is_wanted: bool) -> Iterator[None]:
+def without_ledger(is_wanted: bool) -> Iterator[None]:
     """The control: a commit publishes whatever it is given. Put back, for processes are used again."""
     if not is_wanted:
         yield

@@ -39,7 +39,7 @@ from tests.pipeline.fire import (
 from tests.pipeline.spark_home import linked_home
 
 if TYPE_CHECKING:
-    from pyspark.sql import SparkSession
+    from pyspark.sql import DataFrame, SparkSession
 
 TOPIC: Final = "rounds"
 PARTITIONS: Final = 3
@@ -74,7 +74,8 @@ class Campaign:
         """One start of the query, for one batch, with the fault in it; none: it must go well."""
         self.rounds += 1
         (fault or Fault(TWICE, nth=-1)).write(self.plan)
-        failed = run_query(self.spark, self.home, self.plan, self.brokers, self.control)
+        rows = counted_rows(self.spark)
+        failed = run_query(rows, self.home, self.plan, brokers=self.brokers, control=self.control)
         if fault is None:
             assert failed is None, failed
             return
@@ -93,13 +94,9 @@ class Campaign:
         return range(max(done, default=-1) + 1)
 
 
-def run_query(
-    spark: SparkSession, home: Path, plan: Path, brokers: str, control: bool
-) -> BaseException | None:
-    """Start the query over its checkpoint and wait for its end; what it failed with."""
-    from pyspark.errors import StreamingQueryException
-
-    rows = (
+def counted_rows(spark: SparkSession) -> DataFrame:
+    """A batch of `ROWS` at each start: a number, and the task that it is of."""
+    return (
         spark.readStream.format("rate-micro-batch")
         .options(rowsPerBatch=ROWS, numPartitions=SPARK_PARTITIONS)
         .load()
@@ -108,6 +105,14 @@ def run_query(
             "concat(value, ' ', spark_partition_id()) as value",
         )
     )
+
+
+def run_query(
+    rows: DataFrame, home: Path, plan: Path, *, brokers: str = "", control: bool = False
+) -> BaseException | None:
+    """Start the query over its checkpoint and wait for its end; what it failed with."""
+    from pyspark.errors import StreamingQueryException
+
     writer = (
         rows.writeStream.format(LogstoreUnderFire.name())
         .option("topic", TOPIC)
@@ -317,7 +322,7 @@ def _one(home: Path) -> int:
         pids = (os.getpid(), jvm.java.lang.ProcessHandle.current().pid())
         fault = Fault.read(home / "plan.json")
         Fault(fault.stage, fault.nth, fault.how, pids).write(home / "plan.json")
-        failed = run_query(spark, home, home / "plan.json", "", False)
+        failed = run_query(counted_rows(spark), home, home / "plan.json")
         assert failed is None, failed
     return 0
 

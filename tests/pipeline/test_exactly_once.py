@@ -1,10 +1,13 @@
 """A stream that fails at every stage of its writing: each row once, in order per partition.
 
-Short; `make spark-restarts` does it two hundred times, to brokers and with dying drivers too.
+Short; `make spark-restarts` does it two hundred times, with Spark and without, to brokers and with dying
+drivers too.
 """
 
 from __future__ import annotations
 
+import subprocess
+import sys
 from collections.abc import Callable
 from pathlib import Path
 from typing import TYPE_CHECKING, Any
@@ -12,6 +15,8 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from broker.placement import partition_of_key
+from logstore.log import Log
+from tests.pipeline.conftest import ROOT
 from tests.pipeline.fire import (
     AFTER,
     AMID,
@@ -24,7 +29,16 @@ from tests.pipeline.fire import (
     TWICE,
     Fault,
 )
-from tests.pipeline.restarts import Campaign, NotOnce, check_rows, register, run
+from tests.pipeline.restarts import (
+    PARTITIONS,
+    Campaign,
+    NotOnce,
+    check_rows,
+    read_directory,
+    register,
+    run,
+    run_query,
+)
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
@@ -42,6 +56,27 @@ FAULTS = [
 ]
 
 
+def kills(*arguments: str) -> subprocess.CompletedProcess[str]:
+    return subprocess.run(
+        [sys.executable, "-m", "tests.pipeline.kills", *arguments],
+        cwd=ROOT, capture_output=True, text=True, check=False,
+    )  # fmt: skip
+
+
+@pytest.mark.timeout(600)
+def test_processes_killed_at_every_stage() -> None:
+    """Without Spark, and therefore often."""
+    done = kills("--restarts", "48")
+    assert done.returncode == 0, done.stderr
+    assert "49 starts" in done.stdout
+
+
+@pytest.mark.timeout(600)
+def test_processes_killed_without_a_ledger_are_noticed() -> None:
+    done = kills("--restarts", "16", "--control")
+    assert "NotOnce" in done.stderr
+
+
 @pytest.mark.spark
 @pytest.mark.timeout(900)
 def test_restarts(spark: SparkSession, tmp_path: Path) -> None:
@@ -57,6 +92,28 @@ def test_a_sink_without_a_ledger_is_noticed(spark: SparkSession, tmp_path: Path)
     register(spark)
     with pytest.raises(NotOnce, match="too many"):
         run(Campaign(spark, tmp_path, control=True), [Fault(AFTER)])
+
+
+@pytest.mark.spark
+def test_from_our_own_source(spark: SparkSession, tmp_path: Path) -> None:
+    """Log to log, several batches a start, broken off in the middle of one."""
+    register(spark)
+    values = {partition: [f"{partition} {row}" for row in range(60)] for partition in range(PARTITIONS)}
+    for partition, rows in values.items():
+        with Log.open(tmp_path / "source" / f"a-{partition}") as log:
+            log.append([row.encode() for row in rows])
+    source = (
+        spark.readStream.format("logstore")
+        .options(subscribe="a", startingOffsets="earliest", maxOffsetsPerTrigger=90)
+        .load(str(tmp_path / "source"))
+        .select("value", "partition")
+    )
+    plan = tmp_path / "plan.json"
+    for fault in (Fault(AMID, 3, "kill"), Fault(AFTER), Fault(TWICE, nth=-1)):
+        fault.write(plan)
+        failed = run_query(source, tmp_path, plan)
+        assert (failed is not None) == fault.fails_the_query, failed
+    assert read_directory(tmp_path / "logs") == values
 
 
 def rows_of(batches: int) -> dict[int, list[str]]:

@@ -160,6 +160,7 @@ def test_the_power_fails_before_any_call() -> None:
 
 
 @pytest.mark.slow
+@pytest.mark.timeout(3600)
 def test_the_power_fails_before_any_call_twice() -> None:
     report = explored(workload, images=8, depth=2)
     assert report.is_good, str(report)
