@@ -24,6 +24,7 @@ import posixpath
 import stat
 import sys
 import threading
+from collections.abc import Iterator, Sequence
 from typing import ClassVar, NamedTuple, Protocol, TypeAlias
 
 from checkpoint.errors import DirectoryLocked
@@ -160,27 +161,40 @@ def publish(disk: Disk, directory: str, name: str, data: bytes) -> None:
 
 
 def make_durable_dir(disk: Disk, directory: str) -> None:
-    """Make the directory with those above it that are missing, and make their names survive power loss.
+    """Make the directory with those above it that are missing, and make all their names survive power loss.
 
-    All that is synced inside a directory is lost with its name. Raises `OSError`.
+    All that is synced inside a directory is lost with its name. Names that are there already are synced too:
+    whoever made them may have been killed before that, and they look no different. Raises `OSError`.
     """
-    made = [directory]
-    while (above := posixpath.dirname(made[-1])) not in ("", "/"):
-        try:
-            disk.scan(above)
-            break
-        except FileNotFoundError:
-            made.append(above)
-        except PermissionError:  # there, and not made by us
-            break
+    lineage = [directory]
+    while (above := posixpath.dirname(lineage[-1])) not in ("", "/"):
+        lineage.append(above)
+    missing = set(_missing(disk, lineage))
     disk.make_dir(directory)
-    for path in reversed(made):
+    for path in reversed(lineage):
         try:
             disk.sync_dir(posixpath.dirname(path) or ".")
         except PermissionError:
-            if path == directory:
-                continue  # what we may not open was not made by us
-            raise
+            if path in missing:
+                raise
+            continue  # what we may not open was not made by us
+        except OSError as error:
+            # Nor was what nobody can write, or what cannot be synced at all.
+            if path == directory or path in missing or error.errno not in (errno.EROFS, errno.EINVAL):
+                raise
+
+
+def _missing(disk: Disk, lineage: Sequence[str]) -> Iterator[str]:
+    """Of these directories, each in the next one, those above the first that are not there."""
+    for path in lineage[1:]:
+        try:
+            disk.scan(path)
+        except FileNotFoundError:
+            yield path
+        except PermissionError:
+            return
+        else:
+            return
 
 
 def read_small_file(disk: Disk, path: str, *, limit: int = 64 << 20) -> bytes | None:

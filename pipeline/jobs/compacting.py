@@ -22,7 +22,6 @@ from typing import TYPE_CHECKING, Any, Final, NamedTuple
 from broker.clock import stopwatch_s
 from checkpoint.disk import Disk, OsDisk, make_durable_dir
 from checkpoint.errors import EngineError, ErrorCode
-from pipeline.jobs.export_publishing import make_durable_path
 from pipeline.jobs.job import Answer
 from pipeline.jobs.progress import amount
 from pipeline.jobs.source import planned
@@ -105,7 +104,7 @@ class Compact:
         return Answer(facts, lines)
 
     def run(self, workers: Workers) -> Answer:
-        make_durable_path(self._disk, self._ledger)
+        make_durable_dir(self._disk, self._ledger)
         with Ledger(self._disk, self._ledger) as ledger:
             if ledger.intent is not None:
                 ledger.finish(self._carry_out(ledger.intent))

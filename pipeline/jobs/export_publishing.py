@@ -78,7 +78,7 @@ def carry_out(disk: Disk, output: str, intent: Intent) -> Json:
         directory, _, name = target.rpartition("/")
         directories.setdefault(directory, set()).add(name)
     for directory in directories:
-        make_durable_path(disk, f"{output}/{directory}")
+        make_durable_dir(disk, f"{output}/{directory}")
     for staged, target in intent.plan["files"]:
         if staged in waiting:
             disk.rename(f"{staging}/{staged}", f"{output}/{target}")
@@ -91,16 +91,6 @@ def carry_out(disk: Disk, output: str, intent: Intent) -> Json:
                 "removed files while they were being published. Export into a new directory"
             )
     return {"columns": intent.plan["columns"], "offsets": intent.plan["offsets"]}
-
-
-def make_durable_path(disk: Disk, directory: str) -> None:
-    """Make the directory, and make its name and all names above it survive power loss, whoever made them.
-
-    A run that was killed may have made some of them without syncing; they look the same as old ones.
-    """
-    parts = directory.strip("/").split("/")
-    for end in range(1, len(parts) + 1):
-        make_durable_dir(disk, "/" + "/".join(parts[:end]))
 
 
 def exported(state: Json) -> dict[TopicPartition, int]:

@@ -32,7 +32,6 @@ from pipeline.jobs.export_publishing import (
     Staged,
     carry_out,
     exported,
-    make_durable_path,
     plan_of,
 )
 from pipeline.jobs.job import Answer
@@ -134,7 +133,7 @@ class Export:
     def run(self, workers: Workers) -> Answer:
         began_s = stopwatch_s()
         total = _Total()
-        make_durable_path(self._disk, self._output)
+        make_durable_dir(self._disk, self._output)
         with Ledger(self._disk, self._ledger) as ledger:
             if ledger.intent is not None:
                 total.recovered = len(ledger.intent.plan["files"])

@@ -85,8 +85,11 @@ def workload(run: CrashRun[int]) -> None:
 
 
 def recover(disk: Disk) -> tuple[str, ...]:
-    """A restart that replays everything, as who does not know what was published has to."""
+    """A restart that completes what is open, then replays all, as who does not know what was published."""
     sink = Sink(disk)
+    with Ledger(disk, LEDGER) as ledger:
+        if ledger.intent is not None:
+            ledger.finish(sink.carry_out(ledger.intent))
     for number in range(PUBLICATIONS):
         sink.publish(number, "again")
     with Ledger(disk, LEDGER) as ledger:

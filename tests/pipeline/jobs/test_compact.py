@@ -12,7 +12,6 @@ from checkpoint.disk import Disk, make_durable_dir
 from checkpoint.disks import MemoryDisk
 from pipeline.jobs import compacting
 from pipeline.jobs.compacting import OutputExists, place
-from pipeline.jobs.export_publishing import make_durable_path
 from pipeline.ledger import Intent, Ledger, publish_once, remove_staged, staging_directory
 from simulation.crash import CrashLab, CrashRun
 from tests.pipeline.jobs.conftest import NOON_MS, Command, Row, append
@@ -155,7 +154,7 @@ def read_files(disk: Disk, directory: str) -> dict[str, bytes]:
 
 
 def publish(disk: Disk, who: str) -> None:
-    make_durable_path(disk, LEDGER)
+    make_durable_dir(disk, LEDGER)
     with Ledger(disk, LEDGER) as ledger:
         if ledger.intent is not None:
             place(disk, LEDGER, OUTPUT, ledger.intent.number)
@@ -182,7 +181,7 @@ def workload(run: CrashRun[str]) -> None:
 
 def recover(disk: Disk) -> dict[str, bytes]:
     """What the next run leaves if it only completes what was begun."""
-    make_durable_path(disk, LEDGER)
+    make_durable_dir(disk, LEDGER)
     with Ledger(disk, LEDGER) as ledger:
         if ledger.intent is not None:
             place(disk, LEDGER, OUTPUT, ledger.intent.number)

@@ -18,7 +18,6 @@ from pipeline.jobs.export_publishing import (
     Staged,
     carry_out,
     exported,
-    make_durable_path,
     plan_of,
 )
 from pipeline.ledger import Entry, Intent, Json, Ledger, publish_once, staging_directory
@@ -73,7 +72,7 @@ def publish(disk: Disk, ledger: Ledger, end: int, who: str) -> None:
 
 
 def workload(run: CrashRun[int]) -> None:
-    make_durable_path(run.disk, TABLE)
+    make_durable_dir(run.disk, TABLE)
     with Ledger(run.disk, LEDGER) as ledger:
         for end in (2, END):
             publish(run.disk, ledger, end, "first")
@@ -82,7 +81,7 @@ def workload(run: CrashRun[int]) -> None:
 
 def recover(disk: Disk) -> dict[str, bytes]:
     """The next run: what was decided, then all the rest at once."""
-    make_durable_path(disk, TABLE)
+    make_durable_dir(disk, TABLE)
     with Ledger(disk, LEDGER) as ledger:
         if ledger.intent is not None:
             ledger.finish(carry_out(disk, TABLE, ledger.intent))
