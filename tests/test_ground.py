@@ -5,6 +5,7 @@ from __future__ import annotations
 import ast
 import importlib
 import io
+import os
 import re
 import shlex
 import subprocess
@@ -213,6 +214,14 @@ def test_python_in_the_pages_runs(
 ) -> None:
     """The first thing that people copy."""
     monkeypatch.chdir(tmp_path)
+    if "from kafka " in block:
+        # kafka-python leaves sockets behind where it could not connect, which would fail some later test.
+        command = [sys.executable, "-W", "ignore", "-c", block]
+        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
+        done = subprocess.run(command, capture_output=True, check=False, env=environment)
+        assert done.returncode == 0, done.stderr
+        assert done.stdout
+        return
     exec(compile(block, "example", "exec"), {})
     assert capsys.readouterr().out
 

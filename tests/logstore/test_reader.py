@@ -57,14 +57,16 @@ class BatchByBatch(ByStretch):
     stretch_bytes = 1
 
 
-@pytest.fixture(params=[LogReader, ByStretch, BatchByBatch], autouse=True)
+def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
+    ways = [LogReader, ByStretch, BatchByBatch]
+    if metafunc.function is test_a_batch_that_was_not_asked_past_comes_again:
+        ways.remove(ByStretch)  # a stretch is given out whole
+    metafunc.parametrize("_each_way_of_reading", ways, indirect=True)
+
+
+@pytest.fixture(autouse=True)
 def _each_way_of_reading(request: pytest.FixtureRequest, monkeypatch: pytest.MonkeyPatch) -> None:
     """All that holds for batches holds for stretches of them."""
-    name, seed = request.node.originalname, request.node.callspec.params.get("seed", 0)
-    if name == "test_a_batch_that_was_not_asked_past_comes_again" and request.param is ByStretch:
-        pytest.skip("a stretch is given out whole")
-    if request.param is not LogReader and seed % 4:
-        pytest.skip("a quarter of the seeds will do")
     monkeypatch.setattr(sys.modules[__name__], "LogReader", request.param)
 
 
