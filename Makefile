@@ -6,7 +6,7 @@ VENV := .venv
 BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 # What check, test, bench and demo need.
-EXTRAS := test,dev,cli,codecs,arrow,bench,zookeeper,broker,interop,spark
+EXTRAS := test,dev,cli,codecs,arrow,bench,zookeeper,broker,interop,spark,connect
 WORKERS ?= 2
 
 .PHONY: bench-spark bitrot spark spark-restarts verify-replicas fuzz setup parts check test demo bench simulate model zookeeper faults interop reader crash kill9 export-kills ingest-kills clean

@@ -1,4 +1,4 @@
-"""Spark Connect: the same source, found by the server. Its client needs pandas and gRPC, which we do not."""
+"""Spark Connect: the same source, found by the server. Its client is the extra `connect`."""
 
 from __future__ import annotations
 
@@ -31,8 +31,6 @@ spark.stop()
 
 def test_a_read_over_connect(tmp_path: Path) -> None:
     """A process of its own: one that has a classic session cannot have this one too."""
-    pytest.importorskip("grpc_status")
-    pytest.importorskip("pandas")
     with Log.open(tmp_path / "orders-0") as log:
         log.append([b"a", b"b"])
     root = str(Path(__file__).parents[2])

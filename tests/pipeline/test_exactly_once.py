@@ -47,8 +47,8 @@ FAULTS = [
     Fault(STAGED, 0, "kill"),
     Fault(BEFORE),
     Fault(DECIDED, 1, "kill"),
+    Fault(TWICE, 1),  # lets the batch be committed: of the next one nothing is appended yet
     Fault(AMID, 1, "kill"),
-    Fault(TWICE, 1),
     Fault(APPENDED),
     Fault(EVERY),
     Fault(MARKED, 0, "kill"),
