@@ -101,9 +101,10 @@ def meet_brokers(context: Context, new: dict[int, Broker]) -> None:
     context.newcomers.update(new)
     for broker_id, broker in sorted(new.items()):
         if broker.damaged:
-            # It counts as one that lost something: whoever is elected and refuses has pushed all others
-            # out of the ISR.
+            # It counts as one that lost something, and is not elected from outside either until it has taken
+            # a role: whoever is elected and refuses has pushed all others out of the ISR.
             mark("brokers: one says that a log is damaged when it registers")
+            context.refusing[broker_id] = set(broker.damaged)
         context.channels.open(broker_id, broker.endpoint.epoch)
 
 

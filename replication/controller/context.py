@@ -118,7 +118,8 @@ class Context:
         self.offline_replicas: dict[int, set[TopicPartition]] = {}
         """Replicas on live brokers that could not take their role, by broker; until they have taken one."""
         self.refusing: dict[int, set[TopicPartition]] = {}
-        """Those of which it was heard first, by broker: the event that writes them off waits for its turn."""
+        """Those of which only the word was heard, by broker: a registration that names a damaged log, until a
+        role is taken; or a refusal, while the event that writes it off waits for its turn."""
         self.deletions: dict[str, Deletion] = {}
         """Topics that are to be deleted, and what each waits for: they are not balanced any more."""
         self.config_changes: dict[str, int] = {}
@@ -160,6 +161,10 @@ class Context:
     def refusers(self, broker_id: int) -> set[TopicPartition]:
         """The replicas of this broker whose last word heard was that they cannot take their role."""
         return self.offline_replicas.get(broker_id, set()) | self.refusing.get(broker_id, set())
+
+    def refusing_brokers(self, topic_partition: TopicPartition) -> list[int]:
+        """The brokers whose last word heard was that they cannot use their replica of this partition."""
+        return [each for each in sorted(self.brokers) if topic_partition in self.refusers(each)]
 
     def staying(self, topic_partition: TopicPartition) -> dict[int, Incarnation]:
         """Of the brokers that can serve this partition, those that do not shut down."""

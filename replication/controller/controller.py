@@ -278,6 +278,7 @@ class Controller:
                 if error is ErrorCode.NONE and each in refusers
             )
             if returned:
+                self._active.refusing.get(broker_id, set()).difference_update(returned)
                 back = broker_changes.replicas_returned
                 self._enqueue(
                     _Event(

@@ -163,10 +163,11 @@ def _unclean(
             context.epoch,
             shutting_down=context.shutting_down,
             failed=context.failed(topic_partition),
+            refusing=context.refusing_brokers(topic_partition),
             unclean_enabled=True,
         )
     if elected is None or elected.leader == NO_LEADER:
-        message = "no replica is alive; start one"
+        message = "no replica is alive with a log that can be used; start one"
         return AdminResult(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, message)
     mark("elect leaders: somebody out of sync leads because a client asked")
     return elected

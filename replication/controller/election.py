@@ -156,6 +156,7 @@ def next_state(
     *,
     shutting_down: Collection[int] = (),
     failed: Collection[int] = (),
+    refusing: Collection[int] = (),
     unclean_enabled: bool = False,
 ) -> LeaderAndIsr | None:
     """What the state node must say now that just these brokers live; None if it says so already.
@@ -163,12 +164,15 @@ def next_state(
     Every change of leader or ISR takes a new leader epoch: it fences the leader that does not know of it. An
     unclean election takes a replica that is not known to have lost records, if one lives. Whoever is
     `shutting_down` keeps what it leads until somebody else can, and is given nothing that it could refuse.
-    `failed` are brokers that live while their replica cannot be used: nobody knows what will be left of it.
+    `failed` are brokers that live while their replica cannot be used: nobody knows what will be left of it;
+    `refusing` have said so last, and may still count as live here: none of them is elected from outside.
     """
     recorded = dict(state.eligible) | dict(zip(state.isr, state.isr_broker_epochs, strict=True))
     standings = {member: standing(epoch, live.get(member)) for member, epoch in recorded.items()}
     lost = [member for member in standings if standings[member] is Standing.LOST]
     staying = [each for each in live if each not in shutting_down]
+    # Who is elected and refuses has pushed all others out of the ISR, those too that may have everything.
+    able = _without(staying, refusing)
 
     def members(wanted: Standing) -> tuple[int, ...]:
         return tuple(member for member in state.isr if standings[member] is wanted)
@@ -195,8 +199,8 @@ def next_state(
         isr, leader = eligible, eligible[0]
         recorded.update({member: live[member].epoch for member in isr})
     elif unclean_enabled and (
-        elected := offline_leader(replicas, (), _without(staying, lost), unclean_enabled=True)
-        or offline_leader(replicas, (), staying, unclean_enabled=True)
+        elected := offline_leader(replicas, (), _without(able, lost), unclean_enabled=True)
+        or offline_leader(replicas, (), able, unclean_enabled=True)
     ):
         mark("election: outside the ISR, where that is allowed")
         leader, isr, recovering = elected.leader, (elected.leader,), True

@@ -201,6 +201,7 @@ def after_failures(context: Context) -> Decide:
             context.epoch,
             shutting_down=context.shutting_down,
             failed=context.failed(topic_partition),
+            refusing=context.refusing_brokers(topic_partition),
             unclean_enabled=context.unclean_enabled(topic_partition.topic),
         )
         wanted = election.at_level(elected or state, durability, context.epoch)

@@ -157,6 +157,20 @@ def test_unclean_election_is_the_last_resort() -> None:
     assert after is None, "who returns afterwards does not take over"
 
 
+def test_nobody_is_elected_from_outside_who_would_refuse() -> None:
+    """It would be alone in the ISR, and could not lead: the members, dead or not, may have everything."""
+    outside = without(1, 2, 3)
+    kept = next_state(STATE, REPLICAS, outside, 2, refusing=(4,), unclean_enabled=True)
+    assert kept is not None
+    assert (kept.leader, kept.isr) == (NO_LEADER, (1, 2, 3))
+    lost = {1: Incarnation(11, False), 4: INTACT[4]}
+    alone = replace(STATE, isr=(1,), isr_broker_epochs=(10,))
+    for refusing, leader in (((), 4), ((4,), 1), ((1, 4), NO_LEADER)):
+        found = next_state(alone, REPLICAS, lost, 2, refusing=refusing, unclean_enabled=True)
+        assert found is not None
+        assert found.leader == leader
+
+
 def test_a_lost_member_stays_lost_over_a_clean_restart() -> None:
     """Its clean stop wrote everything it had; what it had was not everything."""
     sole = LeaderAndIsr(1, 4, (1,), 1, (10,))

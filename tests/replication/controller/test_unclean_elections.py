@@ -13,7 +13,7 @@ from replication.controller.alter_partition import judge
 from replication.controller.config import ControllerConfig
 from replication.controller.context import UNCLEAN_ELECTION
 from replication.controller.election import Incarnation
-from replication.messages import NO_LEADER, IsrProposal
+from replication.messages import NO_LEADER, ElectionType, IsrProposal
 from replication.metastore import layout
 from replication.metastore.layout import LeaderAndIsr
 from replication.metastore.operations import ANY_VERSION, Create, Set
@@ -77,6 +77,54 @@ def test_switched_on_for_all_brokers_it_elects_where_nobody_leads() -> None:
     assert state.recovering
     assert world.view(1) == before
     assert world.members[2].broker.states[T0].leader == 2
+
+
+def with_a_damaged_replica() -> World:
+    """The ISR is (3), which is away with all that was committed; 2 comes back and says its log is damaged.
+
+    Unclean election is allowed. One of 1 and 4 is the controller.
+    """
+    world = World(4)
+    world.create(topic((2, 3), unclean_leader_election_enable="true"))
+    for broker in (2, 3):
+        world.stop(broker)
+        world.run()
+    assert world.view() == (NO_LEADER, 2, (3,))
+    world.start(2, clean=False, damaged=(T0,))
+    world.members[2].broker.failing.add(T0)  # a log is cut only where others lead
+    world.run()
+    return world
+
+
+def test_a_damaged_log_does_not_push_out_who_has_everything() -> None:
+    """It was elected before it could refuse its role, and was alone in the ISR by then (seed 15033)."""
+    world = with_a_damaged_replica()
+    assert world.view() == (NO_LEADER, 2, (3,))
+    unclean = ElectionType.UNCLEAN
+    assert world.elect(T0, election_type=unclean) == {T0: ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE}
+    world.start(3)
+    world.run()
+    state = world.state()
+    assert state is not None
+    assert (state.leader, state.isr, state.recovering) == (3, (3,), False)
+
+
+@pytest.mark.parametrize("is_replaced", [False, True])
+def test_a_log_that_was_mended_may_be_elected(is_replaced: bool) -> None:
+    """Its registration calls it damaged as long as it lives; that it took a role says that it is not."""
+    world = with_a_damaged_replica()
+    world.members[2].broker.failing.clear()
+    world.start(3)
+    world.run()
+    assert world.view()[0] == 3
+    if is_replaced:  # the next controller reads the registration, and hears of the role when it asks
+        world.stop(world.controller_id)
+        world.run()
+    world.stop(3)
+    world.run()
+    state = world.state()
+    assert state is not None
+    assert (state.leader, state.isr, state.recovering) == (2, (2,), True)
 
 
 def test_the_topics_own_word_is_the_last() -> None:
