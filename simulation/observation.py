@@ -72,6 +72,8 @@ class Observation:
         registered_epoch: Callable[[int], int],
     ) -> None:
         self.checkers: dict[TopicPartition, PartitionChecker] = {}
+        self._to_be_deleted: dict[str, None] = {}
+        """Topics, there or not, that a request in the store asks to delete."""
         self._retired: dict[TopicPartition, PartitionChecker] = {}
         """The last one of each partition that was deleted."""
         self.store_checker = StoreChecker()
@@ -108,6 +110,8 @@ class Observation:
             ),
             incarnation=lambda node_id: self._hosts[node_id].broker_epoch,
         )
+        # A request to delete it may be older than the topic.
+        checker.is_being_deleted = topic_partition.topic in self._to_be_deleted
         checker.is_deleted_by_hand = any(
             self._swarm.hand_rates.get(name) for name in ("delete_by_hand", "delete_what_moves")
         )
@@ -417,6 +421,10 @@ class Observation:
         """A topic's node or the request to delete it, whoever wrote it; others are no matter."""
         directory, _, topic = write.path.rpartition("/")
         if directory == layout.DELETE_TOPICS_PATH:
+            if isinstance(write, Create):
+                self._to_be_deleted[topic] = None
+            else:
+                self._to_be_deleted.pop(topic, None)
             for topic_partition, checker in self.checkers.items():
                 if topic_partition.topic == topic:
                     checker.is_being_deleted = isinstance(write, Create)

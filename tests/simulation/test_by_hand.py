@@ -2,6 +2,9 @@
 
 from __future__ import annotations
 
+from checkpoint.topic_partition import TopicPartition
+from replication.metastore import layout
+from replication.metastore.operations import Create, Delete
 from simulation import SimulatedCluster
 from simulation.by_hand import BY_HAND
 from simulation.faults import Decision
@@ -27,3 +30,17 @@ def test_no_bit_changes_in_the_last_log_that_is_whole() -> None:
     cluster.run_until(lambda: cluster.isr("t") == (0, 1))
     BY_HAND["rot"](world, Decision(world.now_ms, "rot", 0))
     assert host.node is None, "where somebody else holds everything, it may"
+
+
+def test_a_topic_that_is_made_while_a_request_to_delete_it_stands() -> None:
+    """It goes as soon as the controller looks, and until then nobody has to move its leaders (seed 19705)."""
+    cluster = SimulatedCluster(2)
+    observation = cluster._world.observation
+    path = layout.delete_topic_path("late")
+    observation.topic_written(Create(path), by_hand=True)
+    cluster.create_topic("late")
+    assert observation.checkers[TopicPartition("late", 0)].is_being_deleted
+    observation.topic_written(Delete(path), by_hand=True)
+    assert not observation.checkers[TopicPartition("late", 0)].is_being_deleted
+    cluster.create_topic("other")
+    assert not observation.checkers[TopicPartition("other", 0)].is_being_deleted
