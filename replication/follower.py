@@ -283,12 +283,14 @@ class Followers:
             mark("follower: the leader's log begins later now")
         is_news = result.records or result.log_start_offset > log.log_start_offset
         if not is_news and result.high_watermark == log.high_watermark:
+            partition.agree()
             return state
         partition.append_fetched(
             result.records,
             high_watermark=result.high_watermark,
             log_start_offset=result.log_start_offset,
         )
+        partition.agree()
         # Without new records the epoch stands as it was: an empty answer proves nothing new.
         return state.at(log.log_end_offset, log.latest_epoch if result.records else state.last_fetched_epoch)
 

@@ -135,6 +135,8 @@ class Partition:
         self.tenure = 0
         """Counts the times this node began or stopped to lead: what was promised in one ends with it."""
         self._is_suspended = False
+        self._agreed_epoch = NO_EPOCH
+        """The latest leader epoch whose leader took a fetch from the end of this log for one of its own."""
         self._remote: dict[int, RemoteReplica] = {}
         self._node_id = config.node_id
         self._config = config
@@ -389,7 +391,8 @@ class Partition:
         """What a fetch gets: bytes up to the end for a follower, below the high watermark for a consumer.
 
         A consumer that names its rack (the empty text if it has none) may be sent to a replica there, and
-        is served by a follower too, where the settings select replicas (KIP-392).
+        is served by a follower too, where the settings select replicas (KIP-392): once its leader has shown
+        in this epoch that their logs agree (`agree`).
 
         Changes nothing. The high watermark in the answer is the one from before this fetch is
         counted. Raises the epoch errors, `NotLeaderOrFollower` and `OffsetOutOfRange`.
@@ -401,6 +404,7 @@ class Partition:
         is_follower = replica_id >= 0
         if rack is not None and self._serves_as_follower:
             self.check_epoch(wanted.current_leader_epoch)
+            self._check_agreed()
         else:
             self.check_leader(wanted.current_leader_epoch)
         if is_follower:
@@ -464,6 +468,14 @@ class Partition:
     def _serves_as_follower(self) -> bool:
         selects = self._config.replica_selector_class is ReplicaSelector.RACK_AWARE
         return selects and not self.leads and not self._is_suspended and self.leader_id != NO_LEADER
+
+    def _check_agreed(self) -> None:
+        if self._agreed_epoch != self.leader_epoch:
+            mark("fetch: a consumer asks a follower that has not compared logs with its new leader yet")
+            raise NotLeaderOrFollower(
+                f"broker {self._config.node_id} does not follow the leader of {self.topic_partition} yet; "
+                "ask that one"
+            )
 
     def _preferred_replica(self, rack: str, fetch_offset: int) -> int | None:
         """The follower a consumer of `rack` had better ask; None if that is the leader.
@@ -718,6 +730,15 @@ class Partition:
             )
 
     # --- the follower's data path -------------------------------------------------------------
+
+    def agree(self) -> None:
+        """This log is the beginning of its leader's: a fetch from its end did not diverge, and what came with
+        the answer, the high watermark among it, was taken over.
+
+        Until then the log, and what passes for committed in it, may be of a history that an unclean election
+        gave up.
+        """
+        self._agreed_epoch = self.leader_epoch
 
     def append_fetched(self, records: Buffer, *, high_watermark: int, log_start_offset: int) -> None:
         """Append what the leader sent, then take over its high watermark and log start.

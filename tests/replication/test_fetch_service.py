@@ -12,7 +12,7 @@ from logstore.config import LogConfig
 from logstore.epochs import EpochEndOffset
 from replication.config import NodeConfig, ReplicaSelector
 from replication.driver import InProcessCluster, three_nodes
-from replication.effects import Client, Peer
+from replication.effects import Client, Peer, Send
 from replication.messages import (
     BrokerEndpoint,
     FetchPartition,
@@ -65,6 +65,12 @@ class Rig(Manager):
         request = FetchRequest(-1, max_wait_ms, min_bytes, 1 << 20, {P0: wanted}, rack=rack)
         self.take(self.manager.fetch(Client("f"), request, self.now_ms))
         return self.fetched()
+
+    def hear(self, result: FetchResult) -> None:
+        """As a follower: its leader answers the fetch that is under way, for both partitions the same."""
+        [fetch] = [each for each in self.effects if isinstance(each, Send)]
+        body = FetchResponse({P0: result, P1: result})
+        self.take(self.manager.on_response(fetch.correlation_id, body, self.now_ms))
 
     def fetched(self) -> FetchResult | None:
         """What the last effects answered to that consumer; None if it waits."""
@@ -256,11 +262,38 @@ def test_who_asks_a_follower(selector: ReplicaSelector, rack: str | None) -> Non
     """6.2: consumer fetch at follower without client metadata: NOT_LEADER. With it, and where replicas are
     selected, it is served, and not sent on."""
     rig = Rig(selector=selector, leads=False)
+    rig.hear(FetchResult(ErrorCode.NONE, 0, 0))
     result = rig.consume(0, rack=rack, max_wait_ms=0)
     assert result is not None
     is_served = selector is ReplicaSelector.RACK_AWARE and rack is not None
     assert result.error is (ErrorCode.NONE if is_served else ErrorCode.NOT_LEADER_OR_FOLLOWER)
     assert result.preferred_read_replica == -1
+
+
+@pytest.mark.parametrize("is_another_history", [False, True])
+def test_a_follower_serves_nobody_before_its_log_was_compared(is_another_history: bool) -> None:
+    """What was committed here may be of a history that the election of its leader gave up (seed 19951): a
+    consumer that knows the new epoch would be given another record than its leader has there."""
+    rig = Rig(selector=ReplicaSelector.RACK_AWARE)
+    rig.commit(2)
+    rig.role(F1, 2, P0, P1, isr=(F1,))
+
+    def ask(offset: int) -> tuple[ErrorCode, int]:
+        result = rig.consume(offset, rack="x", epoch=2, max_wait_ms=0)
+        assert result is not None
+        return result.error, len(result.records)
+
+    role = rig.effects
+    assert ask(1) == (ErrorCode.NOT_LEADER_OR_FOLLOWER, 0)
+    rig.effects = role
+    if is_another_history:
+        rig.hear(FetchResult(ErrorCode.NONE, 9, 0, diverging_epoch=EpochEndOffset(1, 1)))
+        cut = rig.effects
+        assert ask(0)[0] is ErrorCode.NOT_LEADER_OR_FOLLOWER, "it says where to cut, not that all is well"
+        rig.effects = cut
+    rig.hear(FetchResult(ErrorCode.NONE, 2, 0))
+    assert ask(0)[0] is ErrorCode.NONE
+    assert bool(ask(1)[1]) != is_another_history
 
 
 def test_consumers_read_from_a_follower_up_to_its_high_watermark() -> None:
