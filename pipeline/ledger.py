@@ -49,6 +49,10 @@ class Intent(NamedTuple):
     plan: Json
 
 
+CarryOut: TypeAlias = Callable[[Intent], Json | None]
+"""Does what an intent says, as often as it is asked; durable when it returns, with the state to keep."""
+
+
 @dataclass(frozen=True, slots=True)
 class Entry:
     """What a ledger says. `state` is the last publication's word to the next, for its sink to read."""
@@ -149,8 +153,16 @@ class Ledger:
         self._disk.sync_dir(self.directory)
 
 
+def complete(ledger: Ledger, carry_out: CarryOut) -> Intent | None:
+    """Carry out what was decided and is not known to be complete; what that was. Raises as `carry_out`."""
+    intent = ledger.intent
+    if intent is not None:
+        ledger.finish(carry_out(intent))
+    return intent
+
+
 def publish_once(
-    ledger: Ledger, number: int, plan: Callable[[], Json], carry_out: Callable[[Intent], Json | None]
+    ledger: Ledger, number: int, plan: Callable[[], Json], carry_out: CarryOut
 ) -> bool:
     """Publish `number` unless that was done before; whether it was done now.
 
@@ -158,8 +170,7 @@ def publish_once(
     completes what an earlier try began, and returns when all of it is durable, with the state to keep (None:
     as it is). Raises what they raise; the intent then stays open, and is carried out by the next call.
     """
-    if ledger.intent is not None:
-        ledger.finish(carry_out(ledger.intent))
+    complete(ledger, carry_out)
     published = number > ledger.done
     if published:
         ledger.finish(carry_out(ledger.decide(number, plan())))

@@ -23,7 +23,7 @@ from broker.clock import stopwatch_s
 from checkpoint.errors import EngineError
 from pipeline.errors import InvalidOption
 from pipeline.jobs import compact, export, ingest, merge_state_changes, profile, verify
-from pipeline.jobs.job import Answer, BadUsage, Job, Prepared
+from pipeline.jobs.job import Answer, BadUsage, Job, Prepared, named_values
 from pipeline.jobs.progress import Progress
 from pipeline.jobs.work import Workers
 
@@ -97,12 +97,7 @@ def main(
 
 
 def _run(prepared: Prepared, options: argparse.Namespace) -> Answer:
-    settings: dict[str, str] = {}
-    for setting in options.conf:
-        name, equals, value = setting.partition("=")
-        if not name or not equals:
-            raise BadUsage(f"--conf {setting!r}: a setting is NAME=VALUE")
-        settings[name] = value
+    settings = named_values("--conf", options.conf, "a setting")
     progress = Progress(sys.stderr, stopwatch_s)
     with Workers(progress, master=options.master, settings=settings) as workers:
         return prepared.run(workers)

@@ -26,7 +26,16 @@ from pipeline.jobs.job import Answer
 from pipeline.jobs.progress import amount
 from pipeline.jobs.source import planned
 from pipeline.jobs.work import Workers
-from pipeline.ledger import Intent, Json, Ledger, publish_once, read_ledger, remove_staged, staging_directory
+from pipeline.ledger import (
+    Intent,
+    Json,
+    Ledger,
+    complete,
+    publish_once,
+    read_ledger,
+    remove_staged,
+    staging_directory,
+)
 from pipeline.logs import OffsetRange
 from pipeline.offsets import format_offsets
 from pipeline.ranges import size_of
@@ -106,8 +115,7 @@ class Compact:
     def run(self, workers: Workers) -> Answer:
         make_durable_dir(self._disk, self._ledger)
         with Ledger(self._disk, self._ledger) as ledger:
-            if ledger.intent is not None:
-                ledger.finish(self._carry_out(ledger.intent))
+            if complete(ledger, self._carry_out) is not None:
                 ledger.sweep()
                 if not self._overwrite:
                     return _answer({**ledger.state, "recovered": True})

@@ -37,7 +37,7 @@ from pipeline.jobs.export_publishing import (
 from pipeline.jobs.job import Answer
 from pipeline.jobs.progress import amount
 from pipeline.jobs.work import Workers, attempt_id
-from pipeline.ledger import Intent, Json, Ledger, publish_once, read_ledger, staging_directory
+from pipeline.ledger import Intent, Json, Ledger, complete, publish_once, read_ledger, staging_directory
 from pipeline.logs import Bounds, Missing, OffsetRange
 from pipeline.ranges import cut, size_of
 from pipeline.read_options import ReadOptions
@@ -135,9 +135,8 @@ class Export:
         total = _Total()
         make_durable_dir(self._disk, self._output)
         with Ledger(self._disk, self._ledger) as ledger:
-            if ledger.intent is not None:
-                total.recovered = len(ledger.intent.plan["files"])
-                ledger.finish(self._carry_out(ledger.intent))
+            if (unfinished := complete(ledger, self._carry_out)) is not None:
+                total.recovered = len(unfinished.plan["files"])
                 ledger.sweep()
             self._check(ledger.state)
             pieces = self._pieces(exported(ledger.state))

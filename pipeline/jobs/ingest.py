@@ -3,11 +3,10 @@
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from collections.abc import Sequence
 from pathlib import Path
 from typing import TYPE_CHECKING, Final
 
-from pipeline.jobs.job import BadUsage
+from pipeline.jobs.job import BadUsage, named_values
 
 if TYPE_CHECKING:
     from pipeline.jobs.ingesting import Ingest
@@ -87,7 +86,7 @@ def prepare(options: Namespace) -> Ingest:
         tuple(str(Path(path).absolute()) for path in options.paths),
         options.format,
         options.schema,
-        _pairs("--reader-option", options.reader_option),
+        named_values("--reader-option", options.reader_option),
     )
     rows = Rows(
         value_format,
@@ -126,18 +125,8 @@ def _sink(options: Namespace) -> dict[str, str]:
         "stagingPath": _absolute(staging),
         "includeTimestamp": "true" if options.timestamp is not None else None,
     }
-    given = _pairs("--option", options.option)
+    given = named_values("--option", options.option)
     return {**given, **{name: value for name, value in named.items() if value is not None}}
-
-
-def _pairs(option: str, texts: Sequence[str]) -> dict[str, str]:
-    given = {}
-    for text in texts:
-        name, equals, value = text.partition("=")
-        if not name or not equals:
-            raise BadUsage(f"{option} {text!r}: an option is NAME=VALUE")
-        given[name] = value
-    return given
 
 
 def _absolute(path: str | None) -> str | None:

@@ -49,3 +49,14 @@ class BadUsage(EngineError):
     """The command line, or an option of the data source in it, is wrong; the message says what to change."""
 
     code = ErrorCode.INVALID_REQUEST
+
+
+def named_values(option: str, texts: Sequence[str], what: str = "an option") -> dict[str, str]:
+    """What was given as NAME=VALUE, once or several times. Raises `BadUsage` for anything else."""
+    given = {}
+    for text in texts:
+        name, equals, value = text.partition("=")
+        if not name or not equals:
+            raise BadUsage(f"{option} {text!r}: {what} is NAME=VALUE")
+        given[name] = value
+    return given
