@@ -26,11 +26,12 @@ from pipeline.jobs.job import Answer, BadUsage
 if TYPE_CHECKING:
     from checkpoint.topic_partition import TopicPartition
     from pipeline.jobs.work import Workers
-    from pipeline.record_compare import RecordComparison
-    from pipeline.replica_check import Run, RunReport
-    from pipeline.replica_compare import Comparison, Difference
-    from pipeline.replicas import Replica
-    from pipeline.verification import Finding, Plan
+    from pipeline.verification.check import Run, RunReport
+    from pipeline.verification.compare import Comparison, Difference
+    from pipeline.verification.compare_records import RecordComparison
+    from pipeline.verification.findings import Finding
+    from pipeline.verification.planning import Plan
+    from pipeline.verification.replicas import Replica
 
 HELP = "check every replica of every node, and the replicas of a partition against each other"
 
@@ -62,7 +63,7 @@ def prepare(options: argparse.Namespace) -> Verify:
             re.compile(getattr(options, name) or "")
         except re.error as error:
             raise BadUsage(f"--{name}: {error}") from error
-    from pipeline.replicas import node_of
+    from pipeline.verification.replicas import node_of
 
     nodes: defaultdict[str, list[str]] = defaultdict(list)
     for text in options.node:
@@ -79,15 +80,15 @@ def prepare(options: argparse.Namespace) -> Verify:
 
 def run_task(run: Run) -> RunReport:
     """What an executor does with a run."""
-    from pipeline.replica_check import check_run
+    from pipeline.verification.check import check_run
 
     return check_run(OsDisk(), run)
 
 
 def comparison_task(work: Comparison | RecordComparison) -> list[Difference]:
     """What an executor does with what differs."""
-    from pipeline.record_compare import RecordComparison, compare_records
-    from pipeline.replica_compare import compare_stretch
+    from pipeline.verification.compare import compare_stretch
+    from pipeline.verification.compare_records import RecordComparison, compare_records
 
     if isinstance(work, RecordComparison):
         return compare_records(OsDisk(), work)
@@ -104,8 +105,8 @@ class Verify:
     allow_lag: bool
 
     def _planned(self) -> tuple[Plan, list[str]]:
-        from pipeline.replicas import find_replicas
-        from pipeline.verification import plan
+        from pipeline.verification.planning import plan
+        from pipeline.verification.replicas import find_replicas
 
         replicas, unread = find_replicas(OsDisk(), self.nodes, self.topics)
         if not replicas:
@@ -133,7 +134,7 @@ class Verify:
 
     def run(self, workers: Workers) -> Answer:
         """Do it. Raises `EngineError` or `OSError` where it cannot be done."""
-        from pipeline.verification import Gathered, concluded
+        from pipeline.verification.findings import Gathered, concluded
 
         planned, unread = self._planned()
         gathered = Gathered(planned)

@@ -27,7 +27,7 @@ from pipeline.jobs import verify
 from pipeline.jobs.command import main
 from pipeline.jobs.job import Answer, BadUsage
 from pipeline.jobs.work import Workers
-from pipeline.replica_compare import CANNOT_TELL, odd_ones
+from pipeline.verification.compare import CANNOT_TELL, odd_ones
 from tests.pipeline.jobs.replica_trees import NODES, Plant, Tree, flip, make_tree, plant, unmatched
 
 NAME = TopicPartition("orders", 0)
@@ -80,7 +80,8 @@ def test_everything_planted_is_found_and_nothing_else(tmp_path: Path, seed: int)
 
 def test_small_runs_see_over_their_edges(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) -> None:
     """A segment a run: what a batch is held against may lie in the next one."""
-    monkeypatch.setattr("pipeline.verification.plan.__kwdefaults__", {"run_bytes": 1, "stretch_bytes": 9_000})
+    small = {"run_bytes": 1, "stretch_bytes": 9_000}
+    monkeypatch.setattr("pipeline.verification.planning.plan.__kwdefaults__", small)
     tree = make_tree(tmp_path, 11, segment_bytes=8_000)
     assert run(*tree.nodes()).facts["findings"] == []
     planted = plant(tree, 11, 30)

@@ -33,7 +33,7 @@ from logstore.scan import HEADER_DTYPE, Fault
 from logstore.seal import Seal, broken_blocks, read_seal
 from logstore.segment import file_name
 from logstore.sweep import SWEEP_BYTES, Bad, misplaced, sweep
-from pipeline.replicas import SegmentFile
+from pipeline.verification.replicas import SegmentFile
 
 Longs = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]

@@ -31,9 +31,9 @@ from logstore import columnar
 from logstore.batch import LOG_OVERHEAD
 from logstore.segment import file_name
 from logstore.transaction_index import AbortedTransaction, TransactionIndex
-from pipeline.replica_check import Kept, Kind, Run, examine
-from pipeline.replica_compare import CANNOT_TELL, Difference, Place, run_over
-from pipeline.replicas import Replica
+from pipeline.verification.check import Kept, Kind, Run, examine
+from pipeline.verification.compare import CANNOT_TELL, Difference, Place, run_over
+from pipeline.verification.replicas import Replica
 
 SPAN_BYTES: Final = 4 << 20
 COLUMNS: Final = ("offset", "key", "value", "timestamp", "headers", "timestamp_type", "leader_epoch")

@@ -31,8 +31,8 @@ from checkpoint.errors import CorruptCheckpoint
 from checkpoint.leader_epoch_checkpoint import read_leader_epoch_checkpoint
 from logstore.batch import HEADER_BYTES, LOG_OVERHEAD
 from logstore.segment import file_name
-from pipeline.replica_check import Examined, Kept, Kind, Run, examine, header_hashes
-from pipeline.replicas import Replica
+from pipeline.verification.check import Examined, Kept, Kind, Run, examine, header_hashes
+from pipeline.verification.replicas import Replica
 
 CANNOT_TELL: Final = "the files cannot tell which one is right"
 
