@@ -15,7 +15,7 @@ from typing import cast
 from broker.broker import Assembly
 from broker.clock import SteadyClock
 from broker.limits import Address
-from broker.loop import fastest_loop, settle_heap
+from broker.loop import compile_checks, fastest_loop, settle_heap
 from broker.metadata.local import SharedStore
 from broker.settings import read_settings
 from checkpoint.disk import OsDisk
@@ -68,6 +68,7 @@ async def broker(directory: str) -> None:
         )
         served.start()
         await served.runtime.registered.wait()
+        compile_checks()
         settle_heap()
         print(served.address.port, flush=True)
         await served.runtime.ended

@@ -1,16 +1,19 @@
-"""What a process of its own runs on: uvloop where it is installed, else asyncio's loop; signals; its heap."""
+"""What a process of its own runs on: uvloop and compiled checks where they are installed; its heap."""
 
 from __future__ import annotations
 
 import asyncio
 import gc
 import importlib
+import logging
 import signal
 from collections.abc import Callable
 from typing import Final
 
 _YOUNG_OBJECTS: Final = 50_000
 """Half of that is a thousand requests that wait, and none of it is garbage."""
+
+_log = logging.getLogger("broker")
 
 
 def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
@@ -39,3 +42,17 @@ def settle_heap() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG_OBJECTS)
+
+
+def compile_checks() -> None:
+    """Have leaders check records with compiled code where numba is installed (decision 019).
+
+    Takes the time of an import, and seconds where nothing was compiled yet: for a thread. The plain check
+    runs until it is done. For the whole process, so not for a broker that is somebody's guest.
+    """
+    try:
+        kernels = importlib.import_module("logstore.kernels")
+    except ImportError as error:  # numba also refuses a numpy that it does not know
+        _log.info("records are checked by plain code: %s", error)
+        return
+    kernels.warm_up()

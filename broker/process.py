@@ -24,7 +24,7 @@ from broker.health import Loading, alive, health, partition_directories
 from broker.http import HttpServer, Page, Route
 from broker.json_lines import log_as_json
 from broker.limits import Address
-from broker.loop import fastest_loop, settle_heap, survive_broken_pipes
+from broker.loop import compile_checks, fastest_loop, settle_heap, survive_broken_pipes
 from broker.metadata.opening import EMBEDDED, StoreOf, store_named, with_defaults
 from broker.metrics import Elections, Traffic, page
 from broker.settings import Settings, read_settings
@@ -189,11 +189,11 @@ async def serve(
         finally:
             telling.cancel()
         served.loading.is_over = True
-        settle_heap()
         ended = broker.runtime.ended
         broker.start()
         waiting = loop.create_task(told_to_stop.wait())
         announcing = loop.create_task(_announce(broker, http))
+        warming = loop.create_task(_warm_up())
         try:
             await asyncio.wait((waiting, ended), return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -202,6 +202,7 @@ async def serve(
         served.is_stopping = True
         if not ended.done():
             await broker.stop()
+        await warming
         if ended.done():
             _log.critical("cannot go on: %s", ended.exception() or ended.result())
             await broker.abandon()
@@ -222,6 +223,12 @@ async def _tell_of_loading(loading: Loading) -> None:
         await asyncio.sleep(_PROGRESS_S)
         if loading.directory:
             _log.info("loading logs: %.1f %%, at %s", loading.percent, loading.directory)
+
+
+async def _warm_up() -> None:
+    """Nobody waits for it: until then records are checked by plain code."""
+    await asyncio.to_thread(compile_checks)
+    settle_heap()
 
 
 async def _announce(broker: Assembly, http: HttpServer | None) -> None:

@@ -179,6 +179,14 @@ def loss_forgotten_at_the_next_stop(stack: ExitStack) -> None:
     swap(stack, Node, "is_clean", property(lambda self: True))
 
 
+@plant(
+    "a replica whose last word was that it cannot use its log is elected from outside the ISR",
+    is_rare=True,
+)
+def refuser_elected(stack: ExitStack) -> None:
+    swap(stack, Context, "refusing_brokers", lambda self, topic_partition: [])
+
+
 @plant("an update of the metadata that was given up as lost and comes late replaces a newer one")
 def late_metadata_wins(stack: ExitStack) -> None:
     def update_metadata(self: ReplicaManager, *request: Any) -> Any:

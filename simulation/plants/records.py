@@ -157,6 +157,14 @@ def acknowledged_too_early(stack: ExitStack) -> None:
     real = swap(stack, ReplicaManager, "_progress", progress)
 
 
+@plant(
+    "a follower serves consumers of an epoch in which it has not compared logs with its leader",
+    is_rare=True,
+)
+def served_before_the_comparison(stack: ExitStack) -> None:
+    swap(stack, Partition, "_check_agreed", lambda self: None)
+
+
 @plant("consumers are given whatever the leader has")
 def served_above_the_high_watermark(stack: ExitStack) -> None:
     def end_offset_for(self: Log, isolation: FetchIsolation) -> int:

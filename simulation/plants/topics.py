@@ -154,6 +154,14 @@ def unfenced_deletion(stack: ExitStack) -> None:
     real = swap(stack, topic_deletion, "_remove_nodes", remove_nodes)
 
 
+@plant(
+    "a deletion whose topic was replaced waits for the brokers that were to delete the old one",
+    is_rare=True,
+)
+def deletion_waits_for_the_namesake(stack: ExitStack) -> None:
+    swap(stack, topic_deletion, "is_in_doubt", lambda context, name, topic_id: False)
+
+
 # --- namesakes, ghosts and strays --------------------------------------------------------------
 
 
@@ -191,6 +199,17 @@ def ghost_believed(stack: ExitStack) -> None:
 )
 def role_outlives_the_replica(stack: ExitStack) -> None:
     swap(stack, ReplicaManager, "_is_deleted", lambda self, topic_partition, topic_id, leader_epoch: False)
+
+
+@plant(
+    "an order to delete that comes late takes back what is known of a later one",
+    is_rare=True,
+)
+def late_order_takes_back(stack: ExitStack) -> None:
+    def stop(self: ReplicaManager, *order: Any, is_late: bool) -> Any:
+        return real(self, *order, is_late=False)
+
+    real = swap(stack, ReplicaManager, "_stop", stop)
 
 
 @plant("logs that any one request does not name pass for strays")

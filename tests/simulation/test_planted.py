@@ -86,6 +86,9 @@ LATE_SEEDS: dict[str, int] = {
     "no-new-epoch-for-new-replicas": 1938,
     "ghost-believed": 894,
     "role-outlives-the-replica": 1103,
+    "refuser-elected": 15033,
+    "served-before-the-comparison": 19951,
+    "late-order-takes-back": 7162,
 }
 
 
