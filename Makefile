@@ -57,7 +57,7 @@ bench: setup
 crash: setup
 	$(BIN)/python -m tests.crash $(if $(SHORT),--short)
 
-# Hours. Stopped, it goes on where it was; `rm .simulation` to begin anew. SEEDS=1..500 for a short one.
+# Half an hour of two cores. Stopped, it goes on where it was; `rm .simulation` to begin anew. SEEDS=1..500 for a short one.
 simulate: setup
 	$(BIN)/python -m simulation --seeds $(or $(SEEDS),1..20000) --events $(or $(EVENTS),2000) -j $(WORKERS) \
 		--commit "$$(git describe --always --dirty)" $(if $(JSON),--json) $(if $(SEEDS),,--progress .simulation)

@@ -136,7 +136,7 @@ def take(consumer: Consumer, count: int) -> list[Record]:
     found: list[Record] = []
 
     def enough() -> bool:
-        found.extend(consumer.poll())
+        found.extend(consumer.poll(timeout_s=1.0))
         return len(found) >= count
 
     until(enough, f"{count} records")
