@@ -154,14 +154,6 @@ def unfenced_deletion(stack: ExitStack) -> None:
     real = swap(stack, topic_deletion, "_remove_nodes", remove_nodes)
 
 
-@plant(
-    "a deletion whose topic was replaced waits for the brokers that were to delete the old one",
-    is_rare=True,
-)
-def deletion_waits_for_the_namesake(stack: ExitStack) -> None:
-    swap(stack, topic_deletion, "is_in_doubt", lambda context, name, topic_id: False)
-
-
 # --- namesakes, ghosts and strays --------------------------------------------------------------
 
 
