@@ -285,13 +285,15 @@ def test_idle_long_polls(
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 @pytest.mark.parametrize(
-    ("value_bytes", "records", "frames", "most_us"), [(100, 1, 100, 25), (1024, 16, 4, math.inf)]
+    ("value_bytes", "records", "requests", "frames", "most_us"),
+    [(100, 1, 5_000, 100, 25), (1024, 16, 5_000, 4, math.inf), (100, 5_000, 200, 1, math.inf)],
 )
 def test_processor_time_of_a_produce(
     serve: Callable[[str], Peer],
     figure: Callable[[str, str, str, bool], None],
     value_bytes: int,
     records: int,
+    requests: int,
     frames: int,
     most_us: float,
 ) -> None:
@@ -300,8 +302,8 @@ def test_processor_time_of_a_produce(
     answer_bytes, usage, rounds = broker.ask(one), Usage(broker.pid), []
     for _ in range(10):
         before_s = usage.cpu_s
-        pipelined(broker, one * frames, answer_bytes * frames, 5_000 // frames)()
-        rounds.append((usage.cpu_s - before_s) / 5_000)
+        pipelined(broker, one * frames, answer_bytes * frames, requests // frames)()
+        rounds.append((usage.cpu_s - before_s) / requests)
     figure(
         f"processor time of a produce of {records} × {value_bytes} bytes, pipelined",
         f"{min(rounds) * 1e6:.0f} µs, the best of 10 rounds",
