@@ -8,8 +8,9 @@ Who asks a broker that has just started, and has not heard of the cluster itself
 
 from __future__ import annotations
 
-from collections.abc import Iterable
+from collections.abc import Collection, Iterable
 from functools import partial
+from operator import itemgetter
 from typing import Final
 
 from broker.call import Call
@@ -18,7 +19,7 @@ from broker.services import Services
 from broker.wire import types as t
 from checkpoint.errors import ErrorCode, InvalidTopic
 from checkpoint.ids import ID_BYTES, id_from_text, id_to_text
-from checkpoint.topic_partition import check_topic_name
+from checkpoint.topic_partition import TopicPartition, check_topic_name
 from replication.messages import NO_LEADER, NewTopic, PartitionState
 
 NOT_ASKED: Final = -(2**31)
@@ -76,22 +77,23 @@ def _response(call: Call, body: t.MetadataRequest, services: Services) -> t.Meta
 def _topics(
     call: Call, body: t.MetadataRequest, services: Services, *, may_create: bool
 ) -> list[t.MetadataResponseTopic]:
-    by_topic = _by_topic(services)
     if body.topics is None or (call.version == 0 and not body.topics):
-        return [_topic(services, name, states) for name, states in by_topic.items()]
+        return [_topic(services, name, states) for name, states in _by_topic(services).items()]
+    names = [
+        services.metadata.topic_names.get(id_to_text(wanted.topic_id)) if wanted.name is None else wanted.name
+        for wanted in body.topics
+    ]
+    by_topic = _by_topic(services, {name for name in names if name is not None})
     topics = []
-    for wanted in body.topics:
-        name = wanted.name
-        if name is None:
-            name = services.metadata.topic_names.get(id_to_text(wanted.topic_id))
-            if name is None or name not in by_topic:
-                unknown = t.MetadataResponseTopic(
-                    error_code=ErrorCode.UNKNOWN_TOPIC_ID,
-                    name=None if call.version >= _NAMES_MAY_BE_NULL else "",
-                    topic_id=wanted.topic_id,
-                )
-                topics.append(unknown)
-                continue
+    for wanted, name in zip(body.topics, names, strict=True):
+        if name is None or (wanted.name is None and name not in by_topic):
+            unknown = t.MetadataResponseTopic(
+                error_code=ErrorCode.UNKNOWN_TOPIC_ID,
+                name=None if call.version >= _NAMES_MAY_BE_NULL else "",
+                topic_id=wanted.topic_id,
+            )
+            topics.append(unknown)
+            continue
         states = by_topic.get(name)
         if states is None:
             error = _unknown(services, name, may_create=may_create)
@@ -101,9 +103,15 @@ def _topics(
     return topics
 
 
-def _by_topic(services: Services) -> dict[str, list[tuple[int, PartitionState]]]:
+def _by_topic(
+    services: Services, names: Collection[str] | None = None
+) -> dict[str, list[tuple[int, PartitionState]]]:
+    """The partitions of these topics, or of all: most clients ask for a few of very many."""
+    partitions: Iterable[tuple[TopicPartition, PartitionState]] = services.metadata.partitions.items()
+    if names is not None:
+        partitions = [each for each in partitions if each[0].topic in names]
     found: dict[str, list[tuple[int, PartitionState]]] = {}
-    for (topic, partition), state in sorted(services.metadata.partitions.items()):
+    for (topic, partition), state in sorted(partitions, key=itemgetter(0)):
         found.setdefault(topic, []).append((partition, state))
     return found
 
@@ -118,9 +126,8 @@ def _unknown(services: Services, name: str, *, may_create: bool) -> ErrorCode:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if name == OFFSETS_TOPIC:
         services.want_offsets_topic()
-    else:
-        services.topic_creation.want(NewTopic(name, _DEFAULT, _DEFAULT))
-    return ErrorCode.LEADER_NOT_AVAILABLE
+        return ErrorCode.LEADER_NOT_AVAILABLE
+    return services.topic_creation.want(NewTopic(name, _DEFAULT, _DEFAULT))
 
 
 def _topic(

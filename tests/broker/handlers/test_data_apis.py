@@ -19,6 +19,7 @@ from logstore.compression import Codec
 from logstore.log import Log
 from logstore.record import Record
 from replication.config import NodeConfig
+from replication.controller.config import ControllerConfig
 from tests.broker.asking import Asker
 from tests.broker.nodes import Nodes
 
@@ -29,11 +30,13 @@ ALL_FETCH = range(4, 17)
 ALL_LIST_OFFSETS = range(1, 9)
 
 
-def run(test: Callable[[Nodes, Asker], Awaitable[None]], count: int = 1) -> None:
+def run(
+    test: Callable[[Nodes, Asker], Awaitable[None]], count: int = 1, base: NodeConfig | None = None
+) -> None:
     """Some nodes, a topic `t` of one partition that node 0 leads, and a connection to that one."""
 
     async def bounded() -> None:
-        async with asyncio.timeout(60), Nodes(count) as nodes:
+        async with asyncio.timeout(60), Nodes(count, base=base) as nodes:
             await nodes.create_topic("t", tuple(range(count)))
             caches = [each.node.replicas.metadata for each in nodes.running.values()]
             await nodes.until(lambda: all(TP in cache.partitions for cache in caches))
@@ -164,6 +167,18 @@ class TestMetadata:
                 assert topic.error_code == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
         run(test, count=2)
+
+    def test_who_asks_again_for_a_topic_that_cannot_be_made_is_told_why(self) -> None:
+        async def test(_: Nodes, client: Asker) -> None:
+            request = t.MetadataRequest(topics=[t.MetadataRequestTopic(name="new")])
+            found: list[int] = []
+            while ErrorCode.INVALID_REPLICATION_FACTOR not in found:
+                (topic,) = (await client.ask(request, 12)).topics
+                found.append(topic.error_code)
+                await asyncio.sleep(0.01)
+            assert found[0] == ErrorCode.LEADER_NOT_AVAILABLE
+
+        run(test, base=NodeConfig(node_id=0, controller=ControllerConfig(default_replication_factor=2)))
 
     @pytest.mark.parametrize("version", [10, 12])
     def test_a_topic_is_found_by_its_id(self, version: int) -> None:
