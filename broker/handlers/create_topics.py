@@ -1,14 +1,22 @@
-"""CreateTopics: the controller makes topics, with replicas as listed or by its formula."""
+"""CreateTopics: the controller makes topics, with replicas as listed or by its formula.
+
+From version 5 on the answer says what came of it: partitions, replicas and all settings of each topic, as
+DescribeConfigs would tell them. If the settings of all brokers cannot be read just then, the topic is made
+and its settings are null, with the reason beside them.
+"""
 
 from __future__ import annotations
 
+from collections.abc import Mapping
 from functools import partial
 from typing import Final
 
+from broker import configs
 from broker.call import Call
+from broker.config_nodes import read_all_brokers
 from broker.services import Services
 from broker.wire import types as t
-from checkpoint.errors import ErrorCode
+from checkpoint.errors import EngineError, ErrorCode
 from checkpoint.ids import ID_BYTES, id_from_text
 from replication.messages import (
     CreateTopicsRequest,
@@ -20,6 +28,7 @@ from replication.messages import (
 
 _NO_ID: Final = bytes(ID_BYTES)
 _DEFAULT: Final = -1
+_WITH_SETTINGS: Final = 5
 
 
 def handle(call: Call, body: t.CreateTopicsRequest, services: Services) -> None:
@@ -32,7 +41,7 @@ def handle(call: Call, body: t.CreateTopicsRequest, services: Services) -> None:
     request = CreateTopicsRequest(
         tuple(_new_topic(topic) for topic in body.topics if topic.name not in refused), body.validate_only
     )
-    services.ask(call, request, partial(_response, call, body, refused))
+    services.ask(call, request, partial(_answer, call, body, request, refused, services))
 
 
 def _refusal(topic: t.CreateTopicsRequestCreatableTopic) -> CreateTopicsResult | None:
@@ -61,18 +70,57 @@ def _new_topic(topic: t.CreateTopicsRequestCreatableTopic) -> NewTopic:
     )
 
 
-def _response(
-    call: Call, body: t.CreateTopicsRequest, refused: dict[str, CreateTopicsResult], answer: ResponseBody
-) -> t.CreateTopicsResponse:
+def _answer(
+    call: Call,
+    body: t.CreateTopicsRequest,
+    request: CreateTopicsRequest,
+    refused: Mapping[str, CreateTopicsResult],
+    services: Services,
+    answer: ResponseBody,
+) -> t.CreateTopicsResponse | None:
     assert isinstance(answer, CreateTopicsResponse)
     results = {**answer.topics, **refused}
-    return t.CreateTopicsResponse(
-        throttle_time_ms=call.throttle_ms,
-        topics=[_topic(name, results[name]) for name in dict.fromkeys(topic.name for topic in body.topics)],
-    )
+    made = {
+        name: _result(name, results[name]) for name in dict.fromkeys(topic.name for topic in body.topics)
+    }
+    response = t.CreateTopicsResponse(throttle_time_ms=call.throttle_ms, topics=list(made.values()))
+    given = {
+        topic.name: topic.configs
+        for topic in request.topics
+        if results[topic.name].error is ErrorCode.NONE
+    }
+    if call.version < _WITH_SETTINGS or not given:
+        return response
+    services.begin(call, _with_settings(response, made, given, services))
+    return None
 
 
-def _topic(name: str, result: CreateTopicsResult) -> t.CreateTopicsResponseCreatableTopicResult:
+async def _with_settings(
+    response: t.CreateTopicsResponse,
+    made: Mapping[str, t.CreateTopicsResponseCreatableTopicResult],
+    given: Mapping[str, Mapping[str, str]],
+    services: Services,
+) -> t.CreateTopicsResponse:
+    try:
+        of_brokers = await read_all_brokers(services.ask_store)
+    except EngineError as error:
+        for name in given:
+            made[name].configs, made[name].topic_config_error_code = None, error.code
+        return response
+    for name, own in given.items():
+        made[name].configs = [
+            t.CreateTopicsResponseCreatableTopicConfigs(
+                name=each.name,
+                value=each.value,
+                read_only=each.is_read_only,
+                config_source=int(each.source),
+            )
+            for each in configs.describe_topic(own, of_brokers, services.settings)
+        ]
+    return response
+
+
+def _result(name: str, result: CreateTopicsResult) -> t.CreateTopicsResponseCreatableTopicResult:
     return t.CreateTopicsResponseCreatableTopicResult(
         name=name,
         topic_id=id_from_text(result.topic_id) if result.topic_id else _NO_ID,

@@ -3,6 +3,7 @@
 Traps (protocol.md §4): no topics is all of them in version 0, and none of them later, where null is all. A
 topic that is not known has error 3, or is made, if it may; a bad name 17; a partition without a leader 5 and
 leader -1. A leader that is not in the list of brokers is none. What a client may do is told only if asked.
+Who gives an id means it, whatever the name: Java's leaves that empty, not null.
 Who asks a broker that has just started, and has not heard of the cluster itself, waits until it has.
 """
 
@@ -80,13 +81,13 @@ def _topics(
     if body.topics is None or (call.version == 0 and not body.topics):
         return [_topic(services, name, states) for name, states in _by_topic(services).items()]
     names = [
-        services.metadata.topic_names.get(id_to_text(wanted.topic_id)) if wanted.name is None else wanted.name
+        services.metadata.topic_names.get(id_to_text(wanted.topic_id)) if _is_by_id(wanted) else wanted.name
         for wanted in body.topics
     ]
     by_topic = _by_topic(services, {name for name in names if name is not None})
     topics = []
     for wanted, name in zip(body.topics, names, strict=True):
-        if name is None or (wanted.name is None and name not in by_topic):
+        if name is None or (_is_by_id(wanted) and name not in by_topic):
             unknown = t.MetadataResponseTopic(
                 error_code=ErrorCode.UNKNOWN_TOPIC_ID,
                 name=None if call.version >= _NAMES_MAY_BE_NULL else "",
@@ -101,6 +102,10 @@ def _topics(
         else:
             topics.append(_topic(services, name, states))
     return topics
+
+
+def _is_by_id(wanted: t.MetadataRequestTopic) -> bool:
+    return wanted.name is None or wanted.topic_id != _NO_ID
 
 
 def _by_topic(

@@ -4,16 +4,21 @@ from __future__ import annotations
 
 import asyncio
 from collections.abc import Awaitable, Callable
+from dataclasses import fields
 from functools import partial
 from typing import Any
 
 import pytest
 
+from broker.configs import Source
 from broker.wire import types as t
 from checkpoint.errors import ErrorCode
 from checkpoint.topic_partition import TopicPartition
 from logstore.batch import encode_batch
+from logstore.config import LogConfig
 from logstore.record import Record
+from replication.metastore.errors import MetadataStoreFailed
+from replication.metastore.operations import Operation, Outcome
 from tests.broker.asking import Asker
 from tests.broker.nodes import Nodes
 
@@ -122,6 +127,51 @@ def test_a_controller_that_does_not_answer_is_none() -> None:
 
 
 # --- topics -------------------------------------------------------------------------------------
+
+class TestSettingsOfANewTopic:
+    @pytest.mark.parametrize("validate_only", [False, True])
+    def test_the_answer_has_them_all(self, validate_only: bool) -> None:
+        """Java's `CreateTopicsResult.config` is made of nothing else."""
+
+        async def test(nodes: Nodes, client: Asker) -> None:
+            request = asked_with("retention.ms", "123456789")
+            request.validate_only = validate_only
+            (made,) = (await client.ask(request, 7)).topics
+            assert (made.error_code, made.topic_config_error_code) == (ErrorCode.NONE, ErrorCode.NONE)
+            settings = {each.name: (each.value, each.config_source) for each in made.configs}
+            assert settings["retention.ms"] == ("123456789", Source.TOPIC)
+            assert settings["cleanup.policy"] == ("delete", Source.DEFAULT)
+            assert len(settings) == len(fields(LogConfig))
+
+        run(test)
+
+    def test_a_topic_that_was_not_made_has_none(self) -> None:
+        async def test(nodes: Nodes, client: Asker) -> None:
+            (refused,) = (await client.ask(asked_with("nonsense", "1"), 7)).topics
+            assert (refused.error_code, refused.configs) == (ErrorCode.INVALID_CONFIG, [])
+
+        run(test)
+
+    def test_without_the_store_the_topic_is_made_and_the_reason_told(self) -> None:
+        async def test(nodes: Nodes, client: Asker) -> None:
+            async def lost(operation: Operation) -> Outcome:
+                raise MetadataStoreFailed("down")
+
+            nodes.brokers[nodes.controller()].services.ask_store = lost
+            (made,) = (await client.ask(asked_with("retention.ms", "123456789"), 7)).topics
+            assert (made.error_code, made.configs) == (ErrorCode.NONE, None)
+            assert made.topic_config_error_code == MetadataStoreFailed.code
+
+        run(test)
+
+
+def asked_with(name: str, value: str) -> t.CreateTopicsRequest:
+    setting = t.CreateTopicsRequestCreatableTopicConfig(name=name, value=value)
+    topic = t.CreateTopicsRequestCreatableTopic(
+        name="t", num_partitions=1, replication_factor=1, configs=[setting]
+    )
+    return t.CreateTopicsRequest(topics=[topic])
+
 
 
 @pytest.mark.parametrize("by_id", [True, False])

@@ -180,13 +180,16 @@ class TestMetadata:
 
         run(test, base=NodeConfig(node_id=0, controller=ControllerConfig(default_replication_factor=2)))
 
+    @pytest.mark.parametrize("name", [None, ""])
     @pytest.mark.parametrize("version", [10, 12])
-    def test_a_topic_is_found_by_its_id(self, version: int) -> None:
+    def test_a_topic_is_found_by_its_id(self, version: int, name: str | None) -> None:
+        """Whatever the name is: null, or empty as Java's AdminClient has it."""
+
         async def test(nodes: Nodes, client: Asker) -> None:
             known = id_from_text(nodes.running[0].node.replicas.metadata.topic_ids["t"])
             wanted = [
-                t.MetadataRequestTopic(name=None, topic_id=known),
-                t.MetadataRequestTopic(name=None, topic_id=bytes(15) + b"\1"),
+                t.MetadataRequestTopic(name=name, topic_id=known),
+                t.MetadataRequestTopic(name=name, topic_id=bytes(15) + b"\1"),
             ]
             found, unknown = (await client.ask(t.MetadataRequest(topics=wanted), version)).topics
             assert (found.name, found.error_code) == ("t", 0)
