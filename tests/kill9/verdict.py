@@ -40,17 +40,20 @@ def _lost(seen: Seen, log: Log) -> list[str]:
 
 
 def _out_of_order(log: Log) -> list[str]:
-    """Of one producer, numbers rise: one that comes twice is a duplicate, one that falls is out of order."""
+    """Of one producer, numbers rise: one that was there before is a duplicate, one that falls is out of order."""
     found = []
     for partition, records in log.items():
         last: dict[str, int] = defaultdict(lambda: -1)
+        places: dict[bytes, int] = {}
         for offset in sorted(records):
-            producer, _, digits = records[offset].decode().rpartition(" ")
+            value = records[offset]
+            producer, _, digits = value.decode().rpartition(" ")
             number = int(digits)
             if number <= last[producer]:
-                what = "twice" if number == last[producer] else f"after {last[producer]}"
+                what = f"twice, first at {places[value]}" if value in places else f"after {last[producer]}"
                 found.append(f"partition {partition}, offset {offset}: {producer} {number} comes {what}")
-            last[producer] = number
+            last[producer] = max(number, last[producer])
+            places.setdefault(value, offset)
     return found
 
 
