@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 import argparse
+import shutil
 import sys
 import tempfile
 from itertools import cycle, islice
@@ -41,19 +42,19 @@ def _rounds(store: str, count: int) -> int:
             flush=True,
         )
 
-    with tempfile.TemporaryDirectory(prefix="kill9-") as home:
-        faults = list(islice(cycle(kinds), count))
-        if store == "embedded":
-            outcome = run(Path(home) / "cluster", faults, tell_of=show)
-        else:
-            from tests.zookeeper import ZooKeeperServer
+    home = tempfile.mkdtemp(prefix="kill9-")
+    faults = list(islice(cycle(kinds), count))
+    if store == "embedded":
+        outcome = run(Path(home) / "cluster", faults, tell_of=show)
+    else:
+        from tests.zookeeper import ZooKeeperServer
 
-            server = ZooKeeperServer(Path(home) / "zookeeper")
-            server.start()
-            try:
-                outcome = run(Path(home) / "cluster", faults, metadata=f"{server.url}/kill9", tell_of=show)
-            finally:
-                server.stop()
+        server = ZooKeeperServer(Path(home) / "zookeeper")
+        server.start()
+        try:
+            outcome = run(Path(home) / "cluster", faults, metadata=f"{server.url}/kill9", tell_of=show)
+        finally:
+            server.stop()
     print(
         f"{store}: {count} rounds, {outcome.acknowledged} messages acknowledged, "
         f"{outcome.consumed} consumed, "
@@ -63,6 +64,10 @@ def _rounds(store: str, count: int) -> int:
     )
     for violation in outcome.violations[:50]:
         print(f"  {violation}", flush=True)
+    if outcome.violations:
+        print(f"  logs and what the brokers said are kept in {home}", flush=True)
+    else:
+        shutil.rmtree(home)
     return len(outcome.violations)
 
 

@@ -50,6 +50,11 @@ def _reorder(seen: Seen, log: Log) -> None:
     log[0][4] = message("b", 1)
 
 
+def _repeat_later(seen: Seen, log: Log) -> None:
+    log[0][3] = message("a", 2)
+    log[0][4] = message("a", 1)
+
+
 def _skip(seen: Seen, log: Log) -> None:
     del seen.consumed["two"][1]
 
@@ -73,6 +78,7 @@ def _fail(seen: Seen, log: Log) -> None:
         (_lose_what_has_no_offset, "was acknowledged"),
         (_replace, "was acknowledged"),
         (_repeat, "comes twice"),
+        (_repeat_later, "comes twice, first at 2"),
         (_reorder, "comes after 2"),
         (_skip, "never had 1 records"),
         (_uncommitted, "the log has None"),

@@ -40,7 +40,7 @@ def _lost(seen: Seen, log: Log) -> list[str]:
 
 
 def _out_of_order(log: Log) -> list[str]:
-    """Of one producer, numbers rise: one that was there before is a duplicate, one that falls is out of order."""
+    """Of one producer, numbers rise: one that was there before is a duplicate, else it is out of order."""
     found = []
     for partition, records in log.items():
         last: dict[str, int] = defaultdict(lambda: -1)
