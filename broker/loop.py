@@ -47,8 +47,8 @@ def settle_heap() -> None:
 def compile_checks() -> None:
     """Have leaders check records with compiled code where numba is installed (decision 019).
 
-    Takes the time of an import, and seconds where nothing was compiled yet: for a thread. The plain check
-    runs until it is done. For the whole process, so not for a broker that is somebody's guest.
+    Takes the time of an import, and seconds where nothing was compiled yet: before anybody is served. For the
+    whole process, so not for a broker that is somebody's guest.
     """
     try:
         kernels = importlib.import_module("logstore.kernels")

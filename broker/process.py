@@ -81,6 +81,7 @@ def run(options: ServeOptions, *, disk: Disk | None = None) -> int:
         if options.state_change_log is not None:
             sink = StateChangeFile(options.state_change_log, disk=disk)
         allow_open_files(settings.limits.max_connections)
+        compile_checks()
         with (
             store_named(options.metadata, first_log_dir=options.log_dirs[0], disk=disk) as store,
             asyncio.Runner(loop_factory=fastest_loop()) as runner,
@@ -189,11 +190,11 @@ async def serve(
         finally:
             telling.cancel()
         served.loading.is_over = True
+        settle_heap()
         ended = broker.runtime.ended
         broker.start()
         waiting = loop.create_task(told_to_stop.wait())
         announcing = loop.create_task(_announce(broker, http))
-        warming = loop.create_task(_warm_up())
         try:
             await asyncio.wait((waiting, ended), return_when=asyncio.FIRST_COMPLETED)
         finally:
@@ -202,7 +203,6 @@ async def serve(
         served.is_stopping = True
         if not ended.done():
             await broker.stop()
-        await warming
         if ended.done():
             _log.critical("cannot go on: %s", ended.exception() or ended.result())
             await broker.abandon()
@@ -223,12 +223,6 @@ async def _tell_of_loading(loading: Loading) -> None:
         await asyncio.sleep(_PROGRESS_S)
         if loading.directory:
             _log.info("loading logs: %.1f %%, at %s", loading.percent, loading.directory)
-
-
-async def _warm_up() -> None:
-    """Nobody waits for it: until then records are checked by plain code."""
-    await asyncio.to_thread(compile_checks)
-    settle_heap()
 
 
 async def _announce(broker: Assembly, http: HttpServer | None) -> None:
