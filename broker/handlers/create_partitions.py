@@ -1,7 +1,7 @@
 """CreatePartitions: topics grow to a number of partitions; replicas of the new ones as listed, or placed.
 
 `__consumer_offsets` does not: a group's partition follows from how many there are, and its offsets would not
-be where it is looked for.
+be where it is looked for. Answered when the controller's broker sees who leads the new ones.
 """
 
 from __future__ import annotations
@@ -10,6 +10,7 @@ from functools import partial
 
 from broker.call import Call
 from broker.groups.coordinator import OFFSETS_TOPIC
+from broker.handlers.leading import when_led
 from broker.services import Services
 from broker.wire import types as t
 from checkpoint.errors import ErrorCode
@@ -32,13 +33,30 @@ def handle(call: Call, body: t.CreatePartitionsRequest, services: Services) -> N
         if topic.name != OFFSETS_TOPIC
     }
     request = CreatePartitionsRequest(topics, body.validate_only)
-    services.ask(call, request, partial(_response, call, body))
+    services.ask(call, request, partial(_grown, call, body, services))
+
+
+def _grown(
+    call: Call, body: t.CreatePartitionsRequest, services: Services, answer: ResponseBody
+) -> t.CreatePartitionsResponse | None:
+    assert isinstance(answer, CreatePartitionsResponse)
+    grown = {
+        topic.name: topic.count
+        for topic in body.topics
+        if topic.name in answer.topics and answer.topics[topic.name].error is ErrorCode.NONE
+    }
+    return when_led(
+        call,
+        services,
+        {} if body.validate_only else grown,
+        body.timeout_ms,
+        partial(_response, call, body, answer),
+    )
 
 
 def _response(
-    call: Call, body: t.CreatePartitionsRequest, answer: ResponseBody
+    call: Call, body: t.CreatePartitionsRequest, answer: CreatePartitionsResponse
 ) -> t.CreatePartitionsResponse:
-    assert isinstance(answer, CreatePartitionsResponse)
     results = dict(answer.topics)
     if any(topic.name == OFFSETS_TOPIC for topic in body.topics):
         results[OFFSETS_TOPIC] = AdminResult(

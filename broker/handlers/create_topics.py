@@ -3,6 +3,9 @@
 From version 5 on the answer says what came of it: partitions, replicas and all settings of each topic, as
 DescribeConfigs would tell them. If the settings of all brokers cannot be read just then, the topic is made
 and its settings are null, with the reason beside them.
+
+Answered when the controller's broker sees who leads them: what the client asks next is not about an unknown
+topic.
 """
 
 from __future__ import annotations
@@ -14,6 +17,7 @@ from typing import Final
 from broker import configs
 from broker.call import Call
 from broker.config_nodes import read_all_brokers
+from broker.handlers.leading import when_led
 from broker.services import Services
 from broker.wire import types as t
 from checkpoint.errors import EngineError, ErrorCode
@@ -41,7 +45,7 @@ def handle(call: Call, body: t.CreateTopicsRequest, services: Services) -> None:
     request = CreateTopicsRequest(
         tuple(_new_topic(topic) for topic in body.topics if topic.name not in refused), body.validate_only
     )
-    services.ask(call, request, partial(_answer, call, body, request, refused, services))
+    services.ask(call, request, partial(_made, call, body, request, refused, services))
 
 
 def _refusal(topic: t.CreateTopicsRequestCreatableTopic) -> CreateTopicsResult | None:
@@ -70,7 +74,7 @@ def _new_topic(topic: t.CreateTopicsRequestCreatableTopic) -> NewTopic:
     )
 
 
-def _answer(
+def _made(
     call: Call,
     body: t.CreateTopicsRequest,
     request: CreateTopicsRequest,
@@ -79,7 +83,23 @@ def _answer(
     answer: ResponseBody,
 ) -> t.CreateTopicsResponse | None:
     assert isinstance(answer, CreateTopicsResponse)
-    results = {**answer.topics, **refused}
+    made = {name: len(result.replicas) for name, result in answer.topics.items()}
+    return when_led(
+        call,
+        services,
+        {} if body.validate_only else made,
+        body.timeout_ms,
+        partial(_answer, call, body, request, {**answer.topics, **refused}, services),
+    )
+
+
+def _answer(
+    call: Call,
+    body: t.CreateTopicsRequest,
+    request: CreateTopicsRequest,
+    results: Mapping[str, CreateTopicsResult],
+    services: Services,
+) -> t.CreateTopicsResponse | None:
     made = {
         name: _result(name, results[name]) for name in dict.fromkeys(topic.name for topic in body.topics)
     }

@@ -1,9 +1,9 @@
 """Fetch: whole batches for a consumer or a follower, at once or when there is enough.
 
 Traps (protocol.md §4): records are never null, in error partitions neither, where offsets are -1; every
-partition that is asked for is answered, for sessions are declined: the session is 0 always, and another one
-has error 70. Aborted transactions are listed for readers of committed data, and null for others. From version
-13 on topics go by their ids alone.
+partition that is asked for is answered, for sessions are declined: the session is 0 always, and a fetch that
+goes on with one has error 70. Aborted transactions are listed for readers of committed data, and null for
+others. From version 13 on topics go by their ids alone.
 
 A range that the page cache does not hold is read once on a thread first, so that the read which counts does
 not keep the event loop, and with it every other client, waiting for a disk.
@@ -30,11 +30,13 @@ _BY_ID: Final = 13
 _WITH_RACK: Final = 11
 _NO_ID: Final = bytes(ID_BYTES)
 _COMMITTED: Final = 1
+_FULL: Final = 0
+"""With this session epoch, or -1, all that is wanted is in the request, whatever the session's id."""
 _UNKNOWN_ID: Final = FetchResult(ErrorCode.UNKNOWN_TOPIC_ID)
 
 
 def handle(call: Call, body: t.FetchRequest, services: Services) -> t.FetchResponse | None:
-    if body.session_id:
+    if body.session_epoch > _FULL:
         return t.FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
     names = _names(call, body, services)
     partitions = {

@@ -1,4 +1,8 @@
-"""ListOffsets: the end, the start, or the first record at or past a time, of some partitions."""
+"""ListOffsets: the end, the start, or the first record at or past a time, of some partitions.
+
+A negative time stands for a place. One that this version does not have, the end of what is kept remotely say
+(-5, KIP-1005), is refused (35): as a time it would be before the first record.
+"""
 
 from __future__ import annotations
 
@@ -13,6 +17,8 @@ from checkpoint.errors import ErrorCode
 from checkpoint.topic_partition import TopicPartition
 from replication.messages import (
     EARLIEST_TIMESTAMP,
+    LARGEST_TIMESTAMP,
+    LATEST_TIMESTAMP,
     NO_EPOCH,
     ListOffsetsPartition,
     ListOffsetsRequest,
@@ -24,10 +30,18 @@ from replication.messages import (
 _WITH_EPOCH: Final = 4
 _EARLIEST_LOCAL_TIMESTAMP: Final = -4
 """All that there is here is local (KIP-405)."""
+_PLACES: Final = {
+    LATEST_TIMESTAMP: 1,
+    EARLIEST_TIMESTAMP: 1,
+    LARGEST_TIMESTAMP: 7,
+    _EARLIEST_LOCAL_TIMESTAMP: 8,
+}
+"""The places there are, each with the first version that has it."""
 
 
 def handle(call: Call, body: t.ListOffsetsRequest, services: Services) -> None:
     """A replica's question is answered up to its log's end; a partition that is listed twice has error 42."""
+    refused: dict[TopicPartition, ListOffsetsResult] = {}
     listed = Counter(
         TopicPartition(topic.name, partition.partition_index)
         for topic in body.topics
@@ -37,25 +51,34 @@ def handle(call: Call, body: t.ListOffsetsRequest, services: Services) -> None:
     for topic in body.topics:
         for partition in topic.partitions:
             topic_partition = TopicPartition(topic.name, partition.partition_index)
-            if listed[topic_partition] == 1:
-                timestamp = partition.timestamp
+            timestamp = partition.timestamp
+            if listed[topic_partition] > 1:
+                refused[topic_partition] = ListOffsetsResult(ErrorCode.INVALID_REQUEST)
+            elif timestamp < 0 and _PLACES.get(timestamp, call.version + 1) > call.version:
+                refused[topic_partition] = ListOffsetsResult(ErrorCode.UNSUPPORTED_VERSION)
+            else:
                 if timestamp == _EARLIEST_LOCAL_TIMESTAMP:
                     timestamp = EARLIEST_TIMESTAMP
                 wanted[topic_partition] = ListOffsetsPartition(timestamp, partition.current_leader_epoch)
     request = ListOffsetsRequest(body.replica_id, wanted, committed_only=body.isolation_level == 1)
-    services.ask(call, request, partial(_response, call, body), source=body.replica_id)
+    services.ask(call, request, partial(_response, call, body, refused), source=body.replica_id)
 
 
-def _response(call: Call, body: t.ListOffsetsRequest, answer: ResponseBody) -> t.ListOffsetsResponse:
+def _response(
+    call: Call,
+    body: t.ListOffsetsRequest,
+    refused: dict[TopicPartition, ListOffsetsResult],
+    answer: ResponseBody,
+) -> t.ListOffsetsResponse:
     assert isinstance(answer, ListOffsetsResponse)
-    twice = ListOffsetsResult(ErrorCode.INVALID_REQUEST)
+    results = {**answer.partitions, **refused}
     return t.ListOffsetsResponse(
         throttle_time_ms=call.throttle_ms,
         topics=[
             t.ListOffsetsResponseListOffsetsTopicResponse(
                 name=topic.name,
                 partitions=[
-                    _partition(call, index, answer.partitions.get(TopicPartition(topic.name, index), twice))
+                    _partition(call, index, results[TopicPartition(topic.name, index)])
                     for index in (each.partition_index for each in topic.partitions)
                 ],
             )

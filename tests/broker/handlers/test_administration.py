@@ -17,6 +17,7 @@ from checkpoint.topic_partition import TopicPartition
 from logstore.batch import encode_batch
 from logstore.config import LogConfig
 from logstore.record import Record
+from replication.messages import UpdateMetadataRequest
 from replication.metastore.errors import MetadataStoreFailed
 from replication.metastore.operations import Operation, Outcome
 from tests.broker.asking import Asker
@@ -172,6 +173,53 @@ def asked_with(name: str, value: str) -> t.CreateTopicsRequest:
     )
     return t.CreateTopicsRequest(topics=[topic])
 
+
+
+async def leaders(client: Asker, name: str) -> list[int]:
+    """Of a topic's partitions, as a client is told; none if it is told of an error."""
+    (topic,) = (await client.ask(t.MetadataRequest(topics=[t.MetadataRequestTopic(name=name)]), 12)).topics
+    return [each.leader_id for each in topic.partitions if not each.error_code]
+
+
+def test_who_made_a_topic_hears_at_once_who_leads_it(monkeypatch: pytest.MonkeyPatch) -> None:
+    """A producer of franz-go that is told of an unknown topic asks again five seconds later."""
+
+    async def test(nodes: Nodes, client: Asker) -> None:
+        metadata = nodes.running[nodes.controller()].node.replicas.metadata
+        update = metadata.update
+
+        def late(request: UpdateMetadataRequest) -> list[TopicPartition]:
+            asyncio.get_running_loop().call_later(0.05, update, request)
+            return []
+
+        monkeypatch.setattr(metadata, "update", late)
+        for name in ("a", "b", "c"):
+            topic = t.CreateTopicsRequestCreatableTopic(name=name, num_partitions=3, replication_factor=2)
+            made = await client.ask(t.CreateTopicsRequest(topics=[topic], timeout_ms=30_000), 7)
+            assert made.topics[0].error_code == ErrorCode.NONE
+            assert len(await leaders(client, name)) == 3
+            more = t.CreatePartitionsRequestCreatePartitionsTopic(name=name, count=5)
+            grown = await client.ask(t.CreatePartitionsRequest(topics=[more], timeout_ms=30_000), 3)
+            assert grown.results[0].error_code == ErrorCode.NONE
+            assert len(await leaders(client, name)) == 5
+
+    run(test)
+
+
+def test_partitions_that_nobody_leads_when_the_time_is_over_were_made() -> None:
+    async def test(nodes: Nodes, client: Asker) -> None:
+        other = 1 - nodes.controller()
+        await create(nodes, client, "t", (other,))
+        await nodes.kill(other)
+        metadata = nodes.running[nodes.controller()].node.replicas.metadata
+        await nodes.until(lambda: not metadata.is_alive(other))
+        more = t.CreatePartitionsRequestCreatePartitionsTopic(name="t", count=2)
+        grown = await client.ask(t.CreatePartitionsRequest(topics=[more], timeout_ms=50), 3)
+        assert grown.results[0].error_code == ErrorCode.NONE
+        await nodes.until(lambda: TopicPartition("t", 1) in metadata.partitions)
+        assert await leaders(client, "t") == [nodes.controller()]
+
+    run(test)
 
 
 @pytest.mark.parametrize("by_id", [True, False])

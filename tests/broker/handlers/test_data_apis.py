@@ -428,7 +428,10 @@ class TestFetch:
             asked = fetching(nodes, 12, session_epoch=0)
             answer = await client.ask(asked, 12)
             assert (answer.session_id, len(answer.responses)) == (0, 1), "in full"
-            asked.session_id = 5
+            asked.session_id, asked.session_epoch = -1, -1
+            answer = await client.ask(asked, 12)
+            assert (answer.error_code, len(answer.responses)) == (0, 1), "in full: so asks kafka-go's Client"
+            asked.session_id, asked.session_epoch = 5, 1
             answer = await client.ask(asked, 12)
             assert answer.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
             assert answer.session_id == 0
@@ -557,6 +560,17 @@ class TestListOffsets:
                 await produce(client, batch(b"a", time_ms=time_ms))
             assert await self.ask(client, -3) == (0, 0, 2000)
             assert await self.ask(client, -4) == (0, 0, -1)
+
+        run(test)
+
+    @pytest.mark.parametrize(("timestamp", "version"), [(-5, 8), (-6, 8), (-4, 7), (-3, 6)])
+    def test_a_place_that_the_version_does_not_have_is_no_time(self, timestamp: int, version: int) -> None:
+        """The end of what is kept remotely (-5) was told to be the first record."""
+
+        async def test(_: Nodes, client: Asker) -> None:
+            await produce(client, batch(b"a", time_ms=1000))
+            found = await self.ask(client, timestamp, version)
+            assert found == (ErrorCode.UNSUPPORTED_VERSION, -1, -1)
 
         run(test)
 
