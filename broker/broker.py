@@ -61,12 +61,13 @@ class Assembly:
         state_changes: Sink = unheard,
         advertised: Address | None = None,
         progress: DirectoryProgress | None = None,
+        boot_id: str = "",
     ) -> Assembly:
         """Check whose the log dirs are, open the logs, and listen. `clock` gives epoch milliseconds.
 
         `store_of` as for `Runtime`; `advertised` is where others find it, if not where it listens;
-        `progress` is called from another thread while logs are opened. Raises `EngineError` and `OSError`;
-        nothing is left open then.
+        `progress` is called from another thread while logs are opened; `boot_id` as for `LogManager`.
+        Raises `EngineError` and `OSError`; nothing is left open then.
         """
         _check_usable(log_dirs, disk)
         node_id = settings.node.node_id
@@ -89,6 +90,7 @@ class Assembly:
                     random=random,
                     settings=settings.logs,
                     progress=progress,
+                    boot_id=boot_id,
                 ),
             )
             address = await server.listen(listen)

@@ -46,6 +46,7 @@ from broker.metadata.opening import EMBEDDED, OpenStore, open_store, store_named
 from broker.settings import read_settings
 from checkpoint.disk import Disk, OsDisk
 from checkpoint.disks.memory import MemoryDisk
+from checkpoint.running import boot_id
 
 T = TypeVar("T")
 
@@ -128,6 +129,7 @@ class AsyncBroker(Client):
                 clock=SteadyClock(),
                 random=Random(),
                 advertised=self._advertised,
+                boot_id=boot_id() if isinstance(disk, OsDisk) else "",
             )
         except BaseException:
             await self._let_go()

@@ -31,6 +31,7 @@ from broker.settings import Settings, read_settings
 from broker.state_change_file import StateChangeFile
 from checkpoint.disk import Disk, OsDisk
 from checkpoint.errors import EngineError
+from checkpoint.running import boot_id
 from logstore.errors import InvalidConfig
 from replication.node import Node
 from replication.state_change import Sink, StateChange, unheard
@@ -186,6 +187,7 @@ async def serve(
                 state_changes=heard,
                 advertised=options.advertised,
                 progress=served.loading,
+                boot_id=boot_id(),
             )
         finally:
             telling.cancel()

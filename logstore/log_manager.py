@@ -3,6 +3,7 @@
     data/                                   a log dir
       .lock                                 this process owns it
       .kafka_cleanshutdown                  its last owner stopped in order
+      .logstore_running                     in which boot of the machine its owner ran, or was killed
       recovery-point-offset-checkpoint      below it each log is durable
       log-start-offset-checkpoint           logs that start inside their first segment
       replication-offset-checkpoint         high watermarks
@@ -21,6 +22,8 @@ from __future__ import annotations
 import random
 import threading
 from collections.abc import Callable, Collection, Mapping, Sequence
+from contextlib import suppress
+from functools import partial
 from typing import Final
 
 from checkpoint.clean_shutdown import (
@@ -44,6 +47,7 @@ from checkpoint.offset_checkpoint import (
     write_offset_checkpoint,
 )
 from checkpoint.partition_metadata import read_partition_metadata
+from checkpoint.running import has_run_on, remove_running, write_running
 from checkpoint.topic_partition import TopicPartition, parse_directory_name, set_aside_fate
 from logstore.cleaner import Cleaner
 from logstore.cleaner_config import CleanerConfig
@@ -85,11 +89,13 @@ class LogManager:
         progress: DirectoryProgress | None = None,
         settings: LogManagerConfig | None = None,
         accept_loss: Collection[TopicPartition] = (),
+        boot_id: str = "",
     ) -> None:
         """Open the log dirs, by the node's `settings`.
 
         `configs` gives topics settings of their own; others have `config`, by default the settings'.
         Damaged partitions among `accept_loss` are cut where the damage begins, instead of kept out.
+        `boot_id` is the boot of the machine (`checkpoint.running.boot_id`); empty if nobody can tell.
         """
         if not log_dirs or len(set(log_dirs)) != len(log_dirs):
             raise ValueError(f"log dirs {list(log_dirs)}: give one or more, each once")
@@ -98,6 +104,7 @@ class LogManager:
         self._configs = dict(configs or {})
         self._random = random
         self._clock = clock
+        self._disk, self._boot_id = disk, boot_id
         now_ms, delay_ms = clock(), self.settings.log_initial_task_delay_ms
         self._retention = _Every(self.settings.log_retention_check_interval_ms, now_ms, delay_ms)
         self._flushing = _Every(self.settings.log_flush_scheduler_interval_ms, now_ms, delay_ms)
@@ -115,7 +122,9 @@ class LogManager:
         self._dirs: list[_LogDir] = []
         try:
             for directory in log_dirs:
-                log_dir = _LogDir(directory, disk, clock, random, broker_epoch, self.settings, accept_loss)
+                log_dir = _LogDir(
+                    directory, disk, clock, random, broker_epoch, self.settings, accept_loss, boot_id
+                )
                 self._dirs.append(log_dir)
                 log_dir.open(lambda topic: self._configs.get(topic, self.config), progress)
             if not self._online():
@@ -126,9 +135,25 @@ class LogManager:
                 log_dir.abandon()
             raise
         # An empty dir counts as unclean: it may be the new disk in the place of one that was lost.
-        self.was_clean = all(log_dir.was_clean for log_dir in self._dirs)
+        self.was_clean = all(log_dir.was_clean or log_dir.has_run_on for log_dir in self._dirs)
+        """Whether nothing can have been lost: the last owner stopped in order, or was killed in this boot."""
+        if boot_id and self.was_clean and not accept_loss:
+            self.vouch()
+        elif boot_id or accept_loss:
+            self.let_nobody_vouch()
         self.had_empty_dir = any(log_dir.was_empty or log_dir.failure for log_dir in self._dirs)
         """Whether a log dir was new, or could not be opened: what had been synced may not be there either."""
+
+    def vouch(self) -> None:
+        """From now on a kill of this process loses nothing that is not on record; only a power cut may."""
+        if self._boot_id:
+            for log_dir in self._online():
+                log_dir.guarded(partial(write_running, self._disk, log_dir.path, self._boot_id))
+
+    def let_nobody_vouch(self) -> None:
+        """Take that back: nobody can say what these logs hold."""
+        for log_dir in self._online():
+            log_dir.guarded(partial(remove_running, self._disk, log_dir.path))
 
     # --- what there is --------------------------------------------------------------------------------
 
@@ -384,6 +409,7 @@ class _LogDir:
         broker_epoch: int,
         settings: LogManagerConfig,
         accept_loss: Collection[TopicPartition],
+        boot_id: str,
     ) -> None:
         self.path = path.rstrip("/") or "/"
         self._disk = disk
@@ -393,6 +419,7 @@ class _LogDir:
         self._producer_config = settings.producers
         self._flushes_on_schedule = settings.log_flush_scheduler_interval_ms < MAX_LONG
         self._accept_loss = accept_loss
+        self._boot_id = boot_id
         self._lock: Lock | None = None
         self._checkpoint_lock = threading.RLock()
         self.logs: dict[TopicPartition, Log] = {}
@@ -400,6 +427,8 @@ class _LogDir:
         self.damaged: dict[TopicPartition, DamagedLog] = {}
         self.failure: OSError | None = None
         self.was_clean = False
+        self.has_run_on = False
+        """Whether its last owner ran in this boot: if he was killed, the page cache is all there."""
         self.was_empty = False
         self._closed_by_us = False
         self.high_watermarks: dict[TopicPartition, int] = {}
@@ -424,6 +453,7 @@ class _LogDir:
         self._lock = self._disk.lock(self.path)
         marker = read_clean_shutdown(self._disk, self.path)
         self.was_clean = marker is not None
+        self.has_run_on = has_run_on(self._disk, self.path, self._boot_id)
         self._closed_by_us = marker is not None and marker.is_ours
         if marker is not None and not marker.is_ours:
             # A broker may have rewritten what the seals speak of. Before the marker goes: a crash in
@@ -795,6 +825,11 @@ class _LogDir:
             self.failure = bare(error)
             for log in list(self.logs.values()):  # a sync's thread may be the one that finds out
                 log.take_offline(error)
+            # What could not be synced may be dropped from the page cache: who comes next cannot tell. If this
+            # fails too, the dir is not one to come back to in this boot.
+            with suppress(OSError):
+                if self._boot_id:
+                    remove_running(self._disk, self.path)
 
     def close(self, *, mark_clean: bool) -> None:
         closed = [self.guarded(log.close) for log in list(self.logs.values())]

@@ -88,7 +88,9 @@ class Orders(Replicas):
         if is_late:
             mark("roles: a request comes late")
         # A controller settles every state with our registration before it gives us the first role.
-        self.is_on_record |= body.broker_epoch == self.broker_epoch >= 0
+        if not self.is_on_record and body.broker_epoch == self.broker_epoch >= 0:
+            self.is_on_record = True
+            self.logs.vouch()
         if body.assigned is not None and body.broker_epoch == self.broker_epoch >= 0 and not is_late:
             self._set_strays_aside(body.assigned, now_ms)
         codes: dict[TopicPartition, ErrorCode] = {}

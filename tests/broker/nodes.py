@@ -134,6 +134,8 @@ class Nodes:
         self.clocks: dict[int, ManualClock] = {}
         self.disks: dict[int, Disk] = {node_id: MemoryDisk() for node_id in range(count)}
         self.log_dirs = ["data"]
+        self.boot_id = ""
+        """Of the machine that all of them run on."""
         self.addresses: dict[int, Address] = {}
         self.client = Client([])
         self.groups = groups or GroupConfig(
@@ -173,6 +175,7 @@ class Nodes:
             disk=self.disks[node_id],
             clock=clock,
             random=random.Random(node_id),
+            boot_id=self.boot_id,
         )
         self.addresses[node_id] = broker.address
         self.brokers[node_id] = broker

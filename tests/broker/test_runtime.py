@@ -176,13 +176,37 @@ def test_a_clean_stop_leaves_its_mark_and_an_abandoned_node_none() -> None:
     run(test)
 
 
+@pytest.mark.parametrize("loses_power", [False, True])
+def test_the_only_broker_leads_again_after_a_kill_but_not_after_a_power_cut(loses_power: bool) -> None:
+    """What it had written is in the page cache of a machine that goes on. Else it may have lost what it alone
+    had, and somebody has to say that this is accepted."""
+
+    async def test() -> None:
+        nodes = Nodes(1)
+        nodes.boot_id = "one"
+        async with nodes:
+            topic_partition = await nodes.create_topic("t", (0,))
+            await nodes.kill(0)
+            if loses_power:
+                nodes.boot_id = "two"
+            runtime = await nodes.start(0)
+            assert runtime.node.logs.was_clean is not loses_power
+            known = runtime.node.replicas.metadata
+            await nodes.until(lambda: topic_partition in known.partitions)
+            assert known.partitions[topic_partition].leader == (-1 if loses_power else 0)
+
+    run(test)
+
+
 def test_a_bug_in_the_last_turn_leaves_no_mark_of_a_clean_stop(
     caplog: pytest.LogCaptureFixture, monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """Half a turn was carried out: nobody can say what the logs hold of it."""
 
     async def test() -> None:
-        async with Nodes(1) as nodes:
+        nodes = Nodes(1)
+        nodes.boot_id = "one"
+        async with nodes:
             await nodes.create_topic("t", (0,))
             runtime = nodes.running[0]
 

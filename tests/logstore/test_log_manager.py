@@ -42,7 +42,12 @@ class Clock:
 
 
 def manager_on(
-    disk: Disk, *dirs: str, clock: Clock | None = None, config: LogConfig = CONFIG, **topics: LogConfig
+    disk: Disk,
+    *dirs: str,
+    clock: Clock | None = None,
+    config: LogConfig = CONFIG,
+    boot_id: str = "",
+    **topics: LogConfig,
 ) -> LogManager:
     return LogManager(
         dirs or ("/a",),
@@ -51,6 +56,7 @@ def manager_on(
         random=random.Random(7),
         config=config,
         configs=topics,
+        boot_id=boot_id,
     )
 
 
@@ -175,6 +181,55 @@ class TestStops:
         again = manager_on(disk)
         assert not again.was_clean
         assert offsets(again.get(ORDERS)) == list(range(9))
+
+    def test_a_process_that_is_killed_loses_nothing_while_its_machine_goes_on(self) -> None:
+        """Once it could vouch for what was there before it: as for the mark of a clean stop."""
+        disk = MemoryDisk()
+        first = manager_on(disk, boot_id="one")
+        append(first.get_or_create(ORDERS), 9)
+        first.abandon()
+        second = manager_on(disk, boot_id="one")
+        assert not second.was_clean, "the first one found an empty dir, and nobody had put that on record"
+        second.vouch()
+        append(second.logs()[ORDERS], 1)
+        second.abandon()
+        third = manager_on(disk, boot_id="one")
+        assert third.was_clean
+        assert offsets(third.get(ORDERS)) == list(range(10))
+        third.abandon()
+        fourth = manager_on(disk, boot_id="one")
+        assert fourth.was_clean, "who finds it vouched for goes on vouching"
+        fourth.abandon()
+        assert not manager_on(disk, boot_id="two").was_clean
+
+    def test_who_may_have_lost_something_takes_back_what_others_vouched_for(self) -> None:
+        disk = MemoryDisk()
+        vouched = manager_on(disk, "/a", "/b", boot_id="one")
+        vouched.vouch()
+        vouched.abandon()
+        manager_on(disk, "/a", "/b", "/new", boot_id="one").abandon()
+        assert not manager_on(disk, "/a", "/b", boot_id="one").was_clean
+
+    def test_a_sync_that_failed_is_vouched_for_by_nobody(self) -> None:
+        """What was not synced may have been dropped from the page cache, and nothing tells of it later."""
+        disk = FaultyDisk(MemoryDisk())
+        manager = manager_on(disk, boot_id="one")
+        manager.vouch()
+        append(manager.get_or_create(ORDERS), 9)
+        disk.inject(Fault(operation="sync"))
+        with pytest.raises(LogDirOffline):
+            manager.logs()[ORDERS].flush()
+        manager.abandon()
+        assert not manager_on(disk, boot_id="one").was_clean
+
+    def test_a_loss_that_is_accepted_is_vouched_for_by_nobody(self) -> None:
+        disk = MemoryDisk()
+        vouched = manager_on(disk, boot_id="one")
+        vouched.vouch()
+        vouched.abandon()
+        parts = {"disk": disk, "clock": Clock(), "random": random.Random(7)}
+        LogManager(["/a"], **parts, accept_loss=[ORDERS]).abandon()  # type: ignore[arg-type]
+        assert not manager_on(disk, boot_id="one").was_clean
 
     def test_one_dir_that_was_not_clean(self) -> None:
         disk = MemoryDisk()
