@@ -44,9 +44,8 @@ from broker.loop import fastest_loop
 from broker.metadata.local import SharedStore
 from broker.metadata.opening import EMBEDDED, OpenStore, open_store, store_named, with_defaults
 from broker.settings import read_settings
-from checkpoint.disk import Disk, OsDisk
+from checkpoint.disk import Disk, OsDisk, boot_id
 from checkpoint.disks.memory import MemoryDisk
-from checkpoint.running import boot_id
 
 T = TypeVar("T")
 

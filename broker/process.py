@@ -29,9 +29,8 @@ from broker.metadata.opening import EMBEDDED, StoreOf, store_named, with_default
 from broker.metrics import Elections, Traffic, page
 from broker.settings import Settings, read_settings
 from broker.state_change_file import StateChangeFile
-from checkpoint.disk import Disk, OsDisk
+from checkpoint.disk import Disk, OsDisk, boot_id
 from checkpoint.errors import EngineError
-from checkpoint.running import boot_id
 from logstore.errors import InvalidConfig
 from replication.node import Node
 from replication.state_change import Sink, StateChange, unheard

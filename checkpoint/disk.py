@@ -513,6 +513,15 @@ class OsDisk:
         return status.f_bavail * status.f_frsize
 
 
+def boot_id() -> str:
+    """Which boot of its machine this process is in; empty where the system does not tell."""
+    try:
+        with open("/proc/sys/kernel/random/boot_id") as file:
+            return file.read().strip()
+    except OSError:
+        return ""
+
+
 def refuse_lock_file(path: str) -> None:
     """Raise `OSError` (`EBUSY`) if `path` is a lock file: only `Disk.lock` may open it."""
     if path.endswith(LOCK_FILE) and os.path.basename(path) == LOCK_FILE:

@@ -22,15 +22,6 @@ RUNNING_FILE: Final = ".logstore_running"
 _BOOT: Final = "boot"
 
 
-def boot_id() -> str:
-    """Which boot of its machine this process is in; empty where the system does not tell."""
-    try:
-        with open("/proc/sys/kernel/random/boot_id") as file:
-            return file.read().strip()
-    except OSError:
-        return ""
-
-
 def write_running(disk: Disk, directory: str, boot: str) -> None:
     """Say that from now on the dir loses nothing before this boot ends. Raises `OSError`."""
     file = disk.open(f"{directory}/{RUNNING_FILE}", create=True, write=True)

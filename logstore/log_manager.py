@@ -95,7 +95,7 @@ class LogManager:
 
         `configs` gives topics settings of their own; others have `config`, by default the settings'.
         Damaged partitions among `accept_loss` are cut where the damage begins, instead of kept out.
-        `boot_id` is the boot of the machine (`checkpoint.running.boot_id`); empty if nobody can tell.
+        `boot_id` is the boot of the machine (`checkpoint.disk.boot_id`); empty if nobody can tell.
         """
         if not log_dirs or len(set(log_dirs)) != len(log_dirs):
             raise ValueError(f"log dirs {list(log_dirs)}: give one or more, each once")

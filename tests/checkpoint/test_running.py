@@ -6,8 +6,9 @@ import sys
 
 import pytest
 
+from checkpoint.disk import boot_id
 from checkpoint.disks.memory import MemoryDisk
-from checkpoint.running import RUNNING_FILE, boot_id, has_run_on, remove_running, write_running
+from checkpoint.running import RUNNING_FILE, has_run_on, remove_running, write_running
 
 
 @pytest.fixture
