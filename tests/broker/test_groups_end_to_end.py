@@ -5,6 +5,7 @@ from __future__ import annotations
 import asyncio
 import gc
 import logging
+import threading
 import warnings
 from collections.abc import Awaitable, Callable, Iterator
 from contextlib import closing, contextmanager
@@ -147,6 +148,9 @@ def kafka_python_quiet() -> Iterator[None]:
         yield
     finally:
         logger.setLevel(level)
+        for thread in threading.enumerate():
+            if thread.name.startswith("kafka-"):
+                thread.join(30)  # it holds on to its sockets until it ends
         with warnings.catch_warnings():
             warnings.simplefilter("ignore", ResourceWarning)
             gc.collect()
@@ -216,6 +220,7 @@ def test_a_group_consumer_reads_commits_and_goes_on(client: Callable[[Address], 
         run(test, count=1)
 
 
+@pytest.mark.filterwarnings("ignore::ResourceWarning")
 def test_members_of_a_group_find_its_next_coordinator() -> None:
     """A consumer of kafka-python reads on when the node that coordinates its group is killed."""
     kafka = pytest.importorskip("kafka")

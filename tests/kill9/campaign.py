@@ -21,8 +21,9 @@ from pathlib import Path
 
 from broker.limits import Address
 from broker.wire import types as t
+from logstore.batch import walk
 from tests.broker.asking import Asker
-from tests.kill9.verdict import violations
+from tests.kill9.verdict import violations, written_anew
 from tests.kill9.workload import TOPIC, Workload
 from tools.local_cluster import LocalCluster, launch, read_cluster_file, start, stop, tell
 
@@ -245,6 +246,19 @@ def read_all(bootstrap: str) -> dict[int, dict[int, bytes]]:
     return found
 
 
+def producer_epochs(directory: Path) -> dict[int, dict[int, int]]:
+    """By partition and offset, from the files of a replica that is in sync, while nobody writes."""
+    found: dict[int, dict[int, int]] = {}
+    for number in range(PARTITIONS):
+        found[number] = {
+            offset: batch.producer_epoch
+            for path in sorted((directory / "node-1" / f"{TOPIC}-{number}").glob("*.log"))
+            for batch in walk(path.read_bytes())
+            for offset in range(batch.base_offset, batch.next_offset)
+        }
+    return found
+
+
 @contextmanager
 def campaign(directory: Path, *, metadata: str = "") -> Iterator[Campaign]:
     running = Campaign(directory, metadata=metadata)
@@ -260,6 +274,7 @@ class Outcome:
     acknowledged: int
     consumed: int
     violations: list[str]
+    written_anew: int
 
 
 def run(
@@ -298,5 +313,6 @@ def run(
             rounds,
             sum(map(len, seen.acknowledged.values())),
             sum(map(len, seen.consumed.values())),
-            violations(seen, log),
+            violations(seen, log, epochs := producer_epochs(directory)),
+            written_anew(log, epochs),
         )

@@ -4,6 +4,7 @@ from __future__ import annotations
 
 from collections import defaultdict
 from collections.abc import Mapping, Sequence
+from typing import Final
 
 from tests.kill9.workload import Seen, message
 
@@ -11,13 +12,22 @@ Log = Mapping[int, Mapping[int, bytes]]
 """Partition → offset → value, as it is read after everything has settled."""
 
 
-def violations(seen: Seen, log: Log) -> list[str]:
+Epochs = Mapping[int, Mapping[int, int]]
+"""Partition → offset → the producer epoch of the batch there."""
+
+SKIPPED: Final = "skipped sequence numbers"
+"""librdkafka's word for a race of its own: it sends a batch to the new leader before it has taken in that the
+old one refused the batch before, and then both again under a new epoch (docs/clients.md)."""
+
+
+def violations(seen: Seen, log: Log, epochs: Epochs) -> list[str]:
     """All that must not be: loss, another order, a repeat, a skip, something read that was not committed."""
     return [
         *(f"a client failed: {error!r}" for error in seen.failures),
         *(f"given up: {each}" for each in seen.refused),
         *_lost(seen, log),
-        *_out_of_order(log),
+        *(f"librdkafka raised its epoch: {why}" for why in seen.raised if why != SKIPPED),
+        *_out_of_order(log, epochs),
         *_misread(seen, log),
         *_skipped(seen, log),
     ]
@@ -39,21 +49,42 @@ def _lost(seen: Seen, log: Log) -> list[str]:
     return found
 
 
-def _out_of_order(log: Log) -> list[str]:
+def written_anew(log: Log, epochs: Epochs) -> int:
+    """How many messages a producer wrote again under a later epoch: no broker can know them again."""
+    return sum(
+        epochs[partition][offset] > epochs[partition][first]
+        for partition, records in log.items()
+        for offset, first in _repeats(records).items()
+    )
+
+
+def _repeats(records: Mapping[int, bytes]) -> dict[int, int]:
+    """Offset → the first offset with the same message, of those that were there before."""
+    first: dict[bytes, int] = {}
+    return {
+        offset: first[value]
+        for offset, value in sorted(records.items())
+        if first.setdefault(value, offset) != offset
+    }
+
+
+def _out_of_order(log: Log, epochs: Epochs) -> list[str]:
     """Of one producer, numbers rise: one that was there before is a duplicate, else it is out of order."""
     found = []
     for partition, records in log.items():
+        repeats = _repeats(records)
         last: dict[str, int] = defaultdict(lambda: -1)
-        places: dict[bytes, int] = {}
-        for offset in sorted(records):
-            value = records[offset]
+        for offset, value in sorted(records.items()):
             producer, _, digits = value.decode().rpartition(" ")
             number = int(digits)
-            if number <= last[producer]:
-                what = f"twice, first at {places[value]}" if value in places else f"after {last[producer]}"
-                found.append(f"partition {partition}, offset {offset}: {producer} {number} comes {what}")
+            place = f"partition {partition}, offset {offset}: {producer} {number} comes"
+            if offset in repeats:
+                first = repeats[offset]
+                if epochs[partition][offset] <= epochs[partition][first]:
+                    found.append(f"{place} twice, first at {first}")
+            elif number <= last[producer]:
+                found.append(f"{place} after {last[producer]}")
             last[producer] = max(number, last[producer])
-            places.setdefault(value, offset)
     return found
 
 

@@ -6,6 +6,7 @@ members are confluent-kafka's and one is kafka-python's. A thread a client; `ver
 
 from __future__ import annotations
 
+import logging
 import threading
 import time
 from collections import defaultdict
@@ -40,6 +41,8 @@ class Seen:
     consumed: dict[str, list[tuple[int, int, bytes]]] = field(default_factory=dict)
     """by consumer: partition, offset, value"""
     failures: list[BaseException] = field(default_factory=list)
+    raised: list[str] = field(default_factory=list)
+    """why librdkafka raised its producer epoch, in its own words: then it numbers its batches anew"""
 
 
 def message(producer: str, number: int) -> bytes:
@@ -105,6 +108,19 @@ class Workload:
             known = offset if offset is not None and offset >= 0 else None
             self.seen.acknowledged[partition].append(Acknowledged(producer, number, known))
 
+    def _listening(self) -> logging.Logger:
+        seen = self.seen
+
+        class Heard(logging.Handler):
+            def emit(self, record: logging.LogRecord) -> None:
+                _, is_raised, why = record.getMessage().partition("epoch bump for")
+                if is_raised:
+                    seen.raised.append(why.rpartition(": ")[2])
+
+        logger = logging.Logger("librdkafka", logging.DEBUG)
+        logger.addHandler(Heard())
+        return logger
+
     # --- producers ----------------------------------------------------------------------------
 
     def _produce_with_librdkafka(self, name: str) -> None:
@@ -119,8 +135,10 @@ class Workload:
                 "message.timeout.ms": DELIVERY_MS,
                 "socket.timeout.ms": 10_000,
                 "topic.metadata.refresh.interval.ms": 2_000,
-                "log_level": 0,
-            }
+                "debug": "eos",
+                "log_level": 7,
+            },
+            logger=self._listening(),
         )
 
         def delivered(number: int) -> Callable[[Any, Any], None]:
