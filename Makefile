@@ -59,7 +59,7 @@ crash: setup
 
 # Half an hour of two cores. Stopped, it goes on where it was; `rm .simulation` to begin anew. SEEDS=1..500 for a short one.
 simulate: setup
-	$(BIN)/python -m simulation --seeds $(or $(SEEDS),1..20000) --events $(or $(EVENTS),2000) -j $(WORKERS) \
+	$(BIN)/python -m logstore.testing --seeds $(or $(SEEDS),1..20000) --events $(or $(EVENTS),2000) -j $(WORKERS) \
 		--commit "$$(git describe --always --dirty)" $(if $(JSON),--json) $(if $(SEEDS),,--progress .simulation)
 
 # Three nodes in three processes and a ZooKeeper server: stopped, expired, killed, paused. Minutes; prints a table.
@@ -72,7 +72,7 @@ kill9: setup parts
 
 # The protocol of one partition in every order of events; `make test` runs all but the long rows.
 model: setup
-	$(BIN)/python -m simulation.model --long
+	$(BIN)/python -m tests.model --long
 
 # Every call to the disk fails in every way; `make test` runs a small part of it.
 faults: setup
@@ -85,16 +85,16 @@ interop: setup
 
 # The Spark tests on executors in processes of their own: Spark's local-cluster, and a standalone master. Minutes.
 spark: setup parts
-	$(BIN)/python -m tests.pipeline
+	$(BIN)/python -m tests.spark
 
 # A stream that fails two hundred times, at every stage of its writing: each row once, in order. A table.
 spark-restarts: setup parts
-	$(BIN)/python -m tests.pipeline.kills --restarts $(or $(RESTARTS),200)
-	$(BIN)/python -m tests.pipeline.restarts --restarts $(or $(RESTARTS),200)
+	$(BIN)/python -m tests.spark.kills --restarts $(or $(RESTARTS),200)
+	$(BIN)/python -m tests.spark.restarts --restarts $(or $(RESTARTS),200)
 
 # Three replica trees of a GiB each, fifty differences planted in every round, and how fast they are verified. A table.
 verify-replicas: setup parts
-	ROUNDS=$(or $(ROUNDS),3) GIB=$(or $(GIB),1) $(BIN)/python -m pytest tests/pipeline/jobs/test_verify_campaign.py \
+	ROUNDS=$(or $(ROUNDS),3) GIB=$(or $(GIB),1) $(BIN)/python -m pytest tests/spark/jobs/test_verify_campaign.py \
 		-m slow -s -p no:benchmark
 
 # Guided by coverage, with atheris: RUNS of each target, a million together. Stops at what breaks a promise.
@@ -109,11 +109,11 @@ reader: setup
 
 # An export killed by SIGKILL, driver and workers, at seeded moments: each row once. ROUNDS=50 SEED=1.
 export-kills: setup parts
-	$(BIN)/python -m tests.pipeline.export_kills --rounds $(or $(ROUNDS),50) --seed $(or $(SEED),1)
+	$(BIN)/python -m tests.spark.export_kills --rounds $(or $(ROUNDS),50) --seed $(or $(SEED),1)
 
 # The same for an ingest with a checkpoint, while files keep coming. ROUNDS=10 SEED=1.
 ingest-kills: setup parts
-	ROUNDS=$(or $(ROUNDS),10) SEED=$(or $(SEED),1) $(BIN)/python -m pytest tests/pipeline/jobs/test_ingest.py \
+	ROUNDS=$(or $(ROUNDS),10) SEED=$(or $(SEED),1) $(BIN)/python -m pytest tests/spark/jobs/test_ingest.py \
 		-m slow -s -p no:benchmark
 
 clean:

@@ -6,10 +6,10 @@ import random
 import shutil
 from pathlib import Path
 
-from logstore.batch import encode_batch
 from logstore.config import LogConfig
-from logstore.log import Log
-from logstore.record import Record
+from logstore.format.batch import encode_batch
+from logstore.format.record import Record
+from logstore.log.log import Log
 
 T0 = 1_700_000_000_000
 NEVER_OLD = LogConfig()

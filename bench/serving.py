@@ -12,15 +12,15 @@ import struct
 import sys
 from typing import cast
 
-from broker.broker import Assembly
-from broker.clock import SteadyClock
-from broker.limits import Address
-from broker.loop import compile_checks, fastest_loop, settle_heap
-from broker.metadata.local import SharedStore
-from broker.settings import read_settings
-from checkpoint.disk import OsDisk
-from checkpoint.disks.memory import MemoryDisk
-from replication.metastore.embedded import EmbeddedStore
+from logstore.broker.broker import Assembly
+from logstore.broker.clock import SteadyClock
+from logstore.broker.limits import Address
+from logstore.broker.loop import compile_checks, fastest_loop, settle_heap
+from logstore.broker.metadata.local import SharedStore
+from logstore.broker.settings import read_settings
+from logstore.disk.files import OsDisk
+from logstore.disk.memory import MemoryDisk
+from logstore.replication.metastore.embedded import EmbeddedStore
 
 _SIZE = struct.Struct(">i")
 _ANY_PORT = Address("127.0.0.1", 0)

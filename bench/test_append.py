@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from bench.material import T0, fresh_log, ready_batch
-from logstore import kernels
-from logstore.batch import set_offsets_and_epoch
-from logstore.log import Log
+from logstore.columnar import kernels
+from logstore.format.batch import set_offsets_and_epoch
+from logstore.log.log import Log
 
 KIB = 1024
 BATCHES = 4096

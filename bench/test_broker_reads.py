@@ -13,16 +13,16 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from broker.blocking import BlockingClient
-from broker.limits import parse_address
-from checkpoint.topic_partition import TopicPartition
-from logstore.batch import walk
-from logstore.columnar import encode
-from logstore.compression import Codec
-from pipeline.logs import OffsetRange
-from pipeline.opening import open_logs
-from pipeline.read_options import ReadOptions
-from tools.local_cluster import start, stop
+from logstore.broker.blocking import BlockingClient
+from logstore.broker.limits import parse_address
+from logstore.cli.local_cluster import start, stop
+from logstore.columnar.columnar import encode
+from logstore.disk.topic_partition import TopicPartition
+from logstore.format.batch import walk
+from logstore.format.compression import Codec
+from logstore.spark.logs import OffsetRange
+from logstore.spark.opening import open_logs
+from logstore.spark.read_options import ReadOptions
 
 pytestmark = pytest.mark.timeout(600)
 

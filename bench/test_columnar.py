@@ -15,8 +15,8 @@ import pyarrow.parquet as pq
 import pytest
 
 from bench.material import T0, fresh_log
-from logstore import columnar
-from logstore.log import Log
+from logstore.columnar import columnar
+from logstore.log.log import Log
 
 RECORDS = 1_000_000
 COLUMNS = ("offset", "timestamp", "key", "value")
@@ -45,9 +45,7 @@ def filled(directory: Path, table: Any, batch_bytes: int) -> Log:
 
 
 @pytest.mark.parametrize("batch_bytes", [16_000, 256_000])
-def test_read_into_arrow(
-    beside: Callable[..., object], scratch: Path, table: Any, batch_bytes: int
-) -> None:
+def test_read_into_arrow(beside: Callable[..., object], scratch: Path, table: Any, batch_bytes: int) -> None:
     """From the page cache, every checksum judged, beside the same columns from an Arrow file."""
     log = filled(scratch, table, batch_bytes)
     with pa.OSFile(str(scratch / "rows.arrow"), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:

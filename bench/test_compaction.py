@@ -11,10 +11,10 @@ import time
 from pathlib import Path
 from random import Random
 
-from logstore.batch import encode_batch_of_pairs
-from logstore.cleaner_config import CleanerConfig
+from logstore.compact.cleaner_config import CleanerConfig
 from logstore.config import LogConfig
-from logstore.log import Log
+from logstore.format.batch import encode_batch_of_pairs
+from logstore.log.log import Log
 
 MIB = int(os.environ.get("COMPACTION_MIB", "64"))
 KEYS = int(os.environ.get("COMPACTION_KEYS", "65536"))

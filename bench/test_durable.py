@@ -14,14 +14,12 @@ import pytest
 
 from bench.material import fresh_log
 from logstore.config import LogConfig
-from logstore.log import Log
+from logstore.log.log import Log
 
 
 @pytest.mark.parametrize("threads", [1, 8])
 @pytest.mark.parametrize("preallocate", [False, True])
-def test_group_commit(
-    beside: Callable[..., object], scratch: Path, threads: int, preallocate: bool
-) -> None:
+def test_group_commit(beside: Callable[..., object], scratch: Path, threads: int, preallocate: bool) -> None:
     value = os.urandom(100)
     each = 32 if threads > 1 else 64
     logs: list[Log] = [fresh_log(scratch, LogConfig(preallocate=preallocate))]

@@ -1,6 +1,6 @@
 """A broker in the same process: how soon it is ready, and what a call costs.
 
-    pytest bench/test_embedding.py -p no:xdist --benchmark-only
+pytest bench/test_embedding.py -p no:xdist --benchmark-only
 """
 
 from __future__ import annotations
@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from broker import Broker, BrokerCluster
+from logstore.broker import Broker, BrokerCluster
 
 VALUE = bytes(100)
 THREADS, CALLS = 16, 100

@@ -15,8 +15,8 @@ from typing import Any
 import pytest
 
 from bench.test_spark import RECORDS, fill, spark
-from logstore.compression import Codec
-from pipeline.jobs.command import main
+from logstore.format.compression import Codec
+from logstore.spark.jobs.command import main
 
 __all__ = ["spark"]
 

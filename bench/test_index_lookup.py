@@ -8,8 +8,8 @@ from pathlib import Path
 
 import numpy as np
 
-from checkpoint.disk import OsDisk
-from logstore.offset_index import OffsetIndex
+from logstore.disk.files import OsDisk
+from logstore.segment.offset_index import OffsetIndex
 
 ENTRIES = 1_300_000
 LOOKUPS = 2000

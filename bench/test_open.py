@@ -8,7 +8,7 @@ from pathlib import Path
 
 from bench.material import fresh_log, ready_batch
 from logstore.config import LogConfig
-from logstore.log import Log
+from logstore.log.log import Log
 
 SEGMENTS = 1000
 

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from bench.material import fill, fresh_log, ready_batch
-from checkpoint.disk import OsDisk
-from logstore.crc import crc32c
-from logstore.scan import IndexEntries, scan
+from logstore.disk.files import OsDisk
+from logstore.format.crc import crc32c
+from logstore.segment.scan import IndexEntries, scan
 
 MIB = 1 << 20
 BATCHES = 8192

@@ -14,8 +14,8 @@ import pytest
 
 from bench.material import fresh_log, ready_batch
 from logstore.config import LogConfig
-from logstore.crc import crc32c
-from logstore.log import Log
+from logstore.format.crc import crc32c
+from logstore.log.log import Log
 
 GIB = 1 << 30
 MIB = 1 << 20

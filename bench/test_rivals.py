@@ -18,7 +18,7 @@ from typing import Any
 import pytest
 
 from bench.material import fresh_log
-from logstore.log import Log
+from logstore.log.log import Log
 
 lmdb = pytest.importorskip("lmdb")
 

@@ -15,12 +15,12 @@ from collections.abc import Callable
 
 import pytest
 
-from checkpoint.disks import memory
-from checkpoint.disks.memory import MemoryDisk
-from replication.config import NodeConfig
-from replication.controller.context import Context
-from replication.driver import InProcessCluster
-from replication.messages import CreateTopicsRequest, CreateTopicsResponse, NewTopic
+from logstore.disk import memory
+from logstore.disk.memory import MemoryDisk
+from logstore.replication.config import NodeConfig
+from logstore.replication.controller.context import Context
+from logstore.replication.driver import InProcessCluster
+from logstore.replication.messages import CreateTopicsRequest, CreateTopicsResponse, NewTopic
 
 NODES = 10
 PARTITIONS = int(os.environ.get("SCALE_PARTITIONS", "10000"))

@@ -23,12 +23,12 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 
-from broker.loop import fastest_loop
-from broker.wire import types as t
-from broker.wire.declarations import Struct
-from broker.wire.headers import request_frame
-from logstore.batch import encode_batch
-from logstore.record import Record
+from logstore.broker.loop import fastest_loop
+from logstore.broker.wire import types as t
+from logstore.broker.wire.declarations import Struct
+from logstore.broker.wire.headers import request_frame
+from logstore.format.batch import encode_batch
+from logstore.format.record import Record
 
 TOPIC = "orders"
 PRODUCE, FETCH = 9, 12
@@ -256,9 +256,7 @@ def held(peer: Peer, request: bytes, pause_s: float = 0.0) -> Held:
 
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
-def test_idle_long_polls(
-    serve: Callable[[str], Peer], figure: Callable[[str, str, str, bool], None]
-) -> None:
+def test_idle_long_polls(serve: Callable[[str], Peer], figure: Callable[[str, str, str, bool], None]) -> None:
     """1,000 consumers at the end of a partition, who are told twice a second that there is nothing.
 
     Beside it the echo of as many frames from as many connections: what the sockets alone cost.

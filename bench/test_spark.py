@@ -18,16 +18,16 @@ import pyarrow as pa
 import pytest
 
 from bench.material import T0, ready_batch
-from checkpoint.disk import OsDisk
-from checkpoint.offset_checkpoint import HIGH_WATERMARK_CHECKPOINT, write_offset_checkpoint
-from checkpoint.topic_partition import TopicPartition
-from logstore import columnar
-from logstore.batch import set_offsets_and_epoch
-from logstore.compression import Codec
+from logstore.checkpoint.offset_checkpoint import HIGH_WATERMARK_CHECKPOINT, write_offset_checkpoint
+from logstore.columnar import columnar
 from logstore.config import LogConfig
-from logstore.log import Log
-from logstore.offset_index import OffsetIndex
-from logstore.segment import file_name
+from logstore.disk.files import OsDisk
+from logstore.disk.topic_partition import TopicPartition
+from logstore.format.batch import set_offsets_and_epoch
+from logstore.format.compression import Codec
+from logstore.log.log import Log
+from logstore.segment.offset_index import OffsetIndex
+from logstore.segment.segment import file_name
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(3600)]
 
@@ -148,8 +148,8 @@ def test_planning_a_large_log(
     figure: Callable[[str, str, str, bool], None], benchmark: Any, scratch: Path, pieces: int | None
 ) -> None:
     """50 partitions, 20 GB: from options to ranges, as the planning process does it."""
-    from pipeline.batch_reader import BatchReader
-    from pipeline.read_options import ReadOptions
+    from logstore.spark.batch_reader import BatchReader
+    from logstore.spark.read_options import ReadOptions
 
     stand_in(scratch / "logs", 50, LARGE)
     options = {"path": str(scratch / "logs"), "subscribe": "large"}

@@ -9,9 +9,9 @@ from pathlib import Path
 import pytest
 
 from bench.material import NEVER_OLD, fill, fresh_log, ready_batch
-from checkpoint.disk import OsDisk
-from logstore.crc import crc32c
-from tools.whole_trees import verify_tree
+from logstore.cli.whole_trees import verify_tree
+from logstore.disk.files import OsDisk
+from logstore.format.crc import crc32c
 
 MIB = 1 << 20
 TOTAL = 128 * MIB

@@ -1,6 +1,6 @@
 """Reading and writing messages, beside kio on the same ones: microseconds of processor time, best of rounds.
 
-    pytest bench/test_wire.py -p no:xdist -q -s
+pytest bench/test_wire.py -p no:xdist -q -s
 """
 
 from __future__ import annotations
@@ -12,10 +12,10 @@ from typing import Any, NamedTuple
 import pytest
 from kio.serial import entity_reader, entity_writer
 
-from broker.wire import types as t
-from broker.wire.apis import api_versions
-from broker.wire.codec import decoder, encoder
-from broker.wire.declarations import Struct
+from logstore.broker.wire import types as t
+from logstore.broker.wire.apis import api_versions
+from logstore.broker.wire.codec import decoder, encoder
+from logstore.broker.wire.declarations import Struct
 from tests.broker.wire.samples import kio_bytes, kio_type, to_kio
 
 ROUNDS = 15

@@ -19,7 +19,7 @@ from __future__ import annotations
 import re
 from collections.abc import Iterable
 
-from checkpoint.errors import CorruptCheckpoint
+from logstore.disk.errors import CorruptCheckpoint
 
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1

@@ -17,8 +17,8 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from checkpoint.disk import Disk, publish, read_small_file
-from checkpoint.entry_file import INT32_MAX, INT64_MAX, format_entries, parse_entries, parse_number
+from logstore.checkpoint.entry_file import INT32_MAX, INT64_MAX, format_entries, parse_entries, parse_number
+from logstore.disk.files import Disk, publish, read_small_file
 
 LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 

@@ -17,10 +17,10 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from checkpoint.disk import Disk, publish, read_small_file
-from checkpoint.entry_file import INT32_MAX, parse_number
-from checkpoint.errors import CorruptCheckpoint
-from checkpoint.ids import id_from_text
+from logstore.checkpoint.entry_file import INT32_MAX, parse_number
+from logstore.disk.errors import CorruptCheckpoint
+from logstore.disk.files import Disk, publish, read_small_file
+from logstore.disk.ids import id_from_text
 
 META_PROPERTIES = "meta.properties"
 

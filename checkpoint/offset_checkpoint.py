@@ -17,10 +17,10 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from checkpoint.disk import Disk, publish, read_small_file
-from checkpoint.entry_file import INT32_MAX, INT64_MAX, format_entries, parse_entries, parse_number
-from checkpoint.errors import CorruptCheckpoint, InvalidTopic
-from checkpoint.topic_partition import TopicPartition, check_topic_name
+from logstore.checkpoint.entry_file import INT32_MAX, INT64_MAX, format_entries, parse_entries, parse_number
+from logstore.disk.errors import CorruptCheckpoint, InvalidTopic
+from logstore.disk.files import Disk, publish, read_small_file
+from logstore.disk.topic_partition import TopicPartition, check_topic_name
 
 RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
 LOG_START_OFFSET_CHECKPOINT = "log-start-offset-checkpoint"

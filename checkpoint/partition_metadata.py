@@ -12,10 +12,10 @@ from __future__ import annotations
 
 import re
 
-from checkpoint.disk import Disk, publish, read_small_file
-from checkpoint.entry_file import INT32_MAX, parse_number
-from checkpoint.errors import CorruptCheckpoint
-from checkpoint.ids import ID_BYTES, id_from_text
+from logstore.checkpoint.entry_file import INT32_MAX, parse_number
+from logstore.disk.errors import CorruptCheckpoint
+from logstore.disk.files import Disk, publish, read_small_file
+from logstore.disk.ids import ID_BYTES, id_from_text
 
 PARTITION_METADATA = "partition.metadata"
 

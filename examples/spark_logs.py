@@ -23,9 +23,9 @@ from pathlib import Path
 from pyspark.sql import Column, DataFrame, SparkSession
 from pyspark.sql import functions as f
 
-from broker import Broker, BrokerConfig
-from checkpoint.errors import EngineError
-from pipeline.java import check_java
+from logstore.broker import Broker, BrokerConfig
+from logstore.disk.errors import EngineError
+from logstore.spark.java import check_java
 
 TOPIC = "log-lines"
 LINE = r"^(\d\d/\d\d/\d\d \d\d:\d\d:\d\d) (TRACE|DEBUG|INFO|WARN|ERROR|FATAL) ([^:]+): (.*)$"
@@ -96,9 +96,7 @@ def read_on(spark: SparkSession, output: Path, bootstrap: str) -> int:
     """All that is new in the topic, into the table; how many rows the stream gave."""
     stream = (
         spark.readStream.format("logstore")
-        .options(
-            **{"kafka.bootstrap.servers": bootstrap, "subscribe": TOPIC, "startingOffsets": "earliest"}
-        )
+        .options(**{"kafka.bootstrap.servers": bootstrap, "subscribe": TOPIC, "startingOffsets": "earliest"})
         .load()
     )
     query = (

@@ -16,36 +16,41 @@ It knows nothing of other nodes, sockets or leaders.
 
 from __future__ import annotations
 
-from logstore.batch import Batch, encode_batch, walk
-from logstore.compression import Codec
-from logstore.config import LogConfig
-from logstore.errors import (
-    CorruptBatch,
-    DamagedLog,
-    DiskFull,
-    InvalidConfig,
-    InvalidProducerEpoch,
-    InvalidRecord,
-    InvalidTimestamp,
-    InvalidTransactionState,
-    LogClosed,
-    LogDirOffline,
-    LogGone,
-    OffsetOutOfRange,
-    OutOfOrderSequence,
-    PolicyViolation,
-    RecordBatchTooLarge,
-    RecordTooLarge,
-    UnsupportedCompression,
-)
-from logstore.log import AppendInfo, FetchedBytes, FetchIsolation, Log, TimestampOffset
-from logstore.log_manager import LogManager
-from logstore.log_manager_config import LogManagerConfig
-from logstore.losses import Loss
-from logstore.producer_state import OpenTransaction, ProducerStateConfig
-from logstore.reader import LogReader
-from logstore.record import Header, Record
-from logstore.transaction_index import AbortedTransaction
+from typing import TYPE_CHECKING
+
+from logstore.lazily import names_from
+
+if TYPE_CHECKING:
+    from logstore.config import LogConfig
+    from logstore.errors import (
+        CorruptBatch,
+        DamagedLog,
+        DiskFull,
+        InvalidConfig,
+        InvalidProducerEpoch,
+        InvalidRecord,
+        InvalidTimestamp,
+        InvalidTransactionState,
+        LogClosed,
+        LogDirOffline,
+        LogGone,
+        OffsetOutOfRange,
+        OutOfOrderSequence,
+        PolicyViolation,
+        RecordBatchTooLarge,
+        RecordTooLarge,
+        UnsupportedCompression,
+    )
+    from logstore.format.batch import Batch, encode_batch, walk
+    from logstore.format.compression import Codec
+    from logstore.format.record import Header, Record
+    from logstore.log.log import AppendInfo, FetchedBytes, FetchIsolation, Log, TimestampOffset
+    from logstore.log.losses import Loss
+    from logstore.log.manager import LogManager
+    from logstore.log.manager_config import LogManagerConfig
+    from logstore.log.producer_state import OpenTransaction, ProducerStateConfig
+    from logstore.log.reader import LogReader
+    from logstore.segment.transaction_index import AbortedTransaction
 
 __all__ = [
     "AbortedTransaction",
@@ -85,3 +90,39 @@ __all__ = [
     "encode_batch",
     "walk",
 ]
+
+__getattr__ = names_from(
+    __name__,
+    {
+        "format.batch": ("Batch", "encode_batch", "walk"),
+        "format.compression": ("Codec",),
+        "config": ("LogConfig",),
+        "errors": (
+            "CorruptBatch",
+            "DamagedLog",
+            "DiskFull",
+            "InvalidConfig",
+            "InvalidProducerEpoch",
+            "InvalidRecord",
+            "InvalidTimestamp",
+            "InvalidTransactionState",
+            "LogClosed",
+            "LogDirOffline",
+            "LogGone",
+            "OffsetOutOfRange",
+            "OutOfOrderSequence",
+            "PolicyViolation",
+            "RecordBatchTooLarge",
+            "RecordTooLarge",
+            "UnsupportedCompression",
+        ),
+        "log.log": ("AppendInfo", "FetchedBytes", "FetchIsolation", "Log", "TimestampOffset"),
+        "log.manager": ("LogManager",),
+        "log.manager_config": ("LogManagerConfig",),
+        "log.losses": ("Loss",),
+        "log.producer_state": ("OpenTransaction", "ProducerStateConfig"),
+        "log.reader": ("LogReader",),
+        "format.record": ("Header", "Record"),
+        "segment.transaction_index": ("AbortedTransaction",),
+    },
+)

@@ -33,7 +33,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from checkpoint.errors import EngineError, ErrorCode
+from logstore.disk.errors import EngineError, ErrorCode
 
 
 class RecordError(NamedTuple):

@@ -18,11 +18,11 @@ Nothing here reads a clock, waits, opens a socket or starts a thread.
 
 from __future__ import annotations
 
-from replication.config import NodeConfig
-from replication.controller.config import ControllerConfig
-from replication.driver import Envelope, InProcessCluster, PendingReply
-from replication.durability import Durability
-from replication.node import Node
+from logstore.replication.config import NodeConfig
+from logstore.replication.controller.config import ControllerConfig
+from logstore.replication.driver import Envelope, InProcessCluster, PendingReply
+from logstore.replication.durability import Durability
+from logstore.replication.node import Node
 
 __all__ = [
     "ControllerConfig",

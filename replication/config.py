@@ -6,8 +6,8 @@ from dataclasses import dataclass, field
 from enum import Enum
 
 from logstore.errors import InvalidConfig
-from replication.controller.config import ControllerConfig
-from replication.durability import Durability
+from logstore.replication.controller.config import ControllerConfig
+from logstore.replication.durability import Durability
 
 
 class LagCriterion(Enum):

@@ -13,12 +13,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from checkpoint.errors import ErrorCode
-from checkpoint.marks import mark
-from checkpoint.topic_partition import TopicPartition
-from replication.config import NodeConfig
-from replication.effects import Send
-from replication.messages import ControlledShutdownRequest, ControlledShutdownResponse
+from logstore.disk.errors import ErrorCode
+from logstore.disk.marks import mark
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.config import NodeConfig
+from logstore.replication.effects import Send
+from logstore.replication.messages import ControlledShutdownRequest, ControlledShutdownResponse
 
 
 @dataclass(frozen=True, slots=True)

@@ -23,13 +23,13 @@ from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Protocol
 
-from checkpoint.disk import Disk
-from checkpoint.topic_partition import TopicPartition
 from logstore.config import LogConfig
+from logstore.disk.files import Disk
+from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import LogDirOffline
-from logstore.log_manager import LogManager
-from replication.config import NodeConfig
-from replication.effects import (
+from logstore.log.manager import LogManager
+from logstore.replication.config import NodeConfig
+from logstore.replication.effects import (
     ClientRequest,
     CloseSession,
     Disconnected,
@@ -50,7 +50,7 @@ from replication.effects import (
     SyncDone,
     WatchFired,
 )
-from replication.messages import (
+from logstore.replication.messages import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     CreateTopicsRequest,
@@ -62,10 +62,10 @@ from replication.messages import (
     RequestBody,
     ResponseBody,
 )
-from replication.metastore.memory import MemoryStore, MetadataStore
-from replication.metastore.operations import Outcome, StoreError
-from replication.node import Node
-from replication.state_change import Sink, unheard
+from logstore.replication.metastore.memory import MemoryStore, MetadataStore
+from logstore.replication.metastore.operations import Outcome, StoreError
+from logstore.replication.node import Node
+from logstore.replication.state_change import Sink, unheard
 
 LOG_DIR = "data"
 _LONGEST_DEPARTURE_MS = 3_600_000
@@ -73,7 +73,7 @@ _LONGEST_DEPARTURE_MS = 3_600_000
 
 
 class PowerCut(Protocol):
-    """A disk that can lose its power (`checkpoint/disks/`): what is left of it comes back."""
+    """A disk that can lose its power (`logstore/testing/disks/`): what is left of it comes back."""
 
     def power_cut(self, random: random_module.Random) -> Disk: ...
 

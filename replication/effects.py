@@ -2,7 +2,7 @@
 
 `Node.start`, `Node.receive` and `Node.tick` are plain functions that run to completion and return
 effects. A driver carries them out and brings their outcomes back as events: sockets and threads in
-`broker/`, a seeded world in `simulation/`, a loop in one process in `replication/driver.py`.
+`logstore/broker/`, a seeded world in `logstore/testing/`, a loop in one process in `replication/driver.py`.
 
     event                          effect
     ─────                          ──────
@@ -25,9 +25,9 @@ from collections.abc import Hashable
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from checkpoint.topic_partition import TopicPartition
-from replication.messages import RequestBody, ResponseBody
-from replication.metastore.operations import Operation, Outcome, WatchKind
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.messages import RequestBody, ResponseBody
+from logstore.replication.metastore.operations import Operation, Outcome, WatchKind
 
 # --- events -----------------------------------------------------------------------------------
 

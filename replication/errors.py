@@ -18,7 +18,7 @@ the outcome of the append is unknown to the client, which may find its record in
 
 from __future__ import annotations
 
-from checkpoint.errors import EngineError, ErrorCode
+from logstore.disk.errors import EngineError, ErrorCode
 
 
 class UnknownTopicOrPartition(EngineError):

@@ -22,11 +22,11 @@ from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from checkpoint.marks import mark
-from checkpoint.topic_partition import TopicPartition
-from replication.config import NodeConfig
-from replication.java_hash import java_hash
-from replication.messages import (
+from logstore.disk.marks import mark
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.config import NodeConfig
+from logstore.replication.java_hash import java_hash
+from logstore.replication.messages import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     EpochQuery,
@@ -177,9 +177,7 @@ class Fetcher:
                 # Those that are held back go with the next one: the leader must not keep this one for long.
                 mark("fetcher: a fetch goes without those that are being flushed")
                 max_wait_ms = min(max_wait_ms, _WAIT_WHILE_FLUSHING_MS)
-            body = self._fetch_request(
-                sent, broker_epoch, max_wait_ms, log_start_of, is_synced, topic_id_of
-            )
+            body = self._fetch_request(sent, broker_epoch, max_wait_ms, log_start_of, is_synced, topic_id_of)
         if not sent:
             return None
         self.in_flight = InFlight(next_id(), now_ms + self._config.request_timeout_ms, body, sent)

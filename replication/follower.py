@@ -11,16 +11,15 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from checkpoint.errors import EngineError, ErrorCode
-from checkpoint.marks import mark
-from checkpoint.topic_partition import TopicPartition
-from logstore.epochs import EpochEndOffset
+from logstore.disk.errors import EngineError, ErrorCode
+from logstore.disk.marks import mark
+from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import CorruptBatch, DiskFull, InvalidRecord, LogDirOffline
-from replication.config import NodeConfig
-from replication.effects import Effect, Send
-from replication.errors import InvalidRequest
-from replication.fetcher import Fetcher, FetchState, FollowerRequest, InFlight, Phase, fetcher_number
-from replication.messages import (
+from logstore.replication.config import NodeConfig
+from logstore.replication.effects import Effect, Send
+from logstore.replication.errors import InvalidRequest
+from logstore.replication.fetcher import Fetcher, FetchState, FollowerRequest, InFlight, Phase, fetcher_number
+from logstore.replication.messages import (
     NO_EPOCH,
     EpochAnswer,
     FetchRequest,
@@ -32,7 +31,8 @@ from replication.messages import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
-from replication.partition import Partition
+from logstore.replication.partition import Partition
+from logstore.segment.epochs import EpochEndOffset
 
 FollowerResponse = FetchResponse | OffsetForLeaderEpochResponse | ListOffsetsResponse
 _RESPONSES: dict[type[FollowerRequest], type[FollowerResponse]] = {
@@ -147,9 +147,7 @@ class Followers:
                     self._partitions[topic_partition][0].log.log_start_offset
                 ),
                 is_synced=lambda topic_partition: self._partitions[topic_partition][0].is_synced,
-                topic_id_of=lambda topic_partition: (
-                    self._partitions[topic_partition][0].log.topic_id or ""
-                ),
+                topic_id_of=lambda topic_partition: self._partitions[topic_partition][0].log.topic_id or "",
             )
             if in_flight is not None:
                 effects.append(Send(fetcher.leader_id, in_flight.correlation_id, in_flight.body))

@@ -18,9 +18,9 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass
 from typing import TypeAlias
 
-from checkpoint.marks import mark
-from replication.messages import IsrProposal
-from replication.replica import UNKNOWN_BROKER_EPOCH, UNKNOWN_OFFSET, RemoteReplica
+from logstore.disk.marks import mark
+from logstore.replication.messages import IsrProposal
+from logstore.replication.replica import UNKNOWN_BROKER_EPOCH, UNKNOWN_OFFSET, RemoteReplica
 
 
 @dataclass(frozen=True, slots=True, eq=False)

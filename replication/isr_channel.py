@@ -14,12 +14,12 @@ from __future__ import annotations
 from collections.abc import Callable
 from dataclasses import dataclass
 
-from checkpoint.errors import ErrorCode
-from checkpoint.marks import mark
-from checkpoint.topic_partition import TopicPartition
-from replication.config import NodeConfig
-from replication.isr import PendingIsr
-from replication.messages import AlterPartitionRequest, AlterPartitionResponse, AlterPartitionResult
+from logstore.disk.errors import ErrorCode
+from logstore.disk.marks import mark
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.config import NodeConfig
+from logstore.replication.isr import PendingIsr
+from logstore.replication.messages import AlterPartitionRequest, AlterPartitionResponse, AlterPartitionResult
 
 
 @dataclass(frozen=True, slots=True)

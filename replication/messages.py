@@ -13,11 +13,11 @@ from dataclasses import dataclass, field
 from enum import Enum
 from typing import NamedTuple, TypeAlias
 
-from checkpoint.errors import ErrorCode
-from checkpoint.topic_partition import TopicPartition
-from logstore.epochs import EpochEndOffset
+from logstore.disk.errors import ErrorCode
+from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import RecordError
-from replication.durability import Durability
+from logstore.replication.durability import Durability
+from logstore.segment.epochs import EpochEndOffset
 
 CONSUMER_REPLICA_ID = -1
 NO_LEADER = -1

@@ -9,9 +9,9 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from checkpoint.marks import mark
-from checkpoint.topic_partition import TopicPartition
-from replication.messages import (
+from logstore.disk.marks import mark
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.messages import (
     BEING_DELETED,
     NO_LEADER,
     BrokerEndpoint,

@@ -25,14 +25,14 @@ from collections import deque
 from dataclasses import replace
 from itertools import count
 
-from checkpoint.marks import mark
 from logstore.config import LogConfig
-from logstore.log_manager import LogManager
-from replication.config import NodeConfig
-from replication.controller.controller import Controller
-from replication.controller.services import SERVICES
-from replication.departure import Departure
-from replication.effects import (
+from logstore.disk.marks import mark
+from logstore.log.manager import LogManager
+from logstore.replication.config import NodeConfig
+from logstore.replication.controller.controller import Controller
+from logstore.replication.controller.services import SERVICES
+from logstore.replication.departure import Departure
+from logstore.replication.effects import (
     Address,
     Client,
     ClientRequest,
@@ -53,8 +53,8 @@ from replication.effects import (
     WatchFired,
     answer,
 )
-from replication.errors import InvalidRequest
-from replication.messages import (
+from logstore.replication.errors import InvalidRequest
+from logstore.replication.messages import (
     AlterPartitionResponse,
     ControlledShutdownResponse,
     DeleteRecordsRequest,
@@ -74,11 +74,11 @@ from replication.messages import (
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
-from replication.metastore import layout
-from replication.metastore.layout import BrokerRegistration, broker_path, encode_broker
-from replication.metastore.operations import Create, Delete, Get, Outcome, StoreError
-from replication.replica_manager import ReplicaManager
-from replication.state_change import Sink, unheard
+from logstore.replication.metastore import layout
+from logstore.replication.metastore.layout import BrokerRegistration, broker_path, encode_broker
+from logstore.replication.metastore.operations import Create, Delete, Get, Outcome, StoreError
+from logstore.replication.replica_manager import ReplicaManager
+from logstore.replication.state_change import Sink, unheard
 
 # Each stands in the registration until a controller has seen a later one: a few are enough.
 _MOST_FORMER_EPOCHS = 256

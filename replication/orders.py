@@ -18,13 +18,13 @@ from __future__ import annotations
 import sys
 from collections.abc import Mapping
 
-from checkpoint.errors import EngineError, ErrorCode
-from checkpoint.marks import mark
-from checkpoint.topic_partition import TopicPartition
 from logstore.config import LogConfig
+from logstore.disk.errors import EngineError, ErrorCode
+from logstore.disk.marks import mark
+from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import DiskFull, LogDirOffline
-from replication.effects import Address, Effect, Peer, answer
-from replication.messages import (
+from logstore.replication.effects import Address, Effect, Peer, answer
+from logstore.replication.messages import (
     BEING_DELETED,
     NO_LEADER,
     LeaderAndIsrRequest,
@@ -36,9 +36,9 @@ from replication.messages import (
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
-from replication.partition import Partition
-from replication.replicas import NO_EPOCH_GIVEN, Replicas
-from replication.strays import is_of_another_incarnation, strays
+from logstore.replication.partition import Partition
+from logstore.replication.replicas import NO_EPOCH_GIVEN, Replicas
+from logstore.replication.strays import is_of_another_incarnation, strays
 
 _FOR_EVER = sys.maxsize
 

@@ -20,23 +20,22 @@ from collections.abc import Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
 
-from checkpoint.disk import Buffer
-from checkpoint.errors import ErrorCode
-from checkpoint.marks import mark
-from checkpoint.topic_partition import TopicPartition
-from logstore.epochs import EpochEndOffset
+from logstore.disk.errors import ErrorCode
+from logstore.disk.files import Buffer
+from logstore.disk.marks import mark
+from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import DiskFull, InconsistentTopicId, OffsetOutOfRange, UnexpectedAppendOffset
-from logstore.log import AppendInfo, FetchIsolation, Log
-from replication.config import LagCriterion, NodeConfig, ReplicaSelector
-from replication.durability import Durability
-from replication.errors import (
+from logstore.log.log import AppendInfo, FetchIsolation, Log
+from logstore.replication.config import LagCriterion, NodeConfig, ReplicaSelector
+from logstore.replication.durability import Durability
+from logstore.replication.errors import (
     FencedLeaderEpoch,
     NotEnoughReplicas,
     NotLeaderOrFollower,
     OffsetNotAvailable,
     UnknownLeaderEpoch,
 )
-from replication.isr import (
+from logstore.replication.isr import (
     CommittedIsr,
     IsrState,
     LagBounds,
@@ -48,7 +47,7 @@ from replication.isr import (
     members_to_drop,
     next_high_watermark,
 )
-from replication.messages import (
+from logstore.replication.messages import (
     EARLIEST_TIMESTAMP,
     LARGEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -62,10 +61,11 @@ from replication.messages import (
     ListOffsetsResult,
     PartitionState,
 )
-from replication.metadata_cache import MetadataCache
-from replication.reconcile import Truncation, divergence_of, truncation_for
-from replication.replica import UNKNOWN_BROKER_EPOCH, UNKNOWN_OFFSET, RemoteReplica
-from replication.strays import is_of_another_incarnation
+from logstore.replication.metadata_cache import MetadataCache
+from logstore.replication.reconcile import Truncation, divergence_of, truncation_for
+from logstore.replication.replica import UNKNOWN_BROKER_EPOCH, UNKNOWN_OFFSET, RemoteReplica
+from logstore.replication.strays import is_of_another_incarnation
+from logstore.segment.epochs import EpochEndOffset
 
 ACKS_ALL = -1
 

@@ -16,8 +16,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from checkpoint.marks import mark
-from logstore.epochs import EpochEndOffset
+from logstore.disk.marks import mark
+from logstore.segment.epochs import EpochEndOffset
 
 UNDEFINED = -1
 

@@ -12,14 +12,14 @@ the replicas, their turns and who waits (`replicas.py`).
 
 from __future__ import annotations
 
-from checkpoint.errors import EngineError, ErrorCode
-from checkpoint.marks import mark
-from checkpoint.topic_partition import TopicPartition
+from logstore.disk.errors import EngineError, ErrorCode
+from logstore.disk.marks import mark
+from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import InvalidRecord
-from replication.durability import Durability
-from replication.effects import Address, Client, Effect, Reply, answer
-from replication.errors import InvalidRequiredAcks, UnknownTopicId
-from replication.messages import (
+from logstore.replication.durability import Durability
+from logstore.replication.effects import Address, Client, Effect, Reply, answer
+from logstore.replication.errors import InvalidRequiredAcks, UnknownTopicId
+from logstore.replication.messages import (
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     DeleteRecordsResult,
@@ -37,9 +37,9 @@ from replication.messages import (
     ProduceResponse,
     ProduceResult,
 )
-from replication.orders import Orders
-from replication.partition import ACKS_ALL, Partition
-from replication.waiting import DelayedByPartition, DelayedFetch, Status
+from logstore.replication.orders import Orders
+from logstore.replication.partition import ACKS_ALL, Partition
+from logstore.replication.waiting import DelayedByPartition, DelayedFetch, Status
 
 
 class ReplicaManager(Orders):
@@ -218,9 +218,7 @@ class ReplicaManager(Orders):
                 self._deletions.try_complete_else_watch(operation, statuses, now_ms)
         return self._end_turn(now_ms)
 
-    def _delete_records(
-        self, topic_partition: TopicPartition, offset: int
-    ) -> Status[DeleteRecordsResult]:
+    def _delete_records(self, topic_partition: TopicPartition, offset: int) -> Status[DeleteRecordsResult]:
         try:
             partition = self.partition(topic_partition)
             target = partition.delete_records(offset)

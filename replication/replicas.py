@@ -20,26 +20,26 @@ from __future__ import annotations
 
 from collections.abc import Callable, Mapping
 
-from checkpoint.errors import EngineError, ErrorCode
-from checkpoint.marks import mark
-from checkpoint.topic_partition import TopicPartition
 from logstore.config import LogConfig
+from logstore.disk.errors import EngineError, ErrorCode
+from logstore.disk.marks import mark
+from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import LogDirOffline
-from logstore.log_manager import LogManager
-from replication.config import LagCriterion, NodeConfig
-from replication.delayed import Purgatory
-from replication.effects import Effect, Send, Sync, SyncDone
-from replication.errors import (
+from logstore.log.manager import LogManager
+from logstore.replication.config import LagCriterion, NodeConfig
+from logstore.replication.delayed import Purgatory
+from logstore.replication.effects import Effect, Send, Sync, SyncDone
+from logstore.replication.errors import (
     InvalidRequest,
     NotLeaderOrFollower,
     ReplicaStorageFailed,
     UnknownTopicOrPartition,
     code_of,
 )
-from replication.follower import Followers
-from replication.isr import CommittedIsr, PendingIsr
-from replication.isr_channel import IsrChannel
-from replication.messages import (
+from logstore.replication.follower import Followers
+from logstore.replication.isr import CommittedIsr, PendingIsr
+from logstore.replication.isr_channel import IsrChannel
+from logstore.replication.messages import (
     NO_LEADER,
     AlterPartitionResponse,
     DeleteRecordsResult,
@@ -48,10 +48,10 @@ from replication.messages import (
     OffsetForLeaderEpochResponse,
     ProduceResult,
 )
-from replication.metadata_cache import MetadataCache
-from replication.partition import Counters, IsrOutcome, Partition
-from replication.state_change import Side, Sink, StateChange, unheard
-from replication.waiting import DelayedByPartition, DelayedFetch
+from logstore.replication.metadata_cache import MetadataCache
+from logstore.replication.partition import Counters, IsrOutcome, Partition
+from logstore.replication.state_change import Side, Sink, StateChange, unheard
+from logstore.replication.waiting import DelayedByPartition, DelayedFetch
 
 NO_EPOCH_GIVEN = -1
 _LONGEST_BACKOFF = 60

@@ -22,7 +22,7 @@ from datetime import UTC, datetime, timedelta
 from enum import Enum
 from typing import TypeAlias
 
-from checkpoint.topic_partition import TopicPartition
+from logstore.disk.topic_partition import TopicPartition
 
 
 class Side(Enum):

@@ -14,8 +14,8 @@ import re
 from collections.abc import Iterable, Iterator
 from typing import NamedTuple
 
-from checkpoint.topic_partition import TopicPartition
-from replication.state_change import parse_line
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.state_change import parse_line
 
 _LINE = re.compile(r"\[?(\d{4}-\d\d-\d\d \d\d:\d\d:\d\d,\d{3})\]?(?!\d)", re.ASCII)
 _PARTITION = re.compile(r"\[([a-zA-Z0-9._-]{1,249}), *(\d{1,10})\]", re.ASCII)

@@ -21,7 +21,7 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from checkpoint.topic_partition import TopicPartition
+from logstore.disk.topic_partition import TopicPartition
 
 
 def strays(

@@ -11,9 +11,9 @@ from collections.abc import Callable
 from dataclasses import dataclass, field
 from typing import Generic, TypeVar
 
-from checkpoint.topic_partition import TopicPartition
-from replication.delayed import DelayedOperation
-from replication.messages import FetchResponse, FetchResult
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.delayed import DelayedOperation
+from logstore.replication.messages import FetchResponse, FetchResult
 
 R = TypeVar("R")
 

@@ -14,12 +14,12 @@ from collections.abc import Iterator
 from contextlib import contextmanager
 from pathlib import Path
 
-from broker.clock import SteadyClock
-from broker.limits import Address
-from broker.metadata.server import MetadataServer, session_secret
-from checkpoint.disk import Disk
-from checkpoint.disks.memory import MemoryDisk
-from replication.metastore.embedded import EmbeddedStore
+from logstore.broker.clock import SteadyClock
+from logstore.broker.limits import Address
+from logstore.broker.metadata.server import MetadataServer, session_secret
+from logstore.disk.files import Disk
+from logstore.disk.memory import MemoryDisk
+from logstore.replication.metastore.embedded import EmbeddedStore
 
 DEADLINE_S = 30.0
 
@@ -80,7 +80,7 @@ class StoreProcess:
         assert self._process is None, "already running"
         command = [
             *([keeper, "--pdeathsig", "KILL"] if (keeper := shutil.which("setpriv")) else []),
-            *(sys.executable, "-m", "tools.main", "metadata-store", str(self._directory)),
+            *(sys.executable, "-m", "logstore.cli.main", "metadata-store", str(self._directory)),
             *("--listen", f"127.0.0.1:{self.port}"),
         ]
         root = Path(__file__).parents[1]

@@ -17,33 +17,44 @@ from pathlib import Path
 
 import pytest
 
-from tools.main import run
+from logstore.cli.main import run
 
 ROOT = Path(__file__).parent.parent
-ROOMS = (
-    *("checkpoint", "logstore", "replication", "broker", "pipeline", "simulation", "tools"),
-    "pyspark_logstore",
-)
+STORAGE = {
+    "disk",
+    "checkpoint",
+    "format",
+    "segment",
+    "log",
+    "compact",
+    "columnar",
+    "config",
+    "errors",
+    "lazily",
+}
 MAY_IMPORT = {
-    "checkpoint": set[str](),
-    "logstore": {"checkpoint"},
-    "replication": {"checkpoint", "logstore"},
-    "broker": {"checkpoint", "logstore", "replication"},
-    "pipeline": {"checkpoint", "logstore", "replication", "broker"},
-    "simulation": {"checkpoint", "logstore", "replication", "broker"},
-    "tools": {"checkpoint", "logstore", "replication", "broker", "pipeline"},
-    "pyspark_logstore": {"pipeline"},
+    "disk": set[str](),
+    "checkpoint": {"disk"},
+    "format": {"disk", "checkpoint", "errors", "config"},
+    "segment": {"disk", "checkpoint", "errors", "config", "format"},
+    "log": STORAGE,
+    "compact": STORAGE,
+    "columnar": STORAGE,
+    "replication": STORAGE,
+    "broker": STORAGE | {"replication"},
+    "spark": STORAGE | {"replication", "broker"},
+    "testing": STORAGE | {"replication", "broker"},
+    "cli": STORAGE | {"replication", "broker", "spark", "testing", "version"},
+}
+FOLDER = {
+    room: ROOT / ("." if room in ("checkpoint", "replication") else "logstore") / room for room in MAY_IMPORT
 }
 PYPROJECT = tomllib.loads((ROOT / "pyproject.toml").read_text())
-PAGES = sorted(
-    path
-    for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")]
-    if path.is_file()
-)
+PAGES = sorted(path for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")] if path.is_file())
 
 
 def sources(*rooms: str) -> list[Path]:
-    return [path for room in rooms for path in sorted((ROOT / room).rglob("*.py"))]
+    return [path for room in rooms for path in sorted(FOLDER[room].rglob("*.py"))]
 
 
 def imports(path: Path) -> Iterator[str]:
@@ -58,35 +69,38 @@ def imports(path: Path) -> Iterator[str]:
 # --- rooms ------------------------------------------------------------------------------------
 
 
-@pytest.mark.parametrize("room", ROOMS)
+@pytest.mark.parametrize("room", MAY_IMPORT)
 def test_arrows_point_one_way(room: str) -> None:
     """A room that knew the one above it could not be used without it."""
     for path in sources(room):
-        first_party = {name.split(".")[0] for name in imports(path)} & set(ROOMS)
+        first_party = {name.split(".")[1] for name in imports(path) if name.startswith("logstore.")}
         assert first_party <= MAY_IMPORT[room] | {room}, path.relative_to(ROOT)
 
 
-def test_every_room_is_shipped() -> None:
-    """A package that is missing from the list would be missing from an installation."""
-    found = PYPROJECT["tool"]["setuptools"]["packages"]["find"]["include"]
-    assert sorted(found) == sorted(f"{room}*" for room in ROOMS)
-    assert all((ROOT / room / "py.typed").is_file() for room in ROOMS)
+def test_the_two_folders_at_the_top_are_rooms_of_the_package() -> None:
+    """The links are what makes `replication/` and `checkpoint/` importable as `logstore.…` (decision 041)."""
+    for room in ("replication", "checkpoint"):
+        assert os.readlink(ROOT / "logstore" / room) == f"../{room}"
+    assert (ROOT / "logstore" / "py.typed").is_file()
 
 
 PUBLIC = {
-    "checkpoint": """
-        Buffer CLEAN_SHUTDOWN_FILE CleanShutdown CorruptCheckpoint DirectoryEntry DirectoryLocked Disk
-        EngineError ErrorCode File HIGH_WATERMARK_CHECKPOINT InvalidTopic LEADER_EPOCH_CHECKPOINT
-        LOCK_FILE LOG_START_OFFSET_CHECKPOINT Lock META_PROPERTIES MetaProperties OsDisk
-        PARTITION_METADATA RECOVERY_POINT_CHECKPOINT TEMPORARY_SUFFIX TopicPartition check_topic_name
-        format_leader_epoch_checkpoint format_meta_properties format_offset_checkpoint
-        format_partition_metadata id_from_text id_to_text parse_directory_name
-        parse_leader_epoch_checkpoint parse_meta_properties parse_offset_checkpoint
-        parse_partition_metadata publish read_clean_shutdown read_leader_epoch_checkpoint
-        read_meta_properties read_offset_checkpoint read_partition_metadata read_small_file
-        remove_clean_shutdown remove_if_exists set_aside_fate write_clean_shutdown
+    "logstore.checkpoint": """
+        CLEAN_SHUTDOWN_FILE HIGH_WATERMARK_CHECKPOINT LEADER_EPOCH_CHECKPOINT
+        LOG_START_OFFSET_CHECKPOINT META_PROPERTIES PARTITION_METADATA RECOVERY_POINT_CHECKPOINT
+        CleanShutdown MetaProperties format_leader_epoch_checkpoint format_meta_properties
+        format_offset_checkpoint format_partition_metadata parse_leader_epoch_checkpoint
+        parse_meta_properties parse_offset_checkpoint parse_partition_metadata read_clean_shutdown
+        read_leader_epoch_checkpoint read_meta_properties read_offset_checkpoint
+        read_partition_metadata remove_clean_shutdown write_clean_shutdown
         write_leader_epoch_checkpoint write_meta_properties write_offset_checkpoint
         write_partition_metadata
+    """,
+    "logstore.disk": """
+        LOCK_FILE TEMPORARY_SUFFIX Buffer CorruptCheckpoint DirectoryEntry DirectoryLocked Disk
+        EngineError ErrorCode File InvalidTopic Lock OsDisk TopicPartition check_topic_name
+        id_from_text id_to_text parse_directory_name publish read_small_file remove_if_exists
+        set_aside_fate
     """,
     "logstore": """
         AbortedTransaction AppendInfo Batch Codec CorruptBatch DamagedLog DiskFull FetchIsolation
@@ -96,14 +110,14 @@ PUBLIC = {
         PolicyViolation ProducerStateConfig Record RecordBatchTooLarge RecordTooLarge TimestampOffset
         UnsupportedCompression encode_batch walk
     """,
-    "replication": """
+    "logstore.replication": """
         ControllerConfig Durability Envelope InProcessCluster Node NodeConfig PendingReply
     """,
-    "broker": """
+    "logstore.broker": """
         Address Appended AsyncBroker BlockingClient Broker BrokerCluster BrokerConfig BrokerFailed
         BrokerStopped Client RequestRefused RequestUnanswered SharedStore open_store
     """,
-    "simulation": """
+    "logstore.testing": """
         CrashLab CrashReport CrashRun CrashViolation Delivery Features Fetched PartitionChecker Report
         RequestFailed STORE SimulatedCluster SimulatedConsumer SimulatedProducer Swarm Timings Violation
         World check_recovery draw run
@@ -159,7 +173,7 @@ def offences(source: str) -> list[str]:
 
 def test_the_engine_reads_no_clock_draws_no_luck_and_touches_no_file() -> None:
     """One seed, one trace; and a test disk under everything. Exceptions are listed with their reasons."""
-    for path in sources("checkpoint", "logstore", "replication", "simulation"):
+    for path in sources(*(room for room in MAY_IMPORT if room not in ("broker", "spark", "cli"))):
         name = str(path.relative_to(ROOT))
         if not any(fnmatch(name, pattern) for pattern in EXEMPT):
             assert offences(path.read_text()) == [], name
@@ -203,7 +217,7 @@ EXAMPLES = [
         "docs/embedding.md",
     )
     for number, block in enumerate(code_blocks(ROOT / page, "python"))
-    # Others are run by tests/{broker,simulation}/test_pytest_plugin.py and tests/pipeline/test_examples.py.
+    # Others are run by tests/{broker,simulation}/test_pytest_plugin.py and tests/spark/test_examples.py.
     if "@pytest" not in block and "pyspark" not in block
 ]
 
@@ -249,9 +263,9 @@ def test_shell_in_the_readme_runs(
             case ["make", target]:
                 subprocess.run(["make", "-n", target], cwd=ROOT, check=True, capture_output=True)
             case ["python", example] if example.startswith("examples/"):
-                assert (ROOT / example).is_file(), line  # run by tests/pipeline/test_examples.py
-            case ["python", "-m", "simulation", *arguments]:
-                from simulation.__main__ import main
+                assert (ROOT / example).is_file(), line  # run by tests/spark/test_examples.py
+            case ["python", "-m", "logstore.testing", *arguments]:
+                from logstore.testing.__main__ import main
 
                 assert main(arguments) == 0, line
             case ["pip", "install", what]:
@@ -294,5 +308,11 @@ def test_make_targets_are_the_ones_that_are_told() -> None:
 def test_nothing_names_a_path_of_one_machine() -> None:
     """What works only where it was written does not work."""
     places = re.compile("|".join(f"(?<![\\w.])/{name}/\\w" for name in ("work", "root", "home")))
-    files = [*PAGES, ROOT / "pyproject.toml", ROOT / "Makefile", *sources(*ROOMS), *sources("tests")]
+    files = [
+        *PAGES,
+        ROOT / "pyproject.toml",
+        ROOT / "Makefile",
+        *sources(*MAY_IMPORT),
+        *sorted((ROOT / "tests").rglob("*.py")),
+    ]
     assert [str(path) for path in files if places.search(path.read_text())] == []

@@ -35,7 +35,7 @@ def untold(schedules: Iterable[str], names: Iterable[str]) -> list[str]:
 
 
 def test_every_schedule_has_a_test() -> None:
-    files = [*TESTS.glob("replication/**/test_*.py"), *TESTS.glob("broker/**/test_*.py")]
+    files = [*TESTS.glob("replication/**/test_*.py"), *TESTS.glob("logstore/broker/**/test_*.py")]
     assert len(SCHEDULES) == 70
     assert untold(SCHEDULES, (name for path in files for name in test_names(path))) == []
 

@@ -18,9 +18,16 @@ from collections.abc import Callable, Iterator
 from pathlib import Path
 from queue import Empty, SimpleQueue
 
-from replication.effects import SessionExpired, SessionOpened, StoreCall, StoreEvent, StoreReply, WatchFired
-from replication.metastore.operations import Operation, Outcome
-from replication.metastore.zookeeper import ZooKeeperStore
+from logstore.replication.effects import (
+    SessionExpired,
+    SessionOpened,
+    StoreCall,
+    StoreEvent,
+    StoreReply,
+    WatchFired,
+)
+from logstore.replication.metastore.operations import Operation, Outcome
+from logstore.replication.metastore.zookeeper import ZooKeeperStore
 
 JAR = Path("/usr/share/java/zookeeper.jar")
 INSTALL = "apt-get install -y zookeeper"
@@ -221,12 +228,12 @@ WRITES = frozenset({_CREATE2, _DELETE, _SET_DATA, _MULTI})
 class Proxy:
     """Sits between clients and a server, on a port of its own.
 
-        frame    int32 length · payload
-        request  int32 xid · int32 type · body
-        reply    int32 xid · int64 zxid · int32 error · body
-        but the first of a connection:
-        request  int32 · int64 · int32 timeout · int64 session · int32 16 · password · bool
-        reply    int32 · int32 timeout · int64 session · int32 16 · password · …
+    frame    int32 length · payload
+    request  int32 xid · int32 type · body
+    reply    int32 xid · int64 zxid · int32 error · body
+    but the first of a connection:
+    request  int32 · int64 · int32 timeout · int64 session · int32 16 · password · bool
+    reply    int32 · int32 timeout · int64 session · int32 16 · password · …
     """
 
     def __init__(self, target_port: int) -> None:

@@ -10,13 +10,13 @@ from __future__ import annotations
 from collections.abc import Collection, Mapping
 from dataclasses import dataclass, replace
 
-from checkpoint.errors import ErrorCode
-from checkpoint.marks import mark
-from replication.controller.election import Incarnation
-from replication.controller.eligible import with_eligible
-from replication.durability import Durability
-from replication.messages import IsrProposal
-from replication.metastore.layout import UNKNOWN_BROKER_EPOCH, LeaderAndIsr
+from logstore.disk.errors import ErrorCode
+from logstore.disk.marks import mark
+from logstore.replication.controller.election import Incarnation
+from logstore.replication.controller.eligible import with_eligible
+from logstore.replication.durability import Durability
+from logstore.replication.messages import IsrProposal
+from logstore.replication.metastore.layout import UNKNOWN_BROKER_EPOCH, LeaderAndIsr
 
 
 @dataclass(frozen=True, slots=True)
@@ -47,17 +47,17 @@ def judge(
         return Verdict(ErrorCode.FENCED_LEADER_EPOCH)
     if sender != state.leader:
         return Verdict(ErrorCode.INVALID_REQUEST)
-    becomes_synced = (
-        proposal.all_synced and state.durability is Durability.SYNCED and not state.all_synced
-    )
+    becomes_synced = proposal.all_synced and state.durability is Durability.SYNCED and not state.all_synced
     is_so_already = (set(proposal.new_isr), proposal.recovering) == (set(state.isr), state.recovering)
     # One version later it is this very proposal whose answer was lost. Anything else that was written
     # since, a level for one, an answer does not tell: the leader must hear it all.
     was_written_so = partition_epoch == proposal.partition_epoch + 1 and (
         state.all_synced or not proposal.all_synced
     )
-    if is_so_already and not becomes_synced and (
-        partition_epoch == proposal.partition_epoch or was_written_so
+    if (
+        is_so_already
+        and not becomes_synced
+        and (partition_epoch == proposal.partition_epoch or was_written_so)
     ):
         mark("isr proposal: it is the state already")
         return Verdict(ErrorCode.NONE)

@@ -15,7 +15,7 @@ from collections.abc import Iterable
 from dataclasses import dataclass
 from typing import NamedTuple
 
-from checkpoint.topic_partition import TopicPartition
+from logstore.disk.topic_partition import TopicPartition
 
 
 class Seat(NamedTuple):

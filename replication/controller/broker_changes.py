@@ -10,18 +10,18 @@ A broker whose log dir failed stays registered; it says so with a node of its ow
 
 from __future__ import annotations
 
-from checkpoint.marks import mark
-from checkpoint.topic_partition import TopicPartition
-from replication.controller import topic_deletion
-from replication.controller.context import Broker, Context, Steps
-from replication.controller.errors import MetadataConflict
-from replication.controller.notices import read_notices, remove_notices
-from replication.controller.partition_states import after_failures, check_term, out_of_date, settle
-from replication.controller.reassigning import advance, stop_leaving
-from replication.messages import BrokerEndpoint
-from replication.metastore import layout
-from replication.metastore.errors import CorruptMetadata
-from replication.metastore.operations import Children, Get, Outcome
+from logstore.disk.marks import mark
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.controller import topic_deletion
+from logstore.replication.controller.context import Broker, Context, Steps
+from logstore.replication.controller.errors import MetadataConflict
+from logstore.replication.controller.notices import read_notices, remove_notices
+from logstore.replication.controller.partition_states import after_failures, check_term, out_of_date, settle
+from logstore.replication.controller.reassigning import advance, stop_leaving
+from logstore.replication.messages import BrokerEndpoint
+from logstore.replication.metastore import layout
+from logstore.replication.metastore.errors import CorruptMetadata
+from logstore.replication.metastore.operations import Children, Get, Outcome
 
 
 def read_brokers(context: Context) -> Steps[dict[int, Broker]]:

@@ -6,12 +6,12 @@ but only where nobody leads; a topic that has a word of its own on the matter ke
 
 from __future__ import annotations
 
-from checkpoint.marks import mark
-from replication.controller.context import UNCLEAN_ELECTION, Context, Steps
-from replication.controller.partition_states import after_failures, out_of_date, settle
-from replication.metastore import layout
-from replication.metastore.errors import CorruptMetadata
-from replication.metastore.operations import Get
+from logstore.disk.marks import mark
+from logstore.replication.controller.context import UNCLEAN_ELECTION, Context, Steps
+from logstore.replication.controller.partition_states import after_failures, out_of_date, settle
+from logstore.replication.metastore import layout
+from logstore.replication.metastore.errors import CorruptMetadata
+from logstore.replication.metastore.operations import Get
 
 
 def load_broker_defaults(context: Context) -> Steps[None]:

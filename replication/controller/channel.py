@@ -17,12 +17,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
-from checkpoint.errors import ErrorCode
-from checkpoint.marks import mark
-from checkpoint.topic_partition import TopicPartition
-from replication.controller.config import ControllerConfig
-from replication.effects import Send
-from replication.messages import (
+from logstore.disk.errors import ErrorCode
+from logstore.disk.marks import mark
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.controller.config import ControllerConfig
+from logstore.replication.effects import Send
+from logstore.replication.messages import (
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     PartitionState,

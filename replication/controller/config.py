@@ -5,7 +5,7 @@ from __future__ import annotations
 from dataclasses import dataclass
 
 from logstore.errors import InvalidConfig
-from replication.durability import Durability
+from logstore.replication.durability import Durability
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)

@@ -14,20 +14,20 @@ from __future__ import annotations
 from collections.abc import Mapping
 from functools import partial
 
-from checkpoint.errors import InvalidTopic
-from checkpoint.marks import mark
 from logstore.config import LogConfig
-from replication.controller.context import Context, Steps
-from replication.controller.errors import MetadataConflict
-from replication.controller.items import of_all, one_by_one
-from replication.controller.notices import Notice, read_notices, remove_notices
-from replication.controller.partition_states import ROUNDS, check_fence
-from replication.controller.topics import topic_config_changed
-from replication.errors import UnknownTopicOrPartition
-from replication.messages import AdminResult, AlterConfigsRequest, AlterConfigsResponse
-from replication.metastore import layout
-from replication.metastore.errors import CorruptMetadata
-from replication.metastore.operations import Create, Get, Set
+from logstore.disk.errors import InvalidTopic
+from logstore.disk.marks import mark
+from logstore.replication.controller.context import Context, Steps
+from logstore.replication.controller.errors import MetadataConflict
+from logstore.replication.controller.items import of_all, one_by_one
+from logstore.replication.controller.notices import Notice, read_notices, remove_notices
+from logstore.replication.controller.partition_states import ROUNDS, check_fence
+from logstore.replication.controller.topics import topic_config_changed
+from logstore.replication.errors import UnknownTopicOrPartition
+from logstore.replication.messages import AdminResult, AlterConfigsRequest, AlterConfigsResponse
+from logstore.replication.metastore import layout
+from logstore.replication.metastore.errors import CorruptMetadata
+from logstore.replication.metastore.operations import Create, Get, Set
 
 CHANGE_EXPIRATION_MS = 15 * 60 * 1000
 

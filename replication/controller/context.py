@@ -11,16 +11,16 @@ from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias, TypeVar
 
-from checkpoint.marks import mark
-from checkpoint.topic_partition import TopicPartition
-from replication.controller.balance import Imbalance
-from replication.controller.channel import Channels, ControlRequest, Entry
-from replication.controller.config import ControllerConfig
-from replication.controller.deletion import Deletion
-from replication.controller.election import Incarnation
-from replication.controller.reassignment import Assignment
-from replication.durability import Durability
-from replication.messages import (
+from logstore.disk.marks import mark
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.controller.balance import Imbalance
+from logstore.replication.controller.channel import Channels, ControlRequest, Entry
+from logstore.replication.controller.config import ControllerConfig
+from logstore.replication.controller.deletion import Deletion
+from logstore.replication.controller.election import Incarnation
+from logstore.replication.controller.reassignment import Assignment
+from logstore.replication.durability import Durability
+from logstore.replication.messages import (
     BEING_DELETED,
     NO_EPOCH,
     NO_LEADER,
@@ -32,9 +32,9 @@ from replication.messages import (
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
-from replication.metastore.layout import CONTROLLER_EPOCH_PATH, TOPICS_PATH, LeaderAndIsr
-from replication.metastore.operations import Check, Create, Delete, Multi, Operation, Outcome, Set
-from replication.state_change import Side, Sink, StateChange, unheard
+from logstore.replication.metastore.layout import CONTROLLER_EPOCH_PATH, TOPICS_PATH, LeaderAndIsr
+from logstore.replication.metastore.operations import Check, Create, Delete, Multi, Operation, Outcome, Set
+from logstore.replication.state_change import Side, Sink, StateChange, unheard
 
 UNCLEAN_ELECTION = "unclean.leader.election.enable"
 DURABILITY_LEVEL = "durability.level"
@@ -146,8 +146,7 @@ class Context:
         return {
             broker_id: Incarnation(
                 broker.endpoint.epoch,
-                (broker.clean or (keeps_all and not broker.empty))
-                and topic_partition not in broker.damaged,
+                (broker.clean or (keeps_all and not broker.empty)) and topic_partition not in broker.damaged,
                 broker.continues,
             )
             for broker_id, broker in sorted(self.brokers.items())
@@ -177,9 +176,7 @@ class Context:
 
     def learn_assignment(self, topic_partition: TopicPartition, assignment: Assignment) -> bool:
         """Take over what the topic node says of a partition; False if it is no news."""
-        is_news = (
-            topic_partition not in self.replicas or self.assignment_of(topic_partition) != assignment
-        )
+        is_news = topic_partition not in self.replicas or self.assignment_of(topic_partition) != assignment
         self.replicas[topic_partition] = assignment.replicas
         self.assignments.pop(topic_partition, None)
         if assignment != Assignment(assignment.replicas):

@@ -13,20 +13,20 @@ registration: the next controller is asked anew.
 
 from __future__ import annotations
 
-from checkpoint.errors import ErrorCode
-from checkpoint.marks import mark
-from checkpoint.topic_partition import TopicPartition
-from replication.controller import election
-from replication.controller.context import Context, Steps
-from replication.controller.partition_states import settle
-from replication.messages import (
+from logstore.disk.errors import ErrorCode
+from logstore.disk.marks import mark
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.controller import election
+from logstore.replication.controller.context import Context, Steps
+from logstore.replication.controller.partition_states import settle
+from logstore.replication.messages import (
     NO_EPOCH,
     ControlledShutdownRequest,
     ControlledShutdownResponse,
     StopReplicaPartition,
     StopReplicaRequest,
 )
-from replication.metastore import layout
+from logstore.replication.metastore import layout
 
 
 def shut_down(

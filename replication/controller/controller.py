@@ -30,9 +30,9 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from typing import Any
 
-from checkpoint.errors import EngineError, ErrorCode
-from checkpoint.marks import mark
-from replication.controller import (
+from logstore.disk.errors import EngineError, ErrorCode
+from logstore.disk.marks import mark
+from logstore.replication.controller import (
     broker_changes,
     broker_defaults,
     config_changes,
@@ -44,16 +44,16 @@ from replication.controller import (
     topic_deletion,
     topics,
 )
-from replication.controller.channel import Answer
-from replication.controller.config import ControllerConfig
-from replication.controller.context import Context, Steps
-from replication.controller.errors import ControllerFenced
-from replication.controller.services import SERVICES
-from replication.effects import Address, Effect, StoreCall, answer
-from replication.messages import LeaderAndIsrResponse, RequestBody, ResponseBody, StopReplicaResponse
-from replication.metastore import layout
-from replication.metastore.operations import Children, Get, Operation, Outcome, StoreError, WatchKind
-from replication.state_change import Sink, unheard
+from logstore.replication.controller.channel import Answer
+from logstore.replication.controller.config import ControllerConfig
+from logstore.replication.controller.context import Context, Steps
+from logstore.replication.controller.errors import ControllerFenced
+from logstore.replication.controller.services import SERVICES
+from logstore.replication.effects import Address, Effect, StoreCall, answer
+from logstore.replication.messages import LeaderAndIsrResponse, RequestBody, ResponseBody, StopReplicaResponse
+from logstore.replication.metastore import layout
+from logstore.replication.metastore.operations import Children, Get, Operation, Outcome, StoreError, WatchKind
+from logstore.replication.state_change import Sink, unheard
 
 _WATCHED: Mapping[str, tuple[str, Callable[[Context], Steps[None]]]] = {
     layout.BROKER_DEFAULTS_PATH: ("broker defaults", broker_defaults.broker_defaults_changed),
@@ -281,9 +281,7 @@ class Controller:
                 self._active.refusing.get(broker_id, set()).difference_update(returned)
                 back = broker_changes.replicas_returned
                 self._enqueue(
-                    _Event(
-                        "replicas returned", lambda: back(self._active, broker_id, broker_epoch, returned)
-                    )
+                    _Event("replicas returned", lambda: back(self._active, broker_id, broker_epoch, returned))
                 )
         elif isinstance(body, StopReplicaResponse):
             self._enqueue(_Event("replicas stopped", lambda: self._replicas_stopped(answer)))

@@ -19,7 +19,7 @@ from collections.abc import Callable, Iterable, Mapping
 from enum import Enum
 from typing import NamedTuple
 
-from checkpoint.topic_partition import TopicPartition
+from logstore.disk.topic_partition import TopicPartition
 
 
 class ReplicaState(Enum):

@@ -14,25 +14,25 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from checkpoint.errors import ErrorCode
-from checkpoint.marks import mark
-from checkpoint.topic_partition import TopicPartition
-from replication.controller import election
-from replication.controller.context import Context, Steps
-from replication.controller.errors import MetadataConflict
-from replication.controller.items import of_all
-from replication.controller.notices import Notice, remove_notices
-from replication.controller.partition_states import settle
-from replication.messages import (
+from logstore.disk.errors import ErrorCode
+from logstore.disk.marks import mark
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.controller import election
+from logstore.replication.controller.context import Context, Steps
+from logstore.replication.controller.errors import MetadataConflict
+from logstore.replication.controller.items import of_all
+from logstore.replication.controller.notices import Notice, remove_notices
+from logstore.replication.controller.partition_states import settle
+from logstore.replication.messages import (
     NO_LEADER,
     AdminResult,
     ElectionType,
     ElectLeadersRequest,
     ElectLeadersResponse,
 )
-from replication.metastore import layout
-from replication.metastore.errors import CorruptMetadata
-from replication.metastore.operations import Get
+from logstore.replication.metastore import layout
+from logstore.replication.metastore.errors import CorruptMetadata
+from logstore.replication.metastore.operations import Get
 
 _NOT_NEEDED = AdminResult(ErrorCode.ELECTION_NOT_NEEDED, "it has that leader already")
 
@@ -60,9 +60,7 @@ def answer(
     return ElectLeadersResponse(error, of_all(request.partitions, results, AdminResult))
 
 
-def refuse(
-    request: ElectLeadersRequest, results: dict[TopicPartition, AdminResult]
-) -> ElectLeadersResponse:
+def refuse(request: ElectLeadersRequest, results: dict[TopicPartition, AdminResult]) -> ElectLeadersResponse:
     return answer(request, results, ErrorCode.NOT_CONTROLLER)
 
 

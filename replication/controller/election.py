@@ -29,11 +29,11 @@ from dataclasses import dataclass, replace
 from enum import Enum
 from typing import NamedTuple
 
-from checkpoint.marks import mark
-from replication.controller.eligible import with_eligible
-from replication.durability import Durability
-from replication.messages import NO_LEADER
-from replication.metastore.layout import LOST_BROKER_EPOCH, UNKNOWN_BROKER_EPOCH, LeaderAndIsr
+from logstore.disk.marks import mark
+from logstore.replication.controller.eligible import with_eligible
+from logstore.replication.durability import Durability
+from logstore.replication.messages import NO_LEADER
+from logstore.replication.metastore.layout import LOST_BROKER_EPOCH, UNKNOWN_BROKER_EPOCH, LeaderAndIsr
 
 
 class Elected(NamedTuple):

@@ -26,8 +26,8 @@ from __future__ import annotations
 from collections.abc import Collection
 from dataclasses import replace
 
-from checkpoint.marks import mark
-from replication.metastore.layout import Eligible, LeaderAndIsr
+from logstore.disk.marks import mark
+from logstore.replication.metastore.layout import Eligible, LeaderAndIsr
 
 
 def with_eligible(

@@ -15,7 +15,7 @@ The first six are answers to a client; the last two never leave the controller.
 
 from __future__ import annotations
 
-from checkpoint.errors import EngineError, ErrorCode
+from logstore.disk.errors import EngineError, ErrorCode
 
 
 class TopicExists(EngineError):

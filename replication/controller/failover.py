@@ -16,17 +16,17 @@ from __future__ import annotations
 from collections.abc import Callable
 from typing import NamedTuple
 
-from checkpoint.marks import mark
-from replication.controller import config_changes, elect_leaders, reassigning, topic_deletion
-from replication.controller.broker_changes import meet_brokers, read_brokers
-from replication.controller.broker_defaults import load_broker_defaults
-from replication.controller.context import Context, Steps
-from replication.controller.errors import MetadataConflict
-from replication.controller.notices import drop_notices
-from replication.controller.partition_states import ROUNDS, after_failures, check_fence, settle
-from replication.controller.topics import list_topics, load_topics
-from replication.metastore import layout
-from replication.metastore.operations import Create, Delete, Get, Multi, Set, StoreError
+from logstore.disk.marks import mark
+from logstore.replication.controller import config_changes, elect_leaders, reassigning, topic_deletion
+from logstore.replication.controller.broker_changes import meet_brokers, read_brokers
+from logstore.replication.controller.broker_defaults import load_broker_defaults
+from logstore.replication.controller.context import Context, Steps
+from logstore.replication.controller.errors import MetadataConflict
+from logstore.replication.controller.notices import drop_notices
+from logstore.replication.controller.partition_states import ROUNDS, after_failures, check_fence, settle
+from logstore.replication.controller.topics import list_topics, load_topics
+from logstore.replication.metastore import layout
+from logstore.replication.metastore.operations import Create, Delete, Get, Multi, Set, StoreError
 
 RESUME: tuple[Callable[[Context], Steps[None]], ...] = (
     reassigning.resume,

@@ -8,23 +8,23 @@ Everything is judged on the copy (the version guards it), and the copy is read a
 
 from __future__ import annotations
 
-from checkpoint.errors import ErrorCode
-from checkpoint.marks import mark
-from checkpoint.topic_partition import TopicPartition
-from replication.controller.alter_partition import judge
-from replication.controller.context import Context, KnownState, Steps
-from replication.controller.errors import MetadataConflict
-from replication.controller.partition_states import (
+from logstore.disk.errors import ErrorCode
+from logstore.disk.marks import mark
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.controller.alter_partition import judge
+from logstore.replication.controller.context import Context, KnownState, Steps
+from logstore.replication.controller.errors import MetadataConflict
+from logstore.replication.controller.partition_states import (
     ROUNDS,
     check_fence,
     describe_change,
     fenced_write,
     learn_state,
 )
-from replication.controller.reassigning import advance
-from replication.messages import AlterPartitionRequest, AlterPartitionResponse, AlterPartitionResult
-from replication.metastore import layout
-from replication.metastore.operations import Get, StoreError
+from logstore.replication.controller.reassigning import advance
+from logstore.replication.messages import AlterPartitionRequest, AlterPartitionResponse, AlterPartitionResult
+from logstore.replication.metastore import layout
+from logstore.replication.metastore.operations import Get, StoreError
 
 _OVERTAKEN = (ErrorCode.FENCED_LEADER_EPOCH, ErrorCode.INVALID_UPDATE_VERSION)
 

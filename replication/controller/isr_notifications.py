@@ -7,15 +7,15 @@ but fresh metadata: no decision is made on the copy.
 
 from __future__ import annotations
 
-from checkpoint.marks import mark
-from checkpoint.topic_partition import TopicPartition
-from replication.controller.context import Context, Steps
-from replication.controller.notices import read_notices, remove_notices
-from replication.controller.partition_states import learn_state
-from replication.controller.reassigning import advance
-from replication.metastore import layout
-from replication.metastore.errors import CorruptMetadata
-from replication.metastore.operations import Get
+from logstore.disk.marks import mark
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.controller.context import Context, Steps
+from logstore.replication.controller.notices import read_notices, remove_notices
+from logstore.replication.controller.partition_states import learn_state
+from logstore.replication.controller.reassigning import advance
+from logstore.replication.metastore import layout
+from logstore.replication.metastore.errors import CorruptMetadata
+from logstore.replication.metastore.operations import Get
 
 
 def isr_changed(context: Context) -> Steps[None]:

@@ -9,10 +9,10 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable, Mapping
 from typing import TypeVar
 
-from checkpoint.errors import EngineError, ErrorCode
-from replication.controller.context import Steps
-from replication.controller.errors import ControllerFenced, MetadataConflict
-from replication.messages import AdminResult
+from logstore.disk.errors import EngineError, ErrorCode
+from logstore.replication.controller.context import Steps
+from logstore.replication.controller.errors import ControllerFenced, MetadataConflict
+from logstore.replication.messages import AdminResult
 
 K = TypeVar("K")
 W = TypeVar("W")

@@ -13,11 +13,11 @@ from __future__ import annotations
 from collections.abc import Iterable
 from typing import NamedTuple
 
-from checkpoint.marks import mark
-from replication.controller.context import Context, Steps
-from replication.controller.errors import MetadataConflict
-from replication.controller.partition_states import ROUNDS, check_fence
-from replication.metastore.operations import Children, Delete, Get, Stat, StoreError
+from logstore.disk.marks import mark
+from logstore.replication.controller.context import Context, Steps
+from logstore.replication.controller.errors import MetadataConflict
+from logstore.replication.controller.partition_states import ROUNDS, check_fence
+from logstore.replication.metastore.operations import Children, Delete, Get, Stat, StoreError
 
 
 class Notice(NamedTuple):

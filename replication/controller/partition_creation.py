@@ -11,29 +11,29 @@ from collections.abc import Mapping, Sequence
 from dataclasses import replace
 from functools import partial
 
-from checkpoint.errors import ErrorCode, InvalidTopic
-from checkpoint.marks import mark
-from replication.controller import assignment
-from replication.controller.context import Context, Steps
-from replication.controller.errors import (
+from logstore.disk.errors import ErrorCode, InvalidTopic
+from logstore.disk.marks import mark
+from logstore.replication.controller import assignment
+from logstore.replication.controller.context import Context, Steps
+from logstore.replication.controller.errors import (
     InvalidPartitions,
     InvalidReplicaAssignment,
     MetadataConflict,
     ReassignmentInProgress,
 )
-from replication.controller.items import of_all, one_by_one
-from replication.controller.partition_states import ROUNDS, after_failures, check_fence, settle
-from replication.controller.topic_creation import racks_of
-from replication.controller.topics import load_topics
-from replication.errors import UnknownTopicOrPartition
-from replication.messages import (
+from logstore.replication.controller.items import of_all, one_by_one
+from logstore.replication.controller.partition_states import ROUNDS, after_failures, check_fence, settle
+from logstore.replication.controller.topic_creation import racks_of
+from logstore.replication.controller.topics import load_topics
+from logstore.replication.errors import UnknownTopicOrPartition
+from logstore.replication.messages import (
     AdminResult,
     CreatePartitionsRequest,
     CreatePartitionsResponse,
     NewPartitions,
 )
-from replication.metastore import layout
-from replication.metastore.operations import Get, Set
+from logstore.replication.metastore import layout
+from logstore.replication.metastore.operations import Get, Set
 
 
 def create_partitions(
@@ -55,9 +55,7 @@ def answer(request: CreatePartitionsRequest, results: Mapping[str, AdminResult])
     return CreatePartitionsResponse(of_all(request.topics, results, AdminResult))
 
 
-def _extend(
-    context: Context, name: str, wanted: NewPartitions, *, validate_only: bool
-) -> Steps[None]:
+def _extend(context: Context, name: str, wanted: NewPartitions, *, validate_only: bool) -> Steps[None]:
     path = layout.topic_path(name)
     attempted = b""
     for _ in range(ROUNDS):

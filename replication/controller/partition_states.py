@@ -13,16 +13,16 @@ from __future__ import annotations
 from collections.abc import Callable, Iterable
 from typing import TypeAlias
 
-from checkpoint.marks import mark
-from checkpoint.topic_partition import TopicPartition
-from replication.controller import election
-from replication.controller.context import Context, KnownState, Steps
-from replication.controller.eligible import with_min_insync
-from replication.controller.errors import ControllerFenced, MetadataConflict
-from replication.messages import NO_LEADER
-from replication.metastore import layout
-from replication.metastore.errors import CorruptMetadata
-from replication.metastore.operations import (
+from logstore.disk.marks import mark
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.controller import election
+from logstore.replication.controller.context import Context, KnownState, Steps
+from logstore.replication.controller.eligible import with_min_insync
+from logstore.replication.controller.errors import ControllerFenced, MetadataConflict
+from logstore.replication.messages import NO_LEADER
+from logstore.replication.metastore import layout
+from logstore.replication.metastore.errors import CorruptMetadata
+from logstore.replication.metastore.operations import (
     ANY_VERSION,
     Check,
     Create,

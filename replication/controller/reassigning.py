@@ -17,34 +17,34 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Iterable, Mapping
 from typing import TypeAlias
 
-from checkpoint.errors import EngineError, ErrorCode
-from checkpoint.marks import mark
-from checkpoint.topic_partition import TopicPartition
-from replication.controller.channel import Answer
-from replication.controller.context import Context, KnownState, Steps
-from replication.controller.eligible import with_eligible, with_min_insync
-from replication.controller.errors import (
+from logstore.disk.errors import EngineError, ErrorCode
+from logstore.disk.marks import mark
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.controller.channel import Answer
+from logstore.replication.controller.context import Context, KnownState, Steps
+from logstore.replication.controller.eligible import with_eligible, with_min_insync
+from logstore.replication.controller.errors import (
     InvalidReplicaAssignment,
     MetadataConflict,
     NoReassignmentInProgress,
 )
-from replication.controller.items import of_all
-from replication.controller.partition_states import (
+from logstore.replication.controller.items import of_all
+from logstore.replication.controller.partition_states import (
     ROUNDS,
     after_failures,
     check_fence,
     learn_state,
     settle,
 )
-from replication.controller.reassignment import (
+from logstore.replication.controller.reassignment import (
     Assignment,
     assignment_in,
     closing_state,
     opening_state,
     with_assignment,
 )
-from replication.errors import UnknownTopicOrPartition
-from replication.messages import (
+from logstore.replication.errors import UnknownTopicOrPartition
+from logstore.replication.messages import (
     NO_EPOCH,
     AdminResult,
     AlterPartitionReassignmentsRequest,
@@ -56,9 +56,9 @@ from replication.messages import (
     StopReplicaRequest,
     StopReplicaResponse,
 )
-from replication.metastore import layout
-from replication.metastore.errors import CorruptMetadata
-from replication.metastore.operations import Delete, Get, Outcome, Set
+from logstore.replication.metastore import layout
+from logstore.replication.metastore.errors import CorruptMetadata
+from logstore.replication.metastore.operations import Delete, Get, Outcome, Set
 
 _NO_REPLICA_THERE = (ErrorCode.NONE, ErrorCode.INCONSISTENT_TOPIC_ID)
 """Answers to a deletion after which the broker has no replica of that topic id."""
@@ -314,9 +314,7 @@ def _with_memory(
     return with_min_insync(kept, context.min_insync(topic_partition, after), after.replicas, context.epoch)
 
 
-def _take_step(
-    context: Context, topic_partition: TopicPartition, step: _Step, change: str
-) -> Steps[None]:
+def _take_step(context: Context, topic_partition: TopicPartition, step: _Step, change: str) -> Steps[None]:
     """Write assignment and state together, over just what was read, and tell whoever is concerned.
 
     Whatever turns out to be news to us is told as well: the write may be our own, its reply lost.
@@ -436,9 +434,7 @@ def _strike_off(
                 after = with_assignment(after, each.partition, left)
         if after != node:
             assert read.stat is not None, "it was parsed"
-            (outcome,) = yield (
-                context.fenced(Set(path, layout.encode_topic(after), read.stat.version)),
-            )
+            (outcome,) = yield (context.fenced(Set(path, layout.encode_topic(after), read.stat.version)),)
             check_fence(outcome)
             if outcome.error is not None:
                 continue

@@ -19,14 +19,14 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import dataclass, replace
 
-from replication.controller.election import (
+from logstore.replication.controller.election import (
     Incarnation,
     Standing,
     in_new_epoch,
     reassigned_leader,
     standing,
 )
-from replication.metastore.layout import LeaderAndIsr, TopicAssignment
+from logstore.replication.metastore.layout import LeaderAndIsr, TopicAssignment
 
 Replicas = tuple[int, ...]
 

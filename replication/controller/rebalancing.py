@@ -6,13 +6,13 @@ back those that it can lead at once. An election is one event, so none is pendin
 
 from __future__ import annotations
 
-from checkpoint.marks import mark
-from checkpoint.topic_partition import TopicPartition
-from replication.controller.balance import Seat, imbalances
-from replication.controller.context import Context, Steps
-from replication.controller.elect_leaders import elect
-from replication.controller.election import preferred_state
-from replication.messages import AdminResult, ElectionType
+from logstore.disk.marks import mark
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.controller.balance import Seat, imbalances
+from logstore.replication.controller.context import Context, Steps
+from logstore.replication.controller.elect_leaders import elect
+from logstore.replication.controller.election import preferred_state
+from logstore.replication.messages import AdminResult, ElectionType
 
 FIRST_CHECK_MS = 5_000
 """After the beginning of a term; all others come at `leader.imbalance.check.interval.seconds`."""

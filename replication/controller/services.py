@@ -10,8 +10,8 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from typing import Any, NamedTuple
 
-from checkpoint.errors import ErrorCode
-from replication.controller import (
+from logstore.disk.errors import ErrorCode
+from logstore.replication.controller import (
     config_changes,
     controlled_shutdown,
     elect_leaders,
@@ -21,8 +21,8 @@ from replication.controller import (
     topic_creation,
     topic_deletion,
 )
-from replication.controller.context import Context, Steps
-from replication.messages import (
+from logstore.replication.controller.context import Context, Steps
+from logstore.replication.messages import (
     AlterConfigsRequest,
     AlterPartitionReassignmentsRequest,
     AlterPartitionRequest,

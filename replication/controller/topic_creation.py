@@ -9,21 +9,26 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from checkpoint.errors import EngineError, ErrorCode, InvalidTopic
-from checkpoint.ids import new_id
-from checkpoint.marks import mark
-from checkpoint.topic_partition import check_topic_name
 from logstore.config import LogConfig
-from replication.controller import assignment
-from replication.controller.context import Context, Steps
-from replication.controller.errors import InvalidReplicaAssignment, MetadataConflict, TopicExists
-from replication.controller.items import of_all
-from replication.controller.partition_states import ROUNDS, after_failures, check_fence, settle
-from replication.controller.topics import load_topics
-from replication.errors import InvalidRequest
-from replication.messages import CreateTopicsRequest, CreateTopicsResponse, CreateTopicsResult, NewTopic
-from replication.metastore import layout
-from replication.metastore.operations import Create, Get, Multi, Set, StoreError
+from logstore.disk.errors import EngineError, ErrorCode, InvalidTopic
+from logstore.disk.ids import new_id
+from logstore.disk.marks import mark
+from logstore.disk.topic_partition import check_topic_name
+from logstore.replication.controller import assignment
+from logstore.replication.controller.context import Context, Steps
+from logstore.replication.controller.errors import InvalidReplicaAssignment, MetadataConflict, TopicExists
+from logstore.replication.controller.items import of_all
+from logstore.replication.controller.partition_states import ROUNDS, after_failures, check_fence, settle
+from logstore.replication.controller.topics import load_topics
+from logstore.replication.errors import InvalidRequest
+from logstore.replication.messages import (
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    CreateTopicsResult,
+    NewTopic,
+)
+from logstore.replication.metastore import layout
+from logstore.replication.metastore.operations import Create, Get, Multi, Set, StoreError
 
 
 def create_topics(

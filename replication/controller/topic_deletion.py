@@ -18,17 +18,17 @@ from __future__ import annotations
 from collections.abc import Collection, Iterable, Mapping
 from dataclasses import replace
 
-from checkpoint.errors import ErrorCode
-from checkpoint.marks import mark
-from checkpoint.topic_partition import TopicPartition
-from replication.controller.channel import Answer
-from replication.controller.context import Context, Steps, Topic
-from replication.controller.deletion import Deletion, Replica, ReplicaState
-from replication.controller.errors import MetadataConflict
-from replication.controller.items import of_all
-from replication.controller.partition_states import ROUNDS, check_fence
-from replication.controller.reassignment import assignment_in
-from replication.messages import (
+from logstore.disk.errors import ErrorCode
+from logstore.disk.marks import mark
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.controller.channel import Answer
+from logstore.replication.controller.context import Context, Steps, Topic
+from logstore.replication.controller.deletion import Deletion, Replica, ReplicaState
+from logstore.replication.controller.errors import MetadataConflict
+from logstore.replication.controller.items import of_all
+from logstore.replication.controller.partition_states import ROUNDS, check_fence
+from logstore.replication.controller.reassignment import assignment_in
+from logstore.replication.messages import (
     BEING_DELETED,
     AdminResult,
     DeleteTopicsRequest,
@@ -37,9 +37,9 @@ from replication.messages import (
     StopReplicaRequest,
     StopReplicaResponse,
 )
-from replication.metastore import layout
-from replication.metastore.errors import CorruptMetadata
-from replication.metastore.operations import Children, Create, Delete, Get, Set, StoreError
+from logstore.replication.metastore import layout
+from logstore.replication.metastore.errors import CorruptMetadata
+from logstore.replication.metastore.operations import Children, Create, Delete, Get, Set, StoreError
 
 _GONE = (ErrorCode.NONE, ErrorCode.INCONSISTENT_TOPIC_ID)
 """Answers after which the broker has nothing of the topic that was meant; another of its name it may have."""

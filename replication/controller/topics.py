@@ -9,18 +9,18 @@ from __future__ import annotations
 
 from collections.abc import Iterable, Mapping
 
-from checkpoint.errors import InvalidTopic
-from checkpoint.topic_partition import TopicPartition, check_topic_name
 from logstore.config import LogConfig
+from logstore.disk.errors import InvalidTopic
+from logstore.disk.topic_partition import TopicPartition, check_topic_name
 from logstore.errors import InvalidConfig
-from replication.controller import topic_deletion
-from replication.controller.context import Context, Steps, Topic
-from replication.controller.errors import MetadataConflict
-from replication.controller.partition_states import after_failures, settle
-from replication.controller.reassignment import assignment_in
-from replication.metastore import layout
-from replication.metastore.errors import CorruptMetadata
-from replication.metastore.operations import Children, Get, Outcome
+from logstore.replication.controller import topic_deletion
+from logstore.replication.controller.context import Context, Steps, Topic
+from logstore.replication.controller.errors import MetadataConflict
+from logstore.replication.controller.partition_states import after_failures, settle
+from logstore.replication.controller.reassignment import assignment_in
+from logstore.replication.metastore import layout
+from logstore.replication.metastore.errors import CorruptMetadata
+from logstore.replication.metastore.operations import Children, Get, Outcome
 
 
 def list_topics(context: Context) -> Steps[list[str]]:

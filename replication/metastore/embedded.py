@@ -23,13 +23,13 @@ from __future__ import annotations
 
 from collections.abc import Callable, Sequence
 
-from checkpoint.disk import Disk, File, make_durable_dir, publish, read_small_file, remove_if_exists
-from replication.effects import WatchFired
-from replication.metastore import journal
-from replication.metastore.errors import CorruptMetadata, MetadataStoreFailed
-from replication.metastore.memory import SessionClocks
-from replication.metastore.operations import Create, Delete, Multi, Operation, Outcome, Set
-from replication.metastore.tree import Tree
+from logstore.disk.files import Disk, File, make_durable_dir, publish, read_small_file, remove_if_exists
+from logstore.replication.effects import WatchFired
+from logstore.replication.metastore import journal
+from logstore.replication.metastore.errors import CorruptMetadata, MetadataStoreFailed
+from logstore.replication.metastore.memory import SessionClocks
+from logstore.replication.metastore.operations import Create, Delete, Multi, Operation, Outcome, Set
+from logstore.replication.metastore.tree import Tree
 
 DEFAULT_JOURNAL_LIMIT = 4 << 20
 

@@ -9,7 +9,7 @@ Both come from a disk, so both carry the storage error's code.
 
 from __future__ import annotations
 
-from checkpoint.errors import EngineError, ErrorCode
+from logstore.disk.errors import EngineError, ErrorCode
 
 
 class CorruptMetadata(EngineError):

@@ -37,10 +37,10 @@ from collections.abc import Iterable, Iterator
 from dataclasses import dataclass
 from typing import NamedTuple, TypeAlias
 
-from logstore.crc import crc32c
-from replication.metastore.errors import CorruptMetadata
-from replication.metastore.operations import Check, Create, Delete, Multi, Set
-from replication.metastore.tree import ROOT, Node, Tree, Write
+from logstore.format.crc import crc32c
+from logstore.replication.metastore.errors import CorruptMetadata
+from logstore.replication.metastore.operations import Check, Create, Delete, Multi, Set
+from logstore.replication.metastore.tree import ROOT, Node, Tree, Write
 
 SNAPSHOT_FILE = "snapshot"
 JOURNAL_PREFIX = "journal-"

@@ -38,10 +38,10 @@ from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field, replace
 from typing import Any, NamedTuple
 
-from checkpoint.topic_partition import TopicPartition
-from replication.durability import Durability
-from replication.messages import NO_LEADER
-from replication.metastore.errors import CorruptMetadata
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.durability import Durability
+from logstore.replication.messages import NO_LEADER
+from logstore.replication.metastore.errors import CorruptMetadata
 
 BROKER_IDS_PATH = "/brokers/ids"
 TOPICS_PATH = "/brokers/topics"

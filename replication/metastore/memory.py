@@ -10,9 +10,9 @@ from __future__ import annotations
 
 from typing import Protocol
 
-from replication.effects import WatchFired
-from replication.metastore.operations import Operation, Outcome
-from replication.metastore.tree import Tree
+from logstore.replication.effects import WatchFired
+from logstore.replication.metastore.operations import Operation, Outcome
+from logstore.replication.metastore.tree import Tree
 
 
 class MetadataStore(Protocol):

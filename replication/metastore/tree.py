@@ -20,8 +20,8 @@ from dataclasses import dataclass, field
 from types import MappingProxyType
 from typing import TypeAlias
 
-from replication.effects import WatchFired
-from replication.metastore.operations import (
+from logstore.replication.effects import WatchFired
+from logstore.replication.metastore.operations import (
     ANY_VERSION,
     Check,
     Children,

@@ -38,10 +38,10 @@ from __future__ import annotations
 import threading
 from collections.abc import Callable
 
-from replication.effects import StoreCall, StoreEvent, StoreReply
-from replication.metastore.operations import Outcome, StoreError
-from replication.metastore.zookeeper_requests import Address  # says what to install, if need be
-from replication.metastore.zookeeper_session import Session
+from logstore.replication.effects import StoreCall, StoreEvent, StoreReply
+from logstore.replication.metastore.operations import Outcome, StoreError
+from logstore.replication.metastore.zookeeper_requests import Address  # says what to install, if need be
+from logstore.replication.metastore.zookeeper_session import Session
 
 __all__ = ["StoreEvent", "ZooKeeperStore"]
 

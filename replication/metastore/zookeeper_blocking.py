@@ -10,11 +10,18 @@ from __future__ import annotations
 
 from queue import Empty, SimpleQueue
 
-from replication.effects import SessionExpired, SessionOpened, StoreCall, StoreEvent, StoreReply, WatchFired
-from replication.metastore.errors import MetadataStoreFailed
-from replication.metastore.operations import Get, Operation, Outcome, StoreError
-from replication.metastore.tree import ROOT
-from replication.metastore.zookeeper import ZooKeeperStore
+from logstore.replication.effects import (
+    SessionExpired,
+    SessionOpened,
+    StoreCall,
+    StoreEvent,
+    StoreReply,
+    WatchFired,
+)
+from logstore.replication.metastore.errors import MetadataStoreFailed
+from logstore.replication.metastore.operations import Get, Operation, Outcome, StoreError
+from logstore.replication.metastore.tree import ROOT
+from logstore.replication.metastore.zookeeper import ZooKeeperStore
 
 DEFAULT_PATIENCE_S = 30.0
 

@@ -36,8 +36,8 @@ except ModuleNotFoundError as missing:
     ) from missing
 
 from logstore.errors import InvalidConfig
-from replication.metastore.operations import Check, Create, Delete, Outcome, Set, Stat, StoreError
-from replication.metastore.tree import ROOT, Write, parent_of
+from logstore.replication.metastore.operations import Check, Create, Delete, Outcome, Set, Stat, StoreError
+from logstore.replication.metastore.tree import ROOT, Write, parent_of
 
 _EPHEMERAL, _SEQUENTIAL = 1, 2
 
@@ -66,9 +66,11 @@ class Address(NamedTuple):
     @classmethod
     def parse(cls, url: str) -> Address:
         """Read the URL; the port may be left out (2181). Raises `InvalidConfig`."""
-        parts = urlsplit(url)
-        servers = parts.netloc.split(",")
-        if parts.scheme != "zookeeper" or not all(servers) or parts.query or parts.fragment:
+        # By hand: `urlsplit` takes one host, and newer Pythons refuse "one:1,[::1]:2" as an invalid IPv6 URL.
+        scheme, _, rest = url.partition("://")
+        hosts, slash, path = rest.partition("/")
+        servers = hosts.split(",")
+        if scheme.lower() != "zookeeper" or not all(servers) or "?" in rest or "#" in rest:
             raise InvalidConfig(f"{url!r} is not of the form zookeeper://host:port,host:port/chroot")
         for server in servers:
             try:
@@ -77,10 +79,10 @@ class Address(NamedTuple):
                 valid = False
             if not valid:
                 raise InvalidConfig(f"{url!r} names a server {server!r} that is not host:port")
-        chroot = parts.path.rstrip("/")
+        chroot = (slash + path).rstrip("/")
         if any(name in ("", ".", "..") for name in chroot.split("/")[1:]):
             raise InvalidConfig(f"{url!r} has no valid path {chroot!r}")
-        return cls(parts.netloc, chroot)
+        return cls(hosts, chroot)
 
     def full(self, path: str) -> str:
         """Our path as the server knows it."""

@@ -31,8 +31,15 @@ from kazoo.protocol.serialization import Exists, GetChildren2, GetData
 from kazoo.protocol.states import EventType, WatchedEvent
 from kazoo.retry import KazooRetry
 
-from replication.effects import SessionExpired, SessionOpened, StoreCall, StoreEvent, StoreReply, WatchFired
-from replication.metastore.operations import (
+from logstore.replication.effects import (
+    SessionExpired,
+    SessionOpened,
+    StoreCall,
+    StoreEvent,
+    StoreReply,
+    WatchFired,
+)
+from logstore.replication.metastore.operations import (
     Check,
     Children,
     Create,
@@ -42,8 +49,8 @@ from replication.metastore.operations import (
     StoreError,
     WatchKind,
 )
-from replication.metastore.tree import Write
-from replication.metastore.zookeeper_requests import (
+from logstore.replication.metastore.tree import Write
+from logstore.replication.metastore.zookeeper_requests import (
     Address,
     error_of,
     multi_outcome,

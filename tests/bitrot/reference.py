@@ -5,28 +5,26 @@ from __future__ import annotations
 import random
 from dataclasses import dataclass
 
-from checkpoint.disk import Disk
-from checkpoint.disks import MemoryDisk
-from checkpoint.errors import EngineError
-from checkpoint.topic_partition import TopicPartition
-from logstore.batch import encode_batch, encode_marker_batch
+from logstore.cli.inspection import role_of
+from logstore.cli.whole_trees import verify_tree
 from logstore.config import LogConfig
-from logstore.log import Log
-from logstore.log_manager import LogManager
-from logstore.log_manager_config import LogManagerConfig
-from logstore.producer_state import ProducerStateConfig
-from logstore.record import ControlType, EndTransactionMarker, Record
-from logstore.validation import AppendOrigin
-from tools.inspection import role_of
-from tools.whole_trees import verify_tree
+from logstore.disk.errors import EngineError
+from logstore.disk.files import Disk
+from logstore.disk.topic_partition import TopicPartition
+from logstore.format.batch import encode_batch, encode_marker_batch
+from logstore.format.record import ControlType, EndTransactionMarker, Record
+from logstore.log.log import Log
+from logstore.log.manager import LogManager
+from logstore.log.manager_config import LogManagerConfig
+from logstore.log.producer_state import ProducerStateConfig
+from logstore.log.validation import AppendOrigin
+from logstore.testing.disks import MemoryDisk
 
 ROOT = "/data"
 NOW_MS = 1_700_000_000_000
 ORDERS, PAYMENTS = TopicPartition("orders", 0), TopicPartition("payments", 3)
 CONFIG = LogConfig(segment_bytes=60_000, index_interval_bytes=1000, segment_index_bytes=4096)
-SETTINGS = LogManagerConfig(
-    producers=ProducerStateConfig(transaction_partition_verification_enable=False)
-)
+SETTINGS = LogManagerConfig(producers=ProducerStateConfig(transaction_partition_verification_enable=False))
 TOPIC_ID = "AAECAwQFBgcICQoLDA0ODw"
 
 

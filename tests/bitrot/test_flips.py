@@ -13,7 +13,7 @@ from collections.abc import Iterable, Iterator
 
 import pytest
 
-from checkpoint.disks import MemoryDisk
+from logstore.testing.disks import MemoryDisk
 from tests.bitrot.reference import ROOT, Seen, kind_of, reference, seen_on, verdict, verified
 
 KINDS = {

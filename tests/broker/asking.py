@@ -6,11 +6,11 @@ import asyncio
 import struct
 from typing import Any
 
-from broker.limits import Address
-from broker.wire.apis import API_OF
-from broker.wire.codec import decode
-from broker.wire.declarations import Struct
-from broker.wire.headers import decode_response_header, request_frame
+from logstore.broker.limits import Address
+from logstore.broker.wire.apis import API_OF
+from logstore.broker.wire.codec import decode
+from logstore.broker.wire.declarations import Struct
+from logstore.broker.wire.headers import decode_response_header, request_frame
 
 
 class Asker:

@@ -7,22 +7,29 @@ import random
 from collections.abc import Callable, Mapping
 from dataclasses import replace
 
-from broker.broker import Assembly
-from broker.client import Client
-from broker.groups.config import GroupConfig
-from broker.limits import Address, Limits
-from broker.runtime import Runtime
-from broker.settings import Settings
-from checkpoint.disk import Disk
-from checkpoint.disks.memory import MemoryDisk
-from checkpoint.topic_partition import TopicPartition
+from logstore.broker.broker import Assembly
+from logstore.broker.client import Client
+from logstore.broker.groups.config import GroupConfig
+from logstore.broker.limits import Address, Limits
+from logstore.broker.runtime import Runtime
+from logstore.broker.settings import Settings
 from logstore.config import LogConfig
-from logstore.log_manager_config import LogManagerConfig
-from replication.config import NodeConfig
-from replication.effects import SessionExpired, SessionOpened, StoreCall, StoreEvent, StoreReply, WatchFired
-from replication.messages import CreateTopicsRequest, CreateTopicsResponse, NewTopic
-from replication.metastore.memory import MemoryStore
-from replication.metastore.operations import Outcome, StoreError
+from logstore.disk.files import Disk
+from logstore.disk.memory import MemoryDisk
+from logstore.disk.topic_partition import TopicPartition
+from logstore.log.manager_config import LogManagerConfig
+from logstore.replication.config import NodeConfig
+from logstore.replication.effects import (
+    SessionExpired,
+    SessionOpened,
+    StoreCall,
+    StoreEvent,
+    StoreReply,
+    WatchFired,
+)
+from logstore.replication.messages import CreateTopicsRequest, CreateTopicsResponse, NewTopic
+from logstore.replication.metastore.memory import MemoryStore
+from logstore.replication.metastore.operations import Outcome, StoreError
 
 LOOPBACK = Address("127.0.0.1", 0)
 
@@ -221,9 +228,7 @@ class Nodes:
         return self.running[leader].node.replicas.partitions[topic_partition].isr.committed
 
     def controller(self) -> int:
-        return next(
-            (node_id for node_id, each in self.running.items() if each.node.controller.is_active), -1
-        )
+        return next((node_id for node_id, each in self.running.items() if each.node.controller.is_active), -1)
 
     @staticmethod
     async def until(holds: Callable[[], bool]) -> None:

@@ -20,17 +20,17 @@ from contextlib import AsyncExitStack
 from dataclasses import dataclass, field
 from pathlib import Path
 
-from broker.client import Client
-from broker.errors import RequestRefused, RequestUnanswered
-from broker.limits import Address, Limits
-from broker.producing import Producer
-from checkpoint.clock import wall_clock_ms
-from checkpoint.errors import ErrorCode
-from checkpoint.topic_partition import TopicPartition
-from logstore.batch import encode_batch, walk
-from logstore.reader import LogReader
-from logstore.record import Record
-from replication.messages import (
+from logstore.broker.client import Client
+from logstore.broker.errors import RequestRefused, RequestUnanswered
+from logstore.broker.limits import Address, Limits
+from logstore.broker.producing import Producer
+from logstore.disk.clock import wall_clock_ms
+from logstore.disk.errors import ErrorCode
+from logstore.disk.topic_partition import TopicPartition
+from logstore.format.batch import encode_batch, walk
+from logstore.format.record import Record
+from logstore.log.reader import LogReader
+from logstore.replication.messages import (
     CreateTopicsRequest,
     CreateTopicsResponse,
     MetadataRequest,
@@ -39,9 +39,9 @@ from replication.messages import (
     ProduceRequest,
     ProduceResponse,
 )
-from replication.metastore import layout
-from replication.metastore.operations import Get
-from replication.state_change import Side, StateChange, parse_line
+from logstore.replication.metastore import layout
+from logstore.replication.metastore.operations import Get
+from logstore.replication.state_change import Side, StateChange, parse_line
 from tests.zookeeper import Client as StoreProbe
 from tests.zookeeper import Proxy, ZooKeeperServer
 
@@ -72,7 +72,7 @@ class NodeProcess:
         }
         self._command = [
             *([keeper, "--pdeathsig", "KILL"] if (keeper := shutil.which("setpriv")) else []),
-            *(sys.executable, "-m", "tools.main", "serve"),
+            *(sys.executable, "-m", "logstore.cli.main", "serve"),
             *("--node-id", str(node_id), "--listen", "127.0.0.1:0"),
             *("--log-dirs", str(self.log_dir), "--metadata", url + CHROOT),
             *("--state-change-log", str(self.state_changes)),
@@ -472,4 +472,3 @@ def table(lines: list[str], verdict: Verdict, seconds: float) -> str:
     return "\n".join(
         [*lines, *(f"{name:>28}  {value:,}" for name, value in facts.items()), *verdict.violations]
     )
-

@@ -8,21 +8,21 @@ from functools import partial
 
 import pytest
 
-from broker.client import Client
-from broker.connection import Connection
-from broker.errors import RequestRefused, RequestUnanswered
-from broker.limits import Address
-from broker.producing import Producer
-from broker.server import Server
-from broker.wire import types as t
-from broker.wire.apis import APIS, api_versions
-from broker.wire.codec import decode
-from broker.wire.declarations import Struct
-from broker.wire.headers import decode_request_header, response_frame
-from checkpoint.errors import ErrorCode
-from checkpoint.topic_partition import TopicPartition
-from logstore.batch import Batch
-from replication.messages import (
+from logstore.broker.client import Client
+from logstore.broker.connection import Connection
+from logstore.broker.errors import RequestRefused, RequestUnanswered
+from logstore.broker.limits import Address
+from logstore.broker.producing import Producer
+from logstore.broker.server import Server
+from logstore.broker.wire import types as t
+from logstore.broker.wire.apis import APIS, api_versions
+from logstore.broker.wire.codec import decode
+from logstore.broker.wire.declarations import Struct
+from logstore.broker.wire.headers import decode_request_header, response_frame
+from logstore.disk.errors import ErrorCode
+from logstore.disk.topic_partition import TopicPartition
+from logstore.format.batch import Batch
+from logstore.replication.messages import (
     CreateTopicsRequest,
     CreateTopicsResponse,
     CreateTopicsResult,

@@ -11,10 +11,10 @@ from typing import Any, TypeAlias
 
 import pytest
 
-from broker.connection import Connection
-from broker.limits import Address, Limits
-from broker.loop import fastest_loop
-from broker.server import Server
+from logstore.broker.connection import Connection
+from logstore.broker.limits import Address, Limits
+from logstore.broker.loop import fastest_loop
+from logstore.broker.server import Server
 
 Run: TypeAlias = Callable[[Callable[[], Awaitable[None]]], None]
 

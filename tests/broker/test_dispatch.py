@@ -9,14 +9,14 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from broker.call import Call
-from broker.handlers import HANDLERS
-from broker.services import Services
-from broker.wire import types as t
-from broker.wire.apis import APIS
-from broker.wire.codec import decode
-from broker.wire.headers import request_frame
-from checkpoint.errors import ErrorCode
+from logstore.broker.call import Call
+from logstore.broker.handlers import HANDLERS
+from logstore.broker.services import Services
+from logstore.broker.wire import types as t
+from logstore.broker.wire.apis import APIS
+from logstore.broker.wire.codec import decode
+from logstore.broker.wire.headers import request_frame
+from logstore.disk.errors import ErrorCode
 from tests.broker.asking import Asker
 from tests.broker.nodes import Nodes
 

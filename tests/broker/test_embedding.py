@@ -13,7 +13,7 @@ from pathlib import Path
 
 import pytest
 
-from broker import (
+from logstore.broker import (
     Address,
     Appended,
     AsyncBroker,
@@ -27,16 +27,16 @@ from broker import (
     SharedStore,
     open_store,
 )
-from broker.clock import SteadyClock
-from broker.metadata.server import MetadataServer, session_secret
-from broker.producing import Appendable
-from checkpoint.disks.faulty import Fault, FaultyDisk
-from checkpoint.disks.memory import MemoryDisk
-from checkpoint.errors import EngineError, ErrorCode
+from logstore.broker.clock import SteadyClock
+from logstore.broker.metadata.server import MetadataServer, session_secret
+from logstore.broker.producing import Appendable
+from logstore.disk.errors import EngineError, ErrorCode
+from logstore.disk.memory import MemoryDisk
 from logstore.errors import InvalidConfig
-from logstore.record import Header, Record
-from replication.durability import Durability
-from replication.metastore.embedded import EmbeddedStore
+from logstore.format.record import Header, Record
+from logstore.replication.durability import Durability
+from logstore.replication.metastore.embedded import EmbeddedStore
+from logstore.testing.disks.faulty import Fault, FaultyDisk
 
 QUICK = {
     "replica.fetch.wait.max.ms": "100",
@@ -386,9 +386,7 @@ def test_three_brokers_and_one_is_killed_while_appending() -> None:
                 stop.set()
 
         # Nobody writes through the third; each of three partitions is led by another broker.
-        threads = [
-            threading.Thread(target=write, args=(name, brokers[name % 2])) for name in acknowledged
-        ]
+        threads = [threading.Thread(target=write, args=(name, brokers[name % 2])) for name in acknowledged]
         for thread in threads:
             thread.start()
         for _ in range(60):

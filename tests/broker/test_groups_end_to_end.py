@@ -13,12 +13,12 @@ from typing import Any
 
 import pytest
 
-from broker.groups.coordinator import OFFSETS_TOPIC, partition_for
-from broker.limits import Address
-from broker.wire import types as t
-from checkpoint.errors import ErrorCode
-from checkpoint.topic_partition import TopicPartition
-from replication.config import NodeConfig
+from logstore.broker.groups.coordinator import OFFSETS_TOPIC, partition_for
+from logstore.broker.limits import Address
+from logstore.broker.wire import types as t
+from logstore.disk.errors import ErrorCode
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.config import NodeConfig
 from tests.broker.asking import Asker
 from tests.broker.handlers.test_group_apis import (
     GROUP,

@@ -8,19 +8,24 @@ from random import Random
 
 import pytest
 
-from broker.identity import InconsistentBrokerId, InconsistentClusterId, claim_log_dirs, find_cluster_id
-from broker.metadata.local import SharedStore
-from broker.producer_ids import BLOCK_SIZE, ProducerIds, ProducerIdsUnavailable
-from broker.store_session import StoreSession
-from checkpoint.disk import Disk
-from checkpoint.disks import Fault, FaultyDisk
-from checkpoint.disks.memory import MemoryDisk
-from checkpoint.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
-from replication.metastore import layout
-from replication.metastore.embedded import EmbeddedStore
-from replication.metastore.errors import CorruptMetadata, MetadataStoreFailed
-from replication.metastore.memory import MemoryStore
-from replication.metastore.operations import Create, Get, Operation, Outcome, Set, StoreError
+from logstore.broker.identity import (
+    InconsistentBrokerId,
+    InconsistentClusterId,
+    claim_log_dirs,
+    find_cluster_id,
+)
+from logstore.broker.metadata.local import SharedStore
+from logstore.broker.producer_ids import BLOCK_SIZE, ProducerIds, ProducerIdsUnavailable
+from logstore.broker.store_session import StoreSession
+from logstore.checkpoint.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
+from logstore.disk.files import Disk
+from logstore.disk.memory import MemoryDisk
+from logstore.replication.metastore import layout
+from logstore.replication.metastore.embedded import EmbeddedStore
+from logstore.replication.metastore.errors import CorruptMetadata, MetadataStoreFailed
+from logstore.replication.metastore.memory import MemoryStore
+from logstore.replication.metastore.operations import Create, Get, Operation, Outcome, Set, StoreError
+from logstore.testing.disks import Fault, FaultyDisk
 
 
 class Lossy:

@@ -4,14 +4,14 @@ from __future__ import annotations
 
 from typing import cast
 
-from broker.call import Call
-from broker.dispatch import Dispatch
-from broker.errors import RequestUnanswered
-from broker.in_process import InProcess
-from broker.limits import Address
-from broker.wire import types as t
-from broker.wire.apis import API_OF
-from broker.wire.declarations import Struct
+from logstore.broker.call import Call
+from logstore.broker.dispatch import Dispatch
+from logstore.broker.errors import RequestUnanswered
+from logstore.broker.in_process import InProcess
+from logstore.broker.limits import Address
+from logstore.broker.wire import types as t
+from logstore.broker.wire.apis import API_OF
+from logstore.broker.wire.declarations import Struct
 
 REQUEST = t.MetadataRequest()
 VERSION = API_OF[t.MetadataRequest].latest

@@ -9,15 +9,15 @@ from typing import TypeAlias
 
 import pytest
 
-from broker.connection import Connection
-from broker.errors import RequestUnanswered
-from broker.limits import Address, Limits
-from broker.links import Link
-from broker.server import Server
-from broker.wire import types as t
-from broker.wire.codec import decode
-from broker.wire.declarations import Struct
-from broker.wire.headers import RequestHeader, decode_request_header, response_frame
+from logstore.broker.connection import Connection
+from logstore.broker.errors import RequestUnanswered
+from logstore.broker.limits import Address, Limits
+from logstore.broker.links import Link
+from logstore.broker.server import Server
+from logstore.broker.wire import types as t
+from logstore.broker.wire.codec import decode
+from logstore.broker.wire.declarations import Struct
+from logstore.broker.wire.headers import RequestHeader, decode_request_header, response_frame
 
 LOOPBACK = Address("127.0.0.1", 0)
 ASK, ANSWER = t.MetadataRequest(topics=None), t.MetadataResponse(controller_id=7)

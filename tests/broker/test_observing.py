@@ -13,15 +13,15 @@ from http import HTTPStatus
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from broker.groups.coordinator import Coordinator
-from broker.health import Loading, alive, health, partition_directories
-from broker.http import HttpServer, Page
-from broker.limits import Address
-from broker.metrics import BOUNDS_S, Elections, Traffic, page
-from checkpoint.disks.memory import MemoryDisk
-from checkpoint.topic_partition import TopicPartition
-from replication.node import Node
-from replication.state_change import Side, StateChange
+from logstore.broker.groups.coordinator import Coordinator
+from logstore.broker.health import Loading, alive, health, partition_directories
+from logstore.broker.http import HttpServer, Page
+from logstore.broker.limits import Address
+from logstore.broker.metrics import BOUNDS_S, Elections, Traffic, page
+from logstore.disk.memory import MemoryDisk
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.node import Node
+from logstore.replication.state_change import Side, StateChange
 from tests.broker.groups.desk import T0, T1, Desk
 from tests.broker.nodes import Nodes
 
@@ -167,9 +167,7 @@ def test_a_broker_is_ready_from_registration_to_stop() -> None:
 
 
 def test_loading_is_told_in_percent() -> None:
-    disk = MemoryDisk(
-        directories=["/a", "/a/t-0", "/a/t-1", "/a/t-2.123-delete", "/a/junk", "/b", "/b/u-7"]
-    )
+    disk = MemoryDisk(directories=["/a", "/a/t-0", "/a/t-1", "/a/t-2.123-delete", "/a/junk", "/b", "/b/u-7"])
     found = partition_directories(disk, ["/a", "/b", "/gone"])
     assert found == ["/a/t-0", "/a/t-1", "/b/u-7"]
     loading = Loading([*found, "/b/u-8"])

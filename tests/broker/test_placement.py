@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from broker.placement import murmur2, partition_of_call, partition_of_key
+from logstore.broker.placement import murmur2, partition_of_call, partition_of_key
 
 
 @pytest.mark.parametrize(

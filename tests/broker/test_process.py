@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from broker.limits import Address
-from broker.metadata.process import run as run_metadata_store
-from broker.process import ServeOptions, allow_open_files, run, serve
-from broker.settings import read_settings
-from checkpoint.clean_shutdown import read_clean_shutdown
-from checkpoint.disks.memory import MemoryDisk
-from replication.effects import StoreCall
-from replication.metastore.operations import Create
+from logstore.broker.limits import Address
+from logstore.broker.metadata.process import run as run_metadata_store
+from logstore.broker.process import ServeOptions, allow_open_files, run, serve
+from logstore.broker.settings import read_settings
+from logstore.checkpoint.clean_shutdown import read_clean_shutdown
+from logstore.disk.memory import MemoryDisk
+from logstore.replication.effects import StoreCall
+from logstore.replication.metastore.operations import Create
 from tests.broker.nodes import SharedStore, StoreEnd
 
 LOOPBACK = Address("127.0.0.1", 0)
@@ -28,9 +28,7 @@ LOOPBACK = Address("127.0.0.1", 0)
     ("options", "complaint"),
     [
         (
-            ServeOptions(
-                node_id=1, listen=LOOPBACK, log_dirs=("d",), settings={"no.such.setting": "1"}
-            ),
+            ServeOptions(node_id=1, listen=LOOPBACK, log_dirs=("d",), settings={"no.such.setting": "1"}),
             "no.such.setting",
         ),
         (
@@ -38,9 +36,7 @@ LOOPBACK = Address("127.0.0.1", 0)
             "etcd://somewhere",
         ),
         (
-            ServeOptions(
-                node_id=1, listen=LOOPBACK, log_dirs=("/dev/null/logs",), metadata="embedded:meta"
-            ),
+            ServeOptions(node_id=1, listen=LOOPBACK, log_dirs=("/dev/null/logs",), metadata="embedded:meta"),
             "/dev/null/logs",
         ),
         (ServeOptions(node_id=1, listen=Address("0.0.0.0", 0), log_dirs=("d",)), "--advertise"),
@@ -99,9 +95,7 @@ def test_the_code_tells_an_order_from_a_failure(
 
     async def run() -> int:
         shared = SharedStore()
-        serving = asyncio.create_task(
-            serve(options, settings, lambda tell: store(shared, tell), disk=disk)
-        )
+        serving = asyncio.create_task(serve(options, settings, lambda tell: store(shared, tell), disk=disk))
         async with asyncio.timeout(20):
             while not serving.done() and not capsys.readouterr().out:
                 await asyncio.sleep(0.002)
@@ -113,9 +107,7 @@ def test_the_code_tells_an_order_from_a_failure(
     assert (read_clean_shutdown(disk, "data") is not None) == (code == 0)
 
 
-def test_it_tells_where_it_is_and_how_it_is(
-    capsys: pytest.CaptureFixture[str], tmp_path: Path
-) -> None:
+def test_it_tells_where_it_is_and_how_it_is(capsys: pytest.CaptureFixture[str], tmp_path: Path) -> None:
     """A cluster of one over the embedded store, by HTTP; what others are told is the advertised address."""
     options = ServeOptions(
         node_id=7,

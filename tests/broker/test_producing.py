@@ -7,15 +7,15 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from broker.client import Client
-from broker.errors import RequestRefused, RequestUnanswered
-from broker.producing import Appender, Piece, Producer, records_of, split
-from checkpoint.errors import EngineError, ErrorCode
-from checkpoint.topic_partition import TopicPartition
-from logstore.batch import Batch
-from logstore.record import Header, Record
-from replication.durability import Durability
-from replication.messages import ProduceResult
+from logstore.broker.client import Client
+from logstore.broker.errors import RequestRefused, RequestUnanswered
+from logstore.broker.producing import Appender, Piece, Producer, records_of, split
+from logstore.disk.errors import EngineError, ErrorCode
+from logstore.disk.topic_partition import TopicPartition
+from logstore.format.batch import Batch
+from logstore.format.record import Header, Record
+from logstore.replication.durability import Durability
+from logstore.replication.messages import ProduceResult
 
 TP = TopicPartition("t", 0)
 

@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker.properties import WITHOUT_EFFECT, split_properties
-from broker.settings import read_settings
-from checkpoint.meta_properties import parse_properties
+from logstore.broker.properties import WITHOUT_EFFECT, split_properties
+from logstore.broker.settings import read_settings
+from logstore.checkpoint.meta_properties import parse_properties
 from logstore.errors import InvalidConfig
 
 FILE = b"""

@@ -11,14 +11,14 @@ from pathlib import Path
 
 import pytest
 
-from broker import BrokerCluster
+from logstore.broker import BrokerCluster
 
 pytest_plugins = ["pytester"]
 # The runs inside this process forget what they imported, and numpy cannot be imported twice.
 _ = BrokerCluster
 
 ROOT = Path(__file__).parents[2]
-NAME, MODULE = "logstore-broker", "broker.pytest_plugin"
+NAME, MODULE = "logstore-broker", "logstore.broker.pytest_plugin"
 # Loaded twice, by entry point and by name, a plugin is refused; a checkout may be installed or not.
 LOADED = [] if NAME in entry_points(group="pytest11").names else ["-p", MODULE]
 ALONE = ["-p", "no:cacheprovider", "-p", "no:benchmark", "-p", "no:hypothesispytest", "-W", "error"]
@@ -132,4 +132,4 @@ def test_it_costs_next_to_nothing_to_those_who_do_not_use_it() -> None:
     found = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    assert found.stdout.strip() == "['broker', 'broker.pytest_plugin']"
+    assert found.stdout.strip() == "['broker', 'logstore.broker.pytest_plugin']"

@@ -9,27 +9,26 @@ from itertools import count
 
 import pytest
 
-from broker.blocking import BlockingClient
-from broker.errors import RequestRefused, RequestUnanswered
-from broker.limits import Limits
-from broker.producing import Producer
-from broker.runtime import Asked
-from broker.wire import interbroker as w
-from broker.wire import types as t
-from broker.wire.apis import API_OF
-from broker.wire.declarations import Struct
-from checkpoint.disk import Disk
-from checkpoint.disks.faulty import Fault, FaultyDisk
-from checkpoint.disks.memory import MemoryDisk
-from checkpoint.errors import ErrorCode
-from checkpoint.topic_partition import TopicPartition
-from logstore.batch import encode_batch, walk
-from logstore.log import Log
-from logstore.record import Record
-from replication.config import NodeConfig
-from replication.durability import Durability
-from replication.effects import Effect, Halt
-from replication.messages import (
+from logstore.broker.blocking import BlockingClient
+from logstore.broker.errors import RequestRefused, RequestUnanswered
+from logstore.broker.limits import Limits
+from logstore.broker.producing import Producer
+from logstore.broker.runtime import Asked
+from logstore.broker.wire import interbroker as w
+from logstore.broker.wire import types as t
+from logstore.broker.wire.apis import API_OF
+from logstore.broker.wire.declarations import Struct
+from logstore.disk.errors import ErrorCode
+from logstore.disk.files import Disk
+from logstore.disk.memory import MemoryDisk
+from logstore.disk.topic_partition import TopicPartition
+from logstore.format.batch import encode_batch, walk
+from logstore.format.record import Record
+from logstore.log.log import Log
+from logstore.replication.config import NodeConfig
+from logstore.replication.durability import Durability
+from logstore.replication.effects import Effect, Halt
+from logstore.replication.messages import (
     CreateTopicsRequest,
     CreateTopicsResponse,
     FetchPartition,
@@ -39,6 +38,7 @@ from replication.messages import (
     ProduceRequest,
     ProduceResponse,
 )
+from logstore.testing.disks.faulty import Fault, FaultyDisk
 from tests.broker.asking import Asker
 from tests.broker.nodes import Nodes
 

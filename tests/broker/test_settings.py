@@ -6,9 +6,9 @@ from pathlib import Path
 
 import pytest
 
-from broker.settings import Settings, read_settings
+from logstore.broker.settings import Settings, read_settings
 from logstore.errors import InvalidConfig
-from replication.durability import Durability
+from logstore.replication.durability import Durability
 
 
 def read(**settings: str) -> Settings:

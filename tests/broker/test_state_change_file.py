@@ -2,12 +2,12 @@
 
 from __future__ import annotations
 
-from broker.state_change_file import StateChangeFile
-from checkpoint.disk import Disk
-from checkpoint.disks.faulty import Fault, FaultyDisk
-from checkpoint.disks.memory import MemoryDisk
-from checkpoint.topic_partition import TopicPartition
-from replication.state_change import Side, StateChange, parse_line
+from logstore.broker.state_change_file import StateChangeFile
+from logstore.disk.files import Disk
+from logstore.disk.memory import MemoryDisk
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.state_change import Side, StateChange, parse_line
+from logstore.testing.disks.faulty import Fault, FaultyDisk
 
 CHANGE = StateChange(1_000, 1, Side.BROKER, 2, TopicPartition("t", 0), "becomes leader", 1, 3, 4)
 PATH = "state-change.log"

@@ -13,8 +13,8 @@ from pathlib import Path
 
 import pytest
 
-from checkpoint.topic_partition import TopicPartition
-from replication.state_change import Side, StateChange
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.state_change import Side, StateChange
 from tests.broker.processes import PARTITIONS, Cluster, Tally, Verdict, judge_epochs, judge_partition, table
 
 Fault = Callable[[Cluster], Awaitable[str]]

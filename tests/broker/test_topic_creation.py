@@ -4,9 +4,9 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from broker.topic_creation import TopicCreation
-from checkpoint.errors import ErrorCode
-from replication.messages import (
+from logstore.broker.topic_creation import TopicCreation
+from logstore.disk.errors import ErrorCode
+from logstore.replication.messages import (
     CreateTopicsRequest,
     CreateTopicsResponse,
     CreateTopicsResult,

@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpoint.clean_shutdown import (
+from logstore.checkpoint.clean_shutdown import (
     CleanShutdown,
     format_clean_shutdown,
     parse_clean_shutdown,
@@ -16,7 +16,7 @@ from checkpoint.clean_shutdown import (
     remove_clean_shutdown,
     write_clean_shutdown,
 )
-from checkpoint.disks import MemoryDisk, Profile, RecordingDisk
+from logstore.testing.disks import MemoryDisk, Profile, RecordingDisk
 
 MARKER = "/data/.kafka_cleanshutdown"
 

@@ -6,9 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpoint.disks import MemoryDisk
-from checkpoint.errors import CorruptCheckpoint
-from checkpoint.meta_properties import (
+from logstore.checkpoint.meta_properties import (
     MetaProperties,
     format_meta_properties,
     parse_meta_properties,
@@ -16,6 +14,8 @@ from checkpoint.meta_properties import (
     read_meta_properties,
     write_meta_properties,
 )
+from logstore.disk.errors import CorruptCheckpoint
+from logstore.testing.disks import MemoryDisk
 
 CLUSTER = "Jt6pmNUoRUKUdFQtIO_K8w"
 DIRECTORY = "AAECAwQFBgcICQoLDA0ODw"

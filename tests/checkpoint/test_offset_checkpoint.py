@@ -8,16 +8,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpoint.disks import MemoryDisk
-from checkpoint.errors import CorruptCheckpoint
-from checkpoint.leader_epoch_checkpoint import (
+from logstore.checkpoint.leader_epoch_checkpoint import (
     LEADER_EPOCH_CHECKPOINT,
     format_leader_epoch_checkpoint,
     parse_leader_epoch_checkpoint,
     read_leader_epoch_checkpoint,
     write_leader_epoch_checkpoint,
 )
-from checkpoint.offset_checkpoint import (
+from logstore.checkpoint.offset_checkpoint import (
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
@@ -26,7 +24,9 @@ from checkpoint.offset_checkpoint import (
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
-from checkpoint.topic_partition import TopicPartition
+from logstore.disk.errors import CorruptCheckpoint
+from logstore.disk.topic_partition import TopicPartition
+from logstore.testing.disks import MemoryDisk
 
 VECTORS = Path(__file__).parents[1] / "golden" / "vectors"
 

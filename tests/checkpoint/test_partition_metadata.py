@@ -9,16 +9,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpoint.disks import MemoryDisk
-from checkpoint.errors import CorruptCheckpoint
-from checkpoint.ids import id_from_text, id_to_text
-from checkpoint.partition_metadata import (
+from logstore.checkpoint.partition_metadata import (
     PARTITION_METADATA,
     format_partition_metadata,
     parse_partition_metadata,
     read_partition_metadata,
     write_partition_metadata,
 )
+from logstore.disk.errors import CorruptCheckpoint
+from logstore.disk.ids import id_from_text, id_to_text
+from logstore.testing.disks import MemoryDisk
 
 GOLDEN = (Path(__file__).parents[1] / "golden" / "vectors" / "partition.metadata.txt").read_bytes()
 GOLDEN_ID = "AAECAwQFBgcICQoLDA0ODw"

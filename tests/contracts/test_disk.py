@@ -18,7 +18,8 @@ import pytest
 from hypothesis import HealthCheck, given, settings
 from hypothesis import strategies as st
 
-from checkpoint.disk import (
+from logstore.disk.errors import DirectoryLocked
+from logstore.disk.files import (
     LOCK_FILE,
     DirectoryEntry,
     Disk,
@@ -28,8 +29,7 @@ from checkpoint.disk import (
     read_small_file,
     remove_if_exists,
 )
-from checkpoint.disks import FaultyDisk, MemoryDisk, RecordingDisk, VolatileDisk
-from checkpoint.errors import DirectoryLocked
+from logstore.testing.disks import FaultyDisk, MemoryDisk, RecordingDisk, VolatileDisk
 
 DISKS: dict[str, Callable[[], Disk]] = {
     "os": OsDisk,

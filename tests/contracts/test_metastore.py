@@ -11,12 +11,12 @@ from typing import Protocol
 
 import pytest
 
-from checkpoint.disk import OsDisk
-from checkpoint.disks.memory import MemoryDisk
-from replication.effects import WatchFired
-from replication.metastore.embedded import EmbeddedStore
-from replication.metastore.memory import MemoryStore, MetadataStore
-from replication.metastore.operations import (
+from logstore.disk.files import OsDisk
+from logstore.disk.memory import MemoryDisk
+from logstore.replication.effects import WatchFired
+from logstore.replication.metastore.embedded import EmbeddedStore
+from logstore.replication.metastore.memory import MemoryStore, MetadataStore
+from logstore.replication.metastore.operations import (
     Check,
     Children,
     Create,
@@ -30,7 +30,7 @@ from replication.metastore.operations import (
     StoreError,
     WatchKind,
 )
-from replication.metastore.zookeeper_blocking import BlockingZooKeeperStore
+from logstore.replication.metastore.zookeeper_blocking import BlockingZooKeeperStore
 from tests.zookeeper import Proxy, eventually
 
 TIMEOUT_MS = 1000

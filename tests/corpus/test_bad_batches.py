@@ -11,10 +11,8 @@ import struct
 
 import pytest
 
-from checkpoint.errors import EngineError
-from logstore.batch import Batch, encode_batch, encode_marker_batch
-from logstore.compression import Codec, compress
 from logstore.config import LogConfig
+from logstore.disk.errors import EngineError
 from logstore.errors import (
     CorruptBatch,
     InvalidRecord,
@@ -22,8 +20,10 @@ from logstore.errors import (
     RecordTooLarge,
     UnsupportedCompression,
 )
-from logstore.record import MAX_INT, MAX_LONG, ControlType, EndTransactionMarker, Record
-from logstore.validation import analyse_follower_batches, validate_and_assign
+from logstore.format.batch import Batch, encode_batch, encode_marker_batch
+from logstore.format.compression import Codec, compress
+from logstore.format.record import MAX_INT, MAX_LONG, ControlType, EndTransactionMarker, Record
+from logstore.log.validation import analyse_follower_batches, validate_and_assign
 from tests.logstore.forge import T0, forge, payload, values
 
 MIB = 1 << 20

@@ -18,7 +18,7 @@ from collections.abc import Callable, Iterator
 from functools import partial
 from typing import Any
 
-from simulation.crash import CrashReport
+from logstore.testing.crash import CrashReport
 from tests.crash import (
     test_compaction_points,
     test_generated,

@@ -9,10 +9,10 @@ import threading
 from collections.abc import Callable
 from dataclasses import replace
 
-from checkpoint.disk import Disk
 from logstore.config import LogConfig
-from logstore.reader import LogReader
-from logstore.segment import SEGMENT_SUFFIXES, file_name
+from logstore.disk.files import Disk
+from logstore.log.reader import LogReader
+from logstore.segment.segment import SEGMENT_SUFFIXES, file_name
 from tests.crash.script import CONFIG, DIRECTORY, Script
 
 BY_RECORD_TIME = replace(CONFIG, segment_bytes=10_000, segment_ms=30)

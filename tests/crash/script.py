@@ -14,19 +14,19 @@ from functools import partial
 from random import Random
 from typing import Any, NamedTuple
 
-from checkpoint.clean_shutdown import read_clean_shutdown
-from checkpoint.disk import Disk
-from checkpoint.disks import MemoryDisk, MemoryFile, Operation, Profile, RecordingDisk
-from logstore.batch import Batch, encode_batch, encode_marker_batch, set_offsets_and_epoch, walk
+from logstore.checkpoint.clean_shutdown import read_clean_shutdown
 from logstore.config import LogConfig
-from logstore.log import FetchIsolation, Log
-from logstore.losses import LOST_DIRECTORY, sound_batches
-from logstore.producer_state import ProducerState, decode_snapshot
-from logstore.read_committed import without_aborted
-from logstore.record import ControlType, EndTransactionMarker, Record
-from logstore.transaction_index import AbortedTransaction
-from logstore.validation import AppendOrigin
-from simulation.crash import CrashLab, CrashRun
+from logstore.disk.files import Disk
+from logstore.format.batch import Batch, encode_batch, encode_marker_batch, set_offsets_and_epoch, walk
+from logstore.format.record import ControlType, EndTransactionMarker, Record
+from logstore.log.log import FetchIsolation, Log
+from logstore.log.losses import LOST_DIRECTORY, sound_batches
+from logstore.log.producer_state import ProducerState, decode_snapshot
+from logstore.log.read_committed import without_aborted
+from logstore.log.validation import AppendOrigin
+from logstore.segment.transaction_index import AbortedTransaction
+from logstore.testing.crash import CrashLab, CrashRun
+from logstore.testing.disks import MemoryDisk, MemoryFile, Operation, Profile, RecordingDisk
 
 ROOT = "/data"
 DIRECTORY = f"{ROOT}/orders-0"

@@ -12,17 +12,17 @@ from dataclasses import dataclass
 
 import pytest
 
-from checkpoint.disk import Disk
-from checkpoint.disks import MemoryDisk
-from logstore.batch import Batch, encode_batch, encode_marker_batch
-from logstore.cleaner_config import CleanerConfig
-from logstore.compaction_pass import compaction_pass
+from logstore.compact.cleaner_config import CleanerConfig
+from logstore.compact.compaction_pass import compaction_pass
 from logstore.config import LogConfig
-from logstore.log import Log
-from logstore.log_reads import FetchIsolation
-from logstore.record import ControlType, EndTransactionMarker, Record
-from logstore.validation import AppendOrigin
-from simulation.crash import CrashLab, CrashReport, CrashRun
+from logstore.disk.files import Disk
+from logstore.format.batch import Batch, encode_batch, encode_marker_batch
+from logstore.format.record import ControlType, EndTransactionMarker, Record
+from logstore.log.log import Log
+from logstore.log.reads import FetchIsolation
+from logstore.log.validation import AppendOrigin
+from logstore.testing.crash import CrashLab, CrashReport, CrashRun
+from logstore.testing.disks import MemoryDisk
 from tests.crash.script import DIRECTORY, NOW_MS, ROOT, ForgetfulDisk, Held, held_by, log_parent
 
 CONFIG = LogConfig(
@@ -284,6 +284,7 @@ RULES_OFF: dict[str, tuple[str, Callable[[str], bool]]] = {
 def test_the_checker_notices_a_rule_that_is_off(name: str) -> None:
     """S7 without one of its syncs: a checker that never complains is not one."""
     call, concerns = RULES_OFF[name]
+
     def forgets(what: str, path: str) -> bool:
         return what == call and concerns(path)
 

@@ -14,7 +14,7 @@ from typing import Any
 
 import pytest
 
-from simulation.crash import CrashReport
+from logstore.testing.crash import CrashReport
 from tests.crash.script import Promise, Script, lab, log_parent, on_lab
 
 LETTERS: dict[str, Callable[[Script], None]] = {

@@ -15,16 +15,16 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from checkpoint.disk import Disk
-from checkpoint.disks import MemoryDisk
-from checkpoint.offset_checkpoint import RECOVERY_POINT_CHECKPOINT, read_offset_checkpoint
-from checkpoint.topic_partition import TopicPartition
-from logstore.batch import Batch, encode_batch, set_offsets_and_epoch
+from logstore.checkpoint.offset_checkpoint import RECOVERY_POINT_CHECKPOINT, read_offset_checkpoint
 from logstore.config import LogConfig
-from logstore.log import Log
-from logstore.log_manager import LogManager
-from logstore.record import Record
-from simulation.crash import CrashLab, CrashReport, CrashRun
+from logstore.disk.files import Disk
+from logstore.disk.topic_partition import TopicPartition
+from logstore.format.batch import Batch, encode_batch, set_offsets_and_epoch
+from logstore.format.record import Record
+from logstore.log.log import Log
+from logstore.log.manager import LogManager
+from logstore.testing.crash import CrashLab, CrashReport, CrashRun
+from logstore.testing.disks import MemoryDisk
 from tests.crash.script import CONFIG, NOW_MS, ROOT, ForgetfulDisk, Held, check_epochs, held_by
 
 ORDERS, PAYMENTS = TopicPartition("orders", 0), TopicPartition("payments", 3)
@@ -203,9 +203,7 @@ class FoundDir:
 
 def lab(*, config: LogConfig = CONFIG, **options: Any) -> CrashLab[FoundDir, Expected]:
     """A crash lab that knows what a log dir owes."""
-    return CrashLab(
-        partial(recover, config=config), judge, goes_on=goes_on, clock=lambda: NOW_MS, **options
-    )
+    return CrashLab(partial(recover, config=config), judge, goes_on=goes_on, clock=lambda: NOW_MS, **options)
 
 
 def explored(script: Callable[[DirScript], None], **options: Any) -> CrashReport:

@@ -13,9 +13,9 @@ from typing import Any
 
 import pytest
 
-from checkpoint.errors import EngineError
 from logstore.config import LogConfig
-from simulation.crash import CrashReport
+from logstore.disk.errors import EngineError
+from logstore.testing.crash import CrashReport
 from tests.crash import log_scripts
 from tests.crash.script import (
     CONFIG,

@@ -13,14 +13,15 @@ from typing import TYPE_CHECKING, Any
 
 import pytest
 
-from checkpoint.clean_shutdown import CleanShutdown, write_clean_shutdown
-from checkpoint.disk import Disk, remove_if_exists
-from logstore import log_manager, recovery, stand_alone
-from logstore.log_manager import _LogDir
-from logstore.partition_log import PartitionLog
-from logstore.recovery import _Loader
-from logstore.segment import Segment
-from simulation.crash import CrashReport
+from logstore.checkpoint.clean_shutdown import CleanShutdown, write_clean_shutdown
+from logstore.disk.files import Disk, remove_if_exists
+from logstore.log import manager as log_manager
+from logstore.log import recovery, stand_alone
+from logstore.log.manager import _LogDir
+from logstore.log.partition_log import PartitionLog
+from logstore.log.recovery import _Loader
+from logstore.segment.segment import Segment
+from logstore.testing.crash import CrashReport
 from tests.crash import log_scripts, test_log_dir_points, test_log_points
 from tests.crash.log_scripts import swap, swap_recovery
 from tests.crash.script import Script

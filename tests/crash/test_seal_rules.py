@@ -9,9 +9,9 @@ from collections.abc import Callable
 
 import pytest
 
-from checkpoint.errors import EngineError
-from logstore.partition_log import PartitionLog
-from logstore.segment import Segment
+from logstore.disk.errors import EngineError
+from logstore.log.partition_log import PartitionLog
+from logstore.segment.segment import Segment
 from tests.crash.script import Script, check
 from tests.crash.test_log_points import drawn
 

@@ -13,11 +13,11 @@ from typing import Any
 
 import pytest
 
-from checkpoint.disk import Disk
-from checkpoint.disks import MemoryDisk
-from replication.metastore.embedded import EmbeddedStore
-from replication.metastore.operations import Create, Delete, Multi, Operation, Set
-from simulation.crash import CrashLab, CrashReport, CrashRun
+from logstore.disk.files import Disk
+from logstore.replication.metastore.embedded import EmbeddedStore
+from logstore.replication.metastore.operations import Create, Delete, Multi, Operation, Set
+from logstore.testing.crash import CrashLab, CrashReport, CrashRun
+from logstore.testing.disks import MemoryDisk
 from tests.crash.script import ForgetfulDisk
 
 DIRECTORY = "/meta"

@@ -19,21 +19,21 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import NamedTuple, TypeAlias
 
-from checkpoint.disk import Disk
-from checkpoint.disks import Fault, FaultyDisk, MemoryDisk
-from checkpoint.errors import EngineError
-from checkpoint.topic_partition import TopicPartition
-from logstore.batch import Batch, encode_batch, encode_marker_batch, set_offsets_and_epoch
-from logstore.cleaner_config import CleanerConfig
-from logstore.compaction_pass import compaction_pass, run
+from logstore.compact.cleaner_config import CleanerConfig
+from logstore.compact.compaction_pass import compaction_pass, run
 from logstore.config import LogConfig
+from logstore.disk.errors import EngineError
+from logstore.disk.files import Disk
+from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import LogDirOffline
-from logstore.log import Log
-from logstore.log_manager import LogManager
-from logstore.losses import KEPT_MS, sound_batches
-from logstore.record import ControlType, EndTransactionMarker, Record
-from logstore.undo import put_back
-from logstore.validation import AppendOrigin
+from logstore.format.batch import Batch, encode_batch, encode_marker_batch, set_offsets_and_epoch
+from logstore.format.record import ControlType, EndTransactionMarker, Record
+from logstore.log.log import Log
+from logstore.log.losses import KEPT_MS, sound_batches
+from logstore.log.manager import LogManager
+from logstore.log.undo import put_back
+from logstore.log.validation import AppendOrigin
+from logstore.testing.disks import Fault, FaultyDisk, MemoryDisk
 
 ROOT = "/data"
 DIRECTORY = f"{ROOT}/orders-0"

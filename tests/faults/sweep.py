@@ -11,10 +11,10 @@ import errno
 from collections.abc import Iterator
 from typing import NamedTuple
 
-from checkpoint.disks import Fault, MemoryDisk
 from logstore.errors import LogDirOffline
-from logstore.log import Log
-from logstore.losses import Quarantine
+from logstore.log.log import Log
+from logstore.log.losses import Quarantine
+from logstore.testing.disks import Fault, MemoryDisk
 from tests.faults.operations import DIRECTORY, NOW_MS, Operation, Row, Rows, World, rows_of, rows_on
 
 ERRORS = (

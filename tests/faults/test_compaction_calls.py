@@ -9,9 +9,9 @@ import errno
 
 import pytest
 
-from checkpoint.disks import Fault, FaultyDisk
 from logstore.errors import DiskFull, LogClosed, LogDirOffline
-from logstore.log import Log
+from logstore.log.log import Log
+from logstore.testing.disks import Fault, FaultyDisk
 from tests.crash.script import DIRECTORY, NOW_MS, Held, held_by, log_parent
 from tests.crash.test_compaction_points import CONFIG, LATER_MS, put, several_to_one, states_of
 from tests.crash.test_compaction_points import with_producers as producers_and_transactions

@@ -8,14 +8,14 @@ from __future__ import annotations
 
 import pytest
 
-from checkpoint.disk import Buffer
-from checkpoint.disks.memory import MemoryFile
-from checkpoint.errors import EngineError
+from logstore.disk.errors import EngineError
+from logstore.disk.files import Buffer
+from logstore.disk.memory import MemoryFile
 from logstore.errors import DamagedLog, LogDirOffline
-from logstore.losses import Quarantine
-from logstore.partition_log import PartitionLog
-from logstore.segment import LOG_SUFFIX, Extents, Segment
-from logstore.swap import CLEANED_SUFFIX
+from logstore.log.losses import Quarantine
+from logstore.log.partition_log import PartitionLog
+from logstore.segment.segment import LOG_SUFFIX, Extents, Segment
+from logstore.segment.swap import CLEANED_SUFFIX
 from tests.faults.operations import OPERATIONS, Operation
 from tests.faults.sweep import ERRORS, Case, Expected, cases_of, check_case
 

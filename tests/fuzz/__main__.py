@@ -14,7 +14,7 @@ from typing import Any
 import atheris
 
 with atheris.instrument_imports(include=["broker"]):
-    from broker.wire import codec, compiling
+    from logstore.broker.wire import codec, compiling
     from tests.fuzz import targets
 
 import pytest

@@ -21,16 +21,16 @@ from typing import Final
 
 import pytest
 
-from broker.connection import Connection
-from broker.errors import MalformedMessage
-from broker.frames import Frames
-from broker.wire import types as t
-from broker.wire.apis import APIS
-from broker.wire.codec import decode, encode
-from broker.wire.declarations import Struct
-from broker.wire.headers import decode_request_header
-from checkpoint.disk import Buffer
-from replication.controller import assignment
+from logstore.broker.connection import Connection
+from logstore.broker.errors import MalformedMessage
+from logstore.broker.frames import Frames
+from logstore.broker.wire import types as t
+from logstore.broker.wire.apis import APIS
+from logstore.broker.wire.codec import decode, encode
+from logstore.broker.wire.declarations import Struct
+from logstore.broker.wire.headers import decode_request_header
+from logstore.disk.files import Buffer
+from logstore.replication.controller import assignment
 from tests.broker.nodes import Nodes
 from tests.broker.wire.samples import Generator
 

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from logstore.batch import Batch, encode_batch, encode_empty_batch, encode_marker_batch, walk
-from logstore.compression import Codec
-from logstore.record import ControlRecord, EndTransactionMarker, Record
+from logstore.format.batch import Batch, encode_batch, encode_empty_batch, encode_marker_batch, walk
+from logstore.format.compression import Codec
+from logstore.format.record import ControlRecord, EndTransactionMarker, Record
 from tests.golden.reading import BATCHES, content, same_blob
 
 IDS = [entry["name"] for entry in BATCHES]

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from checkpoint.disks import MemoryDisk
-from checkpoint.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT
+from logstore.checkpoint.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT
 from logstore.config import LogConfig
-from logstore.log import Log
-from logstore.losses import LOST_DIRECTORY
-from logstore.record import Record
-from logstore.recovery import load
-from logstore.segment import file_name
+from logstore.format.record import Record
+from logstore.log.log import Log
+from logstore.log.losses import LOST_DIRECTORY
+from logstore.log.recovery import load
+from logstore.segment.segment import file_name
+from logstore.testing.disks import MemoryDisk
 from tests.golden.reading import FILES, STREAMS, content
 
 DIRECTORY = "/data/orders-0"

@@ -6,11 +6,11 @@ from typing import Any
 
 import pytest
 
-from logstore.batch import Batch, walk
-from logstore.epochs import LeaderEpochCache
 from logstore.errors import CorruptBatch
-from logstore.producer_state import ProducerState, decode_snapshot
-from logstore.transaction_index import TransactionIndex, decode_entries
+from logstore.format.batch import Batch, walk
+from logstore.log.producer_state import ProducerState, decode_snapshot
+from logstore.segment.epochs import LeaderEpochCache
+from logstore.segment.transaction_index import TransactionIndex, decode_entries
 from tests.golden.reading import FILES, STREAMS, content, named
 
 

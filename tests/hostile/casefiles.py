@@ -27,7 +27,7 @@ from dataclasses import dataclass
 from pathlib import Path
 from typing import Any, Final
 
-from broker.wire.declarations import Struct
+from logstore.broker.wire.declarations import Struct
 
 DIRECTORY: Final = Path(__file__).parent / "cases"
 MEMORY_MIB: Final = 32

@@ -10,15 +10,15 @@ import struct
 from collections.abc import Callable, Iterator
 from typing import Any, Final
 
-from broker.wire import interbroker as w
-from broker.wire import types as t
-from broker.wire.apis import API_OF, APIS
-from broker.wire.codec import varint
-from broker.wire.declarations import Struct
-from broker.wire.headers import request_frame
-from logstore.batch import encode_batch
-from logstore.compression import LZ4_END_MARK, LZ4_HEADER, Codec, compress
-from logstore.record import MAX_INT, MAX_LONG, Record
+from logstore.broker.wire import interbroker as w
+from logstore.broker.wire import types as t
+from logstore.broker.wire.apis import API_OF, APIS
+from logstore.broker.wire.codec import varint
+from logstore.broker.wire.declarations import Struct
+from logstore.broker.wire.headers import request_frame
+from logstore.format.batch import encode_batch
+from logstore.format.compression import LZ4_END_MARK, LZ4_HEADER, Codec, compress
+from logstore.format.record import MAX_INT, MAX_LONG, Record
 from tests.corpus.test_bad_batches import BAD
 from tests.hostile.casefiles import DIRECTORY, MEMORY_MIB, Case, Numbers, text_of
 from tests.logstore.forge import T0, forge, payload, values

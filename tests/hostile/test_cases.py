@@ -15,15 +15,15 @@ from typing import Any, Final
 
 import pytest
 
-from broker.limits import LONGEST_WAIT_MS
-from broker.wire import types as t
-from broker.wire.apis import APIS
-from broker.wire.codec import decode
-from broker.wire.headers import decode_response_header
-from checkpoint.errors import ErrorCode
-from checkpoint.topic_partition import TopicPartition
-from logstore.batch import encode_batch, walk
-from logstore.record import Record
+from logstore.broker.limits import LONGEST_WAIT_MS
+from logstore.broker.wire import types as t
+from logstore.broker.wire.apis import APIS
+from logstore.broker.wire.codec import decode
+from logstore.broker.wire.headers import decode_response_header
+from logstore.disk.errors import ErrorCode
+from logstore.disk.topic_partition import TopicPartition
+from logstore.format.batch import encode_batch, walk
+from logstore.format.record import Record
 from tests.broker.asking import Asker
 from tests.broker.nodes import Nodes
 from tests.hostile import make_cases

@@ -13,16 +13,16 @@ import struct
 from collections.abc import Awaitable, Callable
 from pathlib import Path
 
-from broker.limits import Address, Limits
-from broker.wire import types as t
-from broker.wire.headers import request_frame
-from checkpoint.disks.faulty import Fault, FaultyDisk
-from checkpoint.disks.memory import MemoryDisk
-from checkpoint.errors import ErrorCode
-from checkpoint.topic_partition import TopicPartition
-from logstore.batch import encode_batch, walk
+from logstore.broker.limits import Address, Limits
+from logstore.broker.wire import types as t
+from logstore.broker.wire.headers import request_frame
 from logstore.config import LogConfig
-from logstore.record import Record
+from logstore.disk.errors import ErrorCode
+from logstore.disk.memory import MemoryDisk
+from logstore.disk.topic_partition import TopicPartition
+from logstore.format.batch import encode_batch, walk
+from logstore.format.record import Record
+from logstore.testing.disks.faulty import Fault, FaultyDisk
 from tests.broker.asking import Asker
 from tests.broker.nodes import Nodes
 

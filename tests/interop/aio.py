@@ -259,9 +259,7 @@ class _Admin:
         brokers = {each["node_id"]: f"{each['host']}:{each['port']}" for each in found["brokers"]}
         return ClusterDescription(found["cluster_id"], found["controller_id"], brokers)
 
-    def create_partitions(
-        self, topic: str, total: int, *, assignment: Sequence[Sequence[int]] = ()
-    ) -> None:
+    def create_partitions(self, topic: str, total: int, *, assignment: Sequence[Sequence[int]] = ()) -> None:
         wanted = aio_admin.NewPartitions(total, [list(each) for each in assignment] or None)
         self._loop.run(self._admin.create_partitions({topic: wanted}))
 

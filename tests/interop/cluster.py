@@ -13,8 +13,8 @@ from contextlib import contextmanager
 from pathlib import Path
 from typing import Final
 
-from broker.limits import parse_address
-from broker.wire import types as t
+from logstore.broker.limits import parse_address
+from logstore.broker.wire import types as t
 from tests.broker.asking import Asker
 from tests.metadata_server import served
 
@@ -45,7 +45,7 @@ class _Process:
         assert self._process is None, "already running"
         command = [
             *([keeper, "--pdeathsig", "KILL"] if (keeper := shutil.which("setpriv")) else []),
-            *(sys.executable, "-m", "tools.main", "serve", "--node-id", str(self._node_id)),
+            *(sys.executable, "-m", "logstore.cli.main", "serve", "--node-id", str(self._node_id)),
             *("--listen", self.address, "--log-dirs", str(self._log_dir), "--metadata", self._url),
             *(part for name, value in self._settings.items() for part in ("--set", f"{name}={value}")),
         ]

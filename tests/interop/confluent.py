@@ -275,9 +275,7 @@ class _Admin:
         brokers = {each.id: f"{each.host}:{each.port}" for each in found.nodes}
         return ClusterDescription(found.cluster_id, found.controller.id, brokers)
 
-    def create_partitions(
-        self, topic: str, total: int, *, assignment: Sequence[Sequence[int]] = ()
-    ) -> None:
+    def create_partitions(self, topic: str, total: int, *, assignment: Sequence[Sequence[int]] = ()) -> None:
         given: dict[str, Any] = {}
         if assignment:
             given["replica_assignment"] = [list(each) for each in assignment]
@@ -319,9 +317,7 @@ class _Admin:
         changes = [
             ck_admin.ConfigEntry(name, value, incremental_operation=kind) for name, value, kind in wanted
         ]
-        resource = ck_admin.ConfigResource(
-            ck_admin.ResourceType.TOPIC, topic, incremental_configs=changes
-        )
+        resource = ck_admin.ConfigResource(ck_admin.ResourceType.TOPIC, topic, incremental_configs=changes)
         _only(self._admin.incremental_alter_configs([resource]))
 
     def delete_records(self, partition: Partition, before: int) -> int:
@@ -335,9 +331,7 @@ class _Admin:
 
     def describe_group(self, group: str) -> GroupDescription:
         found = _only(self._admin.describe_consumer_groups([group]))
-        members = tuple(
-            frozenset(map(_of, member.assignment.topic_partitions)) for member in found.members
-        )
+        members = tuple(frozenset(map(_of, member.assignment.topic_partitions)) for member in found.members)
         return GroupDescription(found.state.name.lower(), members)
 
     def group_offsets(self, group: str, *partitions: Partition) -> dict[Partition, Commit]:
@@ -349,9 +343,7 @@ class _Admin:
         }
 
     def elect_preferred(self, partition: Partition) -> None:
-        found = _result(
-            self._admin.elect_leaders(ck.ElectionType.PREFERRED, [ck.TopicPartition(*partition)])
-        )
+        found = _result(self._admin.elect_leaders(ck.ElectionType.PREFERRED, [ck.TopicPartition(*partition)]))
         for error in found.values():
             if error is not None:
                 raise _refused(error.args[0] if isinstance(error, ck.KafkaException) else error)

@@ -228,9 +228,7 @@ class _Admin:
         brokers = {each["broker_id"]: f"{each['host']}:{each['port']}" for each in found["brokers"]}
         return ClusterDescription(found["cluster_id"], found["controller_id"], brokers)
 
-    def create_partitions(
-        self, topic: str, total: int, *, assignment: Sequence[Sequence[int]] = ()
-    ) -> None:
+    def create_partitions(self, topic: str, total: int, *, assignment: Sequence[Sequence[int]] = ()) -> None:
         wanted: Any = total
         if assignment:
             wanted = {"count": total, "assignments": [list(each) for each in assignment]}

@@ -216,9 +216,7 @@ def test_describe_broker_config(kit: Kit) -> None:
 def test_alter_config(kit: Kit) -> None:
     topic = kit.topic()
     kit.admin.alter_config(topic, {"retention.ms": "5000"})
-    until(
-        lambda: kit.admin.describe_topic_config(topic)["retention.ms"].value == "5000", "the new setting"
-    )
+    until(lambda: kit.admin.describe_topic_config(topic)["retention.ms"].value == "5000", "the new setting")
 
 
 def test_alter_config_replaces_the_rest(kit: Kit) -> None:
@@ -339,9 +337,7 @@ def test_reassign(kit: Kit) -> None:
     of = Partition(topic, 0)
     kit.admin.reassign(of, [three, two])
     until(lambda: of not in kit.admin.reassignments(), "the reassignment is over")
-    until(
-        lambda: kit.admin.describe_topic(topic)[0].replicas == (three, two), "the new replicas are told"
-    )
+    until(lambda: kit.admin.describe_topic(topic)[0].replicas == (three, two), "the new replicas are told")
     kit.until_ready(topic)
     assert written(kit.read(topic, 10)) == values(10)
 

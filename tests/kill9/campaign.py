@@ -19,13 +19,13 @@ from contextlib import contextmanager
 from dataclasses import dataclass
 from pathlib import Path
 
-from broker.limits import Address
-from broker.wire import types as t
-from logstore.batch import walk
+from logstore.broker.limits import Address
+from logstore.broker.wire import types as t
+from logstore.cli.local_cluster import LocalCluster, launch, read_cluster_file, start, stop, tell
+from logstore.format.batch import walk
 from tests.broker.asking import Asker
 from tests.kill9.verdict import violations, written_anew
 from tests.kill9.workload import TOPIC, Workload
-from tools.local_cluster import LocalCluster, launch, read_cluster_file, start, stop, tell
 
 SESSION_MS = 3_000
 PARTITIONS = 6
@@ -101,8 +101,7 @@ class Campaign:
         self.wait_for(
             "all replicas in sync",
             lambda _: all(
-                view is not None and self.is_whole(view)
-                for view in map(self._view_of, range(1, NODES + 1))
+                view is not None and self.is_whole(view) for view in map(self._view_of, range(1, NODES + 1))
             ),
         )
 
@@ -165,8 +164,10 @@ class Campaign:
         self._down.add(victim)
         taken_s = self.wait_for(
             "another leader",
-            lambda view: len(view.leaders) == PARTITIONS
-            and all(leader > 0 and leader not in self._down for leader in view.leaders.values()),
+            lambda view: (
+                len(view.leaders) == PARTITIONS
+                and all(leader > 0 and leader not in self._down for leader in view.leaders.values())
+            ),
         )
         if fault == "two":  # in turn: the first is back before the second goes
             self._mend(fault, [victim])

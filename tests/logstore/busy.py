@@ -5,8 +5,8 @@ from __future__ import annotations
 from collections.abc import Callable
 from itertools import count
 
-from checkpoint.disk import Buffer, DirectoryEntry, Disk, File, Lock, OsDisk
 from logstore import Log, LogConfig
+from logstore.disk.files import Buffer, DirectoryEntry, Disk, File, Lock, OsDisk
 
 
 class BusyDisk:

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import struct
 
-from logstore.crc import crc32c
-from logstore.record import Record, encode_records
+from logstore.format.crc import crc32c
+from logstore.format.record import Record, encode_records
 
 T0 = 1_700_000_000_000
 

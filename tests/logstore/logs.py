@@ -4,13 +4,13 @@ from __future__ import annotations
 
 from collections.abc import Iterable
 
-from checkpoint.disk import Disk
-from checkpoint.disks import MemoryDisk
-from logstore.batch import encode_batch
 from logstore.config import LogConfig
-from logstore.record import Record
-from logstore.recovery import LoadedLog, load
-from logstore.segment import file_name
+from logstore.disk.files import Disk
+from logstore.format.batch import encode_batch
+from logstore.format.record import Record
+from logstore.log.recovery import LoadedLog, load
+from logstore.segment.segment import file_name
+from logstore.testing.disks import MemoryDisk
 
 DIRECTORY = "/data/orders-0"
 EVERY_BATCH = LogConfig(index_interval_bytes=1, segment_index_bytes=4096)
@@ -90,7 +90,7 @@ def offsets_in(loaded: LoadedLog) -> list[int]:
     for segment in loaded.segments.values():
         offset = segment.base_offset
         while read := segment.read(offset, 1 << 20, loaded.log_end_offset, at_least_one=True):
-            from logstore.batch import walk
+            from logstore.format.batch import walk
 
             found.extend(record.offset for each in walk(read.records) for record in each.records())
             offset = read.next_offset

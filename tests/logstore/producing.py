@@ -4,19 +4,19 @@ from __future__ import annotations
 
 import random
 
-from checkpoint.disk import Disk
-from checkpoint.disks import MemoryDisk
-from checkpoint.topic_partition import TopicPartition
-from logstore.batch import encode_batch, set_offsets_and_epoch
 from logstore.config import LogConfig
-from logstore.log import Log
-from logstore.log_appends import AppendInfo
-from logstore.log_manager import LogManager
-from logstore.log_manager_config import LogManagerConfig
-from logstore.log_reads import FetchIsolation
-from logstore.producer_state import ProducerStateConfig
-from logstore.record import ControlType, Record
-from logstore.verification_guard import VerificationGuard
+from logstore.disk.files import Disk
+from logstore.disk.topic_partition import TopicPartition
+from logstore.format.batch import encode_batch, set_offsets_and_epoch
+from logstore.format.record import ControlType, Record
+from logstore.log.appends import AppendInfo
+from logstore.log.log import Log
+from logstore.log.manager import LogManager
+from logstore.log.manager_config import LogManagerConfig
+from logstore.log.producer_state import ProducerStateConfig
+from logstore.log.reads import FetchIsolation
+from logstore.log.verification_guard import VerificationGuard
+from logstore.testing.disks import MemoryDisk
 
 NOW_MS = 1_700_000_000_000
 ORDERS = TopicPartition("orders", 0)

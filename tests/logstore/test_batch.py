@@ -8,7 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logstore.batch import (
+from logstore.errors import CorruptBatch, InvalidRecord, UnsupportedCompression
+from logstore.format.batch import (
     Batch,
     TimestampType,
     encode_batch,
@@ -19,9 +20,8 @@ from logstore.batch import (
     set_offsets_and_epoch,
     walk,
 )
-from logstore.compression import Codec
-from logstore.errors import CorruptBatch, InvalidRecord, UnsupportedCompression
-from logstore.record import MAX_INT, ControlType, EndTransactionMarker, Header, Record
+from logstore.format.compression import Codec
+from logstore.format.record import MAX_INT, ControlType, EndTransactionMarker, Header, Record
 from tests.logstore.forge import T0, forge, payload, values
 
 blobs = st.one_of(st.none(), st.binary(max_size=80))
@@ -280,7 +280,7 @@ def test_row_15_what_is_told_without_keys_and_values(codec: Codec) -> None:
     assert (T0 + low, T0 + high) == (min(times), max(times))
     assert keyless == sum(record.key is None for record in batch.records())
     pytest.importorskip("pyarrow")
-    from logstore.columnar import decode
+    from logstore.columnar.columnar import decode
 
     (found,) = decode(batch.buffer, columns=["offset", "timestamp"])
     assert found.schema.names == ["offset", "timestamp"]

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logstore import bulk_records
-from logstore.batch import Batch, encode_batch
-from logstore.bulk_records import decode_bulk
 from logstore.errors import InvalidRecord
-from logstore.record import MAX_INT, MAX_LONG, Header, Record, decode_records
+from logstore.format import bulk_records
+from logstore.format.batch import Batch, encode_batch
+from logstore.format.bulk_records import decode_bulk
+from logstore.format.record import MAX_INT, MAX_LONG, Header, Record, decode_records
 from tests.logstore.forge import T0, forge, payload, values
 from tests.logstore.test_record import BAD, blobs, headers, raw
 
@@ -117,7 +117,7 @@ def test_batches_use_it(monkeypatch: pytest.MonkeyPatch) -> None:
         calls.append(count)
         return decode_bulk(data, count, **fields)
 
-    monkeypatch.setattr("logstore.batch.decode_bulk", counted)
+    monkeypatch.setattr("logstore.format.batch.decode_bulk", counted)
     monkeypatch.setattr(bulk_records, "WORTH_IT", 100)
     for count, is_bulk in ((99, False), (100, True), (1000, True), ((1 << 16) + 1, False)):
         records = values(count)

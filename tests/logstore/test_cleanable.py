@@ -6,7 +6,7 @@ from dataclasses import dataclass, replace
 
 import pytest
 
-from logstore.cleanable import Cleanable, cleanable, first_dirty, group_segments
+from logstore.compact.cleanable import Cleanable, cleanable, first_dirty, group_segments
 from logstore.config import MAX_INT, LogConfig
 
 NOW_MS = 1_000_000

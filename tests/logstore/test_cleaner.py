@@ -9,25 +9,25 @@ from dataclasses import replace
 
 import pytest
 
-from checkpoint.disks import Fault, FaultyDisk, MemoryDisk
-from checkpoint.offset_checkpoint import (
+from logstore.checkpoint.offset_checkpoint import (
     CLEANER_OFFSET_CHECKPOINT,
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
-from checkpoint.topic_partition import TopicPartition
-from logstore.batch import encode_batch
-from logstore.cleaner import BYTES_A_TICK, LONGEST_WAIT_MS, CleaningState
-from logstore.cleaner_config import CleanerConfig
-from logstore.compaction_pass import compaction_pass
+from logstore.compact.cleaner import BYTES_A_TICK, LONGEST_WAIT_MS, CleaningState
+from logstore.compact.cleaner_config import CleanerConfig
+from logstore.compact.compaction_pass import compaction_pass
 from logstore.config import LogConfig
+from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import LogDirOffline, OffsetOutOfRange
-from logstore.log import Log
-from logstore.log_manager import LogManager
-from logstore.log_manager_config import LogManagerConfig
-from logstore.log_reads import FetchIsolation
-from logstore.record import ControlType, Record
-from logstore.segment import Segment
+from logstore.format.batch import encode_batch
+from logstore.format.record import ControlType, Record
+from logstore.log.log import Log
+from logstore.log.manager import LogManager
+from logstore.log.manager_config import LogManagerConfig
+from logstore.log.reads import FetchIsolation
+from logstore.segment.segment import Segment
+from logstore.testing.disks import Fault, FaultyDisk, MemoryDisk
 
 ORDERS, PAYMENTS, EVENTS = (TopicPartition(topic, 0) for topic in ("orders", "payments", "events"))
 COMPACT = LogConfig(cleanup_policy="compact", segment_bytes=1000, index_interval_bytes=100)

@@ -7,11 +7,11 @@ from pathlib import Path
 
 import pytest
 
-from checkpoint.disk import OsDisk
-from checkpoint.disks import MemoryDisk
-from checkpoint.disks.memory import MemoryFile
 from logstore.config import LogConfig
-from logstore.log import Log
+from logstore.disk.files import OsDisk
+from logstore.disk.memory import MemoryFile
+from logstore.log.log import Log
+from logstore.testing.disks import MemoryDisk
 
 DIRECTORY = "t-0"
 

@@ -13,11 +13,13 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpoint.disk import Buffer
-from checkpoint.errors import EngineError
-from logstore import columnar as module
-from logstore import kernels
-from logstore.batch import (
+from logstore.columnar import columnar as module
+from logstore.columnar import kernels
+from logstore.columnar.columnar import COLUMNS, FIELDS, HEADER_TYPE, RUN_BYTES, decode, encode, schema, table
+from logstore.disk.errors import EngineError
+from logstore.disk.files import Buffer
+from logstore.errors import CorruptBatch, InvalidRecord, UnsupportedCompression
+from logstore.format.batch import (
     Batch,
     encode_batch,
     encode_empty_batch,
@@ -25,11 +27,9 @@ from logstore.batch import (
     set_offsets_and_epoch,
     walk,
 )
-from logstore.columnar import COLUMNS, FIELDS, HEADER_TYPE, RUN_BYTES, decode, encode, schema, table
-from logstore.compression import Codec, compress
-from logstore.errors import CorruptBatch, InvalidRecord, UnsupportedCompression
-from logstore.record import MAX_INT, MAX_LONG, ControlType, EndTransactionMarker, Header, Record
-from logstore.transaction_index import AbortedTransaction
+from logstore.format.compression import Codec, compress
+from logstore.format.record import MAX_INT, MAX_LONG, ControlType, EndTransactionMarker, Header, Record
+from logstore.segment.transaction_index import AbortedTransaction
 from tests.corpus.test_bad_batches import BAD as BAD_BATCHES
 from tests.golden.reading import BATCHES, STREAMS, content
 from tests.logstore.forge import T0, forge, payload, values
@@ -71,9 +71,7 @@ def rows_of(found: Any) -> list[Row]:
     """The same tuples from a table or record batch of all columns."""
     found.validate(full=True)
     columns = {
-        name: (
-            found.column(name).cast(pa.int64()) if name == "timestamp" else found.column(name)
-        ).to_pylist()
+        name: (found.column(name).cast(pa.int64()) if name == "timestamp" else found.column(name)).to_pylist()
         for name in ALL
     }
     columns["timestamp"] = [-1 if time is None else time for time in columns["timestamp"]]

@@ -7,14 +7,14 @@ from random import Random
 
 import pytest
 
-from checkpoint.disk import OsDisk
-from checkpoint.disks import MemoryDisk
-from logstore.batch import encode_batch
-from logstore.committed_reader import CommittedReader
 from logstore.config import LogConfig
+from logstore.disk.files import OsDisk
 from logstore.errors import OffsetOutOfRange
-from logstore.log import Log
-from logstore.record import Record
+from logstore.format.batch import encode_batch
+from logstore.format.record import Record
+from logstore.log.committed_reader import CommittedReader
+from logstore.log.log import Log
+from logstore.testing.disks import MemoryDisk
 
 SMALL = LogConfig(segment_bytes=400, index_interval_bytes=100)
 

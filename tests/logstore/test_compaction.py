@@ -6,14 +6,14 @@ from collections.abc import Mapping, Sequence
 
 import pytest
 
-from logstore.batch import Batch, TimestampType, encode_batch, encode_marker_batch, walk
-from logstore.compaction import Compaction, Kept, LastBatch, Transactions, map_records
-from logstore.compression import Codec
+from logstore.compact.compaction import Compaction, Kept, LastBatch, Transactions, map_records
+from logstore.compact.offset_map import OffsetMap
 from logstore.errors import InvalidRecord
-from logstore.offset_map import OffsetMap
-from logstore.record import ControlType, EndTransactionMarker, Record
-from logstore.scan import scan_buffer
-from logstore.transaction_index import AbortedTransaction
+from logstore.format.batch import Batch, TimestampType, encode_batch, encode_marker_batch, walk
+from logstore.format.compression import Codec
+from logstore.format.record import ControlType, EndTransactionMarker, Record
+from logstore.segment.scan import scan_buffer
+from logstore.segment.transaction_index import AbortedTransaction
 from tests.logstore.forge import forge, payload
 
 T0 = 1_700_000_000_000

@@ -14,15 +14,15 @@ from typing import Final
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpoint.disks import MemoryDisk
-from logstore.batch import Batch, encode_batch, encode_marker_batch
-from logstore.cleaner_config import CleanerConfig
-from logstore.compression import Codec
+from logstore.compact.cleaner_config import CleanerConfig
 from logstore.config import LogConfig
-from logstore.log import Log
-from logstore.log_reads import FetchIsolation
-from logstore.record import ControlType, EndTransactionMarker, Record
-from logstore.validation import AppendOrigin
+from logstore.format.batch import Batch, encode_batch, encode_marker_batch
+from logstore.format.compression import Codec
+from logstore.format.record import ControlType, EndTransactionMarker, Record
+from logstore.log.log import Log
+from logstore.log.reads import FetchIsolation
+from logstore.log.validation import AppendOrigin
+from logstore.testing.disks import MemoryDisk
 
 DIRECTORY: Final = "/data/orders-0"
 RETENTION_MS: Final = 100

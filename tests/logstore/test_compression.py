@@ -14,7 +14,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logstore.compression import (
+from logstore.errors import InvalidRecord, UnsupportedCompression
+from logstore.format.compression import (
     LZ4_HEADER,
     PIECE_BYTES,
     SNAPPY_HEADER,
@@ -24,7 +25,6 @@ from logstore.compression import (
     decompress,
     xxh32,
 )
-from logstore.errors import InvalidRecord, UnsupportedCompression
 
 MIB = 1 << 20
 TEXT = b"the quick brown fox jumps over the lazy dog. " * 5000

@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logstore import crc
+from logstore.format import crc
 from tests.golden.reading import ALL
 
 
@@ -27,12 +27,12 @@ def portable(monkeypatch: pytest.MonkeyPatch) -> Any:
         return real(name, *args, **kwargs)
 
     monkeypatch.setattr(builtins, "__import__", without_crc32c)
-    spec = importlib.util.find_spec("logstore.crc")
+    spec = importlib.util.find_spec("logstore.format.crc")
     assert spec is not None
     assert spec.loader is not None
     module = importlib.util.module_from_spec(spec)
     spec.loader.exec_module(module)
-    assert module is not sys.modules["logstore.crc"]
+    assert module is not sys.modules["logstore.format.crc"]
     return module
 
 

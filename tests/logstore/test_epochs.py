@@ -8,7 +8,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logstore.epochs import EpochEndOffset, LeaderEpochCache
+from logstore.segment.epochs import EpochEndOffset, LeaderEpochCache
 
 Entries = list[tuple[int, int]]
 THREE: Entries = [(2, 6), (3, 8), (4, 11)]
@@ -181,7 +181,4 @@ def test_both_columns_always_rise(steps: list[tuple[str, int, int]]) -> None:
                 changed = epochs.truncate_from_start(first)
         after = epochs.entries
         assert changed == (before != after)
-        assert all(
-            a.epoch < b.epoch and a.start_offset < b.start_offset
-            for a, b in pairwise(after)
-        )
+        assert all(a.epoch < b.epoch and a.start_offset < b.start_offset for a, b in pairwise(after))

@@ -6,7 +6,7 @@ import threading
 
 import pytest
 
-from logstore.group_commit import GroupCommit, _Waiter
+from logstore.log.group_commit import GroupCommit, _Waiter
 
 LIMIT_S = 30
 
@@ -269,7 +269,7 @@ def test_an_interrupt_leaves_nobody_waiting_for_ever(monkeypatch: pytest.MonkeyP
             threads.extend(writers_of(commit, device, others))
             raise KeyboardInterrupt
 
-    monkeypatch.setattr("logstore.group_commit._Waiter", Interrupted)
+    monkeypatch.setattr("logstore.log.group_commit._Waiter", Interrupted)
     with pytest.raises(KeyboardInterrupt):
         commit.join()
     finish(*threads)

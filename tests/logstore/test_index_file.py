@@ -7,13 +7,13 @@ import errno
 import numpy as np
 import pytest
 
-from checkpoint.disk import OsDisk
-from checkpoint.disks import Fault, FaultyDisk, MemoryDisk, RecordingDisk
+from logstore.disk.files import OsDisk
 from logstore.errors import CorruptIndex
-from logstore.index_file import _WRITE_BEHIND_ENTRIES as WRITE_BEHIND
-from logstore.index_file import IndexFile
-from logstore.offset_index import OffsetIndex
-from logstore.time_index import TimeIndex
+from logstore.segment.index_file import _WRITE_BEHIND_ENTRIES as WRITE_BEHIND
+from logstore.segment.index_file import IndexFile
+from logstore.segment.offset_index import OffsetIndex
+from logstore.segment.time_index import TimeIndex
+from logstore.testing.disks import Fault, FaultyDisk, MemoryDisk, RecordingDisk
 
 BASE = 45
 LIMIT = 1 << 16

@@ -8,19 +8,19 @@ from typing import Any
 
 import pytest
 
-from checkpoint.disks import MemoryDisk, RecordingDisk
-from checkpoint.topic_partition import TopicPartition
-from logstore.batch import Batch, encode_batch, encode_marker_batch, walk
-from logstore.compression import Codec
 from logstore.config import MAX_INT, LogConfig
-from logstore.epochs import EpochEndOffset
+from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import CorruptBatch, DamagedLog, InvalidRecord, LogClosed, OffsetOutOfRange
-from logstore.log import AppendInfo, FetchIsolation, Log
-from logstore.log_manager import LogManager
-from logstore.record import ControlType, EndTransactionMarker, Header, Record
-from logstore.segment import SNAPSHOT_SUFFIX, file_name
-from logstore.transaction_index import AbortedTransaction
-from logstore.validation import AppendOrigin
+from logstore.format.batch import Batch, encode_batch, encode_marker_batch, walk
+from logstore.format.compression import Codec
+from logstore.format.record import ControlType, EndTransactionMarker, Header, Record
+from logstore.log.log import AppendInfo, FetchIsolation, Log
+from logstore.log.manager import LogManager
+from logstore.log.validation import AppendOrigin
+from logstore.segment.epochs import EpochEndOffset
+from logstore.segment.segment import SNAPSHOT_SUFFIX, file_name
+from logstore.segment.transaction_index import AbortedTransaction
+from logstore.testing.disks import MemoryDisk, RecordingDisk
 from tests.logstore.logs import DIRECTORY, batch, names
 
 NOW_MS = 10_000

@@ -9,12 +9,12 @@ from typing import Any
 import pyarrow as pa
 import pytest
 
-from logstore.batch import encode_batch
-from logstore.compression import Codec
 from logstore.config import LogConfig
 from logstore.errors import InvalidRecord, OffsetOutOfRange, RecordTooLarge
-from logstore.log import FetchIsolation, Log
-from logstore.record import Header, Record
+from logstore.format.batch import encode_batch
+from logstore.format.compression import Codec
+from logstore.format.record import Header, Record
+from logstore.log.log import FetchIsolation, Log
 from tests.logstore.forge import T0
 
 

@@ -17,12 +17,9 @@ from typing import Any
 
 import pytest
 
-from checkpoint.disk import Disk, OsDisk
-from checkpoint.disks import Fault, FaultyDisk, MemoryDisk
-from checkpoint.errors import DirectoryLocked, EngineError, InvalidTopic
-from logstore.batch import encode_batch, walk
-from logstore.compression import Codec, compress
 from logstore.config import LogConfig
+from logstore.disk.errors import DirectoryLocked, EngineError, InvalidTopic
+from logstore.disk.files import Disk, OsDisk
 from logstore.errors import (
     CorruptBatch,
     DiskFull,
@@ -34,8 +31,11 @@ from logstore.errors import (
     RecordTooLarge,
     UnexpectedAppendOffset,
 )
-from logstore.log import AppendInfo, Log
-from logstore.record import Record
+from logstore.format.batch import encode_batch, walk
+from logstore.format.compression import Codec, compress
+from logstore.format.record import Record
+from logstore.log.log import AppendInfo, Log
+from logstore.testing.disks import Fault, FaultyDisk, MemoryDisk
 from tests.corpus.test_bad_batches import BAD, GOOD
 from tests.logstore.forge import T0, forge, payload, values
 from tests.logstore.logs import DIRECTORY, batch

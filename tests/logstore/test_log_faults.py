@@ -12,16 +12,16 @@ from collections.abc import Callable
 
 import pytest
 
-from checkpoint.disks import Fault, FaultyDisk, MemoryDisk, Operation, RecordingDisk
-from checkpoint.errors import EngineError
-from logstore.batch import encode_batch, encode_marker_batch, walk
 from logstore.config import LogConfig
+from logstore.disk.errors import EngineError
 from logstore.errors import DiskFull, LogDirOffline
-from logstore.log import Log
-from logstore.record import ControlType, EndTransactionMarker, Record
-from logstore.segment import Segment
-from logstore.transaction_index import AbortedTransaction
-from logstore.validation import AppendOrigin
+from logstore.format.batch import encode_batch, encode_marker_batch, walk
+from logstore.format.record import ControlType, EndTransactionMarker, Record
+from logstore.log.log import Log
+from logstore.log.validation import AppendOrigin
+from logstore.segment.segment import Segment
+from logstore.segment.transaction_index import AbortedTransaction
+from logstore.testing.disks import Fault, FaultyDisk, MemoryDisk, Operation, RecordingDisk
 from tests.logstore.logs import DIRECTORY, batch
 
 LIMIT_S = 30

@@ -8,25 +8,25 @@ from pathlib import Path
 
 import pytest
 
-from checkpoint.clean_shutdown import CLEAN_SHUTDOWN_FILE, read_clean_shutdown
-from checkpoint.disk import Disk, OsDisk, make_durable_dir
-from checkpoint.disks import Fault, FaultyDisk, MemoryDisk
-from checkpoint.errors import DirectoryLocked, InvalidTopic
-from checkpoint.meta_properties import MetaProperties, write_meta_properties
-from checkpoint.offset_checkpoint import (
+from logstore.checkpoint.clean_shutdown import CLEAN_SHUTDOWN_FILE, read_clean_shutdown
+from logstore.checkpoint.meta_properties import MetaProperties, write_meta_properties
+from logstore.checkpoint.offset_checkpoint import (
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
     read_offset_checkpoint,
 )
-from checkpoint.topic_partition import TopicPartition
-from logstore.batch import encode_batch
 from logstore.config import LogConfig
+from logstore.disk.errors import DirectoryLocked, InvalidTopic
+from logstore.disk.files import Disk, OsDisk, make_durable_dir
+from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import DamagedLog, DamageKind, DiskFull, InconsistentTopicId, LogDirOffline
-from logstore.log import Log
-from logstore.log_manager import LogManager
-from logstore.record import Record
-from logstore.segment import file_name
+from logstore.format.batch import encode_batch
+from logstore.format.record import Record
+from logstore.log.log import Log
+from logstore.log.manager import LogManager
+from logstore.segment.segment import file_name
+from logstore.testing.disks import Fault, FaultyDisk, MemoryDisk
 
 ORDERS, PAYMENTS = TopicPartition("orders", 0), TopicPartition("payments", 3)
 TOPIC_ID, OTHER_ID = "AAECAwQFBgcICQoLDA0ODw", "AQECAwQFBgcICQoLDA0ODw"

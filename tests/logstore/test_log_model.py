@@ -24,11 +24,11 @@ from hypothesis.stateful import (
     run_state_machine_as_test,
 )
 
-from checkpoint.disks import MemoryDisk
-from logstore.batch import encode_batch
 from logstore.config import LogConfig
-from logstore.log import AppendInfo, Log
-from logstore.record import Record
+from logstore.format.batch import encode_batch
+from logstore.format.record import Record
+from logstore.log.log import AppendInfo, Log
+from logstore.testing.disks import MemoryDisk
 
 DIRECTORY = "/data/orders-0"
 AGES = st.integers(-40, 40)

@@ -14,12 +14,12 @@ from pathlib import Path
 
 import pytest
 
-from checkpoint.disk import OsDisk
-from checkpoint.disks import Fault, FaultyDisk, MemoryDisk, Operation, RecordingDisk
-from logstore.batch import walk
 from logstore.config import LogConfig
+from logstore.disk.files import OsDisk
 from logstore.errors import LogClosed, LogDirOffline, OffsetOutOfRange
-from logstore.log import Log
+from logstore.format.batch import walk
+from logstore.log.log import Log
+from logstore.testing.disks import Fault, FaultyDisk, MemoryDisk, Operation, RecordingDisk
 from tests.logstore.logs import DIRECTORY
 
 LIMIT_S = 60

@@ -10,17 +10,14 @@ from random import Random
 
 import pytest
 
-from checkpoint.disk import Disk
-from checkpoint.disks import FaultyDisk, MemoryDisk, Profile, RecordingDisk
-from checkpoint.disks.faulty import Fault
-from checkpoint.topic_partition import TopicPartition
-from logstore.batch import walk
 from logstore.config import MAX_LONG, LogConfig
-from logstore.crc import crc32c
+from logstore.disk.files import Disk
+from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import DamagedLog, DiskFull, LogDirOffline
-from logstore.log import Log
-from logstore.log_manager import LogManager
-from logstore.losses import (
+from logstore.format.batch import walk
+from logstore.format.crc import crc32c
+from logstore.log.log import Log
+from logstore.log.losses import (
     KEPT_MS,
     READ_BYTES,
     Loss,
@@ -32,9 +29,12 @@ from logstore.losses import (
     parse_line,
     survey,
 )
-from logstore.offset_index import OffsetIndex
-from logstore.segment import file_name
-from logstore.undo import put_back
+from logstore.log.manager import LogManager
+from logstore.log.undo import put_back
+from logstore.segment.offset_index import OffsetIndex
+from logstore.segment.segment import file_name
+from logstore.testing.disks import FaultyDisk, MemoryDisk, Profile, RecordingDisk
+from logstore.testing.disks.faulty import Fault
 from tests.logstore.logs import (
     BATCH_0,
     BATCH_3,

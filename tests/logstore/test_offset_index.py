@@ -9,10 +9,10 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpoint.disks import MemoryDisk
 from logstore.config import MAX_INT
 from logstore.errors import CorruptIndex
-from logstore.offset_index import OffsetIndex, OffsetPosition
+from logstore.segment.offset_index import OffsetIndex, OffsetPosition
+from logstore.testing.disks import MemoryDisk
 
 BASE = 45
 

@@ -7,7 +7,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logstore.offset_map import SLOT_BYTES, OffsetMap, hash_keys
+from logstore.compact.offset_map import SLOT_BYTES, OffsetMap, hash_keys
 
 
 def test_row_251_get_put_full_and_how_full() -> None:

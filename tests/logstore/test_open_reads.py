@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import pytest
 
-from checkpoint.disks import MemoryDisk, Operation, RecordingDisk
 from logstore.config import LogConfig
-from logstore.log import Log
-from logstore.segment import file_name
+from logstore.log.log import Log
+from logstore.segment.segment import file_name
+from logstore.testing.disks import MemoryDisk, Operation, RecordingDisk
 
 DIRECTORY = "/data/orders-0"
 CONFIG = LogConfig(segment_bytes=4000, index_interval_bytes=500)

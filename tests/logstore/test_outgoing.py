@@ -11,13 +11,20 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpoint.disks import MemoryDisk
-from logstore.batch import Batch, encode_batch, encode_batch_of_pairs, walk
-from logstore.compression import Codec
 from logstore.config import LogConfig
 from logstore.errors import InvalidRecord, InvalidTimestamp, RecordBatchTooLarge, RecordTooLarge
-from logstore.log import Log
-from logstore.outgoing import (
+from logstore.format.batch import Batch, encode_batch, encode_batch_of_pairs, walk
+from logstore.format.compression import Codec
+from logstore.format.record import (
+    MAX_PLAIN_VALUES,
+    Header,
+    Record,
+    encode_equal_values,
+    encode_pairs,
+    encode_values,
+)
+from logstore.log.log import Log
+from logstore.log.outgoing import (
     ROWS_AT_A_TIME,
     WORTH_A_TABLE,
     Compression,
@@ -26,8 +33,8 @@ from logstore.outgoing import (
     batches_of,
     may_enter,
 )
-from logstore.record import MAX_PLAIN_VALUES, Header, Record, encode_equal_values, encode_pairs, encode_values
-from logstore.validation import validate_and_assign
+from logstore.log.validation import validate_and_assign
+from logstore.testing.disks import MemoryDisk
 
 T0 = 1_700_000_000_000
 DAY_MS = 86_400_000

@@ -6,15 +6,15 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpoint.disks import MemoryDisk
-from logstore.batch import encode_batch
-from logstore.compression import Codec
 from logstore.config import LogConfig
 from logstore.errors import CorruptBatch, InvalidRecord
-from logstore.log import Log
-from logstore.record import Record
-from logstore.scan import IndexEntries, scan
-from logstore.validation import validate_and_assign, validate_plain_group
+from logstore.format.batch import encode_batch
+from logstore.format.compression import Codec
+from logstore.format.record import Record
+from logstore.log.log import Log
+from logstore.log.validation import validate_and_assign, validate_plain_group
+from logstore.segment.scan import IndexEntries, scan
+from logstore.testing.disks import MemoryDisk
 
 T0 = 1_700_000_000_000
 

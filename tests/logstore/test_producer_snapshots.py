@@ -6,13 +6,13 @@ import errno
 
 import pytest
 
-from checkpoint.disks import Fault, FaultyDisk, MemoryDisk, RecordingDisk
-from logstore.batch import Batch, encode_batch
 from logstore.config import LogConfig
-from logstore.producer_snapshots import ProducerSnapshots, replay_into
-from logstore.producer_state import ProducerState
-from logstore.record import Record
-from logstore.segment import Segment, file_name
+from logstore.format.batch import Batch, encode_batch
+from logstore.format.record import Record
+from logstore.log.producer_snapshots import ProducerSnapshots, replay_into
+from logstore.log.producer_state import ProducerState
+from logstore.segment.segment import Segment, file_name
+from logstore.testing.disks import Fault, FaultyDisk, MemoryDisk, RecordingDisk
 from tests.logstore.logs import DIRECTORY, batch, content_of, names, put
 
 

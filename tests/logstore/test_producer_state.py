@@ -6,9 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpoint.errors import EngineError
-from logstore.batch import Batch, encode_batch, encode_empty_batch, encode_marker_batch
-from logstore.crc import crc32c
+from logstore.disk.errors import EngineError
 from logstore.errors import (
     CorruptSnapshot,
     InvalidProducerEpoch,
@@ -17,7 +15,10 @@ from logstore.errors import (
     OutOfOrderSequence,
     TransactionCoordinatorFenced,
 )
-from logstore.producer_state import (
+from logstore.format.batch import Batch, encode_batch, encode_empty_batch, encode_marker_batch
+from logstore.format.crc import crc32c
+from logstore.format.record import MAX_INT, ControlRecord, ControlType, EndTransactionMarker, Record
+from logstore.log.producer_state import (
     AppendedBatch,
     CompletedTransaction,
     Duplicate,
@@ -25,9 +26,8 @@ from logstore.producer_state import (
     ProducerState,
     decode_snapshot,
 )
-from logstore.record import MAX_INT, ControlRecord, ControlType, EndTransactionMarker, Record
-from logstore.transaction_index import AbortedTransaction
-from logstore.validation import AppendOrigin
+from logstore.log.validation import AppendOrigin
+from logstore.segment.transaction_index import AbortedTransaction
 from tests.golden.reading import content
 from tests.logstore.forge import T0, forge
 

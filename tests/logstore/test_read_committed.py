@@ -7,11 +7,11 @@ from collections.abc import Iterable, Iterator
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logstore.batch import Batch, encode_marker_batch
-from logstore.producer_state import ProducerState
-from logstore.read_committed import aborted_between, without_aborted
-from logstore.record import ControlRecord, ControlType, EndTransactionMarker
-from logstore.transaction_index import AbortedTransaction, TransactionIndex
+from logstore.format.batch import Batch, encode_marker_batch
+from logstore.format.record import ControlRecord, ControlType, EndTransactionMarker
+from logstore.log.producer_state import ProducerState
+from logstore.log.read_committed import aborted_between, without_aborted
+from logstore.segment.transaction_index import AbortedTransaction, TransactionIndex
 from tests.logstore.producing import ABORT, COMMIT, NOW_MS, at, data
 
 

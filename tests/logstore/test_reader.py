@@ -10,17 +10,17 @@ from struct import pack
 
 import pytest
 
-from checkpoint.disk import Disk
-from checkpoint.disks import MemoryDisk
-from checkpoint.errors import EngineError
-from checkpoint.offset_checkpoint import LOG_START_OFFSET_CHECKPOINT, write_offset_checkpoint
-from checkpoint.topic_partition import TopicPartition
 from logstore import DamagedLog, Log, LogGone, LogReader, OffsetOutOfRange
-from logstore.batch import Batch, encode_batch, encode_marker_batch, set_offsets_and_epoch
+from logstore.checkpoint.offset_checkpoint import LOG_START_OFFSET_CHECKPOINT, write_offset_checkpoint
+from logstore.disk.errors import EngineError
+from logstore.disk.files import Disk
+from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import LogDirOffline
-from logstore.record import ControlType, EndTransactionMarker, Record
-from logstore.scan import Fault
-from logstore.stretches import StretchReader
+from logstore.format.batch import Batch, encode_batch, encode_marker_batch, set_offsets_and_epoch
+from logstore.format.record import ControlType, EndTransactionMarker, Record
+from logstore.log.stretches import StretchReader
+from logstore.segment.scan import Fault
+from logstore.testing.disks import MemoryDisk
 from tests.logstore.busy import SMALL, Appender, BusyDisk
 from tests.logstore.logs import (
     BATCH_0,
@@ -236,9 +236,7 @@ def test_a_flipped_bit_in_the_middle_is_damage_or_no_wrong_record(at: int) -> No
             assert f"byte {len(BATCH_0)}" in str(error)
 
 
-def read_until_it_fails(
-    disk: MemoryDisk, start: int | None = None
-) -> tuple[list[int], DamagedLog | None]:
+def read_until_it_fails(disk: MemoryDisk, start: int | None = None) -> tuple[list[int], DamagedLog | None]:
     seen: list[int] = []
     try:
         for record in LogReader(DIRECTORY, start_offset=start, disk=disk).records():

@@ -9,9 +9,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logstore.batch import Batch, encode_batch
 from logstore.errors import InvalidRecord
-from logstore.record import (
+from logstore.format.batch import Batch, encode_batch
+from logstore.format.record import (
     MAX_INT,
     MAX_LONG,
     ControlRecord,
@@ -26,7 +26,7 @@ from logstore.record import (
     encode_records,
     subtract_sequence,
 )
-from logstore.varint import encode_varint, encode_varlong
+from logstore.format.varint import encode_varint, encode_varlong
 from tests.logstore.forge import T0, payload, values
 
 times = st.one_of(st.just(-1), st.integers(0, MAX_LONG))

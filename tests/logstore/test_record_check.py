@@ -12,13 +12,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logstore import kernels, record_check
-from logstore.batch import Batch, encode_batch
+from logstore.columnar import kernels
 from logstore.config import LogConfig
 from logstore.errors import InvalidRecord
-from logstore.record import Header, Record
-from logstore.record import check_records as check_plainly
-from logstore.validation import validate_plain_group
+from logstore.format import record_check
+from logstore.format.batch import Batch, encode_batch
+from logstore.format.record import Header, Record
+from logstore.format.record import check_records as check_plainly
+from logstore.log.validation import validate_plain_group
 from tests.logstore.forge import T0, payload, values
 from tests.logstore.test_record import BAD, blobs, headers, times
 
@@ -132,7 +133,7 @@ def test_nobody_waits_for_a_compiler_unasked(tmp_path: Path) -> None:
     script = (
         "import sys; from logstore import Log\n"
         "with Log.open(sys.argv[1]) as log: log.append([b'value'] * 100); list(log.read())\n"
-        "assert not {'numba', 'pyarrow', 'logstore.kernels'} & set(sys.modules)"
+        "assert not {'numba', 'pyarrow', 'logstore.columnar.kernels'} & set(sys.modules)"
     )
     with_log = subprocess.run(
         [sys.executable, "-c", script, str(tmp_path / "orders-0")],

@@ -12,16 +12,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpoint.disk import DirectoryEntry
-from checkpoint.disks import MemoryDisk, RecordingDisk
-from checkpoint.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT
+from logstore.checkpoint.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT
 from logstore.config import MAX_INT
+from logstore.disk.files import DirectoryEntry
 from logstore.errors import DamagedLog
-from logstore.offset_index import OffsetIndex
-from logstore.producer_state import ProducerState
-from logstore.recovery import LoadedLog
-from logstore.segment import SNAPSHOT_SUFFIX, file_name
-from logstore.time_index import TimeIndex
+from logstore.log.producer_state import ProducerState
+from logstore.log.recovery import LoadedLog
+from logstore.segment.offset_index import OffsetIndex
+from logstore.segment.segment import SNAPSHOT_SUFFIX, file_name
+from logstore.segment.time_index import TimeIndex
+from logstore.testing.disks import MemoryDisk, RecordingDisk
 from tests.logstore.logs import (
     BATCH_0,
     BATCH_3,

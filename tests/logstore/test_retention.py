@@ -11,19 +11,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpoint.disk import OsDisk
-from checkpoint.disks import Fault, FaultyDisk, MemoryDisk, RecordingDisk
-from checkpoint.topic_partition import TopicPartition
-from logstore.batch import Batch, encode_batch
 from logstore.config import LogConfig
-from logstore.deleted_files import DeletedFiles
+from logstore.disk.files import OsDisk
+from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import DiskFull, LogDirOffline, OffsetOutOfRange, PolicyViolation
-from logstore.log import Log
-from logstore.log_manager import LogManager
-from logstore.record import Record
-from logstore.retention import LONGEST_STEP_MS, DeletionReason, Expired, believed_ms, expired
-from logstore.seal import SEAL_SUFFIX
-from logstore.segment import SNAPSHOT_SUFFIX, file_name
+from logstore.format.batch import Batch, encode_batch
+from logstore.format.record import Record
+from logstore.log.log import Log
+from logstore.log.manager import LogManager
+from logstore.log.retention import LONGEST_STEP_MS, DeletionReason, Expired, believed_ms, expired
+from logstore.segment.deleted_files import DeletedFiles
+from logstore.segment.seal import SEAL_SUFFIX
+from logstore.segment.segment import SNAPSHOT_SUFFIX, file_name
+from logstore.testing.disks import Fault, FaultyDisk, MemoryDisk, RecordingDisk
 from tests.logstore.logs import DIRECTORY, names, put
 
 ORDERS = TopicPartition("orders", 0)
@@ -54,9 +54,7 @@ def opened(
 ) -> Log:
     """A log that stands alone, with segments of five batches."""
     config = LogConfig(**{"segment_bytes": 5 * BATCH, "index_interval_bytes": 1, **given})
-    return Log.open(
-        DIRECTORY, config, disk=disk or MemoryDisk(directories=["/data"]), clock=clock or Clock()
-    )
+    return Log.open(DIRECTORY, config, disk=disk or MemoryDisk(directories=["/data"]), clock=clock or Clock())
 
 
 def filled(
@@ -490,9 +488,7 @@ class TestFailures:
         """Nothing goes, nothing is lost, and the next time it does."""
         disk = FaultyDisk(MemoryDisk(directories=["/data"]))
         log = filled(15, disk, retention_bytes=10 * BATCH)
-        disk.inject(
-            Fault(operation="pwrite", path=lambda path: "start-offset" in path, errno=errno.ENOSPC)
-        )
+        disk.inject(Fault(operation="pwrite", path=lambda path: "start-offset" in path, errno=errno.ENOSPC))
         with pytest.raises(DiskFull):
             log.maintain()
         assert (bases(log), log.log_start_offset, offsets(log, 0)[:2]) == ([0, 5, 10], 0, [0, 1])

@@ -10,11 +10,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpoint.disks import MemoryDisk
-from logstore import scan as scanning
-from logstore.batch import encode_batch
-from logstore.record import MAX_INT, Record
-from logstore.scan import Fault, IndexEntries, Scanned, find_batch, scan, scan_chunks
+from logstore.format.batch import encode_batch
+from logstore.format.record import MAX_INT, Record
+from logstore.segment import scan as scanning
+from logstore.segment.scan import Fault, IndexEntries, Scanned, find_batch, scan, scan_chunks
+from logstore.testing.disks import MemoryDisk
 from tests.logstore.forge import forge, payload, values
 from tests.logstore.logs import DIRECTORY, batch, disk_with
 
@@ -189,7 +189,7 @@ def test_an_intact_batch_is_found_wherever_it_lies(
     disk = MemoryDisk({"/data/log": data})
     wanted = None if lowest_offset == 8 else len(data) - len(sound)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr("logstore.scan.CHUNK_BYTES", chunk_bytes)
+        patch.setattr("logstore.segment.scan.CHUNK_BYTES", chunk_bytes)
         file = disk.open("/data/log")
         assert find_batch(file, 0, len(data), lowest_offset=lowest_offset) == wanted
         assert find_batch(file, len(data) - len(sound), len(data)) is None, "only behind the position"

@@ -6,14 +6,14 @@ from typing import ClassVar
 
 import pytest
 
-from checkpoint.clean_shutdown import CLEAN_SHUTDOWN_FILE
-from checkpoint.disks import MemoryDisk, Operation, RecordingDisk
-from checkpoint.errors import EngineError
+from logstore.checkpoint.clean_shutdown import CLEAN_SHUTDOWN_FILE
 from logstore.config import LogConfig
-from logstore.damage import Listed, judge_chain
+from logstore.disk.errors import EngineError
 from logstore.errors import CorruptSeal, DamagedLog, DamageKind
-from logstore.log import Log
-from logstore.seal import Seal, broken_blocks, decode_seal, make_seal, read_seal
+from logstore.log.log import Log
+from logstore.segment.damage import Listed, judge_chain
+from logstore.segment.seal import Seal, broken_blocks, decode_seal, make_seal, read_seal
+from logstore.testing.disks import MemoryDisk, Operation, RecordingDisk
 from tests.logstore.logs import DIRECTORY, log_file, names, put
 
 SEAL = Seal(5, 9, 10, 3, 0, 0, 0, 2, b"\x00\x00\x00\x01\xff\x00\x00\x02")

@@ -8,16 +8,16 @@ from collections.abc import Callable
 
 import pytest
 
-from checkpoint.disk import read_small_file
-from checkpoint.disks import Fault, FaultyDisk, MemoryDisk, RecordingDisk
-from logstore.batch import Batch, walk
 from logstore.config import MAX_INT, LogConfig
+from logstore.disk.files import read_small_file
 from logstore.errors import CorruptBatch, CorruptIndex
-from logstore.log import Log
-from logstore.offset_index import OffsetIndex, OffsetPosition
-from logstore.segment import Segment, file_name
-from logstore.time_index import NO_TIMESTAMP, TimestampedOffset
-from logstore.transaction_index import AbortedTransaction
+from logstore.format.batch import Batch, walk
+from logstore.log.log import Log
+from logstore.segment.offset_index import OffsetIndex, OffsetPosition
+from logstore.segment.segment import Segment, file_name
+from logstore.segment.time_index import NO_TIMESTAMP, TimestampedOffset
+from logstore.segment.transaction_index import AbortedTransaction
+from logstore.testing.disks import Fault, FaultyDisk, MemoryDisk, RecordingDisk
 from tests.logstore.logs import DIRECTORY, batch, content_of, names, put
 
 BASE = 40

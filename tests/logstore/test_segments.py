@@ -6,10 +6,10 @@ from contextlib import nullcontext
 
 import pytest
 
-from checkpoint.disks import MemoryDisk
 from logstore.config import LogConfig
-from logstore.segment import Segment
-from logstore.segments import Segments
+from logstore.segment.segment import Segment
+from logstore.segment.segments import Segments
+from logstore.testing.disks import MemoryDisk
 
 BASES = (0, 1000, 2400, 3100)
 

@@ -10,18 +10,15 @@ from typing import Any
 
 import pytest
 
-from checkpoint.disks import Fault, FaultyDisk, MemoryDisk
-from checkpoint.disks.memory import MemoryFile
-from checkpoint.errors import ErrorCode
-from checkpoint.offset_checkpoint import (
+from logstore.checkpoint.offset_checkpoint import (
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
 )
-from checkpoint.topic_partition import TopicPartition
-from logstore.batch import HEADER_BYTES, encode_batch
-from logstore.compression import Codec
 from logstore.config import MAX_LONG, LogConfig, kafka_name
+from logstore.disk.errors import ErrorCode
+from logstore.disk.memory import MemoryFile
+from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import (
     DiskFull,
     InvalidConfig,
@@ -31,13 +28,16 @@ from logstore.errors import (
     PolicyViolation,
     RecordTooLarge,
 )
-from logstore.log import Log
-from logstore.log_manager import LogManager
-from logstore.log_manager_config import PARTS, LogManagerConfig, settings_of
-from logstore.record import Record
-from replication import InProcessCluster, NodeConfig
-from replication.driver import three_nodes
-from replication.messages import NewTopic, ProduceResponse
+from logstore.format.batch import HEADER_BYTES, encode_batch
+from logstore.format.compression import Codec
+from logstore.format.record import Record
+from logstore.log.log import Log
+from logstore.log.manager import LogManager
+from logstore.log.manager_config import PARTS, LogManagerConfig, settings_of
+from logstore.replication import InProcessCluster, NodeConfig
+from logstore.replication.driver import three_nodes
+from logstore.replication.messages import NewTopic, ProduceResponse
+from logstore.testing.disks import Fault, FaultyDisk, MemoryDisk
 from tests.logstore.logs import DIRECTORY, content_of, log_file, names
 
 NOW_MS = 1_700_000_000_000
@@ -596,9 +596,7 @@ def test_log_flush_start_offset_checkpoint_interval_ms() -> None:
 
 def test_log_initial_task_delay_ms() -> None:
     disk = MemoryDisk()
-    manager = managed(
-        disk, log_flush_offset_checkpoint_interval_ms="4000", log_initial_task_delay_ms="100"
-    )
+    manager = managed(disk, log_flush_offset_checkpoint_interval_ms="4000", log_initial_task_delay_ms="100")
     assert times_written(disk, manager, RECOVERY_POINT_CHECKPOINT, 9000) == [100, 4100, 8100]
 
 

@@ -7,23 +7,23 @@ from itertools import pairwise
 
 import pytest
 
-from checkpoint.disk import Disk
-from checkpoint.disks import MemoryDisk
-from logstore.batch import encode_batch, encode_marker_batch
-from logstore.cleaner_config import CleanerConfig
-from logstore.compaction_pass import compaction_pass, run
+from logstore.compact.cleaner_config import CleanerConfig
+from logstore.compact.compaction_pass import compaction_pass, run
 from logstore.config import MAX_INT, LogConfig
+from logstore.disk.files import Disk
 from logstore.errors import DamagedLog
-from logstore.log import Log
-from logstore.log_reads import FetchIsolation
-from logstore.record import ControlType, EndTransactionMarker, Record
-from logstore.recovery import LoadedLog, Split
-from logstore.seal import SEAL_SUFFIX, decode_seal
-from logstore.segment import TRANSACTION_INDEX_SUFFIX, Segment, file_name
-from logstore.split import Run, find_runs, leaps_over, split
-from logstore.swap import CLEANED_SUFFIX, SWAP_SUFFIX, swap
-from logstore.transaction_index import AbortedTransaction
-from simulation.crash import CrashLab, CrashRun
+from logstore.format.batch import encode_batch, encode_marker_batch
+from logstore.format.record import ControlType, EndTransactionMarker, Record
+from logstore.log.log import Log
+from logstore.log.reads import FetchIsolation
+from logstore.log.recovery import LoadedLog, Split
+from logstore.segment.seal import SEAL_SUFFIX, decode_seal
+from logstore.segment.segment import TRANSACTION_INDEX_SUFFIX, Segment, file_name
+from logstore.segment.split import Run, find_runs, leaps_over, split
+from logstore.segment.swap import CLEANED_SUFFIX, SWAP_SUFFIX, swap
+from logstore.segment.transaction_index import AbortedTransaction
+from logstore.testing.crash import CrashLab, CrashRun
+from logstore.testing.disks import MemoryDisk
 from tests.logstore.logs import (
     DIRECTORY,
     EVERY_BATCH,

@@ -9,14 +9,14 @@ from typing import Any
 
 import pytest
 
-from checkpoint.disk import OsDisk
-from checkpoint.disks import Fault, FaultyDisk, MemoryDisk, RecordingDisk
-from checkpoint.errors import DirectoryLocked
-from checkpoint.topic_partition import TopicPartition
 from logstore.config import LogConfig
+from logstore.disk.errors import DirectoryLocked
+from logstore.disk.files import OsDisk
+from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import DamagedLog, DamageKind, DiskFull, LogDirOffline
-from logstore.log import Log
-from logstore.log_manager import LogManager
+from logstore.log.log import Log
+from logstore.log.manager import LogManager
+from logstore.testing.disks import Fault, FaultyDisk, MemoryDisk, RecordingDisk
 from tests.logstore.logs import DIRECTORY, names, put
 
 ORDERS = TopicPartition("orders", 0)

@@ -8,11 +8,11 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpoint.disks import Fault, FaultyDisk, MemoryDisk
 from logstore.config import LogConfig
 from logstore.errors import DiskFull, InvalidRecord, LogClosed, LogDirOffline, RecordTooLarge
-from logstore.log import Log
-from logstore.stretch import LARGEST_VALUE_BYTES
+from logstore.log.log import Log
+from logstore.log.stretch import LARGEST_VALUE_BYTES
+from logstore.testing.disks import Fault, FaultyDisk, MemoryDisk
 
 T0 = 1_700_000_000_000
 VALUE = b"v" * 30

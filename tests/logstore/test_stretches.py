@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from checkpoint.disks import MemoryDisk
 from logstore import DamagedLog
-from logstore.batch import encode_batch, set_offsets_and_epoch
-from logstore.compression import Codec
-from logstore.record import Record
-from logstore.scan import Fault
-from logstore.stretches import Skipped, Stretch, StretchReader
+from logstore.format.batch import encode_batch, set_offsets_and_epoch
+from logstore.format.compression import Codec
+from logstore.format.record import Record
+from logstore.log.stretches import Skipped, Stretch, StretchReader
+from logstore.segment.scan import Fault
+from logstore.testing.disks import MemoryDisk
 from tests.logstore.logs import BATCH_0, BATCH_3, BATCH_5, DIRECTORY, batch, disk_with, log_file
 
 LONG = [batch(3 * number, (1, 2, 3), epoch=number // 10) for number in range(40)]
@@ -136,7 +136,7 @@ def test_nothing_to_skip() -> None:
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
 def test_a_stretch_decodes_as_its_bytes(codec: Codec) -> None:
     """Without judging checksums twice: the same columns, of any range."""
-    from logstore.columnar import table
+    from logstore.columnar.columnar import table
 
     records = [Record(number, 1000 + number, None, bytes(200_000)) for number in range(4)]
     data = bytearray()

@@ -5,9 +5,9 @@ from __future__ import annotations
 import numpy as np
 import pytest
 
-from checkpoint.disks import MemoryDisk
 from logstore.errors import CorruptIndex
-from logstore.time_index import TimeIndex
+from logstore.segment.time_index import TimeIndex
+from logstore.testing.disks import MemoryDisk
 
 BASE = 45
 

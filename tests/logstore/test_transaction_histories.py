@@ -13,14 +13,14 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpoint.disks import MemoryDisk
 from logstore.config import LogConfig
 from logstore.errors import InvalidTransactionState, OutOfOrderSequence
-from logstore.log import Log
-from logstore.log_reads import FetchIsolation
-from logstore.partition_log import PartitionLog
-from logstore.producer_state import REMEMBERED_BATCHES
-from logstore.segment import SNAPSHOT_SUFFIX
+from logstore.log.log import Log
+from logstore.log.partition_log import PartitionLog
+from logstore.log.producer_state import REMEMBERED_BATCHES
+from logstore.log.reads import FetchIsolation
+from logstore.segment.segment import SNAPSHOT_SUFFIX
+from logstore.testing.disks import MemoryDisk
 from tests.logstore.logs import names
 from tests.logstore.producing import ABORT, COMMIT, ORDERS, committed, end, manager_on, plain, produce
 
@@ -84,9 +84,7 @@ class Model:
         for number, batch in enumerate(self.batches):
             if batch.kind == "transactional":
                 marker = self.fate(number)
-                undecided = marker is None or (
-                    waits_for_replication and marker.last >= self.high_watermark
-                )
+                undecided = marker is None or (waits_for_replication and marker.last >= self.high_watermark)
                 if undecided:
                     first = next(b.first for b in self.batches[self.opening(number) :])
                     return min(max(first, self.start), self.high_watermark)

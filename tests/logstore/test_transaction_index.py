@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logstore.errors import CorruptIndex
-from logstore.transaction_index import AbortedTransaction, TransactionIndex, decode_entries
+from logstore.segment.transaction_index import AbortedTransaction, TransactionIndex, decode_entries
 
 FOUR = [
     AbortedTransaction(0, 0, 10, 11),

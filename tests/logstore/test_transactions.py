@@ -7,10 +7,8 @@ from typing import Any
 
 import pytest
 
-from checkpoint.disks import MemoryDisk
-from checkpoint.topic_partition import TopicPartition
-from logstore.batch import Batch, encode_empty_batch, walk
 from logstore.config import LogConfig
+from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import (
     InvalidConfig,
     InvalidProducerEpoch,
@@ -19,12 +17,14 @@ from logstore.errors import (
     OutOfOrderSequence,
     TransactionCoordinatorFenced,
 )
-from logstore.log import Log
-from logstore.log_reads import FetchIsolation
-from logstore.producer_state import OpenTransaction, ProducerStateConfig
-from logstore.record import ControlType
-from logstore.segment import SNAPSHOT_SUFFIX, file_name
-from logstore.transaction_index import AbortedTransaction
+from logstore.format.batch import Batch, encode_empty_batch, walk
+from logstore.format.record import ControlType
+from logstore.log.log import Log
+from logstore.log.producer_state import OpenTransaction, ProducerStateConfig
+from logstore.log.reads import FetchIsolation
+from logstore.segment.segment import SNAPSHOT_SUFFIX, file_name
+from logstore.segment.transaction_index import AbortedTransaction
+from logstore.testing.disks import MemoryDisk
 from tests.golden.reading import STREAMS, content, named
 from tests.logstore.logs import names, put
 from tests.logstore.producing import (
@@ -315,9 +315,7 @@ class TestReadCommitted:
 
         def read() -> None:
             while not stop.is_set():
-                wrong.extend(
-                    record.offset for record in log.read(isolation=TXN) if record.value == b"2"
-                )
+                wrong.extend(record.offset for record in log.read(isolation=TXN) if record.value == b"2")
 
         reader = threading.Thread(target=read)
         reader.start()

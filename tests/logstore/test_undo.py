@@ -7,14 +7,14 @@ from random import Random
 
 import pytest
 
-from checkpoint.disk import Disk
-from checkpoint.disks import FaultyDisk, MemoryDisk, Profile, RecordingDisk
-from checkpoint.disks.faulty import Fault
 from logstore.config import LogConfig
+from logstore.disk.files import Disk
 from logstore.errors import CannotUndo, DiskFull, LogDirOffline
-from logstore.log import Log
-from logstore.losses import KEPT_MS, Standing
-from logstore.undo import copy_out, put_back
+from logstore.log.log import Log
+from logstore.log.losses import KEPT_MS, Standing
+from logstore.log.undo import copy_out, put_back
+from logstore.testing.disks import FaultyDisk, MemoryDisk, Profile, RecordingDisk
+from logstore.testing.disks.faulty import Fault
 from tests.logstore.logs import BATCH_0, BATCH_3, BATCH_5, DIRECTORY, batch, disk_with, log_file
 
 NOW_MS = 1_700_000_000_000

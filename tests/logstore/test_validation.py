@@ -8,8 +8,6 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logstore.batch import Batch, encode_batch, encode_marker_batch, set_offsets_and_epoch, walk
-from logstore.compression import Codec
 from logstore.config import LogConfig
 from logstore.errors import (
     CorruptBatch,
@@ -19,8 +17,10 @@ from logstore.errors import (
     RecordTooLarge,
     UnexpectedAppendOffset,
 )
-from logstore.record import MAX_LONG, ControlType, EndTransactionMarker, Record
-from logstore.validation import (
+from logstore.format.batch import Batch, encode_batch, encode_marker_batch, set_offsets_and_epoch, walk
+from logstore.format.compression import Codec
+from logstore.format.record import MAX_LONG, ControlType, EndTransactionMarker, Record
+from logstore.log.validation import (
     MAX_RECORDS,
     AppendOrigin,
     ValidatedBatch,

@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logstore.errors import InvalidRecord
-from logstore.varint import decode_varint, decode_varlong, encode_varint, encode_varlong
+from logstore.format.varint import decode_varint, decode_varlong, encode_varint, encode_varlong
 from tests.golden.reading import ALL
 
 PRIMITIVES = ALL["primitives"]

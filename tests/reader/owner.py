@@ -16,7 +16,7 @@ from random import Random
 from zlib import crc32
 
 from logstore import Log, LogConfig
-from logstore.record import Record
+from logstore.format.record import Record
 
 KEPT_EVERY = 5
 CONFIG = LogConfig.from_kafka(

@@ -11,8 +11,8 @@ from random import Random
 
 import pytest
 
-from checkpoint.disk import OsDisk
 from logstore import Log, LogReader
+from logstore.disk.files import OsDisk
 from tests.reader.owner import CONFIG, doubled, maintain, offset_of, one_step, value_at
 
 ROOT = Path(__file__).parents[2]

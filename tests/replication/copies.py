@@ -20,11 +20,11 @@ from typing import Any
 
 import pytest
 
-from checkpoint.topic_partition import TopicPartition
-from replication.controller.controller import Controller
-from replication.driver import Envelope, InProcessCluster
-from replication.effects import Address, Effect, Event, Peer, Request, Response, Send
-from replication.messages import (
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.controller.controller import Controller
+from logstore.replication.driver import Envelope, InProcessCluster
+from logstore.replication.effects import Address, Effect, Event, Peer, Request, Response, Send
+from logstore.replication.messages import (
     AlterPartitionResult,
     LeaderAndIsrRequest,
     RequestBody,

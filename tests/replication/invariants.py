@@ -8,13 +8,13 @@ I21  a followed partition is with one fetcher, of its leader, or failed; a led o
 
 from __future__ import annotations
 
-from checkpoint.topic_partition import TopicPartition
-from replication.isr import CommittedIsr
-from replication.messages import NO_LEADER
-from replication.partition import Partition
-from replication.replica_manager import ReplicaManager
-from simulation.checkers import check_epochs
-from simulation.observation import read_all
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.isr import CommittedIsr
+from logstore.replication.messages import NO_LEADER
+from logstore.replication.partition import Partition
+from logstore.replication.replica_manager import ReplicaManager
+from logstore.testing.checkers import check_epochs
+from logstore.testing.observation import read_all
 
 
 def check_node(manager: ReplicaManager) -> None:

@@ -18,17 +18,17 @@ import random
 from dataclasses import dataclass, replace
 from itertools import groupby
 
-from checkpoint.disks.memory import MemoryDisk
-from checkpoint.errors import ErrorCode
-from checkpoint.topic_partition import TopicPartition
-from logstore.batch import encode_batch
 from logstore.config import LogConfig
-from logstore.log import Log
-from logstore.log_manager import LogManager
-from logstore.record import Record
-from replication.config import NodeConfig
-from replication.effects import Client, Effect, Peer, Reply, Respond, Send
-from replication.messages import (
+from logstore.disk.errors import ErrorCode
+from logstore.disk.memory import MemoryDisk
+from logstore.disk.topic_partition import TopicPartition
+from logstore.format.batch import encode_batch
+from logstore.format.record import Record
+from logstore.log.log import Log
+from logstore.log.manager import LogManager
+from logstore.replication.config import NodeConfig
+from logstore.replication.effects import Client, Effect, Peer, Reply, Respond, Send
+from logstore.replication.messages import (
     AlterPartitionRequest,
     AlterPartitionResponse,
     AlterPartitionResult,
@@ -52,8 +52,8 @@ from replication.messages import (
     ResponseBody,
     UpdateMetadataRequest,
 )
-from replication.partition import ACKS_ALL, Partition
-from replication.replica_manager import ReplicaManager
+from logstore.replication.partition import ACKS_ALL, Partition
+from logstore.replication.replica_manager import ReplicaManager
 from tests.replication.invariants import check_node
 
 TP = TopicPartition("t", 0)

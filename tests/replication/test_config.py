@@ -5,8 +5,8 @@ from __future__ import annotations
 import pytest
 
 from logstore.errors import InvalidConfig
-from replication.config import LagCriterion, NodeConfig, ReplicaSelector
-from replication.controller.config import ControllerConfig
+from logstore.replication.config import LagCriterion, NodeConfig, ReplicaSelector
+from logstore.replication.controller.config import ControllerConfig
 
 
 @pytest.mark.parametrize(

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
-from replication.fetcher import Fetcher, InFlight
-from replication.follower import Followers
-from replication.replica_manager import ReplicaManager
+from logstore.replication.fetcher import Fetcher, InFlight
+from logstore.replication.follower import Followers
+from logstore.replication.replica_manager import ReplicaManager
 from tests.replication.copies import Copies, Network
 from tests.replication.stage import Stage
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from replication.delayed import DelayedOperation, Purgatory
+from logstore.replication.delayed import DelayedOperation, Purgatory
 
 
 class Waiting(DelayedOperation):

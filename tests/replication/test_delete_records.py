@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from checkpoint.disks.memory import MemoryDisk
-from checkpoint.errors import ErrorCode
-from checkpoint.topic_partition import TopicPartition
 from logstore.config import LogConfig
-from replication.driver import InProcessCluster, three_nodes
-from replication.effects import Client, Peer
-from replication.messages import (
+from logstore.disk.errors import ErrorCode
+from logstore.disk.memory import MemoryDisk
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.driver import InProcessCluster, three_nodes
+from logstore.replication.effects import Client, Peer
+from logstore.replication.messages import (
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     DeleteRecordsResult,

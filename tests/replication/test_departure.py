@@ -6,13 +6,13 @@ from itertools import count
 
 import pytest
 
-from checkpoint.errors import ErrorCode
-from checkpoint.topic_partition import TopicPartition
+from logstore.disk.errors import ErrorCode
+from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import InvalidConfig
-from replication.config import NodeConfig
-from replication.departure import Departure
-from replication.effects import Send
-from replication.messages import ControlledShutdownRequest, ControlledShutdownResponse
+from logstore.replication.config import NodeConfig
+from logstore.replication.departure import Departure
+from logstore.replication.effects import Send
+from logstore.replication.messages import ControlledShutdownRequest, ControlledShutdownResponse
 
 TP = TopicPartition("t", 0)
 DONE = ControlledShutdownResponse(ErrorCode.NONE)

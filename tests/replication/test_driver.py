@@ -7,14 +7,20 @@ from collections.abc import Callable
 
 import pytest
 
-from checkpoint.disk import Disk
-from checkpoint.disks.memory import MemoryDisk
-from checkpoint.errors import ErrorCode
-from checkpoint.topic_partition import TopicPartition
 from logstore.config import LogConfig
-from replication import Durability, Envelope, InProcessCluster, NodeConfig, PendingReply
-from replication.driver import three_nodes
-from replication.messages import FetchRequest, FetchResponse, NewTopic, ProduceRequest, ProduceResponse
+from logstore.disk.errors import ErrorCode
+from logstore.disk.files import Disk
+from logstore.disk.memory import MemoryDisk
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication import Durability, Envelope, InProcessCluster, NodeConfig, PendingReply
+from logstore.replication.driver import three_nodes
+from logstore.replication.messages import (
+    FetchRequest,
+    FetchResponse,
+    NewTopic,
+    ProduceRequest,
+    ProduceResponse,
+)
 from tests.replication.stage import batch
 
 TP = TopicPartition("t", 0)

@@ -2,14 +2,14 @@
 
 from __future__ import annotations
 
-from checkpoint.disks.memory import MemoryDisk
-from checkpoint.errors import ErrorCode
-from checkpoint.topic_partition import TopicPartition
-from replication.driver import InProcessCluster, three_nodes
-from replication.messages import NewTopic, ProduceResponse
-from replication.metastore import layout
-from replication.metastore.operations import Get
-from replication.metastore.zookeeper_blocking import BlockingZooKeeperStore
+from logstore.disk.errors import ErrorCode
+from logstore.disk.memory import MemoryDisk
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.driver import InProcessCluster, three_nodes
+from logstore.replication.messages import NewTopic, ProduceResponse
+from logstore.replication.metastore import layout
+from logstore.replication.metastore.operations import Get
+from logstore.replication.metastore.zookeeper_blocking import BlockingZooKeeperStore
 from tests.replication.stage import batch
 from tests.zookeeper import Client
 

@@ -11,23 +11,23 @@ from collections.abc import Callable, Iterable
 
 import pytest
 
-from checkpoint.disks.memory import MemoryDisk, Profile
-from checkpoint.errors import ErrorCode
-from checkpoint.topic_partition import TopicPartition
 from logstore.config import LogConfig
-from replication import Durability, Envelope, InProcessCluster, NodeConfig
-from replication.driver import three_nodes
-from replication.effects import Request
-from replication.messages import (
+from logstore.disk.errors import ErrorCode
+from logstore.disk.memory import MemoryDisk, Profile
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication import Durability, Envelope, InProcessCluster, NodeConfig
+from logstore.replication.driver import three_nodes
+from logstore.replication.effects import Request
+from logstore.replication.messages import (
     AlterPartitionRequest,
     LeaderAndIsrRequest,
     NewTopic,
     ProduceResponse,
     ProduceResult,
 )
-from replication.metastore import layout
-from replication.metastore.operations import ANY_VERSION, Create, Get, Set
-from replication.partition import Partition
+from logstore.replication.metastore import layout
+from logstore.replication.metastore.operations import ANY_VERSION, Create, Get, Set
+from logstore.replication.partition import Partition
 from tests.replication.stage import batch
 
 SAFE, PLAIN = TopicPartition("safe", 0), TopicPartition("plain", 0)
@@ -88,9 +88,7 @@ def values(made: InProcessCluster, topic_partition: TopicPartition) -> list[byte
 
 def state(made: InProcessCluster, topic_partition: TopicPartition) -> layout.LeaderAndIsr:
     session_id = made.store.open_session(60_000, made.now_ms)
-    outcome, _ = made.store.call(
-        session_id, Get(layout.partition_state_path(topic_partition)), made.now_ms
-    )
+    outcome, _ = made.store.call(session_id, Get(layout.partition_state_path(topic_partition)), made.now_ms)
     return layout.parse_state(outcome.data)
 
 

@@ -12,17 +12,16 @@ from dataclasses import replace
 
 import pytest
 
-from checkpoint.disk import Disk
-from checkpoint.disks.faulty import Fault, FaultyDisk
-from checkpoint.disks.memory import MemoryDisk
-from checkpoint.errors import ErrorCode
-from checkpoint.topic_partition import TopicPartition
 from logstore.config import LogConfig
+from logstore.disk.errors import ErrorCode
+from logstore.disk.files import Disk
+from logstore.disk.memory import MemoryDisk
+from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import LogDirOffline
-from replication import Durability, InProcessCluster
-from replication.driver import three_nodes
-from replication.effects import Peer, Respond
-from replication.messages import (
+from logstore.replication import Durability, InProcessCluster
+from logstore.replication.driver import three_nodes
+from logstore.replication.effects import Peer, Respond
+from logstore.replication.messages import (
     BEING_DELETED,
     NO_LEADER,
     DeleteTopicsRequest,
@@ -35,8 +34,9 @@ from replication.messages import (
     StopReplicaRequest,
     StopReplicaResponse,
 )
-from replication.metastore.layout import parse_state, partition_state_path
-from replication.metastore.operations import Get
+from logstore.replication.metastore.layout import parse_state, partition_state_path
+from logstore.replication.metastore.operations import Get
+from logstore.testing.disks.faulty import Fault, FaultyDisk
 from tests.replication.stage import batch
 from tests.replication.test_driver import BASE, TP, error, is_whole, values, write
 
@@ -204,9 +204,7 @@ def test_a_deletion_refused_for_a_full_disk_is_ordered_again_when_there_is_room(
     disks = faulty_disks()
     made = cluster(disks.__getitem__)
     made.advance(10_000)  # the checkpoints name the partition, so its end has to be written
-    full = Fault(
-        operation="pwrite", path=lambda path: "checkpoint" in path, forever=True, errno=errno.ENOSPC
-    )
+    full = Fault(operation="pwrite", path=lambda path: "checkpoint" in path, forever=True, errno=errno.ENOSPC)
 
     def is_there() -> bool:
         contexts = [node.controller.context for node in made.nodes.values()]

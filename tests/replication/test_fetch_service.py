@@ -6,14 +6,13 @@ from dataclasses import replace
 
 import pytest
 
-from checkpoint.disks.memory import MemoryDisk
-from checkpoint.errors import ErrorCode
 from logstore.config import LogConfig
-from logstore.epochs import EpochEndOffset
-from replication.config import NodeConfig, ReplicaSelector
-from replication.driver import InProcessCluster, three_nodes
-from replication.effects import Client, Peer, Send
-from replication.messages import (
+from logstore.disk.errors import ErrorCode
+from logstore.disk.memory import MemoryDisk
+from logstore.replication.config import NodeConfig, ReplicaSelector
+from logstore.replication.driver import InProcessCluster, three_nodes
+from logstore.replication.effects import Client, Peer, Send
+from logstore.replication.messages import (
     BrokerEndpoint,
     FetchPartition,
     FetchRequest,
@@ -22,6 +21,7 @@ from replication.messages import (
     NewTopic,
     UpdateMetadataRequest,
 )
+from logstore.segment.epochs import EpochEndOffset
 from tests.replication.stage import batch
 from tests.replication.test_driver import BASE, TP, write
 from tests.replication.test_replica_manager import CONTROLLER, F1, F2, ME, P0, P1, Manager
@@ -40,9 +40,15 @@ class Rig(Manager):
         selector: ReplicaSelector = ReplicaSelector.NONE,
         leads: bool = True,
     ) -> None:
-        super().__init__(log_config=log_config, config=NodeConfig(
-            node_id=ME, replica_lag_time_max_ms=10_000, broker_rack=RACKS[ME], replica_selector_class=selector
-        ))
+        super().__init__(
+            log_config=log_config,
+            config=NodeConfig(
+                node_id=ME,
+                replica_lag_time_max_ms=10_000,
+                broker_rack=RACKS[ME],
+                replica_selector_class=selector,
+            ),
+        )
         self.in_racks(RACKS)
         self.role(ME if leads else F1, 1, P0, P1)
 

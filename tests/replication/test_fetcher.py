@@ -6,10 +6,10 @@ from itertools import count
 
 import pytest
 
-from checkpoint.topic_partition import TopicPartition
-from replication.config import NodeConfig
-from replication.fetcher import Fetcher, FetchState, InFlight, Phase, fetcher_number
-from replication.messages import (
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.config import NodeConfig
+from logstore.replication.fetcher import Fetcher, FetchState, InFlight, Phase, fetcher_number
+from logstore.replication.messages import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     FetchRequest,

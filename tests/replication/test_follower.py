@@ -6,18 +6,16 @@ import errno
 
 import pytest
 
-from checkpoint.disk import Disk
-from checkpoint.disks.faulty import Fault, FaultyDisk
-from checkpoint.disks.memory import MemoryDisk
-from checkpoint.errors import ErrorCode
-from checkpoint.topic_partition import TopicPartition
-from logstore.epochs import EpochEndOffset
-from replication.config import NodeConfig
-from replication.effects import Send
-from replication.errors import InvalidRequest
-from replication.fetcher import Phase
-from replication.follower import Followers
-from replication.messages import (
+from logstore.disk.errors import ErrorCode
+from logstore.disk.files import Disk
+from logstore.disk.memory import MemoryDisk
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.config import NodeConfig
+from logstore.replication.effects import Send
+from logstore.replication.errors import InvalidRequest
+from logstore.replication.fetcher import Phase
+from logstore.replication.follower import Followers
+from logstore.replication.messages import (
     NO_EPOCH,
     EpochAnswer,
     FetchResponse,
@@ -27,6 +25,8 @@ from replication.messages import (
     OffsetForLeaderEpochRequest,
     OffsetForLeaderEpochResponse,
 )
+from logstore.segment.epochs import EpochEndOffset
+from logstore.testing.disks.faulty import Fault, FaultyDisk
 from tests.replication.stage import TP, Stage, batch
 from tests.replication.test_partition import F1, Rig, data
 

@@ -6,12 +6,12 @@ from collections.abc import Callable
 
 import pytest
 
-from logstore.epochs import LeaderEpochCache
-from replication.delayed import DelayedOperation
-from replication.follower import Followers
-from replication.isr_channel import IsrChannel
-from replication.partition import ACKS_ALL
-from simulation.checkers import Violation
+from logstore.replication.delayed import DelayedOperation
+from logstore.replication.follower import Followers
+from logstore.replication.isr_channel import IsrChannel
+from logstore.replication.partition import ACKS_ALL
+from logstore.segment.epochs import LeaderEpochCache
+from logstore.testing.checkers import Violation
 from tests.replication import test_topics
 from tests.replication.stage import Stage
 
@@ -48,7 +48,7 @@ def a_follower_begins_no_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def incarnations_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
     """I17: whoever has the name is meant."""
-    monkeypatch.setattr("replication.orders.is_of_another_incarnation", lambda *ids: False)
+    monkeypatch.setattr("logstore.replication.orders.is_of_another_incarnation", lambda *ids: False)
 
 
 def write_and_commit(stage: Stage) -> None:

@@ -8,7 +8,7 @@ from dataclasses import replace
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replication.isr import (
+from logstore.replication.isr import (
     CommittedIsr,
     IsrState,
     LagBounds,
@@ -20,8 +20,8 @@ from replication.isr import (
     members_to_drop,
     next_high_watermark,
 )
-from replication.messages import IsrProposal
-from replication.replica import RemoteReplica
+from logstore.replication.messages import IsrProposal
+from logstore.replication.replica import RemoteReplica
 
 LEADER = 0
 PROPOSAL = IsrProposal(1, 1, ())

@@ -6,12 +6,12 @@ from itertools import count
 
 import pytest
 
-from checkpoint.errors import ErrorCode
-from checkpoint.topic_partition import TopicPartition
-from replication.config import NodeConfig
-from replication.isr import CommittedIsr, PendingExpand
-from replication.isr_channel import IsrChannel
-from replication.messages import (
+from logstore.disk.errors import ErrorCode
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.config import NodeConfig
+from logstore.replication.isr import CommittedIsr, PendingExpand
+from logstore.replication.isr_channel import IsrChannel
+from logstore.replication.messages import (
     AlterPartitionRequest,
     AlterPartitionResponse,
     AlterPartitionResult,

@@ -6,14 +6,14 @@ from dataclasses import replace
 
 import pytest
 
-from checkpoint.errors import ErrorCode
-from checkpoint.topic_partition import TopicPartition
-from replication.config import LagCriterion, NodeConfig
-from replication.effects import Send
-from replication.isr import LagBounds, lags_in_messages, lags_in_time
-from replication.messages import FetchRequest, FetchResponse, FetchResult
-from replication.partition import ACKS_ALL
-from replication.replica import RemoteReplica
+from logstore.disk.errors import ErrorCode
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.config import LagCriterion, NodeConfig
+from logstore.replication.effects import Send
+from logstore.replication.isr import LagBounds, lags_in_messages, lags_in_time
+from logstore.replication.messages import FetchRequest, FetchResponse, FetchResult
+from logstore.replication.partition import ACKS_ALL
+from logstore.replication.replica import RemoteReplica
 from tests.replication.stage import Stage
 from tests.replication.test_replica_manager import F1, F2, ME, P0, P1, Manager
 

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from replication.java_hash import java_hash
+from logstore.replication.java_hash import java_hash
 
 
 @pytest.mark.parametrize(

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from checkpoint.errors import ErrorCode
-from replication import messages
+from logstore.disk.errors import ErrorCode
+from logstore.replication import messages
 
 CODES = {
     1: "OFFSET_OUT_OF_RANGE",

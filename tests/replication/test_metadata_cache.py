@@ -4,9 +4,14 @@ from __future__ import annotations
 
 from collections.abc import Mapping
 
-from checkpoint.topic_partition import TopicPartition
-from replication.messages import BrokerEndpoint, MetadataRequest, PartitionState, UpdateMetadataRequest
-from replication.metadata_cache import MetadataCache
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.messages import (
+    BrokerEndpoint,
+    MetadataRequest,
+    PartitionState,
+    UpdateMetadataRequest,
+)
+from logstore.replication.metadata_cache import MetadataCache
 
 TP = TopicPartition("t", 0)
 

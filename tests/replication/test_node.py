@@ -6,14 +6,13 @@ import random
 
 import pytest
 
-from checkpoint.disk import Disk
-from checkpoint.disks.faulty import Fault, FaultyDisk
-from checkpoint.disks.memory import MemoryDisk
-from checkpoint.errors import ErrorCode
-from checkpoint.topic_partition import TopicPartition
-from logstore.log_manager import LogManager
-from replication.config import NodeConfig
-from replication.effects import (
+from logstore.disk.errors import ErrorCode
+from logstore.disk.files import Disk
+from logstore.disk.memory import MemoryDisk
+from logstore.disk.topic_partition import TopicPartition
+from logstore.log.manager import LogManager
+from logstore.replication.config import NodeConfig
+from logstore.replication.effects import (
     ClientRequest,
     CloseSession,
     Effect,
@@ -26,8 +25,8 @@ from replication.effects import (
     StoreCall,
     StoreReply,
 )
-from replication.errors import InvalidRequest
-from replication.messages import (
+from logstore.replication.errors import InvalidRequest
+from logstore.replication.messages import (
     FetchPartition,
     FetchRequest,
     LeaderAndIsrRequest,
@@ -37,14 +36,15 @@ from replication.messages import (
     ProduceResponse,
     UpdateMetadataResponse,
 )
-from replication.metastore.layout import (
+from logstore.replication.metastore.layout import (
     LOG_DIR_EVENT_PREFIX,
     broker_path,
     parse_broker,
     parse_log_dir_event,
 )
-from replication.metastore.operations import Create, Delete, Get, Outcome, Stat, StoreError
-from replication.node import Node
+from logstore.replication.metastore.operations import Create, Delete, Get, Outcome, Stat, StoreError
+from logstore.replication.node import Node
+from logstore.testing.disks.faulty import Fault, FaultyDisk
 from tests.replication.stage import batch
 
 TP = TopicPartition("t", 0)
@@ -349,8 +349,8 @@ def test_what_no_peer_sends_is_refused() -> None:
 
 def test_late_answers_find_nobody() -> None:
     """Delivery is at most once and in no order: an unknown correlation or call id is no error."""
-    from replication.effects import Disconnected, Response
-    from replication.messages import AlterPartitionResponse, FetchResponse
+    from logstore.replication.effects import Disconnected, Response
+    from logstore.replication.messages import AlterPartitionResponse, FetchResponse
 
     rig = Registering()
     rig.register()

@@ -10,12 +10,12 @@ from queue import Empty, SimpleQueue
 
 import pytest
 
-from checkpoint.disks.memory import MemoryDisk
-from checkpoint.topic_partition import TopicPartition
-from logstore.log_manager import LogManager
-from replication.config import NodeConfig
-from replication.controller.config import ControllerConfig
-from replication.effects import (
+from logstore.disk.memory import MemoryDisk
+from logstore.disk.topic_partition import TopicPartition
+from logstore.log.manager import LogManager
+from logstore.replication.config import NodeConfig
+from logstore.replication.controller.config import ControllerConfig
+from logstore.replication.effects import (
     ClientRequest,
     CloseSession,
     Effect,
@@ -32,11 +32,11 @@ from replication.effects import (
     Sync,
     SyncDone,
 )
-from replication.messages import CreateTopicsRequest, NewTopic
-from replication.metastore import layout
-from replication.metastore.operations import Delete, Get, Outcome
-from replication.metastore.zookeeper import ZooKeeperStore
-from replication.node import Node
+from logstore.replication.messages import CreateTopicsRequest, NewTopic
+from logstore.replication.metastore import layout
+from logstore.replication.metastore.operations import Delete, Get, Outcome
+from logstore.replication.metastore.zookeeper import ZooKeeperStore
+from logstore.replication.node import Node
 from tests.zookeeper import DEADLINE_S, Client, Proxy
 
 TP = TopicPartition("t", 0)
@@ -52,9 +52,7 @@ class Host:
         self.store = ZooKeeperStore(url, self._inbox.put)
         self.session_ms = session_ms
         self.sessions: list[int] = []
-        logs = LogManager(
-            ["data"], disk=MemoryDisk(), clock=lambda: self.now_ms, random=random.Random(0)
-        )
+        logs = LogManager(["data"], disk=MemoryDisk(), clock=lambda: self.now_ms, random=random.Random(0))
         config = NodeConfig(
             node_id=0, registration_retry_ms=20, controller=ControllerConfig(retry_backoff_ms=20)
         )

@@ -9,14 +9,14 @@ from dataclasses import replace
 
 import pytest
 
-from checkpoint.disk import Disk
-from checkpoint.disks.memory import MemoryDisk
-from checkpoint.errors import ErrorCode
-from checkpoint.topic_partition import TopicPartition
-from replication import InProcessCluster, NodeConfig
-from replication.driver import LOG_DIR, Envelope, three_nodes
-from replication.effects import Request, Response, WatchFired
-from replication.messages import (
+from logstore.disk.errors import ErrorCode
+from logstore.disk.files import Disk
+from logstore.disk.memory import MemoryDisk
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication import InProcessCluster, NodeConfig
+from logstore.replication.driver import LOG_DIR, Envelope, three_nodes
+from logstore.replication.effects import Request, Response, WatchFired
+from logstore.replication.messages import (
     ControlledShutdownRequest,
     ControlledShutdownResponse,
     FetchRequest,
@@ -26,8 +26,8 @@ from replication.messages import (
     ProduceResponse,
     StopReplicaRequest,
 )
-from replication.metastore import layout
-from replication.metastore.memory import MemoryStore
+from logstore.replication.metastore import layout
+from logstore.replication.metastore.memory import MemoryStore
 from tests.replication.stage import batch
 
 TP = TopicPartition("t", 0)

@@ -9,29 +9,27 @@ from dataclasses import replace
 
 import pytest
 
-from checkpoint.disk import Disk
-from checkpoint.disks import Fault, FaultyDisk
-from checkpoint.disks.memory import MemoryDisk
-from checkpoint.errors import EngineError, ErrorCode
-from checkpoint.topic_partition import TopicPartition
-from logstore.batch import encode_batch, walk
 from logstore.config import LogConfig
-from logstore.epochs import EpochEndOffset
+from logstore.disk.errors import EngineError, ErrorCode
+from logstore.disk.files import Disk
+from logstore.disk.memory import MemoryDisk
+from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import DiskFull, OffsetOutOfRange, UnexpectedAppendOffset
-from logstore.log import Log
-from logstore.log_manager import LogManager
-from logstore.record import ControlType, Record
-from replication.config import NodeConfig
-from replication.durability import Durability
-from replication.errors import (
+from logstore.format.batch import encode_batch, walk
+from logstore.format.record import ControlType, Record
+from logstore.log.log import Log
+from logstore.log.manager import LogManager
+from logstore.replication.config import NodeConfig
+from logstore.replication.durability import Durability
+from logstore.replication.errors import (
     FencedLeaderEpoch,
     NotEnoughReplicas,
     NotLeaderOrFollower,
     OffsetNotAvailable,
     UnknownLeaderEpoch,
 )
-from replication.isr import PendingExpand, PendingShrink
-from replication.messages import (
+from logstore.replication.isr import PendingExpand, PendingShrink
+from logstore.replication.messages import (
     EARLIEST_TIMESTAMP,
     LARGEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -43,9 +41,11 @@ from replication.messages import (
     PartitionState,
     UpdateMetadataRequest,
 )
-from replication.metadata_cache import MetadataCache
-from replication.partition import ACKS_ALL, Counters, IsrOutcome, Partition
-from replication.replica import NEVER_MS
+from logstore.replication.metadata_cache import MetadataCache
+from logstore.replication.partition import ACKS_ALL, Counters, IsrOutcome, Partition
+from logstore.replication.replica import NEVER_MS
+from logstore.segment.epochs import EpochEndOffset
+from logstore.testing.disks import Fault, FaultyDisk
 
 TP = TopicPartition("t", 0)
 ME, F1, F2, CONSUMER = 0, 1, 2, -1
@@ -451,9 +451,7 @@ def test_committed_readers_stop_at_the_first_open_transaction() -> None:
         guard = rig.log.maybe_start_verification(producer_id, 0, 0)
         rig.log.append_as_leader(batch, leader_epoch=1, now_ms=NOW_MS, verification_guard=guard)
     for producer_id, kind in ((7, ControlType.ABORT), (8, ControlType.COMMIT)):
-        rig.log.append_end_transaction(
-            producer_id, 0, kind, coordinator_epoch=0, leader_epoch=1, now_ms=20
-        )
+        rig.log.append_end_transaction(producer_id, 0, kind, coordinator_epoch=0, leader_epoch=1, now_ms=20)
     rig.fetch(F1, 5)
 
     def read(*, committed_only: bool) -> FetchResult:

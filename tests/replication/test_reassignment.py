@@ -18,16 +18,16 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from checkpoint.disks.memory import MemoryDisk
-from checkpoint.errors import ErrorCode
-from checkpoint.topic_partition import TopicPartition
 from logstore.config import LogConfig
-from replication import Envelope, InProcessCluster, NodeConfig
-from replication.controller import reassigning
-from replication.controller.context import Context
-from replication.controller.reassignment import Assignment, assignment_in, closing_state
-from replication.effects import Request, Response, WatchFired
-from replication.messages import (
+from logstore.disk.errors import ErrorCode
+from logstore.disk.memory import MemoryDisk
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication import Envelope, InProcessCluster, NodeConfig
+from logstore.replication.controller import reassigning
+from logstore.replication.controller.context import Context
+from logstore.replication.controller.reassignment import Assignment, assignment_in, closing_state
+from logstore.replication.effects import Request, Response, WatchFired
+from logstore.replication.messages import (
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
     FetchRequest,
@@ -38,10 +38,10 @@ from replication.messages import (
     StopReplicaRequest,
     StopReplicaResponse,
 )
-from replication.metastore import layout
-from replication.metastore.layout import LeaderAndIsr
-from replication.metastore.memory import MemoryStore
-from replication.metastore.operations import Create, Get, Multi, Operation, Outcome, Set, StoreError
+from logstore.replication.metastore import layout
+from logstore.replication.metastore.layout import LeaderAndIsr
+from logstore.replication.metastore.memory import MemoryStore
+from logstore.replication.metastore.operations import Create, Get, Multi, Operation, Outcome, Set, StoreError
 from tests.replication.stage import batch
 
 TP = TopicPartition("t", 0)
@@ -381,8 +381,8 @@ def test_r2_begun_and_nobody_told() -> None:
 @pytest.mark.parametrize("deaf", [(4, 5, 6), (1,), (2, 3), (1, 4), (1, 2, 3, 4, 5)])
 def test_r3_begun_and_some_not_told(deaf: tuple[int, ...]) -> None:
     scene = Scene()
-    scene.cluster.intercept = (
-        lambda envelope: is_sent(envelope, LeaderAndIsrRequest) and envelope.target in deaf
+    scene.cluster.intercept = lambda envelope: (
+        is_sent(envelope, LeaderAndIsrRequest) and envelope.target in deaf
     )
     scene.request()
     scene.run(lambda: len(scene.cluster.held) == len(deaf))
@@ -755,7 +755,7 @@ def test_planted_list_before_isr(monkeypatch: pytest.MonkeyPatch) -> None:
         after = honest(assignment, state, *rest)
         return after and replace(after, isr=state.isr, isr_broker_epochs=state.isr_broker_epochs)
 
-    monkeypatch.setattr("replication.controller.reassigning.closing_state", hasty)
+    monkeypatch.setattr("logstore.replication.controller.reassigning.closing_state", hasty)
     scene = Scene()
     scene.request()
     with pytest.raises(AssertionError, match="I11"):
@@ -802,7 +802,7 @@ def test_planted_target_not_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
         epoch = state.leader_epoch + 1
         return replace(state, leader=4, leader_epoch=epoch, isr=assignment.target, isr_broker_epochs=())
 
-    monkeypatch.setattr("replication.controller.reassigning.closing_state", impatient)
+    monkeypatch.setattr("logstore.replication.controller.reassigning.closing_state", impatient)
     scene = Scene()
     scene.request()
     with pytest.raises(AssertionError, match="I5"):

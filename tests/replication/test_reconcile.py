@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logstore.epochs import EpochEndOffset, EpochEntry, LeaderEpochCache
-from replication.reconcile import Truncation, divergence_of, truncation_for
+from logstore.replication.reconcile import Truncation, divergence_of, truncation_for
+from logstore.segment.epochs import EpochEndOffset, EpochEntry, LeaderEpochCache
 
 
 def decide(

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 import pytest
 
-from replication.replica import NEVER_MS, UNKNOWN_OFFSET, RemoteReplica
+from logstore.replication.replica import NEVER_MS, UNKNOWN_OFFSET, RemoteReplica
 
 LAG_MS = 100
 

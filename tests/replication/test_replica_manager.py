@@ -7,17 +7,16 @@ from typing import TypeVar
 
 import pytest
 
-from checkpoint.disk import Disk
-from checkpoint.disks.faulty import Fault, FaultyDisk
-from checkpoint.disks.memory import MemoryDisk
-from checkpoint.errors import ErrorCode
-from checkpoint.topic_partition import TopicPartition
 from logstore.config import LogConfig
-from logstore.log_manager import LogManager
-from replication.config import NodeConfig
-from replication.durability import Durability
-from replication.effects import Client, Effect, Peer, Reply, Respond, Send, Sync, SyncDone
-from replication.messages import (
+from logstore.disk.errors import ErrorCode
+from logstore.disk.files import Disk
+from logstore.disk.memory import MemoryDisk
+from logstore.disk.topic_partition import TopicPartition
+from logstore.log.manager import LogManager
+from logstore.replication.config import NodeConfig
+from logstore.replication.durability import Durability
+from logstore.replication.effects import Client, Effect, Peer, Reply, Respond, Send, Sync, SyncDone
+from logstore.replication.messages import (
     EARLIEST_TIMESTAMP,
     LATEST_TIMESTAMP,
     AlterPartitionRequest,
@@ -46,7 +45,8 @@ from replication.messages import (
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
-from replication.replica_manager import ReplicaManager
+from logstore.replication.replica_manager import ReplicaManager
+from logstore.testing.disks.faulty import Fault, FaultyDisk
 from tests.replication.stage import batch
 
 P0, P1 = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -7,17 +7,16 @@ from dataclasses import replace
 
 import pytest
 
-from checkpoint.disks.memory import MemoryDisk, Profile
-from checkpoint.errors import ErrorCode
-from checkpoint.offset_checkpoint import HIGH_WATERMARK_CHECKPOINT, read_offset_checkpoint
-from checkpoint.topic_partition import TopicPartition
+from logstore.checkpoint.offset_checkpoint import HIGH_WATERMARK_CHECKPOINT, read_offset_checkpoint
 from logstore.config import LogConfig
-from logstore.epochs import EpochEndOffset, LeaderEpochCache
-from logstore.log_manager import LogManager
-from replication import ControllerConfig, InProcessCluster, NodeConfig
-from replication.driver import LOG_DIR, three_nodes
-from replication.effects import Send
-from replication.messages import (
+from logstore.disk.errors import ErrorCode
+from logstore.disk.memory import MemoryDisk, Profile
+from logstore.disk.topic_partition import TopicPartition
+from logstore.log.manager import LogManager
+from logstore.replication import ControllerConfig, InProcessCluster, NodeConfig
+from logstore.replication.driver import LOG_DIR, three_nodes
+from logstore.replication.effects import Send
+from logstore.replication.messages import (
     EpochQuery,
     FetchRequest,
     NewTopic,
@@ -26,6 +25,7 @@ from replication.messages import (
     ProduceRequest,
     ProduceResponse,
 )
+from logstore.segment.epochs import EpochEndOffset, LeaderEpochCache
 from tests.replication.stage import batch
 from tests.replication.test_driver import BASE, TP, write
 from tests.replication.test_replica_manager import F1, P0, Manager

@@ -14,19 +14,19 @@ from dataclasses import replace
 
 import pytest
 
-from checkpoint.errors import ErrorCode
-from logstore.epochs import EpochEndOffset
-from replication.config import NodeConfig
-from replication.isr import CommittedIsr, PendingExpand, PendingShrink, may_join
-from replication.messages import (
+from logstore.disk.errors import ErrorCode
+from logstore.replication.config import NodeConfig
+from logstore.replication.isr import CommittedIsr, PendingExpand, PendingShrink, may_join
+from logstore.replication.messages import (
     LATEST_TIMESTAMP,
     AlterPartitionResult,
     FetchPartition,
     FetchResult,
     PartitionState,
 )
-from replication.partition import ACKS_ALL, Partition
-from replication.replica import RemoteReplica
+from logstore.replication.partition import ACKS_ALL, Partition
+from logstore.replication.replica import RemoteReplica
+from logstore.segment.epochs import EpochEndOffset
 from tests.replication.stage import Message, Stage
 
 
@@ -1003,7 +1003,7 @@ def no_gate_at_the_epoch_start(monkeypatch: pytest.MonkeyPatch) -> None:
     def lax(*args: object, **kwargs: object) -> bool:
         return may_join(*args, **{**kwargs, "epoch_start_offset": 0})  # type: ignore[arg-type]
 
-    monkeypatch.setattr("replication.partition.may_join", lax)
+    monkeypatch.setattr("logstore.replication.partition.may_join", lax)
 
 
 def no_fence_on_fetches(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -11,13 +11,13 @@ from dataclasses import replace
 
 import pytest
 
-from checkpoint.disks.faulty import Fault, FaultyDisk
-from checkpoint.disks.memory import MemoryDisk
-from checkpoint.errors import ErrorCode
-from checkpoint.topic_partition import TopicPartition
-from replication import Durability, InProcessCluster
-from replication.driver import three_nodes
-from replication.messages import NO_LEADER, NewTopic, ProduceRequest
+from logstore.disk.errors import ErrorCode
+from logstore.disk.memory import MemoryDisk
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication import Durability, InProcessCluster
+from logstore.replication.driver import three_nodes
+from logstore.replication.messages import NO_LEADER, NewTopic, ProduceRequest
+from logstore.testing.disks.faulty import Fault, FaultyDisk
 from tests.replication.stage import batch
 from tests.replication.test_driver import BASE, TP, cluster, error, is_whole, values, write
 from tests.replication.test_schedules_of_isrs import stored

@@ -6,21 +6,21 @@ Transcripts in the notation of `test_schedules.py`. What needs a real controller
 
 from __future__ import annotations
 
-from checkpoint.disks.memory import MemoryDisk
-from checkpoint.errors import ErrorCode
-from replication.config import NodeConfig
-from replication.driver import Envelope, InProcessCluster, three_nodes
-from replication.effects import Response
-from replication.isr import CommittedIsr, PendingShrink
-from replication.messages import (
+from logstore.disk.errors import ErrorCode
+from logstore.disk.memory import MemoryDisk
+from logstore.replication.config import NodeConfig
+from logstore.replication.driver import Envelope, InProcessCluster, three_nodes
+from logstore.replication.effects import Response
+from logstore.replication.isr import CommittedIsr, PendingShrink
+from logstore.replication.messages import (
     NO_LEADER,
     AlterPartitionRequest,
     AlterPartitionResponse,
     NewTopic,
 )
-from replication.metastore.layout import LeaderAndIsr, parse_state, partition_state_path
-from replication.metastore.operations import Get
-from replication.partition import ACKS_ALL
+from logstore.replication.metastore.layout import LeaderAndIsr, parse_state, partition_state_path
+from logstore.replication.metastore.operations import Get
+from logstore.replication.partition import ACKS_ALL
 from tests.replication.stage import Stage
 from tests.replication.test_driver import BASE, TP, cluster, is_whole, write
 

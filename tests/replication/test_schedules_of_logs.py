@@ -9,13 +9,13 @@ import random
 
 import pytest
 
-from logstore.batch import encode_batch
 from logstore.errors import InvalidRecord, UnexpectedAppendOffset
-from logstore.record import Record
-from replication.config import NodeConfig
-from replication.effects import Client
-from replication.messages import NO_EPOCH, OffsetForLeaderEpochRequest, ProduceRequest
-from replication.partition import ACKS_ALL
+from logstore.format.batch import encode_batch
+from logstore.format.record import Record
+from logstore.replication.config import NodeConfig
+from logstore.replication.effects import Client
+from logstore.replication.messages import NO_EPOCH, OffsetForLeaderEpochRequest, ProduceRequest
+from logstore.replication.partition import ACKS_ALL
 from tests.replication.stage import TP, Message, Stage, batch
 
 

@@ -8,12 +8,19 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpoint.disks.memory import MemoryDisk
-from checkpoint.topic_partition import TopicPartition
-from replication.config import NodeConfig
-from replication.driver import InProcessCluster
-from replication.messages import DeleteTopicsRequest, NewTopic
-from replication.state_change import Side, StateChange, format_line, format_time, parse_line, parse_time
+from logstore.disk.memory import MemoryDisk
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.config import NodeConfig
+from logstore.replication.driver import InProcessCluster
+from logstore.replication.messages import DeleteTopicsRequest, NewTopic
+from logstore.replication.state_change import (
+    Side,
+    StateChange,
+    format_line,
+    format_time,
+    parse_line,
+    parse_time,
+)
 
 CHANGE = StateChange(
     time_ms=1_795_187_966_123,

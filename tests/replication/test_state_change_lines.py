@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from checkpoint.topic_partition import TopicPartition
-from replication.state_change_lines import Line, Wanted, line_facts, wanted_lines
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.state_change_lines import Line, Wanted, line_facts, wanted_lines
 
 TIME = "2026-11-20 15:19:26,150"
 KAFKA = f"[{TIME}] TRACE Broker 3 handling LeaderAndIsr request for [orders, 0], [payments,12] (x.y)"

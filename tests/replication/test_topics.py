@@ -10,13 +10,13 @@ import random
 
 import pytest
 
-from checkpoint.errors import ErrorCode
-from checkpoint.topic_partition import TopicPartition
-from logstore.log_manager import LogManager
-from replication import InProcessCluster
-from replication.driver import Envelope
-from replication.effects import Peer, Request
-from replication.messages import (
+from logstore.disk.errors import ErrorCode
+from logstore.disk.topic_partition import TopicPartition
+from logstore.log.manager import LogManager
+from logstore.replication import InProcessCluster
+from logstore.replication.driver import Envelope
+from logstore.replication.effects import Peer, Request
+from logstore.replication.messages import (
     BEING_DELETED,
     AdminResult,
     AlterConfigsRequest,
@@ -37,9 +37,9 @@ from replication.messages import (
     StopReplicaRequest,
     StopReplicaResponse,
 )
-from replication.metastore.memory import MemoryStore
-from replication.metastore.operations import Delete
-from replication.strays import strays
+from logstore.replication.metastore.memory import MemoryStore
+from logstore.replication.metastore.operations import Delete
+from logstore.replication.strays import strays
 from tests.replication.test_driver import TP, cluster, is_whole, values, write
 from tests.replication.test_replica_manager import F1, ME, P0, Manager
 

@@ -4,15 +4,15 @@ from __future__ import annotations
 
 import pytest
 
-from checkpoint.disks.memory import MemoryDisk
-from checkpoint.errors import ErrorCode
-from checkpoint.topic_partition import TopicPartition
-from replication import InProcessCluster, NodeConfig, PendingReply
-from replication.controller.config import ControllerConfig
-from replication.driver import three_nodes
-from replication.messages import NewTopic, ProduceResponse
-from replication.metastore import layout
-from replication.metastore.memory import MemoryStore
+from logstore.disk.errors import ErrorCode
+from logstore.disk.memory import MemoryDisk
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication import InProcessCluster, NodeConfig, PendingReply
+from logstore.replication.controller.config import ControllerConfig
+from logstore.replication.driver import three_nodes
+from logstore.replication.messages import NewTopic, ProduceResponse
+from logstore.replication.metastore import layout
+from logstore.replication.metastore.memory import MemoryStore
 from tests.replication.stage import batch
 
 TP = TopicPartition("t", 0)

@@ -8,10 +8,10 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, TypeVar
 
-from broker.groups.config import GroupConfig
-from broker.groups.coordinator import Append, Coordinator, Effect, partition_for
-from broker.groups.group import Answer
-from broker.groups.requests import (
+from logstore.broker.groups.config import GroupConfig
+from logstore.broker.groups.coordinator import Append, Coordinator, Effect, partition_for
+from logstore.broker.groups.group import Answer
+from logstore.broker.groups.requests import (
     GroupRequest,
     GroupResponse,
     HeartbeatRequest,
@@ -32,9 +32,9 @@ from broker.groups.requests import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from checkpoint.errors import ErrorCode
-from checkpoint.topic_partition import TopicPartition
-from logstore.batch import Batch, set_offsets_and_epoch
+from logstore.disk.errors import ErrorCode
+from logstore.disk.topic_partition import TopicPartition
+from logstore.format.batch import Batch, set_offsets_and_epoch
 
 R = TypeVar("R")
 GROUP = "g"

@@ -22,11 +22,11 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
-from broker.groups.config import GroupConfig
-from broker.groups.coordinator import Append, Coordinator, Effect, partition_for
-from broker.groups.group import Answer
-from broker.groups.loading import Loader
-from broker.groups.records import (
+from logstore.broker.groups.config import GroupConfig
+from logstore.broker.groups.coordinator import Append, Coordinator, Effect, partition_for
+from logstore.broker.groups.group import Answer
+from logstore.broker.groups.loading import Loader
+from logstore.broker.groups.records import (
     GroupKey,
     GroupMetadata,
     OffsetKey,
@@ -34,7 +34,7 @@ from broker.groups.records import (
     decode_key,
     decode_offset,
 )
-from broker.groups.requests import (
+from logstore.broker.groups.requests import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
     DescribeGroupsRequest,
@@ -59,9 +59,9 @@ from broker.groups.requests import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from checkpoint.errors import ErrorCode
-from checkpoint.topic_partition import TopicPartition
-from logstore.batch import Batch, set_offsets_and_epoch
+from logstore.disk.errors import ErrorCode
+from logstore.disk.topic_partition import TopicPartition
+from logstore.format.batch import Batch, set_offsets_and_epoch
 from tests.broker.groups.desk import START_MS, subscription
 
 GROUPS = ("g", "h")
@@ -157,9 +157,7 @@ class Client:
         action = rng.random()
         if action < 0.35 and not self.world.is_quiet:
             some = rng.sample(WHERE, rng.randint(1, len(WHERE)))
-            values = {
-                each: OffsetCommitPartition(committed_offset=self.world.next_number()) for each in some
-            }
+            values = {each: OffsetCommitPartition(committed_offset=self.world.next_number()) for each in some}
             return OffsetCommitRequest(**who, partitions=values)
         if action < 0.45:
             return OffsetFetchRequest((OffsetFetchGroup(self.group_id),), rng.random() < 0.3)

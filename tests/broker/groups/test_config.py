@@ -4,9 +4,9 @@ from __future__ import annotations
 
 import pytest
 
-from broker.groups.config import GroupConfig
-from logstore.compression import Codec
+from logstore.broker.groups.config import GroupConfig
 from logstore.errors import InvalidConfig
+from logstore.format.compression import Codec
 
 
 def test_defaults_are_kafkas() -> None:

@@ -6,9 +6,9 @@ from typing import Any
 
 import pytest
 
-from broker.errors import CorruptGroupRecord
-from broker.groups.coordinator import partition_for
-from broker.groups.requests import (
+from logstore.broker.errors import CorruptGroupRecord
+from logstore.broker.groups.coordinator import partition_for
+from logstore.broker.groups.requests import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
     DescribeGroupsRequest,
@@ -32,10 +32,10 @@ from broker.groups.requests import (
     OffsetFetchResponse,
     SyncGroupRequest,
 )
-from checkpoint.errors import ErrorCode
-from checkpoint.topic_partition import TopicPartition
-from logstore.batch import encode_batch_of_pairs, walk
-from logstore.compression import Codec
+from logstore.disk.errors import ErrorCode
+from logstore.disk.topic_partition import TopicPartition
+from logstore.format.batch import encode_batch_of_pairs, walk
+from logstore.format.compression import Codec
 from tests.broker.groups.desk import (
     DELAY_MS,
     GROUP,
@@ -298,7 +298,6 @@ class TestFailover:
         again = other.joined(other.join(group_instance_id="i"))
         assert (again.error_code, again.generation_id) == (ErrorCode.NONE, 1)
         assert other.heartbeat(earlier.member_id, 1, "i") is ErrorCode.FENCED_INSTANCE_ID
-
 
     def test_a_later_self_that_the_log_does_not_know_is_not_fenced(self) -> None:
         """It came back in a round that the coordinator before did not end: it is the one that lives."""

@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from broker.groups.group import NEW_MEMBER_JOIN_TIMEOUT_MS
-from broker.groups.requests import (
+from logstore.broker.groups.group import NEW_MEMBER_JOIN_TIMEOUT_MS
+from logstore.broker.groups.requests import (
     DescribedGroup,
     DescribeGroupsRequest,
     DescribeGroupsResponse,
@@ -15,7 +15,7 @@ from broker.groups.requests import (
     MemberIdentity,
     Protocol,
 )
-from checkpoint.errors import ErrorCode
+from logstore.disk.errors import ErrorCode
 from tests.broker.groups.desk import (
     DELAY_MS,
     GROUP,

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 import pytest
 
-from broker.errors import CorruptGroupRecord
-from broker.groups.config import GroupConfig
-from broker.groups.group import Group, State
-from broker.groups.loading import Loader
-from broker.groups.offsets import Offsets
-from broker.groups.records import (
+from logstore.broker.errors import CorruptGroupRecord
+from logstore.broker.groups.config import GroupConfig
+from logstore.broker.groups.group import Group, State
+from logstore.broker.groups.loading import Loader
+from logstore.broker.groups.offsets import Offsets
+from logstore.broker.groups.records import (
     GroupMetadata,
     MemberMetadata,
     OffsetAndMetadata,
@@ -18,11 +18,11 @@ from broker.groups.records import (
     encode_offset,
     encode_offset_key,
 )
-from checkpoint.topic_partition import TopicPartition
-from logstore.batch import encode_batch, encode_marker_batch
-from logstore.compression import Codec
+from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import CorruptBatch
-from logstore.record import ControlType, EndTransactionMarker, Record
+from logstore.format.batch import encode_batch, encode_marker_batch
+from logstore.format.compression import Codec
+from logstore.format.record import ControlType, EndTransactionMarker, Record
 from tests.broker.groups.desk import T0, T1, subscription
 
 Pair = tuple[bytes | None, bytes | None]

@@ -4,13 +4,13 @@ from __future__ import annotations
 
 import pytest
 
-from broker.groups.config import GroupConfig
-from broker.groups.group import Group
-from broker.groups.offsets import Offsets
-from broker.groups.records import GroupMetadata, MemberMetadata, OffsetAndMetadata
-from broker.groups.requests import OffsetFetchPartition
-from checkpoint.errors import ErrorCode
-from checkpoint.topic_partition import TopicPartition
+from logstore.broker.groups.config import GroupConfig
+from logstore.broker.groups.group import Group
+from logstore.broker.groups.offsets import Offsets
+from logstore.broker.groups.records import GroupMetadata, MemberMetadata, OffsetAndMetadata
+from logstore.broker.groups.requests import OffsetFetchPartition
+from logstore.disk.errors import ErrorCode
+from logstore.disk.topic_partition import TopicPartition
 from tests.broker.groups.desk import T0, T1, subscription
 
 U0 = TopicPartition("u", 0)

@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from broker.errors import CorruptGroupRecord
-from broker.groups.records import (
+from logstore.broker.errors import CorruptGroupRecord
+from logstore.broker.groups.records import (
     GroupKey,
     GroupMetadata,
     MemberMetadata,
@@ -23,7 +23,7 @@ from broker.groups.records import (
     encode_offset,
     encode_offset_key,
 )
-from checkpoint.topic_partition import TopicPartition
+from logstore.disk.topic_partition import TopicPartition
 
 ORDERS = TopicPartition("orders", 7)
 

@@ -11,10 +11,10 @@ from typing import Any, cast
 
 import pytest
 
-from broker.groups.config import GroupConfig
-from broker.groups.coordinator import OFFSETS_TOPIC, Append, Effect, partition_for
-from broker.groups.records import encode_offset_key
-from broker.groups.requests import (
+from logstore.broker.groups.config import GroupConfig
+from logstore.broker.groups.coordinator import OFFSETS_TOPIC, Append, Effect, partition_for
+from logstore.broker.groups.records import encode_offset_key
+from logstore.broker.groups.requests import (
     DescribeGroupsRequest,
     DescribeGroupsResponse,
     GroupRequest,
@@ -34,14 +34,14 @@ from broker.groups.requests import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
-from broker.groups.service import GroupService
-from broker.runtime import Asked
-from checkpoint.errors import ErrorCode
-from checkpoint.topic_partition import TopicPartition
-from logstore.batch import Batch, encode_batch_of_pairs, set_offsets_and_epoch, walk
-from replication.messages import ProduceRequest, ProduceResponse, ProduceResult
-from replication.metastore import layout
-from replication.metastore.operations import Get, Operation, Outcome, Stat, StoreError
+from logstore.broker.groups.service import GroupService
+from logstore.broker.runtime import Asked
+from logstore.disk.errors import ErrorCode
+from logstore.disk.topic_partition import TopicPartition
+from logstore.format.batch import Batch, encode_batch_of_pairs, set_offsets_and_epoch, walk
+from logstore.replication.messages import ProduceRequest, ProduceResponse, ProduceResult
+from logstore.replication.metastore import layout
+from logstore.replication.metastore.operations import Get, Operation, Outcome, Stat, StoreError
 
 GROUP = "g"
 PARTITIONS = 3
@@ -199,9 +199,7 @@ class World:
         self.engine = Engine()
         config = GroupConfig(**{"group_initial_rebalance_delay_ms": 0, **settings})
         runtime = cast(Any, self.engine)
-        self.service = GroupService(
-            runtime, config, ask_store=self.engine.ask_store, random=random.Random(1)
-        )
+        self.service = GroupService(runtime, config, ask_store=self.engine.ask_store, random=random.Random(1))
         self.engine.after_turn = self.service.after_turn
         self.refused: list[str] = []
 
@@ -429,7 +427,7 @@ class TestTheTopic:
         run(test)
 
     def test_a_store_that_does_not_answer_is_asked_again(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        monkeypatch.setattr("broker.groups.service._STORE_AGAIN_S", 0.0)
+        monkeypatch.setattr("logstore.broker.groups.service._STORE_AGAIN_S", 0.0)
 
         async def test(world: World) -> None:
             world.engine.make_topic()

@@ -10,15 +10,15 @@ from typing import Any
 
 import pytest
 
-import broker.groups
-from broker.groups import coordinator as shell
-from broker.groups.coordinator import Coordinator
-from broker.groups.group import Answer, Decision, Group
-from broker.groups.offsets import Offsets
-from broker.groups.records import GroupMetadata
-from broker.groups.requests import HeartbeatResponse, SyncGroupRequest
-from checkpoint.errors import ErrorCode
-from checkpoint.marks import observed
+import logstore.broker.groups
+from logstore.broker.groups import coordinator as shell
+from logstore.broker.groups.coordinator import Coordinator
+from logstore.broker.groups.group import Answer, Decision, Group
+from logstore.broker.groups.offsets import Offsets
+from logstore.broker.groups.records import GroupMetadata
+from logstore.broker.groups.requests import HeartbeatResponse, SyncGroupRequest
+from logstore.disk.errors import ErrorCode
+from logstore.disk.marks import observed
 from tests.broker.groups.swarm import Violation, run
 
 SEEDS = 30
@@ -53,7 +53,7 @@ ELSEWHERE = {
 
 def test_the_seeds_take_every_rare_branch() -> None:
     """A campaign that never takes a branch says nothing of it."""
-    sources = Path(broker.groups.__file__).parent.glob("*.py")
+    sources = Path(logstore.broker.groups.__file__).parent.glob("*.py")
     marks = {name for path in sources for name in re.findall(r'mark\("([^"]+)"\)', path.read_text())}
     assert len(marks) > 30
     seen: set[str] = set()
@@ -146,7 +146,7 @@ def waits_for_all_members_whatever_the_time(patch: pytest.MonkeyPatch) -> None:
         honest(self, now_ms)
 
     patch.setattr(Group, "_finish_joining", _finish_joining)
-    patch.setattr("broker.groups.group._Member.can_expire", property(lambda self: False))
+    patch.setattr("logstore.broker.groups.group._Member.can_expire", property(lambda self: False))
 
 
 def begins_with_generation_1_after_each_failover(patch: pytest.MonkeyPatch) -> None:

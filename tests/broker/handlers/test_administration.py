@@ -10,16 +10,16 @@ from typing import Any
 
 import pytest
 
-from broker.configs import Source
-from broker.wire import types as t
-from checkpoint.errors import ErrorCode
-from checkpoint.topic_partition import TopicPartition
-from logstore.batch import encode_batch
+from logstore.broker.configs import Source
+from logstore.broker.wire import types as t
 from logstore.config import LogConfig
-from logstore.record import Record
-from replication.messages import UpdateMetadataRequest
-from replication.metastore.errors import MetadataStoreFailed
-from replication.metastore.operations import Operation, Outcome
+from logstore.disk.errors import ErrorCode
+from logstore.disk.topic_partition import TopicPartition
+from logstore.format.batch import encode_batch
+from logstore.format.record import Record
+from logstore.replication.messages import UpdateMetadataRequest
+from logstore.replication.metastore.errors import MetadataStoreFailed
+from logstore.replication.metastore.operations import Operation, Outcome
 from tests.broker.asking import Asker
 from tests.broker.nodes import Nodes
 
@@ -129,6 +129,7 @@ def test_a_controller_that_does_not_answer_is_none() -> None:
 
 # --- topics -------------------------------------------------------------------------------------
 
+
 class TestSettingsOfANewTopic:
     @pytest.mark.parametrize("validate_only", [False, True])
     def test_the_answer_has_them_all(self, validate_only: bool) -> None:
@@ -172,7 +173,6 @@ def asked_with(name: str, value: str) -> t.CreateTopicsRequest:
         name="t", num_partitions=1, replication_factor=1, configs=[setting]
     )
     return t.CreateTopicsRequest(topics=[topic])
-
 
 
 async def leaders(client: Asker, name: str) -> list[int]:
@@ -297,9 +297,7 @@ def test_topics_grow() -> None:
         assert (await ask(3, validate_only=True)).results[0].error_code == ErrorCode.NONE
         assert (await ask(1)).results[0].error_code == ErrorCode.INVALID_PARTITIONS
         assert (await ask(3, [1], [0])).results[0].error_code == ErrorCode.NONE
-        metadata = await client.ask(
-            t.MetadataRequest(topics=[t.MetadataRequestTopic(name="t")]), 12
-        )
+        metadata = await client.ask(t.MetadataRequest(topics=[t.MetadataRequestTopic(name="t")]), 12)
         assert [each.replica_nodes for each in metadata.topics[0].partitions] == [[0], [1], [0]]
 
     run(test)
@@ -397,9 +395,7 @@ def test_access_lists_are_switched_off() -> None:
         described = await client.ask(t.DescribeAclsRequest(), 3)
         two = [t.CreateAclsRequestAclCreation(), t.CreateAclsRequestAclCreation()]
         created = await client.ask(t.CreateAclsRequest(creations=two), 2)
-        deleted = await client.ask(
-            t.DeleteAclsRequest(filters=[t.DeleteAclsRequestDeleteAclsFilter()]), 1
-        )
+        deleted = await client.ask(t.DeleteAclsRequest(filters=[t.DeleteAclsRequestDeleteAclsFilter()]), 1)
         codes = [described.error_code, *(each.error_code for each in created.results)]
         codes += [each.error_code for each in deleted.filter_results]
         assert codes == [ErrorCode.SECURITY_DISABLED] * 4

@@ -9,17 +9,17 @@ from typing import Any
 
 import pytest
 
-from broker.handlers.metadata import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
-from broker.wire import types as t
-from checkpoint.errors import ErrorCode
-from checkpoint.ids import id_from_text
-from checkpoint.topic_partition import TopicPartition
-from logstore.batch import Batch, encode_batch, walk
-from logstore.compression import Codec
-from logstore.log import Log
-from logstore.record import Record
-from replication.config import NodeConfig
-from replication.controller.config import ControllerConfig
+from logstore.broker.handlers.metadata import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
+from logstore.broker.wire import types as t
+from logstore.disk.errors import ErrorCode
+from logstore.disk.ids import id_from_text
+from logstore.disk.topic_partition import TopicPartition
+from logstore.format.batch import Batch, encode_batch, walk
+from logstore.format.compression import Codec
+from logstore.format.record import Record
+from logstore.log.log import Log
+from logstore.replication.config import NodeConfig
+from logstore.replication.controller.config import ControllerConfig
 from tests.broker.asking import Asker
 from tests.broker.nodes import Nodes
 

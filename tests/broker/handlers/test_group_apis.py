@@ -8,15 +8,15 @@ from typing import Any
 
 import pytest
 
-from broker.groups.config import GroupConfig
-from broker.groups.coordinator import OFFSETS_TOPIC, partition_for
-from broker.handlers.describe_groups import GROUP_OPERATIONS
-from broker.handlers.metadata import NOT_ASKED
-from broker.wire import types as t
-from checkpoint.errors import ErrorCode
-from checkpoint.topic_partition import TopicPartition
-from replication.metastore import layout
-from replication.metastore.operations import Get
+from logstore.broker.groups.config import GroupConfig
+from logstore.broker.groups.coordinator import OFFSETS_TOPIC, partition_for
+from logstore.broker.handlers.describe_groups import GROUP_OPERATIONS
+from logstore.broker.handlers.metadata import NOT_ASKED
+from logstore.broker.wire import types as t
+from logstore.disk.errors import ErrorCode
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.metastore import layout
+from logstore.replication.metastore.operations import Get
 from tests.broker.asking import Asker
 from tests.broker.groups.desk import subscription
 from tests.broker.nodes import Nodes
@@ -220,7 +220,6 @@ class TestFindCoordinator:
                 assert "transaction" in found.error_message
 
         run(test, is_ready=False)
-
 
     def test_the_topic_does_not_grow(self) -> None:
         """A group's offsets would not be where it is looked for."""

@@ -11,19 +11,19 @@ import pytest
 from hypothesis import Phase, given, settings
 from hypothesis import strategies as st
 
-from broker.errors import MalformedMessage
-from broker.interbroker.translation import request_of, response_of, to_wire
-from broker.runtime import _LANES
-from broker.wire import interbroker as w
-from broker.wire import types as t
-from broker.wire.apis import API_OF
-from broker.wire.codec import decode, encode
-from broker.wire.declarations import Struct
-from checkpoint.errors import ErrorCode
-from checkpoint.ids import id_to_text
-from checkpoint.topic_partition import TopicPartition
-from logstore.epochs import EpochEndOffset
-from replication import messages as m
+from logstore.broker.errors import MalformedMessage
+from logstore.broker.interbroker.translation import request_of, response_of, to_wire
+from logstore.broker.runtime import _LANES
+from logstore.broker.wire import interbroker as w
+from logstore.broker.wire import types as t
+from logstore.broker.wire.apis import API_OF
+from logstore.broker.wire.codec import decode, encode
+from logstore.broker.wire.declarations import Struct
+from logstore.disk.errors import ErrorCode
+from logstore.disk.ids import id_to_text
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication import messages as m
+from logstore.segment.epochs import EpochEndOffset
 
 TP = TopicPartition("t", 0)
 REQUESTS: list[Any] = [

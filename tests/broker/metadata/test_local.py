@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from queue import SimpleQueue
 
-from broker.metadata.local import LocalStore, SharedStore
-from checkpoint.disks import Fault, FaultyDisk
-from checkpoint.disks.memory import MemoryDisk
-from replication.effects import SessionOpened, StoreCall, StoreEvent, StoreReply, WatchFired
-from replication.metastore.embedded import EmbeddedStore
-from replication.metastore.operations import Create, Get, Operation, Outcome, StoreError, WatchKind
+from logstore.broker.metadata.local import LocalStore, SharedStore
+from logstore.disk.memory import MemoryDisk
+from logstore.replication.effects import SessionOpened, StoreCall, StoreEvent, StoreReply, WatchFired
+from logstore.replication.metastore.embedded import EmbeddedStore
+from logstore.replication.metastore.operations import Create, Get, Operation, Outcome, StoreError, WatchKind
+from logstore.testing.disks import Fault, FaultyDisk
 
 DEADLINE_S = 30.0
 

@@ -12,13 +12,13 @@ import pytest
 from kazoo.protocol.serialization import CheckVersion, Connect, Create2, Delete, Exists, Sync
 from kazoo.security import OPEN_ACL_UNSAFE
 
-from broker.limits import Address
-from broker.metadata.server import MetadataServer, session_secret
-from checkpoint.disk import Disk
-from checkpoint.disks import Fault, FaultyDisk, Operation, RecordingDisk
-from checkpoint.disks.memory import MemoryDisk
-from replication.metastore.embedded import EmbeddedStore
-from replication.metastore.operations import Create, Get
+from logstore.broker.limits import Address
+from logstore.broker.metadata.server import MetadataServer, session_secret
+from logstore.disk.files import Disk
+from logstore.disk.memory import MemoryDisk
+from logstore.replication.metastore.embedded import EmbeddedStore
+from logstore.replication.metastore.operations import Create, Get
+from logstore.testing.disks import Fault, FaultyDisk, Operation, RecordingDisk
 
 TIMEOUT_MS = 5_000
 NO_NODE, UNIMPLEMENTED, BAD_ARGUMENTS = -101, -6, -8

@@ -15,8 +15,8 @@ from kio.index import load_request_schema, load_response_schema
 from kio.schema.errors import ErrorCode
 from kio.serial import entity_reader, entity_writer
 
-from broker.wire.apis import APIS
-from broker.wire.declarations import Field, Kind, Struct
+from logstore.broker.wire.apis import APIS
+from logstore.broker.wire.declarations import Field, Kind, Struct
 
 NO_UUID = bytes(16)
 EPOCH = datetime.datetime(1970, 1, 1, tzinfo=datetime.UTC)
@@ -97,10 +97,14 @@ def kio_type(kind: type[Struct], version: int) -> Any:
 
 def to_kio(message: Any, entity: Any) -> Any:
     """The same message as kio has it."""
-    return entity(**{
-        each.name: _to_kio(getattr(message, _our_name(each)), each.type, each.metadata.get("kafka_type", ""))
-        for each in dataclasses.fields(entity)
-    })
+    return entity(
+        **{
+            each.name: _to_kio(
+                getattr(message, _our_name(each)), each.type, each.metadata.get("kafka_type", "")
+            )
+            for each in dataclasses.fields(entity)
+        }
+    )
 
 
 def _our_name(field: Any) -> str:

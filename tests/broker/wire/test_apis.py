@@ -2,10 +2,10 @@
 
 from __future__ import annotations
 
-from broker.wire import types as t
-from broker.wire.apis import API_OF, APIS, api_versions
-from broker.wire.codec import decode, encode
-from broker.wire.declarations import parse_versions
+from logstore.broker.wire import types as t
+from logstore.broker.wire.apis import API_OF, APIS, api_versions
+from logstore.broker.wire.codec import decode, encode
+from logstore.broker.wire.declarations import parse_versions
 
 
 def test_single_versions_that_old_librdkafka_looks_for_are_inside() -> None:

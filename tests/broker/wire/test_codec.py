@@ -8,11 +8,11 @@ from typing import TypeVar
 
 import pytest
 
-from broker.errors import MalformedMessage
-from broker.wire import codec
-from broker.wire import types as t
-from broker.wire.codec import decode, decoder, encode, varint
-from broker.wire.declarations import Struct
+from logstore.broker.errors import MalformedMessage
+from logstore.broker.wire import codec
+from logstore.broker.wire import types as t
+from logstore.broker.wire.codec import decode, decoder, encode, varint
+from logstore.broker.wire.declarations import Struct
 from tests.broker.wire.samples import (
     KINDS,
     NOT_IN_KIO,

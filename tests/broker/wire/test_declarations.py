@@ -6,8 +6,8 @@ from typing import Any
 
 import pytest
 
-from broker.wire import types as t
-from broker.wire.declarations import Struct, wire
+from logstore.broker.wire import types as t
+from logstore.broker.wire.declarations import Struct, wire
 
 
 class Part(Struct):

@@ -9,11 +9,11 @@ from kio.schema.api_versions.v3.request import ApiVersionsRequest
 from kio.schema.request_header.v1.header import RequestHeader as OldHeader
 from kio.schema.request_header.v2.header import RequestHeader as NewHeader
 
-from broker.errors import MalformedMessage
-from broker.wire import types as t
-from broker.wire.apis import APIS
-from broker.wire.declarations import Struct
-from broker.wire.headers import (
+from logstore.broker.errors import MalformedMessage
+from logstore.broker.wire import types as t
+from logstore.broker.wire.apis import APIS
+from logstore.broker.wire.declarations import Struct
+from logstore.broker.wire.headers import (
     decode_request_header,
     decode_response_header,
     request_frame,

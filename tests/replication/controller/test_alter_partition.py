@@ -6,12 +6,12 @@ from dataclasses import replace
 
 import pytest
 
-from checkpoint.errors import ErrorCode
-from replication.controller.alter_partition import Verdict, judge
-from replication.controller.election import Incarnation
-from replication.durability import Durability
-from replication.messages import IsrProposal
-from replication.metastore.layout import LeaderAndIsr
+from logstore.disk.errors import ErrorCode
+from logstore.replication.controller.alter_partition import Verdict, judge
+from logstore.replication.controller.election import Incarnation
+from logstore.replication.durability import Durability
+from logstore.replication.messages import IsrProposal
+from logstore.replication.metastore.layout import LeaderAndIsr
 
 STATE = LeaderAndIsr(leader=1, leader_epoch=5, isr=(1, 2), controller_epoch=3, isr_broker_epochs=(10, 20))
 VERSION = 7

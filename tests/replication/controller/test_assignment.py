@@ -8,8 +8,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from checkpoint.errors import EngineError
-from replication.controller.assignment import (
+from logstore.disk.errors import EngineError
+from logstore.replication.controller.assignment import (
     MOST_NEW_PARTITIONS,
     added_partitions,
     check_manual,
@@ -20,7 +20,7 @@ from replication.controller.assignment import (
     spread,
     spread_over_racks,
 )
-from replication.controller.errors import (
+from logstore.replication.controller.errors import (
     InvalidPartitions,
     InvalidReplicaAssignment,
     InvalidReplicationFactor,

@@ -4,8 +4,8 @@ from __future__ import annotations
 
 import pytest
 
-from checkpoint.topic_partition import TopicPartition
-from replication.controller.balance import Imbalance, Seat, imbalances
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.controller.balance import Imbalance, Seat, imbalances
 
 
 def seat(partition: int, preferred: int, leader: int, *, electable: bool = True) -> Seat:

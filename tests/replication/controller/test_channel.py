@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from itertools import count
 
-from checkpoint.errors import ErrorCode
-from checkpoint.topic_partition import TopicPartition
-from replication.controller.channel import Channel, Entry
-from replication.controller.config import ControllerConfig
-from replication.effects import Send
-from replication.messages import (
+from logstore.disk.errors import ErrorCode
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.controller.channel import Channel, Entry
+from logstore.replication.controller.config import ControllerConfig
+from logstore.replication.effects import Send
+from logstore.replication.messages import (
     LeaderAndIsrRequest,
     LeaderAndIsrResponse,
     PartitionState,

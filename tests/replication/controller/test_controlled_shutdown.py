@@ -7,10 +7,10 @@ from __future__ import annotations
 
 import pytest
 
-from checkpoint.errors import ErrorCode
-from checkpoint.topic_partition import TopicPartition
-from replication.controller.deletion import Deletion
-from replication.messages import (
+from logstore.disk.errors import ErrorCode
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.controller.deletion import Deletion
+from logstore.replication.messages import (
     NO_LEADER,
     ControlledShutdownRequest,
     ControlledShutdownResponse,
@@ -18,8 +18,8 @@ from replication.messages import (
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
-from replication.metastore import layout
-from replication.metastore.operations import Get, Set
+from logstore.replication.metastore import layout
+from logstore.replication.metastore.operations import Get, Set
 from tests.replication.controller.world import World, state_writes, topic
 
 T0, T1, T2 = (TopicPartition("t", partition) for partition in range(3))

@@ -9,11 +9,11 @@ from dataclasses import replace
 
 import pytest
 
-from checkpoint.errors import ErrorCode
-from checkpoint.topic_partition import TopicPartition
-from replication.controller.config import ControllerConfig
-from replication.effects import Client, Peer
-from replication.messages import (
+from logstore.disk.errors import ErrorCode
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.controller.config import ControllerConfig
+from logstore.replication.effects import Client, Peer
+from logstore.replication.messages import (
     BEING_DELETED,
     NO_LEADER,
     AlterPartitionRequest,
@@ -25,9 +25,9 @@ from replication.messages import (
     NewTopic,
     UpdateMetadataRequest,
 )
-from replication.metastore import layout
-from replication.metastore.layout import LOST_BROKER_EPOCH
-from replication.metastore.operations import (
+from logstore.replication.metastore import layout
+from logstore.replication.metastore.layout import LOST_BROKER_EPOCH
+from logstore.replication.metastore.operations import (
     ANY_VERSION,
     Children,
     Create,

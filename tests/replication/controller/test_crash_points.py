@@ -11,19 +11,19 @@ from typing import NamedTuple
 
 import pytest
 
-from checkpoint.errors import ErrorCode
-from checkpoint.topic_partition import TopicPartition
-from replication.controller.config import ControllerConfig
-from replication.controller.context import UNCLEAN_ELECTION
-from replication.messages import (
+from logstore.disk.errors import ErrorCode
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.controller.config import ControllerConfig
+from logstore.replication.controller.context import UNCLEAN_ELECTION
+from logstore.replication.messages import (
     NO_LEADER,
     ControlledShutdownRequest,
     ElectionType,
     ElectLeadersRequest,
 )
-from replication.metastore import layout
-from replication.metastore.layout import LeaderAndIsr
-from replication.metastore.operations import ANY_VERSION, Children, Create, Get, Set
+from logstore.replication.metastore import layout
+from logstore.replication.metastore.layout import LeaderAndIsr
+from logstore.replication.metastore.operations import ANY_VERSION, Children, Create, Get, Set
 from tests.replication.controller.world import World, state_writes, topic
 
 T0, T1 = (TopicPartition("t", partition) for partition in range(2))

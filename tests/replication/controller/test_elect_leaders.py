@@ -7,20 +7,20 @@ from __future__ import annotations
 
 import pytest
 
-from checkpoint.errors import ErrorCode
-from checkpoint.topic_partition import TopicPartition
-from replication.controller.config import ControllerConfig
-from replication.controller.deletion import Deletion
-from replication.controller.reassignment import Assignment
-from replication.messages import (
+from logstore.disk.errors import ErrorCode
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.controller.config import ControllerConfig
+from logstore.replication.controller.deletion import Deletion
+from logstore.replication.controller.reassignment import Assignment
+from logstore.replication.messages import (
     NO_LEADER,
     ElectionType,
     ElectLeadersRequest,
     ElectLeadersResponse,
     LeaderAndIsrRequest,
 )
-from replication.metastore import layout
-from replication.metastore.operations import ANY_VERSION, Create, Delete, Get, Multi, Set
+from logstore.replication.metastore import layout
+from logstore.replication.metastore.operations import ANY_VERSION, Create, Delete, Get, Multi, Set
 from tests.replication.controller.world import World, state_writes, topic
 
 T0, T1, T2 = (TopicPartition("t", partition) for partition in range(3))
@@ -36,9 +36,10 @@ def strayed(*, brokers: int = 4, config: ControllerConfig | None = None) -> Worl
     world.run()
     for partition in range(3):
         leader, _, isr = world.view(partition)
-        assert world.alter(leader, (*isr, 2), partition).partitions[
-            TopicPartition("t", partition)
-        ].error is ErrorCode.NONE
+        assert (
+            world.alter(leader, (*isr, 2), partition).partitions[TopicPartition("t", partition)].error
+            is ErrorCode.NONE
+        )
     assert [world.view(partition)[:2] for partition in range(3)] == [(3, 1), (1, 1), (3, 1)]
     return world
 
@@ -401,9 +402,7 @@ def test_a_little_imbalance_is_left_alone() -> None:
     assert moved is not None
     other = layout.LeaderAndIsr(3, 1, moved.isr, 1, moved.isr_broker_epochs)
     world.admin(Set(layout.partition_state_path(T0), layout.encode_state(other), ANY_VERSION))
-    world.admin(
-        Create(layout.ISR_NOTIFICATION_PREFIX, layout.encode_partitions([T0]), sequential=True)
-    )
+    world.admin(Create(layout.ISR_NOTIFICATION_PREFIX, layout.encode_partitions([T0]), sequential=True))
     world.run(for_ms=25_000)
     assert world.view(0)[0] == 3
 

@@ -7,7 +7,7 @@ from itertools import product
 
 import pytest
 
-from replication.controller.election import (
+from logstore.replication.controller.election import (
     Elected,
     Incarnation,
     Standing,
@@ -19,8 +19,8 @@ from replication.controller.election import (
     shutdown_leader,
     standing,
 )
-from replication.messages import NO_LEADER
-from replication.metastore.layout import LOST_BROKER_EPOCH, UNKNOWN_BROKER_EPOCH, LeaderAndIsr
+from logstore.replication.messages import NO_LEADER
+from logstore.replication.metastore.layout import LOST_BROKER_EPOCH, UNKNOWN_BROKER_EPOCH, LeaderAndIsr
 
 AR = (2, 4)
 

@@ -7,14 +7,14 @@ from itertools import product
 
 import pytest
 
-from checkpoint.errors import ErrorCode
-from checkpoint.topic_partition import TopicPartition
-from replication.controller.alter_partition import judge
-from replication.controller.config import ControllerConfig
-from replication.controller.election import Incarnation, next_state, state_after_shutdown
-from replication.controller.eligible import with_eligible, with_min_insync
-from replication.durability import Durability
-from replication.messages import (
+from logstore.disk.errors import ErrorCode
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.controller.alter_partition import judge
+from logstore.replication.controller.config import ControllerConfig
+from logstore.replication.controller.election import Incarnation, next_state, state_after_shutdown
+from logstore.replication.controller.eligible import with_eligible, with_min_insync
+from logstore.replication.durability import Durability
+from logstore.replication.messages import (
     NO_LEADER,
     AlterConfigsRequest,
     AlterPartitionReassignmentsRequest,
@@ -22,7 +22,12 @@ from replication.messages import (
     LeaderAndIsrRequest,
     PartitionState,
 )
-from replication.metastore.layout import LOST_BROKER_EPOCH, UNKNOWN_BROKER_EPOCH, Eligible, LeaderAndIsr
+from logstore.replication.metastore.layout import (
+    LOST_BROKER_EPOCH,
+    UNKNOWN_BROKER_EPOCH,
+    Eligible,
+    LeaderAndIsr,
+)
 from tests.replication.controller.world import World, topic
 
 T0 = TopicPartition("t", 0)

@@ -9,10 +9,10 @@ from dataclasses import replace
 
 import pytest
 
-from checkpoint.errors import ErrorCode
-from checkpoint.topic_partition import TopicPartition
-from replication.controller import elect_leaders, failover, reassigning, topic_deletion
-from replication.messages import (
+from logstore.disk.errors import ErrorCode
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.controller import elect_leaders, failover, reassigning, topic_deletion
+from logstore.replication.messages import (
     NO_LEADER,
     AlterPartitionReassignmentsRequest,
     ControlledShutdownRequest,
@@ -26,9 +26,9 @@ from replication.messages import (
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
-from replication.metastore import layout
-from replication.metastore.layout import LeaderAndIsr
-from replication.metastore.operations import ANY_VERSION, Children, Create, Delete, Get, Multi, Set
+from logstore.replication.metastore import layout
+from logstore.replication.metastore.layout import LeaderAndIsr
+from logstore.replication.metastore.operations import ANY_VERSION, Children, Create, Delete, Get, Multi, Set
 from tests.replication.controller.world import World, state_writes, topic
 
 T0 = TopicPartition("t", 0)

@@ -4,12 +4,12 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from checkpoint.errors import ErrorCode
-from checkpoint.topic_partition import TopicPartition
-from replication.controller.election import at_level
-from replication.durability import Durability
-from replication.effects import Client, Send, StoreCall
-from replication.messages import (
+from logstore.disk.errors import ErrorCode
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.controller.election import at_level
+from logstore.replication.durability import Durability
+from logstore.replication.effects import Client, Send, StoreCall
+from logstore.replication.messages import (
     BEING_DELETED,
     NO_LEADER,
     AlterPartitionReassignmentsRequest,
@@ -19,9 +19,9 @@ from replication.messages import (
     LeaderAndIsrRequest,
     StopReplicaRequest,
 )
-from replication.metastore import layout
-from replication.metastore.layout import LeaderAndIsr
-from replication.metastore.operations import ANY_VERSION, Children, Create, Delete, Get, Set
+from logstore.replication.metastore import layout
+from logstore.replication.metastore.layout import LeaderAndIsr
+from logstore.replication.metastore.operations import ANY_VERSION, Children, Create, Delete, Get, Set
 from tests.replication.controller.world import World, topic, writes_of
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -2,11 +2,11 @@
 
 from __future__ import annotations
 
-from checkpoint.errors import ErrorCode
-from checkpoint.topic_partition import TopicPartition
-from replication.controller.reassignment import Assignment
-from replication.metastore import layout
-from replication.metastore.operations import ANY_VERSION, Children, Create, Get, Set
+from logstore.disk.errors import ErrorCode
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.controller.reassignment import Assignment
+from logstore.replication.metastore import layout
+from logstore.replication.metastore.operations import ANY_VERSION, Children, Create, Get, Set
 from tests.replication.controller.world import World, topic
 
 T0, T1 = (TopicPartition("t", partition) for partition in range(2))
@@ -114,9 +114,7 @@ def test_a_reassignment_goes_on_when_kafkas_leader_admits_its_target() -> None:
     context.learn_assignment(T0, Assignment((3, 4, 2), (4,), (2,)))
     state = world.state()
     assert state is not None
-    grown = layout.LeaderAndIsr(
-        2, 0, (2, 3, 4), 1, (*state.isr_broker_epochs, world.members[4].broker.epoch)
-    )
+    grown = layout.LeaderAndIsr(2, 0, (2, 3, 4), 1, (*state.isr_broker_epochs, world.members[4].broker.epoch))
     world.admin(Set(layout.partition_state_path(T0), layout.encode_state(grown), ANY_VERSION))
     notify(world, layout.encode_partitions([T0]))
     world.run()

@@ -6,10 +6,10 @@ import json
 
 import pytest
 
-from checkpoint.errors import ErrorCode
-from checkpoint.topic_partition import TopicPartition
-from replication.effects import Client
-from replication.messages import (
+from logstore.disk.errors import ErrorCode
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.effects import Client
+from logstore.replication.messages import (
     AdminResult,
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -24,8 +24,8 @@ from replication.messages import (
     StopReplicaRequest,
     StopReplicaResponse,
 )
-from replication.metastore import layout
-from replication.metastore.operations import Create, Delete, Get, Set
+from logstore.replication.metastore import layout
+from logstore.replication.metastore.operations import Create, Delete, Get, Set
 from tests.replication.controller.world import World, topic
 
 TP = TopicPartition("t", 0)
@@ -193,7 +193,6 @@ class TestWholeCourse:
         made.expire(3)
         made.run()
         assert made.view() == (-1, 3, (3,))
-
 
     def test_a_broker_start_may_end_it(self) -> None:
         """All were in sync when all died; the target returns, is elected, and that is the end."""

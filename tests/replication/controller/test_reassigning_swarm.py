@@ -12,9 +12,9 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from checkpoint.topic_partition import TopicPartition
-from replication.controller.reassignment import Assignment, assignment_in
-from replication.messages import (
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.controller.reassignment import Assignment, assignment_in
+from logstore.replication.messages import (
     NO_LEADER,
     AlterPartitionReassignmentsRequest,
     LeaderAndIsrRequest,
@@ -22,8 +22,8 @@ from replication.messages import (
     RequestBody,
     StopReplicaRequest,
 )
-from replication.metastore import layout
-from replication.metastore.operations import Create, Get, Set
+from logstore.replication.metastore import layout
+from logstore.replication.metastore.operations import Create, Get, Set
 from tests.replication.controller.test_swarm import ASSIGNMENT, BROKERS, MOVES, Swarm
 from tests.replication.controller.world import is_state, is_topic, state_of, writes_of
 

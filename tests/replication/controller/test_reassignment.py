@@ -8,16 +8,16 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replication.controller.election import Incarnation
-from replication.controller.reassignment import (
+from logstore.replication.controller.election import Incarnation
+from logstore.replication.controller.reassignment import (
     Assignment,
     assignment_in,
     closing_state,
     opening_state,
     with_assignment,
 )
-from replication.messages import NO_LEADER
-from replication.metastore.layout import LeaderAndIsr, TopicAssignment, encode_topic, parse_topic
+from logstore.replication.messages import NO_LEADER
+from logstore.replication.metastore.layout import LeaderAndIsr, TopicAssignment, encode_topic, parse_topic
 
 LISTS = st.lists(st.integers(0, 8), min_size=1, max_size=5, unique=True).map(tuple)
 

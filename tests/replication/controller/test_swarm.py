@@ -16,13 +16,13 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from checkpoint.errors import ErrorCode
-from checkpoint.marks import observed
-from checkpoint.topic_partition import TopicPartition
-from replication.controller.config import ControllerConfig
-from replication.controller.election import Standing, standing
-from replication.effects import Peer
-from replication.messages import (
+from logstore.disk.errors import ErrorCode
+from logstore.disk.marks import observed
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.controller.config import ControllerConfig
+from logstore.replication.controller.election import Standing, standing
+from logstore.replication.effects import Peer
+from logstore.replication.messages import (
     NO_LEADER,
     AlterPartitionRequest,
     ControlledShutdownRequest,
@@ -34,9 +34,9 @@ from replication.messages import (
     PartitionState,
     RequestBody,
 )
-from replication.metastore import layout
-from replication.metastore.layout import LeaderAndIsr
-from replication.metastore.operations import Children, Create, Delete, Get
+from logstore.replication.metastore import layout
+from logstore.replication.metastore.layout import LeaderAndIsr
+from logstore.replication.metastore.operations import Children, Create, Delete, Get
 from tests.replication.controller.world import World, state_writes, topic, version_of
 
 BROKERS = 4

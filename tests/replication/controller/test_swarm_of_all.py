@@ -18,10 +18,10 @@ from collections.abc import Callable, Mapping
 
 import pytest
 
-from checkpoint.marks import observed
-from checkpoint.topic_partition import TopicPartition
-from replication.controller.reassignment import Assignment, assignment_in
-from replication.messages import (
+from logstore.disk.marks import observed
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.controller.reassignment import Assignment, assignment_in
+from logstore.replication.messages import (
     NO_LEADER,
     AlterConfigsRequest,
     AlterPartitionReassignmentsRequest,
@@ -36,8 +36,8 @@ from replication.messages import (
     RequestBody,
     StopReplicaRequest,
 )
-from replication.metastore import layout
-from replication.metastore.operations import Children, Create, Delete, Get, Operation, Set
+from logstore.replication.metastore import layout
+from logstore.replication.metastore.operations import Children, Create, Delete, Get, Operation, Set
 from tests.replication.controller.test_swarm import BROKERS, Swarm
 from tests.replication.controller.world import is_state, is_topic, partition_of, state_of, topic, writes_of
 
@@ -207,9 +207,7 @@ class Everything(Swarm):
         return self.chance.choice(sorted(self.lists) or [TopicPartition("gone", 0)])
 
     def some_replicas(self, count: int | None = None) -> tuple[int, ...]:
-        return tuple(
-            self.chance.sample(range(1, BROKERS + 1), count or self.chance.randrange(1, BROKERS))
-        )
+        return tuple(self.chance.sample(range(1, BROKERS + 1), count or self.chance.randrange(1, BROKERS)))
 
     def make(self) -> None:
         count = self.chance.randrange(1, 4)

@@ -4,11 +4,11 @@ from __future__ import annotations
 
 import pytest
 
-from checkpoint.errors import ErrorCode
-from checkpoint.topic_partition import TopicPartition
-from replication.controller.config_changes import CHANGE_EXPIRATION_MS
-from replication.effects import Client
-from replication.messages import (
+from logstore.disk.errors import ErrorCode
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.controller.config_changes import CHANGE_EXPIRATION_MS
+from logstore.replication.effects import Client
+from logstore.replication.messages import (
     AdminResult,
     AlterConfigsRequest,
     AlterConfigsResponse,
@@ -21,8 +21,8 @@ from replication.messages import (
     NewPartitions,
     NewTopic,
 )
-from replication.metastore import layout
-from replication.metastore.operations import ANY_VERSION, Children, Create, Get, Set
+from logstore.replication.metastore import layout
+from logstore.replication.metastore.operations import ANY_VERSION, Children, Create, Get, Set
 from tests.replication.controller.world import World, topic
 
 T0 = TopicPartition("t", 0)

@@ -10,14 +10,14 @@ from itertools import count, product
 
 import pytest
 
-from checkpoint.errors import ErrorCode
-from checkpoint.topic_partition import TopicPartition
-from replication.controller import topic_deletion
-from replication.controller.config import ControllerConfig
-from replication.controller.context import Context, Steps
-from replication.controller.deletion import LEGAL, Deletion, Replica, ReplicaState
-from replication.controller.errors import MetadataConflict
-from replication.messages import (
+from logstore.disk.errors import ErrorCode
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.controller import topic_deletion
+from logstore.replication.controller.config import ControllerConfig
+from logstore.replication.controller.context import Context, Steps
+from logstore.replication.controller.deletion import LEGAL, Deletion, Replica, ReplicaState
+from logstore.replication.controller.errors import MetadataConflict
+from logstore.replication.messages import (
     BEING_DELETED,
     AlterPartitionReassignmentsRequest,
     AlterPartitionReassignmentsResponse,
@@ -28,8 +28,8 @@ from replication.messages import (
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
-from replication.metastore import layout
-from replication.metastore.operations import ANY_VERSION, Children, Create, Delete, Get, Multi, Set
+from logstore.replication.metastore import layout
+from logstore.replication.metastore.operations import ANY_VERSION, Children, Create, Delete, Get, Multi, Set
 from tests.replication.controller.world import World, topic
 
 T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)

@@ -7,16 +7,16 @@ from __future__ import annotations
 
 import pytest
 
-from checkpoint.errors import ErrorCode
-from checkpoint.topic_partition import TopicPartition
-from replication.controller.alter_partition import judge
-from replication.controller.config import ControllerConfig
-from replication.controller.context import UNCLEAN_ELECTION
-from replication.controller.election import Incarnation
-from replication.messages import NO_LEADER, ElectionType, IsrProposal
-from replication.metastore import layout
-from replication.metastore.layout import LeaderAndIsr
-from replication.metastore.operations import ANY_VERSION, Create, Set
+from logstore.disk.errors import ErrorCode
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.controller.alter_partition import judge
+from logstore.replication.controller.config import ControllerConfig
+from logstore.replication.controller.context import UNCLEAN_ELECTION
+from logstore.replication.controller.election import Incarnation
+from logstore.replication.messages import NO_LEADER, ElectionType, IsrProposal
+from logstore.replication.metastore import layout
+from logstore.replication.metastore.layout import LeaderAndIsr
+from logstore.replication.metastore.operations import ANY_VERSION, Create, Set
 from tests.replication.controller.world import World, state_writes, topic
 
 T0, T1 = (TopicPartition("t", partition) for partition in range(2))

@@ -12,12 +12,12 @@ from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
 from itertools import count
 
-from checkpoint.errors import ErrorCode
-from checkpoint.topic_partition import TopicPartition
-from replication.controller.config import ControllerConfig
-from replication.controller.controller import Controller
-from replication.effects import Client, Effect, Peer, Reply, Respond, Send, StoreCall, WatchFired
-from replication.messages import (
+from logstore.disk.errors import ErrorCode
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.controller.config import ControllerConfig
+from logstore.replication.controller.controller import Controller
+from logstore.replication.effects import Client, Effect, Peer, Reply, Respond, Send, StoreCall, WatchFired
+from logstore.replication.messages import (
     BEING_DELETED,
     AlterPartitionRequest,
     AlterPartitionResponse,
@@ -40,9 +40,9 @@ from replication.messages import (
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
-from replication.metastore import layout
-from replication.metastore.memory import MemoryStore
-from replication.metastore.operations import (
+from logstore.replication.metastore import layout
+from logstore.replication.metastore.memory import MemoryStore
+from logstore.replication.metastore.operations import (
     Children,
     Create,
     Delete,
@@ -53,7 +53,7 @@ from replication.metastore.operations import (
     Set,
     StoreError,
 )
-from replication.state_change import StateChange
+from logstore.replication.state_change import StateChange
 
 SESSION_TIMEOUT_MS = 6_000
 
@@ -184,9 +184,7 @@ class World:
 
     # --- processes ----------------------------------------------------------------------------
 
-    def start(
-        self, broker_id: int, *, clean: bool = True, damaged: tuple[TopicPartition, ...] = ()
-    ) -> None:
+    def start(self, broker_id: int, *, clean: bool = True, damaged: tuple[TopicPartition, ...] = ()) -> None:
         """Start a broker's process; if one was there, it is gone (its session may linger)."""
         controller = Controller(
             broker_id,

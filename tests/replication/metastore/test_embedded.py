@@ -8,14 +8,13 @@ from collections.abc import Iterator
 
 import pytest
 
-from checkpoint.disk import Disk
-from checkpoint.disks.faulty import Fault, FaultyDisk
-from checkpoint.disks.memory import MemoryDisk, Profile
-from checkpoint.errors import DirectoryLocked
-from replication.metastore import journal
-from replication.metastore.embedded import EmbeddedStore
-from replication.metastore.errors import CorruptMetadata, MetadataStoreFailed
-from replication.metastore.operations import (
+from logstore.disk.errors import DirectoryLocked
+from logstore.disk.files import Disk
+from logstore.disk.memory import MemoryDisk, Profile
+from logstore.replication.metastore import journal
+from logstore.replication.metastore.embedded import EmbeddedStore
+from logstore.replication.metastore.errors import CorruptMetadata, MetadataStoreFailed
+from logstore.replication.metastore.operations import (
     ANY_VERSION,
     Children,
     Create,
@@ -26,6 +25,7 @@ from replication.metastore.operations import (
     Set,
     StoreError,
 )
+from logstore.testing.disks.faulty import Fault, FaultyDisk
 
 DIRECTORY = "/var/meta"
 

@@ -7,10 +7,10 @@ from collections.abc import Callable
 
 import pytest
 
-from checkpoint.topic_partition import TopicPartition
-from replication.metastore import layout
-from replication.metastore.errors import CorruptMetadata
-from replication.metastore.layout import (
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.metastore import layout
+from logstore.replication.metastore.errors import CorruptMetadata
+from logstore.replication.metastore.layout import (
     UNKNOWN_BROKER_EPOCH,
     BrokerRegistration,
     Eligible,

@@ -8,9 +8,9 @@ from pathlib import Path
 
 import pytest
 
-from checkpoint.topic_partition import TopicPartition
-from replication.metastore import layout
-from replication.metastore.errors import CorruptMetadata
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.metastore import layout
+from logstore.replication.metastore.errors import CorruptMetadata
 
 A, B = TopicPartition("a", 0), TopicPartition("b", 3)
 

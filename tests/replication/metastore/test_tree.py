@@ -6,8 +6,8 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from replication.effects import WatchFired
-from replication.metastore.operations import (
+from logstore.replication.effects import WatchFired
+from logstore.replication.metastore.operations import (
     ANY_VERSION,
     Check,
     Children,
@@ -21,7 +21,7 @@ from replication.metastore.operations import (
     StoreError,
     WatchKind,
 )
-from replication.metastore.tree import Node, Tree
+from logstore.replication.metastore.tree import Node, Tree
 
 
 def tree_with(*paths: str) -> tuple[Tree, int]:

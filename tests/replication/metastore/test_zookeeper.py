@@ -10,8 +10,8 @@ from typing import TypeAlias
 
 import pytest
 
-from replication.effects import SessionExpired, SessionOpened, StoreCall, StoreReply, WatchFired
-from replication.metastore.operations import (
+from logstore.replication.effects import SessionExpired, SessionOpened, StoreCall, StoreReply, WatchFired
+from logstore.replication.metastore.operations import (
     ANY_VERSION,
     Children,
     Create,

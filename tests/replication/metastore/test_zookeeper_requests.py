@@ -18,10 +18,10 @@ from kazoo.exceptions import (
 )
 
 from logstore.errors import InvalidConfig
-from replication.metastore import zookeeper_requests
-from replication.metastore.operations import Check, Create, Delete, Outcome, Set, Stat, StoreError
-from replication.metastore.tree import Write
-from replication.metastore.zookeeper_requests import (
+from logstore.replication.metastore import zookeeper_requests
+from logstore.replication.metastore.operations import Check, Create, Delete, Outcome, Set, Stat, StoreError
+from logstore.replication.metastore.tree import Write
+from logstore.replication.metastore.zookeeper_requests import (
     Address,
     error_of,
     multi_outcome,

@@ -10,10 +10,25 @@ from kazoo.client import KazooState
 from kazoo.exceptions import ConnectionLoss, NoNodeError, SessionExpiredError, ThrottledOpError
 from kazoo.protocol.states import EventType, WatchedEvent, ZnodeStat
 
-from replication.effects import SessionExpired, SessionOpened, StoreCall, StoreEvent, StoreReply, WatchFired
-from replication.metastore import zookeeper_session
-from replication.metastore.operations import Children, Create, Get, Operation, Outcome, StoreError, WatchKind
-from replication.metastore.zookeeper import ZooKeeperStore
+from logstore.replication.effects import (
+    SessionExpired,
+    SessionOpened,
+    StoreCall,
+    StoreEvent,
+    StoreReply,
+    WatchFired,
+)
+from logstore.replication.metastore import zookeeper_session
+from logstore.replication.metastore.operations import (
+    Children,
+    Create,
+    Get,
+    Operation,
+    Outcome,
+    StoreError,
+    WatchKind,
+)
+from logstore.replication.metastore.zookeeper import ZooKeeperStore
 
 
 class Sent(NamedTuple):

@@ -1,0 +1,61 @@
+"""A node in a process: Kafka's wire, a client of it, and a broker to embed.
+
+with Broker(BrokerConfig(node_id=1, log_dirs=("data",))) as broker:
+    broker.create_topic("orders", 3)
+    broker.append("orders", b"placed", key=b"42")
+
+with BlockingClient([Address("127.0.0.1", 9092)]) as client:
+    records = client.read("orders", partition=0)
+
+Names are imported when they are first asked for: the pytest plugin lives in this room, and whoever runs
+pytest with it installed pays for nothing else of it (as in `simulation`, decision 032).
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from logstore.lazily import names_from
+
+if TYPE_CHECKING:
+    from logstore.broker.blocking import BlockingClient
+    from logstore.broker.client import Client
+    from logstore.broker.embedded import AsyncBroker, Broker, BrokerConfig
+    from logstore.broker.embedded_cluster import BrokerCluster
+    from logstore.broker.errors import BrokerFailed, BrokerStopped, RequestRefused, RequestUnanswered
+    from logstore.broker.limits import Address
+    from logstore.broker.metadata.local import SharedStore
+    from logstore.broker.metadata.opening import open_store
+    from logstore.broker.producing import Appended
+
+__all__ = [
+    "Address",
+    "Appended",
+    "AsyncBroker",
+    "BlockingClient",
+    "Broker",
+    "BrokerCluster",
+    "BrokerConfig",
+    "BrokerFailed",
+    "BrokerStopped",
+    "Client",
+    "RequestRefused",
+    "RequestUnanswered",
+    "SharedStore",
+    "open_store",
+]
+
+__getattr__ = names_from(
+    __name__,
+    {
+        "blocking": ("BlockingClient",),
+        "client": ("Client",),
+        "embedded": ("AsyncBroker", "Broker", "BrokerConfig"),
+        "embedded_cluster": ("BrokerCluster",),
+        "errors": ("BrokerFailed", "BrokerStopped", "RequestRefused", "RequestUnanswered"),
+        "limits": ("Address",),
+        "metadata.local": ("SharedStore",),
+        "metadata.opening": ("open_store",),
+        "producing": ("Appended",),
+    },
+)

@@ -1,0 +1,173 @@
+"""A client's calls for programs without an event loop: the same names, each of which waits."""
+
+from __future__ import annotations
+
+import asyncio
+from abc import ABC, abstractmethod
+from collections.abc import Coroutine, Iterable, Iterator, Mapping, Sequence
+from types import TracebackType
+from typing import Any, TypeVar, overload
+
+from logstore.broker.client import ACKS_ALL, Acks, Client
+from logstore.broker.limits import Address, Limits
+from logstore.broker.producing import Appendable, Appended
+from logstore.disk.topic_partition import TopicPartition
+from logstore.format.record import Record
+from logstore.replication.messages import (
+    FetchResult,
+    MetadataResponse,
+    ProduceResult,
+    RequestBody,
+    ResponseBody,
+)
+
+T = TypeVar("T")
+
+_MAX_BYTES = 1 << 20
+
+
+class BlockingCalls(ABC):
+    """What `Client` does, for whoever has one somewhere. Raises as there."""
+
+    @property
+    @abstractmethod
+    def _client(self) -> Client: ...
+
+    @abstractmethod
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T: ...
+
+    @overload
+    def append(
+        self,
+        topic: str,
+        records: bytes | None,
+        *,
+        key: bytes | None = None,
+        headers: Sequence[tuple[str, bytes | None]] = (),
+        partition: int | None = None,
+        acks: Acks = "all",
+        timeout: float | None = None,
+    ) -> Appended: ...
+
+    @overload
+    def append(
+        self,
+        topic: str,
+        records: Iterable[Appendable],
+        *,
+        partition: int | None = None,
+        acks: Acks = "all",
+        timeout: float | None = None,
+    ) -> list[Appended]: ...
+
+    def append(self, topic: str, records: Any, **settings: Any) -> Appended | list[Appended]:
+        """Append a value with its `key` and `headers`, or many records: see `Client.append`."""
+        placed: Appended | list[Appended] = self._wait(self._client.append(topic, records, **settings))
+        return placed
+
+    def read(
+        self,
+        topic: str,
+        partition: int = 0,
+        offset: int | None = None,
+        *,
+        max_bytes: int = _MAX_BYTES,
+        wait: float = 0.5,
+        timeout: float | None = None,
+    ) -> list[Record]:
+        """Committed records from `offset` on: see `Client.read`."""
+        return self._wait(
+            self._client.read(topic, partition, offset, max_bytes=max_bytes, wait=wait, timeout=timeout)
+        )
+
+    def scan(
+        self, topic: str, partition: int = 0, offset: int | None = None, *, follow: bool = False
+    ) -> Iterator[Record]:
+        """Committed records one after the other: see `Client.scan`."""
+        pages = self._client.pages(topic, partition, offset, follow=follow)
+
+        async def next_page() -> list[Record]:
+            return await anext(pages, [])
+
+        while page := self._wait(next_page()):
+            yield from page
+
+    def create_topic(
+        self,
+        topic: str,
+        partitions: int = -1,
+        *,
+        replication_factor: int = -1,
+        settings: Mapping[str, str] | None = None,
+        timeout: float | None = None,
+    ) -> None:
+        """Make a topic, and wait until every broker knows who leads it: see `Client.create_topic`."""
+        self._wait(
+            self._client.create_topic(
+                topic,
+                partitions,
+                replication_factor=replication_factor,
+                settings=settings,
+                timeout=timeout,
+            )
+        )
+
+    def topics(self, *, timeout: float | None = None) -> dict[str, int]:
+        """Every topic with its number of partitions."""
+        return self._wait(self._client.topics(timeout=timeout))
+
+    def leader(self, topic: str, partition: int = 0, *, timeout: float | None = None) -> int:
+        """The id of the broker that leads a partition by now; -1 for nobody."""
+        return self._wait(self._client.leader(topic, partition, timeout=timeout))
+
+
+class BlockingClient(BlockingCalls):
+    """A `Client` with an event loop of its own, which turns while a call waits. Belongs to one thread."""
+
+    def __init__(
+        self, bootstrap: Sequence[Address], *, limits: Limits | None = None, timeout_s: float = 60.0
+    ) -> None:
+        self._runner = asyncio.Runner()
+        self._inner = Client(bootstrap, limits=limits, timeout_s=timeout_s)
+
+    def __enter__(self) -> BlockingClient:
+        return self
+
+    def __exit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        self.close()
+
+    def close(self) -> None:
+        self._wait(self._inner.close())
+        self._runner.close()
+
+    @property
+    def _client(self) -> Client:
+        return self._inner
+
+    def _wait(self, work: Coroutine[Any, Any, T]) -> T:
+        return self._runner.run(work)
+
+    def metadata(self, topics: tuple[str, ...] | None = None) -> MetadataResponse:
+        return self._wait(self._client.metadata(topics))
+
+    def produce(
+        self, topic_partition: TopicPartition, batch: bytes, *, acks: int = ACKS_ALL
+    ) -> ProduceResult:
+        return self._wait(self._client.produce(topic_partition, batch, acks=acks))
+
+    def fetch(
+        self,
+        topic_partition: TopicPartition,
+        offset: int,
+        *,
+        max_bytes: int = _MAX_BYTES,
+        max_wait_ms: int = 500,
+    ) -> FetchResult:
+        return self._wait(
+            self._client.fetch(topic_partition, offset, max_bytes=max_bytes, max_wait_ms=max_wait_ms)
+        )
+
+    def of_controller(self, body: RequestBody) -> ResponseBody:
+        return self._wait(self._client.of_controller(body))

@@ -1,0 +1,97 @@
+"""Settings in the metadata store, read and changed by any broker: `/config/topics/<t>`, `/config/brokers/…`.
+
+A change is one Multi: the node, over just the version that was read, and the notification by which Kafka's
+brokers and tools hear of it. The controller watches the nodes and tells the replicas.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+
+from logstore.broker.identity import AskStore
+from logstore.replication.metastore import layout
+from logstore.replication.metastore.errors import MetadataStoreFailed
+from logstore.replication.metastore.operations import Create, Get, Multi, Outcome, Set, StoreError
+
+Settings = Mapping[str, str]
+_ROUNDS = 20
+
+
+async def read_topic(ask: AskStore, topic: str) -> dict[str, str]:
+    """A topic's own settings. Raises `CorruptMetadata`, and `MetadataStoreFailed`."""
+    found = await _read(ask, layout.topic_config_path(topic))
+    return dict(layout.parse_topic_config(found.data)) if found.stat is not None else {}
+
+
+async def read_all_brokers(ask: AskStore) -> dict[str, str]:
+    """What was changed for all brokers. Raises as `read_topic`."""
+    found = await _read(ask, layout.BROKER_DEFAULTS_PATH)
+    return dict(layout.parse_broker_defaults(found.data)) if found.stat is not None else {}
+
+
+async def change_topic(
+    ask: AskStore, topic: str, change: Callable[[Settings], Settings], *, validate_only: bool = False
+) -> None:
+    """Write what `change` makes of a topic's settings; what it raises is raised. Else as `read_topic`."""
+    await _change(
+        ask,
+        layout.topic_config_path(topic),
+        change,
+        layout.parse_topic_config,
+        Create(
+            layout.CONFIG_CHANGE_PREFIX,
+            layout.encode_config_change(topic),
+            sequential=True,
+            make_parents=True,
+        ),
+        validate_only=validate_only,
+    )
+
+
+async def change_all_brokers(
+    ask: AskStore, change: Callable[[Settings], Settings], *, validate_only: bool = False
+) -> None:
+    """Likewise, for all brokers."""
+    await _change(
+        ask,
+        layout.BROKER_DEFAULTS_PATH,
+        change,
+        layout.parse_broker_defaults,
+        None,
+        validate_only=validate_only,
+    )
+
+
+async def _read(ask: AskStore, path: str) -> Outcome:
+    for _ in range(_ROUNDS):
+        found = await ask(Get(path))
+        if found.error in (None, StoreError.NO_NODE):
+            return found
+    raise MetadataStoreFailed("the metadata store lost every answer about settings; is it well?")
+
+
+async def _change(
+    ask: AskStore,
+    path: str,
+    change: Callable[[Settings], Settings],
+    parse: Callable[[bytes], Settings],
+    notice: Create | None,
+    *,
+    validate_only: bool,
+) -> None:
+    for _ in range(_ROUNDS):
+        found = await _read(ask, path)
+        now = parse(found.data) if found.stat is not None else {}
+        wanted = change(now)
+        if validate_only or wanted == now:
+            return  # also if it was written, and only the answer was lost
+        data = layout.encode_topic_config(wanted)
+        write = (
+            Create(path, data, make_parents=True)
+            if found.stat is None
+            else Set(path, data, found.stat.version)
+        )
+        outcome = await ask(Multi((write,) if notice is None else (write, notice)))
+        if outcome.error is None:
+            return
+    raise MetadataStoreFailed("somebody else kept changing the same settings; try again")

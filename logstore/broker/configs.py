@@ -1,0 +1,245 @@
+"""Settings as administrators see and change them: each with its value, and where that comes from. Pure.
+
+    topic's own          /config/topics/<t>           source 1
+    all brokers', live   /config/brokers/<default>    source 3
+    given at the start   --set, properties file       source 4
+    built in                                          source 5
+
+The first that has a word wins; the others are its synonyms.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Iterator, Mapping, Sequence
+from dataclasses import Field, dataclass, fields
+from enum import Enum, IntEnum
+from typing import Any, Final
+
+from logstore.broker.settings import Settings
+from logstore.config import MAX_INT, LogConfig, formatted, kafka_name
+from logstore.disk.errors import EngineError, ErrorCode
+from logstore.errors import InvalidConfig
+from logstore.log.manager_config import PARTS, LogManagerConfig, broker_names, settings_of
+
+DYNAMIC_OF_BROKERS: Final = frozenset({"unclean.leader.election.enable"})
+"""What can be changed for all brokers while they run."""
+_LISTS: Final = frozenset({"cleanup.policy", "log.cleanup.policy", "log.dirs"})
+
+
+class Source(IntEnum):
+    TOPIC = 1
+    ALL_BROKERS = 3
+    STATIC = 4
+    DEFAULT = 5
+
+
+class Kind(IntEnum):
+    """The type of a setting's value, as DescribeConfigs tells it."""
+
+    BOOLEAN = 1
+    STRING = 2
+    INT = 3
+    LONG = 5
+    DOUBLE = 6
+    LIST = 7
+
+
+class Operation(IntEnum):
+    """What IncrementalAlterConfigs does to a setting."""
+
+    SET = 0
+    DELETE = 1
+    APPEND = 2
+    SUBTRACT = 3
+
+
+class InvalidConfigChange(EngineError):
+    """A change that makes no sense, whatever the value."""
+
+    code = ErrorCode.INVALID_REQUEST
+
+
+@dataclass(frozen=True, slots=True)
+class Synonym:
+    name: str
+    value: str
+    source: Source
+
+
+@dataclass(frozen=True, slots=True)
+class Entry:
+    """One setting; `synonyms` are all that have a word in it, the one that wins first."""
+
+    name: str
+    kind: Kind
+    documentation: str
+    is_read_only: bool
+    synonyms: tuple[Synonym, ...]
+
+    @property
+    def value(self) -> str:
+        return self.synonyms[0].value
+
+    @property
+    def source(self) -> Source:
+        return self.synonyms[0].source
+
+
+# --- looking ------------------------------------------------------------------------------------
+
+
+def describe_topic(own: Mapping[str, str], of_brokers: Mapping[str, str], settings: Settings) -> list[Entry]:
+    """All settings of a topic that has `own`; `of_brokers` are those of all brokers, changed live."""
+    return [_topic_setting(each, own, of_brokers, settings.given) for each in fields(LogConfig)]
+
+
+def _topic_setting(
+    each: Field[Any], own: Mapping[str, str], of_brokers: Mapping[str, str], given: Mapping[str, str]
+) -> Entry:
+    name, names = kafka_name(each.name), each.metadata["broker"]
+    synonyms = []
+    if name in own:
+        synonyms.append(Synonym(name, own[name], Source.TOPIC))
+    synonyms += _broker_synonyms(names, of_brokers, given)
+    synonyms.append(Synonym(next(iter(names), name), formatted(each.default), Source.DEFAULT))
+    # A unit of its own under each name: what is told is the topic's, in its own unit.
+    if synonyms[0].source is Source.STATIC:
+        value = formatted(getattr(LogManagerConfig.from_kafka(_of_topics(given)).topic_defaults, each.name))
+        synonyms[0] = Synonym(synonyms[0].name, value, Source.STATIC)
+    return Entry(name, _kind(name, each.default), each.metadata["help"], False, tuple(synonyms))
+
+
+def _broker_synonyms(
+    names: Iterable[str], of_brokers: Mapping[str, str], given: Mapping[str, str]
+) -> Iterator[Synonym]:
+    for name in names:
+        if name in of_brokers:
+            yield Synonym(name, of_brokers[name], Source.ALL_BROKERS)
+    for name in names:
+        if name in given:
+            yield Synonym(name, given[name], Source.STATIC)
+
+
+def _of_topics(given: Mapping[str, str]) -> dict[str, str]:
+    names = {name for each in fields(LogConfig) for name in each.metadata["broker"]}
+    return {name: value for name, value in given.items() if name in names}
+
+
+def describe_broker(of_brokers: Mapping[str, str], settings: Settings) -> list[Entry]:
+    """All settings of this broker, in alphabetical order."""
+    found = {}
+    for name, default, value, documentation in _broker_settings(settings):
+        synonyms = [*_broker_synonyms([name], of_brokers, {})]
+        if name in settings.given or value != default:
+            synonyms.append(Synonym(name, formatted(_plain(value)), Source.STATIC))
+        synonyms.append(Synonym(name, formatted(_plain(default)), Source.DEFAULT))
+        is_read_only = name not in DYNAMIC_OF_BROKERS
+        found[name] = Entry(name, _kind(name, _plain(default)), documentation, is_read_only, tuple(synonyms))
+    return [found[name] for name in sorted(found)]
+
+
+def describe_all_brokers(of_brokers: Mapping[str, str]) -> list[Entry]:
+    """What was changed for all brokers while they run."""
+    return [
+        Entry(name, Kind.STRING, "", False, (Synonym(name, value, Source.ALL_BROKERS),))
+        for name, value in sorted(of_brokers.items())
+    ]
+
+
+def _broker_settings(settings: Settings) -> Iterator[tuple[str, Any, Any, str]]:
+    """Name, default, value and what it does, of every setting of a broker."""
+    yield "broker.id", -1, settings.node.node_id, "this broker's number"
+    for config in (settings.node, settings.node.controller, settings.limits, settings.broker):
+        for each in fields(config):
+            default = each.default
+            if isinstance(default, bool | int | float | str | Enum) and each.name not in ("host", "port"):
+                yield kafka_name(each.name), default, getattr(config, each.name), ""
+    logs = settings.logs
+    for part in (logs, *(getattr(logs, name) for name in PARTS), settings.groups):
+        for each in settings_of(type(part)):
+            for name in broker_names(each)[:1]:
+                yield name, each.default, getattr(part, each.name), each.metadata["help"]
+
+
+def _plain(value: Any) -> Any:
+    return value.value if isinstance(value, Enum) else value
+
+
+def _kind(name: str, default: Any) -> Kind:
+    match default:
+        case bool():
+            return Kind.BOOLEAN
+        case float():
+            return Kind.DOUBLE
+        case int():
+            return Kind.LONG if abs(default) > MAX_INT or name.endswith((".ms", ".bytes")) else Kind.INT
+    return Kind.LIST if name in _LISTS else Kind.STRING
+
+
+# --- changing -----------------------------------------------------------------------------------
+
+
+def changed(now: Mapping[str, str], changes: Sequence[tuple[str, Operation, str | None]]) -> dict[str, str]:
+    """What a topic's own settings are after these changes.
+
+    APPEND and SUBTRACT are for lists, and begin with the default where there is no value. Raises
+    `InvalidConfigChange`, and `InvalidConfig` for what is no setting or no value of one.
+    """
+    _check_once([name for name, _, _ in changes])
+    defaults = LogConfig().to_kafka()
+    found = dict(now)
+    for name, operation, value in changes:
+        if operation is Operation.DELETE:
+            found.pop(name, None)
+        elif value is None:
+            raise InvalidConfigChange(f"{name} has no value; to go back to the default, delete it")
+        elif operation is Operation.SET:
+            found[name] = value
+        elif name not in _LISTS:
+            raise InvalidConfigChange(f"{name} is no list: set it")
+        else:
+            items = [item for item in found.get(name, defaults[name]).split(",") if item]
+            wanted = [item.strip() for item in value.split(",")]
+            if operation is Operation.APPEND:
+                items += [item for item in wanted if item not in items]
+            else:
+                items = [item for item in items if item not in wanted]
+            found[name] = ",".join(items)
+    LogConfig.from_kafka(found)
+    return found
+
+
+def replaced(settings: Sequence[tuple[str, str | None]]) -> dict[str, str]:
+    """A topic's own settings when these are all; no value stands for the default. Raises as `changed`."""
+    _check_once([name for name, _ in settings])
+    found = {name: value for name, value in settings if value is not None}
+    LogConfig.from_kafka(found)
+    return found
+
+
+def changed_for_all_brokers(
+    now: Mapping[str, str], changes: Sequence[tuple[str, Operation, str | None]]
+) -> dict[str, str]:
+    """Likewise for what all brokers take while they run. Raises `InvalidConfigChange` and `InvalidConfig`."""
+    _check_once([name for name, _, _ in changes])
+    found = dict(now)
+    for name, operation, value in changes:
+        if name not in DYNAMIC_OF_BROKERS:
+            raise InvalidConfigChange(
+                f"{name} cannot be changed while brokers run; set it where they are started"
+            )
+        if operation is Operation.DELETE:
+            found.pop(name, None)
+        elif operation is not Operation.SET or value is None:
+            raise InvalidConfigChange(f"{name} is no list, and wants a value: set or delete it")
+        elif value.lower() not in ("true", "false"):
+            raise InvalidConfig(f"{name} is {value!r}; it takes true or false")
+        else:
+            found[name] = value.lower()
+    return found
+
+
+def _check_once(names: Sequence[str]) -> None:
+    twice = sorted({name for name in names if names.count(name) > 1})
+    if twice:
+        raise InvalidConfigChange(f"{', '.join(twice)}: named more than once")

@@ -1,0 +1,306 @@
+"""What the coordinator can be asked, and what it answers: the wire's messages without their versions.
+
+Fields have the wire's names, and its defaults where an older version lacks them; partitions are keys of
+mappings instead of lists within lists. Times are milliseconds. `None` is null.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+from typing import TypeAlias
+
+from logstore.disk.errors import ErrorCode
+from logstore.disk.topic_partition import TopicPartition
+
+NO_GENERATION = -1
+NO_MEMBER_ID = ""
+
+# --- membership -------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Protocol:
+    """One way of assigning that a member knows, with what it tells the leader about itself."""
+
+    name: str
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinGroupRequest:
+    """`rebalance_timeout_ms` -1, as in version 0: the session timeout.
+
+    `require_known_member_id` from version 4 on: a member without an id is given one first (79).
+    `support_skipping_assignment` from version 9 on.
+    """
+
+    group_id: str
+    session_timeout_ms: int
+    rebalance_timeout_ms: int = -1
+    member_id: str = NO_MEMBER_ID
+    group_instance_id: str | None = None
+    protocol_type: str
+    protocols: tuple[Protocol, ...]
+    client_id: str = ""
+    client_host: str = ""
+    require_known_member_id: bool = False
+    support_skipping_assignment: bool = False
+
+
+@dataclass(frozen=True, slots=True)
+class JoinGroupMember:
+    member_id: str
+    group_instance_id: str | None
+    metadata: bytes
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class JoinGroupResponse:
+    """`protocol_name` is None in errors; versions below 7 say "" for it."""
+
+    error_code: ErrorCode = ErrorCode.NONE
+    generation_id: int = NO_GENERATION
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    leader: str = ""
+    skip_assignment: bool = False
+    member_id: str = NO_MEMBER_ID
+    members: tuple[JoinGroupMember, ...] = ()
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncGroupRequest:
+    """`assignments` by member id, from the leader alone; type and name from version 5 on."""
+
+    group_id: str
+    generation_id: int
+    member_id: str
+    group_instance_id: str | None = None
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignments: Mapping[str, bytes] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class SyncGroupResponse:
+    error_code: ErrorCode = ErrorCode.NONE
+    protocol_type: str | None = None
+    protocol_name: str | None = None
+    assignment: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class HeartbeatRequest:
+    group_id: str
+    generation_id: int
+    member_id: str
+    group_instance_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class HeartbeatResponse:
+    error_code: ErrorCode = ErrorCode.NONE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberIdentity:
+    """Who leaves: by member id, or by instance id alone when an operator removes a static member."""
+
+    member_id: str = NO_MEMBER_ID
+    group_instance_id: str | None = None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaveGroupRequest:
+    group_id: str
+    members: tuple[MemberIdentity, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class MemberResponse:
+    member_id: str = NO_MEMBER_ID
+    group_instance_id: str | None = None
+    error_code: ErrorCode = ErrorCode.NONE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class LeaveGroupResponse:
+    """Versions below 3 name one member and say one error: the group's, else that member's."""
+
+    error_code: ErrorCode = ErrorCode.NONE
+    members: tuple[MemberResponse, ...] = ()
+
+
+# --- offsets ----------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetCommitPartition:
+    """`commit_timestamp_ms` -1: now."""
+
+    committed_offset: int
+    committed_leader_epoch: int = -1
+    committed_metadata: str | None = None
+    commit_timestamp_ms: int = -1
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetCommitRequest:
+    """`retention_time_ms`, in versions 2 to 4, gives these offsets an end of their own; -1: none."""
+
+    group_id: str
+    generation_id: int = NO_GENERATION
+    member_id: str = NO_MEMBER_ID
+    group_instance_id: str | None = None
+    retention_time_ms: int = -1
+    partitions: Mapping[TopicPartition, OffsetCommitPartition]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetCommitResponse:
+    partitions: Mapping[TopicPartition, ErrorCode]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetFetchGroup:
+    """`partitions` None: all that the group has committed."""
+
+    group_id: str
+    partitions: tuple[TopicPartition, ...] | None = None
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetFetchRequest:
+    groups: tuple[OffsetFetchGroup, ...]
+    require_stable: bool = False
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetFetchPartition:
+    """As it is, what is said of a partition without a committed offset."""
+
+    committed_offset: int = -1
+    committed_leader_epoch: int = -1
+    metadata: str = ""
+    error_code: ErrorCode = ErrorCode.NONE
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetFetchGroupResponse:
+    group_id: str
+    error_code: ErrorCode = ErrorCode.NONE
+    partitions: Mapping[TopicPartition, OffsetFetchPartition] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetFetchResponse:
+    groups: tuple[OffsetFetchGroupResponse, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetDeleteRequest:
+    group_id: str
+    partitions: tuple[TopicPartition, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class OffsetDeleteResponse:
+    """With an error of the group no partition is named."""
+
+    error_code: ErrorCode = ErrorCode.NONE
+    partitions: Mapping[TopicPartition, ErrorCode] = field(default_factory=dict)
+
+
+# --- administration ---------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeGroupsRequest:
+    groups: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedGroupMember:
+    member_id: str
+    group_instance_id: str | None
+    client_id: str
+    client_host: str
+    member_metadata: bytes = b""
+    member_assignment: bytes = b""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class DescribedGroup:
+    """`protocol_data` is the protocol's name, and members have metadata, in a stable group only."""
+
+    group_id: str
+    error_code: ErrorCode = ErrorCode.NONE
+    group_state: str = ""
+    protocol_type: str = ""
+    protocol_data: str = ""
+    members: tuple[DescribedGroupMember, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DescribeGroupsResponse:
+    groups: tuple[DescribedGroup, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class ListGroupsRequest:
+    """`states_filter`: names of states, in any case; empty: all."""
+
+    states_filter: tuple[str, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class ListedGroup:
+    group_id: str
+    protocol_type: str
+    group_state: str
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ListGroupsResponse:
+    """COORDINATOR_LOAD_IN_PROGRESS means that the list may not be whole."""
+
+    error_code: ErrorCode = ErrorCode.NONE
+    groups: tuple[ListedGroup, ...] = ()
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteGroupsRequest:
+    groups_names: tuple[str, ...]
+
+
+@dataclass(frozen=True, slots=True)
+class DeleteGroupsResponse:
+    results: Mapping[str, ErrorCode]
+
+
+GroupRequest: TypeAlias = (
+    JoinGroupRequest
+    | SyncGroupRequest
+    | HeartbeatRequest
+    | LeaveGroupRequest
+    | OffsetCommitRequest
+    | OffsetFetchRequest
+    | OffsetDeleteRequest
+    | DescribeGroupsRequest
+    | ListGroupsRequest
+    | DeleteGroupsRequest
+)
+
+GroupResponse: TypeAlias = (
+    JoinGroupResponse
+    | SyncGroupResponse
+    | HeartbeatResponse
+    | LeaveGroupResponse
+    | OffsetCommitResponse
+    | OffsetFetchResponse
+    | OffsetDeleteResponse
+    | DescribeGroupsResponse
+    | ListGroupsResponse
+    | DeleteGroupsResponse
+)

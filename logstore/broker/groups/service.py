@@ -1,0 +1,322 @@
+"""The coordinator at work: fed with elections, time and the log's answers, and its effects carried out.
+
+    a turn of the engine ─▶ after_turn ─▶ leads a partition now: read its log on a thread, piece by piece
+                                          ceased to: unload        a topic went: so do its offsets
+    requests ─▶ ask ─┐
+    a timer ─────────┴─▶ in line with the engine ─▶ Coordinator ─▶ Answer, Append (acks=all)
+
+Who leads is read off the engine after each turn that has changed roles, so no word of it can be late here. A
+log is read when its high watermark has reached where it ended as this node began to lead; what comes after
+that is the coordinator's own. How many partitions there are is read off the metadata store, once for each
+topic id: metadata may tell of some of them first, and a group would be looked for in the wrong one.
+
+A node that stood still for long answers nobody before the store has said that its session lives: requests
+and time stand in the engine's line, and so does the word of the session's end.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections import deque
+from collections.abc import Callable
+from dataclasses import dataclass, field
+from functools import partial
+from random import Random
+from typing import Final
+
+from logstore.broker.groups.config import GroupConfig
+from logstore.broker.groups.coordinator import OFFSETS_TOPIC, Append, Coordinator, Effect
+from logstore.broker.groups.group import Answer
+from logstore.broker.groups.loading import Loader
+from logstore.broker.groups.requests import GroupRequest, GroupResponse
+from logstore.broker.identity import AskStore
+from logstore.broker.runtime import Asked, Runtime
+from logstore.disk.errors import EngineError, ErrorCode
+from logstore.disk.topic_partition import TopicPartition
+from logstore.errors import LogDirOffline
+from logstore.log.log import FetchIsolation, Log
+from logstore.replication.messages import ProduceRequest, ProduceResponse, ResponseBody
+from logstore.replication.metastore import layout
+from logstore.replication.metastore.operations import Get, StoreError
+from logstore.replication.partition import ACKS_ALL
+
+_STORE_AGAIN_S: Final = 0.1
+
+_log = logging.getLogger(__name__)
+
+
+@dataclass(frozen=True, slots=True, eq=False)
+class _Waiting:
+    """Who is answered, the coordinator's token."""
+
+    answered: Callable[[GroupResponse], None]
+
+
+@dataclass(slots=True, eq=False)
+class _Load:
+    """The log of one partition on its way into `loader`: [offset, end_offset) is to come."""
+
+    partition: int
+    epoch: int
+    log: Log
+    loader: Loader
+    offset: int
+    end_offset: int
+    deleted: dict[TopicPartition, None] = field(default_factory=dict)
+    """What was deleted meanwhile."""
+
+    @property
+    def is_committed(self) -> bool:
+        return self.log.high_watermark >= self.end_offset
+
+    @property
+    def is_over(self) -> bool:
+        return self.offset >= self.end_offset
+
+    def read_piece(self, max_bytes: int) -> None:
+        """On a thread. Raises what the log and `Loader.feed` raise."""
+        offset = max(self.offset, self.log.log_start_offset)
+        if offset < self.end_offset:
+            found = self.log.read_bytes(offset, max_bytes, isolation=FetchIsolation.HIGH_WATERMARK)
+            if self.log.is_offline:
+                raise LogDirOffline("the log failed while it was read")  # and shows less than it has
+            self.loader.feed(found.records)
+            offset = found.next_offset if found.records else self.end_offset
+        self.offset = offset
+
+
+class GroupService:
+    """One broker's. Everything here belongs to the event loop's thread."""
+
+    def __init__(self, runtime: Runtime, config: GroupConfig, *, ask_store: AskStore, random: Random) -> None:
+        """`runtime` is to call `after_turn`. Raises as `Coordinator`."""
+        self._runtime, self._config = runtime, config
+        self._ask_store, self._random = ask_store, random
+        self._replicas = runtime.node.replicas
+        self._loop = asyncio.get_running_loop()
+        self.coordinator = self._new_coordinator()
+        self._topic_id: str | None = None
+        """Of the topic that `coordinator` is for."""
+        self._partitions: tuple[TopicPartition, ...] = ()
+        """All of the topic; none until that is known."""
+        self._led: dict[int, int] = {}
+        """Partition → the leader epoch that the coordinator knows of."""
+        self._loads: dict[int, _Load] = {}
+        self._reading: _Load | None = None
+        self._role_changes = 0
+        self._deleted = self._replicas.metadata.deleted
+        self._effects: deque[Effect] = deque()
+        self._is_carrying_out = False
+        self._learning: asyncio.Task[None] | None = None
+        self._timer: asyncio.TimerHandle | None = None
+        self._timer_ms = 0
+        self._is_closed = False
+
+    def _new_coordinator(self) -> Coordinator:
+        return Coordinator(self._config, rng=self._random, now_ms=self._runtime.now_ms())
+
+    def close(self) -> None:
+        """Do nothing any more; whoever waits was told when the engine stopped, or is cut off."""
+        self._is_closed = True
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._learning is not None:
+            self._learning.cancel()
+
+    # --- requests -----------------------------------------------------------------------------
+
+    def ask(
+        self,
+        request: GroupRequest,
+        answered: Callable[[GroupResponse], None],
+        refused: Callable[[str], None],
+    ) -> None:
+        """Put a request to the coordinator; one of the two is called, at once or much later."""
+
+        def take() -> None:
+            waiting = _Waiting(answered)
+            try:
+                effects = self.coordinator.handle(request, waiting, self._runtime.now_ms())
+            except Exception:
+                _log.exception("the group coordinator failed over %s", request)
+                refused("a failure here")
+            else:
+                self._carry_out(effects)
+
+        self._runtime.in_line(take, refused)
+
+    def home_of(self, group_id: str) -> TopicPartition | None:
+        """The partition whose leader is the group's coordinator; None while that cannot be told."""
+        if not self._partitions or self._partitions[0] not in self._replicas.metadata.partitions:
+            return None
+        return self._partitions[self.coordinator.partition_of(group_id)]
+
+    # --- effects ------------------------------------------------------------------------------
+
+    def _carry_out(self, effects: list[Effect]) -> None:
+        """In order, also of effects that these have: whoever is answered may ask the next thing at once."""
+        self._effects.extend(effects)
+        if self._is_carrying_out:
+            return
+        self._is_carrying_out = True
+        try:
+            while self._effects:
+                effect = self._effects.popleft()
+                if isinstance(effect, Answer):
+                    assert isinstance(effect.token, _Waiting), "tokens are given out here"
+                    effect.token.answered(effect.response)
+                else:
+                    self._append(effect)
+        finally:
+            self._is_carrying_out = False
+        self._set_timer()
+
+    def _append(self, append: Append) -> None:
+        topic_partition = self._partitions[append.partition]
+        coordinator = self.coordinator
+
+        def leads() -> bool:
+            replica = self._replicas.partitions.get(topic_partition)
+            return replica is not None and replica.is_leader and replica.leader_epoch == append.leader_epoch
+
+        def ended(error: ErrorCode, base_offset: int = -1) -> None:
+            now_ms = self._runtime.now_ms()
+            self._carry_out(coordinator.appended(append.token, error, base_offset, now_ms))
+
+        def answered(answer: ResponseBody | None) -> None:
+            assert isinstance(answer, ProduceResponse), "acks=all has an answer"
+            result = answer.partitions[topic_partition]
+            ended(result.error, result.base_offset)
+
+        def refused(reason: str) -> None:
+            # It was not appended: this node stops, or leads in another epoch by now, or not at all.
+            ended(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+        timeout_ms = self._config.offsets_commit_timeout_ms
+        request = ProduceRequest({topic_partition: append.batch}, ACKS_ALL, timeout_ms)
+        self._runtime.ask(request, Asked(answered, refused, leads))
+
+    # --- time ---------------------------------------------------------------------------------
+
+    def _set_timer(self) -> None:
+        deadline_ms = self.coordinator.deadline_ms
+        if self._is_closed or (self._timer is not None and self._timer_ms <= deadline_ms):
+            return  # too early is harmless
+        if self._timer is not None:
+            self._timer.cancel()
+        delay_s = max(deadline_ms - self._runtime.now_ms(), 0) / 1000 + 0.001
+        self._timer, self._timer_ms = self._loop.call_later(delay_s, self._time_is_up), deadline_ms
+
+    def _time_is_up(self) -> None:
+        self._timer = None
+        self._runtime.in_line(self._tick, lambda reason: None)
+
+    def _tick(self) -> None:
+        self._carry_out(self.coordinator.tick(self._runtime.now_ms()))
+
+    # --- elections ----------------------------------------------------------------------------
+
+    def after_turn(self) -> None:
+        """See what has changed: roles, topics that went, how far logs that are to be read are committed."""
+        metadata = self._replicas.metadata
+        effects: list[Effect] = []
+        if (topic_id := metadata.topic_ids.get(OFFSETS_TOPIC)) != self._topic_id:
+            effects += self._meet(topic_id)
+        if (changes := self._replicas.counters.role_changes) != self._role_changes:
+            self._role_changes = changes
+            effects += self._look()
+        if metadata.deleted is not self._deleted:
+            self._deleted = metadata.deleted
+            for load in self._loads.values():
+                load.deleted.update(dict.fromkeys(self._deleted))
+            effects += self.coordinator.topic_partitions_deleted(self._deleted, self._runtime.now_ms())
+        if self._loads:
+            self._read_on()
+        if effects:
+            self._carry_out(effects)
+
+    def _meet(self, topic_id: str | None) -> list[Effect]:
+        """The topic is another one than before: nothing that was known of it holds."""
+        effects = [effect for number in list(self._led) for effect in self._unload(number)]
+        self._topic_id, self._partitions = topic_id, ()
+        self.coordinator = self._new_coordinator()
+        if self._learning is not None:
+            self._learning.cancel()
+        if topic_id is not None:
+            self._learning = self._loop.create_task(self._learn(topic_id))
+        return effects
+
+    async def _learn(self, topic_id: str) -> None:
+        """Find out how many partitions the topic has; it never has more."""
+        while True:
+            try:
+                found = await self._ask_store(Get(layout.topic_path(OFFSETS_TOPIC)))
+                if found.stat is not None:
+                    topic = layout.parse_topic(found.data)
+                    if topic.topic_id == topic_id:
+                        self._begin(len(topic.partitions))
+                        return
+                if found.error is not StoreError.CONNECTION_LOSS:
+                    _log.info("%s is not the topic %s any more", OFFSETS_TOPIC, topic_id)
+                    return  # metadata will tell of the one that follows
+            except EngineError as error:
+                _log.warning("how many partitions %s has cannot be told: %s", OFFSETS_TOPIC, error)
+            await asyncio.sleep(_STORE_AGAIN_S)
+
+    def _begin(self, partition_count: int) -> None:
+        self.coordinator.partition_count = partition_count
+        self._partitions = tuple(TopicPartition(OFFSETS_TOPIC, number) for number in range(partition_count))
+        self._carry_out(self._look())
+        self._read_on()
+
+    def _look(self) -> list[Effect]:
+        """Take up what this node leads now, drop what it does not."""
+        effects: list[Effect] = []
+        for number, topic_partition in enumerate(self._partitions):
+            replica = self._replicas.partitions.get(topic_partition)
+            if replica is None or not replica.is_leader:
+                if number in self._led:
+                    effects += self._unload(number)
+                continue
+            epoch, log = replica.leader_epoch, replica.log
+            if self._led.get(number) == epoch:
+                continue
+            self._led[number] = epoch
+            loader = self.coordinator.begin_load(number, epoch)
+            if loader is not None:
+                self._loads[number] = _Load(
+                    number, epoch, log, loader, log.log_start_offset, log.log_end_offset
+                )
+        return effects
+
+    def _unload(self, number: int) -> list[Effect]:
+        del self._led[number]
+        self._loads.pop(number, None)
+        return self.coordinator.unload(number, None, self._runtime.now_ms())
+
+    def _read_on(self) -> None:
+        """Read the next piece of a log that can be read; one at a time, on a thread."""
+        load = next((each for each in self._loads.values() if each.is_committed), None)
+        if load is None or self._reading is not None:
+            return
+        self._reading = load
+        reading = self._runtime.in_thread(partial(load.read_piece, self._config.offsets_load_buffer_size))
+        reading.add_done_callback(partial(self._has_read, load))
+
+    def _has_read(self, load: _Load, reading: asyncio.Future[None]) -> None:
+        self._reading = None
+        if self._is_closed or reading.cancelled():
+            return
+        if self._loads.get(load.partition) is not load:
+            pass  # the partition has moved on meanwhile
+        elif (error := reading.exception()) is not None:
+            topic_partition = self._partitions[load.partition]
+            _log.error("%s cannot be read: its groups are not served", topic_partition, exc_info=error)
+            del self._loads[load.partition]
+        elif load.is_over:
+            del self._loads[load.partition]
+            now_ms = self._runtime.now_ms()
+            effects = self.coordinator.end_load(load.partition, load.epoch, now_ms)
+            self._carry_out([*effects, *self.coordinator.topic_partitions_deleted(load.deleted, now_ms)])
+        self._read_on()

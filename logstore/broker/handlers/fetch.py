@@ -1,0 +1,190 @@
+"""Fetch: whole batches for a consumer or a follower, at once or when there is enough.
+
+Traps (protocol.md §4): records are never null, in error partitions neither, where offsets are -1; every
+partition that is asked for is answered, for sessions are declined: the session is 0 always, and a fetch that
+goes on with one has error 70. Aborted transactions are listed for readers of committed data, and null for
+others. From version 13 on topics go by their ids alone.
+
+A range that the page cache does not hold is read once on a thread first, so that the read which counts does
+not keep the event loop, and with it every other client, waiting for a disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from functools import partial
+from typing import Final
+
+from logstore.broker.call import Call
+from logstore.broker.limits import LONGEST_WAIT_MS
+from logstore.broker.services import Services
+from logstore.broker.wire import types as t
+from logstore.disk.errors import EngineError, ErrorCode
+from logstore.disk.ids import ID_BYTES, id_to_text
+from logstore.disk.topic_partition import TopicPartition
+from logstore.log.log import Log
+from logstore.replication.messages import (
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    FetchResult,
+    ResponseBody,
+)
+from logstore.segment.epochs import EpochEndOffset
+
+_BY_ID: Final = 13
+_WITH_RACK: Final = 11
+_NO_ID: Final = bytes(ID_BYTES)
+_COMMITTED: Final = 1
+_FULL: Final = 0
+"""With this session epoch, or -1, all that is wanted is in the request, whatever the session's id."""
+_UNKNOWN_ID: Final = FetchResult(ErrorCode.UNKNOWN_TOPIC_ID)
+
+
+def handle(call: Call, body: t.FetchRequest, services: Services) -> t.FetchResponse | None:
+    if body.session_epoch > _FULL:
+        return t.FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
+    names = _names(call, body, services)
+    partitions = {
+        TopicPartition(name, wanted.partition): FetchPartition(
+            wanted.fetch_offset,
+            wanted.partition_max_bytes,
+            wanted.current_leader_epoch,
+            wanted.last_fetched_epoch,
+            wanted.log_start_offset,
+            topic_id="" if topic.topic_id == _NO_ID else id_to_text(topic.topic_id),
+            is_synced=wanted.is_synced,
+        )
+        for topic, name in zip(body.topics, names, strict=True)
+        if name is not None
+        for wanted in topic.partitions
+    }
+    replica_id, broker_epoch = body.replica_id, -1
+    if body.replica_state is not None:
+        replica_id, broker_epoch = body.replica_state.replica_id, body.replica_state.replica_epoch
+    request = FetchRequest(
+        replica_id,
+        # Somebody has to hear at once that a topic is not known.
+        min(body.max_wait_ms, LONGEST_WAIT_MS) if None not in names else 0,
+        body.min_bytes,
+        min(body.max_bytes, services.settings.limits.fetch_max_bytes),
+        partitions,
+        broker_epoch,
+        rack=body.rack_id if call.version >= _WITH_RACK and body.has_rack else None,
+        committed_only=body.isolation_level == _COMMITTED,
+    )
+    ask = partial(
+        services.ask, call, request, partial(_response, call, body, names, services), source=replica_id
+    )
+    reads = _cold_reads(request, services)
+    if not reads:
+        ask()
+        return None
+
+    def warmed(_: None) -> None:
+        ask()
+
+    services.in_thread(call, partial(_warm, reads), warmed)
+    return None
+
+
+def _names(call: Call, body: t.FetchRequest, services: Services) -> list[str | None]:
+    """Each asked topic's name; None for an id that is not known here."""
+    if call.version < _BY_ID:
+        return [topic.topic for topic in body.topics]
+    known = services.metadata.topic_names
+    return [topic.topic_name or known.get(id_to_text(topic.topic_id)) for topic in body.topics]
+
+
+def _response(
+    call: Call, body: t.FetchRequest, names: list[str | None], services: Services, answer: ResponseBody
+) -> t.FetchResponse:
+    assert isinstance(answer, FetchResponse)
+    _count(body, services, answer)
+    return t.FetchResponse(
+        throttle_time_ms=call.throttle_ms,
+        responses=[
+            t.FetchResponseFetchableTopicResponse(
+                topic=topic.topic,
+                topic_id=topic.topic_id,
+                topic_name=topic.topic_name,
+                partitions=[
+                    _partition(wanted.partition, _result(answer.partitions, name, wanted.partition))
+                    for wanted in topic.partitions
+                ],
+            )
+            for topic, name in zip(body.topics, names, strict=True)
+        ],
+    )
+
+
+def _count(body: t.FetchRequest, services: Services, answer: FetchResponse) -> None:
+    traffic = services.traffic
+    is_follower = body.replica_state is not None or body.replica_id >= 0
+    for topic_partition, result in answer.partitions.items():
+        if result.error is not ErrorCode.NONE:
+            traffic.errors["Fetch", result.error.name] += 1
+        elif is_follower:
+            traffic.replication_bytes_out += len(result.records)
+        elif len(result.records):
+            traffic.bytes_out[topic_partition.topic] += len(result.records)
+
+
+def _result(results: Mapping[TopicPartition, FetchResult], name: str | None, index: int) -> FetchResult:
+    return results[TopicPartition(name, index)] if name is not None else _UNKNOWN_ID
+
+
+def _partition(index: int, result: FetchResult) -> t.FetchResponsePartitionData:
+    response = t.FetchResponsePartitionData(
+        partition_index=index,
+        error_code=result.error,
+        high_watermark=result.high_watermark,
+        last_stable_offset=result.last_stable_offset,
+        log_start_offset=result.log_start_offset,
+        aborted_transactions=None,
+        preferred_read_replica=result.preferred_read_replica,
+        records=result.records,
+    )
+    if result.diverging_epoch is not None:
+        response.diverging_epoch = _end_of(result.diverging_epoch)
+    if result.aborted is not None:
+        response.aborted_transactions = [
+            t.FetchResponseAbortedTransaction(producer_id=each.producer_id, first_offset=each.first_offset)
+            for each in result.aborted
+        ]
+    return response
+
+
+def _end_of(end: EpochEndOffset) -> t.FetchResponseEpochEndOffset:
+    return t.FetchResponseEpochEndOffset(epoch=end.epoch, end_offset=end.end_offset)
+
+
+# --- cold reads -------------------------------------------------------------------------------
+
+
+def _cold_reads(request: FetchRequest, services: Services) -> list[Callable[[], None]]:
+    """What to read on a thread first; nearly always nothing."""
+    reads: list[Callable[[], None]] = []
+    replicas = services.node.replicas.partitions
+    left = request.max_bytes
+    for topic_partition, wanted in request.partitions.items():
+        replica = replicas.get(topic_partition)
+        if replica is None or left <= 0:
+            continue
+        max_bytes = max(min(wanted.max_bytes, left), 0)
+        left -= max_bytes
+        if replica.log.is_cold(wanted.fetch_offset, max_bytes):
+            reads.append(partial(_read, replica.log, wanted.fetch_offset, max_bytes))
+    return reads
+
+
+def _read(log: Log, offset: int, max_bytes: int) -> None:
+    try:
+        log.read_bytes(offset, max_bytes)
+    except EngineError:
+        pass  # the read that counts tells what is wrong
+
+
+def _warm(reads: list[Callable[[], None]]) -> None:
+    for read in reads:
+        read()

@@ -1,0 +1,117 @@
+"""Produce: a batch or more for some partitions, answered at once or when `acks` are in.
+
+Traps (protocol.md §4): acks 0 has no answer, and a failure closes the connection; zstd is for those who said
+that they know it (version 7); a partition that is listed twice has no one answer, so the client is cut off.
+What a client wrote into an internal topic might stop all groups there: 17, as Kafka has it.
+A transactional batch, which nobody here could ever end, would hold all readers of committed data.
+Our own clients ask for more: which durability level acks=all reached.
+"""
+
+from __future__ import annotations
+
+from functools import partial
+from struct import Struct
+from typing import Final
+
+from logstore.broker.call import Call
+from logstore.broker.handlers.metadata import INTERNAL_TOPICS
+from logstore.broker.interbroker.parts import level_to_wire
+from logstore.broker.limits import LONGEST_WAIT_MS
+from logstore.broker.services import Services
+from logstore.broker.wire import types as t
+from logstore.disk.errors import ErrorCode
+from logstore.disk.topic_partition import TopicPartition
+from logstore.format.compression import Codec
+from logstore.replication.messages import ProduceRequest, ProduceResponse, ProduceResult, ResponseBody
+
+_KNOWS_ZSTD: Final = 7
+_ATTRIBUTES_AT: Final = 22
+"""Where the low byte of a batch's attributes is; a partition has one batch, as the log sees to."""
+_RECORD_COUNT: Final = Struct(">57xi")
+_CODECS, _TRANSACTIONAL = 0x07, 0x10
+_NO_TRANSACTIONS: Final = ProduceResult(
+    ErrorCode.INVALID_TXN_STATE,
+    message="transactions are not served here; produce without a transactional id",
+)
+_INTERNAL: Final = ProduceResult(
+    ErrorCode.INVALID_TOPIC_EXCEPTION, message="an internal topic is written by brokers alone"
+)
+_NO_ZSTD: Final = ProduceResult(
+    ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, message="zstd asks for Produce version 7 or later"
+)
+
+
+def handle(call: Call, body: t.ProduceRequest, services: Services) -> None:
+    records: dict[TopicPartition, bytes | memoryview] = {}
+    refused: dict[TopicPartition, ProduceResult] = {}
+    for topic in body.topic_data:
+        for partition in topic.partition_data:
+            topic_partition = TopicPartition(topic.name, partition.index)
+            if topic_partition in records or topic_partition in refused:
+                call.refuse(f"{topic_partition} is listed twice")
+                return
+            data = partition.records if partition.records is not None else b""
+            attributes = data[_ATTRIBUTES_AT] if len(data) > _ATTRIBUTES_AT else 0
+            if topic.name in INTERNAL_TOPICS:
+                refused[topic_partition] = _INTERNAL
+            elif body.transactional_id is not None or attributes & _TRANSACTIONAL:
+                refused[topic_partition] = _NO_TRANSACTIONS
+            elif call.version < _KNOWS_ZSTD and attributes & _CODECS == Codec.ZSTD:
+                refused[topic_partition] = _NO_ZSTD
+            else:
+                records[topic_partition] = data
+    request = ProduceRequest(records, body.acks, min(body.timeout_ms, LONGEST_WAIT_MS))
+    if refused and body.acks == 0:
+        call.refuse(next(iter(refused.values())).message)
+    elif not records:
+        call.answer(_response(call, body, services, refused, ProduceResponse({})))
+    else:
+        services.ask(call, request, partial(_response, call, body, services, refused))
+
+
+def _response(
+    call: Call,
+    body: t.ProduceRequest,
+    services: Services,
+    refused: dict[TopicPartition, ProduceResult],
+    answer: ResponseBody,
+) -> t.ProduceResponse:
+    assert isinstance(answer, ProduceResponse)
+    results = {**answer.partitions, **refused} if refused else answer.partitions
+    traffic = services.traffic
+    response = t.ProduceResponse(throttle_time_ms=call.throttle_ms)
+    for topic in body.topic_data:
+        answers = t.ProduceResponseTopicProduceResponse(name=topic.name)
+        response.responses.append(answers)
+        for partition in topic.partition_data:
+            result = results[TopicPartition(topic.name, partition.index)]
+            answers.partition_responses.append(_partition(partition.index, result, body))
+            if result.error is not ErrorCode.NONE:
+                traffic.errors["Produce", result.error.name] += 1
+            elif partition.records is not None:
+                traffic.bytes_in[topic.name] += len(partition.records)
+                traffic.messages_in[topic.name] += _RECORD_COUNT.unpack_from(partition.records)[0]
+    return response
+
+
+def _partition(
+    index: int, result: ProduceResult, body: t.ProduceRequest
+) -> t.ProduceResponsePartitionProduceResponse:
+    response = t.ProduceResponsePartitionProduceResponse(
+        index=index,
+        error_code=result.error,
+        base_offset=result.base_offset,
+        log_append_time_ms=result.log_append_time_ms,
+        log_start_offset=result.log_start_offset,
+        error_message=result.message or None,
+    )
+    if result.record_errors:
+        response.record_errors = [
+            t.ProduceResponseBatchIndexAndErrorMessage(
+                batch_index=each.batch_index, batch_index_error_message=each.message
+            )
+            for each in result.record_errors
+        ]
+    if body.asks_level:
+        response.level = level_to_wire(result.durability)
+    return response

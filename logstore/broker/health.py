@@ -1,0 +1,87 @@
+"""`/healthz`: is this broker alive, is it ready, and how far has it come in loading its logs. Pure.
+
+    200  {"alive":true,"ready":true,"state":"running","broker_epoch":7}
+    503  {"alive":true,"ready":false,"state":"recovering","percent":41.7,"log":"data/orders-3"}
+
+A broker is ready when it is registered and does not stop. Who only wants to know whether the process
+should be killed asks for `/livez`: 200 whenever the loop turns.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Sequence
+from http import HTTPStatus
+
+from logstore.broker.http import Page
+from logstore.disk.errors import EngineError
+from logstore.disk.files import Disk
+from logstore.disk.topic_partition import parse_directory_name, set_aside_fate
+from logstore.replication.node import Node
+
+
+class Loading:
+    """How far the logs are loaded: told by the log manager, on its thread; read on the loop."""
+
+    def __init__(self, directories: Sequence[str]) -> None:
+        """`directories` are those of all partitions, in the order in which they will be opened."""
+        self._places = {directory: place for place, directory in enumerate(directories)}
+        self._place, self._fraction = 0, 0.0
+        self.directory = ""
+        self.is_over = False
+
+    def __call__(self, directory: str, done: int, total: int) -> None:
+        """A log manager's `progress`."""
+        self._place = self._places.get(directory, self._place)
+        self._fraction = done / total if total else 1.0
+        self.directory = directory
+
+    @property
+    def percent(self) -> float:
+        """Of the logs, by count; a log under way counts by its bytes."""
+        if self.is_over or not self._places:
+            return 100.0
+        return round(100 * min((self._place + self._fraction) / len(self._places), 1.0), 1)
+
+
+def partition_directories(disk: Disk, log_dirs: Sequence[str]) -> list[str]:
+    """Every partition's directory, in the order in which a log manager opens them."""
+    found = []
+    for log_dir in log_dirs:
+        try:
+            entries = disk.scan(log_dir)
+        except OSError:
+            continue  # the log manager will say so
+        for entry in entries:
+            if not entry.is_directory or set_aside_fate(entry.name) is not None:
+                continue
+            try:
+                parse_directory_name(entry.name)
+            except EngineError:
+                continue  # likewise
+            found.append(f"{log_dir}/{entry.name}")
+    return found
+
+
+def health(node: Node | None, loading: Loading, *, is_stopping: bool = False) -> Page:
+    """The answer, whatever the broker is at; `node` is None until the logs are loaded."""
+    state = "running"
+    facts: dict[str, object] = {}
+    if is_stopping:
+        state = "stopping"
+    elif node is None:
+        state = "recovering"
+        facts = {"percent": loading.percent, "log": loading.directory}
+    elif node.broker_epoch < 0:
+        state = "registering"
+    if node is not None:
+        facts["broker_epoch"] = node.broker_epoch
+        facts["offline_log_dirs"] = sorted(node.logs.offline_dirs)
+    is_ready = state == "running"
+    body = json.dumps({"alive": True, "ready": is_ready, "state": state, **facts}) + "\n"
+    return Page(body.encode(), status=HTTPStatus.OK if is_ready else HTTPStatus.SERVICE_UNAVAILABLE)
+
+
+def alive() -> Page:
+    """The loop turns, or nobody would say so."""
+    return Page(b'{"alive":true}\n')

@@ -1,0 +1,106 @@
+"""One HTTP port for those who watch a broker: `/metrics`, `/healthz`, `/livez`.
+
+Served by threads of the standard library's server, so that an answer comes even when the broker's loop does
+not turn: then it says just that. What an answer tells is read on the loop.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import concurrent.futures
+import logging
+import threading
+from collections.abc import Callable, Mapping
+from http import HTTPStatus
+from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
+from typing import NamedTuple
+
+from logstore.broker.limits import Address
+
+PATIENCE_S = 5.0
+
+_log = logging.getLogger(__name__)
+
+
+class Page(NamedTuple):
+    """An answer: what a route gives."""
+
+    content: bytes
+    content_type: str = "application/json"
+    status: HTTPStatus = HTTPStatus.OK
+
+
+Route = Callable[[], Page]
+
+
+class HttpServer:
+    """Serves pages until it is closed. Made and closed on the loop that its routes read from."""
+
+    def __init__(
+        self, address: Address, routes: Mapping[str, Route], *, patience_s: float = PATIENCE_S
+    ) -> None:
+        """Bind and serve; port 0 takes a free one. `routes` are called on this loop. Raises `OSError`.
+
+        If the loop does not come to a route within `patience_s` the answer is 503.
+        """
+        loop = asyncio.get_running_loop()
+
+        def page(path: str) -> Page:
+            route = routes.get(path)
+            if route is None:
+                known = ", ".join(sorted(routes)).encode()
+                return Page(b"not here; there are " + known + b"\n", "text/plain", HTTPStatus.NOT_FOUND)
+            answer: concurrent.futures.Future[Page] = concurrent.futures.Future()
+
+            def read() -> None:
+                try:
+                    answer.set_result(route())
+                except Exception as error:
+                    answer.set_exception(error)
+
+            try:
+                loop.call_soon_threadsafe(read)
+                return answer.result(patience_s)
+            except (TimeoutError, RuntimeError):
+                late = b'{"alive":false,"why":"the broker\'s loop did not turn in time"}\n'
+                return Page(late, status=HTTPStatus.SERVICE_UNAVAILABLE)
+            except Exception:
+                _log.exception("%s failed", path)
+                return Page(b"a failure here\n", "text/plain", HTTPStatus.INTERNAL_SERVER_ERROR)
+
+        class Handler(BaseHTTPRequestHandler):
+            timeout = 30
+            server_version, sys_version = "logstore", ""
+
+            def do_GET(self) -> None:
+                found = page(self.path.partition("?")[0])
+                self.send_response(found.status)
+                self.send_header("Content-Type", found.content_type)
+                self.send_header("Content-Length", str(len(found.content)))
+                self.end_headers()
+                if self.command != "HEAD":
+                    self.wfile.write(found.content)
+
+            do_HEAD = do_GET
+
+            def log_message(self, format: str, *args: object) -> None:
+                _log.debug(format, *args)
+
+        class Listener(ThreadingHTTPServer):
+            daemon_threads = True
+
+            def handle_error(self, request: object, client_address: object) -> None:
+                _log.debug("a connection to the HTTP port broke", exc_info=True)
+
+        self._server = Listener((address.host, address.port), Handler)
+        self.address = Address(address.host, self._server.server_address[1])
+        self._thread = threading.Thread(
+            target=self._server.serve_forever, args=(0.05,), name="http", daemon=True
+        )
+        self._thread.start()
+
+    def close(self) -> None:
+        """Serve nobody any more."""
+        self._server.shutdown()
+        self._server.server_close()
+        self._thread.join()

@@ -1,0 +1,172 @@
+"""The embedded metadata store inside the process that uses it: one thread, which all its brokers share.
+
+    with SharedStore(EmbeddedStore(directory, disk=disk), clock=clock) as shared:
+        runtime = Runtime(node, store_of=shared.client, …)
+
+    broker's loop ──submit──▶ queue ──▶ the store's thread ──call_many, one sync──▶ on_event
+
+The loop never waits for a sync. A session lasts until it is closed: it cannot be cut off from what runs in
+its own process, and if the process stands still so does everybody else in it. A disk that fails is final:
+every call ends in CONNECTION_LOSS from then on, and `failure` says why.
+"""
+
+from __future__ import annotations
+
+import logging
+import threading
+from collections.abc import Callable
+from queue import Empty, SimpleQueue
+from typing import TypeAlias
+
+from logstore.replication.effects import SessionOpened, StoreCall, StoreEvent, StoreReply, WatchFired
+from logstore.replication.metastore.embedded import EmbeddedStore
+from logstore.replication.metastore.errors import MetadataStoreFailed
+from logstore.replication.metastore.operations import Operation, Outcome, StoreError
+
+OnEvent: TypeAlias = Callable[[StoreEvent], None]
+
+_log = logging.getLogger(__name__)
+
+
+class SharedStore:
+    """Runs one `EmbeddedStore` for any number of clients. Any thread may call."""
+
+    def __init__(self, store: EmbeddedStore, *, clock: Callable[[], int]) -> None:
+        """`store` belongs to this from now on, `close` closes it; `clock` gives epoch ms."""
+        self.failure: MetadataStoreFailed | None = None
+        self._store, self._clock = store, clock
+        self._inbox: SimpleQueue[Callable[[], None] | tuple[OnEvent, StoreCall] | None] = SimpleQueue()
+        self._owners: dict[int, OnEvent] = {}
+        self._thread = threading.Thread(target=self._run, name="metadata-store", daemon=True)
+        self._thread.start()
+
+    def client(self, on_event: OnEvent) -> LocalStore:
+        """A client of its own for each broker; its events come on the store's thread."""
+        return LocalStore(self, on_event)
+
+    def close(self) -> None:
+        """Do what was asked so far, then close the store; later calls are not answered."""
+        if self._thread.is_alive():
+            self._inbox.put(None)
+            self._thread.join()
+
+    def __enter__(self) -> SharedStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- for the clients ----------------------------------------------------------------------
+
+    def begin(self, timeout_ms: int, on_event: OnEvent) -> None:
+        def open_session() -> None:
+            session_id = self._store.open_session(timeout_ms, self._clock())
+            self._owners[session_id] = on_event
+            on_event(SessionOpened(session_id))
+
+        self._inbox.put(open_session)
+
+    def submit(self, on_event: OnEvent, call: StoreCall) -> None:
+        self._inbox.put((on_event, call))
+
+    def end(self, session_id: int) -> None:
+        """Close a session and wait until that is on disk, or the store has failed or is closed."""
+        done = threading.Event()
+
+        def close_session() -> None:
+            try:
+                self._owners.pop(session_id, None)
+                self._tell(self._store.close_session(session_id))
+            finally:
+                done.set()
+
+        self._inbox.put(close_session)
+        while not done.wait(0.1) and self._thread.is_alive():
+            pass
+
+    # --- the store's thread -------------------------------------------------------------------
+
+    def _run(self) -> None:
+        try:
+            while self._turn():
+                pass
+        finally:
+            self._store.close()
+
+    def _turn(self) -> bool:
+        """Everything that waits, in order, with a sync for each run of calls; False once it is over."""
+        waiting = [self._inbox.get()]
+        try:
+            while True:
+                waiting.append(self._inbox.get_nowait())
+        except Empty:
+            pass
+        calls: list[tuple[OnEvent, StoreCall]] = []
+        for item in waiting:
+            if isinstance(item, tuple):
+                calls.append(item)
+                continue
+            self._carry_out(calls)
+            calls = []
+            if item is None:
+                return False
+            try:
+                item()
+            except MetadataStoreFailed as error:
+                self._fail(error)
+        self._carry_out(calls)
+        return True
+
+    def _carry_out(self, calls: list[tuple[OnEvent, StoreCall]]) -> None:
+        if not calls:
+            return
+        asked: list[tuple[int, Operation]] = [(call.session_id, call.operation) for _, call in calls]
+        try:
+            answers = self._store.call_many(asked, self._clock())
+        except MetadataStoreFailed as error:
+            self._fail(error)
+            answers = [(Outcome(StoreError.CONNECTION_LOSS), []) for _ in calls]
+        for (on_event, call), (outcome, fired) in zip(calls, answers, strict=True):
+            self._tell(fired)
+            on_event(StoreReply(call.call_id, outcome))
+
+    def _tell(self, fired: list[WatchFired]) -> None:
+        for watch in fired:
+            if (owner := self._owners.get(watch.session_id)) is not None:
+                owner(watch)
+
+    def _fail(self, error: MetadataStoreFailed) -> None:
+        if self.failure is None:
+            _log.critical("the metadata store cannot go on: %s", error)
+            self.failure = error
+
+
+class LocalStore:
+    """One broker's way to a `SharedStore`: what `Runtime` takes for its store."""
+
+    def __init__(self, shared: SharedStore, on_event: OnEvent) -> None:
+        self._shared, self._on_event = shared, on_event
+        self._sessions: list[int] = []
+
+    def open_session(self, timeout_ms: int) -> None:
+        """Begin a session; `SessionOpened` tells its id."""
+        self._shared.begin(timeout_ms, self._take)
+
+    def submit(self, call: StoreCall) -> None:
+        """Carry out an operation; its `StoreReply` follows, SESSION_EXPIRED if there is no such session."""
+        self._shared.submit(self._on_event, call)
+
+    def close_session(self, session_id: int) -> None:
+        """End a session and wait for that: its ephemeral nodes go."""
+        self._shared.end(session_id)
+
+    def close(self) -> None:
+        """End every session that is left."""
+        sessions, self._sessions = self._sessions, []
+        for session_id in sessions:
+            self._shared.end(session_id)
+
+    def _take(self, event: StoreEvent) -> None:
+        if isinstance(event, SessionOpened):
+            self._sessions.append(event.session_id)
+        self._on_event(event)

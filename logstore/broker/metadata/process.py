@@ -1,0 +1,64 @@
+"""The embedded metadata store in a process of its own, for several brokers: `logstore metadata-store`.
+
+One line of JSON on stdout says where it listens. SIGTERM and SIGINT stop it in order (code 0). It ends with
+code 1 if its disk fails, 2 if it cannot start. A crash loses nothing that was answered.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import random
+import signal
+import sys
+
+from logstore.broker.clock import SteadyClock
+from logstore.broker.json_lines import log_as_json
+from logstore.broker.limits import Address
+from logstore.broker.loop import survive_broken_pipes
+from logstore.broker.metadata.server import MetadataServer, session_secret
+from logstore.disk.errors import EngineError
+from logstore.disk.files import Disk, OsDisk
+from logstore.replication.metastore.embedded import EmbeddedStore
+from logstore.replication.metastore.errors import MetadataStoreFailed
+
+_log = logging.getLogger("logstore.broker.metadata")
+
+
+async def serve(directory: str, listen: Address, *, disk: Disk) -> int:
+    """Serve until told to stop (0) or until the disk fails (1).
+
+    Raises `EngineError` and `OSError` if it cannot start.
+    """
+    clock = SteadyClock()
+    with EmbeddedStore(directory, disk=disk, sessions_from_ms=clock()) as store:
+        secret = session_secret(directory, disk=disk, random=random.Random())
+        server = MetadataServer(store, clock=clock, secret=secret)
+        address = await server.listen(listen)
+        told_to_stop = asyncio.Event()
+        for number in (signal.SIGTERM, signal.SIGINT):
+            asyncio.get_running_loop().add_signal_handler(number, told_to_stop.set)
+        print(json.dumps({"host": address.host, "port": address.port}), flush=True)
+        waiting = asyncio.ensure_future(told_to_stop.wait())
+        await asyncio.wait((waiting, server.failed), return_when=asyncio.FIRST_COMPLETED)
+        waiting.cancel()
+        server.close()
+        if server.failed.done():
+            _log.critical("cannot go on: %s", server.failed.exception())
+            return 1
+    return 0
+
+
+def run(directory: str, listen: Address) -> int:
+    """Serve until the end; the exit code. What went wrong at the start is on stderr, in one line."""
+    log_as_json()
+    survive_broken_pipes()
+    try:
+        return asyncio.run(serve(directory, listen, disk=OsDisk()))
+    except MetadataStoreFailed as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 1
+    except (EngineError, OSError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2

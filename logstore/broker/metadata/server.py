@@ -1,0 +1,308 @@
+"""The embedded metadata store, served to the brokers of a cluster in ZooKeeper's protocol.
+
+    connections ──▶ requests of one turn of the loop ──▶ EmbeddedStore.call_many ──▶ one sync ──▶ replies
+
+For a cluster on one host that has no ZooKeeper: one process, one directory, no quorum. Brokers reach it as
+they reach ZooKeeper, `zookeeper://host:port`, and so does any client of it (`jute.py` says what is served).
+While it is away brokers serve on and nothing changes hands. When it is back it has lost nothing, and every
+session has its whole timeout again; only watches are gone, and clients set theirs anew and compare.
+
+    <directory>/session-secret    16 random bytes, written once: passwords of sessions are made from it
+
+An answer leaves after what it tells is synced. A disk that fails ends the server (`failed`): nobody
+is answered any more, since nobody knows what the disk has kept.
+
+A process that stood still finds its clients' signs of life in its sockets: when the clock of the sessions
+is late, every session gets its whole timeout again before any is ended. That is never wrong.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+from collections.abc import Callable
+from hashlib import blake2b
+from hmac import compare_digest
+from random import Random
+from typing import Final, NamedTuple, cast
+
+from logstore.broker.errors import MalformedMessage
+from logstore.broker.limits import Address
+from logstore.broker.metadata import jute
+from logstore.disk.files import Disk, publish, read_small_file
+from logstore.replication.effects import WatchFired
+from logstore.replication.metastore.embedded import EmbeddedStore
+from logstore.replication.metastore.errors import MetadataStoreFailed
+from logstore.replication.metastore.operations import Operation, Outcome
+
+_SHORTEST_TIMEOUT_MS, _LONGEST_TIMEOUT_MS = 100, 600_000
+_LARGEST_REQUEST = 16 << 20
+_PATIENCE_S = 10.0
+_LATE_MS = 500
+
+SECRET_FILE: Final = "session-secret"
+_SECRET_BYTES = 16
+_ALIVE: Final = b"ruok"
+_log = logging.getLogger(__name__)
+
+
+def session_secret(directory: str, *, disk: Disk, random: Random) -> bytes:
+    """The store's secret, drawn when there is none yet. Raises `OSError`, and `CorruptCheckpoint`."""
+    path = f"{directory}/{SECRET_FILE}"
+    secret = read_small_file(disk, path, limit=_SECRET_BYTES)
+    if secret is None or len(secret) != _SECRET_BYTES:
+        # Of the wrong size: sessions end that nobody can prove to be theirs.
+        secret = random.randbytes(_SECRET_BYTES)
+        publish(disk, directory, SECRET_FILE, secret)
+    return secret
+
+
+class _Pending(NamedTuple):
+    connection: _Connection
+    session_id: int
+    asked: jute.Asked
+
+
+class MetadataServer:
+    """Listens, and serves one store. All methods belong to the event loop's thread."""
+
+    def __init__(self, store: EmbeddedStore, *, clock: Callable[[], int], secret: bytes) -> None:
+        """`store` stays the caller's to close; `secret` is `session_secret`'s."""
+        self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
+        """Gets the exception when the store can serve no more."""
+        self._store, self._clock, self._secret = store, clock, secret
+        self._loop = asyncio.get_running_loop()
+        self._connections: set[_Connection] = set()
+        self._by_session: dict[int, _Connection] = {}
+        self._pending: list[_Pending] = []
+        self._listener: asyncio.Server | None = None
+        self._timer: asyncio.TimerHandle | None = None
+
+    async def listen(self, address: Address) -> Address:
+        """Bind and accept; the address with the port that it became. Raises `OSError`."""
+        self._listener = await self._loop.create_server(lambda: _Connection(self), *address)
+        port: int = self._listener.sockets[0].getsockname()[1]
+        return Address(address.host, port)
+
+    def close(self) -> None:
+        """Hang up on everybody; sessions last as long as the store."""
+        if self._timer is not None:
+            self._timer.cancel()
+        if self._listener is not None:
+            self._listener.close()
+        for connection in list(self._connections):
+            connection.hang_up()
+
+    # --- connections --------------------------------------------------------------------------
+
+    def connected(self, connection: _Connection) -> None:
+        self._connections.add(connection)
+
+    def disconnected(self, connection: _Connection) -> None:
+        self._connections.discard(connection)
+        if self._by_session.get(connection.session_id) is connection:
+            del self._by_session[connection.session_id]
+
+    def greet(self, connection: _Connection, hello: jute.Hello) -> None:
+        """Begin a session, or go on with one over a new connection."""
+        if self.failed.done():
+            return
+        try:
+            self._greet(connection, hello)
+        except MetadataStoreFailed as error:
+            self._fail(error)
+
+    def _greet(self, connection: _Connection, hello: jute.Hello) -> None:
+        now_ms = self._clock()
+        timeout_ms = min(max(hello.timeout_ms, _SHORTEST_TIMEOUT_MS), _LONGEST_TIMEOUT_MS)
+        if hello.session_id == 0:
+            session_id = self._store.open_session(timeout_ms, now_ms)
+        else:
+            session_id = hello.session_id
+            is_owner = compare_digest(hello.password, self._password(session_id))
+            if not is_owner or not self._store.heartbeat(session_id, now_ms):
+                connection.write(jute.welcome(0, 0, bytes(jute.PASSWORD_BYTES)))
+                connection.finish()
+                return
+            timeout_ms = self._store.tree.sessions[session_id]
+        former = self._by_session.get(session_id)
+        if former is not None:
+            former.hang_up()  # what it has not yet been asked, it will not be
+        connection.session_id = session_id
+        self._by_session[session_id] = connection
+        connection.write(jute.welcome(session_id, timeout_ms, self._password(session_id)))
+        self._set_timer()
+
+    # --- requests -----------------------------------------------------------------------------
+
+    def ask(self, connection: _Connection, asked: jute.Asked) -> None:
+        """Take a request; all that come in one turn of the loop share a sync."""
+        if not self._pending:
+            self._loop.call_soon(self._serve)
+        self._pending.append(_Pending(connection, connection.session_id, asked))
+
+    def _serve(self) -> None:
+        pending, self._pending = self._pending, []
+        if self.failed.done():
+            return
+        run: list[_Pending] = []
+        try:
+            for each in pending:
+                if not self._speaks_for_its_session(each):
+                    continue
+                if each.asked.operation is not None:
+                    run.append(each)
+                else:
+                    self._carry_out(run)
+                    run = []
+                    self._answer_plain(each)
+            self._carry_out(run)
+        except MetadataStoreFailed as error:
+            self._fail(error)
+
+    def _speaks_for_its_session(self, each: _Pending) -> bool:
+        """A connection that was replaced, or whose session is over, is not heard any more."""
+        return self._by_session.get(each.session_id) is each.connection
+
+    def _carry_out(self, run: list[_Pending]) -> None:
+        if not run:
+            return
+        tree = self._store.tree
+        stats: list[dict[str, bytes]] = []
+
+        def look(operation: Operation, outcome: Outcome) -> None:
+            found = {} if outcome.error is not None else jute.paths_in(operation, outcome)
+            stats.append({path: jute.stat_of(node) for path in found if (node := tree.node(path))})
+
+        calls = [(each.session_id, operation) for each in run if (operation := each.asked.operation)]
+        answers = self._store.call_many(calls, self._clock(), after_each=look)
+        for each, (outcome, fired), seen in zip(run, answers, stats, strict=True):
+            self._tell(fired)
+            each.connection.write(jute.outcome(each.asked, outcome, tree.last_txid, seen))
+
+    def _answer_plain(self, each: _Pending) -> None:
+        asked, txid = each.asked, self._store.tree.last_txid
+        if asked.kind == jute.Kind.CLOSE:
+            fired = self._store.close_session(each.session_id)
+            self._by_session.pop(each.session_id, None)
+            self._tell(fired)
+            each.connection.write(jute.reply(asked.xid, self._store.tree.last_txid))
+            each.connection.finish()
+        else:
+            self._store.heartbeat(each.session_id, self._clock())
+            each.connection.write(jute.reply(asked.xid, txid, asked.error, jute.echo(asked)))
+
+    def _tell(self, fired: list[WatchFired]) -> None:
+        for watch in fired:
+            connection = self._by_session.get(watch.session_id)
+            if connection is not None:  # else its owner compares when it is back
+                connection.write(jute.event(watch))
+
+    # --- sessions -----------------------------------------------------------------------------
+
+    def _password(self, session_id: int) -> bytes:
+        return blake2b(b"%d" % session_id, key=self._secret, digest_size=jute.PASSWORD_BYTES).digest()
+
+    def _set_timer(self) -> None:
+        if self._timer is not None:
+            self._timer.cancel()
+            self._timer = None
+        deadline_ms = self._store.deadline_ms
+        if deadline_ms is not None:
+            delay_ms = max(deadline_ms - self._clock(), 0) + 1
+            self._timer = self._loop.call_later(delay_ms / 1000, self._tick, deadline_ms)
+
+    def _tick(self, due_ms: int) -> None:
+        self._timer = None
+        if self.failed.done():
+            return
+        now_ms = self._clock()
+        if now_ms > due_ms + _LATE_MS:
+            _log.warning("stood still for about %d ms: all sessions get their time again", now_ms - due_ms)
+            for session_id in self._store.tree.sessions:
+                self._store.heartbeat(session_id, now_ms)
+        try:
+            expired, fired = self._store.tick(now_ms)
+        except MetadataStoreFailed as error:
+            self._fail(error)
+            return
+        for session_id in expired:
+            _log.info("session %d was silent for its timeout", session_id)
+            connection = self._by_session.pop(session_id, None)
+            if connection is not None:
+                connection.hang_up()
+        self._tell(fired)
+        self._set_timer()
+
+    def _fail(self, error: MetadataStoreFailed) -> None:
+        if not self.failed.done():
+            self.failed.set_exception(error)
+        self.close()
+
+
+class _Connection(asyncio.Protocol):
+    """Cuts a stream into frames. `session_id` is 0 until a session was begun."""
+
+    def __init__(self, server: MetadataServer) -> None:
+        self.session_id = 0
+        self._server = server
+        self._transport: asyncio.Transport | None = None
+        self._received = bytearray()
+        self._is_greeted = False
+        self._impatience: asyncio.TimerHandle | None = None
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self._transport = cast(asyncio.Transport, transport)
+        self._impatience = asyncio.get_running_loop().call_later(_PATIENCE_S, self.hang_up)
+        self._server.connected(self)
+
+    def connection_lost(self, exc: Exception | None) -> None:
+        if self._impatience is not None:
+            self._impatience.cancel()
+        self._server.disconnected(self)
+
+    def data_received(self, data: bytes) -> None:
+        self._received += data
+        if not self._is_greeted and self._received[:4] == _ALIVE:
+            self.write(b"imok")
+            self.finish()
+            return
+        while len(self._received) >= jute.SIZE.size and self._transport is not None:
+            (size,) = jute.SIZE.unpack_from(self._received)
+            if not 0 < size <= _LARGEST_REQUEST:
+                _log.warning("hanging up on a request of %d bytes", size)
+                self.hang_up()
+                return
+            if len(self._received) < jute.SIZE.size + size:
+                return
+            payload = bytes(self._received[jute.SIZE.size : jute.SIZE.size + size])
+            del self._received[: jute.SIZE.size + size]
+            try:
+                self._on_frame(payload)
+            except MalformedMessage as error:
+                _log.warning("hanging up on a request that cannot be read: %s", error)
+                self.hang_up()
+                return
+
+    def _on_frame(self, payload: bytes) -> None:
+        if not self._is_greeted:
+            self._is_greeted = True
+            if self._impatience is not None:
+                self._impatience.cancel()
+            self._server.greet(self, jute.read_hello(payload))
+            return
+        self._server.ask(self, jute.read_request(payload))
+
+    def write(self, data: bytes) -> None:
+        if self._transport is not None and not self._transport.is_closing():
+            self._transport.write(data)
+
+    def finish(self) -> None:
+        """Close once what was written has gone out."""
+        if self._transport is not None:
+            self._transport.close()
+
+    def hang_up(self) -> None:
+        if self._transport is not None:
+            transport, self._transport = self._transport, None
+            transport.abort()

@@ -1,0 +1,241 @@
+"""One broker in a process of its own: what `logstore serve` runs.
+
+One line of JSON on stdout says that the broker is registered and where it listens; what happens after is told
+on stderr, a JSON object a line. SIGTERM and SIGINT stop it in order (code 0). It ends with code 1 if it
+cannot go on, 2 if it cannot start. What a crash leaves is the matter of its logs.
+"""
+
+from __future__ import annotations
+
+import asyncio
+import json
+import logging
+import random
+import signal
+import sys
+from collections.abc import Mapping
+from contextlib import ExitStack
+from dataclasses import dataclass, field
+
+from logstore.broker.broker import Assembly
+from logstore.broker.clock import SteadyClock
+from logstore.broker.groups.coordinator import Coordinator
+from logstore.broker.health import Loading, alive, health, partition_directories
+from logstore.broker.http import HttpServer, Page, Route
+from logstore.broker.json_lines import log_as_json
+from logstore.broker.limits import Address
+from logstore.broker.loop import compile_checks, fastest_loop, settle_heap, survive_broken_pipes
+from logstore.broker.metadata.opening import EMBEDDED, StoreOf, store_named, with_defaults
+from logstore.broker.metrics import Elections, Traffic, page
+from logstore.broker.settings import Settings, read_settings
+from logstore.broker.state_change_file import StateChangeFile
+from logstore.disk.errors import EngineError
+from logstore.disk.files import Disk, OsDisk, boot_id
+from logstore.errors import InvalidConfig
+from logstore.replication.node import Node
+from logstore.replication.state_change import Sink, StateChange, unheard
+
+if not __debug__:
+    sys.exit("error: asserts guard the logs; run without python -O")
+
+_WILDCARDS = frozenset({"0.0.0.0", "::", ""})
+_PROGRESS_S = 1.0
+_ENOUGH_FILES = 1 << 20
+_FILES_OF_LOGS = 1_000
+
+_log = logging.getLogger("broker")
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServeOptions:
+    """What a broker's process is told. `settings` are under Kafka's names.
+
+    `metadata` is zookeeper://host:port/chroot, or `embedded`, `embedded:DIRECTORY`: a store in this process,
+    for a cluster of one. `advertised` is where clients and brokers find it, if not where it listens.
+    """
+
+    node_id: int
+    listen: Address
+    log_dirs: tuple[str, ...]
+    metadata: str = EMBEDDED
+    advertised: Address | None = None
+    http: Address | None = None
+    state_change_log: str | None = None
+    settings: Mapping[str, str] = field(default_factory=dict)
+
+
+def run(options: ServeOptions, *, disk: Disk | None = None) -> int:
+    """Serve until the end; the exit code. What went wrong at the start is on stderr, in one line."""
+    log_as_json()
+    survive_broken_pipes()
+    disk = disk or OsDisk()
+    try:
+        host, port = options.listen
+        given = with_defaults(options.settings, options.metadata)
+        settings = read_settings(given, node_id=options.node_id, host=host, port=port)
+        if options.listen.host in _WILDCARDS and options.advertised is None:
+            raise InvalidConfig(
+                f"{options.listen} is no address to reach this broker at; give one with --advertise"
+            )
+        sink: Sink = unheard
+        if options.state_change_log is not None:
+            sink = StateChangeFile(options.state_change_log, disk=disk)
+        allow_open_files(settings.limits.max_connections)
+        compile_checks()
+        with (
+            store_named(options.metadata, first_log_dir=options.log_dirs[0], disk=disk) as store,
+            asyncio.Runner(loop_factory=fastest_loop()) as runner,
+        ):
+            return runner.run(serve(options, settings, store.client, disk=disk, state_changes=sink))
+    except (EngineError, OSError, ModuleNotFoundError) as error:
+        print(f"error: {error}", file=sys.stderr)
+        return 2
+
+
+def allow_open_files(connections: int) -> None:
+    """Let this process open as many files as the system allows; warn if so many connections are too many.
+
+    Segments, indexes and clients all count; most systems start a process with 1,024 and allow far more.
+    """
+    try:
+        import resource
+    except ImportError:  # not on Windows, which has no such limit
+        return
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if hard == resource.RLIM_INFINITY:
+        hard = max(soft, _ENOUGH_FILES)
+    if soft != resource.RLIM_INFINITY and soft < hard:
+        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
+        soft = hard
+    if 0 <= soft < connections + _FILES_OF_LOGS:
+        _log.warning(
+            "this process may open %d files, and max.connections is %d: raise the one (ulimit -n) or lower "
+            "the other, or clients will wait to be let in",
+            soft,
+            connections,
+        )
+
+
+class _Served:
+    """What the HTTP port tells of, whatever the broker is at."""
+
+    def __init__(self, loading: Loading) -> None:
+        self.loading = loading
+        self.elections = Elections()
+        self.broker: Assembly | None = None
+        self.is_stopping = False
+
+    @property
+    def node(self) -> Node | None:
+        return self.broker.runtime.node if self.broker is not None else None
+
+    @property
+    def groups(self) -> Coordinator | None:
+        return self.broker.services.groups.coordinator if self.broker is not None else None
+
+    @property
+    def connections(self) -> int:
+        return len(self.broker.server.connections) if self.broker is not None else 0
+
+    @property
+    def refused_connections(self) -> int:
+        return self.broker.server.refused if self.broker is not None else 0
+
+    @property
+    def traffic(self) -> Traffic:
+        return self.broker.services.traffic if self.broker is not None else Traffic()
+
+
+async def serve(
+    options: ServeOptions,
+    settings: Settings,
+    store_of: StoreOf,
+    *,
+    disk: Disk,
+    state_changes: Sink = unheard,
+) -> int:
+    """Run a broker until it is told to stop (0) or cannot go on (1).
+
+    Raises `EngineError` and `OSError` if it cannot start.
+    """
+    loop = asyncio.get_running_loop()
+    told_to_stop = asyncio.Event()
+    for number in (signal.SIGTERM, signal.SIGINT):
+        loop.add_signal_handler(number, told_to_stop.set)
+    served = _Served(Loading(partition_directories(disk, options.log_dirs)))
+
+    def heard(change: StateChange) -> None:
+        served.elections(change)
+        state_changes(change)
+
+    with ExitStack() as stack:
+        http: HttpServer | None = None
+        if options.http is not None:
+            http = HttpServer(options.http, _routes(served))
+            stack.callback(http.close)
+        telling = loop.create_task(_tell_of_loading(served.loading))
+        try:
+            served.broker = broker = await Assembly.open(
+                settings,
+                options.listen,
+                options.log_dirs,
+                store_of,
+                disk=disk,
+                clock=SteadyClock(),
+                random=random.Random(),
+                state_changes=heard,
+                advertised=options.advertised,
+                progress=served.loading,
+                boot_id=boot_id(),
+            )
+        finally:
+            telling.cancel()
+        served.loading.is_over = True
+        settle_heap()
+        ended = broker.runtime.ended
+        broker.start()
+        waiting = loop.create_task(told_to_stop.wait())
+        announcing = loop.create_task(_announce(broker, http))
+        try:
+            await asyncio.wait((waiting, ended), return_when=asyncio.FIRST_COMPLETED)
+        finally:
+            waiting.cancel()
+            announcing.cancel()
+        served.is_stopping = True
+        if not ended.done():
+            await broker.stop()
+        if ended.done():
+            _log.critical("cannot go on: %s", ended.exception() or ended.result())
+            await broker.abandon()
+            return 1
+        return 0
+
+
+def _routes(served: _Served) -> dict[str, Route]:
+    def healthz() -> Page:
+        return health(served.node, served.loading, is_stopping=served.is_stopping)
+
+    return {"/healthz": healthz, "/livez": alive, "/metrics": lambda: page(served)}
+
+
+async def _tell_of_loading(loading: Loading) -> None:
+    """A line a second while logs are being loaded, for those who wait."""
+    while True:
+        await asyncio.sleep(_PROGRESS_S)
+        if loading.directory:
+            _log.info("loading logs: %.1f %%, at %s", loading.percent, loading.directory)
+
+
+async def _announce(broker: Assembly, http: HttpServer | None) -> None:
+    await broker.runtime.registered.wait()
+    node = broker.runtime.node
+    ready = {
+        "node_id": node.node_id,
+        "host": node.config.host,
+        "port": node.config.port,
+        "broker_epoch": node.broker_epoch,
+        "cluster_id": broker.services.cluster_id,
+    }
+    if http is not None:
+        ready["http"] = str(http.address)
+    print(json.dumps(ready), flush=True)

@@ -1,0 +1,276 @@
+"""Writing to one partition without gaps or repetition, across failovers.
+
+    append, append, … ─▶ queue ─▶ one batch under way: numbered, the same bytes at every try ─▶ leader
+
+A batch has the producer's id and a sequence number, by which every leader knows it again. One is under way at
+a time, so their order is that of the calls; what comes meanwhile makes the next one.
+
+A producer whose batch has an unknown fate when time is up takes another id: the sequence of the old one would
+have a gap, or not. The same where a leader does not know the sequence any more (it lost what acks=1 had
+answered, or forgot an idle producer): then this batch is not in its log, for it would be the last one there.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections import deque
+from collections.abc import Iterable, Iterator, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
+
+from logstore.broker.errors import RequestRefused, RequestUnanswered
+from logstore.disk.clock import wall_clock_ms
+from logstore.disk.errors import EngineError, ErrorCode
+from logstore.disk.topic_partition import TopicPartition
+from logstore.format.batch import encode_batch
+from logstore.format.record import Header, Record
+from logstore.replication.durability import Durability
+from logstore.replication.messages import ProduceResult
+
+if TYPE_CHECKING:
+    from logstore.broker.client import Client
+
+Appendable: TypeAlias = bytes | tuple[bytes | None, bytes | None] | Record
+"""A value; a key and a value; or a record, whose offset is ignored and whose time is now if it is -1."""
+
+_ACKS_ALL: Final = -1
+_LAST_SEQUENCE: Final = 2**31
+_BATCH_BYTES: Final = 512 << 10
+_RECORD_BYTES: Final = 24
+"""What a record takes beside its bytes, at most, but for its headers."""
+_LAST_WORD_S: Final = 0.2
+_SEQUENCE_LOST: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
+
+
+class Appended(NamedTuple):
+    """Where a record went; the offset is -1 with acks=0, which nobody answers.
+
+    `durability` is the level that acks=all reached, None for other acks, which promise neither.
+    """
+
+    topic: str
+    partition: int
+    offset: int
+    durability: Durability | None
+
+
+class Producer:
+    """Writes to one partition: batches carry sequence numbers, one is under way at a time."""
+
+    def __init__(
+        self,
+        client: Client,
+        topic_partition: TopicPartition,
+        *,
+        producer_id: int | None = None,
+        producer_epoch: int = 0,
+    ) -> None:
+        """`producer_id` is this producer's alone for the partition; by default the cluster gives one."""
+        self._client, self._topic_partition = client, topic_partition
+        self._producer_id, self._producer_epoch = producer_id, producer_epoch
+        self._may_renew = producer_id is None
+        self._next_sequence = 0
+
+    async def send(
+        self, values: Sequence[bytes], *, acks: int = _ACKS_ALL, timestamp_ms: int | None = None
+    ) -> int:
+        """Have one record a value appended, in order; the first one's offset. Their time is now by default.
+
+        Raises as `Client.produce`; with an id that was given, send the same values again then, or stop: any
+        others would leave a gap.
+        """
+        time_ms = wall_clock_ms() if timestamp_ms is None else timestamp_ms
+        records = [Record(number, time_ms, None, value) for number, value in enumerate(values)]
+        return (await self.send_records(records, acks=acks)).base_offset
+
+    async def send_records(
+        self, records: Sequence[Record], *, acks: int = _ACKS_ALL, timeout: float | None = None
+    ) -> ProduceResult:
+        """Have one batch appended; offsets count from 0. Raises as `Client.produce`.
+
+        acks=0 is sent unnumbered and once: nobody would tell of a gap.
+        """
+        if acks == 0:
+            batch = encode_batch(records)
+            return await self._client.produce(self._topic_partition, batch, acks=acks, timeout=timeout)
+        while True:
+            if self._producer_id is None:
+                self._producer_id = await self._client.producer_id(timeout=timeout)
+                self._next_sequence = 0
+            batch = encode_batch(
+                records,
+                producer_id=self._producer_id,
+                producer_epoch=self._producer_epoch,
+                base_sequence=self._next_sequence,
+            )
+            is_first = self._next_sequence == 0
+            try:
+                result = await self._client.produce(self._topic_partition, batch, acks=acks, timeout=timeout)
+            except RequestRefused as refusal:
+                if self._may_renew and not is_first and refusal.error in _SEQUENCE_LOST:
+                    self._producer_id = None
+                    continue
+                if refusal.is_passing:
+                    self._give_up()
+                raise
+            except BaseException:
+                self._give_up()
+                raise
+            self._next_sequence = (self._next_sequence + len(records)) % _LAST_SEQUENCE
+            return result
+
+    def _give_up(self) -> None:
+        if self._may_renew:
+            self._producer_id = None
+
+
+@dataclass(slots=True, eq=False)
+class _Waiting:
+    records: Sequence[Record]
+    size: int
+    acks: int
+    deadline: float
+    done: asyncio.Future[tuple[int, ProduceResult]]
+    """The first record's offset, and what was answered."""
+
+
+class Appender:
+    """Has the records of many calls appended to one partition, in the calls' order."""
+
+    def __init__(self, client: Client, topic_partition: TopicPartition) -> None:
+        self._producer = Producer(client, topic_partition)
+        self._topic_partition = topic_partition
+        self._queue: deque[_Waiting] = deque()
+        self._task: asyncio.Task[None] | None = None
+
+    async def append(self, piece: Piece, acks: int, deadline: float) -> list[Appended]:
+        """Raises as `Client.append`; records whose time is over before they are sent are not sent."""
+        loop = asyncio.get_running_loop()
+        waiting = _Waiting(piece.records, piece.size, acks, deadline, loop.create_future())
+        self._queue.append(waiting)
+        if self._task is None:
+            self._task = loop.create_task(self._run())
+        try:
+            # What is under way has its own deadline; its last word says more than ours.
+            async with asyncio.timeout_at(deadline + _LAST_WORD_S):
+                first, result = await waiting.done
+        except TimeoutError:
+            raise RequestUnanswered(f"{self._topic_partition} took nothing for too long") from None
+        topic, partition = self._topic_partition
+        count = len(piece.records)
+        offsets = range(first, first + count) if first >= 0 else [-1] * count
+        return [Appended(topic, partition, offset, result.durability) for offset in offsets]
+
+    async def finished(self) -> None:
+        """Wait until nothing is under way: the client was closed."""
+        if self._task is not None:
+            await self._task
+
+    async def _run(self) -> None:
+        try:
+            while together := self._next():
+                await self._send(together)
+        finally:
+            self._task = None
+            _fail(self._queue, RequestUnanswered("appending was broken off"))  # nothing, as a rule
+            self._queue.clear()
+
+    def _next(self) -> list[_Waiting]:
+        """What makes the next batch: the same acks, not too much at once."""
+        together: list[_Waiting] = []
+        size = 0
+        while self._queue:
+            first = self._queue[0]
+            if not first.done.done():
+                size += first.size
+                if together and (size > _BATCH_BYTES or first.acks != together[0].acks):
+                    break
+                together.append(first)
+            self._queue.popleft()
+        return together
+
+    async def _send(self, together: list[_Waiting]) -> None:
+        rows = [record for each in together for record in each.records]
+        left = max(each.deadline for each in together) - asyncio.get_running_loop().time()
+        try:
+            result = await self._producer.send_records(
+                [Record._make((number, *record[1:])) for number, record in enumerate(rows)],
+                acks=together[0].acks,
+                timeout=max(left, 0.0),
+            )
+        except RequestRefused as refusal:
+            if refusal.is_passing or len(together) == 1:
+                _fail(together, refusal)
+                return
+            for each in together:  # who is at fault pays alone
+                await self._send([each])
+        except EngineError as error:
+            _fail(together, error)
+        except BaseException as error:
+            _fail(together, RequestUnanswered(f"appending was broken off: {error!r}"))
+            raise
+        else:
+            first = result.base_offset
+            for each in together:
+                if not each.done.done():
+                    each.done.set_result((first, result))
+                first += len(each.records) if first >= 0 else 0
+
+
+def _fail(together: Iterable[_Waiting], error: EngineError) -> None:
+    for each in together:
+        if not each.done.done():
+            each.done.set_exception(error)
+
+
+# --- records ----------------------------------------------------------------------------------
+
+
+def records_of(
+    given: bytes | Iterable[Appendable] | None,
+    key: bytes | None,
+    headers: Sequence[tuple[str, bytes | None]],
+    now_ms: int,
+) -> list[Record]:
+    """What `append` was given, as records."""
+    if given is None or isinstance(given, bytes | bytearray | memoryview):
+        value = None if given is None else bytes(given)
+        return [Record(0, now_ms, key, value, tuple(Header(*each) for each in headers))]
+    if key is not None or headers:
+        raise ValueError("a key and headers go with one value; many records bring their own")
+    return [_record_of(each, now_ms) for each in given]
+
+
+def _record_of(given: Appendable, now_ms: int) -> Record:
+    if isinstance(given, Record):
+        return given if given.timestamp_ms >= 0 else given._replace(timestamp_ms=now_ms)
+    if isinstance(given, tuple):
+        key, value = given
+        return Record(0, now_ms, key, value)
+    return Record(0, now_ms, None, bytes(given))
+
+
+class Piece(NamedTuple):
+    """What of a call goes into one batch: which of its records, they themselves, their bytes at most."""
+
+    numbers: Sequence[int]
+    records: Sequence[Record]
+    size: int
+
+
+def split(numbers: Iterable[int], rows: Sequence[Record]) -> Iterator[Piece]:
+    """Cut what goes to one partition into what fits a batch."""
+    taken: list[int] = []
+    size = 0
+    for number in numbers:
+        _, _, key, value, headers, _ = rows[number]
+        more = _RECORD_BYTES + (len(key) if key else 0) + (len(value) if value else 0)
+        if headers:
+            more += sum(len(name) * 3 + len(each or b"") + 10 for name, each in headers)
+        if taken and size + more > _BATCH_BYTES:
+            yield Piece(taken, [rows[each] for each in taken], size)
+            taken, size = [], 0
+        taken.append(number)
+        size += more
+    if taken:
+        yield Piece(taken, [rows[each] for each in taken], size)

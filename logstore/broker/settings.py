@@ -1,0 +1,99 @@
+"""A broker's properties, as `--set name=value` gives them, sorted to those who take them.
+
+    zookeeper.session.timeout.ms, replica.fetch.*, …   NodeConfig
+    unclean.leader.election.enable, num.partitions, …  ControllerConfig
+    socket.request.max.bytes, connections.max.idle.ms  Limits
+    group.max.size, offsets.retention.minutes, …       GroupConfig
+    auto.create.topics.enable                          ServiceConfig
+    everything else                                    LogManagerConfig, topics' defaults among it
+
+A name that several take (`request.timeout.ms`) goes to all of them.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field, fields
+from enum import Enum
+from typing import Any, get_type_hints
+
+from logstore.broker.config import ServiceConfig
+from logstore.broker.groups.config import GroupConfig
+from logstore.broker.limits import Limits
+from logstore.errors import InvalidConfig
+from logstore.log.manager_config import LogManagerConfig
+from logstore.replication.config import NodeConfig
+from logstore.replication.controller.config import ControllerConfig
+
+_NOT_PROPERTIES = frozenset({"node.id", "host", "port", "controller"})
+"""Given otherwise."""
+
+_OF_TOPICS = frozenset({"min.insync.replicas"})
+"""The log manager's, for all topics; `Node` tells its controller."""
+
+
+@dataclass(frozen=True, slots=True)
+class Settings:
+    """A broker's, all of them."""
+
+    node: NodeConfig
+    logs: LogManagerConfig
+    limits: Limits
+    given: Mapping[str, str] = field(default_factory=dict, compare=False)
+    """What was set, as it was given; all else has its default."""
+    groups: GroupConfig = field(default_factory=GroupConfig)
+    broker: ServiceConfig = field(default_factory=ServiceConfig)
+
+
+def read_settings(settings: Mapping[str, str], *, node_id: int, host: str, port: int) -> Settings:
+    """Read a broker's properties on top of the defaults.
+
+    Raises `InvalidConfig` for a name that nobody takes, and for a value that is not one of the setting's.
+    """
+    rest = dict(settings)
+    of_controller = _taken_by(ControllerConfig, settings, rest)
+    of_node = _taken_by(NodeConfig, settings, rest)
+    of_limits = _taken_by(Limits, settings, rest)
+    of_groups = _taken_by(GroupConfig, settings, rest)
+    of_broker = _taken_by(ServiceConfig, settings, rest)
+    return Settings(
+        NodeConfig(
+            **{"node_id": node_id, "host": host, "port": port, **of_node},
+            controller=ControllerConfig(**of_controller),
+        ),
+        LogManagerConfig.from_kafka(rest),
+        Limits(**of_limits),
+        dict(settings),
+        GroupConfig(**of_groups),
+        ServiceConfig(**of_broker),
+    )
+
+
+def _taken_by(config: type[Any], settings: Mapping[str, str], rest: dict[str, str]) -> dict[str, Any]:
+    """The values of `config`'s own fields; what it takes is no longer in `rest`."""
+    hints = get_type_hints(config)
+    taken = {}
+    for each in fields(config):
+        name = each.name.replace("_", ".")
+        if name in settings and name not in _NOT_PROPERTIES | _OF_TOPICS:
+            taken[each.name] = _value(name, settings[name], hints[each.name])
+            rest.pop(name, None)
+    return taken
+
+
+def _value(name: str, text: str, kind: Any) -> object:
+    if kind is str:
+        return text
+    if kind is bool:
+        if text.lower() in ("true", "false"):
+            return text.lower() == "true"
+        raise InvalidConfig(f"{name} is {text!r}; it takes true or false")
+    if isinstance(kind, type) and issubclass(kind, Enum):
+        try:
+            return kind(text)
+        except ValueError:
+            choices = ", ".join(str(member.value) for member in kind)
+            raise InvalidConfig(f"{name} is {text!r}; it takes one of {choices}") from None
+    if not (text.removeprefix("-").isascii() and text.removeprefix("-").isdecimal()):
+        raise InvalidConfig(f"{name} is {text!r}; it takes a number")
+    return int(text)

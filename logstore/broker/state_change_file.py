@@ -1,0 +1,43 @@
+"""The state-change log of a node: a line a decision, appended as it is made (`replication/state_change.py`).
+
+Lines are not synced: after a power cut the last ones may be gone or torn, and the next start begins a new
+line behind them. A disk that fails stops the log, and nothing else.
+"""
+
+from __future__ import annotations
+
+import logging
+
+from logstore.disk.files import Disk
+from logstore.replication.state_change import StateChange, format_line
+
+_log = logging.getLogger(__name__)
+
+
+class StateChangeFile:
+    """A sink for state changes; call it with each."""
+
+    def __init__(self, path: str, *, disk: Disk) -> None:
+        """Open or create the file. Raises `OSError`."""
+        self._path = path
+        self._file = disk.open(path, create=True, write=True)
+        self._size = self._file.size()
+        self._has_failed = False
+        if self._size and self._file.pread(1, self._size - 1) != b"\n":
+            self._append(b"\n")
+
+    def __call__(self, change: StateChange) -> None:
+        self._append(f"{format_line(change)}\n".encode())
+
+    def _append(self, data: bytes) -> None:
+        if self._has_failed:
+            return
+        try:
+            self._file.pwrite(data, self._size)
+            self._size += len(data)
+        except OSError as error:
+            self._has_failed = True
+            _log.error("%s takes no more lines: %s", self._path, error)
+
+    def close(self) -> None:
+        self._file.close()

@@ -1,0 +1,102 @@
+"""A conversation with the metadata store, for what is no business of the engine: `await session.ask(Get(…))`.
+
+Cluster id, blocks of producer ids, settings that somebody wants to look at: read and written by the broker
+room itself, in a session of its own that holds nothing ephemeral and sets no watch. One that ran out is
+replaced by the next question. The engine's session (`runtime.py`) is another.
+"""
+
+from __future__ import annotations
+
+import asyncio
+from collections.abc import Callable
+from itertools import count
+from types import TracebackType
+
+from logstore.broker.runtime import StoreClient
+from logstore.replication.effects import SessionExpired, SessionOpened, StoreCall, StoreEvent, StoreReply
+from logstore.replication.metastore.errors import MetadataStoreFailed
+from logstore.replication.metastore.operations import Operation, Outcome, StoreError
+
+
+class StoreSession:
+    """Asks the store one thing after the other. Belongs to one event loop."""
+
+    def __init__(
+        self,
+        store_of: Callable[[Callable[[StoreEvent], None]], StoreClient],
+        *,
+        session_timeout_ms: int = 18_000,
+        patience_s: float = 30.0,
+    ) -> None:
+        """`store_of` as for `Runtime`. A question that takes longer than `patience_s` counts as lost."""
+        self._loop = asyncio.get_running_loop()
+        self._store = store_of(self._from_any_thread)
+        self._timeout_ms, self._patience_s = session_timeout_ms, patience_s
+        self._calls = count(1)
+        self._answers: dict[int, asyncio.Future[Outcome]] = {}
+        self._opened: asyncio.Future[int] | None = None
+
+    async def ask(self, operation: Operation) -> Outcome:
+        """How the operation ended; CONNECTION_LOSS: it may have been applied.
+
+        Raises `MetadataStoreFailed` if no session could be had in time.
+        """
+        try:
+            async with asyncio.timeout(self._patience_s):
+                session_id = await self._session()
+        except TimeoutError:
+            raise MetadataStoreFailed(
+                f"the metadata store did not answer for {self._patience_s:g} s"
+            ) from None
+        call_id = next(self._calls)
+        answer = self._answers[call_id] = self._loop.create_future()
+        self._store.submit(StoreCall(session_id, call_id, operation))
+        try:
+            async with asyncio.timeout(self._patience_s):
+                outcome: Outcome = await answer
+        except TimeoutError:
+            return Outcome(StoreError.CONNECTION_LOSS)
+        finally:
+            del self._answers[call_id]
+        if outcome.error is StoreError.SESSION_EXPIRED:
+            self._opened = None
+        return outcome
+
+    async def close(self) -> None:
+        """End the session; questions under way count as lost."""
+        await self._loop.run_in_executor(None, self._store.close)
+        for answer in self._answers.values():
+            if not answer.done():
+                answer.set_result(Outcome(StoreError.CONNECTION_LOSS))
+
+    async def __aenter__(self) -> StoreSession:
+        return self
+
+    async def __aexit__(
+        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
+    ) -> None:
+        await self.close()
+
+    async def _session(self) -> int:
+        if self._opened is None:
+            self._opened = self._loop.create_future()
+            self._store.open_session(self._timeout_ms)
+        return await asyncio.shield(self._opened)
+
+    def _from_any_thread(self, event: StoreEvent) -> None:
+        try:
+            self._loop.call_soon_threadsafe(self._take, event)
+        except RuntimeError:
+            return  # the loop is closed, and nobody waits
+
+    def _take(self, event: StoreEvent) -> None:
+        match event:
+            case SessionOpened(session_id):
+                if self._opened is not None and not self._opened.done():
+                    self._opened.set_result(session_id)
+            case SessionExpired():
+                self._opened = None
+            case StoreReply(call_id, outcome):
+                answer = self._answers.get(call_id)
+                if answer is not None and not answer.done():
+                    answer.set_result(outcome)

@@ -1,0 +1,73 @@
+"""What is served: each API of `versions.py` with its types, and the answer to ApiVersions made of them."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass
+from typing import Final
+
+from logstore.broker.wire import interbroker, types
+from logstore.broker.wire.declarations import Struct, parse_versions
+from logstore.broker.wire.versions import TABLE
+
+
+@dataclass(frozen=True, slots=True)
+class Api:
+    """One kind of request. `advertised` is empty for what only nodes ask each other."""
+
+    key: int
+    name: str
+    advertised: range
+    served: range
+    flexible: range
+    request: type[Struct]
+    response: type[Struct]
+
+    @property
+    def latest(self) -> int:
+        """The newest version served: what nodes ask each other in."""
+        return self.served[-1]
+
+    def has_flexible_response_header(self, version: int) -> bool:
+        """ApiVersions never has: a client reads that answer before it knows what we speak."""
+        return version in self.flexible and self.key != API_VERSIONS
+
+
+API_VERSIONS: Final = 18
+
+
+def _apis() -> dict[int, Api]:
+    found = {}
+    for row in TABLE:
+        declared = interbroker if hasattr(interbroker, f"{row.name}Request") else types
+        request: type[Struct] = getattr(declared, f"{row.name}Request")
+        response: type[Struct] = getattr(declared, f"{row.name}Response")
+        served = parse_versions(row.served)
+        assert request.VERSIONS == response.VERSIONS == served, f"{row.name}: types.py is out of date"
+        assert request.KEY == response.KEY == row.key, f"{row.name}: key"
+        advertised = parse_versions(row.advertised)
+        found[row.key] = Api(row.key, row.name, advertised, served, request.FLEXIBLE, request, response)
+    return found
+
+
+APIS: Final[Mapping[int, Api]] = _apis()
+"""By key."""
+
+API_OF: Final[Mapping[type[Struct], Api]] = {
+    kind: api for api in APIS.values() for kind in (api.request, api.response)
+}
+"""By the type of a request or response."""
+
+
+def api_versions(error_code: int = 0) -> types.ApiVersionsResponse:
+    """What a client is told that it may ask, by key. With error 35 it is sent as version 0."""
+    return types.ApiVersionsResponse(
+        error_code=error_code,
+        api_keys=[
+            types.ApiVersionsResponseApiVersion(
+                api_key=api.key, min_version=api.advertised[0], max_version=api.advertised[-1]
+            )
+            for api in APIS.values()
+            if api.advertised
+        ],
+    )

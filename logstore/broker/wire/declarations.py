@@ -1,0 +1,161 @@
+"""How a message of the protocol is declared: one class a struct, every field with the versions that have it.
+
+    class FetchRequest(Struct, key=1, versions="4-16", flexible="12+"):
+        replica_id: int = wire("int32", versions="4-14", default=-1)
+        topics: list[FetchRequestFetchTopic] = wire([FetchRequestFetchTopic], factory=list)
+        rack_id: str = wire("string", versions="11+", ignorable=True, default="")
+
+A class has the fields of all versions, in the order of the wire; whoever makes or reads a message need not
+know its version (`codec.py` does). The kinds are Kafka's: `bool int8 int16 int32 int64 uuid string bytes
+records`, another `Struct`, or a list of one kind for an array of it. Versions are written
+`3`, `3-7` or `3+`.
+
+    versions    those that have the field; all that its struct is in, if not given
+    nullable    versions in which None may be sent
+    tag         the field is not in line but in the struct's tag section, and absent while it has its default
+    ignorable   for versions without the field whatever it says is left out; else only its default is
+    default     what the field says where nobody said anything, and on versions without it
+
+Numbers of errors are plain ints, times and durations milliseconds (`…_ms`), uuids 16 bytes, records
+whatever bytes they are in. A tagged struct is None where it is absent.
+
+Classes have slots and are compared field by field. They are not dataclasses because making two hundred of
+those takes a quarter of a second; an `__init__` is compiled when a class is first called.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Callable, Mapping
+from typing import Any, ClassVar, NamedTuple, TypeAlias, dataclass_transform
+
+from logstore.broker.wire.compiling import compiled
+
+Kind: TypeAlias = "str | type[Struct]"
+
+_NO_END = 1 << 15
+_VERSIONS = re.compile(r"(\d+)(?:-(\d+)|(\+))?")
+
+
+class Field(NamedTuple):
+    """A field's declaration; see the module."""
+
+    kind: Kind | list[Kind]
+    versions: range
+    nullable: range
+    tag: int | None
+    ignorable: bool
+    default: Any
+    factory: Callable[[], Any] | None
+
+    @property
+    def is_array(self) -> bool:
+        return isinstance(self.kind, list)
+
+    @property
+    def element(self) -> Kind:
+        """What an array is an array of; any other field's own kind."""
+        return self.kind[0] if isinstance(self.kind, list) else self.kind
+
+
+def parse_versions(text: str) -> range:
+    """`3`, `3-7` or `3+`; nothing for no versions at all."""
+    if not text:
+        return range(0)
+    match = _VERSIONS.fullmatch(text)
+    assert match is not None, f"{text!r} is no range of versions"
+    first = int(match[1])
+    return range(first, _NO_END if match[3] else int(match[2] or first) + 1)
+
+
+def wire(
+    kind: Kind | list[Any],
+    *,
+    versions: str = "0+",
+    nullable: str = "",
+    tag: int | None = None,
+    ignorable: bool = False,
+    default: Any = None,
+    factory: Callable[[], Any] | None = None,
+) -> Any:
+    """Declare a field. `factory` makes the default of one that must not be shared: a list."""
+    return Field(kind, parse_versions(versions), parse_versions(nullable), tag, ignorable, default, factory)
+
+
+@dataclass_transform(kw_only_default=True, field_specifiers=(wire,))
+class _Declared(type):
+    """Takes the fields' declarations out of a class body and puts slots in their place."""
+
+    def __new__(
+        mcs,
+        name: str,
+        bases: tuple[type, ...],
+        body: dict[str, Any],
+        *,
+        key: int = -1,
+        versions: str = "",
+        flexible: str = "",
+    ) -> _Declared:
+        fields = {each: value for each, value in body.items() if isinstance(value, Field)}
+        for each in fields:
+            del body[each]
+        body |= {
+            "__slots__": tuple(fields),
+            "FIELDS": fields,
+            "KEY": key,
+            "VERSIONS": parse_versions(versions),
+            "FLEXIBLE": parse_versions(flexible),
+        }
+        return super().__new__(mcs, name, bases, body)
+
+
+class Struct(metaclass=_Declared):
+    """A message, or a part of one. Made with keywords only; what is not given has its default."""
+
+    FIELDS: ClassVar[Mapping[str, Field]]
+    KEY: ClassVar[int]
+    """Of a whole message: which API it belongs to."""
+    VERSIONS: ClassVar[range]
+    """Of a whole message: the versions that can be read and written."""
+    FLEXIBLE: ClassVar[range]
+    """Of a whole message: versions with compact lengths and tag sections."""
+
+    __hash__ = None  # type: ignore[assignment]  # they change
+
+    def __init__(self, **values: Any) -> None:
+        kind = type(self)
+        kind.__init__ = _init_of(kind)  # type: ignore[method-assign]
+        kind.__init__(self, **values)
+
+    def __eq__(self, other: object) -> bool:
+        if type(other) is not type(self):
+            return NotImplemented
+        return all(getattr(self, name) == getattr(other, name) for name in self.FIELDS)
+
+    def __repr__(self) -> str:
+        """Fields that say something; the others have their defaults."""
+        said = (
+            f"{name}={value!r}"
+            for name, field in self.FIELDS.items()
+            if (value := getattr(self, name)) != (field.factory() if field.factory else field.default)
+        )
+        return f"{type(self).__name__}({', '.join(said)})"
+
+
+def _init_of(kind: type[Struct]) -> Any:
+    """An `__init__` as one would write it by hand."""
+    names: dict[str, object] = {}
+    parameters, lines = [], []
+    for name, field in kind.FIELDS.items():
+        names[f"default_{name}"] = _NOT_GIVEN if field.factory else field.default
+        parameters.append(f"{name}=default_{name}")
+        if field.factory:
+            names[f"make_{name}"], names["not_given"] = field.factory, _NOT_GIVEN
+            lines.append(f" self.{name} = make_{name}() if {name} is not_given else {name}")
+        else:
+            lines.append(f" self.{name} = {name}")
+    head = f"def __init__(self{', *, ' if parameters else ''}{', '.join(parameters)}):"
+    return compiled("__init__", "\n".join([head, *lines, " return None"]), names, shown_as=kind.__name__)
+
+
+_NOT_GIVEN = object()

@@ -1,0 +1,312 @@
+"""Writes `types.py` from what kio declares: `python -m logstore.broker.wire.generate`.
+
+kio has a module for every message and version; here they become one class a struct with the fields of
+all versions served (`versions.py`). What kio does not tell is added: which fields Kafka leaves out without
+a word where a version lacks them, and the fields that only our nodes send each other.
+"""
+
+from __future__ import annotations
+
+import dataclasses
+import pathlib
+import types
+import typing
+from collections.abc import Iterable
+from dataclasses import dataclass, field
+from typing import Any, Final
+
+from logstore.broker.wire.declarations import parse_versions
+from logstore.broker.wire.versions import TABLE
+
+NOT_IN_KIO: Final = frozenset({4, 5, 6, 7})
+"""Declared by hand, in `interbroker.py`."""
+
+_KINDS: Final = {
+    "error_code": "int16",
+    "timedelta_i32": "int32",
+    "timedelta_i64": "int64",
+    "datetime_i64": "int64",
+}
+_PYTHON: Final = {
+    "bool": "bool",
+    "string": "str",
+    "uuid": "bytes",
+    "bytes": "bytes",
+    "records": "bytes | memoryview",
+}
+_ZEROS: Final[dict[str, Any]] = {"bool": False, "string": "", "uuid": bytes(16), "bytes": b"", "records": b""}
+
+_IGNORABLE: Final = {
+    "ProduceResponsePartitionProduceResponse": "log_start_offset record_errors error_message",
+    "FetchRequest": "cluster_id session_id session_epoch rack_id",
+    "FetchRequestFetchTopic": "topic topic_id",
+    "FetchRequestFetchPartition": "current_leader_epoch log_start_offset",
+    "FetchRequestForgottenTopic": "topic topic_id",
+    "FetchResponse": "error_code",
+    "FetchResponseFetchableTopicResponse": "topic topic_id",
+    "FetchResponsePartitionData": "log_start_offset",
+    "ListOffsetsRequestListOffsetsPartition": "current_leader_epoch",
+    "ListOffsetsResponse": "throttle_time_ms",
+    "MetadataRequestTopic": "topic_id",
+    "MetadataResponse": "throttle_time_ms cluster_id controller_id",
+    "MetadataResponseBroker": "rack",
+    "MetadataResponseTopic": "topic_id is_internal",
+    "MetadataResponsePartition": "leader_epoch offline_replicas",
+    "OffsetCommitRequest": "retention_time_ms",
+    "OffsetCommitRequestPartition": "committed_leader_epoch",
+    "OffsetCommitResponse": "throttle_time_ms",
+    "OffsetFetchRequestGroup": "member_id member_epoch",
+    "OffsetFetchResponse": "throttle_time_ms error_code",
+    "OffsetFetchResponsePartition": "committed_leader_epoch",
+    "FindCoordinatorResponse": "throttle_time_ms error_message",
+    "JoinGroupRequest": "rebalance_timeout_ms reason",
+    "JoinGroupResponse": "throttle_time_ms protocol_type",
+    "JoinGroupResponseMember": "group_instance_id",
+    "HeartbeatResponse": "throttle_time_ms",
+    "LeaveGroupRequestMemberIdentity": "reason",
+    "LeaveGroupResponse": "throttle_time_ms",
+    "SyncGroupRequest": "protocol_type protocol_name",
+    "SyncGroupResponse": "throttle_time_ms protocol_type protocol_name",
+    "DescribeGroupsResponse": "throttle_time_ms",
+    "DescribeGroupsResponseDescribedGroupMember": "group_instance_id",
+    "ListGroupsResponse": "throttle_time_ms",
+    "ListGroupsResponseListedGroup": "group_state",
+    "ApiVersionsRequest": "client_software_name client_software_version",
+    "ApiVersionsResponse": (
+        "throttle_time_ms supported_features finalized_features_epoch finalized_features zk_migration_ready"
+    ),
+    "CreateTopicsResponseCreatableTopicResult": (
+        "topic_id topic_config_error_code num_partitions replication_factor configs"
+    ),
+    "DeleteTopicsRequest": "topic_names",
+    "DeleteTopicsResponseDeletableTopicResult": "topic_id error_message",
+    "OffsetForLeaderEpochRequest": "replica_id",
+    "DescribeConfigsResponseDescribeConfigsResourceResult": "config_type documentation",
+    "DescribeLogDirsResponse": "error_code",
+    "DescribeLogDirsResponseDescribeLogDirsResult": "total_bytes usable_bytes",
+    "SaslAuthenticateResponse": "session_lifetime_ms",
+}
+"""Fields that some version lacks and that Kafka then leaves out, whatever they say."""
+
+_OURS: Final = {
+    "ProduceRequest": [
+        'asks_level: bool = wire("bool", versions="9+", tag=10000, ignorable=True, default=False)'
+    ],
+    "ProduceResponsePartitionProduceResponse": [
+        'level: int = wire("int8", versions="9+", tag=10000, default=-1)'
+    ],
+    "FetchRequest": [
+        'has_rack: bool = wire("bool", versions="12+", tag=10000, ignorable=True, default=True)'
+    ],
+    "FetchRequestFetchTopic": ['topic_name: str = wire("string", versions="13+", tag=10000, default="")'],
+    "FetchRequestFetchPartition": [
+        'is_synced: bool = wire("bool", versions="12+", tag=10000, default=False)'
+    ],
+    "FetchResponseFetchableTopicResponse": [
+        'topic_name: str = wire("string", versions="13+", tag=10000, default="")'
+    ],
+    "AlterPartitionRequestTopicData": ['topic_name: str = wire("string", tag=10000, default="")'],
+    "AlterPartitionRequestPartitionData": ['all_synced: bool = wire("bool", tag=10000, default=False)'],
+    "AlterPartitionResponseTopicData": ['topic_name: str = wire("string", tag=10000, default="")'],
+    "AlterPartitionResponsePartitionData": ['min_insync: int = wire("int32", tag=10000, default=0)'],
+}
+"""What our nodes tell each other beyond Kafka's fields, in tags that Kafka will not come to use."""
+
+
+@dataclass
+class _Field:
+    name: str
+    kind: str
+    is_array: bool
+    default: Any
+    tag: int | None
+    versions: list[int] = field(default_factory=list)
+    nullable: list[int] = field(default_factory=list)
+
+
+@dataclass
+class _Struct:
+    name: str
+    versions: list[int] = field(default_factory=list)
+    flexible: list[int] = field(default_factory=list)
+    fields: dict[str, _Field] = field(default_factory=dict)
+
+
+def source() -> str:
+    """The text of `types.py`."""
+    structs: list[str] = []
+    for row in TABLE:
+        if row.key in NOT_IN_KIO:
+            continue
+        for message in _messages(row.key, parse_versions(row.served)):
+            structs += [_text_of(each, row.key) for each in message]
+    return "\n\n\n".join([_HEAD, *structs]) + "\n"
+
+
+_HEAD = '''"""Every message that is served, and its parts. Made by `python -m logstore.broker.wire.generate`.
+
+How to read it stands in `declarations.py`; names are kio's, with the message's before its parts'. Tags
+from 10000 on are ours, between nodes.
+"""
+
+from __future__ import annotations
+
+from logstore.broker.wire.declarations import Struct, wire'''
+
+
+def _messages(key: int, versions: range) -> Iterable[list[_Struct]]:
+    """The structs of an API's request, then of its response, each after its parts."""
+    from kio.index import load_request_schema, load_response_schema
+
+    for load in (load_request_schema, load_response_schema):
+        structs: dict[str, _Struct] = {}
+        for version in reversed(versions):  # the newest knows most fields, and says their order
+            _collect(load(key, version), load(key, version).__name__, structs, version)
+        yield _parts_first(load(key, versions[-1]).__name__, structs)
+
+
+def _parts_first(name: str, structs: dict[str, _Struct]) -> list[_Struct]:
+    struct = structs.pop(name)
+    parts = [each.kind for each in struct.fields.values()]
+    return [*(each for part in parts if part in structs for each in _parts_first(part, structs)), struct]
+
+
+def _collect(entity: Any, message: str, structs: dict[str, _Struct], version: int) -> str:
+    name: str = entity.__name__ if entity.__name__.startswith(message) else message + entity.__name__
+    declared = dataclasses.fields(entity)
+    kinds = [_kind_of(each, message, structs, version) for each in declared]
+    struct = structs.setdefault(name, _Struct(name))
+    struct.versions.append(version)
+    if entity.__flexible__:
+        struct.flexible.append(version)
+    before = list(struct.fields)
+    at = 0
+    for each, (kind, is_array, is_nullable) in zip(declared, kinds, strict=True):
+        field_name = each.name + "_ms" if "time" in each.metadata.get("kafka_type", "") else each.name
+        known = struct.fields.get(field_name)
+        if known is None:
+            known = _Field(field_name, kind, is_array, _default_of(each, kind), each.metadata.get("tag"))
+            before.insert(at, field_name)
+            struct.fields[field_name] = known
+            at += 1
+        else:
+            at = before.index(field_name) + 1
+        assert (known.kind, known.is_array, known.tag) == (kind, is_array, each.metadata.get("tag")), (
+            f"{name}.{field_name} is one thing in version {version} and another one later"
+        )
+        known.versions.append(version)
+        if is_nullable:
+            known.nullable.append(version)
+    struct.fields = {each: struct.fields[each] for each in before}
+    return name
+
+
+def _kind_of(
+    declared: Any, message: str, structs: dict[str, _Struct], version: int
+) -> tuple[str, bool, bool]:
+    """What a field holds, whether it is an array of it, and whether it may be None."""
+    kafka_type = declared.metadata.get("kafka_type", "")
+    kind = declared.type
+    is_nullable = False
+    if isinstance(kind, types.UnionType):
+        (kind,) = (each for each in typing.get_args(kind) if each is not type(None))
+        # kio shows the zero uuid and the time -1 as None; they are sent as they are.
+        is_nullable = kafka_type not in ("uuid", "datetime_i64")
+    is_array = typing.get_origin(kind) is tuple
+    if is_array:
+        kind = typing.get_args(kind)[0]
+    if dataclasses.is_dataclass(kind):
+        return _collect(kind, message, structs, version), is_array, is_nullable
+    return _KINDS.get(kafka_type, kafka_type), is_array, is_nullable
+
+
+def _default_of(declared: Any, kind: str) -> Any:
+    """Plain ints, text and bytes; None for a struct and for what is null by default."""
+    default = declared.default
+    kafka_type = declared.metadata.get("kafka_type", "")
+    if kafka_type == "datetime_i64":
+        return -1
+    if default is dataclasses.MISSING and declared.name == "error_message":
+        return None  # wherever Kafka has one it may be null, and no error has no text
+    if default is dataclasses.MISSING:
+        return _ZEROS.get(kafka_type, 0) if kafka_type else None
+    if default is None or dataclasses.is_dataclass(default):
+        return None
+    if kafka_type.startswith("timedelta"):
+        return round(default.total_seconds() * 1000)
+    if kafka_type in _ZEROS:
+        return type(_ZEROS[kafka_type])(default)
+    return int(default) if kafka_type and not isinstance(default, tuple) else default
+
+
+def _span(versions: list[int]) -> str:
+    first, last = min(versions), max(versions)
+    assert sorted(versions) == list(range(first, last + 1)), "versions without a gap"
+    return str(first) if first == last else f"{first}-{last}"
+
+
+def _open(versions: list[int], all_versions: list[int]) -> str:
+    """`3+` rather than `3-7` if the struct ends at 7 too; empty for all that the struct is in."""
+    if sorted(versions) == sorted(all_versions):
+        return ""
+    return f"{min(versions)}+" if max(versions) == max(all_versions) else _span(versions)
+
+
+def _text_of(struct: _Struct, key: int) -> str:
+    is_message = struct.name.endswith(("Request", "Response")) and _is_whole(struct.name)
+    about = "Struct"
+    if is_message:
+        flexible = f', flexible="{min(struct.flexible)}+"' if struct.flexible else ""
+        about += f', key={key}, versions="{_span(struct.versions)}"{flexible}'
+    lines = [f"class {struct.name}({about}):"]
+    ignorable = _IGNORABLE.get(struct.name, "").split()
+    for each in struct.fields.values():
+        lines += _field_lines(each, struct, ignore=each.name in ignorable)
+    lines += [f"    {line}" for line in _OURS.get(struct.name, ())]
+    return "\n".join(lines if len(lines) > 1 else [*lines, "    pass"])
+
+
+def _is_whole(name: str) -> bool:
+    return any(name in (f"{row.name}Request", f"{row.name}Response") for row in TABLE)
+
+
+def _field_lines(each: _Field, struct: _Struct, *, ignore: bool) -> list[str]:
+    is_struct = each.kind[0].isupper()
+    python = each.kind if is_struct else _PYTHON.get(each.kind, "int")
+    if each.is_array:
+        python = f"list[{python}]"
+    default_is_none = not each.is_array and each.default is None
+    if each.nullable or default_is_none:
+        python += " | None"
+    kind = each.kind if is_struct else f'"{each.kind}"'
+    words = [f"[{kind}]" if each.is_array else kind]
+    if versions := _open(each.versions, struct.versions):
+        words.append(f'versions="{versions}"')
+    if each.nullable and each.tag is None:
+        words.append(f'nullable="{_open(each.nullable, struct.versions) or "0+"}"')
+    elif each.nullable:
+        words.append('nullable="0+"')
+    if each.tag is not None:
+        words.append(f"tag={each.tag}")
+    if ignore:
+        words.append("ignorable=True")
+    words.append(_default_text(each))
+    line = f"    {each.name}: {python} = wire({', '.join(words)})"
+    if len(line) <= 110:
+        return [line]
+    inner = [f"        {', '.join(words)}"]
+    if len(inner[0]) > 110:
+        inner = [f"        {word}," for word in words]
+    return [f"    {each.name}: {python} = wire(", *inner, "    )"]
+
+
+def _default_text(each: _Field) -> str:
+    if each.is_array:
+        return "factory=list" if each.default != "null" else "default=None"
+    if each.kind == "uuid":
+        return "default=bytes(16)"
+    return f"default={each.default!r}".replace("'", '"')
+
+
+if __name__ == "__main__":
+    pathlib.Path(__file__).with_name("types.py").write_text(source())

@@ -1,0 +1,118 @@
+"""`logstore append`: each line of stdin becomes one record of a log.
+
+Whatever has arrived goes in as one batch, so that a busy pipe is fast and a slow one is not kept
+waiting. A log has one writer: a directory that a broker or another `append` holds is refused.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from pathlib import Path
+from typing import IO, TYPE_CHECKING, Annotated
+
+import typer
+
+from logstore.cli.terminal import complain, print_json
+
+if TYPE_CHECKING:
+    Pair = tuple[bytes | None, bytes]
+
+_READ_BYTES = 1 << 18
+# Below the default max.message.bytes with room for what each record adds.
+_BATCH_BYTES = 1 << 16
+_BATCH_RECORDS = 8192
+
+
+def append(
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="<topic>-<partition>, made if missing.")],
+    key_separator: Annotated[
+        str | None, typer.Option(metavar="TEXT", help="What is before it, in each line, is the key.")
+    ] = None,
+    sync: Annotated[bool, typer.Option("--sync", help="Sync each batch before the next is read.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one object.")] = False,
+) -> int:
+    """Append the lines of stdin to a log; the line end is not part of the record."""
+    import sys
+
+    from logstore.log.log import Log
+
+    separator = key_separator.encode() if key_separator is not None else None
+    if separator == b"":
+        raise typer.BadParameter("--key-separator is empty; give the text that ends the key")
+    count, first_offset, last_offset, line_number = 0, None, None, 0
+    refused = ""
+    with Log.open(directory) as log:
+        for lines in batches_of_lines(sys.stdin.buffer):
+            pairs: list[Pair] = []
+            for line in lines:
+                line_number += 1
+                if separator is not None and separator not in line:
+                    refused = f"line {line_number} has no {key_separator!r}: it and the rest was left out"
+                    break
+                pairs.append(split_key(line, separator))
+            if pairs:
+                info = log.append(pairs, sync=sync)
+                first_offset = info.first_offset if first_offset is None else first_offset
+                last_offset = info.last_offset
+                count += len(pairs)
+            if refused:
+                break
+        log_end_offset = log.log_end_offset
+    if as_json:
+        print_json(
+            {
+                "appended": count,
+                "first_offset": first_offset,
+                "last_offset": last_offset,
+                "log_end_offset": log_end_offset,
+            }
+        )
+    elif count:
+        records = "1 record at offset" if count == 1 else f"{count} records at offsets {first_offset} to"
+        print(f"appended {records} {last_offset}")
+    else:
+        print(f"appended nothing; the log ends at offset {log_end_offset}")
+    if refused:
+        complain(refused)
+        return 1
+    return 0
+
+
+def split_key(line: bytes, separator: bytes | None) -> Pair:
+    """Key and value of a line; without a separator the line is the value and the key is null."""
+    if separator is None:
+        return None, line
+    key, _, value = line.partition(separator)
+    return key, value
+
+
+def batches_of_lines(stream: IO[bytes]) -> Iterator[list[bytes]]:
+    """Lines without their `\\n`, in groups that fit one batch; a last line without one counts.
+
+    Each group ends where the stream has nothing more at the moment. A line longer than a batch is a
+    group of its own, for the log to judge.
+    """
+    read = getattr(stream, "read1", stream.read)
+    unfinished: list[bytes] = []
+    while chunk := read(_READ_BYTES):
+        first, *lines = chunk.split(b"\n")
+        unfinished.append(first)
+        if lines:
+            lines.insert(0, b"".join(unfinished))
+            unfinished = [lines.pop()]
+            yield from _groups(lines)
+    if rest := b"".join(unfinished):
+        yield [rest]
+
+
+def _groups(lines: list[bytes]) -> Iterator[list[bytes]]:
+    group: list[bytes] = []
+    size = 0
+    for line in lines:
+        if group and (size + len(line) > _BATCH_BYTES or len(group) == _BATCH_RECORDS):
+            yield group
+            group, size = [], 0
+        group.append(line)
+        size += len(line)
+    if group:
+        yield group

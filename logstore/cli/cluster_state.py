@@ -1,0 +1,188 @@
+"""The cluster as the metadata store has it: what the operators' verbs read, and the session they write in.
+
+    --metadata zookeeper://host:port[,host:port]/chroot ─▶ Session ─▶ Cluster (brokers, topics, states)
+
+Everything is read anew by each command. A write whose reply is lost is not tried again: the command says
+so and how to look. Nothing here decides; `cluster_plans.py` does.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Iterable, Iterator, Mapping
+from contextlib import contextmanager
+from dataclasses import dataclass, field
+from typing import Protocol
+
+from logstore.disk.errors import EngineError, ErrorCode, InvalidTopic
+from logstore.disk.topic_partition import TopicPartition, check_topic_name
+from logstore.replication.metastore import layout
+from logstore.replication.metastore.errors import CorruptMetadata
+from logstore.replication.metastore.layout import BrokerRegistration, LeaderAndIsr, TopicAssignment
+from logstore.replication.metastore.memory import MetadataStore
+from logstore.replication.metastore.operations import Children, Get, Operation, Outcome, StoreError
+
+SESSION_TIMEOUT_MS = 10_000
+_TRIES = 3
+
+
+class MetadataUnavailable(EngineError):
+    """The metadata store does not answer, or took our session away."""
+
+    code = ErrorCode.BROKER_NOT_AVAILABLE
+
+
+class ClosableStore(MetadataStore, Protocol):
+    def close(self) -> None:
+        """Give up every connection."""
+
+
+class Session:
+    """One session with the store, for one command; blocking."""
+
+    def __init__(self, store: MetadataStore) -> None:
+        self._store = store
+        self._id = store.open_session(SESSION_TIMEOUT_MS, self._now_ms)
+
+    @property
+    def _now_ms(self) -> int:
+        return time.monotonic_ns() // 1_000_000
+
+    def read(self, operation: Get | Children) -> Outcome:
+        """A reading; repeated if its reply is lost. Raises `MetadataUnavailable`."""
+        for _ in range(_TRIES):
+            outcome = self.call(operation)
+            if outcome.error is not StoreError.CONNECTION_LOSS:
+                return outcome
+        raise MetadataUnavailable("the metadata store does not answer; is it running?")
+
+    def call(self, operation: Operation) -> Outcome:
+        """One operation, once; CONNECTION_LOSS means that it may have been done."""
+        outcome, _ = self._store.call(self._id, operation, self._now_ms)
+        if outcome.error is StoreError.SESSION_EXPIRED:
+            raise MetadataUnavailable("the session with the metadata store is over; run the command again")
+        return outcome
+
+    def close(self) -> None:
+        self._store.close_session(self._id)
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    assignment: TopicAssignment
+    config: Mapping[str, str]
+    version: int
+    """Of the topic's node."""
+    config_version: int
+    """Of the settings' node; -1 if there is none."""
+
+
+@dataclass(frozen=True, slots=True)
+class Cluster:
+    """A reading. `unreadable` holds the nodes that could not be understood, and why."""
+
+    brokers: Mapping[int, BrokerRegistration]
+    topics: Mapping[str, Topic]
+    states: Mapping[TopicPartition, LeaderAndIsr]
+    controller: int | None
+    doomed: frozenset[str] = frozenset()
+    """Topics that are being deleted."""
+    unreadable: Mapping[str, str] = field(default_factory=dict)
+
+    @property
+    def racks(self) -> Mapping[int, str | None]:
+        """Of each broker."""
+        return {broker_id: broker.rack for broker_id, broker in sorted(self.brokers.items())}
+
+    def partitions(self) -> Iterator[tuple[TopicPartition, tuple[int, ...]]]:
+        """Every partition and its replicas, in order."""
+        for name, topic in sorted(self.topics.items()):
+            for partition, replicas in sorted(topic.assignment.partitions.items()):
+                yield TopicPartition(name, partition), replicas
+
+
+def open_store(metadata: str) -> ClosableStore:
+    """The store of that address. Raises `MetadataUnavailable`, `ValueError` for no address."""
+    from logstore.replication.metastore.zookeeper_blocking import BlockingZooKeeperStore
+
+    return BlockingZooKeeperStore(metadata)
+
+
+@contextmanager
+def session(metadata: str) -> Iterator[Session]:
+    """A session with the store that `metadata` names. Raises `MetadataUnavailable`, `ValueError`."""
+    store = open_store(metadata)
+    try:
+        opened = Session(store)
+        try:
+            yield opened
+        finally:
+            opened.close()
+    finally:
+        store.close()
+
+
+def read_cluster(session: Session, topics: Iterable[str] | None = None) -> Cluster:
+    """Read what operators ask about; not one moment's picture, each node is.
+
+    Of `topics` alone, where it says which: what lies below a topic takes a round trip a partition.
+    """
+    unreadable: dict[str, str] = {}
+    brokers: dict[int, BrokerRegistration] = {}
+    for name in session.read(Children(layout.BROKER_IDS_PATH)).children:
+        if not (name.isascii() and name.isdecimal()):
+            continue
+        path = layout.broker_path(int(name))
+        node = session.read(Get(path))
+        if node.stat is not None:
+            with _reported(unreadable, path):
+                brokers[int(name)] = layout.parse_broker(node.data)
+    known: dict[str, Topic] = {}
+    states: dict[TopicPartition, LeaderAndIsr] = {}
+    names = session.read(Children(layout.TOPICS_PATH)).children if topics is None else sorted(set(topics))
+    for name in names:
+        try:
+            check_topic_name(name)
+        except InvalidTopic as error:
+            unreadable[layout.topic_path(name)] = str(error)
+            continue
+        topic = _read_topic(session, name, unreadable)
+        if topic is None:
+            continue
+        known[name] = topic
+        for partition in topic.assignment.partitions:
+            each = TopicPartition(name, partition)
+            state = session.read(Get(layout.partition_state_path(each)))
+            if state.stat is not None:
+                with _reported(unreadable, layout.partition_state_path(each)):
+                    states[each] = layout.parse_state(state.data)
+    controller = session.read(Get(layout.CONTROLLER_PATH))
+    holder = layout.parse_controller(controller.data) if controller.stat is not None else None
+    doomed = frozenset(session.read(Children(layout.DELETE_TOPICS_PATH)).children)
+    return Cluster(brokers, known, states, holder, doomed, unreadable)
+
+
+def _read_topic(session: Session, name: str, unreadable: dict[str, str]) -> Topic | None:
+    path, config_path = layout.topic_path(name), layout.topic_config_path(name)
+    node, settings = session.read(Get(path)), session.read(Get(config_path))
+    if node.stat is None:
+        return None
+    config: Mapping[str, str] = {}
+    with _reported(unreadable, config_path):
+        config = layout.parse_topic_config(settings.data) if settings.stat is not None else {}
+    with _reported(unreadable, path):
+        return Topic(
+            layout.parse_topic(node.data),
+            config,
+            node.stat.version,
+            settings.stat.version if settings.stat is not None else -1,
+        )
+    return None
+
+
+@contextmanager
+def _reported(unreadable: dict[str, str], path: str) -> Iterator[None]:
+    try:
+        yield
+    except CorruptMetadata as error:
+        unreadable[path] = str(error)

@@ -1,0 +1,183 @@
+"""`logstore compare-replicas`: do the replicas of a partition hold the same committed records?
+
+    compare-replicas NODE-1 NODE-2 NODE-3     log dirs of several nodes: every partition that two of them have
+    compare-replicas A/orders-0 B/orders-0    one partition
+
+The replicas are walked side by side, batch by batch, from the highest log start to the highest checkpointed
+high watermark, as far as each one reaches: below any replica's high watermark all must be equal, byte for
+byte. Behind it they may differ, and a replica that ends earlier lags, which is no damage. Reads only, also
+while brokers write. Compacted logs may differ rightly, for each replica cleans by itself: `--topics` leaves
+them out.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from logstore.cli.terminal import complain, print_json
+
+if TYPE_CHECKING:
+    from logstore.disk.files import Disk
+    from logstore.format.batch import Batch
+
+
+class Replica(NamedTuple):
+    """One directory of a partition, where it was found to begin and end, and its high watermark."""
+
+    directory: str
+    log_start_offset: int
+    log_end_offset: int
+    high_watermark: int
+
+
+class Difference(NamedTuple):
+    """The first batch of `replica` that is not the one of `reference`."""
+
+    partition: str
+    reference: str
+    replica: str
+    offset: int
+    what: str
+
+    def __str__(self) -> str:
+        places = f"{self.replica} differs from {self.reference}"
+        return f"{self.partition}  at {self.offset}: {places}: {self.what}"
+
+
+def compare_replicas(
+    directories: Annotated[
+        list[Path],
+        typer.Argument(
+            metavar="DIR DIR...",
+            help="Log dirs of several nodes, or one partition's.",
+            exists=True,
+            file_okay=False,
+        ),
+    ],
+    topics: Annotated[
+        str | None, typer.Option("--topics", metavar="REGEX", help="Only topics of such a name.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="One object a line, the total last.")] = False,
+) -> int:
+    """Compare the replicas of partitions below their high watermarks; exit 1 if any differ."""
+    from logstore.disk.errors import EngineError
+    from logstore.disk.files import OsDisk
+
+    disk = OsDisk()
+    found = _partitions(disk, directories, topics)
+    compared = differing = 0
+    worst_lag = 0
+    for partition, places in sorted(found.items()):
+        if len(places) < 2:
+            continue
+        compared += 1
+        try:
+            replicas = [_look(disk, place) for place in places]
+            difference = _first_difference(disk, partition, replicas)
+        except EngineError as error:
+            differing += 1
+            complain(f"{partition}: {error}")
+            continue
+        end = max(replica.log_end_offset for replica in replicas)
+        lag = end - min(replica.log_end_offset for replica in replicas)
+        worst_lag = max(worst_lag, lag)
+        differing += difference is not None
+        if as_json:
+            print_json(
+                {
+                    "partition": partition,
+                    "replicas": [replica._asdict() for replica in replicas],
+                    "lag": lag,
+                    "difference": difference._asdict() if difference is not None else None,
+                }
+            )
+        elif difference is not None:
+            print(difference)
+        elif lag:
+            print(f"{partition}  equal as far as they reach; the shortest lags by {lag}")
+    if as_json:
+        print_json({"total": {"partitions": compared, "differing": differing, "max_lag": worst_lag}})
+    else:
+        print(f"{compared} partitions compared, {differing} differ, the largest lag is {worst_lag}")
+    if not compared:
+        complain("no partition is in two of these directories")
+        return 1
+    return 1 if differing else 0
+
+
+def _partitions(disk: Disk, directories: list[Path], topics: str | None) -> dict[str, list[str]]:
+    from logstore.disk.topic_partition import partition_directories
+
+    try:
+        pattern = re.compile(topics) if topics is not None else None
+    except re.error as error:
+        raise typer.BadParameter(f"--topics: {error}") from error
+    found: dict[str, list[str]] = {}
+    for directory in directories:
+        for partition, path in partition_directories(disk, str(directory)):
+            if pattern is None or pattern.fullmatch(partition.topic):
+                found.setdefault(partition.directory_name, []).append(path)
+    return found
+
+
+def _look(disk: Disk, directory: str) -> Replica:
+    from logstore.checkpoint.offset_checkpoint import HIGH_WATERMARK_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT
+    from logstore.log.reader import LogReader, checkpointed_offset
+
+    reader = LogReader(directory, disk=disk)
+    for _ in reader.batches():
+        pass
+    start = max(reader.log_start_offset, checkpointed_offset(disk, directory, LOG_START_OFFSET_CHECKPOINT), 0)
+    high_watermark = checkpointed_offset(disk, directory, HIGH_WATERMARK_CHECKPOINT)
+    return Replica(directory, start, max(reader.log_end_offset, start), high_watermark)
+
+
+def _first_difference(disk: Disk, partition: str, replicas: list[Replica]) -> Difference | None:
+    """Each replica against the one that reaches furthest."""
+    reference = max(replicas, key=lambda replica: replica.log_end_offset)
+    committed = max(replica.high_watermark for replica in replicas)
+    for replica in replicas:
+        if replica is reference:
+            continue
+        start = max(replica.log_start_offset, reference.log_start_offset)
+        end = min(replica.log_end_offset, reference.log_end_offset, committed)
+        if end <= start:
+            continue
+        found = _compare(_batches(disk, reference, start, end), _batches(disk, replica, start, end), end)
+        if found is not None:
+            return Difference(partition, reference.directory, replica.directory, *found)
+    return None
+
+
+def _batches(disk: Disk, replica: Replica, start: int, end: int) -> Iterator[Batch]:
+    from logstore.log.reader import LogReader
+
+    for batch in LogReader(replica.directory, start_offset=start, disk=disk).batches():
+        if batch.base_offset >= end:
+            return
+        yield batch
+
+
+def _compare(reference: Iterator[Batch], replica: Iterator[Batch], end: int) -> tuple[int, str] | None:
+    """The offset and the kind of the first difference below `end`."""
+    for one in reference:
+        other = next(replica, None)
+        if other is None:
+            return one.base_offset, "has nothing there"
+        if (one.base_offset, one.next_offset) != (other.base_offset, other.next_offset):
+            at = min(one.base_offset, other.base_offset)
+            return at, f"a batch of {other.base_offset} to {other.next_offset - 1}, not {one.next_offset - 1}"
+        if one.leader_epoch != other.leader_epoch:
+            theirs, ours = other.leader_epoch, one.leader_epoch
+            return one.base_offset, f"leader epoch {theirs}, not {ours}"
+        if one.buffer != other.buffer:
+            return one.base_offset, f"other bytes in a batch of epoch {one.leader_epoch}"
+    other = next(replica, None)
+    if other is not None:
+        return other.base_offset, "has a batch that is not there"
+    return None

@@ -1,0 +1,215 @@
+"""`logstore demo`: real lines, replicas in one process, leaders that die, every record accounted for.
+
+What is printed last is the verdict: how many records were acknowledged, how many of them are in the
+leader's files, how many are lost or doubled, whether all replicas hold the same bytes. Exit code 1 if
+anything is lost, doubled, foreign or different.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from contextlib import ExitStack, contextmanager
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from logstore.cli.terminal import complain, print_json
+
+if TYPE_CHECKING:
+    from rich.table import Table
+
+    from logstore.cli.drill import Account, Drill
+
+DEFAULT_RECORDS = 100_000
+_REDRAW_SECONDS = 0.1
+
+
+def demo(
+    files: Annotated[
+        list[Path] | None,
+        typer.Argument(metavar="[FILE]...", help="Whose lines to send; default: Python's library sources."),
+    ] = None,
+    records: Annotated[
+        int | None,
+        typer.Option(metavar="N", min=1, help="How many; default: every line, at least 100,000."),
+    ] = None,
+    replicas: Annotated[int, typer.Option(metavar="N", min=1, max=9, help="Nodes, each a copy.")] = 3,
+    kill: Annotated[int, typer.Option(metavar="N", min=0, help="How often the leader loses its power.")] = 5,
+    directory: Annotated[
+        Path | None, typer.Option("--dir", metavar="DIR", help="Keep the files there; it must be empty.")
+    ] = None,
+    seed: Annotated[int, typer.Option(metavar="N", help="Places the kills, draws what survives.")] = 0,
+    as_json: Annotated[bool, typer.Option("--json", help="The verdict as one object.")] = False,
+) -> int:
+    """Send real lines through replicas, kill the leader again and again, account for every record.
+
+    Lines are sent again from the first one when there are fewer than N of them.
+    """
+    import time
+
+    from logstore.cli.drill import PARTITION, Drill, Plan, Refused, Stuck, settle
+    from logstore.disk.files import OsDisk
+
+    lines = input_lines(files or [], records or (0 if files else DEFAULT_RECORDS))
+    record_count = records or max(len(lines), DEFAULT_RECORDS)
+    disk = OsDisk()
+    began = time.monotonic()
+    with ExitStack() as stack:
+        home = stack.enter_context(_empty_directory(directory))
+        watch, tell = stack.enter_context(_display(record_count))
+        tell(f"{record_count:,} records, {replicas} replicas, {kill} kills, seed {seed}")
+        plan = Plan(
+            lines=lines,
+            record_count=record_count,
+            replicas=replicas,
+            kills=kill,
+            seed=seed,
+            directory=home,
+            now_ms=time.time_ns() // 1_000_000,
+            watch=watch,
+            tell=tell,
+        )
+        drill = Drill(plan, disk)
+        try:
+            leader = drill.run()
+        except (Stuck, Refused) as error:
+            complain(str(error))
+            return 1
+        tell(f"{drill.producer.acked:>9,} acked: stopped, reading the files")
+        directories = [f"{plan.log_dir_of(node)}/{PARTITION.directory_name}" for node in range(replicas)]
+        account = settle(disk, directories, leader, lines=lines, acked=drill.producer.acked)
+        verdict = _verdict(drill, account, time.monotonic() - began)
+    if as_json:
+        print_json(verdict)
+    else:
+        _print_verdict(verdict, is_settled=account.is_settled)
+    return 0 if account.is_settled else 1
+
+
+def input_lines(files: list[Path], wanted: int) -> list[bytes]:
+    """The lines of `files` without their ends; of the standard library's sources if there are no files.
+
+    No more are read than `wanted` asks for (0: all). Raises `typer.BadParameter` for a file that cannot be
+    read, or if there is not one line.
+    """
+    lines: list[bytes] = []
+    for path in files or _library_sources():
+        try:
+            content = path.read_bytes()
+        except OSError as error:
+            raise typer.BadParameter(f"{path} cannot be read: {error.strerror}") from error
+        if content:
+            lines += content.removesuffix(b"\n").split(b"\n")
+        if 0 < wanted <= len(lines):
+            del lines[wanted:]
+            break
+    if not lines:
+        raise typer.BadParameter("there is not one line in the input")
+    return lines
+
+
+def _library_sources() -> Iterator[Path]:
+    import sysconfig
+
+    library = Path(sysconfig.get_path("stdlib"))
+    for path in sorted(library.rglob("*.py")):
+        if "site-packages" not in path.parts:
+            yield path
+
+
+@contextmanager
+def _empty_directory(directory: Path | None) -> Iterator[str]:
+    if directory is None:
+        import tempfile
+
+        with tempfile.TemporaryDirectory(prefix="logstore-demo-") as temporary:
+            yield temporary
+        return
+    directory.mkdir(parents=True, exist_ok=True)
+    if any(directory.iterdir()):
+        raise typer.BadParameter(f"{directory} is not empty; give a new directory")
+    yield str(directory)
+
+
+# --- what people see --------------------------------------------------------------------------
+
+
+@contextmanager
+def _display(record_count: int) -> Iterator[tuple[Callable[[Drill], None], Callable[[str], None]]]:
+    """Where progress goes: a live table on a terminal, lines on stderr otherwise."""
+    import sys
+    import time
+
+    if not sys.stderr.isatty():
+        yield lambda drill: None, lambda text: print(text, file=sys.stderr, flush=True)
+        return
+    from rich.console import Console
+    from rich.live import Live
+
+    console = Console(stderr=True)
+    with Live(console=console, auto_refresh=False, transient=True) as live:
+        drawn = 0.0
+
+        def watch(drill: Drill) -> None:
+            nonlocal drawn
+            if (now := time.monotonic()) - drawn >= _REDRAW_SECONDS:
+                drawn = now
+                live.update(_table(drill, record_count), refresh=True)
+
+        yield watch, lambda text: console.print(text, highlight=False, markup=False)
+
+
+def _table(drill: Drill, record_count: int) -> Table:
+    from rich.table import Table
+
+    tally, acked = drill.tally, drill.producer.acked
+    title = f"{acked:,} of {record_count:,} acknowledged, {tally.kills} kills"
+    table = Table(title=title, title_justify="left")
+    for name in ("node", "role", "epoch", "in sync", "high watermark", "log end"):
+        table.add_column(name, justify="right" if name in ("high watermark", "log end") else "left")
+    for row in drill.view():
+        if row.role == "down":
+            table.add_row(str(row.node_id), "down", style="red")
+            continue
+        table.add_row(
+            str(row.node_id),
+            row.role,
+            str(row.leader_epoch),
+            "yes" if row.in_isr else "no",
+            f"{row.high_watermark:,}",
+            f"{row.log_end_offset:,}",
+            style="bold" if row.role == "leader" else "",
+        )
+    return table
+
+
+def _verdict(drill: Drill, account: Account, seconds: float) -> dict[str, object]:
+    tally = drill.tally
+    return {
+        "acked": drill.producer.acked,
+        "read_back": account.read_back,
+        "lost": account.lost,
+        "duplicated": account.duplicated,
+        "foreign": account.foreign,
+        "identical": account.divergent_offset < 0,
+        "divergent_offset": account.divergent_offset,
+        "kills": tally.kills,
+        "elections": tally.elections,
+        "truncations": tally.truncations,
+        "records_truncated": tally.records_truncated,
+        "unsynced_bytes_lost": tally.bytes_lost,
+        "resends": drill.producer.retries,
+        "replicas": drill.plan.replicas,
+        "seed": drill.plan.seed,
+        "seconds": round(seconds, 3),
+    }
+
+
+def _print_verdict(verdict: dict[str, object], *, is_settled: bool) -> None:
+    for name, value in verdict.items():
+        print(f"{name:>20}  {f'{value:,}' if isinstance(value, int) and value is not True else value}")
+    if is_settled:
+        print("each acknowledged record is in the leader's files once; all replicas hold the same bytes")
+    else:
+        print("NOT every acknowledged record is where it should be")

@@ -1,0 +1,205 @@
+"""`logstore dump`: what is in the files of a log directory, without ever writing.
+
+    dump FILE…            any file of a log directory or of a partition in it
+    dump PARTITION…       every file of the partition, segments in order of their base offset
+    dump LOG_DIR…         its small files, then every partition
+
+Works on Kafka's directories and on ours, also while their owner writes: a batch at the end that is
+not whole yet is a note, not an error. `--verify` turns the facts into a judgement, exit code 1 for
+damage: a checksum that does not match, records that do not decode, offsets or epochs that do not rise,
+an index entry that contradicts its log, a torn segment in the middle of a log, whole batches behind
+a torn one, a checkpoint that does not parse. A torn or zero tail of the last segment alone is what a
+crash or a running writer leaves, and stays exit code 0.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated, NamedTuple
+
+import typer
+
+from logstore.cli.terminal import Encoding, complain, print_json, printable
+
+if TYPE_CHECKING:
+    from collections.abc import Iterator
+
+    from logstore.cli.facts import Fact
+    from logstore.cli.inspection import FileRole
+    from logstore.cli.verification import FileReport, Problem
+    from logstore.disk.files import Disk
+
+
+def dump(
+    paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Files, partitions or log dirs.")],
+    records: Annotated[bool, typer.Option("--records", help="Show the records, nothing else.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="One object a line.")] = False,
+    encoding: Annotated[
+        Encoding, typer.Option(help="Of keys and values; hex and base64 are exact, utf8 shows \\xNN.")
+    ] = Encoding.UTF8,
+    verify: Annotated[
+        bool, typer.Option("--verify", help="Check everything against everything; exit 1 on damage.")
+    ] = False,
+) -> int:
+    """Show what is in the files of a log directory; never writes, also while they are written."""
+    from logstore.disk.files import OsDisk
+
+    disk = OsDisk()
+    printer = _Printer(as_json=as_json)
+    for path in paths:
+        for group in _groups(disk, path):
+            if verify:
+                _verify(disk, group, printer, quiet=records)
+            if records or not verify:
+                for name, role in group.files:
+                    if not records or role.kind == "log":
+                        _show(
+                            disk, group.directory, name, role, printer,
+                            records=records, encoding=encoding, judge=not verify,
+                        )  # fmt: skip
+    return 1 if printer.found_damage else 0
+
+
+class _Group(NamedTuple):
+    """Files of one directory that are looked at together."""
+
+    directory: str
+    files: list[tuple[str, FileRole]]
+
+
+def _groups(disk: Disk, path: Path) -> list[_Group]:
+    """What a PATH stands for: a file, a partition's files, or a log dir's and those of its partitions.
+
+    Leftovers of retention and compaction are shown when they are named, not among the living.
+    """
+    from logstore.cli.inspection import role_of
+
+    if path.is_dir():
+        places = [path, *(path / entry.name for entry in disk.scan(str(path)) if entry.is_directory)]
+        groups = [_live_files(disk, str(place)) for place in places]
+        if not any(group.files for group in groups):
+            raise typer.BadParameter(f"{path} holds no files of a log directory")
+        return groups
+    if not path.exists():
+        raise typer.BadParameter(f"{path} does not exist")
+    role = role_of(path.name)
+    if role is None:
+        raise typer.BadParameter(f"{path} is not named like a file of a log directory")
+    return [_Group(str(path.parent), [(path.name, role)])]
+
+
+def _live_files(disk: Disk, directory: str) -> _Group:
+    from logstore.cli.inspection import role_of
+
+    try:
+        entries = disk.scan(directory)
+    except FileNotFoundError:  # deleted by its owner since it was listed
+        entries = []
+    names = (entry.name for entry in entries if not entry.is_directory)
+    return _Group(directory, [(name, role) for name in names if (role := role_of(name)) and not role.state])
+
+
+def _verify(disk: Disk, group: _Group, printer: _Printer, *, quiet: bool) -> None:
+    from logstore.cli.verification import verify_files
+
+    for report in (*verify_files(disk, group.directory, group.files), *_verify_small_files(disk, group)):
+        for problem in report.problems:
+            printer.problem(group.directory, problem)
+        if not quiet:
+            file = f"{group.directory}/{report.file}"
+            damage = sum(problem.is_damage for problem in report.problems)
+            printer.fact({"file": file, "size": report.size, **report.numbers, "damage": damage})
+
+
+def _verify_small_files(disk: Disk, group: _Group) -> Iterator[FileReport]:
+    """Whether the files beside segments and indexes keep to their formats.
+
+    A snapshot that a crash tore is passed over when the log opens, and so is what the clean marker says;
+    aborted transactions of the last segment may be written at this moment. None of these is damage.
+    """
+    from logstore.cli.facts import facts_of
+    from logstore.cli.inspection import Kind, read_whole, segment_offsets
+    from logstore.cli.verification import FileReport, Problem
+    from logstore.disk.errors import EngineError
+
+    newest = max(segment_offsets(disk, group.directory), default=-1)
+    for name, role in group.files:
+        if role.state or role.kind in (Kind.LOG, Kind.OFFSET_INDEX, Kind.TIME_INDEX):
+            continue
+        data = read_whole(disk, group.directory, name)
+        if data is None:  # deleted since it was listed
+            continue
+        problems: list[Problem] = []
+        entries = 0
+        try:
+            entries = sum(1 for _ in facts_of(data, role))
+        except EngineError as error:
+            may_be_torn = role.kind in (Kind.PRODUCER_SNAPSHOT, Kind.CLEAN_SHUTDOWN) or (
+                role.kind is Kind.TRANSACTION_INDEX and role.base_offset >= newest
+            )
+            problems.append(Problem(name, 0, str(error), is_damage=not may_be_torn))
+        yield FileReport(name, role.kind, len(data), {"entries": entries}, problems)
+
+
+def _show(
+    disk: Disk,
+    directory: str,
+    name: str,
+    role: FileRole,
+    printer: _Printer,
+    *,
+    records: bool,
+    encoding: Encoding,
+    judge: bool,
+) -> None:
+    from logstore.cli.facts import facts_of, log_facts
+    from logstore.cli.inspection import Kind, LogFile, open_for_reading, segment_offsets
+    from logstore.cli.verification import Problem
+    from logstore.disk.errors import EngineError
+
+    file = open_for_reading(disk, directory, name)
+    if file is None:
+        complain(f"{directory}/{name} was deleted meanwhile")
+        return
+    labels: Fact = {} if records else {"file": f"{directory}/{name}"}
+    try:
+        if role.kind is Kind.LOG:
+            is_last = bool(role.state) or role.base_offset >= max(segment_offsets(disk, directory))
+            for found in log_facts(
+                LogFile(file, role.base_offset), name, records=records, encoding=encoding, is_last=is_last
+            ):
+                if not isinstance(found, Problem):
+                    printer.fact({**labels, **found})
+                elif judge:
+                    printer.problem(directory, found)
+        else:
+            for fact in facts_of(file.pread(file.size(), 0), role):
+                printer.fact({**labels, **fact})
+    except EngineError as error:
+        printer.problem(directory, Problem(name, 0, str(error), is_damage=True))
+    finally:
+        file.close()
+
+
+class _Printer:
+    """Facts to stdout, problems to stderr; remembers whether there was damage."""
+
+    def __init__(self, *, as_json: bool) -> None:
+        self._as_json = as_json
+        self.found_damage = False
+
+    def fact(self, fact: Fact) -> None:
+        if self._as_json:
+            print_json(fact)
+        else:
+            print("  ".join(f"{name} {_shown(value)}" for name, value in fact.items()))
+
+    def problem(self, directory: str, problem: Problem) -> None:
+        self.found_damage |= problem.is_damage
+        complain(f"{directory}/{problem}" + ("" if problem.is_damage else " (no damage)"))
+
+
+def _shown(value: object) -> str:
+    if isinstance(value, list):
+        return "[" + ", ".join(_shown(item) for item in value) + "]"
+    return printable(None if value is None else str(value))

@@ -1,0 +1,106 @@
+"""`logstore elect-preferred`: ask the controller to give partitions back to their preferred replicas.
+
+The wish is a node in the metadata store, which the controller removes when it has tried: a command that
+ends well means "asked for", or with `--wait` "tried". A preferred replica that is dead or not in sync is
+never elected, so nothing can be lost by asking.
+"""
+
+from __future__ import annotations
+
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from logstore.cli.terminal import complain, print_json
+from logstore.cli.topics import Json, Metadata, Wait, check_write, stay
+
+if TYPE_CHECKING:
+    from logstore.disk.topic_partition import TopicPartition
+
+
+def elect_preferred(
+    metadata: Metadata,
+    partitions: Annotated[
+        list[str] | None, typer.Argument(metavar="[TOPIC-PARTITION]", help="All, if none is named.")
+    ] = None,
+    json_file: Annotated[
+        Path | None,
+        typer.Option(
+            "--json-file",
+            metavar="FILE",
+            help='Kafka\'s form: {"partitions":[{"topic":"a","partition":0}]}.',
+            exists=True,
+            dir_okay=False,
+        ),
+    ] = None,
+    wait: Wait = 0.0,
+    as_json: Json = False,
+) -> int:
+    """Give partitions back to their preferred replicas, where those are in sync."""
+    from logstore.cli.cluster_state import read_cluster, session
+    from logstore.replication.metastore import layout
+    from logstore.replication.metastore.operations import Create, Get, StoreError
+
+    wanted = _wanted(partitions, json_file)
+    with session(metadata) as opened:
+        topics = None if wanted is None else [each.topic for each in wanted]
+        cluster = read_cluster(opened, topics)
+        existing = [each for each, _ in cluster.partitions()]
+        known = [each for each in wanted if each in existing] if wanted is not None else existing
+        for each in wanted or ():
+            if each not in known:
+                complain(f"there is no partition {each}: skipped")
+        if not known:
+            complain("no partitions to elect leaders of")
+            return 1
+        path = layout.PREFERRED_ELECTION_PATH
+        outcome = opened.call(Create(path, layout.encode_partitions(known), make_parents=True))
+        if outcome.error is StoreError.NODE_EXISTS:
+            complain("a preferred election is under way: wait until it is over, then ask again")
+            return 1
+        if code := check_write(outcome, "the election", "logstore topics describe"):
+            return code
+        is_over = stay(wait, lambda: opened.read(Get(path)).stat is None) if wait else None
+        after = read_cluster(opened, topics) if is_over else cluster
+        for each in known:
+            state = after.states.get(each)
+            preferred = after.topics[each.topic].assignment.partitions[each.partition][0]
+            leader = state.leader if state is not None else -1
+            if as_json:
+                print_json(
+                    {
+                        "topic": each.topic,
+                        "partition": each.partition,
+                        "preferred": preferred,
+                        "leader": leader if is_over else None,
+                    }
+                )
+            elif is_over:
+                print(f"{each}  leader {leader}{'' if leader == preferred else f' instead of {preferred}'}")
+        if is_over is None and not as_json:
+            print(f"asked for {len(known)} partitions; logstore topics describe shows their leaders")
+        if is_over is False:
+            complain(f"after {wait:g} s the controller has not taken it up; is one alive?")
+        return 1 if is_over is False or (wanted is not None and len(known) < len(wanted)) else 0
+
+
+def _wanted(names: list[str] | None, json_file: Path | None) -> tuple[TopicPartition, ...] | None:
+    from logstore.disk.errors import InvalidTopic
+    from logstore.disk.topic_partition import parse_directory_name
+    from logstore.replication.metastore import layout
+    from logstore.replication.metastore.errors import CorruptMetadata
+
+    if names and json_file is not None:
+        raise typer.BadParameter("name partitions or give --json-file, not both")
+    if json_file is not None:
+        try:
+            return layout.parse_partitions(json_file.read_bytes())
+        except CorruptMetadata as error:
+            raise typer.BadParameter(f"--json-file: {error}") from error
+    if not names:
+        return None
+    try:
+        return tuple(map(parse_directory_name, names))
+    except InvalidTopic as error:
+        raise typer.BadParameter("a partition is named like orders-0") from error

@@ -1,0 +1,183 @@
+"""What a file of a log directory says, as plain facts: one mapping for each batch, record, entry or line."""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator
+from typing import TypeAlias
+
+from logstore.checkpoint.clean_shutdown import parse_clean_shutdown
+from logstore.checkpoint.leader_epoch_checkpoint import parse_leader_epoch_checkpoint
+from logstore.checkpoint.meta_properties import META_PROPERTIES, parse_properties
+from logstore.checkpoint.offset_checkpoint import parse_offset_checkpoint
+from logstore.checkpoint.partition_metadata import parse_partition_metadata
+from logstore.cli.inspection import FileRole, Kind, LogFile, index_entries
+from logstore.cli.terminal import Encoding, as_text
+from logstore.cli.verification import Problem, judge_tail
+from logstore.disk.errors import EngineError
+from logstore.format.batch import Batch, TimestampType
+from logstore.log.producer_state import decode_snapshot
+from logstore.segment.seal import decode_seal
+from logstore.segment.transaction_index import TransactionIndex
+
+Fact: TypeAlias = dict[str, object]
+
+_TIMESTAMP_TYPES = {
+    TimestampType.CREATE_TIME: "CreateTime",
+    TimestampType.LOG_APPEND_TIME: "LogAppendTime",
+}
+
+
+def record_facts(batch: Batch, encoding: Encoding, *, segment: int, position: int) -> Iterator[Fact]:
+    """The records of one batch; `segment` is its base offset, `position` the batch's first byte.
+
+    Control batches are records too: markers of transactions, for whoever looks at a log from below.
+    Raises `InvalidRecord` and `UnsupportedCompression` where the records cannot be had.
+    """
+    timestamp_type = _TIMESTAMP_TYPES[batch.timestamp_type]
+    codec = batch.codec.name.lower()
+    for record in batch.records():
+        yield {
+            "offset": record.offset,
+            "timestamp": record.timestamp_ms,
+            "timestamp_type": timestamp_type,
+            "leader_epoch": batch.leader_epoch,
+            "codec": codec,
+            "producer_id": batch.producer_id,
+            "producer_epoch": batch.producer_epoch,
+            "sequence": record.sequence,
+            "key": as_text(record.key, encoding),
+            "value": as_text(record.value, encoding),
+            "headers": [
+                [as_text(name.encode("utf-8", "surrogateescape"), Encoding.UTF8), as_text(value, encoding)]
+                for name, value in record.headers
+            ],
+            "segment": segment,
+            "position": position,
+        }
+
+
+def batch_facts(batch: Batch, *, segment: int, position: int) -> Fact:
+    """The header of one batch."""
+    return {
+        "base_offset": batch.base_offset,
+        "last_offset": batch.last_offset,
+        "records": batch.record_count,
+        "leader_epoch": batch.leader_epoch,
+        "timestamp_type": _TIMESTAMP_TYPES[batch.timestamp_type],
+        "base_timestamp": batch.base_timestamp_ms,
+        "max_timestamp": batch.max_timestamp_ms,
+        "codec": batch.codec.name.lower(),
+        "producer_id": batch.producer_id,
+        "producer_epoch": batch.producer_epoch,
+        "base_sequence": batch.base_sequence,
+        "transactional": batch.is_transactional,
+        "control": batch.is_control,
+        "delete_horizon": batch.delete_horizon_ms,
+        "crc": f"{batch.crc:08x}",
+        "segment": segment,
+        "position": position,
+        "size": batch.size,
+    }
+
+
+def _offset_index(data: bytes, role: FileRole) -> Iterator[Fact]:
+    for offset, position in index_entries(data, role.kind, role.base_offset):
+        yield {"offset": offset, "position": position}
+
+
+def _time_index(data: bytes, role: FileRole) -> Iterator[Fact]:
+    for timestamp, offset in index_entries(data, role.kind, role.base_offset):
+        yield {"timestamp": timestamp, "offset": offset}
+
+
+def _transaction_index(data: bytes, role: FileRole) -> Iterator[Fact]:
+    for entry in TransactionIndex.decode(data, base_offset=role.base_offset).entries:
+        yield entry._asdict()
+
+
+def _producer_snapshot(data: bytes, role: FileRole) -> Iterator[Fact]:
+    for entry in decode_snapshot(data):
+        last = entry.batches[-1] if entry.batches else None
+        yield {
+            "producer_id": entry.producer_id,
+            "producer_epoch": entry.epoch,
+            "last_sequence": entry.last_sequence,
+            "last_offset": last.last_offset if last else -1,
+            "offset_delta": last.offset_delta if last else 0,
+            "last_timestamp": entry.last_timestamp_ms,
+            "coordinator_epoch": entry.coordinator_epoch,
+            "transaction_first_offset": entry.transaction_first_offset,
+        }
+
+
+def _seal(data: bytes, role: FileRole) -> Iterator[Fact]:
+    seal = decode_seal(data, base_offset=role.base_offset)
+    yield {
+        "end_offset": seal.end_offset,
+        "successor": seal.successor,
+        "log_bytes": seal.size,
+        "block_bytes": seal.block_bytes,
+        "blocks": [seal.blocks[at : at + 4].hex() for at in range(0, len(seal.blocks), 4)],
+        "aborts_crc": f"{seal.aborts_crc:08x}",
+    }
+
+
+def _offset_checkpoint(data: bytes, role: FileRole) -> Iterator[Fact]:
+    for (topic, partition), offset in parse_offset_checkpoint(data).items():
+        yield {"topic": topic, "partition": partition, "offset": offset}
+
+
+def _epoch_checkpoint(data: bytes, role: FileRole) -> Iterator[Fact]:
+    for epoch, start_offset in parse_leader_epoch_checkpoint(data):
+        yield {"epoch": epoch, "start_offset": start_offset}
+
+
+def _partition_metadata(data: bytes, role: FileRole) -> Iterator[Fact]:
+    yield {"topic_id": parse_partition_metadata(data)}
+
+
+def _meta_properties(data: bytes, role: FileRole) -> Iterator[Fact]:
+    yield dict(parse_properties(data, path=META_PROPERTIES))
+
+
+def _clean_shutdown(data: bytes, role: FileRole) -> Iterator[Fact]:
+    yield {"broker_epoch": parse_clean_shutdown(data).broker_epoch}
+
+
+_READERS: dict[Kind, Callable[[bytes, FileRole], Iterator[Fact]]] = {
+    Kind.OFFSET_INDEX: _offset_index,
+    Kind.TIME_INDEX: _time_index,
+    Kind.TRANSACTION_INDEX: _transaction_index,
+    Kind.PRODUCER_SNAPSHOT: _producer_snapshot,
+    Kind.SEAL: _seal,
+    Kind.OFFSET_CHECKPOINT: _offset_checkpoint,
+    Kind.EPOCH_CHECKPOINT: _epoch_checkpoint,
+    Kind.PARTITION_METADATA: _partition_metadata,
+    Kind.META_PROPERTIES: _meta_properties,
+    Kind.CLEAN_SHUTDOWN: _clean_shutdown,
+}
+
+
+def facts_of(data: bytes, role: FileRole) -> Iterator[Fact]:
+    """The entries or lines of any file but a `.log`; raises `EngineError` for one that breaks its format."""
+    return _READERS[role.kind](data, role)
+
+
+def log_facts(
+    log: LogFile, name: str, *, records: bool, encoding: Encoding, is_last: bool = True
+) -> Iterator[Fact | Problem]:
+    """The batches of a segment or their records, and what is wrong between them."""
+    for position, data, fault in log.batches():
+        if fault is not None:
+            yield Problem(name, position, fault.value, is_damage=True)
+        try:
+            batch = Batch(data)
+            if records:
+                yield from record_facts(batch, encoding, segment=log.base_offset, position=position)
+            else:
+                yield batch_facts(batch, segment=log.base_offset, position=position)
+        except EngineError as error:
+            if fault is None:
+                yield Problem(name, position, str(error), is_damage=True)
+    if tail := judge_tail(log, name, is_last=is_last):
+        yield tail

@@ -1,0 +1,224 @@
+"""Reading the files of a log directory that somebody else may own, be writing, or have left broken.
+
+Nothing here writes, locks, maps or trusts: files are opened read-only and read with `pread` up to the
+size they had when they were opened, so that a writer beside us may append, roll, truncate or
+delete as it likes. What a crash or a writer leaves at the end of a file comes in four kinds:
+
+    end        the last byte ends the last batch
+    torn       a batch that the file does not hold whole: being written, or cut off by a crash
+    zeros      nothing but zeros to the end: preallocated, or lost in a power cut
+    garbage    bytes that cannot be a batch
+
+The first three are how a log may look while it is written. `garbage`, and whole batches *behind* any
+tail, are damage.
+"""
+
+from __future__ import annotations
+
+import re
+import struct
+from collections.abc import Iterator
+from enum import StrEnum
+from typing import Final, NamedTuple
+
+from logstore.checkpoint.clean_shutdown import CLEAN_SHUTDOWN_FILE
+from logstore.checkpoint.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT
+from logstore.checkpoint.meta_properties import META_PROPERTIES
+from logstore.checkpoint.offset_checkpoint import (
+    HIGH_WATERMARK_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+)
+from logstore.checkpoint.partition_metadata import PARTITION_METADATA
+from logstore.disk.files import Disk, File
+from logstore.format.batch import LOG_OVERHEAD
+from logstore.segment.scan import CHUNK_BYTES, Fault, find_batch, scan
+
+_LENGTH: Final = struct.Struct(">i")
+# How far behind a tail a whole batch is looked for.
+_SEARCH_BYTES: Final = 64 << 20
+
+
+class Kind(StrEnum):
+    """What a file of a log directory holds."""
+
+    LOG = "log"
+    OFFSET_INDEX = "index"
+    TIME_INDEX = "timeindex"
+    TRANSACTION_INDEX = "txnindex"
+    PRODUCER_SNAPSHOT = "snapshot"
+    SEAL = "seal"
+    OFFSET_CHECKPOINT = "offset-checkpoint"
+    EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
+    PARTITION_METADATA = "partition.metadata"
+    META_PROPERTIES = "meta.properties"
+    CLEAN_SHUTDOWN = "clean-shutdown"
+
+
+_NUMBERED = re.compile(
+    r"(?P<offset>[0-9]{1,20})\.(?P<kind>log|index|timeindex|txnindex|snapshot|seal)(?P<state>\.deleted|\.cleaned|\.swap|)"
+)
+_NAMED: Final = {
+    RECOVERY_POINT_CHECKPOINT: Kind.OFFSET_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT: Kind.OFFSET_CHECKPOINT,
+    HIGH_WATERMARK_CHECKPOINT: Kind.OFFSET_CHECKPOINT,
+    "cleaner-offset-checkpoint": Kind.OFFSET_CHECKPOINT,
+    LEADER_EPOCH_CHECKPOINT: Kind.EPOCH_CHECKPOINT,
+    PARTITION_METADATA: Kind.PARTITION_METADATA,
+    META_PROPERTIES: Kind.META_PROPERTIES,
+    CLEAN_SHUTDOWN_FILE: Kind.CLEAN_SHUTDOWN,
+}
+
+
+class FileRole(NamedTuple):
+    """What a file's name says: its kind, the offset it is named for, and whether it is set aside.
+
+    `state` is empty for a live file; `deleted`, `cleaned` and `swap` are leftovers of retention and
+    compaction. `base_offset` is -1 for files without a number.
+    """
+
+    kind: Kind
+    base_offset: int = -1
+    state: str = ""
+
+
+def role_of(name: str) -> FileRole | None:
+    """The role of a file called `name`; None for a name that no log directory uses."""
+    if match := _NUMBERED.fullmatch(name):
+        return FileRole(Kind(match["kind"]), int(match["offset"]), match["state"].removeprefix("."))
+    return FileRole(_NAMED[name]) if name in _NAMED else None
+
+
+class Tail(StrEnum):
+    """How the readable part of a `.log` ends (drawn above)."""
+
+    END = "end"
+    TORN = "torn"
+    ZEROS = "zeros"
+    GARBAGE = "garbage"
+
+
+class FoundBatch(NamedTuple):
+    """One batch of a file. `fault` says what is wrong with it; None for a sound one."""
+
+    position: int
+    data: bytes
+    fault: Fault | None
+
+
+class LogFile:
+    """The batches of one `.log`, front to back, in bounded memory.
+
+    `valid_end` is the position past the last batch that was given out, `tail` how the file goes on
+    there; both are final when `batches` is exhausted. `size` is the file's size when it was opened.
+    """
+
+    def __init__(self, file: File, base_offset: int) -> None:
+        self._file = file
+        self.base_offset = base_offset
+        self.size = file.size()
+        self.valid_end = 0
+        self.tail = Tail.END
+
+    def batches(
+        self, *, position: int = 0, next_offset: int | None = None, leader_epoch: int = -1
+    ) -> Iterator[FoundBatch]:
+        """Each whole batch from `position` on, also a faulty one whose length can be followed.
+
+        Checksums are checked; offsets and epochs have to rise from `next_offset` (default: the base
+        offset) and `leader_epoch`.
+        """
+        self.valid_end = position
+        next_offset = self.base_offset if next_offset is None else next_offset
+        while self.valid_end < self.size:
+            fault = None
+            for found in scan(
+                self._file, self.valid_end, self.size,
+                base_offset=self.base_offset, next_offset=next_offset, leader_epoch=leader_epoch,
+            ):  # fmt: skip
+                sizes = found.headers["batch_length"] + LOG_OVERHEAD
+                for at, size in zip(found.positions.tolist(), sizes.tolist(), strict=True):
+                    data = self._file.pread(size, at)
+                    if len(data) < size:  # cut by its owner meanwhile
+                        self.valid_end, self.tail = at, Tail.TORN
+                        return
+                    yield FoundBatch(at, data, None)
+                if len(found.headers):
+                    next_offset = int(found.last_offsets[-1]) + 1
+                    leader_epoch = max(leader_epoch, int(found.headers["leader_epoch"].max()))
+                self.valid_end, fault = found.end, found.fault
+            if fault in (Fault.TORN, Fault.SIZE):
+                self.tail = self._tail_at(self.valid_end, fault)
+                return
+            if fault is not None:
+                # One bad batch does not hide the rest, and says nothing about where they should go on.
+                data = self._read_batch(self.valid_end)
+                yield FoundBatch(self.valid_end, data, fault)
+                self.valid_end += len(data)
+
+    def whole_batch_behind(self, position: int) -> int | None:
+        """Position of the first intact batch somewhere past `position`; None if none is found.
+
+        Looks at every byte: what lies before it has no structure that could be followed.
+        """
+        return find_batch(self._file, position, min(position + _SEARCH_BYTES, self.size))
+
+    def _read_batch(self, position: int) -> bytes:
+        (length,) = _LENGTH.unpack(self._file.pread(4, position + 8))
+        return self._file.pread(LOG_OVERHEAD + length, position)
+
+    def _tail_at(self, position: int, fault: Fault) -> Tail:
+        if self._only_zeros(position):
+            return Tail.ZEROS
+        return Tail.TORN if fault is Fault.TORN else Tail.GARBAGE
+
+    def _only_zeros(self, position: int) -> bool:
+        while position < self.size:
+            chunk = self._file.pread(min(CHUNK_BYTES, self.size - position), position)
+            if chunk.strip(b"\0"):
+                return False
+            if not chunk:  # cut by its owner meanwhile
+                return True
+            position += len(chunk)
+        return True
+
+
+def open_for_reading(disk: Disk, directory: str, name: str) -> File | None:
+    """The file, also if its owner has just renamed it for deletion; None if it is gone."""
+    for candidate in (name, f"{name}.deleted"):
+        try:
+            return disk.open(f"{directory}/{candidate}")
+        except FileNotFoundError:
+            continue
+    return None
+
+
+def segment_offsets(disk: Disk, directory: str) -> list[int]:
+    """Base offsets of the live segments, ascending."""
+    roles = (role_of(entry.name) for entry in disk.scan(directory) if not entry.is_directory)
+    return sorted(role.base_offset for role in roles if role and role.kind is Kind.LOG and not role.state)
+
+
+def index_entries(data: bytes, kind: Kind, base_offset: int) -> list[tuple[int, int]]:
+    """Entries as (offset, position) or (timestamp, offset), offsets absolute.
+
+    A preallocated zero tail and a last entry that is not whole are left out.
+    """
+    layout = struct.Struct(">ii" if kind is Kind.OFFSET_INDEX else ">qi")
+    raw = list(layout.iter_unpack(data[: len(data) - len(data) % layout.size]))
+    while raw and raw[-1] == (0, 0):
+        raw.pop()
+    if kind is Kind.OFFSET_INDEX:
+        return [(base_offset + relative, position) for relative, position in raw]
+    return [(timestamp, base_offset + relative) for timestamp, relative in raw]
+
+
+def read_whole(disk: Disk, directory: str, name: str) -> bytes | None:
+    """All bytes of a companion file; None if it is gone."""
+    file = open_for_reading(disk, directory, name)
+    if file is None:
+        return None
+    try:
+        return file.pread(file.size(), 0)
+    finally:
+        file.close()

@@ -1,0 +1,132 @@
+"""Entry point of the `logstore` command.
+
+Exit codes: 0 done; 1 the answer is "no" (damage found, records lost) or the work was refused (the
+log is in use, the disk failed); 2 the command line itself is wrong. Errors are one line on stderr.
+
+`--help` has to be quick, so the verbs import what they work with when they run. What is left is the
+cost of importing typer (docs/decisions/002-command-line.md).
+"""
+
+from __future__ import annotations
+
+import io
+import signal
+import sys
+from collections.abc import Sequence
+from typing import Annotated, Any, NoReturn
+
+if not __debug__:
+    # Broken promises of our own code are asserts: without them a bug could write on.
+    sys.exit("logstore: refuses to run under python -O, which strips the checks that guard the data")
+
+try:
+    import typer
+except ModuleNotFoundError:
+    sys.exit("logstore: the command line is an extra: pip install 'logstore[cli]'")
+
+from logstore.cli import (
+    append,
+    cat,
+    cluster,
+    compare_replicas,
+    demo,
+    dump,
+    elect,
+    lost,
+    merge_state_changes,
+    pipeline,
+    reassign,
+    recover,
+    serve,
+    topics,
+    verify,
+)
+from logstore.cli.terminal import complain
+
+DONE, NO, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
+
+# Of click's errors, typer hands on this family alone; its base class has moved between versions.
+_USAGE_ERROR: Any = typer.BadParameter.__bases__[0]
+
+app = typer.Typer(
+    add_completion=False,
+    rich_markup_mode=None,  # rich is imported on a terminal that shows progress, not for a help page
+    pretty_exceptions_enable=False,
+    context_settings={"help_option_names": ["-h", "--help"]},
+    help="A durable, replicated log in Apache Kafka's format.",
+)
+for verb in (
+    demo.demo,
+    dump.dump,
+    verify.verify,
+    recover.recover,
+    append.append,
+    cat.cat,
+    lost.lost,
+    elect.elect_preferred,
+    compare_replicas.compare_replicas,
+    merge_state_changes.merge_state_changes,
+    serve.serve,
+    serve.metadata_store,
+):
+    app.command()(verb)
+app.command(context_settings=pipeline.ANYTHING)(pipeline.pipeline)
+app.add_typer(topics.app, name="topics")
+app.add_typer(reassign.app, name="reassign")
+app.add_typer(cluster.app, name="cluster")
+
+
+def _print_version(wanted: bool) -> None:
+    if wanted:
+        from importlib.metadata import PackageNotFoundError, version
+
+        try:
+            print(f"logstore {version('logstore')}")
+        except PackageNotFoundError:
+            print("logstore, from a source tree that is not installed")
+        raise typer.Exit
+
+
+@app.callback()
+def _options(
+    version: Annotated[
+        bool,
+        typer.Option("--version", help="Print the version.", is_eager=True, callback=_print_version),
+    ] = False,
+) -> None:
+    pass
+
+
+def run(arguments: Sequence[str]) -> int:
+    """Carry out one command line; returns its exit code."""
+    try:
+        outcome = app(list(arguments) or ["--help"], prog_name="logstore", standalone_mode=False)
+    except _USAGE_ERROR as error:
+        complain(f"{error.format_message()} (see logstore --help)")
+        return BAD_USAGE
+    except (typer.Abort, KeyboardInterrupt):
+        complain("interrupted")
+        return INTERRUPTED
+    except Exception as error:
+        from logstore.disk.errors import EngineError
+
+        if not isinstance(error, EngineError | OSError):
+            raise
+        complain(str(error))
+        return NO
+    return outcome if isinstance(outcome, int) else DONE
+
+
+def main() -> NoReturn:
+    """The process: like any filter, it ends quietly when the reader of its output has gone."""
+    if hasattr(signal, "SIGPIPE"):
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    for stream in (sys.stdout, sys.stderr):
+        # A record's text, or a file's name, may not exist in the terminal's encoding.
+        if isinstance(stream, io.TextIOWrapper):
+            stream.reconfigure(errors="backslashreplace")
+    sys.exit(run(sys.argv[1:]))
+
+
+if __name__ == "__main__":
+    main()

@@ -1,0 +1,121 @@
+"""`logstore merge-state-changes`: the state-change logs of many nodes as one story, ordered by time.
+
+Reads our lines and Kafka's alike: a line counts if it begins with a time (in brackets) and names a
+partition as `[topic,partition]`; all others are passed over. Nothing is held in memory but one line a file.
+Clocks of different nodes differ: lines of different nodes that are milliseconds apart may stand in either
+order; the epochs in them do not lie.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterator
+from heapq import merge
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from logstore.cli.terminal import complain, print_json, printable
+
+if TYPE_CHECKING:
+    from logstore.replication.state_change_lines import Line, Wanted
+
+
+def merge_state_changes(
+    logs: Annotated[
+        list[Path] | None,
+        typer.Option("--logs", metavar="FILE", help="A log; give it once for each, or FILE,FILE,…"),
+    ] = None,
+    logs_regex: Annotated[
+        str | None,
+        typer.Option("--logs-regex", metavar="REGEX", help="All files in --directory of such a name."),
+    ] = None,
+    directory: Annotated[
+        Path, typer.Option("--directory", metavar="DIR", help="Where --logs-regex looks.")
+    ] = Path(),
+    topic: Annotated[str | None, typer.Option("--topic", help="Lines of this topic only.")] = None,
+    partitions: Annotated[
+        str | None, typer.Option("--partitions", metavar="N,N,…", help="Of these partitions of it only.")
+    ] = None,
+    start_time: Annotated[
+        str | None,
+        typer.Option("--start-time", metavar="TIME", help="Not before, as in '2026-11-20 15:19:26,123'."),
+    ] = None,
+    end_time: Annotated[
+        str | None, typer.Option("--end-time", metavar="TIME", help="Not after; both are inclusive.")
+    ] = None,
+    as_json: Annotated[bool, typer.Option("--json", help="Print one object a line.")] = False,
+) -> int:
+    """Merge state-change logs of many nodes into one timeline."""
+    from logstore.replication.state_change_lines import Wanted, line_facts
+
+    files = _files(logs, logs_regex, directory)
+    wanted = Wanted(
+        frozenset() if topic is None else frozenset((topic,)),
+        _partitions(partitions, topic),
+        _time("--start-time", start_time, ""),
+        _time("--end-time", end_time, "~"),
+    )
+    try:
+        for line in merge(*(_lines(number, file, wanted) for number, file in enumerate(files))):
+            if as_json:
+                print_json({"file": str(files[line.file]), "line": line.number, **line_facts(line)})
+            else:
+                print(printable(line.text))
+    except OSError as error:
+        complain(f"{error.filename}: {error.strerror}")
+        return 1
+    return 0
+
+
+def _files(logs: list[Path] | None, regex: str | None, directory: Path) -> list[Path]:
+    if (logs is None) == (regex is None):
+        raise typer.BadParameter("give either --logs or --logs-regex")
+    if logs is not None:
+        files = [Path(name) for path in logs for name in str(path).split(",") if name]
+        if missing := [str(file) for file in files if not file.is_file()]:
+            raise typer.BadParameter(f"--logs: no such file: {', '.join(missing)}")
+        return files
+    assert regex is not None, "one of both was given"
+    try:
+        pattern = re.compile(regex)
+    except re.error as error:
+        raise typer.BadParameter(f"--logs-regex: {error}") from error
+    files = sorted(path for path in directory.iterdir() if path.is_file() and pattern.fullmatch(path.name))
+    if not files:
+        raise typer.BadParameter(f"--logs-regex: no file in {directory} has such a name")
+    return files
+
+
+def _partitions(text: str | None, topic: str | None) -> frozenset[int]:
+    if text is None:
+        return frozenset()
+    if topic is None:
+        raise typer.BadParameter("--partitions needs --topic")
+    numbers = [part.strip() for part in text.split(",")]
+    if not all(number.isascii() and number.isdecimal() for number in numbers):
+        raise typer.BadParameter(f"--partitions: {text!r} is no list of numbers")
+    found = frozenset(map(int, numbers))
+    if len(found) != len(numbers):
+        raise typer.BadParameter(f"--partitions: {text!r} names one twice")
+    return found
+
+
+def _time(option: str, text: str | None, otherwise: str) -> str:
+    from logstore.replication.state_change import parse_time
+
+    if text is None:
+        return otherwise
+    try:
+        parse_time(text)
+    except ValueError as error:
+        raise typer.BadParameter(f"{option}: {error}") from error
+    return text
+
+
+def _lines(number: int, file: Path, wanted: Wanted) -> Iterator[Line]:
+    from logstore.replication.state_change_lines import wanted_lines
+
+    with file.open("rb") as lines:
+        yield from wanted_lines(number, lines, wanted)

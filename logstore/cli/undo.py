@@ -1,0 +1,101 @@
+"""Carrying out `logstore recover --undo`: on a partition that nobody has open."""
+
+from __future__ import annotations
+
+import os
+from contextlib import ExitStack
+from itertools import product
+
+from logstore.checkpoint.offset_checkpoint import (
+    CLEANER_OFFSET_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    read_offset_checkpoint,
+    write_offset_checkpoint,
+)
+from logstore.cli.recover import forget_clean_stops, load_unclean, own
+from logstore.config import LogConfig
+from logstore.disk.clock import wall_clock_ms
+from logstore.disk.errors import CorruptCheckpoint
+from logstore.disk.files import Disk
+from logstore.disk.topic_partition import TopicPartition, parse_directory_name
+from logstore.log.log import Log
+from logstore.log.losses import Quarantine
+from logstore.log.partition_log import PartitionLog
+from logstore.log.reader import checkpointed_offset
+from logstore.log.state import LogState
+from logstore.log.undo import copy_out, put_back
+
+
+def undo_loss(disk: Disk, directory: str, loss_id: int) -> dict[str, object]:
+    """Put a loss back into the log it came from. Raises `CannotUndo`, `EngineError`, `OSError`."""
+    with ExitStack() as stack:
+        own(disk, directory, stack)
+        forget_clean_stops(disk, directory)
+        topic_partition = parse_directory_name(os.path.basename(os.path.abspath(directory)))
+        recovery_point = checkpointed_offset(disk, directory, RECOVERY_POINT_CHECKPOINT)
+        log = PartitionLog(
+            directory,
+            topic_partition,
+            LogConfig(),
+            load_unclean(disk, directory, recovery_point),
+            disk=disk,
+            clock=wall_clock_ms,
+            jitter_ms=lambda _bound_ms: 0,
+            owner=_Absent(disk, directory, topic_partition),
+        )
+        stack.callback(log.close)
+        restored_bytes = put_back(log, loss_id)
+        return {
+            "loss": loss_id,
+            "restored_bytes": restored_bytes,
+            "log_start_offset": log.log_start_offset,
+            "log_end_offset": log.log_end_offset,
+        }
+
+
+def copy_loss(disk: Disk, directory: str, loss_id: int, target: str) -> dict[str, object]:
+    """Write what is sound of a loss to a new log. Raises `CannotUndo`, `EngineError`, `OSError`."""
+    with Log.open(target, disk=disk) as log:
+        copied = copy_out(Quarantine(disk, directory), loss_id, log)
+        return {
+            "loss": loss_id,
+            "directory": target,
+            "records": copied.records,
+            "left_out_bytes": copied.left_out_bytes,
+            "log_start_offset": log.log_start_offset,
+            "log_end_offset": log.log_end_offset,
+        }
+
+
+class _Absent:
+    """Keeps the promise of a log's owner who is not running: what is cut is durable no more."""
+
+    def __init__(self, disk: Disk, directory: str, topic_partition: TopicPartition) -> None:
+        self._disk = disk
+        self._places = (os.path.dirname(os.path.abspath(directory)), directory)
+        self._topic_partition = topic_partition
+
+    def lower_bounds(self, log: LogState, offset: int) -> None:
+        names = (RECOVERY_POINT_CHECKPOINT, CLEANER_OFFSET_CHECKPOINT)
+        for place, name in product(self._places, names):
+            try:
+                offsets = read_offset_checkpoint(self._disk, place, name)
+            except CorruptCheckpoint:
+                continue  # counts as 0 at the next start
+            if offsets.get(self._topic_partition, 0) > offset:
+                write_offset_checkpoint(self._disk, place, name, {**offsets, self._topic_partition: offset})
+
+    def log_start_moved(self, log: LogState) -> None:
+        """Nothing that is put back moves it."""
+
+    def flushed(self, log: LogState) -> None:
+        """The next start reads from the recovery point that is there."""
+
+    def compacted(self, log: LogState) -> None:
+        """Nothing is compacted here."""
+
+    def failed(self, log: LogState, error: OSError) -> None:
+        """The error comes out of the call."""
+
+    def closed(self, log: LogState, *, is_clean: bool) -> None:
+        """No mark of a clean stop: whoever starts next looks for itself."""

@@ -1,0 +1,93 @@
+"""`logstore verify`: is everything in these directories what was written?
+
+    verify DIR…            log dirs with all their partitions, or partitions; one finding a line
+    verify DIR… --json     one object a line
+    verify DIR… --reseal   first seal the complete segments as they are now: somebody else rewrote them
+
+Exit code 0 if nothing is damaged, 1 if something is. Notes (files that no log directory uses, gaps, the
+torn end of the last segment) are not damage. Reads only, also while the owner writes; what is being written
+at that moment may then look torn. `--reseal` needs the directory for itself.
+"""
+
+from __future__ import annotations
+
+import sys
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from logstore.cli.terminal import print_json
+
+if TYPE_CHECKING:
+    from logstore.cli.whole_trees import Progress
+    from logstore.disk.files import Disk
+
+
+def verify(
+    directories: Annotated[
+        list[Path],
+        typer.Argument(metavar="DIR...", help="Log dirs or partitions.", exists=True, file_okay=False),
+    ],
+    as_json: Annotated[bool, typer.Option("--json", help="One object a line.")] = False,
+    reseal: Annotated[
+        bool, typer.Option("--reseal", help="Take the sealed segments as they are for right.")
+    ] = False,
+) -> int:
+    """Check whole directories against every sum they hold; exit 1 on damage."""
+    from logstore.cli.whole_trees import bytes_to_judge, verify_tree
+    from logstore.disk.files import OsDisk
+
+    disk = OsDisk()
+    paths = [str(path).rstrip("/") or "/" for path in directories]
+    if reseal:
+        for path in paths:
+            _reseal(disk, path)
+    damage = notes = 0
+    total = sum(bytes_to_judge(disk, path) for path in paths)
+    with ExitStack() as stack:
+        progress = _progress(stack, total)
+        for path in paths:
+            for finding in verify_tree(disk, path, progress):
+                damage, notes = damage + finding.is_damage, notes + (not finding.is_damage)
+                if as_json:
+                    print_json(finding._asdict())
+                else:
+                    print(finding)
+    if not as_json:
+        print(f"{total} bytes of batches: {damage} damaged, {notes} notes")
+    return 1 if damage else 0
+
+
+def _progress(stack: ExitStack, total: int) -> Progress:
+    """A bar on stderr if that is a terminal; nothing else."""
+    if not sys.stderr.isatty():
+        return lambda _: None
+    from rich.console import Console
+    from rich.progress import BarColumn, DownloadColumn, Progress, TimeRemainingColumn, TransferSpeedColumn
+
+    bar = stack.enter_context(
+        Progress(
+            BarColumn(), DownloadColumn(), TransferSpeedColumn(), TimeRemainingColumn(),
+            console=Console(stderr=True), transient=True,
+        )
+    )  # fmt: skip
+    task = bar.add_task("", total=total)
+    return lambda size: bar.advance(task, size)
+
+
+def _reseal(disk: Disk, directory: str) -> None:
+    from logstore.cli.inspection import segment_offsets
+    from logstore.cli.whole_trees import reseal
+    from logstore.disk.files import LOCK_FILE
+
+    with ExitStack() as stack:
+        parent = str(Path(directory).resolve().parent)
+        if any(entry.name == LOCK_FILE for entry in disk.scan(parent)):
+            stack.callback(disk.lock(parent).release)
+        stack.callback(disk.lock(directory).release)
+        partitions = [f"{directory}/{entry.name}" for entry in disk.scan(directory) if entry.is_directory]
+        for path in [directory, *partitions]:
+            if segment_offsets(disk, path):
+                print(f"{path}: {reseal(disk, path)} segments sealed", file=sys.stderr)

@@ -1,0 +1,434 @@
+"""Judging whole directories: every file of a log dir or a partition, against its own sums and the others.
+
+    batches          checksum, order of offsets and epochs, fit to the segment, across segments
+    .seal            its own checksum; the size and every block of its `.log`; what has to follow
+    indexes          what the seal says of them, or entry by entry against the log
+    .txnindex        its entries; no part of one; what the seal says
+    .snapshot, checkpoints, metadata    their own sums and forms; what the clean marker says of them
+    epoch history    the epoch of every batch that is walked, of the first and the last of every other
+    recovery point   not past the log end
+    lost/            the ledger's lines, and whether what it keeps is there
+    anything else    listed, not touched
+
+A seal whose digests all fit proves its segment: then the batches are not walked, which is what makes the
+difference for small ones. Records inside of batches are not decoded: `dump --verify` does that.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterator, Sequence
+from dataclasses import dataclass
+from itertools import pairwise
+from typing import Final, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from logstore.checkpoint.clean_shutdown import CLEAN_SHUTDOWN_FILE, changed_files, read_clean_shutdown
+from logstore.checkpoint.leader_epoch_checkpoint import read_leader_epoch_checkpoint
+from logstore.checkpoint.offset_checkpoint import LOG_START_OFFSET_CHECKPOINT, RECOVERY_POINT_CHECKPOINT
+from logstore.cli.facts import facts_of
+from logstore.cli.inspection import (
+    FileRole,
+    Kind,
+    LogFile,
+    index_entries,
+    open_for_reading,
+    read_whole,
+    role_of,
+    segment_offsets,
+)
+from logstore.cli.verification import judge_tail, verify_log
+from logstore.config import MAX_LONG
+from logstore.disk.errors import CorruptCheckpoint, EngineError
+from logstore.disk.files import LOCK_FILE, DirectoryEntry, Disk, File
+from logstore.errors import CorruptSeal
+from logstore.format.crc import crc32c
+from logstore.log.losses import LOST_DIRECTORY, Piece, Quarantine, Standing
+from logstore.log.reader import checkpointed_offset
+from logstore.segment.damage import Listed, judge_chain
+from logstore.segment.epochs import EpochEntry
+from logstore.segment.scan import Fault, Scanned, check_history, scan
+from logstore.segment.seal import (
+    BLOCK_BYTES,
+    Seal,
+    broken_blocks,
+    make_seal,
+    read_seal,
+    seal_path,
+    write_seal,
+)
+from logstore.segment.segment import file_name
+from logstore.segment.transaction_index import ENTRY_BYTES
+
+Progress: TypeAlias = Callable[[int], None]
+"""Told how many bytes were judged since the last time."""
+
+# One bad epoch may make every later batch look wrong.
+_TOLD: Final = 10
+_OURS: Final = frozenset({LOCK_FILE, CLEAN_SHUTDOWN_FILE})
+_INDEXES: Final = {Kind.OFFSET_INDEX: "offsets_crc", Kind.TIME_INDEX: "times_crc"}
+
+
+class Finding(NamedTuple):
+    """One thing that a reader should know of `path`, at byte `position`. Damage must not be there."""
+
+    path: str
+    position: int
+    text: str
+    is_damage: bool
+
+    def __str__(self) -> str:
+        return f"{'damage' if self.is_damage else 'note'}  {self.path} at byte {self.position}: {self.text}"
+
+
+def bytes_to_judge(disk: Disk, directory: str) -> int:
+    """How many bytes of `.log` lie in `directory` and below it: what `Progress` will add up to."""
+    total = 0
+    for entry in disk.scan(directory):
+        if entry.is_directory and entry.name != LOST_DIRECTORY:
+            total += bytes_to_judge(disk, f"{directory}/{entry.name}")
+        elif entry.name.endswith(".log"):
+            total += entry.size
+    return total
+
+
+def verify_tree(disk: Disk, directory: str, progress: Progress) -> Iterator[Finding]:
+    """Judge a log dir with its partitions, or one partition. Raises `OSError`."""
+    entries = disk.scan(directory)
+    files = [entry for entry in entries if not entry.is_directory]
+    yield from _small_files(disk, directory, files)
+    if any(entry.name.endswith(".log") for entry in files):
+        yield from _Partition(disk, directory, progress).findings()
+    for entry in entries:
+        if entry.is_directory and entry.name == LOST_DIRECTORY:
+            yield from _ledger(disk, directory)
+        elif entry.is_directory:
+            yield from verify_tree(disk, f"{directory}/{entry.name}", progress)
+
+
+# --- small files -----------------------------------------------------------------------------------
+
+
+def _small_files(disk: Disk, directory: str, files: Sequence[DirectoryEntry]) -> Iterator[Finding]:
+    for entry in files:
+        path, role = f"{directory}/{entry.name}", role_of(entry.name)
+        if role is None:
+            if entry.name not in _OURS:
+                yield Finding(path, 0, "no file of a log directory; left alone", False)
+        elif role.state:
+            yield Finding(path, 0, f"left over ({role.state}); opening the log settles it", False)
+        elif role.kind not in (Kind.LOG, Kind.OFFSET_INDEX, Kind.TIME_INDEX, Kind.SEAL):
+            yield from _small_file(disk, directory, entry.name, role)
+    marker = read_clean_shutdown(disk, directory)
+    if marker is not None:
+        for name in changed_files(disk, directory, marker):
+            yield Finding(f"{directory}/{name}", 0, "not what it was when the log was closed", True)
+
+
+def _small_file(disk: Disk, directory: str, name: str, role: FileRole) -> Iterator[Finding]:
+    data = read_whole(disk, directory, name)
+    if data is None:  # deleted by its owner since it was listed
+        return
+    try:
+        for _ in facts_of(data, role):
+            pass
+    except EngineError as error:
+        yield Finding(f"{directory}/{name}", 0, str(error), True)
+    if role.kind is Kind.TRANSACTION_INDEX and len(data) % ENTRY_BYTES:
+        at = len(data) - len(data) % ENTRY_BYTES
+        yield Finding(f"{directory}/{name}", at, "part of an entry", True)
+
+
+def _ledger(disk: Disk, directory: str) -> Iterator[Finding]:
+    quarantine = Quarantine(disk, directory)
+    text = quarantine.read()
+    path = f"{quarantine.path}/ledger.jsonl"
+    for number in text.unreadable:
+        yield Finding(path, 0, f"line {number} cannot be read", True)
+    for loss in quarantine.losses(text):
+        if loss.standing is Standing.MISSING:
+            yield Finding(path, 0, f"what loss {loss.id} kept is not there", True)
+        for piece in loss.pieces if loss.standing is Standing.QUARANTINED else ():
+            yield from _kept(disk, quarantine.place_of(loss.id, piece.file), piece)
+
+
+def _kept(disk: Disk, path: str, piece: Piece) -> Iterator[Finding]:
+    """A copy against its sum; a segment that was moved whole, which has none, batch by batch."""
+    file = disk.open(path)
+    try:
+        if piece.crc is not None:
+            if crc32c(file.pread(piece.size, 0)) != piece.crc:
+                yield Finding(path, 0, "not what was kept", True)
+            return
+        for found in scan(file, 0, file.size(), base_offset=int(piece.file[:20])):
+            if found.fault is not None:
+                yield Finding(path, found.end, found.fault.value, True)
+    finally:
+        file.close()
+
+
+# --- a partition -----------------------------------------------------------------------------------
+
+
+@dataclass(slots=True)
+class _Walked:
+    """A segment's batches as columns, one row a batch, and where its sound part ends."""
+
+    positions: npt.NDArray[np.int64]
+    bases: npt.NDArray[np.int64]
+    lasts: npt.NDArray[np.int64]
+    times: npt.NDArray[np.int64]
+    end: int
+    fault: Fault | None
+
+
+class _Partition:
+    def __init__(self, disk: Disk, directory: str, progress: Progress) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._progress = progress
+        self._next_offset = 0
+        self._leader_epoch = -1
+        self._history: Sequence[EpochEntry] = ()
+
+    def _damage(self, name: str, position: int, text: str) -> Finding:
+        return Finding(f"{self._directory}/{name}", position, text, True)
+
+    def findings(self) -> Iterator[Finding]:
+        try:
+            entries = read_leader_epoch_checkpoint(self._disk, self._directory)
+            self._history = [EpochEntry(*entry) for entry in entries]
+        except CorruptCheckpoint:
+            pass  # found as a small file
+        sizes = {entry.name: entry.size for entry in self._disk.scan(self._directory)}
+        bases = segment_offsets(self._disk, self._directory)
+        seals: dict[int, Seal] = {}
+        for name in sizes:
+            role = role_of(name)
+            if role is not None and role.kind is Kind.SEAL and not role.state:
+                yield from self._read_seal(name, role.base_offset, bases, seals)
+        log_start = checkpointed_offset(self._disk, self._directory, LOG_START_OFFSET_CHECKPOINT)
+        listed = [Listed(base, sizes[file_name(base, ".log")]) for base in bases]
+        for each in judge_chain(listed, seals, log_start).damages:
+            yield self._damage(each.file, each.position, f"{each.kind}: {each.text}")
+        for number, base_offset in enumerate(bases):
+            is_last = number + 1 == len(bases)
+            yield from self._segment(base_offset, seals.get(base_offset), is_last)
+        recovery_point = checkpointed_offset(self._disk, self._directory, RECOVERY_POINT_CHECKPOINT)
+        if max(self._next_offset, log_start) < recovery_point:
+            text = f"the log ends at {self._next_offset}, and below {recovery_point} all was durable"
+            yield self._damage(file_name(bases[-1], ".log"), listed[-1].size, text)
+
+    def _read_seal(
+        self, name: str, base_offset: int, bases: Sequence[int], seals: dict[int, Seal]
+    ) -> Iterator[Finding]:
+        if base_offset not in bases:
+            yield self._damage(name, 0, "the seal of a segment that is not there")
+            return
+        try:
+            seal = read_seal(self._disk, self._directory, base_offset)
+        except CorruptSeal as error:
+            yield self._damage(name, 0, str(error))
+            return
+        if seal is not None:
+            seals[base_offset] = seal
+
+    def _segment(self, base_offset: int, seal: Seal | None, is_last: bool) -> Iterator[Finding]:
+        name = file_name(base_offset, ".log")
+        # Derived files first: a writer that goes on meanwhile cannot make them look ahead of the log.
+        indexes = {
+            kind: read_whole(self._disk, self._directory, file_name(base_offset, f".{kind}")) or b""
+            for kind in (*_INDEXES, Kind.TRANSACTION_INDEX)
+        }
+        file = open_for_reading(self._disk, self._directory, name)
+        if file is None:
+            return
+        try:
+            size = file.size()
+            if seal is not None and size >= seal.size:
+                if crc32c(indexes[Kind.TRANSACTION_INDEX]) != seal.aborts_crc:
+                    aborts = file_name(base_offset, f".{Kind.TRANSACTION_INDEX}")
+                    yield self._damage(aborts, 0, "not what was sealed")
+                broken = list(broken_blocks(file, seal))
+                for start, end in broken:
+                    yield self._damage(name, start, f"bytes to {end} are not what was sealed")
+                fits = all(crc32c(indexes[kind]) == getattr(seal, crc) for kind, crc in _INDEXES.items())
+                if fits and not broken and size == seal.size:
+                    yield from self._proven(file, base_offset, seal, indexes[Kind.OFFSET_INDEX])
+                    self._progress(size)
+                    return
+            yield from self._walk(file, name, base_offset, size, is_last, indexes)
+        finally:
+            file.close()
+
+    def _proven(self, file: File, base_offset: int, seal: Seal, offsets: bytes) -> Iterator[Finding]:
+        """A segment that is what was sealed: only what it says of its neighbours is looked at."""
+        entries = index_entries(offsets, Kind.OFFSET_INDEX, base_offset)
+        name = file_name(base_offset, ".log")
+        for start in (0, entries[-1][1] if entries else 0):
+            end = min(seal.size, start + BLOCK_BYTES) if start == 0 else seal.size
+            for found in scan(file, start, end, base_offset=base_offset, leader_epoch=self._leader_epoch):
+                yield from self._judge_history(found, name)
+                break
+        self._next_offset = seal.end_offset
+
+    def _judge_history(self, found: Scanned, name: str) -> Iterator[Finding]:
+        held = check_history(found, self._history, next_offset=0, durable_end=MAX_LONG, is_dense=False)
+        if held.fault is Fault.HISTORY or held.fault is Fault.EPOCHS:
+            yield self._damage(name, held.end, held.fault.value)
+        if len(found.headers):
+            self._leader_epoch = max(self._leader_epoch, int(found.headers["leader_epoch"].max()))
+
+    def _walk(
+        self,
+        file: File,
+        name: str,
+        base_offset: int,
+        size: int,
+        is_last: bool,
+        indexes: dict[Kind, bytes],
+    ) -> Iterator[Finding]:
+        first_offset = max(self._next_offset, base_offset)
+        if self._next_offset > base_offset:
+            yield self._damage(name, 0, f"it begins below {self._next_offset}, where the one before it ends")
+        columns: list[Scanned] = []
+        fault, end, epoch = None, 0, self._leader_epoch
+        for found in scan(
+            file, 0, size, base_offset=base_offset, next_offset=first_offset, leader_epoch=epoch
+        ):
+            yield from self._judge_history(found, name)
+            columns.append(found)
+            self._progress(found.end - end)
+            fault, end = found.fault, found.end
+        walked = _walked(columns, end, fault)
+        if len(walked.lasts):
+            if not is_last or base_offset == first_offset:
+                yield from self._gap(walked, name, base_offset)
+            self._next_offset = int(walked.lasts[-1]) + 1
+        else:
+            self._next_offset = first_offset
+        if fault is not None or end < size:
+            yield from self._bad(file, name, base_offset, first_offset, epoch, is_last)
+            if fault is not Fault.TORN:  # what lies behind it is not known to the indexes' judges
+                return
+        for kind, judge in ((Kind.OFFSET_INDEX, _judge_offsets), (Kind.TIME_INDEX, _judge_times)):
+            entries = index_entries(indexes[kind], kind, base_offset)
+            index_name = file_name(base_offset, f".{kind}")
+            yield from (self._damage(index_name, *problem) for problem in judge(entries, walked))
+            rest = len(indexes[kind]) % (8 if kind is Kind.OFFSET_INDEX else 12)
+            if rest:
+                yield self._damage(index_name, len(indexes[kind]) - rest, "part of an entry")
+
+    def _gap(self, walked: _Walked, name: str, base_offset: int) -> Iterator[Finding]:
+        """Gaps are what compaction leaves; elsewhere they are worth a look."""
+        ends = np.concatenate(([base_offset], walked.lasts[:-1] + 1))
+        gaps = (walked.bases > ends).nonzero()[0]
+        if len(gaps):
+            at = int(walked.positions[gaps[0]])
+            text = f"offsets {ends[gaps[0]]} to {walked.bases[gaps[0]] - 1} are missing before it"
+            yield Finding(f"{self._directory}/{name}", at, f"{text} ({len(gaps)} such gaps)", False)
+
+    def _bad(
+        self, file: File, name: str, base_offset: int, next_offset: int, epoch: int, is_last: bool
+    ) -> Iterator[Finding]:
+        """Batch by batch, past the first fault too."""
+        log = LogFile(file, base_offset)
+        batches = log.batches(next_offset=next_offset, leader_epoch=epoch)
+        faults = [(position, fault.value) for position, _, fault in batches if fault is not None]
+        for position, text in faults[:_TOLD]:
+            yield self._damage(name, position, text)
+        if len(faults) > _TOLD:
+            yield self._damage(name, faults[_TOLD][0], f"and {len(faults) - _TOLD} more bad batches")
+        if tail := judge_tail(log, name, is_last=is_last):
+            yield Finding(f"{self._directory}/{name}", tail.position, tail.text, tail.is_damage)
+
+
+def _walked(columns: Sequence[Scanned], end: int, fault: Fault | None) -> _Walked:
+    empty = np.empty(0, np.int64)
+    return _Walked(
+        np.concatenate([empty, *(each.positions for each in columns)]),
+        np.concatenate([empty, *(each.headers["base_offset"].astype(np.int64) for each in columns)]),
+        np.concatenate([empty, *(each.last_offsets for each in columns)]),
+        np.concatenate([empty, *(each.headers["max_timestamp"].astype(np.int64) for each in columns)]),
+        end,
+        fault,
+    )
+
+
+def _judge_offsets(entries: Sequence[tuple[int, int]], walked: _Walked) -> Iterator[tuple[int, str]]:
+    """Each entry rises, names a batch's first byte, and an offset that ends this or a later batch."""
+    if not entries:
+        return
+    table = np.array(entries, np.int64)
+    slots = np.searchsorted(walked.positions, table[:, 1])
+    inside = slots < len(walked.positions)
+    slots = np.minimum(slots, max(len(walked.positions) - 1, 0))
+    right = inside & (np.diff(table, axis=0, prepend=-1) > 0).all(axis=1)
+    if len(walked.positions):
+        right &= (walked.positions[slots] == table[:, 1]) & (walked.bases[slots] <= table[:, 0])
+        ends = np.searchsorted(walked.lasts, table[:, 0])
+        right &= (ends < len(walked.lasts)) & (
+            walked.lasts[np.minimum(ends, len(walked.lasts) - 1)] == table[:, 0]
+        )
+    for slot in (~right).nonzero()[0].tolist():
+        yield slot * 8, f"entry {entries[slot]} does not fit the log"
+
+
+def _judge_times(entries: Sequence[tuple[int, int]], walked: _Walked) -> Iterator[tuple[int, str]]:
+    """Each entry rises, and tells the largest time up to its offset, which some batch at it has."""
+    if not entries:
+        return
+    table = np.array(entries, np.int64)
+    right = np.diff(table[:, 0], prepend=-1) > 0
+    right &= np.diff(table[:, 1], prepend=-1) >= 0
+    if len(walked.lasts):
+        slots = np.searchsorted(walked.lasts, table[:, 1])
+        inside = slots < len(walked.lasts)
+        slots = np.minimum(slots, len(walked.lasts) - 1)
+        largest = np.maximum.accumulate(walked.times)
+        right &= inside & (largest[slots] == table[:, 0]) & (walked.times[slots] == table[:, 0])
+    else:
+        right[:] = False
+    for slot in (~right).nonzero()[0].tolist():
+        yield slot * 12, f"entry {entries[slot]} does not fit the log"
+
+
+# --- accepting what is there -----------------------------------------------------------------------
+
+
+def reseal(disk: Disk, directory: str) -> int:
+    """Seal every complete segment of the partition as it is now; returns how many.
+
+    The caller owns the directory. Raises `OSError`, and `CorruptSeal` for a segment that is not sound: what
+    is damaged is not made right by a seal.
+    """
+    bases = segment_offsets(disk, directory)
+    for base_offset, successor in pairwise(bases):
+        name = file_name(base_offset, ".log")
+        file = disk.open(f"{directory}/{name}", write=True)
+        try:
+            report = verify_log(LogFile(file, base_offset), name, is_last=False)
+            if report.damage or report.last_offset >= successor:
+                found = report.damage[0] if report.damage else f"it reaches offset {report.last_offset}"
+                raise CorruptSeal(f"{directory}/{name} is not sound ({found}): recover the log instead")
+            file.sync()
+            companions = {
+                kind: read_whole(disk, directory, file_name(base_offset, f".{kind}")) or b""
+                for kind in (Kind.TRANSACTION_INDEX, Kind.OFFSET_INDEX, Kind.TIME_INDEX)
+            }
+            seal = make_seal(
+                file,
+                report.size,
+                base_offset=base_offset,
+                end_offset=max(report.last_offset + 1, base_offset),
+                successor=successor,
+                aborts=companions[Kind.TRANSACTION_INDEX],
+                offsets=companions[Kind.OFFSET_INDEX],
+                times=companions[Kind.TIME_INDEX],
+            )
+        finally:
+            file.close()
+        write_seal(disk, seal_path(directory, base_offset), seal)
+    disk.sync_dir(directory)
+    return max(len(bases) - 1, 0)

@@ -1,0 +1,563 @@
+"""Compiled loops over the records of batches: where they lie, whether they are sound, how they are written.
+
+    locate          where every key, value and header of many batches lies, with offset and time
+    gather          what lies there, end to end, as an Arrow column has it
+    warm_up         lets leaders check the records they are sent with compiled code
+    plan, write     which records go into which batch, and their bytes
+
+The rules are those of `record.py`, which the tests hold these to; a kernel says only whether they are kept,
+and the caller asks the plain code what is wrong. Lengths and counts are a stranger's: no byte is looked at
+before it is known to lie within its record, and a record within its batch.
+
+Compiled for this machine by numba (extra `arrow`) at the first use, and kept beside the module or in the
+user's cache directory for the next process; `columnar.warm_up` does it at a moment of the caller's choice.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable
+from functools import cache
+from typing import Any, Final, TypeAlias, TypeVar, cast
+
+import numba
+import numpy as np
+import numpy.typing as npt
+from numba.core import types
+from numba.core.cgutils import raw_memcpy
+from numba.extending import intrinsic
+
+from logstore.disk.files import Buffer
+from logstore.format import record_check
+from logstore.format.record import RecordsSummary
+
+Bytes: TypeAlias = npt.NDArray[np.uint8]
+Longs: TypeAlias = npt.NDArray[np.int64]
+Ints: TypeAlias = npt.NDArray[np.int32]
+
+F = TypeVar("F", bound=Callable[..., Any])
+
+SOUND: Final = 0
+MALFORMED: Final = 1
+OFFSET_TOO_LARGE: Final = 2
+
+# What `locate` counts, a slot each.
+KEY_BYTES: Final = 0
+NULL_KEYS: Final = 1
+VALUE_BYTES: Final = 2
+NULL_VALUES: Final = 3
+UNTIMED: Final = 4
+WITH_HEADERS: Final = 5
+HEADERS: Final = 6
+NAME_BYTES: Final = 7
+HEADER_VALUE_BYTES: Final = 8
+NULL_HEADER_VALUES: Final = 9
+TOTALS: Final = 10
+
+SMALLEST_RECORD: Final = 7
+"""Bytes of a record that has no key, no value and no header, its length among them."""
+_UNSIGNED: Final = (1 << 63) - 1
+
+
+_long = cast("Callable[[Any], int]", np.int64)
+
+
+def kernel(function: F, **options: str) -> F:
+    """Compile `function` when it is first called, and keep the code for the next process."""
+    njit: Any = numba.njit
+    try:
+        return cast(F, njit(cache=True, nogil=True, **options)(function))
+    except RuntimeError:
+        # Neither this directory nor the user's can be written to: every process compiles for itself.
+        return cast(F, njit(nogil=True, **options)(function))
+
+
+def _inner(function: F) -> F:
+    """For the innermost loops, whose integers cost more as calls than as arithmetic."""
+    return kernel(function, inline="always")
+
+
+def _copy_code(_context: Any, out: Any, out_at: Any, data: Any, at: Any, size: Any) -> Any:
+    """`out[out_at : out_at + size] = data[at : at + size]`, as the C library moves memory: unchecked."""
+    move: Any = raw_memcpy
+
+    def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
+        into, into_at, taken, taken_at, count = arguments
+        target = context.make_array(signature.args[0])(context, builder, into).data
+        source = context.make_array(signature.args[2])(context, builder, taken).data
+        move(builder, builder.gep(target, [into_at]), builder.gep(source, [taken_at]), count, 1)
+        return context.get_dummy_value()
+
+    return types.void(out, types.int64, data, types.int64, types.int64), code
+
+
+_copy: Any = intrinsic(_copy_code)
+
+
+# --- integers -----------------------------------------------------------------------------------------------
+
+
+@_inner
+def _sum(left: int, right: int) -> int:
+    """Wrapped to 64 bits. Not `+`: the compiler takes for granted that a signed sum never wraps."""
+    return _long(np.uint64(left) + np.uint64(right))
+
+
+@_inner
+def _difference(left: int, right: int) -> int:
+    return _long(np.uint64(left) - np.uint64(right))
+
+
+@kernel
+def _long_varint(data: Bytes, position: int, end: int, max_bytes: int) -> tuple[int, int]:
+    zigzag = _long(0)
+    shift = 0
+    for _ in range(max_bytes):
+        if position >= end:
+            return _long(0), -1
+        byte = _long(data[position])
+        position += 1
+        zigzag |= (byte & 0x7F) << shift
+        if byte < 0x80:
+            if max_bytes == 5:
+                zigzag &= 0xFFFF_FFFF
+            return (zigzag >> 1 & _UNSIGNED) ^ -(zigzag & 1), position
+        shift += 7
+    return _long(0), -1
+
+
+@_inner
+def _zigzag(data: Bytes, position: int, end: int, max_bytes: int) -> tuple[int, int]:
+    if position < end:
+        byte = _long(data[position])
+        if byte < 0x80:
+            return byte >> 1 ^ -(byte & 1), position + 1
+        if position + 1 < end:
+            high = _long(data[position + 1])
+            if high < 0x80:
+                byte = byte & 0x7F | high << 7
+                return byte >> 1 ^ -(byte & 1), position + 2
+    return _long_varint(data, position, end, max_bytes)
+
+
+@_inner
+def _varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
+    """A varint that ends by `end`, and the position after it; -1 for one that does not."""
+    return _zigzag(data, position, end, 5)
+
+
+@_inner
+def _varlong(data: Bytes, position: int, end: int) -> tuple[int, int]:
+    return _zigzag(data, position, end, 10)
+
+
+@_inner
+def _field(data: Bytes, position: int, end: int) -> tuple[int, int]:
+    """The size of the nullable bytes at `position` (-1: null) and where they start, -1 if past `end`."""
+    size, position = _varint(data, position, end)
+    if position < 0 or size > end - position:
+        return _long(0), -1
+    return max(size, _long(-1)), position
+
+
+@kernel
+def _skip_headers(data: Bytes, position: int, end: int, totals: Longs) -> int:
+    """The position after the headers at `position`; -1 if they are malformed. What they hold is counted."""
+    count, position = _varint(data, position, end)
+    if position < 0 or count < 0 or count > end - position:
+        return -1
+    for _ in range(count):
+        size, position = _field(data, position, end)
+        if position < 0 or size < 0:
+            return -1
+        position += size
+        totals[NAME_BYTES] += size
+        size, position = _field(data, position, end)
+        if position < 0:
+            return -1
+        if size < 0:
+            totals[NULL_HEADER_VALUES] += 1
+        else:
+            position += size
+            totals[HEADER_VALUE_BYTES] += size
+    totals[HEADERS] += count
+    return position
+
+
+# --- reading ------------------------------------------------------------------------------------------------
+
+
+@kernel
+def locate(
+    data: Bytes,
+    starts: Longs,
+    ends: Longs,
+    counts: Longs,
+    base_offsets: Longs,
+    base_times: Longs,
+    max_times: Longs,
+    by_broker: npt.NDArray[np.bool_],
+    start_offset: int,
+    last_offset: int,
+    offsets: Longs,
+    times: Longs,
+    key_at: Longs,
+    key_size: Ints,
+    value_at: Longs,
+    value_size: Ints,
+    headers_at: Longs,
+    rows: Longs,
+    totals: Longs,
+) -> int:
+    """Find the records of the batches whose records lie in `data[starts:ends]`.
+
+    `counts`, `base_offsets`, `base_times` and `max_times` are their headers'; the last is every record's
+    time where it is the broker's. Records outside [start_offset, last_offset] are judged and left out.
+    Filled in, a row a record: offset, time, where key and value start and how long they are (-1: null),
+    where the header count is (-1: none); a row a batch: how many of its records are in. `totals` counts
+    what they hold.
+    Returns `SOUND`, or what is wrong with the first batch at fault. The columns must have room for all
+    records, which have at least `SMALLEST_RECORD` bytes each.
+    """
+    row = 0
+    unheard = np.zeros(TOTALS, np.int64)
+    for batch in range(len(starts)):
+        position = starts[batch]
+        end = ends[batch]
+        base_offset = base_offsets[batch]
+        base_time = base_times[batch]
+        max_time = max_times[batch]
+        is_broker_time = by_broker[batch]
+        first_row = row
+        for _ in range(counts[batch]):
+            length, position = _varint(data, position, end)
+            if position < 0 or length < 0 or length > end - position:
+                return MALFORMED
+            record_end = position + length
+            delta, position = _varlong(data, position + 1, record_end)
+            if position < 0:
+                return MALFORMED
+            time = max_time if is_broker_time else _sum(base_time, delta)
+            delta, position = _varint(data, position, record_end)
+            if position < 0:
+                return MALFORMED
+            offset = _sum(base_offset, delta)
+            if (offset < base_offset) != (delta < 0):
+                return OFFSET_TOO_LARGE
+            key_length, key_start = _field(data, position, record_end)
+            if key_start < 0:
+                return MALFORMED
+            value_length, value_start = _field(data, key_start + max(key_length, 0), record_end)
+            if value_start < 0:
+                return MALFORMED
+            header_start = value_start + max(value_length, 0)
+            wanted = start_offset <= offset <= last_offset
+            if header_start >= record_end:
+                return MALFORMED
+            if data[header_start] == 0:
+                position = header_start + 1
+                header_start = -1
+            else:
+                position = _skip_headers(data, header_start, record_end, totals if wanted else unheard)
+            if position != record_end:
+                return MALFORMED
+            if wanted:
+                offsets[row] = offset
+                times[row] = time
+                key_at[row] = key_start
+                key_size[row] = key_length
+                value_at[row] = value_start
+                value_size[row] = value_length
+                headers_at[row] = header_start
+                row += 1
+                totals[KEY_BYTES] += max(key_length, 0)
+                totals[NULL_KEYS] += key_length < 0
+                totals[VALUE_BYTES] += max(value_length, 0)
+                totals[NULL_VALUES] += value_length < 0
+                totals[UNTIMED] += time == -1
+                totals[WITH_HEADERS] += header_start >= 0
+        if position != end and counts[batch] > 0:
+            return MALFORMED
+        rows[batch] = row - first_row
+    return SOUND
+
+
+@kernel
+def gather(data: Bytes, at: Longs, sizes: Ints, out_offsets: Ints, out: Bytes) -> None:
+    """Copy `data[at : at + size]` of every row into `out`, end to end; a size below 0 copies nothing."""
+    written = 0
+    out_offsets[0] = 0
+    for row in range(len(at)):
+        start = at[row]
+        size = max(sizes[row], 0)
+        _copy(out, written, data, start, size)
+        written += size
+        out_offsets[row + 1] = written
+
+
+@kernel
+def locate_headers(
+    data: Bytes,
+    headers_at: Longs,
+    list_offsets: Ints,
+    name_at: Longs,
+    name_size: Ints,
+    value_at: Longs,
+    value_size: Ints,
+    totals: Longs,
+) -> bool:
+    """Find the headers at the positions that `locate` found: a row a header, and a row a record.
+
+    False if they are not those that it counted: somebody writes to this memory.
+    """
+    end = len(data)
+    header = 0
+    name_bytes = 0
+    value_bytes = 0
+    null_values = 0
+    list_offsets[0] = 0
+    for row in range(len(headers_at)):
+        position = headers_at[row]
+        if position >= 0:
+            count, position = _varint(data, position, end)
+            if position < 0 or count > len(name_at) - header:
+                return False
+            for _ in range(count):
+                size, position = _field(data, position, end)
+                if position < 0 or size < 0:
+                    return False
+                name_at[header] = position
+                name_size[header] = size
+                name_bytes += size
+                size, position = _field(data, position + size, end)
+                if position < 0:
+                    return False
+                value_at[header] = position
+                value_size[header] = size
+                value_bytes += max(size, 0)
+                null_values += size < 0
+                position += max(size, 0)
+                header += 1
+        list_offsets[row + 1] = header
+    same = header == totals[HEADERS] and name_bytes == totals[NAME_BYTES]
+    same = same and value_bytes == totals[HEADER_VALUE_BYTES] and null_values == totals[NULL_HEADER_VALUES]
+    return bool(same)
+
+
+@kernel
+def _check(data: Bytes, position: int, end: int, count: int) -> tuple[bool, int, int, int]:
+    unheard = np.zeros(TOTALS, np.int64)
+    earliest = _long(_UNSIGNED)
+    latest = -earliest - 1
+    keyless = 0
+    for expected in range(count):
+        length, position = _varint(data, position, end)
+        if position < 0 or length < 0 or length > end - position:
+            return False, 0, 0, 0
+        record_end = position + length
+        time_delta, position = _varlong(data, position + 1, record_end)
+        if position < 0:
+            return False, 0, 0, 0
+        delta, position = _varint(data, position, record_end)
+        if position < 0 or delta != expected:
+            return False, 0, 0, 0
+        key_size, position = _field(data, position, record_end)
+        if position < 0:
+            return False, 0, 0, 0
+        value_size, position = _field(data, position + max(key_size, 0), record_end)
+        if position < 0:
+            return False, 0, 0, 0
+        position += max(value_size, 0)
+        if position >= record_end:
+            return False, 0, 0, 0
+        if data[position] == 0:
+            position += 1
+        else:
+            position = _skip_headers(data, position, record_end, unheard)
+        if position != record_end:
+            return False, 0, 0, 0
+        earliest = min(earliest, time_delta)
+        latest = max(latest, time_delta)
+        keyless += key_size < 0
+    return position == end, earliest, latest, keyless
+
+
+@kernel
+def _check_many(data: Bytes, starts: Longs, ends: Longs, counts: Longs, summaries: Longs) -> bool:
+    for batch in range(len(starts)):
+        sound, earliest, latest, keyless = _check(data, starts[batch], ends[batch], counts[batch])
+        if not sound:
+            return False
+        summaries[batch, 0] = earliest
+        summaries[batch, 1] = latest
+        summaries[batch, 2] = keyless
+    return True
+
+
+class _Check:
+    """`record_check.CompiledCheck`."""
+
+    def one(self, data: Buffer, count: int, position: int, end: int) -> RecordsSummary | None:
+        sound, *summary = _check(bytes_of(data), position, end, count)
+        return (summary[0], summary[1], summary[2]) if sound else None
+
+    def many(self, data: Buffer, starts: Longs, ends: Longs, counts: Longs) -> Longs | None:
+        summaries = np.empty((len(starts), 3), np.int64)
+        return summaries if _check_many(bytes_of(data), starts, ends, counts, summaries) else None
+
+
+def bytes_of(buffer: Buffer) -> Bytes:
+    """An array over `buffer` as all kernels take it, where its bytes lie."""
+    array: Bytes = np.frombuffer(buffer, np.uint8)
+    # Also where it could be written to: a kernel is compiled anew for every kind of argument.
+    array.flags.writeable = False
+    return array
+
+
+@cache
+def warm_up() -> None:
+    """Let leaders check what they are sent with compiled code, from now on and in the whole process.
+
+    Takes seconds where nothing was compiled yet, else the time of an import; later calls return at once.
+    """
+    check = _Check()
+    record = bytes((12, 0, 0, 0, 1, 1, 0))
+    assert check.one(record, 1, 0, len(record)) == (0, 0, 1)
+    start, end, count = np.array([[0], [len(record)], [1]], np.int64)
+    assert check.many(record, start, end, count) is not None
+    record_check.use(check)
+
+
+# --- writing ------------------------------------------------------------------------------------------------
+
+
+@_inner
+def _varint_bytes(value: int) -> int:
+    """How many bytes `value` takes as a varint or varlong."""
+    zigzag = np.uint64(value << 1 ^ value >> 63)
+    size = 1
+    while zigzag >= np.uint64(0x80):
+        zigzag >>= np.uint64(7)
+        size += 1
+    return size
+
+
+@_inner
+def _put_varint(out: Bytes, position: int, value: int) -> int:
+    zigzag = np.uint64(value << 1 ^ value >> 63)
+    while zigzag >= np.uint64(0x80):
+        out[position] = zigzag & np.uint64(0x7F) | np.uint64(0x80)
+        zigzag >>= np.uint64(7)
+        position += 1
+    out[position] = zigzag
+    return position + 1
+
+
+@_inner
+def _put_field(out: Bytes, position: int, data: Bytes, at: int, size: int) -> int:
+    """Write nullable bytes behind their size."""
+    position = _put_varint(out, position, _long(size))
+    size = max(size, 0)
+    _copy(out, position, data, at, size)
+    return position + size
+
+
+@kernel
+def measure_headers(list_at: Longs, list_size: Ints, name_size: Ints, value_size: Ints, sizes: Longs) -> None:
+    """The bytes that every record's headers take, their count among them."""
+    for row in range(len(list_at)):
+        total = _varint_bytes(_long(list_size[row]))
+        for header in range(list_at[row], list_at[row] + list_size[row]):
+            total += _varint_bytes(_long(name_size[header])) + name_size[header]
+            total += _varint_bytes(_long(value_size[header])) + max(value_size[header], 0)
+        sizes[row] = total
+
+
+@kernel
+def plan(
+    times: Longs,
+    key_size: Ints,
+    value_size: Ints,
+    header_bytes: Longs,
+    batch_bytes: int,
+    batch_records: int,
+    lengths: Longs,
+    firsts: Longs,
+    sizes: Longs,
+    latest: Longs,
+) -> int:
+    """Part records into batches of at most `batch_bytes` of records each, or one record.
+
+    `header_bytes` is empty where no record has headers. Filled in, a row a record: the length that goes
+    before it; a row a batch: its first record, the bytes of its records, their largest time. Returns the
+    number of batches; `firsts` has one row more, the end.
+    """
+    batches = 0
+    base_time = _long(0)
+    used = batch_bytes
+    for row in range(len(times)):
+        count = row - firsts[batches - 1] if batches else batch_records
+        fixed = 1 + _varint_bytes(_long(key_size[row])) + max(key_size[row], 0)
+        fixed += _varint_bytes(_long(value_size[row])) + max(value_size[row], 0)
+        fixed += header_bytes[row] if len(header_bytes) else 1
+        length = fixed + _varint_bytes(_difference(times[row], base_time)) + _varint_bytes(count)
+        size = length + _varint_bytes(length)
+        if count >= batch_records or size > batch_bytes - used:
+            firsts[batches] = row
+            base_time = times[row]
+            latest[batches] = base_time
+            used = 0
+            batches += 1
+            length = fixed + 2
+            size = length + _varint_bytes(length)
+        used += size
+        lengths[row] = length
+        sizes[batches - 1] = used
+        latest[batches - 1] = max(latest[batches - 1], times[row])
+    firsts[batches] = len(times)
+    return batches
+
+
+@kernel
+def write(
+    out: Bytes,
+    places: Longs,
+    firsts: Longs,
+    lengths: Longs,
+    times: Longs,
+    keys: Bytes,
+    key_at: Longs,
+    key_size: Ints,
+    values: Bytes,
+    value_at: Longs,
+    value_size: Ints,
+    list_at: Longs,
+    list_size: Ints,
+    names: Bytes,
+    name_at: Longs,
+    name_size: Ints,
+    header_values: Bytes,
+    header_value_at: Longs,
+    header_value_size: Ints,
+) -> None:
+    """Write the records of planned batches, each batch's at its place in `out`."""
+    for batch in range(len(places)):
+        position = places[batch]
+        first = firsts[batch]
+        base_time = times[first]
+        for row in range(first, firsts[batch + 1]):
+            position = _put_varint(out, position, lengths[row])
+            out[position] = 0
+            position = _put_varint(out, position + 1, _difference(times[row], base_time))
+            position = _put_varint(out, position, row - first)
+            position = _put_field(out, position, keys, key_at[row], key_size[row])
+            position = _put_field(out, position, values, value_at[row], value_size[row])
+            if not len(list_size):
+                out[position] = 0
+                position += 1
+                continue
+            position = _put_varint(out, position, _long(list_size[row]))
+            for header in range(list_at[row], list_at[row] + list_size[row]):
+                position = _put_field(out, position, names, name_at[header], name_size[header])
+                position = _put_field(
+                    out, position, header_values, header_value_at[header], header_value_size[header]
+                )

@@ -1,0 +1,134 @@
+"""How much of a log a compaction could work on, and whether it is worth it: pure decisions (log-format 7.1).
+
+     log start        first dirty       first uncleanable     log end
+         ▼                 ▼                   ▼                 ▼
+    ─────●─────────────────●───────────────────●─────────────────●
+           compacted before    the dirty part      too young, undecided,
+                                                   or the active segment
+         └──── clean bytes ┘── cleanable bytes ┘       ratio = cleanable / (clean + cleanable)
+
+A pass maps the keys of the dirty part and rewrites everything before its end. Whole segments are the
+measure: what is too young for one record's sake stays as a whole.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import NamedTuple, Protocol, TypeVar
+
+from logstore.config import MAX_INT, LogConfig
+from logstore.log.retention import StoredSegment
+
+
+class DatedSegment(StoredSegment, Protocol):
+    """Likewise, and when its records begin (-1 if they have no times)."""
+
+    @property
+    def first_timestamp_ms(self) -> int: ...
+
+
+class Cleanable(NamedTuple):
+    """What a pass would work on; offsets as in the picture, sizes in bytes.
+
+    `must_be_cleaned`: records of the dirty part are older than `max.compaction.lag.ms`.
+    """
+
+    first_dirty_offset: int
+    first_uncleanable_offset: int
+    clean_bytes: int
+    cleanable_bytes: int
+    must_be_cleaned: bool
+
+    @property
+    def dirty_ratio(self) -> float:
+        """The dirty share of what a pass would read."""
+        total = self.clean_bytes + self.cleanable_bytes
+        return self.cleanable_bytes / total if total else 0.0
+
+    def is_due(self, config: LogConfig) -> bool:
+        """Whether a pass is worth its reading and writing."""
+        if not self.cleanable_bytes:
+            return False
+        return self.must_be_cleaned or self.dirty_ratio > config.min_cleanable_dirty_ratio
+
+
+def first_dirty(checkpoint: int, log_start_offset: int, log_end_offset: int) -> int:
+    """Where the dirty part begins; a checkpoint outside the log says nothing, and all of it is dirty."""
+    return checkpoint if log_start_offset <= checkpoint <= log_end_offset else log_start_offset
+
+
+def cleanable(
+    segments: Sequence[DatedSegment],
+    config: LogConfig,
+    *,
+    first_dirty_offset: int,
+    last_stable_offset: int,
+    now_ms: int,
+) -> Cleanable:
+    """Weigh `segments`: all there are, in order, the active one last."""
+    *sealed, active = segments
+    end_offsets = [segment.base_offset for segment in segments[1:]]
+    dirty = [segment for segment, end in zip(sealed, end_offsets, strict=True) if end > first_dirty_offset]
+    bound = min(active.base_offset, last_stable_offset)
+    if config.min_compaction_lag_ms > 0:
+        oldest_ms = now_ms - config.min_compaction_lag_ms
+        young = (segment.base_offset for segment in dirty if segment.largest_timestamp_ms > oldest_ms)
+        bound = min(bound, next(young, bound))
+    # The bound may lie inside a segment, which then stays as it is.
+    bases = [segment.base_offset for segment in segments if segment.base_offset <= bound]
+    first_uncleanable = bases[-1] if bases else bound
+    going = [segment for segment in dirty if segment.base_offset < first_uncleanable]
+    clean = [segment for segment, end in zip(sealed, end_offsets, strict=True) if end <= first_dirty_offset]
+    first_times = [segment.first_timestamp_ms for segment in going]
+    earliest_ms = min((time for time in first_times if time > 0), default=now_ms)
+    return Cleanable(
+        first_dirty_offset,
+        first_uncleanable,
+        sum(segment.size for segment in clean),
+        sum(segment.size for segment in going),
+        earliest_ms < now_ms - config.max_compaction_lag_ms,
+    )
+
+
+class GroupedSegment(Protocol):
+    """What grouping weighs; all sizes in bytes."""
+
+    @property
+    def base_offset(self) -> int: ...
+    @property
+    def size(self) -> int: ...
+    @property
+    def offset_index_bytes(self) -> int: ...
+    @property
+    def time_index_bytes(self) -> int: ...
+
+
+G = TypeVar("G", bound=GroupedSegment)
+
+
+def group_segments(segments: Iterable[G], config: LogConfig, end_offset: int) -> list[list[G]]:
+    """Runs of `segments` that one segment can take the place of; `end_offset` follows the last one.
+
+    A run's logs and indexes together fit the limits of one, and so do its offsets, as far as the next
+    segment's base tells; an empty segment joins any run.
+    """
+    ordered = list(segments)
+    end_offsets = [*(segment.base_offset for segment in ordered[1:]), end_offset]
+    groups: list[list[G]] = []
+    log_bytes = offset_bytes = time_bytes = 0
+    for segment, end in zip(ordered, end_offsets, strict=True):
+        fits = (
+            groups
+            and log_bytes + segment.size <= config.segment_bytes
+            and offset_bytes + segment.offset_index_bytes <= config.segment_index_bytes
+            and time_bytes + segment.time_index_bytes <= config.segment_index_bytes
+            and (segment.size == 0 or end - 1 - groups[-1][0].base_offset <= MAX_INT)
+        )
+        if not fits:
+            groups.append([])
+            log_bytes = offset_bytes = time_bytes = 0
+        groups[-1].append(segment)
+        log_bytes += segment.size
+        offset_bytes += segment.offset_index_bytes
+        time_bytes += segment.time_index_bytes
+    return groups

@@ -1,0 +1,191 @@
+"""The cleaner of a node: which of its compacted logs is worked on next, how fast, and what went wrong.
+
+    look      every log with cleanup.policy compact: how dirty is it? the dirtiest that is due is next
+    step      its pass (`compaction_pass.py`) goes on for as many bytes as the time since allows
+    error     the partition waits, twice as long after each failure, and says why; the others go on
+
+Nothing of it is a thread: `tick` does a bounded piece of work, one pass at a time, and `deadline_ms` says
+when it wants to be called again. Nothing of it is on the disk but what its passes leave there.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import dataclass
+from enum import Enum
+from typing import Final, NamedTuple
+
+from logstore.compact.cleanable import Cleanable
+from logstore.compact.cleaner_config import CleanerConfig
+from logstore.compact.compaction_pass import PassReport, Steps, compaction_pass
+from logstore.config import MAX_LONG
+from logstore.disk.errors import EngineError
+from logstore.disk.topic_partition import TopicPartition
+from logstore.log.log import Log
+
+BYTES_A_TICK: Final = 16 << 20
+"""Most that one tick reads and writes, however fast the disk may be used: the node has other work."""
+LONGEST_WAIT_MS: Final = 3_600_000
+
+
+class CleaningState(Enum):
+    """What the cleaner is doing about a partition."""
+
+    WAITING = "nothing to do yet"
+    IN_PROGRESS = "a pass is under way"
+    FAILED = "the last pass failed; it is tried again"
+
+
+@dataclass(slots=True)
+class PartitionCleaning:
+    """What the cleaner knows of one partition, as of its last look. Times are epoch milliseconds.
+
+    `next_retry_ms` is None unless it failed; `bytes_cleaned` counts what its passes read and wrote.
+    """
+
+    state: CleaningState = CleaningState.WAITING
+    error: Exception | None = None
+    failures: int = 0
+    next_retry_ms: int | None = None
+    first_dirty_offset: int = 0
+    dirty_ratio: float = 0.0
+    bytes_cleaned: int = 0
+    passes: int = 0
+    last_pass: PassReport | None = None
+
+
+class _Current(NamedTuple):
+    topic_partition: TopicPartition
+    steps: Steps
+
+
+class Cleaner:
+    """Compacts the logs of one node. Not for two threads at a time; `partitions` may be read from any."""
+
+    def __init__(
+        self,
+        logs: Callable[[], Mapping[TopicPartition, Log]],
+        config: CleanerConfig,
+        *,
+        now_ms: int,
+    ) -> None:
+        """`logs` are those there are, at any time."""
+        self._logs = logs
+        self.config = config
+        self.partitions: dict[TopicPartition, PartitionCleaning] = {}
+        """What there is to know of each compacted partition."""
+        self._current: _Current | None = None
+        self._next_look_ms = now_ms + config.backoff_ms
+        self._last_tick_ms = now_ms
+        self._allowance = 0.0
+
+    @property
+    def deadline_ms(self) -> int:
+        """When `tick` is next needed."""
+        if not self.config.enable:
+            return MAX_LONG
+        if self._current is None:
+            return self._next_look_ms
+        missing = max(1 - self._allowance, 0)
+        return self._last_tick_ms + 1 + int(missing * 1000 / self.config.io_max_bytes_per_second)
+
+    def tick(self, now_ms: int) -> None:
+        """Do what is due. What fails stays with its partition: see `partitions`."""
+        if not self.config.enable:
+            return
+        elapsed_ms = now_ms - self._last_tick_ms
+        self._last_tick_ms = now_ms
+        self._allow(elapsed_ms)
+        if self._current is None:
+            if now_ms < self._next_look_ms and elapsed_ms >= 0:  # a clock set back must not mean a long wait
+                return
+            self._look(now_ms)
+        while self._current is not None and self._allowance > 0:
+            self._step(now_ms)
+
+    def close(self) -> None:
+        """Drop the pass that is under way, with what it has written. For before the logs are closed."""
+        current, self._current = self._current, None
+        if current is not None:
+            current.steps.close()
+            self.partitions[current.topic_partition].state = CleaningState.WAITING
+
+    # --- one step -----------------------------------------------------------------------------------
+
+    def _allow(self, elapsed_ms: int) -> None:
+        rate = self.config.io_max_bytes_per_second
+        if rate == float("inf"):
+            self._allowance = BYTES_A_TICK
+        else:
+            # What was not used while there was nothing to do is gone, but for a second's worth.
+            more = rate * max(elapsed_ms, 0) / 1000
+            self._allowance = min(self._allowance + more, rate, BYTES_A_TICK)
+
+    def _step(self, now_ms: int) -> None:
+        assert self._current is not None, "a step of no pass"
+        topic_partition, steps = self._current
+        cleaning = self.partitions[topic_partition]
+        try:
+            done = next(steps)
+        except StopIteration as stop:
+            self._finished(cleaning, stop.value, now_ms)
+            self._look(now_ms)
+        except EngineError as error:
+            self._failed(cleaning, error, now_ms)
+            self._look(now_ms)
+        except BaseException:
+            self._current = None
+            raise
+        else:
+            cleaning.bytes_cleaned += done
+            self._allowance -= done
+
+    def _finished(self, cleaning: PartitionCleaning, report: PassReport, now_ms: int) -> None:
+        cleaning.state = CleaningState.WAITING
+        cleaning.error, cleaning.failures = None, 0
+        cleaning.passes += 1
+        cleaning.last_pass = report
+        cleaning.next_retry_ms = now_ms + self.config.backoff_ms if report.was_aborted else None
+
+    def _failed(self, cleaning: PartitionCleaning, error: EngineError, now_ms: int) -> None:
+        cleaning.state = CleaningState.FAILED
+        cleaning.error = error
+        wait_ms = self.config.backoff_ms << min(cleaning.failures, 30)
+        cleaning.failures += 1
+        cleaning.next_retry_ms = now_ms + min(wait_ms, LONGEST_WAIT_MS)
+
+    # --- what is next -------------------------------------------------------------------------------
+
+    def _look(self, now_ms: int) -> None:
+        """Take up the dirtiest log that is due; let old segments of the others go where the policy says."""
+        self._current = None
+        logs = {tp: log for tp, log in self._logs().items() if log.config.is_compacted}
+        self.partitions = {tp: self.partitions.get(tp) or PartitionCleaning() for tp in logs}
+        chosen: tuple[float, TopicPartition, Cleanable] | None = None
+        for topic_partition, log in logs.items():
+            cleaning = self.partitions[topic_partition]
+            if _is_waiting(cleaning, now_ms):
+                continue
+            try:
+                log.delete_old_segments(now_ms)
+                cleanable = log.cleanable(now_ms)
+            except EngineError as error:
+                self._failed(cleaning, error, now_ms)
+                continue
+            cleaning.first_dirty_offset = cleanable.first_dirty_offset
+            cleaning.dirty_ratio = cleanable.dirty_ratio
+            if cleanable.is_due(log.config) and (chosen is None or cleanable.dirty_ratio > chosen[0]):
+                chosen = cleanable.dirty_ratio, topic_partition, cleanable
+        if chosen is None:
+            self._next_look_ms = now_ms + self.config.backoff_ms
+            return
+        _, topic_partition, cleanable = chosen
+        steps = compaction_pass(logs[topic_partition], cleanable, self.config, now_ms=now_ms)
+        self._current = _Current(topic_partition, steps)
+        self.partitions[topic_partition].state = CleaningState.IN_PROGRESS
+
+
+def _is_waiting(cleaning: PartitionCleaning, now_ms: int) -> bool:
+    due_ms = cleaning.next_retry_ms
+    # Further away than the longest wait: the clock was set back.
+    return due_ms is not None and now_ms < due_ms <= now_ms + LONGEST_WAIT_MS

@@ -1,0 +1,61 @@
+"""How the cleaner of a node works: its memory, its pace, its patience.
+
+The names are Kafka's without `log.cleaner.`.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+from typing import Final
+
+from logstore.compact.offset_map import SLOT_BYTES
+from logstore.errors import InvalidConfig
+from logstore.log.manager_config import LogManagerConfig
+
+SMALLEST_BUFFER: Final = 1024
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class CleanerConfig:
+    """Sizes are bytes, times milliseconds. Raises `InvalidConfig` for a value that cannot work."""
+
+    enable: bool = True
+    backoff_ms: int = 15_000
+    """How long to wait when there was nothing to clean; the first wait after an error, then doubled."""
+    dedupe_buffer_size: int = 128 << 20
+    """Most that the offset map may take; it takes less where the dirty part has fewer records."""
+    io_buffer_load_factor: float = 0.9
+    """How full the offset map may get: Kafka's name is older than its meaning."""
+    io_buffer_size: int = 512 << 10
+    """How much is read at a time; a larger batch is read whole."""
+    io_max_bytes_per_second: float = float("inf")
+    """Read and written together."""
+
+    @classmethod
+    def of(cls, settings: LogManagerConfig) -> CleanerConfig:
+        """The cleaner's part of a node's settings; `log.cleaner.threads` is not looked at."""
+        return cls(
+            enable=settings.log_cleaner_enable,
+            backoff_ms=max(settings.log_cleaner_backoff_ms, 1),
+            dedupe_buffer_size=settings.log_cleaner_dedupe_buffer_size,
+            io_buffer_load_factor=settings.log_cleaner_io_buffer_load_factor,
+            io_buffer_size=max(settings.log_cleaner_io_buffer_size, SMALLEST_BUFFER),
+            io_max_bytes_per_second=max(settings.log_cleaner_io_max_bytes_per_second, 1.0),
+        )
+
+    def __post_init__(self) -> None:
+        if not 0 < self.io_buffer_load_factor <= 1:
+            raise InvalidConfig(
+                f"log.cleaner.io.buffer.load.factor is {self.io_buffer_load_factor}; it takes a share up to 1"
+            )
+        if int(self.dedupe_buffer_size / SLOT_BYTES * self.io_buffer_load_factor) < 2:
+            raise InvalidConfig(
+                f"log.cleaner.dedupe.buffer.size is {self.dedupe_buffer_size}, which holds no key; raise it"
+            )
+        for name, value, low in (
+            ("backoff.ms", self.backoff_ms, 1),
+            ("io.buffer.size", self.io_buffer_size, SMALLEST_BUFFER),
+            ("io.max.bytes.per.second", self.io_max_bytes_per_second, 1),
+        ):
+            if value < low:
+                raise InvalidConfig(f"log.cleaner.{name} is {value}; it takes {low} or more")

@@ -1,0 +1,90 @@
+"""A partition's name, and the directory that carries it (log-format: directories and small files).
+
+    <topic>-<partition>                         a partition; the last hyphen separates
+    <topic>-<partition>.<32 hex digits>-delete  waiting for deletion; -stray, -future likewise
+
+A name that does not parse stops the loading of its log dir: better than to guess whose data it is.
+"""
+
+from __future__ import annotations
+
+import os
+import re
+from collections.abc import Iterator
+from typing import TYPE_CHECKING, NamedTuple
+
+from logstore.disk.errors import InvalidTopic
+
+if TYPE_CHECKING:
+    from logstore.disk.files import Disk
+
+_TOPIC_NAME = re.compile(r"[a-zA-Z0-9._-]{1,249}", re.ASCII)
+_PARTITION_DIRECTORY = re.compile(r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>[0-9]{1,10})", re.ASCII)
+_SET_ASIDE_DIRECTORY = re.compile(
+    r"(?P<topic>[a-zA-Z0-9._-]+)-(?P<partition>[0-9]{1,10})\.[0-9a-f]{32}-(?P<fate>delete|stray|future)",
+    re.ASCII,
+)
+
+
+class TopicPartition(NamedTuple):
+    """One partition of one topic; orders by topic, then partition."""
+
+    topic: str
+    partition: int
+
+    @property
+    def directory_name(self) -> str:
+        """The name of this partition's directory inside a log dir."""
+        return f"{self.topic}-{self.partition}"
+
+    def __str__(self) -> str:
+        return self.directory_name
+
+
+def check_topic_name(topic: str) -> None:
+    """Raise `InvalidTopic` unless `topic` is a name that Kafka accepts."""
+    if topic in (".", "..") or not _TOPIC_NAME.fullmatch(topic):
+        raise InvalidTopic(
+            f"topic name {topic!r} is not 1 to 249 characters of [a-zA-Z0-9._-] other than '.' and '..'"
+        )
+
+
+def parse_directory_name(name: str) -> TopicPartition:
+    """The partition whose directory is called `name`; `InvalidTopic` if it is none.
+
+    Names that were set aside (`-delete`, `-stray`, `-future`) are refused here:
+    ask `set_aside_fate` first.
+    """
+    match = _PARTITION_DIRECTORY.fullmatch(name)
+    if match is None:
+        raise InvalidTopic(f"directory {name!r} is not named <topic>-<partition>")
+    check_topic_name(match["topic"])
+    partition = int(match["partition"])
+    if partition >= 2**31:
+        raise InvalidTopic(f"directory {name!r}: partition numbers end at {2**31 - 1}")
+    return TopicPartition(match["topic"], partition)
+
+
+def set_aside_fate(name: str) -> str | None:
+    """`delete`, `stray` or `future` for a directory that was set aside; None for any other."""
+    match = _SET_ASIDE_DIRECTORY.fullmatch(name)
+    return match["fate"] if match else None
+
+
+def partition_directories(disk: Disk, directory: str) -> Iterator[tuple[TopicPartition, str]]:
+    """The partitions in `directory`, a log dir or itself a partition, with their absolute paths.
+
+    Directories that were set aside, and those of other names, are passed over. Raises `OSError`.
+    """
+    directory = os.path.abspath(directory)
+    entries = disk.scan(directory)
+    is_partition = any(entry.name.endswith(".log") and not entry.is_directory for entry in entries)
+    below = [f"{directory}/{entry.name}" for entry in entries if entry.is_directory]
+    for path in [directory] if is_partition else below:
+        name = os.path.basename(path)
+        if set_aside_fate(name) is not None:
+            continue
+        try:
+            yield parse_directory_name(name), path
+        except InvalidTopic:
+            continue

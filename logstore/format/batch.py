@@ -1,0 +1,597 @@
+"""Record batch, format v2: the unit that is appended, checksummed, compressed and replicated.
+
+     0          8        12            16    17    21           23                27
+     ┌──────────┬────────┬─────────────┬─────┬─────┬────────────┬─────────────────┬──
+     │baseOffset│ length │ leaderEpoch │magic│ crc │ attributes │ lastOffsetDelta │
+     │ i64      │ i32    │ i32         │ 2   │ u32 │ i16        │ i32             │
+     └──────────┴────────┴─────────────┴─────┴─────┴────────────┴─────────────────┴──
+    27              35             43           51              53             57       61
+     ┬──────────────┬──────────────┬────────────┬───────────────┬──────────────┬────────┬─────────┐
+     │baseTimestamp │ maxTimestamp │ producerId │ producerEpoch │ baseSequence │ count  │ records │
+     │ i64, ms      │ i64, ms      │ i64        │ i16           │ i32          │ i32    │ …       │
+     ┴──────────────┴──────────────┴────────────┴───────────────┴──────────────┴────────┴─────────┘
+
+     attributes   0-2 codec · 3 log append time · 4 transactional · 5 control · 6 delete horizon
+
+Big-endian; `length` counts what follows it. The checksum (CRC-32C) starts at the attributes: offset,
+length, epoch and magic lie outside, so that a leader can place a batch without touching its payload, and
+so that only continuity checks guard them. A `.log` file is batches end to end and nothing else; a crash
+leaves a last one that is cut anywhere, zeros, or bytes whose checksum is wrong.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections.abc import Iterable, Iterator, Sequence
+from enum import IntEnum
+from typing import TYPE_CHECKING, Final
+
+from logstore.errors import CorruptBatch, InvalidRecord
+from logstore.format.bulk_records import decode_bulk
+from logstore.format.compression import Codec, codec_of, compress, decompress
+from logstore.format.crc import crc32c
+from logstore.format.record import (
+    MAX_INT,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    ControlRecord,
+    ControlType,
+    EndTransactionMarker,
+    Record,
+    RecordsSummary,
+    add_sequence,
+    decode_records,
+    encode_pairs,
+    encode_records,
+)
+from logstore.format.record_check import check_records
+
+if TYPE_CHECKING:
+    from logstore.disk.files import Buffer
+
+MAGIC: Final = 2
+HEADER_BYTES: Final = 61
+LOG_OVERHEAD: Final = 12
+"""Offset and length: what is not counted by the length."""
+MAGIC_END: Final = 17
+"""Bytes needed to learn the format version."""
+MIN_LENGTH: Final = 14
+"""The oldest format's smallest length: anything below is corruption, never a torn tail."""
+CRC_START: Final = 21
+MAX_DECOMPRESSED_BYTES: Final = 100 << 20
+"""How far one batch may decompress unless the caller says otherwise."""
+NO_PRODUCER_ID: Final = -1
+NO_LEADER_EPOCH: Final = -1
+
+CODEC_MASK: Final = 0b111
+LOG_APPEND_TIME: Final = 1 << 3
+TRANSACTIONAL: Final = 1 << 4
+CONTROL: Final = 1 << 5
+DELETE_HORIZON: Final = 1 << 6
+
+_HEADER: Final = struct.Struct(">qiibIhiqqqhii")
+_NO_HEADER: Final = bytes(HEADER_BYTES)
+_FRAME: Final = struct.Struct(">qiibI")  # the header up to the checksum
+_BODY: Final = struct.Struct(">hiqqqhii")  # the header from the attributes on
+_SIZE: Final = struct.Struct(">8xi")
+_OFFSET: Final = struct.Struct(">q")
+_EPOCH: Final = struct.Struct(">i")
+_CRC: Final = struct.Struct(">I")
+_unpack_header = _HEADER.unpack_from
+_unpack_size = _SIZE.unpack_from
+
+
+class TimestampType(IntEnum):
+    """Whose clock a batch's timestamps are; named as `message.timestamp.type` names it."""
+
+    CREATE_TIME = 0
+    LOG_APPEND_TIME = 1
+
+
+class Batch:
+    """One batch inside any buffer; nothing of it is copied, and only its header is read.
+
+    `buffer` is a view of the whole batch. Integers are the header's own fields under their names;
+    times are in milliseconds, -1 where there is none. With a delete horizon `base_timestamp_ms` holds it.
+    """
+
+    __slots__ = (
+        "attributes",
+        "base_offset",
+        "base_sequence",
+        "base_timestamp_ms",
+        "batch_length",
+        "buffer",
+        "crc",
+        "last_offset",
+        "last_offset_delta",
+        "leader_epoch",
+        "magic",
+        "max_timestamp_ms",
+        "producer_epoch",
+        "producer_id",
+        "record_count",
+        "size",
+    )
+    base_offset: int
+    last_offset: int
+    leader_epoch: int
+    magic: int
+    crc: int
+    attributes: int
+    base_timestamp_ms: int
+    max_timestamp_ms: int
+    producer_id: int
+    producer_epoch: int
+    base_sequence: int
+    record_count: int
+
+    def __init__(self, buffer: Buffer, position: int = 0) -> None:
+        """The batch at `position`; `CorruptBatch` if no whole batch of format v2 is there."""
+        try:
+            (
+                self.base_offset,
+                length,
+                self.leader_epoch,
+                self.magic,
+                self.crc,
+                self.attributes,
+                delta,
+                self.base_timestamp_ms,
+                self.max_timestamp_ms,
+                self.producer_id,
+                self.producer_epoch,
+                self.base_sequence,
+                self.record_count,
+            ) = _unpack_header(buffer, position)
+        except struct.error:
+            _refuse_short(buffer, position)
+            raise
+        self.batch_length = length
+        self.last_offset_delta = delta
+        self.last_offset = self.base_offset + delta
+        self.size = size = length + LOG_OVERHEAD
+        self.buffer = memoryview(buffer)[position : position + size]
+        if self.magic != MAGIC or size < HEADER_BYTES or len(self.buffer) != size:
+            _refuse(buffer, position, self.magic, length)
+
+    @property
+    def next_offset(self) -> int:
+        """The offset that follows; from the delta, not the count: compaction leaves gaps."""
+        return self.last_offset + 1
+
+    @property
+    def codec(self) -> Codec:
+        """`UnsupportedCompression` if the number means nothing."""
+        return codec_of(self.attributes)
+
+    @property
+    def timestamp_type(self) -> TimestampType:
+        return TimestampType(self.attributes >> 3 & 1)
+
+    @property
+    def is_transactional(self) -> bool:
+        return self.attributes & TRANSACTIONAL != 0
+
+    @property
+    def is_control(self) -> bool:
+        """Its records are markers, never shown to applications."""
+        return self.attributes & CONTROL != 0
+
+    @property
+    def delete_horizon_ms(self) -> int | None:
+        """When compaction may drop this batch's tombstones or marker; None before its first pass."""
+        return self.base_timestamp_ms if self.attributes & DELETE_HORIZON else None
+
+    @property
+    def has_producer_id(self) -> bool:
+        return self.producer_id > NO_PRODUCER_ID
+
+    @property
+    def last_sequence(self) -> int:
+        """-1 without a base sequence. From the delta, so sequences survive compaction."""
+        if self.base_sequence == NO_SEQUENCE:
+            return NO_SEQUENCE
+        return add_sequence(self.base_sequence, self.last_offset_delta)
+
+    def check_crc(self) -> None:
+        """Raise `CorruptBatch` unless the bytes from the attributes on are those that were summed."""
+        computed = crc32c(self.buffer[CRC_START:])
+        if computed != self.crc:
+            raise CorruptBatch(
+                f"batch at offset {self.base_offset}: checksum {self.crc:08x} stored, {computed:08x} computed"
+            )
+
+    def payload(self, *, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> bytes:
+        """The records' bytes, decompressed; `InvalidRecord` past `max_bytes`."""
+        stored = self.buffer[HEADER_BYTES:]
+        if not self.attributes & CODEC_MASK:
+            # Already in memory, at a size that somebody has judged.
+            return bytes(stored)
+        return decompress(codec_of(self.attributes), stored, max_bytes=max_bytes)
+
+    def records(self, *, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> Iterator[Record]:
+        """The records, in order; `InvalidRecord` where they break a rule or decompress past `max_bytes`."""
+        if self.record_count <= 0:
+            if self.record_count < 0:
+                raise InvalidRecord(f"batch at offset {self.base_offset}: {self.record_count} records")
+            return iter(())
+        payload = self.payload(max_bytes=max_bytes)
+        for decode in (decode_bulk, decode_records):
+            records = decode(
+                payload,
+                self.record_count,
+                base_offset=self.base_offset,
+                base_timestamp_ms=self.base_timestamp_ms,
+                log_append_time_ms=self.max_timestamp_ms if self.attributes & LOG_APPEND_TIME else None,
+                base_sequence=self.base_sequence,
+            )
+            if records is not None:
+                return records
+        raise AssertionError("the plain decoder takes everything")
+
+    def check_records(self, *, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> RecordsSummary:
+        """Check every record without making one; offset deltas must be 0, 1, 2…; else `InvalidRecord`."""
+        whole = self.buffer.obj
+        if self.attributes & CODEC_MASK == 0 and isinstance(whole, bytes) and len(whole) == self.size:
+            # The common case, without a copy: the batch is all of a `bytes` object.
+            return check_records(whole, self.record_count, HEADER_BYTES)
+        return check_records(self.payload(max_bytes=max_bytes), self.record_count)
+
+    def __repr__(self) -> str:
+        return (
+            f"Batch({self.base_offset}..{self.last_offset}, epoch {self.leader_epoch}, "
+            f"{self.record_count} records, {self.size} bytes)"
+        )
+
+
+def _refuse_short(buffer: Buffer, position: int) -> None:
+    left = len(memoryview(buffer)) - position
+    assert position >= 0, f"position {position}"
+    raise CorruptBatch(f"{left} bytes at {position}, fewer than a batch's header has")
+
+
+def _refuse(buffer: Buffer, position: int, magic: int, length: int) -> None:
+    assert position >= 0, f"position {position}"
+    if length < MIN_LENGTH:
+        raise CorruptBatch(f"a batch length of {length} at byte {position}")
+    if magic != MAGIC:
+        raise CorruptBatch(f"format version {magic} at byte {position}: only version {MAGIC} is read")
+    size = length + LOG_OVERHEAD
+    if size < HEADER_BYTES:
+        raise CorruptBatch(f"a batch of {size} bytes at byte {position}, smaller than its own header")
+    left = len(memoryview(buffer)) - position
+    raise CorruptBatch(f"a batch of {size} bytes at byte {position}, {left} are left")
+
+
+def walk(buffer: Buffer, *, position: int = 0) -> Iterator[Batch]:
+    """The batches in `buffer` from `position` on. Checksums are not looked at.
+
+    A last batch that is cut short ends the walk quietly; a length below 14 or a format version other
+    than 2 is a `CorruptBatch`.
+    """
+    view = memoryview(buffer)
+    end = len(view)
+    while end - position >= LOG_OVERHEAD:
+        length = _unpack_size(view, position)[0]
+        if length < MIN_LENGTH:
+            raise CorruptBatch(f"a batch length of {length} at byte {position}")
+        if end - position < MAGIC_END:
+            return
+        if not 0 <= (magic := view[position + 16]) <= MAGIC:
+            raise CorruptBatch(f"format version {magic} at byte {position}: only version {MAGIC} is read")
+        if length > end - position - LOG_OVERHEAD:
+            return
+        batch = Batch(view, position)
+        yield batch
+        position += batch.size
+
+
+def encode_batch(
+    records: Iterable[Record],
+    *,
+    base_offset: int = 0,
+    leader_epoch: int = NO_LEADER_EPOCH,
+    codec: Codec = Codec.NONE,
+    level: int | None = None,
+    log_append_time_ms: int | None = None,
+    producer_id: int = NO_PRODUCER_ID,
+    producer_epoch: int = -1,
+    base_sequence: int = NO_SEQUENCE,
+    is_transactional: bool = False,
+    is_control: bool = False,
+    delete_horizon_ms: int | None = None,
+    last_offset: int | None = None,
+) -> bytes:
+    """One batch of `records`, whose offsets rise from `base_offset` on; no bytes for no records.
+
+    `last_offset` is the last record's unless it is given (compaction keeps the one a batch had).
+    With `log_append_time_ms` every record reads as of that time. `ValueError` for arguments that
+    contradict each other; `UnsupportedCompression` if the codec's library is missing.
+    """
+    _check_producer(producer_id, producer_epoch, base_sequence, is_transactional, is_control)
+    rows = records if isinstance(records, (list, tuple)) else list(records)
+    if not rows:
+        return b""
+    if is_control:
+        _check_control(rows, is_transactional)
+    # Not the smallest time: Kafka's base is the first record's.
+    base_timestamp_ms = rows[0].timestamp_ms if delete_horizon_ms is None else delete_horizon_ms
+    parts, count, last, max_timestamp_ms = encode_records(
+        rows, base_offset=base_offset, base_timestamp_ms=base_timestamp_ms
+    )
+    if last_offset is not None:
+        if last_offset < last:
+            raise ValueError(f"last offset {last_offset} is below a record's, {last}")
+        last = last_offset
+    if last - base_offset > MAX_INT:
+        raise ValueError(f"offsets {base_offset} to {last} do not fit one batch")
+    return _assemble(
+        parts,
+        codec=codec,
+        level=level,
+        flags=_flags(log_append_time_ms, is_transactional, is_control, delete_horizon_ms),
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        last_offset_delta=last - base_offset,
+        base_timestamp_ms=base_timestamp_ms,
+        max_timestamp_ms=max_timestamp_ms if log_append_time_ms is None else log_append_time_ms,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        base_sequence=base_sequence,
+        count=count,
+    )
+
+
+def encode_batch_of_pairs(
+    pairs: Iterable[tuple[bytes | None, bytes | None]],
+    *,
+    timestamp_ms: int = NO_TIMESTAMP,
+    base_offset: int = 0,
+    leader_epoch: int = NO_LEADER_EPOCH,
+    codec: Codec = Codec.NONE,
+    level: int | None = None,
+) -> bytes:
+    """One batch of (key, value) records at `base_offset`, `base_offset` + 1…, all of one time.
+
+    The same bytes as `encode_batch` of such records, in a fraction of the time.
+    """
+    if timestamp_ms < NO_TIMESTAMP:
+        raise ValueError(f"timestamp {timestamp_ms} ms: -1 means none, others are not negative")
+    parts, count = encode_pairs(pairs)
+    if not count:
+        return b""
+    batch = assemble_plain(parts, count, timestamp_ms, codec, level)
+    set_offsets_and_epoch(batch, base_offset=base_offset, leader_epoch=leader_epoch)
+    return bytes(batch)
+
+
+def assemble_plain(
+    parts: Sequence[Buffer], count: int, timestamp_ms: int, codec: Codec, level: int | None = None
+) -> bytearray:
+    """A batch at offset 0 of `count` encoded records in pieces, all of one time, without a producer.
+
+    `ValueError` for more than a batch can hold.
+    """
+    if codec is not Codec.NONE:
+        parts = [compress(codec, b"".join(parts), level)]
+    # Joined once, into memory that can be written: what lies before the records is known after.
+    batch = bytearray().join((_NO_HEADER, *parts))
+    size = len(batch)
+    if size > MAX_INT:
+        raise ValueError(f"{count} records of {size} bytes do not fit one batch")
+    at_ms = timestamp_ms
+    seal_batch(batch, 0, size, codec=codec, base_timestamp_ms=at_ms, max_timestamp_ms=at_ms, count=count)
+    return batch
+
+
+def encode_kept_records(batch: Batch, kept: list[bytes], max_timestamp_ms: int) -> bytes:
+    """What compaction leaves of `batch`: those of its records, as their bytes lie in its payload.
+
+    The header keeps all but count, largest timestamp and checksum, so the records' deltas still hold; the
+    codec stays. `UnsupportedCompression` if its library is missing.
+    """
+    return _assemble(
+        kept,
+        codec=batch.codec,
+        level=None,
+        flags=batch.attributes & (LOG_APPEND_TIME | TRANSACTIONAL | CONTROL | DELETE_HORIZON),
+        base_offset=batch.base_offset,
+        leader_epoch=batch.leader_epoch,
+        last_offset_delta=batch.last_offset_delta,
+        base_timestamp_ms=batch.base_timestamp_ms,
+        max_timestamp_ms=max_timestamp_ms,
+        producer_id=batch.producer_id,
+        producer_epoch=batch.producer_epoch,
+        base_sequence=batch.base_sequence,
+        count=len(kept),
+    )
+
+
+def encode_empty_batch(batch: Batch) -> bytes:
+    """What compaction leaves of `batch` when every record went but its producer's place must stay.
+
+    Offsets, epoch, sequences, flags and largest timestamp are kept; the codec is none, the base
+    timestamp none, and a delete horizon is dropped with the records it was for.
+    """
+    return _assemble(
+        [],
+        codec=Codec.NONE,
+        level=None,
+        flags=batch.attributes & (LOG_APPEND_TIME | TRANSACTIONAL | CONTROL),
+        base_offset=batch.base_offset,
+        leader_epoch=batch.leader_epoch,
+        last_offset_delta=batch.last_offset_delta,
+        base_timestamp_ms=NO_TIMESTAMP,
+        max_timestamp_ms=batch.max_timestamp_ms,
+        producer_id=batch.producer_id,
+        producer_epoch=batch.producer_epoch,
+        base_sequence=batch.base_sequence,
+        count=0,
+    )
+
+
+def encode_marker_batch(
+    marker: EndTransactionMarker,
+    *,
+    producer_id: int,
+    producer_epoch: int,
+    timestamp_ms: int,
+    base_offset: int = 0,
+    leader_epoch: int = NO_LEADER_EPOCH,
+) -> bytes:
+    """The 78 bytes that end a transaction."""
+    return encode_batch(
+        [marker.record(base_offset, timestamp_ms)],
+        base_offset=base_offset,
+        leader_epoch=leader_epoch,
+        producer_id=producer_id,
+        producer_epoch=producer_epoch,
+        is_transactional=True,
+        is_control=True,
+    )
+
+
+def _check_producer(
+    producer_id: int, producer_epoch: int, base_sequence: int, is_transactional: bool, is_control: bool
+) -> None:
+    if producer_id <= NO_PRODUCER_ID:
+        if is_transactional:
+            raise ValueError("a transactional batch needs a producer id")
+        return
+    if producer_epoch < 0:
+        raise ValueError(f"producer {producer_id} needs an epoch, not {producer_epoch}")
+    if base_sequence < 0 and not is_control:
+        raise ValueError(f"producer {producer_id} needs a base sequence, not {base_sequence}")
+
+
+def _check_control(records: Iterable[Record], is_transactional: bool) -> None:
+    for record in records:
+        try:
+            kind = ControlRecord.parse(record.key).type
+        except InvalidRecord as error:
+            raise ValueError(f"a control batch holds control records only: {error}") from error
+        if kind in (ControlType.ABORT, ControlType.COMMIT) and not is_transactional:
+            raise ValueError("a marker ends a transaction: its batch is transactional")
+
+
+def _flags(
+    log_append_time_ms: int | None, is_transactional: bool, is_control: bool, delete_horizon_ms: int | None
+) -> int:
+    return (
+        (0 if log_append_time_ms is None else LOG_APPEND_TIME)
+        | (TRANSACTIONAL if is_transactional else 0)
+        | (CONTROL if is_control else 0)
+        | (0 if delete_horizon_ms is None else DELETE_HORIZON)
+    )
+
+
+def _assemble(
+    parts: list[bytes],
+    *,
+    codec: Codec,
+    level: int | None,
+    flags: int,
+    base_offset: int,
+    leader_epoch: int,
+    last_offset_delta: int,
+    base_timestamp_ms: int,
+    max_timestamp_ms: int,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+    count: int,
+) -> bytes:
+    if codec is not Codec.NONE:
+        parts = [compress(codec, b"".join(parts), level)]
+    body = _BODY.pack(
+        codec | flags,
+        last_offset_delta,
+        base_timestamp_ms,
+        max_timestamp_ms,
+        producer_id,
+        producer_epoch,
+        base_sequence,
+        count,
+    )
+    summed = b"".join((body, *parts))
+    length = len(summed) + CRC_START - LOG_OVERHEAD
+    if length > MAX_INT - LOG_OVERHEAD:
+        raise ValueError(f"{count} records of {len(summed)} bytes do not fit one batch")
+    return _FRAME.pack(base_offset, length, leader_epoch, MAGIC, crc32c(summed)) + summed
+
+
+def seal_batch(
+    buffer: bytearray | memoryview,
+    position: int,
+    size: int,
+    *,
+    codec: Codec,
+    base_timestamp_ms: int,
+    max_timestamp_ms: int,
+    count: int,
+) -> None:
+    """Make a batch at offset 0 of the `count` records that lie behind 61 free bytes at `position`.
+
+    `size` is that of the whole batch; records as the codec has them, at offset deltas 0, 1, 2…
+    """
+    _BODY.pack_into(
+        buffer,
+        position + CRC_START,
+        codec,
+        count - 1,
+        base_timestamp_ms,
+        max_timestamp_ms,
+        NO_PRODUCER_ID,
+        -1,
+        NO_SEQUENCE,
+        count,
+    )
+    with memoryview(buffer) as view, view[position + CRC_START : position + size] as summed:
+        crc = crc32c(summed)
+    _FRAME.pack_into(buffer, position, 0, size - LOG_OVERHEAD, NO_LEADER_EPOCH, MAGIC, crc)
+
+
+def set_offsets_and_epoch(
+    buffer: bytearray | memoryview, *, base_offset: int, leader_epoch: int, position: int = 0
+) -> None:
+    """Place the batch at `position`: both fields lie outside its checksum."""
+    _OFFSET.pack_into(buffer, position, base_offset)
+    _EPOCH.pack_into(buffer, position + 12, leader_epoch)
+
+
+def set_max_timestamp(
+    buffer: bytearray | memoryview, timestamp_type: TimestampType, max_timestamp_ms: int, *, position: int = 0
+) -> None:
+    """Give the batch at `position` its largest timestamp, and the type that says what it means.
+
+    With LOG_APPEND_TIME that is every record's time. The base timestamp and the deltas stay as the
+    producer wrote them; the checksum is computed anew if anything changed.
+    """
+    length, attributes, old_ms = struct.unpack_from(">8xi9xh12xq", buffer, position)
+    flagged = attributes & ~LOG_APPEND_TIME
+    if timestamp_type is TimestampType.LOG_APPEND_TIME:
+        flagged |= LOG_APPEND_TIME
+    if flagged == attributes and old_ms == max_timestamp_ms:
+        return
+    struct.pack_into(">h", buffer, position + CRC_START, flagged)
+    struct.pack_into(">q", buffer, position + 35, max_timestamp_ms)
+    with memoryview(buffer) as view, view[position + CRC_START : position + length + LOG_OVERHEAD] as summed:
+        crc = crc32c(summed)
+    _CRC.pack_into(buffer, position + MAGIC_END, crc)
+
+
+def set_producer(
+    buffer: bytearray | memoryview,
+    *,
+    producer_id: int,
+    producer_epoch: int,
+    base_sequence: int,
+    position: int = 0,
+) -> None:
+    """Number the batch at `position` for its producer, and compute its checksum anew."""
+    length = struct.unpack_from(">8xi", buffer, position)[0]
+    struct.pack_into(">qhi", buffer, position + 43, producer_id, producer_epoch, base_sequence)
+    with memoryview(buffer) as view, view[position + CRC_START : position + length + LOG_OVERHEAD] as summed:
+        crc = crc32c(summed)
+    _CRC.pack_into(buffer, position + MAGIC_END, crc)

@@ -1,0 +1,552 @@
+"""The loss ledger and the quarantine: what a log gave up, why, and where its bytes are kept.
+
+    orders-0/
+      lost/                             a sub-directory: Kafka's loader looks at files only and never sees it
+        ledger.jsonl                    one object a line, appended and synced, never rewritten
+        3/                              the bytes of loss 3, under the names of the segments they came from
+          00000000000000000042.log      a copy of the end that was cut off that segment
+          00000000000000000091.log      a later segment, moved here whole: no copy, no time, no room
+
+    {"id": 3, "at_ms": 1700000000000, "who": "truncation", "why": "…", …, "crc": "8d2f00a1"}
+    {"id": 3, "at_ms": 1700000500000, "mark": "restored", "crc": "51ee0c77"}
+
+The first kind of line is a `Loss`, the second says what became of one: `restored`, `expired` or `purged`.
+`crc` is the CRC-32C of the line up to the comma before it. `lost/3` looks like a partition's directory, so
+whatever reads one reads it.
+
+Order, and what a crash leaves. The entry is synced first, then the copy, then their names; only then may
+a byte be cut or a segment be moved. So there are bytes in place, or bytes in quarantine with their entry,
+or both; which of them it was shows from what is there (`Standing`), not from a note that could itself be
+lost. Whoever finds no room is told before anything has changed. The last line of the ledger may be torn:
+what lies behind the last line end is no entry, and goes when the next line is written. A line that fails
+its sum stays, is reported as unreadable, and hides no other. Nothing in the ledger is trusted: a name that
+is not a segment's, or a number out of range, makes its line unreadable too.
+"""
+
+from __future__ import annotations
+
+import json
+import re
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass, replace
+from enum import StrEnum
+from operator import or_
+from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast, get_args
+
+from logstore.config import MAX_LONG
+from logstore.disk.files import Disk, File, remove_if_exists
+from logstore.format.crc import crc32c
+from logstore.segment.scan import Scanned, find_batch, scan
+from logstore.segment.segment import LOG_SUFFIX, Segment, file_name
+
+LOST_DIRECTORY: Final = "lost"
+LEDGER: Final = "ledger.jsonl"
+KEPT_MS: Final = 7 * 24 * 60 * 60 * 1000
+"""How long the bytes of a loss are kept; its entry stays."""
+
+READ_BYTES: Final = 4 << 20
+"""How much of a ledger is read, from its end: some ten thousand entries."""
+
+_CHUNK_BYTES: Final = 1 << 20
+_WHY_CHARACTERS: Final = 500
+# Sound batches between bad ones are sought this often in one tail; its counts are then "at least".
+_SEARCHES: Final = 1000
+
+_LINE = re.compile(rb'(?P<body>\{.*), "crc": "(?P<crc>[0-9a-f]{8})"\}')
+_SEGMENT_NAME = re.compile(r"[0-9]{20}\.log", re.ASCII)
+
+Who: TypeAlias = Literal["recovery", "truncation", "restart", "repair"]
+Mark: TypeAlias = Literal["restored", "expired", "purged"]
+
+
+class Standing(StrEnum):
+    """What became of a loss; see `Quarantine.losses`."""
+
+    QUARANTINED = "in quarantine"  # cut from the log, kept in quarantine
+    INTENDED = "intended"  # entered, but some of it is in its place: a stop came first, or it came back
+    NOTED = "noted"  # cut without being kept: `Loss.not_kept` says why
+    RESTORED = "restored"  # put back into the log
+    EXPIRED = "expired"  # kept long enough, then removed
+    PURGED = "purged"  # removed by hand
+    MISSING = "missing"  # not in its place, and not (whole) in quarantine
+
+
+class Piece(NamedTuple):
+    """A part of a loss: bytes [from_byte, from_byte + size) of the segment `file`.
+
+    `crc` is the CRC-32C of a copy; None for a segment that was moved whole.
+    """
+
+    file: str
+    from_byte: int
+    size: int
+    crc: int | None
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Loss:
+    """One removal of batches from a log that neither retention nor compaction asked for.
+
+    Offsets `first_offset` to `last_offset`, both inclusive, went; the log ended at `end_offset` after it.
+    `records` and `batches` count what was sound; of segments moved whole, which are not read for that,
+    `records` is what their offsets allow and `batches` None. `size` is bytes of log. `epochs` are the
+    lowest and the highest leader epoch of what went, -1 for unknown. `below_high_watermark`: some of it
+    was committed as far as this replica knew; `below_recovery_point`: some of it was durable. Times are
+    epoch milliseconds.
+    """
+
+    id: int = 0
+    at_ms: int
+    who: Who
+    why: str
+    first_offset: int
+    last_offset: int
+    end_offset: int
+    records: int = 0
+    batches: int | None = None
+    size: int
+    epochs: tuple[int, int] = (-1, -1)
+    below_high_watermark: bool = False
+    below_recovery_point: bool = False
+    pieces: tuple[Piece, ...] = ()
+    not_kept: str = ""
+    standing: Standing = Standing.QUARANTINED
+
+    def facts(self) -> dict[str, object]:
+        """As it stands in the ledger."""
+        return {
+            "id": self.id,
+            "at_ms": self.at_ms,
+            "who": self.who,
+            "why": self.why,
+            "first_offset": self.first_offset,
+            "last_offset": self.last_offset,
+            "end_offset": self.end_offset,
+            "records": self.records,
+            "batches": self.batches,
+            "bytes": self.size,
+            "epochs": list(self.epochs),
+            "below_high_watermark": self.below_high_watermark,
+            "below_recovery_point": self.below_recovery_point,
+            "pieces": [
+                {"file": piece.file, "from": piece.from_byte, "bytes": piece.size, "crc": piece.crc}
+                for piece in self.pieces
+            ],
+            "not_kept": self.not_kept,
+        }
+
+
+class Tail(NamedTuple):
+    """The end of a segment that is about to be cut: bytes [from_byte, to_byte) of `name`, open as `file`."""
+
+    name: str
+    file: File
+    from_byte: int
+    to_byte: int
+
+
+class Survey(NamedTuple):
+    """The sound batches in a stretch of bytes; offsets inclusive, -1 for none. Epochs: lowest, highest."""
+
+    first_offset: int = -1
+    last_offset: int = -1
+    records: int = 0
+    batches: int = 0
+    epochs: tuple[int, int] = (-1, -1)
+
+    def joined(self, other: Survey) -> Survey:
+        """Both in one."""
+        if not self.batches or not other.batches:
+            return self if self.batches else other
+        return Survey(
+            min(self.first_offset, other.first_offset),
+            max(self.last_offset, other.last_offset),
+            self.records + other.records,
+            self.batches + other.batches,
+            (min(self.epochs[0], other.epochs[0]), max(self.epochs[1], other.epochs[1])),
+        )
+
+
+def sound_batches(file: File, from_byte: int, to_byte: int) -> Iterator[Scanned]:
+    """The batches in [from_byte, to_byte) that are sound by themselves, whatever lies between them.
+
+    Their offsets need not follow those of the item before. After a thousand faults the rest is left
+    unread. Raises `OSError`.
+    """
+    position: int | None = from_byte
+    for _ in range(_SEARCHES):
+        if position is None or position >= to_byte:
+            return
+        # Judged by itself: it may be here because its offsets do not follow what lies before it.
+        base_offset = max(int.from_bytes(file.pread(8, position), signed=True), 0)
+        start = position
+        for scanned in scan(file, start, to_byte, base_offset=base_offset):
+            if len(scanned.headers):
+                yield scanned
+            position = scanned.end
+        if position == start:
+            position = find_batch(file, start, to_byte)
+
+
+def survey(file: File, from_byte: int, to_byte: int) -> Survey:
+    """Count what `sound_batches` finds. Raises `OSError`."""
+    total = Survey()
+    for scanned in sound_batches(file, from_byte, to_byte):
+        epochs = scanned.headers["leader_epoch"]
+        found = Survey(
+            int(scanned.headers["base_offset"][0]),
+            int(scanned.last_offsets[-1]),
+            max(int(scanned.headers["record_count"].sum()), 0),
+            len(scanned.headers),
+            (int(epochs.min()), int(epochs.max())),
+        )
+        total = total.joined(found)
+    return total
+
+
+def only_zeros(file: File, from_byte: int, to_byte: int) -> bool:
+    """Whether nothing was ever written there: preallocated, or a length whose bytes never came."""
+    return all(not chunk.strip(b"\0") for chunk in _chunks(file, from_byte, to_byte))
+
+
+def _chunks(file: File, from_byte: int, to_byte: int) -> Iterator[bytes]:
+    while from_byte < to_byte:
+        chunk = file.pread(min(_CHUNK_BYTES, to_byte - from_byte), from_byte)
+        if not chunk:
+            return
+        yield chunk
+        from_byte += len(chunk)
+
+
+def _crc_of(file: File, from_byte: int, to_byte: int) -> int:
+    crc = 0
+    for chunk in _chunks(file, from_byte, to_byte):
+        crc = crc32c(chunk, crc)
+    return crc
+
+
+# --- the ledger ------------------------------------------------------------------------------------
+
+
+class _Marked(NamedTuple):
+    loss_id: int
+    mark: Mark
+
+
+class LedgerText(NamedTuple):
+    """What could be read of a ledger.
+
+    `losses` by id with the last mark of each, `unreadable` the numbers of lines that are damaged (from 1,
+    counted in what was read), `skipped_bytes` how much of its beginning was left out.
+    """
+
+    losses: dict[int, Loss]
+    marks: dict[int, Mark]
+    unreadable: list[int]
+    skipped_bytes: int
+
+
+def encode_line(facts: Mapping[str, object]) -> bytes:
+    """One line of the ledger, its sum and its end included."""
+    body = json.dumps(facts)[:-1].encode()
+    return b'%s, "crc": "%08x"}\n' % (body, crc32c(body))
+
+
+def parse_line(line: bytes) -> Loss | _Marked | None:
+    """What a line, without its end, says; None for one that cannot be believed."""
+    match = _LINE.fullmatch(line)
+    if match is None or int(match["crc"], 16) != crc32c(match["body"]):
+        return None
+    try:
+        facts = json.loads(match["body"] + b"}")
+        return _marked_of(facts) if "mark" in facts else _loss_of(facts)
+    except (ValueError, KeyError, TypeError, AttributeError, RecursionError):
+        return None
+
+
+def _marked_of(facts: Mapping[str, Any]) -> _Marked:
+    if facts["mark"] not in get_args(Mark):
+        raise ValueError(facts["mark"])
+    return _Marked(_number(facts["id"], 1), cast(Mark, facts["mark"]))
+
+
+def _loss_of(facts: Mapping[str, Any]) -> Loss:
+    if facts["who"] not in get_args(Who):
+        raise ValueError(facts["who"])
+    low, high = facts["epochs"]
+    return Loss(
+        id=_number(facts["id"], 1),
+        at_ms=_number(facts["at_ms"], 0),
+        who=cast(Who, facts["who"]),
+        why=str(facts["why"]),
+        first_offset=_number(facts["first_offset"], 0),
+        last_offset=_number(facts["last_offset"], -1),
+        end_offset=_number(facts["end_offset"], 0),
+        records=_number(facts["records"], 0),
+        batches=None if facts["batches"] is None else _number(facts["batches"], 0),
+        size=_number(facts["bytes"], 0),
+        epochs=(_number(low, -1), _number(high, -1)),
+        below_high_watermark=facts["below_high_watermark"] is True,
+        below_recovery_point=facts["below_recovery_point"] is True,
+        pieces=tuple(_piece_of(piece) for piece in facts["pieces"]),
+        not_kept=str(facts["not_kept"]),
+    )
+
+
+def _piece_of(facts: Mapping[str, Any]) -> Piece:
+    name = facts["file"]
+    if _SEGMENT_NAME.fullmatch(name) is None:  # it becomes part of a path
+        raise ValueError(name)
+    crc = None if facts["crc"] is None else _number(facts["crc"], 0)
+    return Piece(name, _number(facts["from"], 0), _number(facts["bytes"], 0), crc)
+
+
+def _number(value: object, least: int) -> int:
+    if type(value) is not int or not least <= value <= MAX_LONG:
+        raise ValueError(value)
+    return value
+
+
+def parse_ledger(data: bytes, *, skipped_bytes: int = 0) -> LedgerText:
+    """The whole lines of `data`; with `skipped_bytes` before it, its first line is half of one."""
+    losses: dict[int, Loss] = {}
+    marks: dict[int, Mark] = {}
+    unreadable: list[int] = []
+    lines = data.split(b"\n")[1 if skipped_bytes else 0 : -1]
+    for number, line in enumerate(lines, 1):
+        match parse_line(line):
+            case Loss() as loss:
+                losses[loss.id] = loss
+            case _Marked(loss_id, mark):
+                marks[loss_id] = mark
+            case None:
+                unreadable.append(number)
+    return LedgerText(losses, marks, unreadable, skipped_bytes)
+
+
+# --- the quarantine --------------------------------------------------------------------------------
+
+
+class Quarantine:
+    """The losses of the log in one directory. The log's lock is its lock; only reading needs none."""
+
+    def __init__(self, disk: Disk, directory: str, *, due_ms: int = MAX_LONG) -> None:
+        """`due_ms`: when to look for expired bytes; `MAX_LONG` for a directory that has no losses."""
+        self._disk = disk
+        self._directory = directory
+        self.path = f"{directory}/{LOST_DIRECTORY}"
+        self._ledger = f"{self.path}/{LEDGER}"
+        self.due_ms = due_ms
+
+    def place_of(self, loss_id: int, name: str = "") -> str:
+        """The path of a loss's directory, or of a file in it."""
+        return f"{self.path}/{loss_id}" + (f"/{name}" if name else "")
+
+    # --- reading ------------------------------------------------------------------------------------
+
+    def read(self) -> LedgerText:
+        """What the ledger says; empty if there is none. Raises `OSError`."""
+        try:
+            file = self._disk.open(self._ledger)
+        except FileNotFoundError:
+            return LedgerText({}, {}, [], 0)
+        try:
+            skipped = max(file.size() - READ_BYTES, 0)
+            return parse_ledger(file.pread(READ_BYTES, skipped), skipped_bytes=skipped)
+        finally:
+            file.close()
+
+    def losses(self, text: LedgerText | None = None) -> list[Loss]:
+        """Every loss that can be read, by id, with its standing as the files show it now.
+
+        `text` is what `read` gave. Raises `OSError`.
+        """
+        text = text or self.read()
+        return [
+            replace(loss, standing=self._standing(loss, text.marks.get(loss_id)))
+            for loss_id, loss in sorted(text.losses.items())
+        ]
+
+    def get(self, loss_id: int) -> Loss | None:
+        """The loss of that id; None if there is none that can be read. Raises `OSError`."""
+        return next((loss for loss in self.losses() if loss.id == loss_id), None)
+
+    def open(self, loss: Loss, piece: Piece) -> File | None:
+        """A piece in quarantine, to read; None if it is not there. Raises `OSError`."""
+        try:
+            return self._disk.open(self.place_of(loss.id, piece.file))
+        except FileNotFoundError:
+            return None
+
+    def _standing(self, loss: Loss, mark: Mark | None) -> Standing:
+        if mark is not None:
+            return Standing(mark)
+        if not loss.pieces:
+            return Standing.NOTED
+        kept = self._files_of(loss.id)
+        in_place = [self._is_in_place(piece, kept) for piece in loss.pieces]
+        # A segment that was moved may have preallocated zeros behind what it holds.
+        is_kept = [kept.get(piece.file, -1) >= piece.size for piece in loss.pieces]
+        if not all(map(or_, in_place, is_kept)):
+            return Standing.MISSING
+        return Standing.INTENDED if any(in_place) else Standing.QUARANTINED
+
+    def _is_in_place(self, piece: Piece, kept: Mapping[str, int]) -> bool:
+        if piece.crc is None and piece.file in kept:
+            return False  # moved: what has its name now is another
+        try:
+            file = self._disk.open(f"{self._directory}/{piece.file}")
+        except FileNotFoundError:
+            return False
+        try:
+            end = piece.from_byte + piece.size
+            if file.size() < end:
+                return False
+            return piece.crc is None or _crc_of(file, piece.from_byte, end) == piece.crc
+        finally:
+            file.close()
+
+    def _files_of(self, loss_id: int) -> dict[str, int]:
+        try:
+            entries = self._disk.scan(self.place_of(loss_id))
+        except (FileNotFoundError, NotADirectoryError):
+            return {}
+        return {entry.name: entry.size for entry in entries if not entry.is_directory}
+
+    def kept_bytes(self, loss: Loss) -> int:
+        """How much of a loss lies in quarantine. Raises `OSError`."""
+        return sum(self._files_of(loss.id).values())
+
+    # --- keeping ------------------------------------------------------------------------------------
+
+    def enter(self, loss: Loss, *, tail: Tail | None = None, moved: Sequence[tuple[str, int]] = ()) -> Loss:
+        """Make `loss` durable, with a copy of `tail`, before anything of it goes; returns it as entered.
+
+        `moved` names the segments (with their sizes) that the caller will take with `place_of`. Raises
+        `OSError` with the quarantine as it was (unless its clearing up fails too: then that error).
+        """
+        known = self._names()
+        used = [*self.read().losses, *(int(name) for name in known if name.isdecimal())]
+        loss_id = 1 + max(used, default=0)
+        pieces = [Piece(name, 0, size, None) for name, size in moved]
+        if tail is not None:
+            crc = _crc_of(tail.file, tail.from_byte, tail.to_byte)
+            pieces.insert(0, Piece(tail.name, tail.from_byte, tail.to_byte - tail.from_byte, crc))
+        loss = replace(loss, id=loss_id, why=loss.why[:_WHY_CHARACTERS], pieces=tuple(pieces))
+        place = self.place_of(loss_id)
+        self._disk.make_dir(place if pieces else self.path)
+        before: int | None = None
+        try:
+            if LEDGER not in known:
+                self._disk.sync_dir(self._directory)
+            before = self._append(loss.facts())
+            if tail is not None:
+                self._copy(tail, f"{place}/{tail.name}")
+            if pieces:
+                self._disk.sync_dir(place)
+            self._disk.sync_dir(self.path)
+        except OSError:
+            self._take_back(before, place if pieces else None, tail)
+            raise
+        self.due_ms = min(self.due_ms, loss.at_ms + KEPT_MS)
+        return loss
+
+    def take(self, loss_id: int, segment: Segment) -> None:
+        """Move a segment that was entered and delete its indexes; its old directory is yet to be synced."""
+        segment.delete(log_goes_to=self.place_of(loss_id, file_name(segment.base_offset, LOG_SUFFIX)))
+        # The new name first: on a disk that may keep either half of a rename, two names beat none.
+        self._disk.sync_dir(self.place_of(loss_id))
+
+    def _copy(self, tail: Tail, path: str) -> None:
+        copy = self._disk.open(path, create=True, exclusive=True)
+        try:
+            at = 0
+            for chunk in _chunks(tail.file, tail.from_byte, tail.to_byte):
+                copy.pwrite(chunk, at)
+                at += len(chunk)
+            copy.sync()
+        finally:
+            copy.close()
+
+    def _take_back(self, ledger_size: int | None, place: str | None, tail: Tail | None) -> None:
+        if place is not None:
+            if tail is not None:
+                remove_if_exists(self._disk, f"{place}/{tail.name}")
+            self._disk.remove_dir(place)
+        if ledger_size is not None:
+            file = self._disk.open(self._ledger, write=True)
+            try:
+                file.truncate(ledger_size)
+            finally:
+                file.close()
+
+    def _append(self, facts: Mapping[str, object]) -> int:
+        """Add one synced line; returns how long the ledger was. Raises `OSError` with it as it was."""
+        file = self._disk.open(self._ledger, create=True, write=True)
+        try:
+            size = file.size()
+            start = max(size - READ_BYTES, 0)
+            line_end = file.pread(size - start, start).rfind(b"\n") + 1
+            end = start + line_end if line_end or not start else size
+            if end < size:  # torn: it was never acknowledged
+                file.truncate(end)
+            line = encode_line(facts)
+            try:
+                file.pwrite(line if line_end or not start else b"\n" + line, end)
+                file.sync()
+            except OSError:
+                file.truncate(end)
+                raise
+            return end
+        finally:
+            file.close()
+
+    # --- letting go ---------------------------------------------------------------------------------
+
+    def mark(self, loss_id: int, mark: Mark, now_ms: int) -> None:
+        """Note durably what became of a loss. Raises `OSError`."""
+        self._append({"id": loss_id, "at_ms": now_ms, "mark": mark})
+
+    def purge(self, loss_id: int, now_ms: int) -> int:
+        """Remove the bytes of one loss; its entry stays. Returns how many there were. Raises `OSError`."""
+        return self._drop(loss_id, "purged", now_ms) if str(loss_id) in self._names() else 0
+
+    def expire(self, now_ms: int, kept_ms: int = KEPT_MS) -> int:
+        """Remove the bytes of losses that are older than `kept_ms`; returns how many. Raises `OSError`.
+
+        Bytes whose entry cannot be read have the age of their directory.
+        """
+        text = self.read()
+        freed = 0
+        self.due_ms = MAX_LONG
+        for name, modified_ms in self._names().items():
+            if not name.isdecimal():
+                continue
+            loss = text.losses.get(int(name))
+            gone_ms = (modified_ms if loss is None else loss.at_ms) + kept_ms
+            if gone_ms <= now_ms or text.marks.get(int(name)) in ("expired", "purged"):  # by half
+                freed += self._drop(int(name), "expired", now_ms)
+            else:
+                self.due_ms = min(self.due_ms, gone_ms)
+        return freed
+
+    def _drop(self, loss_id: int, mark: Mark, now_ms: int) -> int:
+        text = self.read()
+        if loss_id in text.losses and loss_id not in text.marks:
+            # Said first: bytes that are missing without a word look like damage.
+            self.mark(loss_id, mark, now_ms)
+        place, freed = self.place_of(loss_id), 0
+        for entry in self._disk.scan(place):
+            if not entry.is_directory:
+                self._disk.remove(f"{place}/{entry.name}")
+                freed += entry.size
+        self._disk.remove_dir(place)
+        return freed
+
+    def _names(self) -> dict[str, int]:
+        """What the quarantine holds, with the time each was last changed."""
+        try:
+            entries = self._disk.scan(self.path)
+        except FileNotFoundError:
+            return {}
+        return {entry.name: entry.modified_ms for entry in entries}

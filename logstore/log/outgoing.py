@@ -1,0 +1,264 @@
+"""What an application appends, as batches.
+
+    values, pairs   ──►  `MadeBatch`: the bytes, and what is known of them    ──►  the log
+    records         ──►  bytes, that are judged like a stranger's             ──►  (`validation.py`)
+    ready batches   ──►
+
+Who made a batch of nothing but bytes need not read it again to judge it: how many records it has, their
+time, and whether one has no key are known from the making. `may_enter` weighs that against the topic's
+rules; what they may refuse or change goes the stranger's way, where it is said what is wrong with which
+record.
+"""
+
+from __future__ import annotations
+
+import struct
+from bisect import bisect_left
+from collections.abc import Iterable, Iterator, Sequence
+from itertools import accumulate, chain, islice
+from typing import Final, NamedTuple, TypeAlias, TypeGuard
+
+from logstore.disk.files import Buffer
+from logstore.format.batch import Batch, assemble_plain, encode_batch
+from logstore.format.compression import Codec
+from logstore.format.record import (
+    MAX_LONG,
+    MAX_PLAIN_BYTES,
+    MAX_PLAIN_VALUES,
+    NO_TIMESTAMP,
+    Header,
+    Record,
+    encode_equal_values,
+    encode_pairs,
+    encode_values,
+)
+from logstore.log.validation import ValidationConfig
+
+Pair: TypeAlias = tuple[bytes | None, bytes | None]
+Appendable: TypeAlias = Buffer | Record | Batch | Pair | None
+"""A value, a record (its offset is ignored), a ready batch, or a (key, value) pair."""
+
+RECORD_OVERHEAD = 32
+"""Bytes that a record is taken to have beside its key and value."""
+READY_BYTES = 1 << 20
+"""Batches to be judged are handed on together up to this size."""
+ROWS_AT_A_TIME = 4096
+"""Taken from what is no list: its batches end there too."""
+WORTH_A_TABLE = 128
+_NOT_ENCODABLE = (TypeError, AttributeError, OverflowError, struct.error)
+_PLAIN = frozenset({bytes, type(None)})
+
+
+class MadeBatch(NamedTuple):
+    """A batch of our own making at offset 0, whose records all have one time and no headers."""
+
+    data: bytearray
+    record_count: int
+    timestamp_ms: int
+    is_keyed: bool
+    """Whether every record has a key."""
+
+
+class Compression(NamedTuple):
+    """How records are compressed; a level of None is the codec's own."""
+
+    codec: Codec
+    level: int | None = None
+
+
+PLAIN: Final = Compression(Codec.NONE)
+
+
+def may_enter(batch: MadeBatch, now_ms: int, config: ValidationConfig) -> bool:
+    """Whether a leader's validation would neither refuse the batch nor change it.
+
+    Of a codec: the batch must have been made with the topic's.
+    """
+    return (
+        len(batch.data) <= config.max_message_bytes
+        and config.message_timestamp_type == "CreateTime"
+        and max(now_ms - config.oldest_allowed_ms, 0) <= batch.timestamp_ms
+        and batch.timestamp_ms <= min(now_ms + config.newest_allowed_ms, MAX_LONG)
+        and (batch.is_keyed or "compact" not in config.cleanup_policy)
+    )
+
+
+def batch_of_one(
+    key: bytes | None,
+    value: Buffer | None,
+    headers: Sequence[tuple[str, bytes | None]],
+    timestamp_ms: int,
+    compression: Compression,
+) -> MadeBatch | bytes:
+    """A batch of one record. `TypeError` for parts that no record has, `ValueError` for such a time."""
+    if value is not None and type(value) is not bytes:
+        value = bytes(value)
+    if not headers and (key is None or type(key) is bytes):
+        return _made(((key, value),), timestamp_ms, compression, is_keyed=key is not None)
+    try:
+        record = Record(0, timestamp_ms, key, value, tuple(Header(*header) for header in headers))
+        return encode_batch([record], codec=compression.codec, level=compression.level)
+    except _NOT_ENCODABLE as error:
+        raise _wrong_part(error) from error
+
+
+def batches_of(
+    items: Iterable[Appendable], *, now_ms: int, compression: Compression, target_bytes: int
+) -> Iterator[MadeBatch | bytes]:
+    """`items` as batches of about `target_bytes`: ours, or some that lie end to end and are to be judged.
+
+    Records that follow each other share batches; those without a time get `now_ms`. Raises `TypeError` for
+    what is none of these and for parts that no record has, `ValueError` for a time below -1.
+    """
+    for rows in _in_pieces(items):
+        if list(map(type, rows)).count(bytes) == len(rows):
+            values: Sequence[bytes] = rows  # type: ignore[assignment]
+            yield from _of_values(values, now_ms, compression, target_bytes)
+        elif _are_plain_pairs(rows):
+            yield from _of_pairs(rows, now_ms, compression, target_bytes)
+        else:
+            yield from _together(_of_any(rows, now_ms, compression, target_bytes))
+
+
+def _in_pieces(items: Iterable[Appendable]) -> Iterator[Sequence[Appendable]]:
+    if isinstance(items, list | tuple):
+        if items:
+            yield items
+        return
+    rest = iter(items)
+    while rows := list(islice(rest, ROWS_AT_A_TIME)):
+        yield rows
+
+
+def _are_plain_pairs(rows: Sequence[Appendable]) -> TypeGuard[Sequence[Pair]]:
+    # Exactly bytes: the length of anything else need not be the number of its bytes.
+    return (
+        set(map(type, rows)) == {tuple}
+        and set(map(len, rows)) == {2}  # type: ignore[arg-type]
+        and set(map(type, chain.from_iterable(rows))) <= _PLAIN  # type: ignore[arg-type]
+    )
+
+
+def _of_values(
+    values: Sequence[bytes], timestamp_ms: int, compression: Compression, target_bytes: int
+) -> Iterator[MadeBatch]:
+    sizes = list(map(len, values))
+    size = sizes[0]
+    if 0 < size < MAX_PLAIN_BYTES and len(values) >= WORTH_A_TABLE and sizes.count(size) == len(values):
+        at_a_time = min(-(-target_bytes // (size + RECORD_OVERHEAD)), MAX_PLAIN_VALUES)
+        for start in range(0, len(values), at_a_time):
+            some = values[start : start + at_a_time]
+            parts = encode_equal_values(some, size)
+            yield _assembled(parts, len(some), timestamp_ms, compression, is_keyed=False)
+    elif max(sizes) < MAX_PLAIN_BYTES:
+        for start, stop in _runs(sizes, target_bytes):
+            parts = encode_values(values[start:stop], sizes[start:stop])
+            yield _assembled(parts, stop - start, timestamp_ms, compression, is_keyed=False)
+    else:
+        yield from _of_pairs([(None, value) for value in values], timestamp_ms, compression, target_bytes)
+
+
+def _of_pairs(
+    pairs: Sequence[Pair], timestamp_ms: int, compression: Compression, target_bytes: int
+) -> Iterator[MadeBatch]:
+    sizes = [len(key or b"") + len(value or b"") for key, value in pairs]
+    for start, stop in _runs(sizes, target_bytes):
+        some = pairs[start:stop]
+        yield _made(some, timestamp_ms, compression, is_keyed=all(key is not None for key, _ in some))
+
+
+def _runs(sizes: Sequence[int], target_bytes: int) -> Iterator[tuple[int, int]]:
+    """Where batches begin and end among records of these sizes: each with the one that fills it."""
+    ends = list(accumulate(map(RECORD_OVERHEAD.__add__, sizes)))
+    start, done = 0, 0
+    while start < len(ends):
+        stop = min(bisect_left(ends, done + target_bytes, start) + 1, start + MAX_PLAIN_VALUES, len(ends))
+        yield start, stop
+        start, done = stop, ends[stop - 1]
+
+
+def _made(pairs: Sequence[Pair], timestamp_ms: int, compression: Compression, *, is_keyed: bool) -> MadeBatch:
+    parts, count = encode_pairs(pairs)
+    return _assembled(parts, count, timestamp_ms, compression, is_keyed=is_keyed)
+
+
+def _assembled(
+    parts: Sequence[Buffer], count: int, timestamp_ms: int, compression: Compression, *, is_keyed: bool
+) -> MadeBatch:
+    try:
+        if timestamp_ms < NO_TIMESTAMP:
+            raise ValueError(f"timestamp {timestamp_ms} ms: -1 means none, others are not negative")
+        data = assemble_plain(parts, count, timestamp_ms, *compression)
+        return MadeBatch(data, count, timestamp_ms, is_keyed)
+    except _NOT_ENCODABLE as error:
+        raise _wrong_part(error) from error
+
+
+def _of_any(
+    rows: Iterable[Appendable], now_ms: int, compression: Compression, target_bytes: int
+) -> Iterator[Buffer]:
+    pending: list[Record] = []
+    pending_bytes = 0
+    for item in rows:
+        if isinstance(item, Batch):
+            if pending:
+                yield _encoded(pending, compression)
+                pending, pending_bytes = [], 0
+            yield item.buffer
+            continue
+        record = _record_of(item, len(pending), now_ms)
+        pending.append(record)
+        pending_bytes += len(record.value or b"") + len(record.key or b"") + RECORD_OVERHEAD
+        if pending_bytes >= target_bytes:
+            yield _encoded(pending, compression)
+            pending, pending_bytes = [], 0
+    if pending:
+        yield _encoded(pending, compression)
+
+
+def _together(batches: Iterable[Buffer]) -> Iterator[bytes]:
+    group: list[Buffer] = []
+    size = 0
+    for batch in batches:
+        group.append(batch)
+        size += len(batch)
+        if size >= READY_BYTES:
+            yield b"".join(group)
+            group, size = [], 0
+    if group:
+        yield b"".join(group)
+
+
+def _encoded(records: list[Record], compression: Compression) -> bytes:
+    try:
+        return encode_batch(records, codec=compression.codec, level=compression.level)
+    except _NOT_ENCODABLE as error:
+        raise _wrong_part(error) from error
+
+
+def _record_of(item: Appendable, offset: int, now_ms: int) -> Record:
+    match item:
+        case Record():
+            return item._replace(offset=offset)
+        case tuple() if len(item) == 2:
+            return Record(offset, now_ms, item[0], item[1])
+        case None:
+            return Record(offset, now_ms, None, None)
+        case bytes() | bytearray() | memoryview():
+            return Record(offset, now_ms, None, bytes(item))
+    raise not_appendable(item)
+
+
+def not_appendable(item: object) -> TypeError:
+    """What to raise for an `item` that is no record in any form."""
+    return TypeError(
+        f"{type(item).__name__} is not a value (bytes or None), a record, a (key, value) pair or a batch; "
+        "encode text first, and make a Record where there are headers"
+    )
+
+
+def _wrong_part(error: Exception) -> TypeError:
+    return TypeError(
+        "keys, values and header values are bytes or None, names of headers text, times whole milliseconds: "
+        f"{error}"
+    )

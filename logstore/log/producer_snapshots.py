@@ -1,0 +1,117 @@
+"""The producer snapshots of one log: which exist, which is believed, and when one is taken.
+
+    00000000000000368769.snapshot     the producers' state of all below offset 368769
+
+Derived data with a checksum: written without a sync, and a snapshot that a crash tore is deleted when
+it is found so; an older one, or the start of the log, is then replayed from. Sources: log-format 5.6.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from logstore.disk.files import TEMPORARY_SUFFIX, Disk, read_small_file, remove_if_exists
+from logstore.errors import CorruptSnapshot
+from logstore.format.batch import LOG_OVERHEAD, Batch
+from logstore.format.record import MAX_INT
+from logstore.log.producer_state import CompletedTransaction, ProducerState, decode_snapshot
+from logstore.segment.scan import scan
+from logstore.segment.segment import SNAPSHOT_SUFFIX, Segment, file_name
+
+
+class ProducerSnapshots:
+    """The snapshot files in one log's directory; `offsets` ascend."""
+
+    def __init__(self, disk: Disk, directory: str, offsets: Iterable[int]) -> None:
+        self._disk = disk
+        self._directory = directory
+        self.offsets = sorted(offsets)
+
+    def _path(self, offset: int) -> str:
+        return f"{self._directory}/{file_name(offset, SNAPSHOT_SUFFIX)}"
+
+    def take(self, state: ProducerState, offset: int) -> None:
+        """Write the state as of `offset`, unless a snapshot as new exists. Raises `OSError`."""
+        if self.offsets and self.offsets[-1] >= offset:
+            return
+        # A fresh file each time: bytes left over from a longer one would make it corrupt.
+        temporary = self._path(offset) + TEMPORARY_SUFFIX
+        file = self._disk.open(temporary, create=True, write=True)
+        try:
+            file.truncate(0)
+            file.pwrite(state.encode_snapshot(), 0)
+        finally:
+            file.close()
+        self._disk.rename(temporary, self._path(offset))
+        self.offsets.append(offset)
+
+    def newest(
+        self, *, at_most: int, above: int, now_ms: int | None = None, expiration_ms: int = MAX_INT
+    ) -> ProducerState:
+        """The newest sound snapshot in (above, at_most]; empty as of `above` if there is none.
+
+        Snapshots that prove corrupt on the way are deleted. Given `now_ms`, producers that have been
+        idle for `expiration_ms` are left out.
+        """
+        for offset in reversed(list(self.offsets)):
+            if not above < offset <= at_most:
+                continue
+            try:
+                data = read_small_file(self._disk, self._path(offset))
+                if data is not None:
+                    return ProducerState.load(
+                        decode_snapshot(data), end_offset=offset, now_ms=now_ms, expiration_ms=expiration_ms
+                    )
+            except CorruptSnapshot:
+                self._remove(offset)
+        return ProducerState(end_offset=above)
+
+    def remove_strays(self, bases: list[int], log_start_offset: int, log_end_offset: int) -> list[int]:
+        """Keep what stands at a segment's base, and the newest at or past the last one; returns the rest."""
+        newest = max((offset for offset in self.offsets if offset <= log_end_offset), default=-1)
+        kept = {base for base in bases if base > log_start_offset}
+        if newest >= bases[-1]:
+            kept.add(newest)
+        strays = [offset for offset in self.offsets if offset not in kept or offset > log_end_offset]
+        for offset in strays:
+            self._remove(offset)
+        return strays
+
+    def remove_above(self, offset: int) -> bool:
+        """Delete the snapshots of state past `offset`: the log was cut there. True if there were any."""
+        return self.retain(above=-1, at_most=offset)
+
+    def retain(self, *, above: int, at_most: int) -> bool:
+        """Delete the snapshots outside (above, at_most]: of what the log holds no more. True if any were."""
+        stale = [known for known in self.offsets if not above < known <= at_most]
+        for each in stale:
+            self._remove(each)
+        return bool(stale)
+
+    def remove(self, offset: int) -> None:
+        """Delete the snapshot at `offset`, if there is one: its segment went."""
+        if offset in self.offsets:
+            self._remove(offset)
+
+    def _remove(self, offset: int) -> None:
+        remove_if_exists(self._disk, self._path(offset))
+        self.offsets.remove(offset)
+
+
+def replay_into(
+    state: ProducerState,
+    segment: Segment,
+    on_completed: Callable[[CompletedTransaction], None] = lambda _: None,
+) -> None:
+    """Let `state` take up the segment's batches from its end offset on; only producers' batches are read."""
+    for scanned in scan(segment.log_file, 0, segment.size, base_offset=segment.base_offset):
+        headers = scanned.headers
+        wanted = (headers["producer_id"] >= 0) & (headers["base_offset"] >= state.end_offset)
+        for slot in wanted.nonzero()[0].tolist():
+            size = int(headers["batch_length"][slot]) + LOG_OVERHEAD
+            batch = Batch(segment.log_file.pread(size, int(scanned.positions[slot])))
+            completed = state.replay(batch)
+            if completed is not None:
+                on_completed(completed)
+        if len(headers):
+            state.end_offset = max(state.end_offset, int(scanned.last_offsets[-1]) + 1)

@@ -1,0 +1,490 @@
+"""What a log knows of its producers: where each one's sequence stands, and which transactions are open.
+
+Made from the log alone, batch by batch in offset order, so any replica has the same. It lets a leader
+recognise a batch that is sent again and one whose predecessor is missing, and it holds committed readers
+below the first transaction that is undecided, or whose marker is not yet replicated.
+
+A snapshot, `<offset>.snapshot`, is the state of all below that offset:
+
+    ┌─────────┬───────┬───────┬───────────────────────────────────────────────────────────────────┐
+    │ version │ crc   │ count │ entries, 46 bytes: producer id i64 │ epoch i16 │ last sequence i32 │
+    │ i16 = 1 │ u32   │ i32   │ last offset i64 │ offset delta i32 │ last timestamp i64           │
+    │         │       │       │ coordinator epoch i32 │ first offset of the open transaction i64   │
+    └─────────┴───────┴───────┴───────────────────────────────────────────────────────────────────┘
+
+Big-endian; the checksum (CRC-32C) covers all that follows it, to the end of the file. Derived data: a
+crash may leave it short, stale or torn; then it is deleted and an older one, or none, is replayed from.
+"""
+
+from __future__ import annotations
+
+import struct
+from collections import deque
+from collections.abc import Iterable, Iterator
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+from sortedcontainers import SortedDict
+
+from logstore.config import check_settings, setting
+from logstore.errors import (
+    CorruptSnapshot,
+    InvalidProducerEpoch,
+    InvalidTransactionState,
+    OutOfOrderSequence,
+    TransactionCoordinatorFenced,
+)
+from logstore.format.batch import Batch
+from logstore.format.crc import crc32c
+from logstore.format.record import (
+    MAX_INT,
+    NO_SEQUENCE,
+    NO_TIMESTAMP,
+    ControlRecord,
+    ControlType,
+    EndTransactionMarker,
+    subtract_sequence,
+)
+from logstore.log.validation import AppendOrigin
+from logstore.log.verification_guard import VerificationGuard, VerificationGuards
+from logstore.segment.transaction_index import AbortedTransaction
+
+if TYPE_CHECKING:
+    from logstore.disk.files import Buffer
+
+REMEMBERED_BATCHES: Final = 5
+"""A producer may have this many requests under way, and send any of them again."""
+NO_EPOCH: Final = -1
+NO_OFFSET: Final = -1
+LATE_MS: Final = 5 * 60_000
+"""How long after the largest timeout a transaction that is still open counts as late."""
+
+SNAPSHOT_VERSION: Final = 1
+_HEADER: Final = struct.Struct(">hIi")
+_ENTRY: Final = struct.Struct(">qhiqiqiq")
+_CRC_START: Final = 6
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ProducerStateConfig:
+    """A node's settings of its producers, under Kafka's names; times are milliseconds."""
+
+    producer_id_expiration_ms: int = setting(
+        86_400_000,
+        "a producer that wrote nothing for this long is forgotten, unless it has a transaction open",
+        low=1,
+        high=MAX_INT,
+        at="producer state",
+    )
+    producer_id_expiration_check_interval_ms: int = setting(
+        600_000, "how often such producers are looked for", low=1, high=MAX_INT, at="`LogManager.tick`"
+    )
+    transaction_partition_verification_enable: bool = setting(
+        True,
+        "whether a transaction's first batch needs a guard, which says that its coordinator knows of it",
+        at="append",
+    )
+
+    def __post_init__(self) -> None:
+        check_settings(self)
+
+
+class Duplicate(NamedTuple):
+    """The batch is in the log already: answer with what it was given then, and append nothing."""
+
+    first_offset: int
+    last_offset: int
+    timestamp_ms: int
+
+
+class CompletedTransaction(NamedTuple):
+    """A marker ended the transaction that its producer had open since `first_offset`.
+
+    `last_stable_offset` is where committed readers may go once the marker is replicated.
+    """
+
+    producer_id: int
+    first_offset: int
+    last_offset: int
+    is_aborted: bool
+    last_stable_offset: int
+
+    def index_entry(self) -> AbortedTransaction | None:
+        """What the transaction index notes: aborts only."""
+        if not self.is_aborted:
+            return None
+        return AbortedTransaction(
+            self.producer_id, self.first_offset, self.last_offset, self.last_stable_offset
+        )
+
+
+class OpenTransaction(NamedTuple):
+    """A transaction without a marker; `last_timestamp_ms` is its producer's latest, -1 for none."""
+
+    producer_id: int
+    producer_epoch: int
+    first_offset: int
+    last_timestamp_ms: int
+
+
+class AppendedBatch(NamedTuple):
+    """What is remembered of a producer's batch; its first sequence and offset follow from the delta."""
+
+    last_sequence: int
+    last_offset: int
+    offset_delta: int
+    timestamp_ms: int
+
+    @property
+    def first_sequence(self) -> int:
+        return subtract_sequence(self.last_sequence, self.offset_delta)
+
+    @property
+    def first_offset(self) -> int:
+        return self.last_offset - self.offset_delta
+
+
+class ProducerEntry:
+    """One producer. All numbers are -1 while unknown; `transaction_first_offset` while none is open."""
+
+    __slots__ = (
+        "batches",
+        "coordinator_epoch",
+        "epoch",
+        "last_timestamp_ms",
+        "producer_id",
+        "transaction_first_offset",
+    )
+
+    def __init__(self, producer_id: int) -> None:
+        self.producer_id = producer_id
+        self.epoch = NO_EPOCH
+        self.coordinator_epoch = NO_EPOCH
+        self.last_timestamp_ms = NO_TIMESTAMP
+        self.transaction_first_offset = NO_OFFSET
+        self.batches: deque[AppendedBatch] = deque(maxlen=REMEMBERED_BATCHES)
+
+    @property
+    def last_sequence(self) -> int:
+        return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
+
+    def raise_epoch(self, epoch: int) -> None:
+        """A new epoch starts its sequences anew."""
+        if epoch != self.epoch:
+            self.batches.clear()
+            self.epoch = epoch
+
+
+class ProducerState:
+    """The producers of one log up to `end_offset`.
+
+    `replay` takes what is in the log, as followers and recovery do; a leader asks `check` first. `check`
+    changes nothing, so a refused append leaves no trace.
+    """
+
+    def __init__(self, *, end_offset: int = 0) -> None:
+        self.end_offset = end_offset
+        self.first_unstable_offset: int | None = None
+        """Where the oldest transaction starts that is undecided, or decided above the high watermark.
+
+        A value, not a search: readers ask for it while a writer opens and ends transactions.
+        """
+        self._producers: dict[int, ProducerEntry] = {}
+        # First offset → producer id; first offset → marker's offset of those decided past the high watermark.
+        self._open: SortedDict = SortedDict()
+        self._unreplicated: SortedDict = SortedDict()
+
+    @classmethod
+    def load(
+        cls,
+        entries: Iterable[ProducerEntry],
+        *,
+        end_offset: int,
+        now_ms: int | None = None,
+        expiration_ms: int = MAX_INT,
+    ) -> ProducerState:
+        """The state that a snapshot at `end_offset` holds, without producers idle for `expiration_ms`."""
+        state = cls(end_offset=end_offset)
+        for entry in entries:
+            state._producers[entry.producer_id] = entry
+            if entry.transaction_first_offset >= 0:
+                state._open[entry.transaction_first_offset] = entry.producer_id
+        state._find_first_unstable()
+        if now_ms is not None:
+            state.remove_expired(now_ms, expiration_ms)
+        return state
+
+    def __len__(self) -> int:
+        return len(self._producers)
+
+    def __iter__(self) -> Iterator[ProducerEntry]:
+        """The producers, in the order in which they came."""
+        return iter(self._producers.values())
+
+    def get(self, producer_id: int) -> ProducerEntry | None:
+        return self._producers.get(producer_id)
+
+    # A leader's questions
+
+    def check(
+        self,
+        batch: Batch,
+        origin: AppendOrigin = AppendOrigin.CLIENT,
+        *,
+        guards: VerificationGuards | None = None,
+        guard: VerificationGuard | None = None,
+    ) -> Duplicate | None:
+        """Whether `batch` may follow; the batch it repeats, if it does.
+
+        With `guards`, a batch that opens a transaction needs the `guard` given out for it.
+        Raises `OutOfOrderSequence`, `InvalidProducerEpoch`, `InvalidTransactionState` or, for a marker,
+        `TransactionCoordinatorFenced`. A repeat is one of the last five batches of the same epoch with the
+        very same first and last sequence: a part of one is out of order.
+        """
+        if not batch.has_producer_id:
+            return None
+        entry = self._producers.get(batch.producer_id)
+        if batch.is_control:
+            self._check_marker(batch, entry)
+            return None
+        if entry is not None and origin is AppendOrigin.CLIENT and batch.producer_epoch == entry.epoch:
+            first, last = batch.base_sequence, batch.last_sequence
+            for known in entry.batches:
+                if known.last_sequence == last and known.first_sequence == first:
+                    return Duplicate(known.first_offset, known.last_offset, known.timestamp_ms)
+        if guards is not None:
+            self._check_verified(batch, guards, guard)
+        if entry is not None:
+            self._check_epoch(batch, entry)
+        if origin is AppendOrigin.CLIENT:
+            lowest = None if guards is None else guards.lowest_sequence(batch.producer_id)
+            if lowest is not None and batch.base_sequence > lowest:
+                raise OutOfOrderSequence(
+                    f"producer {batch.producer_id}: sequence {batch.base_sequence} before {lowest}, "
+                    "which was verified and is not here yet"
+                )
+            if entry is not None:
+                self._check_sequence(batch, entry)
+        # Without an entry nothing is known, perhaps because it expired: any sequence may be the next.
+        if entry is not None and entry.transaction_first_offset >= 0 and not batch.is_transactional:
+            raise InvalidTransactionState(
+                f"producer {batch.producer_id} has a transaction open since offset "
+                f"{entry.transaction_first_offset}: end it before writing outside of one"
+            )
+        return None
+
+    def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
+        """Whether this epoch of the producer has a transaction open."""
+        entry = self._producers.get(producer_id)
+        return entry is not None and entry.transaction_first_offset >= 0 and entry.epoch == epoch
+
+    def _check_verified(
+        self, batch: Batch, guards: VerificationGuards, guard: VerificationGuard | None
+    ) -> None:
+        if (
+            batch.is_transactional
+            and not self.has_open_transaction(batch.producer_id, batch.producer_epoch)
+            and not guards.verifies(batch.producer_id, guard)
+        ):
+            raise InvalidTransactionState(
+                f"producer {batch.producer_id}, epoch {batch.producer_epoch}: no transaction is open, and "
+                "nobody has verified that one begins; ask its coordinator (`maybe_start_verification`) first"
+            )
+
+    @staticmethod
+    def _check_epoch(batch: Batch, entry: ProducerEntry) -> None:
+        if batch.producer_epoch < entry.epoch:
+            raise InvalidProducerEpoch(
+                f"producer {batch.producer_id}: epoch {batch.producer_epoch} has been fenced by {entry.epoch}"
+            )
+
+    @staticmethod
+    def _check_sequence(batch: Batch, entry: ProducerEntry) -> None:
+        if entry.epoch == NO_EPOCH:
+            return
+        expected = 0
+        if batch.producer_epoch == entry.epoch and entry.last_sequence != MAX_INT:
+            expected = entry.last_sequence + 1
+        if batch.base_sequence != expected:
+            raise OutOfOrderSequence(
+                f"producer {batch.producer_id}, epoch {batch.producer_epoch}: sequence {batch.base_sequence} "
+                f"where {expected} is next"
+            )
+
+    def _check_marker(self, batch: Batch, entry: ProducerEntry | None) -> None:
+        marker = _marker(batch)
+        if marker is None or entry is None:
+            return
+        self._check_epoch(batch, entry)
+        if marker.coordinator_epoch < entry.coordinator_epoch:
+            raise TransactionCoordinatorFenced(
+                f"producer {batch.producer_id}: a marker of coordinator epoch {marker.coordinator_epoch} "
+                f"after one of {entry.coordinator_epoch}"
+            )
+
+    # What is in the log
+
+    def replay(self, batch: Batch) -> CompletedTransaction | None:
+        """Take up a batch that is in the log; the transaction that it ends, if it is a marker that does.
+
+        No sequence, epoch or state is refused: the leader that wrote the batch has judged.
+        `InvalidRecord` for a marker that cannot be read.
+        """
+        completed = self._replay_producer(batch) if batch.has_producer_id else None
+        # Last: who reads it as the end of what is known must find the batch's transaction open.
+        self.end_offset = batch.next_offset
+        return completed
+
+    def _replay_producer(self, batch: Batch) -> CompletedTransaction | None:
+        if batch.is_control:
+            return self._replay_marker(batch)
+        entry = self._entry(batch.producer_id)
+        entry.raise_epoch(batch.producer_epoch)
+        entry.batches.append(
+            AppendedBatch(
+                batch.last_sequence, batch.last_offset, batch.last_offset_delta, batch.max_timestamp_ms
+            )
+        )
+        entry.last_timestamp_ms = batch.max_timestamp_ms
+        if batch.is_transactional and entry.transaction_first_offset < 0:
+            entry.transaction_first_offset = batch.base_offset
+            self._open[batch.base_offset] = batch.producer_id
+            self._find_first_unstable()
+        return None
+
+    def _replay_marker(self, batch: Batch) -> CompletedTransaction | None:
+        marker = _marker(batch)
+        if marker is None:
+            return None
+        entry = self._entry(batch.producer_id)
+        entry.raise_epoch(batch.producer_epoch)
+        entry.coordinator_epoch = marker.coordinator_epoch
+        entry.last_timestamp_ms = batch.max_timestamp_ms
+        first_offset = entry.transaction_first_offset
+        if first_offset < 0:
+            return None
+        entry.transaction_first_offset = NO_OFFSET
+        self._open.pop(first_offset, None)
+        self._unreplicated[first_offset] = batch.last_offset
+        self._find_first_unstable()
+        return CompletedTransaction(
+            producer_id=batch.producer_id,
+            first_offset=first_offset,
+            last_offset=batch.last_offset,
+            is_aborted=marker.type is ControlType.ABORT,
+            last_stable_offset=self._open.peekitem(0)[0] if self._open else batch.last_offset + 1,
+        )
+
+    def _entry(self, producer_id: int) -> ProducerEntry:
+        entry = self._producers.get(producer_id)
+        if entry is None:
+            entry = self._producers[producer_id] = ProducerEntry(producer_id)
+        return entry
+
+    # Transactions
+
+    @property
+    def first_undecided_offset(self) -> int | None:
+        """Where the oldest transaction without a marker starts."""
+        return self._open.peekitem(0)[0] if self._open else None
+
+    def _find_first_unstable(self) -> None:
+        firsts = [offsets.peekitem(0)[0] for offsets in (self._open, self._unreplicated) if offsets]
+        self.first_unstable_offset = min(firsts, default=None)
+
+    def open_transactions(self) -> tuple[OpenTransaction, ...]:
+        """The transactions without a marker, oldest first."""
+        found = []
+        for first_offset, producer_id in self._open.items():
+            entry = self._producers[producer_id]
+            found.append(OpenTransaction(producer_id, entry.epoch, first_offset, entry.last_timestamp_ms))
+        return tuple(found)
+
+    def advance_high_watermark(self, high_watermark: int) -> None:
+        """A transaction whose marker lies below `high_watermark` is decided for good."""
+        if not self._unreplicated:
+            return
+        replicated = [first for first, marker in self._unreplicated.items() if marker < high_watermark]
+        if replicated:
+            for first_offset in replicated:
+                del self._unreplicated[first_offset]
+            self._find_first_unstable()
+
+    def last_stable_offset(self, high_watermark: int, log_start_offset: int) -> int:
+        """The end of what readers of committed data may see."""
+        first = self.first_unstable_offset
+        if first is None:
+            return high_watermark
+        return min(max(first, log_start_offset), high_watermark)
+
+    def remove_expired(self, now_ms: int, expiration_ms: int) -> None:
+        """Forget producers that have been idle for `expiration_ms` and have no transaction open."""
+        self._producers = {
+            producer_id: entry
+            for producer_id, entry in self._producers.items()
+            if entry.transaction_first_offset >= 0 or now_ms - entry.last_timestamp_ms < expiration_ms
+        }
+
+    # Snapshots
+
+    def encode_snapshot(self) -> bytes:
+        """The bytes of a snapshot at `end_offset`. Of a producer's batches only the last is kept."""
+        entries = b"".join(_encode_entry(entry) for entry in self)
+        counted = struct.pack(">i", len(self._producers)) + entries
+        return struct.pack(">hI", SNAPSHOT_VERSION, crc32c(counted)) + counted
+
+
+def decode_snapshot(data: Buffer) -> list[ProducerEntry]:
+    """The producers in a snapshot file; `CorruptSnapshot` unless every byte of it is as it was written."""
+    if len(data) < _HEADER.size:
+        raise CorruptSnapshot(f"a producer snapshot of {len(data)} bytes is shorter than its header")
+    version, crc, count = _HEADER.unpack_from(data)
+    if version != SNAPSHOT_VERSION:
+        raise CorruptSnapshot(f"producer snapshot version {version}, not {SNAPSHOT_VERSION}")
+    view = memoryview(data)
+    computed = crc32c(view[_CRC_START:])
+    if crc != computed:
+        raise CorruptSnapshot(f"producer snapshot: checksum {crc:08x} stored, {computed:08x} computed")
+    if count < 0 or len(data) != _HEADER.size + count * _ENTRY.size:
+        raise CorruptSnapshot(f"producer snapshot: {count} entries in {len(data)} bytes")
+    return [_decode_entry(fields) for fields in _ENTRY.iter_unpack(view[_HEADER.size :])]
+
+
+def _encode_entry(entry: ProducerEntry) -> bytes:
+    last = entry.batches[-1] if entry.batches else AppendedBatch(NO_SEQUENCE, NO_OFFSET, 0, NO_TIMESTAMP)
+    return _ENTRY.pack(
+        entry.producer_id,
+        entry.epoch,
+        last.last_sequence,
+        last.last_offset,
+        last.offset_delta,
+        entry.last_timestamp_ms,
+        entry.coordinator_epoch,
+        entry.transaction_first_offset,
+    )
+
+
+def _decode_entry(fields: tuple[int, ...]) -> ProducerEntry:
+    entry = ProducerEntry(fields[0])
+    _, entry.epoch, sequence, offset, delta, timestamp_ms, coordinator_epoch, first_offset = fields
+    entry.last_timestamp_ms = timestamp_ms
+    entry.coordinator_epoch = coordinator_epoch
+    entry.transaction_first_offset = first_offset
+    if offset >= 0:
+        entry.batches.append(AppendedBatch(sequence, offset, delta, timestamp_ms))
+    return entry
+
+
+def check_markers(batches: Iterable[Batch]) -> None:
+    """`InvalidRecord` for a control batch that `replay` could not take up."""
+    for batch in batches:
+        if batch.is_control and batch.has_producer_id:
+            _marker(batch)
+
+
+def _marker(batch: Batch) -> EndTransactionMarker | None:
+    """The marker of a control batch; None if compaction emptied it or it holds another control record."""
+    record = next(batch.records(), None)
+    if record is None or ControlRecord.parse(record.key).type not in (ControlType.ABORT, ControlType.COMMIT):
+        return None
+    return EndTransactionMarker.parse(record)

@@ -1,0 +1,238 @@
+"""A log that stands alone: it keeps in its own directory what a log dir keeps for its partitions.
+
+    orders-0/
+      .lock                               one owner at a time
+      .kafka_cleanshutdown                closed in order; says at which log end offset
+      recovery-point-offset-checkpoint    one entry: this log
+      log-start-offset-checkpoint         one entry: this log
+      cleaner-offset-checkpoint           one entry: this log, once it was compacted
+      00000000000000000000.log …          as in any partition directory
+
+So several processes may keep logs side by side in one parent directory. A broker that owns the parent
+is respected, and a `LogManager` that later takes the parent over removes these files: it judges by
+its own, and finding none for the partition, recovers it from the start.
+"""
+
+from __future__ import annotations
+
+import os
+import random
+from collections.abc import Mapping
+
+from logstore.checkpoint.clean_shutdown import (
+    OURS,
+    CleanShutdown,
+    digests_of,
+    read_clean_shutdown,
+    remove_clean_shutdown,
+    write_clean_shutdown,
+)
+from logstore.checkpoint.offset_checkpoint import (
+    CLEANER_OFFSET_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    read_offset_checkpoint,
+    write_offset_checkpoint,
+)
+from logstore.config import LogConfig
+from logstore.disk.clock import wall_clock_ms
+from logstore.disk.errors import CorruptCheckpoint
+from logstore.disk.files import LOCK_FILE, Disk, Lock, make_durable_dir, remove_if_exists
+from logstore.disk.topic_partition import TopicPartition, parse_directory_name
+from logstore.errors import DiskFull, LogDirOffline, is_full
+from logstore.log.log import Clock, Log
+from logstore.log.producer_state import ProducerStateConfig
+from logstore.log.recovery import Progress, load
+from logstore.log.state import LogState
+from logstore.segment.seal import remove_seals
+
+_END_OFFSET = "logEndOffset"
+
+
+def open_stand_alone(
+    path: str | os.PathLike[str],
+    config: LogConfig,
+    disk: Disk,
+    clock: Clock | None,
+    progress: Progress | None,
+    accept_loss: bool,
+) -> Log:
+    """`Log.open`."""
+    directory = os.fspath(path).rstrip("/") or "/"
+    topic_partition = parse_directory_name(os.path.basename(directory))
+    try:
+        make_durable_dir(disk, directory)
+        lock = disk.lock(directory)
+    except OSError as error:
+        if is_full(error):
+            raise _no_room(directory, error) from error
+        raise LogDirOffline(
+            f"{directory} cannot be opened as a log: {error}. "
+            "It must be a directory that this process may write"
+        ) from error
+    try:
+        check_not_locked(disk, os.path.dirname(directory) or ".")
+        return _open_locked(
+            directory, topic_partition, config, disk, clock or wall_clock_ms, lock, progress, accept_loss
+        )
+    except OSError as error:
+        lock.release()
+        if is_full(error):
+            raise _no_room(directory, error) from error
+        raise LogDirOffline(f"{directory} cannot be read or written: {error}") from error
+    except BaseException:
+        lock.release()
+        raise
+
+
+def check_not_locked(disk: Disk, directory: str) -> None:
+    """Raise `DirectoryLocked` if somebody owns `directory`; it is not locked by asking."""
+    if any(entry.name == LOCK_FILE for entry in disk.scan(directory)):
+        disk.lock(directory).release()
+
+
+def forget_stand_alone(disk: Disk, directory: str) -> None:
+    """Remove what a stand-alone owner left: from now on its checkpoints would be stale."""
+    names = {entry.name for entry in disk.scan(directory)}
+    for name in (RECOVERY_POINT_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT, CLEANER_OFFSET_CHECKPOINT):
+        if name in names:
+            remove_if_exists(disk, f"{directory}/{name}")
+    if LOCK_FILE in names:
+        check_not_locked(disk, directory)
+        remove_clean_shutdown(disk, directory)
+        remove_if_exists(disk, f"{directory}/{LOCK_FILE}")
+
+
+def _no_room(directory: str, error: OSError) -> DiskFull:
+    return DiskFull(f"{directory}: no room to open the log ({error.strerror}). Make room, then open it again")
+
+
+def _open_locked(
+    directory: str,
+    topic_partition: TopicPartition,
+    config: LogConfig,
+    disk: Disk,
+    clock: Clock,
+    lock: Lock,
+    progress: Progress | None,
+    accept_loss: bool,
+) -> Log:
+    marker = read_clean_shutdown(disk, directory)
+    if marker is not None and not marker.is_ours:
+        # Before the marker goes: a crash in between leaves both to be seen to again.
+        remove_seals(disk, directory)
+    # Gone for good before anything else is written: a crash from here on is an unclean stop.
+    remove_clean_shutdown(disk, directory)
+    owner = _OwnDirectory(disk, directory, topic_partition, lock)
+    # The only use of chance here: segments of many logs should not all roll at the same moment.
+    jitter = random.Random(f"{topic_partition}")
+
+    def jitter_ms(bound_ms: int) -> int:
+        return jitter.randrange(bound_ms) if bound_ms else 0
+
+    # No coordinator stands beside it that could vouch for a transaction.
+    producer_config = ProducerStateConfig(transaction_partition_verification_enable=False)
+    # A marker that names another end speaks of another log: somebody else wrote here since.
+    closed_at = marker.extra.get(_END_OFFSET) if marker is not None else None
+    loaded = load(
+        disk,
+        directory,
+        config,
+        is_clean=type(closed_at) is int,
+        recovery_point=owner.recovery_point,
+        log_start_offset=owner.log_start_offset,
+        now_ms=clock(),
+        jitter_ms=jitter_ms,
+        progress=progress,
+        producer_expiration_ms=producer_config.producer_id_expiration_ms,
+        closed_at=closed_at if type(closed_at) is int else None,
+        accept_loss=accept_loss,
+    )
+    # It may have come out shorter than its checkpoint says: what is written now at those offsets must not
+    # pass for synced.
+    owner.lower_recovery_point(loaded.log_end_offset)
+    owner.check_first_dirty(loaded.log_start_offset, loaded.log_end_offset)
+    return Log(
+        directory,
+        topic_partition,
+        config,
+        loaded,
+        disk=disk,
+        clock=clock,
+        jitter_ms=jitter_ms,
+        owner=owner,
+        follows_end=True,
+        producer_config=producer_config,
+        first_dirty_offset=owner.first_dirty_offset,
+    )
+
+
+class _OwnDirectory:
+    """Keeps one log's checkpoints in the log's own directory."""
+
+    def __init__(self, disk: Disk, directory: str, topic_partition: TopicPartition, lock: Lock) -> None:
+        self._disk = disk
+        self._directory = directory
+        self._topic_partition = topic_partition
+        self._lock = lock
+        self.recovery_point = self._read(RECOVERY_POINT_CHECKPOINT)
+        self.log_start_offset = self._read(LOG_START_OFFSET_CHECKPOINT)
+        self.first_dirty_offset = self._read(CLEANER_OFFSET_CHECKPOINT)
+
+    def _read(self, name: str) -> int:
+        try:
+            offsets: Mapping[TopicPartition, int] = read_offset_checkpoint(self._disk, self._directory, name)
+        except CorruptCheckpoint:
+            # Without a recovery point everything is read again; nothing is lost but time.
+            return 0
+        return offsets.get(self._topic_partition, 0)
+
+    def _write(self, name: str, offset: int) -> None:
+        write_offset_checkpoint(self._disk, self._directory, name, {self._topic_partition: offset})
+
+    def lower_bounds(self, log: LogState, offset: int) -> None:
+        self.lower_recovery_point(offset)
+        if offset < self.first_dirty_offset:
+            self._write(CLEANER_OFFSET_CHECKPOINT, offset)
+            self.first_dirty_offset = offset
+
+    def lower_recovery_point(self, offset: int) -> None:
+        if offset < self.recovery_point:
+            self._write(RECOVERY_POINT_CHECKPOINT, offset)
+            self.recovery_point = offset
+
+    def check_first_dirty(self, log_start_offset: int, log_end_offset: int) -> None:
+        if self.first_dirty_offset > log_end_offset:
+            self._write(CLEANER_OFFSET_CHECKPOINT, log_start_offset)
+            self.first_dirty_offset = log_start_offset
+
+    def log_start_moved(self, log: LogState) -> None:
+        if log.log_start_offset != self.log_start_offset:
+            self._write(LOG_START_OFFSET_CHECKPOINT, log.log_start_offset)
+            self.log_start_offset = log.log_start_offset
+
+    def flushed(self, log: LogState) -> None:
+        if log.recovery_point != self.recovery_point:
+            self._write(RECOVERY_POINT_CHECKPOINT, log.recovery_point)
+            self.recovery_point = log.recovery_point
+
+    def compacted(self, log: LogState) -> None:
+        if log.first_dirty_offset != self.first_dirty_offset:
+            self._write(CLEANER_OFFSET_CHECKPOINT, log.first_dirty_offset)
+            self.first_dirty_offset = log.first_dirty_offset
+
+    def failed(self, log: LogState, error: OSError) -> None:
+        """Nobody else to tell: the log itself refuses from now on."""
+
+    def closed(self, log: LogState, *, is_clean: bool) -> None:
+        try:
+            if is_clean:
+                self.flushed(log)
+                self.log_start_moved(log)
+                names = [RECOVERY_POINT_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT, *log.files_without_a_sum()]
+                digests = digests_of(self._disk, self._directory, names)
+                extra = {**OURS, _END_OFFSET: log.log_end_offset, **digests}
+                marker = CleanShutdown(extra=extra)
+                write_clean_shutdown(self._disk, self._directory, marker)
+        finally:
+            self._lock.release()

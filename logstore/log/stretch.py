@@ -1,0 +1,104 @@
+"""The stretch of the active segment in which one more value needs no decision.
+
+      last index entry                    index.interval.bytes                     an entry is due
+    ■────────────────────■────────■────────■ · · · · · · · · · · · · · · · · · · ·│
+                                           └ position                last_position
+
+Between two index entries nothing changes from one small append to the next but bytes and counters: no
+entry, no roll, no new epoch, no rule that could refuse the value. What decides these is asked once for the
+stretch, so that a single value costs a write and little more. Whatever changes the log otherwise shows in
+what the stretch was made of (`holds`); then it ends, and the long way, which decides everything, begins
+the next.
+"""
+
+from __future__ import annotations
+
+import struct
+from typing import Final
+
+from logstore.config import CREATE_TIME, MAX_INT, MAX_LONG, LogConfig
+from logstore.format.batch import HEADER_BYTES, LOG_OVERHEAD, MAGIC, NO_PRODUCER_ID
+from logstore.format.crc import crc32c
+from logstore.format.record import NO_SEQUENCE, encode_value
+from logstore.segment.epochs import LeaderEpochCache
+from logstore.segment.segment import Segment
+
+LARGEST_VALUE_BYTES: Final = 2048
+"""Larger values end a stretch too soon to be worth one."""
+_LARGEST_BATCH_BYTES: Final = HEADER_BYTES + LARGEST_VALUE_BYTES + 16
+_FRAME_BYTES: Final = 21
+_FRAME = struct.Struct(">qiibI").pack
+_BODY = struct.Struct(">hiqqqhii").pack
+
+
+class Stretch:
+    """Where the next value goes, and what must be as it was for that to be so."""
+
+    __slots__ = (
+        "_config",
+        "_epochs",
+        "_last_offset",
+        "_last_position",
+        "_latest_ms",
+        "_leader_epoch",
+        "_position",
+        "_segment",
+    )
+
+    def __init__(self, segment: Segment, config: LogConfig, epochs: LeaderEpochCache, latest_ms: int) -> None:
+        self._segment = segment
+        self._position = segment.size
+        self._config = config
+        self._epochs = epochs
+        self._leader_epoch = epochs.latest_epoch
+        room = config.segment_bytes - _LARGEST_BATCH_BYTES
+        self._last_position = min(segment.last_position_without_entry, room)
+        self._last_offset = segment.base_offset + MAX_INT
+        self._latest_ms = latest_ms
+
+    def holds(
+        self,
+        size: int,
+        offset: int,
+        now_ms: int,
+        active: Segment,
+        config: LogConfig,
+        epochs: LeaderEpochCache,
+    ) -> bool:
+        """Whether a value of `size` bytes may go to `offset` at time `now_ms`, in a log that is so."""
+        return (
+            size <= LARGEST_VALUE_BYTES
+            and self._position <= self._last_position
+            and self._position == active.size
+            and 0 <= now_ms <= self._latest_ms
+            and offset <= self._last_offset
+            and active is self._segment
+            and epochs is self._epochs
+            and config is self._config
+        )
+
+    def append(self, value: bytes, offset: int, now_ms: int) -> None:
+        """Write a batch of `value` alone. Raises `OSError` with the segment as it was."""
+        body = _BODY(0, 0, now_ms, now_ms, NO_PRODUCER_ID, -1, NO_SEQUENCE, 1) + encode_value(value)
+        length = len(body) + _FRAME_BYTES - LOG_OVERHEAD
+        data = _FRAME(offset, length, self._leader_epoch, MAGIC, crc32c(body)) + body
+        self._segment.extend(data, offset, now_ms)
+        self._position += len(data)
+
+
+def begin_stretch(segment: Segment, config: LogConfig, epochs: LeaderEpochCache) -> Stretch | None:
+    """A stretch from the segment's end on; None where every append has to be decided by itself."""
+    if (
+        config.message_timestamp_type != CREATE_TIME
+        or config.is_compacted
+        or config.compression_type not in ("producer", "uncompressed")
+        or config.flush_messages != MAX_LONG
+        or config.max_message_bytes < _LARGEST_BATCH_BYTES
+        or segment.size == 0
+        or segment.first_timestamp_ms < 0
+        or segment.index_is_full
+        or epochs.latest_epoch < 0
+    ):
+        return None
+    latest_ms = segment.first_timestamp_ms + config.longest_segment_ms - segment.jitter_ms
+    return Stretch(segment, config, epochs, latest_ms)

@@ -1,0 +1,280 @@
+"""Reading a log that somebody else owns by the megabyte: whole stretches of batches, as their bytes lie.
+
+    LogReader       one batch after the other             1 µs and more a batch
+    StretchReader   some megabytes of them in an item     a checksum a batch, all else is numpy
+
+With the same guarantees: each batch is whole, its checksum right, its offset and epoch in order with both
+its neighbours', and what looks wrong was looked at twice. What follows a damage can be read too:
+`skip_damage` goes on at the next batch that is sound, and says which offsets it left behind.
+"""
+
+from __future__ import annotations
+
+import os
+from collections.abc import Iterator
+from typing import Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+
+from logstore.disk.files import Buffer, Disk, File
+from logstore.errors import CorruptBatch
+from logstore.format.batch import HEADER_BYTES, LOG_OVERHEAD, MIN_LENGTH, Batch
+from logstore.log.reader import Hint, LogReader, Suspect, Walk
+from logstore.segment.scan import Fault, Scanned, find_batch, scan_buffer
+
+STRETCH_BYTES: Final = 4 << 20
+
+
+class Stretch(NamedTuple):
+    """Batches that lie end to end in one segment.
+
+    `positions` say where they begin in `data`, `headers` what their fields are (rows of `HEADER_DTYPE`);
+    `position` is the byte of `file` where `data` begins, `base_offset` the segment's.
+    """
+
+    file: str
+    base_offset: int
+    position: int
+    data: memoryview
+    positions: npt.NDArray[np.int64]
+    headers: npt.NDArray[np.void]
+
+    @property
+    def next_offset(self) -> int:
+        return int(self.headers["base_offset"][-1]) + int(self.headers["last_offset_delta"][-1]) + 1
+
+    @property
+    def last_offsets(self) -> npt.NDArray[np.int64]:
+        """Of each batch."""
+        offsets: npt.NDArray[np.int64] = self.headers["base_offset"].astype(np.int64)
+        offsets += self.headers["last_offset_delta"]
+        return offsets
+
+    def batch(self, slot: int) -> Batch:
+        return Batch(self.data, int(self.positions[slot]))
+
+    def reaching(self, offset: int) -> Stretch:
+        """Without the batches that end below `offset`; the last one does not."""
+        first = int((self.last_offsets >= offset).argmax())
+        at = int(self.positions[first])
+        return self._replace(
+            position=self.position + at,
+            data=self.data[at:],
+            positions=self.positions[first:] - at,
+            headers=self.headers[first:],
+        )
+
+    def _hint(self) -> Hint:
+        at = int(self.positions[-1])
+        header = bytes(self.data[at : at + HEADER_BYTES])
+        return Hint(self.file, self.position + at, len(self.data) - at, self.next_offset, header)
+
+
+class Skipped(NamedTuple):
+    """Offsets [start_offset, end_offset) that a damage took, as far as can be told, and what it is."""
+
+    start_offset: int
+    end_offset: int
+    fault: Fault
+
+
+class StretchReader(LogReader):
+    """A `LogReader` that gives `stretches`, each about `stretch_bytes` long or one batch."""
+
+    def __init__(
+        self,
+        path: str | os.PathLike[str],
+        *,
+        start_offset: int | None = None,
+        disk: Disk | None = None,
+        stretch_bytes: int = STRETCH_BYTES,
+    ) -> None:
+        super().__init__(path, start_offset=start_offset, disk=disk)
+        self._stretch_bytes = stretch_bytes
+        self._behind: Hint | None = None
+        """The first sound batch behind the last damage that was skipped."""
+
+    def stretches(self) -> Iterator[Stretch]:
+        """As `batches`, and the same errors, many at a time."""
+        return self._follow(self._stretches)
+
+    def _stretches(self, name: str, base_offset: int, from_start: bool) -> Iterator[Stretch]:
+        file = self._disk.open(f"{self.directory}/{name}")
+        try:
+            walk = _StretchWalk(file, name, base_offset)
+            if from_start and self._behind is not None and self._behind.name == name:
+                # What lies before is known to be damaged.
+                self._hint = self._behind
+                from_start = False
+            if not from_start:
+                self._place(walk, file, name, base_offset)
+            for stretch in walk.stretches(self._stretch_bytes):
+                self.log_end_offset = stretch.next_offset
+                if stretch.next_offset > self.next_offset:
+                    yield stretch.reaching(self.next_offset)
+                    self.next_offset = stretch.next_offset
+                    self._hint = stretch._hint()
+            self.log_end_offset = walk.next_offset
+            self.tail = None
+        finally:
+            file.close()
+
+    def skip_damage(self) -> Skipped | None:
+        """After `DamagedLog`: go on at the first sound batch behind the damage, or at the next segment.
+
+        None if nothing can be skipped: what was wrong was no damage of one place. The next batch is where
+        the length field of the damaged one says, if it is sound; else bytes are searched for one that
+        another one, or the end of the file, follows: a record may hold a batch as its value. Raises
+        `LogGone` or `LogDirOffline`.
+        """
+        damage, self._damage = self._damage, None
+        if damage is None:
+            return None
+        names = self._list()
+        bases = [base for base in names if base > damage.next_offset]
+        segment_end = bases[0] if bases else None
+        try:
+            found = self._sound_batch(damage, segment_end)
+        except FileNotFoundError:
+            found = None
+        except OSError as error:
+            raise self._unreadable(error) from error
+        if found is not None:
+            position, header, next_offset = found
+            self._hint = self._behind = Hint(damage.name, position, 0, next_offset, header)
+        elif segment_end is None:
+            return None
+        else:
+            next_offset = segment_end
+        self.next_offset = max(self.next_offset, next_offset)
+        return Skipped(damage.next_offset, next_offset, damage.fault)
+
+    def _sound_batch(self, damage: Suspect, segment_end: int | None) -> tuple[int, bytes, int] | None:
+        """Position, header and base offset of the first one behind the damage."""
+        file = self._disk.open(f"{self.directory}/{damage.name}")
+        try:
+            size = file.size()
+            lowest = damage.next_offset
+            batch = _batch_at(file, damage.position, size)
+            position: int | None = damage.position + (0 if batch is None else batch.size)
+            if batch is None or _sound(file, position, size, lowest) is None:
+                position = find_batch(file, damage.position, size, lowest_offset=lowest)
+                while position is not None and not self._is_followed(file, position, size, lowest):
+                    position = find_batch(file, position, size, lowest_offset=lowest)
+            if position is None:
+                return None
+            batch = _sound(file, position, size, lowest)
+            if batch is None or (segment_end is not None and batch.base_offset >= segment_end):
+                return None
+            return position, bytes(batch.buffer[:HEADER_BYTES]), batch.base_offset
+        finally:
+            file.close()
+
+    @staticmethod
+    def _is_followed(file: File, position: int, size: int, lowest: int) -> bool:
+        batch = _sound(file, position, size, lowest)
+        if batch is None:
+            return False
+        end = position + batch.size
+        return end == size or _sound(file, end, size, batch.next_offset) is not None
+
+
+def _batch_at(file: File, position: int, size: int) -> Batch | None:
+    """What its length field says lies there, checksum not looked at."""
+    header = file.pread(HEADER_BYTES, position)
+    if len(header) < HEADER_BYTES:
+        return None
+    length = int.from_bytes(header[8:12], "big", signed=True)
+    if not HEADER_BYTES <= length + LOG_OVERHEAD <= size - position:
+        return None
+    try:
+        return Batch(file.pread(length + LOG_OVERHEAD, position))
+    except CorruptBatch:
+        return None
+
+
+def _sound(file: File, position: int | None, size: int, lowest: int) -> Batch | None:
+    batch = None if position is None else _batch_at(file, position, size)
+    if batch is None or not lowest <= batch.base_offset <= batch.last_offset:
+        return None
+    try:
+        batch.check_crc()
+    except CorruptBatch:
+        return None
+    return batch
+
+
+class _StretchWalk(Walk):
+    """`Walk` by the stretch: the last batch of a chunk waits for its successor, in the next chunk."""
+
+    def stretches(self, stretch_bytes: int) -> Iterator[Stretch]:
+        """Raises `Suspect` where something else than a batch lies."""
+        newest_epoch = -1
+        size = self._file.size()
+        wanted = stretch_bytes
+        while self.end < size:
+            asked = min(max(wanted, self._size_at(self.end, size)), size - self.end)
+            data = self._file.pread(asked, self.end)
+            found = scan_buffer(data, len(data))
+            count, odd = self._in_order(found, newest_epoch)
+            # A short read: its owner has cut the file meanwhile.
+            is_whole = self.end + asked >= size or len(data) < asked
+            if odd is None and count and found.fault in (None, Fault.TORN) and not is_whole:
+                successor = self._size_at(self.end + found.end, size)
+                if count == 1 and successor:
+                    wanted = found.end + max(successor, HEADER_BYTES)
+                    continue
+                # Its successor, if that can be one, is in the next chunk.
+                count -= bool(successor)
+            wanted = stretch_bytes
+            if count:
+                stretch = self._taken(data, found, count)
+                newest_epoch = max(newest_epoch, int(stretch.headers["leader_epoch"].max()))
+                self.next_offset, self.end = stretch.next_offset, self.end + len(stretch.data)
+                yield stretch
+            if odd is not None:
+                raise self.suspect(self.end, size, found.headers[odd].tobytes())
+            if found.fault not in (None, Fault.TORN) or count == 0 or (found.fault and is_whole):
+                rest = memoryview(data)[found.end :]
+                raise self.suspect(self.end, size, rest, found.fault or Fault.TORN)
+
+    def _size_at(self, position: int, size: int) -> int:
+        """Bytes of the batch at `position`, by its length field; 0 for what the file does not hold."""
+        header = self._file.pread(LOG_OVERHEAD, position)
+        length = int.from_bytes(header[8:12], "big", signed=True) if len(header) == LOG_OVERHEAD else 0
+        return LOG_OVERHEAD + length if MIN_LENGTH <= length <= size - position - LOG_OVERHEAD else 0
+
+    def _taken(self, data: Buffer, found: Scanned, count: int) -> Stretch:
+        end = int(found.positions[count]) if count < len(found.positions) else found.end
+        return Stretch(
+            self._name,
+            self._base_offset,
+            self.end,
+            memoryview(data)[:end],
+            found.positions[:count],
+            found.headers[:count],
+        )
+
+    def _in_order(self, found: Scanned, newest_epoch: int) -> tuple[int, int | None]:
+        """How many of the batches follow one another, and the slot of the first that is out of order."""
+        count = len(found.headers)
+        if not count:
+            return 0, None
+        bases = found.headers["base_offset"].astype(np.int64)
+        lasts = found.last_offsets
+        epochs = found.headers["leader_epoch"].astype(np.int64)
+        floors = np.concatenate(([self.next_offset], lasts[:-1] + 1))
+        newest = np.maximum.accumulate(np.concatenate(([newest_epoch], epochs)))
+        wrong = (bases < floors) | (lasts < bases) | (lasts >= self._limit)
+        wrong |= (epochs >= 0) & (epochs < newest[:-1])
+        if not wrong.any():
+            return count, None
+        slot = int(wrong.argmax())
+        if slot:
+            # One that fits its predecessor but not its successor is the odd one of the three.
+            before = slot - 1
+            fits = floors[before] <= bases[slot] <= lasts[slot] < self._limit
+            if fits and not 0 <= epochs[slot] < newest[before]:
+                slot = before
+        return slot, slot

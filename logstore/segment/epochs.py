@@ -1,0 +1,144 @@
+"""Leader epochs of one log: which leadership wrote from which offset on.
+
+An ordered map from leader epoch to the first offset it wrote; both strictly increase. It answers the
+one question that replicas ask each other before they truncate: where does epoch N end for you?
+(KIP-101, KIP-279, KIP-320). The log mirrors it in `leader-epoch-checkpoint`; a lost or late file is
+repaired at both ends when the log is loaded.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable
+from typing import NamedTuple
+
+from logstore.disk.marks import mark
+
+UNDEFINED = -1
+MAX_LONG = (1 << 63) - 1
+
+
+class EpochEntry(NamedTuple):
+    """Leader epoch `epoch` wrote its first record at `start_offset`."""
+
+    epoch: int
+    start_offset: int
+
+
+class EpochEndOffset(NamedTuple):
+    """`epoch` ends at `end_offset` (exclusive); both -1 when this log cannot tell."""
+
+    epoch: int
+    end_offset: int
+
+
+UNDEFINED_END = EpochEndOffset(UNDEFINED, UNDEFINED)
+
+
+class LeaderEpochCache:
+    """The map. Mutators return True when the entries changed and must be written."""
+
+    __slots__ = ("_entries",)
+
+    def __init__(self, entries: Iterable[EpochEntry | tuple[int, int]] = ()) -> None:
+        self._entries: list[EpochEntry] = []
+        for epoch, start_offset in entries:
+            self.assign(epoch, start_offset)
+
+    @property
+    def entries(self) -> tuple[EpochEntry, ...]:
+        return tuple(self._entries)
+
+    @property
+    def latest_epoch(self) -> int:
+        """The newest epoch; -1 if there is none."""
+        return self._entries[-1].epoch if self._entries else UNDEFINED
+
+    def assign(self, epoch: int, start_offset: int) -> bool:
+        """Note that `epoch` starts at `start_offset`; later knowledge overrules what contradicts it."""
+        if epoch < 0 or start_offset < 0:
+            raise ValueError(f"epoch {epoch} at offset {start_offset}: neither may be negative")
+        entries = self._entries
+        if entries:
+            last = entries[-1]
+            if last.epoch == epoch and last.start_offset <= start_offset:
+                return False
+            while entries and (entries[-1].epoch >= epoch or entries[-1].start_offset >= start_offset):
+                mark("epochs: one that wrote nothing gives way")
+                entries.pop()
+        entries.append(EpochEntry(epoch, start_offset))
+        return True
+
+    def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEndOffset:
+        """Where the largest epoch at or below `epoch` ends in this log.
+
+        The answer names the epoch it speaks of: with gaps in the history that is an older one
+        than was asked for, and the asker has to look further back itself (KIP-279).
+        """
+        entries = self._entries
+        if epoch == UNDEFINED or not entries or epoch > entries[-1].epoch:
+            return UNDEFINED_END
+        if epoch == entries[-1].epoch:
+            return EpochEndOffset(epoch, log_end_offset)
+        slot = bisect_right(entries, epoch, key=lambda entry: entry.epoch)
+        if slot == 0:
+            mark("epochs: asked for one from before the first")
+            return EpochEndOffset(epoch, entries[0].start_offset)
+        if entries[slot - 1].epoch != epoch:
+            mark("epochs: asked for one in a gap, an older one is named")
+        return EpochEndOffset(entries[slot - 1].epoch, entries[slot].start_offset)
+
+    def epoch_for_offset(self, offset: int) -> int:
+        """The epoch that wrote `offset`; -1 if it lies before the first known one."""
+        slot = bisect_right(self._entries, offset, key=lambda entry: entry.start_offset)
+        return self._entries[slot - 1].epoch if slot else UNDEFINED
+
+    def span_of(self, offset: int) -> tuple[int, int]:
+        """The epoch that wrote `offset`, as `epoch_for_offset`, and where the next one starts."""
+        slot = bisect_right(self._entries, offset, key=lambda entry: entry.start_offset)
+        epoch = self._entries[slot - 1].epoch if slot else UNDEFINED
+        return epoch, self._entries[slot].start_offset if slot < len(self._entries) else MAX_LONG
+
+    def previous_epoch(self, epoch: int) -> int:
+        """The closest known epoch below `epoch`; -1 if none."""
+        slot = bisect_left(self._entries, epoch, key=lambda entry: entry.epoch)
+        return self._entries[slot - 1].epoch if slot else UNDEFINED
+
+    def next_epoch(self, epoch: int) -> int:
+        """The closest known epoch above `epoch`; -1 if none."""
+        slot = bisect_right(self._entries, epoch, key=lambda entry: entry.epoch)
+        return self._entries[slot].epoch if slot < len(self._entries) else UNDEFINED
+
+    def truncate_from_end(self, end_offset: int, *, spare_first: bool = False) -> bool:
+        """Forget epochs that start at or past `end_offset`; negative: nothing.
+
+        `spare_first`: not the first one if it starts right there. Where the log start has reached the
+        end, that is the epoch of records that still lie in the files below it, and no older epoch may be
+        written behind them.
+        """
+        before = len(self._entries)
+        if end_offset >= 0:
+            while self._entries and self._entries[-1].start_offset >= end_offset:
+                if spare_first and len(self._entries) == 1 and self._entries[0].start_offset == end_offset:
+                    break
+                self._entries.pop()
+        return len(self._entries) != before
+
+    def truncate_from_start(self, start_offset: int) -> bool:
+        """Forget epochs that ended before `start_offset`; the one it lies in now starts there."""
+        slot = bisect_right(self._entries, start_offset, key=lambda entry: entry.start_offset)
+        if (
+            start_offset < 0
+            or slot == 0
+            or (self._entries[slot - 1].start_offset == start_offset and slot == 1)
+        ):
+            return False
+        kept = EpochEntry(self._entries[slot - 1].epoch, start_offset)
+        self._entries[:slot] = [kept]
+        return True
+
+    def clear(self) -> bool:
+        """Forget everything."""
+        had_entries = bool(self._entries)
+        self._entries.clear()
+        return had_entries

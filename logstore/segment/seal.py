@@ -1,0 +1,161 @@
+"""Seals: what a segment was when its log moved on to the next one.
+
+    00000000000000368769.seal            named for the segment's base offset; big-endian
+    ┌─────────┬──────────┬─────────────┬────────────┬───────────┬──────────┬─────────────┬─────────────┐
+    │ version │ CRC-32C  │ base offset │ end offset │ successor │ .log     │ CRC-32C of  │ block bytes │
+    │ u16 = 1 │ of the   │ i64         │ i64        │ i64, base │ bytes    │ the indexes │ u32         │
+    │         │ rest u32 │             │            │ of next   │ i64      │ 3 × u32     │             │
+    ├─────────┴──────────┴─────────────┴────────────┴───────────┴──────────┴─────────────┴─────────────┤
+    │ CRC-32C (u32) of every block of the .log; the last block may be shorter                          │
+    └──────────────────────────────────────────────────────────────────────────────────────────────────┘
+    indexes: .txnindex (0: there is none), .index, .timeindex
+
+The `.log` and the `.txnindex` must be what the seal says. The other two are derived and may be made anew:
+a digest that fits spares a verification from walking the batches, one that does not proves nothing.
+
+A batch's own checksum leaves out its base offset, length, leader epoch and magic, and nothing in Kafka's
+files tells a gap that was meant from a segment that is gone. The digests cover every byte of a `.log` and
+say where one changed; the successor says what has to come next. Kafka's loader passes over the suffix,
+and its clean-up after a swap, which goes by offsets, takes the seal along with the segment.
+
+A seal is written once its segment is synced and before the next one is made, so the one that stands
+proves that everything below its end offset was durable. It is removed, durably, before its segment is cut or
+becomes the active one again. A crash may leave it torn: its own checksum tells, and then it counts for
+nothing. It may also stay beside the last segment, whose successor never became durable: it then proves
+the bytes it speaks of, and what was appended behind them is judged like any other tail.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from struct import Struct
+from typing import TYPE_CHECKING, Final, NamedTuple
+
+import numpy as np
+
+from logstore.disk.files import Disk, File, read_small_file, remove_if_exists
+from logstore.errors import CorruptSeal
+from logstore.format.crc import crc32c
+
+if TYPE_CHECKING:
+    from logstore.disk.files import Buffer
+
+SEAL_SUFFIX: Final = ".seal"
+BLOCK_BYTES: Final = 1 << 20
+VERSION: Final = 1
+_CHECKED: Final = 6
+_HEAD: Final = Struct(">HIqqqqIIII")
+_DIGEST: Final = np.dtype(">u4")
+
+
+class Seal(NamedTuple):
+    """A sealed segment. `blocks` is the CRC-32C of each `block_bytes` of its `.log`, four bytes each."""
+
+    base_offset: int
+    end_offset: int
+    successor: int
+    size: int
+    aborts_crc: int
+    offsets_crc: int
+    times_crc: int
+    block_bytes: int
+    blocks: bytes
+
+    def encode(self) -> bytes:
+        """The bytes of the file."""
+        data = bytearray(_HEAD.pack(VERSION, 0, *self[:-1]) + self.blocks)
+        data[2:_CHECKED] = _checksum(data).to_bytes(4, "big")
+        return bytes(data)
+
+
+def _checksum(data: Buffer) -> int:
+    return crc32c(memoryview(data)[_CHECKED:])
+
+
+def decode_seal(data: Buffer, *, base_offset: int) -> Seal:
+    """Read a seal of the segment at `base_offset`. Raises `CorruptSeal`."""
+    if len(data) < _HEAD.size:
+        raise CorruptSeal(f"seal {base_offset}: {len(data)} bytes")
+    version, crc, *fields = _HEAD.unpack_from(data)
+    if version != VERSION:
+        raise CorruptSeal(f"seal {base_offset}: version {version}, not {VERSION}")
+    if crc != _checksum(data):
+        raise CorruptSeal(f"seal {base_offset}: its checksum does not match")
+    seal = Seal._make((*fields, bytes(memoryview(data)[_HEAD.size :])))
+    if seal.base_offset != base_offset:
+        raise CorruptSeal(f"seal {base_offset}: it is of segment {seal.base_offset}")
+    in_order = base_offset <= seal.end_offset <= seal.successor and seal.size >= 0 < seal.block_bytes
+    if not in_order or len(seal.blocks) != _DIGEST.itemsize * -(-seal.size // seal.block_bytes):
+        raise CorruptSeal(f"seal {base_offset}: its fields contradict each other")
+    return seal
+
+
+def digest(file: File, size: int, block_bytes: int = BLOCK_BYTES) -> Iterator[int]:
+    """CRC-32C of each block in the first `size` bytes of `file`. Raises `OSError`."""
+    for at in range(0, size, block_bytes):
+        yield crc32c(file.pread(min(block_bytes, size - at), at))
+
+
+def make_seal(
+    file: File,
+    size: int,
+    *,
+    base_offset: int,
+    end_offset: int,
+    successor: int,
+    aborts: bytes = b"",
+    offsets: bytes = b"",
+    times: bytes = b"",
+) -> Seal:
+    """The seal of a `.log` of `size` bytes, given what its indexes' files hold. Raises `OSError`."""
+    blocks = np.fromiter(digest(file, size), _DIGEST, -(-size // BLOCK_BYTES)).tobytes()
+    digests = crc32c(aborts), crc32c(offsets), crc32c(times)
+    return Seal(base_offset, end_offset, successor, size, *digests, BLOCK_BYTES, blocks)
+
+
+def broken_blocks(file: File, seal: Seal) -> Iterator[tuple[int, int]]:
+    """Bytes [start, end) of the blocks of `file` that are not what was sealed. Raises `OSError`."""
+    sealed = np.frombuffer(seal.blocks, _DIGEST).tolist()
+    for number, crc in enumerate(digest(file, seal.size, seal.block_bytes)):
+        if crc != sealed[number]:
+            start = number * seal.block_bytes
+            yield start, min(start + seal.block_bytes, seal.size)
+
+
+def seal_path(directory: str, base_offset: int) -> str:
+    """`…/00000000000000368769.seal`."""
+    return f"{directory}/{base_offset:020d}{SEAL_SUFFIX}"
+
+
+def write_seal(disk: Disk, path: str, seal: Seal) -> None:
+    """Write the seal to `path`, or one anew over another, and sync it. Raises `OSError`.
+
+    In place, because a torn one counts for nothing. Its name becomes durable with the next sync of the
+    directory; its content over an older one's is durable when this returns.
+    """
+    file = disk.open(path, create=True, write=True)
+    try:
+        file.truncate(0)
+        file.pwrite(seal.encode(), 0)
+        file.sync()
+    finally:
+        file.close()
+
+
+def read_seal(disk: Disk, directory: str, base_offset: int) -> Seal | None:
+    """The segment's seal; None if there is none. Raises `CorruptSeal`, `OSError`."""
+    data = read_small_file(disk, seal_path(directory, base_offset))
+    return None if data is None else decode_seal(data, base_offset=base_offset)
+
+
+def remove_seals(disk: Disk, directory: str) -> int:
+    """Durably remove every seal in `directory`: somebody else may have rewritten what they speak of.
+
+    Returns how many there were. Raises `OSError`.
+    """
+    names = [entry.name for entry in disk.scan(directory) if entry.name.endswith(SEAL_SUFFIX)]
+    for name in names:
+        remove_if_exists(disk, f"{directory}/{name}")
+    if names:
+        disk.sync_dir(directory)
+    return len(names)

@@ -1,0 +1,133 @@
+"""Splitting a segment whose offsets do not fit it: runs of its batches, each a segment of its own.
+
+    0.log     │ 0…7 │ 8…9 │ 2³¹+3…2³¹+5 │ 2³¹+6 │ 2³²+9 │      offsets of five batches
+    becomes   └─── 0.log ─┴── 2147483651.log ────┴ 4294967305.log
+
+An index holds an offset as four bytes above its segment's base, so a segment ends at base + 2³¹ − 1. Old
+brokers compacted several segments into one that goes further; the appends and the compaction here never make
+such a one. A run ends before the first batch whose last offset does not fit, and the next begins with that
+batch. The first run keeps the base that the segment had, even if no batch fits there: what stands before it
+names that base as its successor, and a swap that a crash interrupted knows the old segment by it.
+
+The batches are copied byte for byte. What lies behind the last whole batch goes along with the last run, for
+recovery to judge. The new segments are written as `.cleaned` and synced; a crash leaves those, which the next
+open removes. `swap.py` lets them take the old one's place.
+"""
+
+from __future__ import annotations
+
+import posixpath
+from collections.abc import Sequence
+from itertools import pairwise
+from struct import Struct
+from typing import NamedTuple
+
+from logstore.config import MAX_LONG, LogConfig
+from logstore.disk.files import Disk, File, publish, read_small_file
+from logstore.errors import CorruptIndex
+from logstore.format.batch import LOG_OVERHEAD
+from logstore.segment.scan import CHUNK_BYTES, Fault, Scanned, scan, scan_chunks
+from logstore.segment.segment import LOG_SUFFIX, TRANSACTION_INDEX_SUFFIX, Segment
+from logstore.segment.swap import begin_cleaned
+
+_BASE_OFFSET = Struct(">q")
+
+
+class Run(NamedTuple):
+    """Bytes [from_byte, to_byte) of a segment, which fit one that begins at `base_offset`; its last batch
+    ends before `end_offset`."""
+
+    base_offset: int
+    end_offset: int
+    from_byte: int
+    to_byte: int
+
+
+def find_runs(file: File, size: int, base_offset: int) -> list[Run]:
+    """What a `.log` of `size` bytes is to be split into; one run, if all of it fits. Raises `OSError`.
+
+    Every checksum is judged. None where offsets or leader epochs go back: then an offset that does not fit
+    is no proof of a segment that grew too long, for a batch's checksum leaves it out.
+    """
+    runs: list[Run] = []
+    base, next_offset, epoch, position = base_offset, base_offset, -1, 0
+    while True:
+        start, fault = position, None
+        for found in scan(file, start, size, base_offset=base, next_offset=next_offset, leader_epoch=epoch):
+            position, fault = found.end, found.fault
+            if len(found.headers):
+                next_offset = int(found.last_offsets[-1]) + 1
+                epoch = max(epoch, int(found.headers["leader_epoch"].max()))
+        if fault in (Fault.OFFSETS, Fault.EPOCHS):
+            return []
+        if fault is not Fault.OVERFLOW:
+            return [*runs, Run(base, next_offset, start, size)]
+        runs.append(Run(base, next_offset, start, position))
+        (base,) = _BASE_OFFSET.unpack(file.pread(_BASE_OFFSET.size, position))
+
+
+def leaps_over(runs: Sequence[Run], offset: int) -> bool:
+    """Whether everything up to `offset` was written without a gap, and these runs have one there."""
+    return any(before.end_offset < offset <= after.base_offset for before, after in pairwise(runs))
+
+
+def split(
+    disk: Disk, directory: str, config: LogConfig, segment: Segment, runs: Sequence[Run], *, now_ms: int
+) -> list[Segment]:
+    """Write `runs` of `segment` as `.cleaned` segments, synced but for their names, unsealed.
+
+    Raises `ValueError` if there is nothing to split, and `OSError`; nothing is left of it then, if the disk
+    lets it go.
+    """
+    if len(runs) < 2:
+        raise ValueError(f"{segment.path(LOG_SUFFIX)}: its offsets fit it, there is nothing to split")
+    new: list[Segment] = []
+    try:
+        for run in runs:
+            each = begin_cleaned(
+                disk, directory, config, run.base_offset, now_ms=now_ms, modified_ms=segment.modified_ms
+            )
+            new.append(each)
+            _copy(segment.log_file, run, each)
+            each.become_inactive()
+            each.sync_log()
+            each.sync_indexes()
+        _divide_aborts(disk, segment, new)
+    except OSError:
+        for each in new:
+            each.delete()
+        raise
+    return new
+
+
+def _copy(file: File, run: Run, new: Segment) -> None:
+    end = run.from_byte
+    for chunk, found in scan_chunks(file, run.from_byte, run.to_byte, base_offset=run.base_offset):
+        if found.end:
+            new.append(chunk[: found.end], _extents(found))
+            end += found.end
+    while end < run.to_byte:
+        rest = file.pread(min(CHUNK_BYTES, run.to_byte - end), end)
+        new.append(rest, ())
+        end += len(rest)
+
+
+def _divide_aborts(disk: Disk, segment: Segment, new: Sequence[Segment]) -> None:
+    try:
+        entries = segment.transaction_index.entries
+    except CorruptIndex:
+        # As it is, for each: a crash from now on must not make of it one that knows of no aborts.
+        data = read_small_file(disk, segment.path(TRANSACTION_INDEX_SUFFIX)) or b""
+        for each in new:
+            publish(disk, *posixpath.split(each.path(TRANSACTION_INDEX_SUFFIX)), data)
+        return
+    ends = [*(each.base_offset for each in new[1:]), MAX_LONG]
+    for each, end in zip(new, ends, strict=True):
+        mine = [entry for entry in entries if each.base_offset <= entry.last_offset < end]
+        each.replace_transaction_index(mine)
+
+
+def _extents(found: Scanned) -> list[tuple[int, int, int]]:
+    sizes = found.headers["batch_length"] + LOG_OVERHEAD
+    times = found.headers["max_timestamp"]
+    return list(zip(sizes.tolist(), found.last_offsets.tolist(), times.tolist(), strict=True))

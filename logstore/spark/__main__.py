@@ -1,0 +1,18 @@
+"""`python -m logstore.spark JOB …`, `spark-submit … logstore/spark/__main__.py JOB …`."""
+
+from __future__ import annotations
+
+import os
+import sys
+
+if not __debug__:
+    sys.exit("logstore: refuses to run under python -O, which strips the checks that guard the data")
+
+if not __package__:
+    # Run as a file: Python looks for modules beside it, where ours stand without their package's name.
+    sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+
+from logstore.spark.jobs.command import main
+
+if __name__ == "__main__":
+    sys.exit(main(sys.argv[1:]))

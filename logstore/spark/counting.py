@@ -1,0 +1,97 @@
+"""What of a range gave no rows although nothing was lost: offsets that compaction or an abort took.
+
+    offsets    10   11   12   13   14   15   16   17   18   19
+    batches   ├ a    –    c ┤         ├ x    y ┤├ ✗ ┤├ d    e ┤   x, y: aborted, by marker ✗
+    rows        1         1                            1    1
+    compacted        1         1    1                                 3 of them
+    aborted                             1    1                        2
+
+A batch says which offsets it spans; what of them gave no row was compacted, and so was what lies between
+batches. Markers of transactions are neither rows nor missing. Numpy on headers, nothing per record.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterable, Sequence
+from typing import Any
+
+import numpy as np
+import numpy.typing as npt
+
+from logstore.format.batch import CONTROL, TRANSACTIONAL
+from logstore.segment.transaction_index import AbortedTransaction
+from logstore.spark.logs import Cause, Missing, OffsetRange
+
+
+class Count:
+    """Told the batches of a range in order of offset, with the rows that they gave."""
+
+    def __init__(self, wanted: OffsetRange) -> None:
+        self._wanted = wanted
+        self._next = wanted.start_offset
+        self._found = {cause: _Scattered() for cause in (Cause.COMPACTED, Cause.ABORTED)}
+
+    def skip_to(self, offset: int) -> None:
+        """What lies before `offset` is accounted for otherwise."""
+        self._next = max(self._next, offset)
+
+    def add(
+        self, headers: npt.NDArray[np.void], rows: int, aborted: Sequence[AbortedTransaction] = ()
+    ) -> None:
+        """Batches that follow those before; of `aborted` transactions no rows were given."""
+        if not len(headers):
+            return
+        end = self._wanted.end_offset
+        bases = headers["base_offset"].astype(np.int64)
+        deltas = headers["last_offset_delta"].astype(np.int64)
+        firsts = np.clip(bases, self._next, end)
+        nexts = np.clip(bases + deltas + 1, self._next, end)
+        spans = nexts - firsts
+        is_marker = headers["attributes"] & CONTROL != 0
+        is_aborted = _in_aborted(headers, bases, aborted)
+        is_thinned = (headers["record_count"] != deltas + 1) & ~is_marker & ~is_aborted & (spans > 0)
+        before = np.concatenate(([self._next], nexts[:-1]))
+        gaps = firsts - before
+        thinned = int(spans.sum() - spans[is_marker | is_aborted].sum()) - rows
+        self._found[Cause.ABORTED].add(firsts[is_aborted], nexts[is_aborted], int(spans[is_aborted].sum()))
+        compacted = self._found[Cause.COMPACTED]
+        compacted.add(before[gaps > 0], firsts[gaps > 0], int(gaps.sum()))
+        compacted.add(firsts[is_thinned], nexts[is_thinned], thinned)
+        self._next = int(nexts[-1])
+
+    def missing(self) -> list[Missing]:
+        """One item a cause that took anything."""
+        topic, partition = self._wanted.topic_partition
+        return [
+            Missing(topic, partition, found.first, found.end, cause, number=found.number)
+            for cause, found in self._found.items()
+            if found.number
+        ]
+
+
+class _Scattered:
+    """Offsets here and there: the bounds of all, and how many they are."""
+
+    def __init__(self) -> None:
+        self.first, self.end, self.number = -1, -1, 0
+
+    def add(self, firsts: Any, nexts: Any, number: int) -> None:
+        if number > 0 and len(firsts):
+            first = int(firsts[0])
+            self.first = first if self.first < 0 else min(self.first, first)
+            self.end = max(self.end, int(nexts[-1]))
+            self.number += number
+
+
+def _in_aborted(
+    headers: npt.NDArray[np.void], bases: npt.NDArray[np.int64], aborted: Iterable[AbortedTransaction]
+) -> npt.NDArray[np.bool_]:
+    found = np.zeros(len(headers), np.bool_)
+    is_data = headers["attributes"] & (TRANSACTIONAL | CONTROL) == TRANSACTIONAL
+    lowest, highest = int(bases[0]), int(bases[-1])
+    for each in aborted:
+        if each.first_offset > highest or each.last_offset <= lowest:
+            continue
+        is_its = headers["producer_id"] == each.producer_id
+        found |= is_data & is_its & (bases >= each.first_offset) & (bases < each.last_offset)
+    return found

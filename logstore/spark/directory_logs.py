@@ -1,0 +1,441 @@
+"""`Logs` over bare directories: log dirs and partition directories, whoever owns them, dead or alive.
+
+    path=/data/node1,  load([…, …]),  globs        a log dir: its partitions; a partition's directory: itself
+      orders-0  orders-1  …                        one partition in several of them: copies; the one with the
+      replication-offset-checkpoint                newest (leader epoch, log end offset) is read
+
+A partition is read up to the high watermark that its log dirs last wrote down; without one, to its end, with
+a warning. Below it everything is decided, so copies agree, and an end that lies below it is a loss that is
+told. For committed data the end is the last stable offset (`directory_transactions.py`).
+
+Files are read as `LogReader` reads them: the owner may append, roll, delete, compact and cut meanwhile.
+Nothing is written, locked or mapped.
+"""
+
+from __future__ import annotations
+
+import glob
+import re
+from collections import defaultdict
+from collections.abc import Callable, Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+
+from logstore.checkpoint.meta_properties import META_PROPERTIES
+from logstore.checkpoint.offset_checkpoint import HIGH_WATERMARK_CHECKPOINT, read_offset_checkpoint
+from logstore.disk.errors import CorruptCheckpoint, InvalidTopic
+from logstore.disk.files import Disk, OsDisk, read_small_file
+from logstore.disk.topic_partition import TopicPartition, parse_directory_name
+from logstore.errors import CorruptBatch, DamagedLog, InvalidRecord, LogDirOffline, LogGone, OffsetOutOfRange
+from logstore.log.stretches import Stretch, StretchReader
+from logstore.segment.scan import Fault
+from logstore.segment.segment import LOG_SUFFIX
+from logstore.segment.transaction_index import AbortedTransaction
+from logstore.spark.columns import SEGMENT
+from logstore.spark.counting import Count
+from logstore.spark.directory_transactions import DirectoryTransactions
+from logstore.spark.errors import InvalidOption, UnknownTopic
+from logstore.spark.logs import Bounds, Cause, Headers, Missing, OffsetRange
+from logstore.spark.losses import LOGGER
+from logstore.spark.ranges import near
+from logstore.spark.read_options import Isolation
+from logstore.spark.segment_files import SegmentFiles
+
+_TAIL_BYTES: Final = 1 << 20
+_SCHEME = re.compile(r"(?P<scheme>[a-zA-Z][a-zA-Z0-9+.-]+):(//(?P<host>[^/]*))?(?=/)")
+
+_Marks = dict[str, Mapping[TopicPartition, int]]
+"""The high watermarks that log dirs wrote down, by log dir."""
+
+
+class _End(NamedTuple):
+    """How far a copy goes; its epoch is -1 where no batch tells one."""
+
+    leader_epoch: int
+    log_start_offset: int
+    log_end_offset: int
+
+
+@dataclass(slots=True)
+class _Copy:
+    """What is kept of one directory from call to call; `reader` stands at its end."""
+
+    transactions: DirectoryTransactions
+    reader: StretchReader | None = None
+    leader_epoch: int = -1
+
+
+class _Chosen(NamedTuple):
+    """The directory to read, and how far; `is_settled`: no further until a high watermark is written down."""
+
+    directory: str
+    bounds: Bounds
+    is_settled: bool
+
+
+class DirectoryLogs:
+    """`Logs` of the directories in `paths`: local or mounted, globs among them.
+
+    One that is gone is `LogGone`, one that cannot be read `LogDirOffline`.
+    """
+
+    def __init__(
+        self,
+        paths: Sequence[str],
+        *,
+        isolation: Isolation = Isolation.READ_UNCOMMITTED,
+        disk: Disk | None = None,
+        on_batches: Callable[[Headers], None] | None = None,
+    ) -> None:
+        self._disk, self._on_batches = disk or OsDisk(), on_batches
+        self._paths = list(dict.fromkeys(expanded for path in paths for expanded in expand(path)))
+        self._isolation = isolation
+        self._copies: dict[str, _Copy] = {}
+        self._warned: set[str] = set()
+        self._marks: _Marks = {}
+        """the high watermarks that `bounds` read last"""
+        self._settled: dict[TopicPartition, Bounds] = {}
+        """bounds that reach up to these: they stay until somebody writes down another one"""
+
+    def close(self) -> None:
+        self._copies.clear()
+
+    # --- what is there --------------------------------------------------------------------------------------
+
+    def partitions(self) -> Sequence[TopicPartition]:
+        return sorted(self._find())
+
+    def _find(self) -> Mapping[TopicPartition, Sequence[str]]:
+        """The directories of every partition."""
+        found: defaultdict[TopicPartition, list[str]] = defaultdict(list)
+        for path in self._paths:
+            try:
+                entries = self._disk.scan(path)
+            except (FileNotFoundError, NotADirectoryError) as error:
+                raise LogGone(f"{path} is no directory: give a log dir or a partition's directory") from error
+            except OSError as error:
+                raise LogDirOffline(f"{path} cannot be read: {error}. Check its permissions") from error
+            if any(entry.name.endswith(LOG_SUFFIX) and not entry.is_directory for entry in entries):
+                found[parse_directory_name(path.rpartition("/")[2])].append(path)
+                continue
+            for entry in entries:
+                if entry.is_directory:
+                    try:
+                        found[parse_directory_name(entry.name)].append(f"{path}/{entry.name}")
+                    except InvalidTopic:
+                        continue  # waits for its deletion, or is none of a log's
+        return {partition: list(dict.fromkeys(places)) for partition, places in found.items()}
+
+    def bounds(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, Bounds]:
+        marks: _Marks = {}
+        for log_dir in self._marks:
+            self._read_marks(log_dir, marks)
+        if marks != self._marks:
+            self._settled.clear()
+        unsettled = [each for each in partitions if each not in self._settled]
+        places = self._find() if unsettled else {}
+        chosen = {each: self._choose(each, places, marks) for each in unsettled}
+        self._marks = marks
+        self._settled |= {each: found.bounds for each, found in chosen.items() if found.is_settled}
+        return {each: chosen[each].bounds if each in chosen else self._settled[each] for each in partitions}
+
+    def _choose(
+        self, partition: TopicPartition, places: Mapping[TopicPartition, Sequence[str]], marks: _Marks
+    ) -> _Chosen:
+        directories = places.get(partition)
+        if not directories:
+            raise UnknownTopic(f"there is no {partition} in {', '.join(self._paths)}: deleted, or moved")
+        # The watermarks first: what a live owner commits later lies behind them.
+        known = {each: self._high_watermark(partition, each, marks) for each in directories}
+        ends = {each: self._end(each) for each in directories}
+        best = max(directories, key=lambda each: (ends[each].leader_epoch, ends[each].log_end_offset))
+        leader_epoch, start, end = ends[best]
+        committed = {each: mark for each, mark in known.items() if mark is not None}
+        if committed:
+            # That of a copy that stayed behind in an older epoch proves nothing of this one's end.
+            same = [mark for each, mark in committed.items() if ends[each].leader_epoch == leader_epoch]
+            end = max(min(end, max(committed.values())), max(same, default=0))
+        elif best not in self._warned and self._is_owned(best):
+            self._warned.add(best)
+            LOGGER.warning(
+                "%s: its log dir says no high watermark for it; read to its end, where records may be that "
+                "were never committed",
+                best,
+            )
+        end = max(end, start)
+        is_settled = bool(committed) and end >= max(committed.values())
+        if self._isolation is Isolation.READ_COMMITTED:
+            end = max(self._copies[best].transactions.last_stable_offset(end), start)
+        return _Chosen(best, Bounds(start, end), is_settled)
+
+    def _directory(self, partition: TopicPartition) -> str:
+        places = self._find()
+        directories = places.get(partition, ())
+        return directories[0] if len(directories) == 1 else self._choose(partition, places, {}).directory
+
+    def _high_watermark(self, partition: TopicPartition, directory: str, marks: _Marks) -> int | None:
+        log_dir = directory.rpartition("/")[0]
+        if log_dir not in marks:
+            self._read_marks(log_dir, marks)
+        return marks[log_dir].get(partition)
+
+    def _read_marks(self, log_dir: str, marks: _Marks) -> None:
+        try:
+            marks[log_dir] = read_offset_checkpoint(self._disk, log_dir, HIGH_WATERMARK_CHECKPOINT)
+        except (CorruptCheckpoint, OSError) as error:
+            LOGGER.warning("no high watermarks of %s: %s", log_dir, error)
+            marks[log_dir] = {}
+
+    def _is_owned(self, directory: str) -> bool:
+        """Whether it is one of a node's, not a log that stands alone."""
+        return read_small_file(self._disk, f"{directory.rpartition('/')[0]}/{META_PROPERTIES}") is not None
+
+    def _copy(self, directory: str) -> _Copy:
+        if directory not in self._copies:
+            self._copies[directory] = _Copy(DirectoryTransactions(self._disk, directory))
+        return self._copies[directory]
+
+    def _end(self, directory: str) -> _End:
+        """Where a copy starts and ends now; only what came since the last call is read."""
+        copy = self._copy(directory)
+        while True:
+            if copy.reader is None:
+                copy.leader_epoch = -1
+                start = self._near_end(directory)
+                copy.reader = StretchReader(
+                    directory, start_offset=start, disk=self._disk, stretch_bytes=_TAIL_BYTES
+                )
+            reader = copy.reader
+            try:
+                for stretch in reader.stretches():
+                    copy.leader_epoch = max(copy.leader_epoch, int(stretch.headers["leader_epoch"].max()))
+                start, end = reader.log_start_offset, reader.log_end_offset
+                return _End(copy.leader_epoch, max(start, 0), max(start, end, 0))
+            except OffsetOutOfRange as error:
+                if error.offset < error.log_start_offset:
+                    reader.seek(error.log_start_offset)  # all that was known of has been deleted
+                else:
+                    copy.reader = None  # cut
+            except DamagedLog:
+                # Who reads the records says so; here it is the end that counts.
+                if reader.skip_damage() is None:
+                    raise
+
+    def _near_end(self, directory: str) -> int | None:
+        """An offset near the end of the log; None if it has none."""
+        files = SegmentFiles(self._disk, directory)
+        segments = files.segments()
+        if not segments:
+            return None
+        base_offset = segments[-1].base_offset
+        indexed = files.offset_index(base_offset).offsets
+        return int(indexed[-1]) if len(indexed) else base_offset
+
+    # --- where to cut, where to begin -----------------------------------------------------------------------
+
+    def cut_points(self, wanted: OffsetRange, pieces: int) -> Sequence[int]:
+        files = SegmentFiles(self._disk, self._directory(wanted.topic_partition))
+        segments = files.segments()
+        offsets, places, size_before = [np.zeros(0, np.int64)], [np.zeros(0, np.int64)], 0
+        for slot, (base_offset, size) in enumerate(segments):
+            is_below = slot + 1 < len(segments) and segments[slot + 1].base_offset <= wanted.start_offset
+            if is_below or base_offset >= wanted.end_offset:
+                continue
+            indexed = files.offset_index(base_offset)
+            # An entry's batch ends with its offset: the next one begins behind it.
+            offsets.append(np.concatenate(([base_offset], indexed.offsets + 1)))
+            places.append(np.concatenate(([0], indexed.positions)) + size_before)
+            size_before += size
+        begins, at = np.concatenate(offsets), np.concatenate(places)
+        inside = (begins >= wanted.start_offset) & (begins < wanted.end_offset)
+        begins, at = begins[inside], at[inside]
+        if len(at) < 2:
+            return [int(begin) for begin in begins]
+        first, last = int(at[0]), int(at[-1])
+        targets = [first + (last - first) * piece // pieces for piece in range(1, pieces)]
+        return [int(begins[slot]) for slot in near(at.tolist(), targets)]
+
+    def offsets_by_time(self, times_ms: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
+        places = self._find()
+        marks: _Marks = {}
+        found: dict[TopicPartition, int | None] = {}
+        for partition, time_ms in times_ms.items():
+            directory, bounds, _ = self._choose(partition, places, marks)
+            found[partition] = self._offset_by_time(directory, bounds, time_ms)
+        return found
+
+    def _offset_by_time(self, directory: str, bounds: Bounds, time_ms: int) -> int | None:
+        files = SegmentFiles(self._disk, directory)
+        bases = [base for base, _ in files.segments()]
+        for base_offset, next_base in zip(bases, [*bases[1:], None], strict=True):
+            index = files.time_index(base_offset)
+            end = bounds.end_offset if next_base is None else min(next_base, bounds.end_offset)
+            # The last entry of a segment that was rolled is its latest time; the active one has none yet.
+            if next_base is not None and len(index.times_ms) and index.times_ms[-1] < time_ms:
+                continue
+            older = int(np.searchsorted(index.times_ms, time_ms)) - 1
+            start = max(base_offset, bounds.start_offset, int(index.offsets[older]) if older >= 0 else 0)
+            if start < end:
+                offset = self._first_as_young(directory, start, end, time_ms)
+                if offset is not None:
+                    return offset
+        return None
+
+    def _first_as_young(self, directory: str, start: int, end: int, time_ms: int) -> int | None:
+        from logstore.columnar.columnar import decode
+
+        for stretch in self._stretches(directory, OffsetRange("", 0, start, end), []):
+            slots = np.flatnonzero(stretch.headers["max_timestamp"] >= time_ms)
+            for slot in slots.tolist():
+                data = stretch.batch(slot).buffer
+                for rows in decode(data, columns=("offset", "timestamp"), start_offset=start, end_offset=end):
+                    times = rows.column("timestamp").cast("int64").fill_null(-1).to_numpy()
+                    young = np.flatnonzero(times >= time_ms)
+                    if len(young):
+                        return int(rows.column("offset")[int(young[0])].as_py())
+        return None
+
+    # --- rows -----------------------------------------------------------------------------------------------
+
+    def read(self, wanted: OffsetRange, columns: Sequence[str], missing: list[Missing]) -> Iterator[Any]:
+        try:
+            directory = self._directory(wanted.topic_partition)
+        except UnknownTopic as error:
+            missing.append(_lost(wanted, wanted.start_offset, wanted.end_offset, Cause.EXPIRED, str(error)))
+            return
+        aborted: Sequence[AbortedTransaction] = ()
+        if self._isolation is Isolation.READ_COMMITTED:
+            transactions = self._copy(directory).transactions
+            aborted = transactions.aborted(wanted.start_offset, wanted.end_offset)
+        read = tuple(name for name in columns if name != SEGMENT) or ("offset",)
+        count = Count(wanted)
+        told = 0
+        for stretch in self._stretches(directory, wanted, missing):
+            for lost in missing[told:]:
+                count.skip_to(lost.end_offset)
+            told = len(missing)
+            rows = 0
+            for batch in _decoded(stretch, wanted, read, aborted, missing):
+                rows += batch.num_rows
+                yield _with_segment(batch, columns, stretch.base_offset) if SEGMENT in columns else batch
+            unreadable = sum(each.offsets for each in missing[told:])
+            count.add(stretch.headers, rows + unreadable, aborted)
+            if self._on_batches is not None:
+                self._on_batches(stretch.headers)
+            told = len(missing)
+        missing.extend(count.missing())
+
+    def _stretches(self, directory: str, wanted: OffsetRange, missing: list[Missing]) -> Iterator[Stretch]:
+        """The stretches that hold what is wanted; what is not to be had of it is added to `missing`."""
+        end = wanted.end_offset
+        reader: StretchReader | None = None
+
+        def lose(first: int, until: int, cause: Cause, detail: str = "") -> None:
+            first, until = max(first, wanted.start_offset), min(until, end)
+            if first < until:
+                missing.append(_lost(wanted, first, until, cause, detail))
+
+        offset = wanted.start_offset
+        while offset < end:
+            try:
+                reader = reader or StretchReader(directory, start_offset=offset, disk=self._disk)
+                for stretch in reader.stretches():
+                    yield stretch
+                    offset = stretch.next_offset
+                    if offset >= end:
+                        return
+                tail = reader.tail
+                is_torn = tail is None or tail.fault is Fault.TORN
+                detail = "" if tail is None else f"{tail.file} at byte {tail.position}: {tail.fault.value}"
+                lose(offset, end, Cause.TRUNCATED if is_torn else Cause.DAMAGED, detail)
+                return
+            except OffsetOutOfRange as error:
+                assert reader is not None
+                if error.offset >= error.log_start_offset:
+                    lose(error.offset, end, Cause.TRUNCATED)
+                    return
+                lose(error.offset, error.log_start_offset, Cause.EXPIRED)
+                offset = error.log_start_offset
+                reader.seek(offset)
+            except LogGone as error:
+                lose(offset, end, Cause.EXPIRED, str(error))
+                return
+            except DamagedLog as error:
+                skipped = None if reader is None else reader.skip_damage()
+                if reader is None or skipped is None:
+                    raise
+                lose(max(skipped.start_offset, offset), skipped.end_offset, Cause.DAMAGED, str(error))
+                offset = reader.next_offset
+
+
+def expand(path: str) -> list[str]:
+    """The directories that `path` means: `file:` in front is taken off, `*`, `?` and `[…]` are globs.
+
+    Raises `InvalidOption` for another file system, and where nothing matches.
+    """
+    match = _SCHEME.match(path)
+    if match is not None:
+        if match["scheme"].lower() != "file" or match["host"] not in (None, "", "localhost"):
+            raise InvalidOption(
+                f"path {path!r} is on another file system: mount it where every executor sees it, and give "
+                "the mounted directory"
+            )
+        path = path[match.end() :]
+    if not glob.has_magic(path):
+        return [path.rstrip("/") or "/"]
+    found = sorted(each.rstrip("/") for each in glob.glob(path))
+    if not found:
+        raise InvalidOption(f"nothing matches path {path!r}; give a log dir, or a partition's directory")
+    return found
+
+
+def _lost(wanted: OffsetRange, start: int, end: int, cause: Cause, detail: str) -> Missing:
+    return Missing(wanted.topic, wanted.partition, start, end, cause, detail)
+
+
+def _decoded(
+    stretch: Stretch,
+    wanted: OffsetRange,
+    columns: Sequence[str],
+    aborted: Sequence[AbortedTransaction],
+    missing: list[Missing],
+) -> Iterator[Any]:
+    """The rows of a stretch. A batch whose records cannot be read is damage: its neighbours' rows come."""
+    from logstore.columnar.columnar import decode
+
+    def rows_of(data: Any) -> Iterator[Any]:
+        start, end = wanted.start_offset, wanted.end_offset
+        return decode(data, columns=columns, start_offset=start, end_offset=end, aborted=aborted)
+
+    given = 0
+    try:
+        for rows in rows_of(stretch):
+            yield rows
+            given += rows.num_rows
+        return
+    except (CorruptBatch, InvalidRecord):
+        pass
+    # One after the other, without the rows that came before the fault was met.
+    for slot in range(len(stretch.positions)):
+        batch = stretch.batch(slot)
+        try:
+            for rows in rows_of(batch.buffer):
+                passed = min(given, rows.num_rows)
+                given -= passed
+                if passed < rows.num_rows:
+                    yield rows.slice(passed)
+        except (CorruptBatch, InvalidRecord) as error:
+            first = max(batch.base_offset, wanted.start_offset)
+            until = min(batch.next_offset, wanted.end_offset)
+            if first < until:
+                missing.append(_lost(wanted, first, until, Cause.DAMAGED, str(error)))
+
+
+def _with_segment(rows: Any, columns: Sequence[str], base_offset: int) -> Any:
+    import pyarrow as pa
+
+    column = pa.repeat(pa.scalar(base_offset, pa.int64()), rows.num_rows)
+    made = {**dict(zip(rows.schema.names, rows.columns, strict=True)), SEGMENT: column}
+    return pa.RecordBatch.from_arrays([made[name] for name in columns], names=list(columns))

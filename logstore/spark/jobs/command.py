@@ -1,0 +1,108 @@
+"""The jobs' command lines, each defined once, for three ways in:
+
+    logstore pipeline JOB …                        logstore/cli/pipeline.py hands its arguments on
+    python -m logstore.spark JOB …                without the extra `cli`
+    spark-submit … logstore/spark/__main__.py JOB …  in the session, and on the master, that were submitted
+
+A job is a module that looks like `job.Job`; a line in `JOBS` makes it a command. Nothing heavy is imported
+before a job runs, so that help is quick.
+
+Exit codes: 0 done; 1 the answer is "no", or the work failed; 2 the command line is wrong. Answers go to
+stdout (`--json`: one object on one line), progress and errors to stderr.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import sys
+from collections.abc import Mapping, Sequence
+from typing import Final, NoReturn
+
+from logstore.broker.clock import stopwatch_s
+from logstore.disk.errors import EngineError
+from logstore.spark.errors import InvalidOption
+from logstore.spark.jobs import compact, export, ingest, merge_state_changes, profile, verify
+from logstore.spark.jobs.job import Answer, BadUsage, Job, Prepared, named_values
+from logstore.spark.jobs.progress import Progress
+from logstore.spark.jobs.work import Workers
+
+DONE, NO, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
+
+
+JOBS: Final[Mapping[str, Job]] = {
+    "export": export,
+    "ingest": ingest,
+    "compact": compact,
+    "profile": profile,
+    "merge-state-changes": merge_state_changes,
+    "verify": verify,
+}
+
+EXTRA: Final = ("pyspark", "py4j", "pyarrow", "numba")
+"""What the extra `spark` brings."""
+
+
+class _Parser(argparse.ArgumentParser):
+    """Says what is wrong in one line."""
+
+    def error(self, message: str) -> NoReturn:
+        raise BadUsage(f"{message} (see {self.prog} --help)")
+
+
+def parser(jobs: Mapping[str, Job], program: str) -> argparse.ArgumentParser:
+    """The command line of all jobs."""
+    top = _Parser(prog=program, description="Jobs on logs, done by Spark.")
+    verbs = top.add_subparsers(metavar="JOB", dest="job", required=True)
+    for name, job in jobs.items():
+        verb = verbs.add_parser(name, help=job.HELP, description=f"{job.HELP[0].upper()}{job.HELP[1:]}.")
+        job.arguments(verb)
+        shared = verb.add_argument_group("how it runs")
+        shared.add_argument("--plan", action="store_true", help="say what it would do; change nothing")
+        shared.add_argument("--json", action="store_true", help="answer with one JSON object")
+        shared.add_argument("--master", metavar="URL", help="Spark's master (default: local[*])")
+        shared.add_argument(
+            "--conf", metavar="NAME=VALUE", action="append", default=[],
+            help="a setting of Spark; more than once for several",
+        )  # fmt: skip
+    return top
+
+
+def main(
+    arguments: Sequence[str], program: str = "python -m logstore.spark", jobs: Mapping[str, Job] = JOBS
+) -> int:
+    """Carry out one command line; returns its exit code."""
+    try:
+        options = parser(jobs, program).parse_args(list(arguments) or ["--help"])
+        prepared = jobs[options.job].prepare(options)
+        answer = prepared.plan() if options.plan else _run(prepared, options)
+    except SystemExit as end:  # argparse, after a help page
+        return int(end.code or DONE)
+    except (BadUsage, InvalidOption) as error:
+        return _complain(str(error), BAD_USAGE)
+    except (EngineError, OSError) as error:
+        return _complain(str(error), NO)
+    except ModuleNotFoundError as error:
+        if error.name not in EXTRA:
+            raise
+        return _complain(f"{error.name} is not installed: pip install 'logstore[spark]'", NO)
+    except KeyboardInterrupt:
+        return _complain("interrupted", INTERRUPTED)
+    if options.json:
+        print(json.dumps(answer.facts, separators=(", ", ": ")))
+    else:
+        for line in answer.lines:
+            print(line)
+    return DONE if answer.is_yes else NO
+
+
+def _run(prepared: Prepared, options: argparse.Namespace) -> Answer:
+    settings = named_values("--conf", options.conf, "a setting")
+    progress = Progress(sys.stderr, stopwatch_s)
+    with Workers(progress, master=options.master, settings=settings) as workers:
+        return prepared.run(workers)
+
+
+def _complain(text: str, code: int) -> int:
+    print("logstore: " + " ".join(text.split("\n")), file=sys.stderr, flush=True)
+    return code

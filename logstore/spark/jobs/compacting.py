@@ -1,0 +1,256 @@
+"""The compaction: of each key of each partition, the record with the largest offset, as a table.
+
+    orders/                              the table: appears whole, or is replaced whole
+      topic=orders/partition=0/part-….parquet
+    .orders.logstore-compact/            beside it
+      ledger                             which table is to be put there
+      staged/<number>/table              where Spark writes it
+      replaced-<number>                  the table that was there, until it is removed
+
+Keys are those of a partition, as for a broker that compacts: a topic whose number of partitions changed may
+have a key in two of them. Spark groups and shuffles. What it wrote is moved into place by renames that can be
+repeated: a table is staged, or it is there. Between the two renames of a replacement there is none.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
+
+from logstore.broker.clock import stopwatch_s
+from logstore.disk.errors import EngineError, ErrorCode
+from logstore.disk.files import Disk, OsDisk, make_durable_dir
+from logstore.spark.jobs.job import Answer
+from logstore.spark.jobs.progress import amount
+from logstore.spark.jobs.source import planned
+from logstore.spark.jobs.work import Workers
+from logstore.spark.ledger import (
+    Intent,
+    Json,
+    Ledger,
+    complete,
+    publish_once,
+    read_ledger,
+    remove_staged,
+    staging_directory,
+)
+from logstore.spark.logs import OffsetRange
+from logstore.spark.offsets import format_offsets
+from logstore.spark.ranges import size_of
+from logstore.spark.read_options import ReadOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Observation, SparkSession
+
+TABLE: Final = "table"
+_BOUNDS: Final = frozenset(
+    name.lower()
+    for word in ("starting", "ending")
+    for name in (f"{word}Offsets", f"{word}Timestamp", f"{word}OffsetsByTimestamp")
+) | {"assign", "subscribe", "subscribepattern", "startingoffsetsbytimestampstrategy"}
+"""What is settled once, and then said in offsets."""
+
+
+class OutputExists(EngineError):
+    """Something has the name of the table that is to be written."""
+
+    code = ErrorCode.INVALID_REQUEST
+
+
+class NullKeys(EngineError):
+    """Records without a key, which have no latest one."""
+
+    code = ErrorCode.INVALID_RECORD
+
+
+class Wanted(NamedTuple):
+    """What the table is to hold."""
+
+    columns: tuple[str, ...]
+    codec: str
+    keep_tombstones: bool
+    drop_null_keys: bool
+
+
+class Compact:
+    """A compaction that was asked for. `options` are those of `spark.read`."""
+
+    def __init__(
+        self,
+        options: Mapping[str, str],
+        output: str,
+        wanted: Wanted,
+        overwrite: bool,
+        disk: Disk | None = None,
+    ) -> None:
+        self._options, self._output, self._wanted, self._overwrite = options, output, wanted, overwrite
+        self._parsed = ReadOptions.parse(options, streaming=False)
+        self._disk = disk or OsDisk()
+        above, _, name = output.rpartition("/")
+        self._ledger = f"{above}/.{name}.logstore-compact"
+
+    def plan(self) -> Answer:
+        unfinished = read_ledger(self._disk, self._ledger).intent is not None
+        ranges = planned(self._parsed)
+        offsets = sum(map(size_of, ranges))
+        exists = is_there(self._disk, self._output)
+        facts = {
+            "job": "compact",
+            "output": self._output,
+            "exists": exists,
+            "unfinished": unfinished,
+            "offsets": offsets,
+            "partitions": [asdict(each) for each in ranges],
+        }
+        lines = [str(each) for each in ranges]
+        if unfinished:
+            lines.append("the table of the last run is whole and would be put into place first")
+        elif exists:
+            lines.append("would replace" if self._overwrite else "would refuse: the output is there")
+        lines.append(f"would compact {amount(offsets)} offsets of {len(ranges)} partitions")
+        return Answer(facts, lines)
+
+    def run(self, workers: Workers) -> Answer:
+        make_durable_dir(self._disk, self._ledger)
+        with Ledger(self._disk, self._ledger) as ledger:
+            if complete(ledger, self._carry_out) is not None:
+                ledger.sweep()
+                if not self._overwrite:
+                    return _answer({**ledger.state, "recovered": True})
+            if is_there(self._disk, self._output) and not self._overwrite:
+                raise OutputExists(f"{self._output} is there already; give --overwrite, or another --output")
+            number = ledger.done + 1
+            staging = staging_directory(ledger.directory, number)
+            remove_staged(self._disk, staging)
+            make_durable_dir(self._disk, staging)
+            facts = self._write(workers.session, f"{staging}/{TABLE}")
+            sync_tree(self._disk, f"{staging}/{TABLE}")
+            self._disk.sync_dir(staging)
+            publish_once(ledger, number, lambda: facts, self._carry_out)
+        return _answer({**facts, "recovered": False})
+
+    def _carry_out(self, intent: Intent) -> Json:
+        place(self._disk, self._ledger, self._output, intent.number)
+        return intent.plan
+
+    def _write(self, session: SparkSession, path: str) -> dict[str, Any]:
+        """Have Spark write the table to `path`; what is to be said of it."""
+        from pyspark.sql import Observation
+
+        ranges = planned(self._parsed)
+        began_s = stopwatch_s()
+        seen, kept = Observation(), Observation()
+        table = self._latest(self._records(session, ranges), seen, kept)
+        writer = table.write.partitionBy("topic", "partition").option("compression", self._wanted.codec)
+        writer.parquet(f"file://{path}")
+        counts = {**seen.get, **kept.get}
+        if counts["null_keys"] and not self._wanted.drop_null_keys:
+            raise NullKeys(
+                f"{counts['null_keys']} records have no key, and so no latest value. Give --null-keys drop "
+                "to leave them out"
+            )
+        return {
+            "job": "compact",
+            "output": self._output,
+            "seconds": round(stopwatch_s() - began_s, 3),
+            **counts,
+            "rows": counts["keys"] - (0 if self._wanted.keep_tombstones else counts["tombstones"]),
+            "partitions": [asdict(each) for each in ranges],
+        }
+
+    def _records(self, session: SparkSession, ranges: list[OffsetRange]) -> DataFrame:
+        """The records of exactly these ranges."""
+        from logstore.spark.columns import spark_schema
+        from logstore.spark.data_source import LogstoreDataSource
+
+        if not ranges:
+            return session.createDataFrame([], spark_schema(self._parsed.columns))
+        session.dataSource.register(LogstoreDataSource)
+        partitions: dict[str, list[int]] = {}
+        for each in ranges:
+            partitions.setdefault(each.topic, []).append(each.partition)
+        bounds = {
+            "assign": json.dumps(partitions),
+            "startingOffsets": format_offsets({each.topic_partition: each.start_offset for each in ranges}),
+            "endingOffsets": format_offsets({each.topic_partition: each.end_offset for each in ranges}),
+        }
+        given = {name: value for name, value in self._options.items() if name.lower() not in _BOUNDS}
+        return session.read.format("logstore").options(**given, **bounds).load()
+
+    def _latest(self, records: DataFrame, seen: Observation, kept: Observation) -> DataFrame:
+        """One row a key."""
+        from pyspark.sql import functions as f
+
+        key, offset, value = records["key"], records["offset"], f.col("last.value")
+        records = records.observe(
+            seen, f.count(f.lit(1)).alias("records"), f.count(f.when(key.isNull(), 1)).alias("null_keys")
+        )
+        columns = dict.fromkeys(("value", *self._wanted.columns))
+        latest = (
+            records.where(key.isNotNull())
+            .groupBy("topic", "partition", "key")
+            .agg(f.max_by(f.struct(*columns), offset).alias("last"))
+            .observe(
+                kept, f.count(f.lit(1)).alias("keys"), f.count(f.when(value.isNull(), 1)).alias("tombstones")
+            )
+        )
+        if not self._wanted.keep_tombstones:
+            latest = latest.where(value.isNotNull())
+        return latest.select("topic", "partition", "key", *(f"last.{name}" for name in self._wanted.columns))
+
+
+def place(disk: Disk, ledger: str, output: str, number: int) -> None:
+    """Move the table of a publication to its name, and what was there out of the way; again if need be.
+
+    Raises `OSError`, and `OutputExists` where neither of them is there any more.
+    """
+    staging = staging_directory(ledger, number)
+    replaced = f"{ledger}/replaced-{number}"
+    if is_there(disk, f"{staging}/{TABLE}"):
+        if is_there(disk, output):
+            disk.rename(output, replaced)
+            disk.sync_dir(ledger)
+        disk.rename(f"{staging}/{TABLE}", output)
+    if not is_there(disk, output):
+        raise OutputExists(f"{output} is gone, and so is what was to be put there: somebody removed it")
+    disk.sync_dir(output.rpartition("/")[0] or "/")
+    remove_staged(disk, replaced)
+
+
+def is_there(disk: Disk, directory: str) -> bool:
+    """Whether there is such a directory, or anything of that name."""
+    try:
+        disk.scan(directory)
+    except FileNotFoundError:
+        return False
+    except NotADirectoryError:
+        return True
+    return True
+
+
+def sync_tree(disk: Disk, directory: str) -> None:
+    """Make all files below `directory` durable, and their names."""
+    for entry in disk.scan(directory):
+        path = f"{directory}/{entry.name}"
+        if entry.is_directory:
+            sync_tree(disk, path)
+        else:
+            file = disk.open(path, write=True)
+            try:
+                file.sync()
+            finally:
+                file.close()
+    disk.sync_dir(directory)
+
+
+def _answer(facts: Mapping[str, Any]) -> Answer:
+    return Answer(
+        facts,
+        [
+            f"compacted {amount(facts['records'])} records to {amount(facts['rows'])} rows: "
+            f"{amount(facts['keys'])} keys, {amount(facts['tombstones'])} of them deleted, "
+            f"{amount(facts['null_keys'])} records without a key, {facts['seconds']:.1f} s"
+        ],
+    )

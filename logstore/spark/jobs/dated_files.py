@@ -1,0 +1,214 @@
+"""Rows of one partition as Parquet files, one or more for each day (UTC) of their timestamps.
+
+    <staging>/<start offset>-<token>-<n>        written here, by one attempt of one task
+    topic=orders/partition=0/date=2026-11-20/00000000000000000000-00000000000001048576.parquet
+                                             │ its first offset, and one past its last
+
+A file's final name follows from the rows in it: two attempts that read the same offsets name them the same,
+and no two files of a day overlap. Rows stand in order of offset. Files without the ending `.parquet` are no
+part of anything yet. Once `close` returns, all of them are durable.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator
+from datetime import date
+from typing import Any, Final, NamedTuple
+
+from logstore.disk.files import Disk, OsDisk
+from logstore.spark.columns import RowMaker, arrow_schema
+
+DAY_MS: Final = 86_400_000
+GROUP_BYTES: Final = 32 << 20
+"""Rows held before they are written as a row group; twice as much if they are of several days."""
+OPEN_FILES: Final = 64
+
+_NO_DATE: Final = "__HIVE_DEFAULT_PARTITION__"
+"""How Spark and Hive write that there is none."""
+_EPOCH: Final = date(1970, 1, 1).toordinal()
+_FIRST_DAY: Final = date.min.toordinal() - _EPOCH
+_LAST_DAY: Final = date.max.toordinal() - _EPOCH
+_UNDATED: Final = _FIRST_DAY - 1
+
+
+class StagedFile(NamedTuple):
+    """A file that is written: its name in the staging directory, and where it belongs in the output."""
+
+    staged: str
+    target: str
+    rows: int
+    size_bytes: int
+
+
+class FileFormat(NamedTuple):
+    """How files are written."""
+
+    columns: tuple[str, ...]
+    """of the data source, but for topic and partition, which are in the names of directories"""
+    codec: str
+    """`none`, `snappy`, `zstd`, `lz4` or `gzip`"""
+    file_bytes: int
+    """rows before compression that make a file full; a row group more may be in it"""
+
+
+class DatedFiles:
+    """The files of one attempt of a task. A context manager: leaving it closes what is open."""
+
+    def __init__(
+        self,
+        topic: str,
+        partition: int,
+        directory: str,
+        token: str,
+        shape: FileFormat,
+        disk: Disk | None = None,
+    ) -> None:
+        """`token` is used by nobody else in the staging directory `directory`, which is there."""
+        self._directory, self._token, self._shape = directory, token, shape
+        self._place = f"topic={topic}/partition={partition}"
+        self._maker = RowMaker(topic, partition, shape.columns)
+        self._disk = disk or OsDisk()
+        self._open: dict[int, _File] = {}
+        self._done: list[StagedFile] = []
+        self._names = 0
+        self._held_bytes = 0
+
+    def __enter__(self) -> DatedFiles:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        for file in self._open.values():
+            file.abandon()
+
+    def add(self, read: Any) -> None:
+        """Rows in order of offset: what `Logs.read` gives, offset and timestamp among its columns."""
+        rows = self._maker.rows(read)
+        for day, part, offsets in by_day(read.column("timestamp"), rows, read.column("offset")):
+            file = self._open.pop(day, None) or self._new(day)
+            self._open[day] = file  # the last is the one that was used last
+            self._held_bytes += file.add(part, offsets)
+            if file.held_bytes >= GROUP_BYTES:
+                self._held_bytes -= file.write()
+            if file.written_bytes + file.held_bytes >= self._shape.file_bytes:
+                self._finish(day)
+        while self._held_bytes >= 2 * GROUP_BYTES:
+            largest = max(self._open.values(), key=lambda file: file.held_bytes)
+            self._held_bytes -= largest.write()
+        while len(self._open) > OPEN_FILES:
+            self._finish(next(iter(self._open)))
+
+    def close(self) -> list[StagedFile]:
+        """Write what is held, and make all files durable."""
+        for day in list(self._open):
+            self._finish(day)
+        if self._done:
+            self._disk.sync_dir(self._directory)
+        return self._done
+
+    def _new(self, day: int) -> _File:
+        self._names += 1
+        return _File(f"{self._directory}/{self._token}-{self._names}", self._shape)
+
+    def _finish(self, day: int) -> None:
+        file = self._open.pop(day)
+        self._held_bytes -= file.write()
+        file.close()
+        opened = self._disk.open(file.path, write=True)
+        try:
+            opened.sync()
+            size = opened.size()
+        finally:
+            opened.close()
+        name = f"{file.first_offset:020d}-{file.end_offset:020d}.parquet"
+        target = f"{self._place}/date={date_of(day)}/{name}"
+        self._done.append(StagedFile(file.path.rpartition("/")[2], target, file.rows, size))
+
+
+class _File:
+    """One Parquet file that is being written; rows are held until they make a row group."""
+
+    def __init__(self, path: str, shape: FileFormat) -> None:
+        self.path, self._shape = path, shape
+        self._schema = arrow_schema(shape.columns)
+        self._writer: Any = None
+        self._held: list[Any] = []
+        self.held_bytes = self.written_bytes = self.rows = 0
+        self.first_offset = self.end_offset = -1
+
+    def add(self, rows: Any, offsets: Any) -> int:
+        """Hold these; returns how many bytes they have."""
+        if self.first_offset < 0:
+            self.first_offset = offsets[0].as_py()
+        self.end_offset = offsets[-1].as_py() + 1
+        size: int = rows.nbytes
+        self._held.append(rows)
+        self.held_bytes += size
+        self.rows += rows.num_rows
+        return size
+
+    def write(self) -> int:
+        """Write what is held; returns how many bytes that was."""
+        import pyarrow as pa
+
+        size = self.held_bytes
+        if self._held:
+            if self._writer is None:
+                self._writer = self._create()
+            group = pa.Table.from_batches(self._held, self._schema)
+            self._writer.write_table(group, row_group_size=group.num_rows)
+            self._held, self.held_bytes = [], 0
+            self.written_bytes += size
+        return size
+
+    def close(self) -> None:
+        self._writer.close()
+
+    def abandon(self) -> None:
+        """Let go of the file, whatever is in it."""
+        if self._writer is not None:
+            self._writer.close()
+
+    def _create(self) -> Any:
+        from pyarrow.parquet import ParquetWriter
+
+        # What hardly repeats is not worth a dictionary; offsets and times differ little from row to row.
+        columns = self._shape.columns
+        deltas = [name for name in columns if name in ("offset", "timestamp")]
+        repeated = [name for name in columns if name in ("timestampType", "leaderEpoch", "segment")]
+        return ParquetWriter(
+            self.path,
+            self._schema,
+            compression=self._shape.codec,
+            use_dictionary=repeated,
+            column_encoding=dict.fromkeys(deltas, "DELTA_BINARY_PACKED"),
+            write_statistics=[*deltas, *repeated],
+        )
+
+
+def by_day(times: Any, rows: Any, offsets: Any) -> Iterator[tuple[int, Any, Any]]:
+    """The rows of each day since 1970, with their offsets, in the order in which days first appear."""
+    import numpy as np
+    import pyarrow as pa
+
+    numbers = times.cast(pa.int64())
+    if numbers.null_count:
+        numbers = numbers.fill_null(_UNDATED * DAY_MS)
+    days = numbers.to_numpy() // DAY_MS
+    days[(days < _FIRST_DAY) | (days > _LAST_DAY)] = _UNDATED
+    found, firsts = np.unique(days, return_index=True)
+    if len(found) == 1:
+        yield int(found[0]), rows, offsets
+        return
+    for first in np.sort(firsts).tolist():
+        slots = np.flatnonzero(days == days[first])
+        if slots[-1] - first + 1 == len(slots):
+            part = rows.slice(first, len(slots)), offsets.slice(first, len(slots))
+        else:
+            chosen = pa.array(slots)
+            part = rows.take(chosen), offsets.take(chosen)
+        yield int(days[first]), *part
+
+
+def date_of(day: int) -> str:
+    """`2026-11-20`; Hive's word for none where there is no time, or none that a date has."""
+    return _NO_DATE if day == _UNDATED else date.fromordinal(day + _EPOCH).isoformat()

@@ -1,0 +1,194 @@
+"""`verify`: is every replica what was written, and are the replicas of a partition the same?
+
+    verify --node 1=/mnt/a/data --node 2=/mnt/b/data1,/mnt/b/data2 --node 3=/mnt/c/data
+    verify /mnt/a/data /mnt/b/data /mnt/c/data      nodes are called as their meta.properties say
+
+1. Runs of segments, one task each: every batch's checksum, its place, its epoch; digests of what is sound.
+2. Stretches of offsets whose digests differ, one task each: batch by batch, below the high watermark. Where
+   compaction ran: record by record.
+
+Exit code 1 if anything is wrong. Reads only, also while brokers write. Directories have to be mounted under
+the same path wherever executors run.
+"""
+
+from __future__ import annotations
+
+import argparse
+import re
+from collections import defaultdict
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass
+from typing import TYPE_CHECKING, Any
+
+from logstore.disk.files import OsDisk
+from logstore.spark.jobs.job import Answer, BadUsage
+
+if TYPE_CHECKING:
+    from logstore.disk.topic_partition import TopicPartition
+    from logstore.spark.jobs.work import Workers
+    from logstore.spark.verification.check import Run, RunReport
+    from logstore.spark.verification.compare import Comparison, Difference
+    from logstore.spark.verification.compare_records import RecordComparison
+    from logstore.spark.verification.findings import Finding
+    from logstore.spark.verification.planning import Plan
+    from logstore.spark.verification.replicas import Replica
+
+HELP = "check every replica of every node, and the replicas of a partition against each other"
+
+
+def arguments(parser: argparse.ArgumentParser) -> None:
+    """Declare what the job's command line takes."""
+    parser.add_argument(
+        "directories", metavar="DIR", nargs="*", help="a node's log dir, or a partition in it"
+    )
+    parser.add_argument(
+        "--node", metavar="NAME=DIR[,DIR…]", action="append", default=[],
+        help="a node and its log dirs; once for each",
+    )  # fmt: skip
+    parser.add_argument("--topics", metavar="REGEX", help="only topics of such a name")
+    parser.add_argument(
+        "--compacted", metavar="REGEX", default="__consumer_offsets|__transaction_state",
+        help="topics in which gaps are no fault, even without a cleaner's checkpoint (default: %(default)s)",
+    )  # fmt: skip
+    parser.add_argument(
+        "--allow-lag", action="store_true",
+        help="a replica that ends below the high watermark is a note, unless it held more once",
+    )  # fmt: skip
+
+
+def prepare(options: argparse.Namespace) -> Verify:
+    """Check what was given; `BadUsage` if it makes no sense."""
+    for name in ("topics", "compacted"):
+        try:
+            re.compile(getattr(options, name) or "")
+        except re.error as error:
+            raise BadUsage(f"--{name}: {error}") from error
+    from logstore.spark.verification.replicas import node_of
+
+    nodes: defaultdict[str, list[str]] = defaultdict(list)
+    for text in options.node:
+        name, equals, directories = text.partition("=")
+        if not name or not equals or not all(directories.split(",")):
+            raise BadUsage(f"--node {text!r}: a node is NAME=DIR or NAME=DIR,DIR")
+        nodes[name] += directories.split(",")
+    for directory in options.directories:
+        nodes[node_of(OsDisk(), directory)].append(directory)
+    if not nodes:
+        raise BadUsage("name the directories to verify, or --node NAME=DIR for each node")
+    return Verify(nodes, options.topics, options.compacted, options.allow_lag)
+
+
+def run_task(run: Run) -> RunReport:
+    """What an executor does with a run."""
+    from logstore.spark.verification.check import check_run
+
+    return check_run(OsDisk(), run)
+
+
+def comparison_task(work: Comparison | RecordComparison) -> list[Difference]:
+    """What an executor does with what differs."""
+    from logstore.spark.verification.compare import compare_stretch
+    from logstore.spark.verification.compare_records import RecordComparison, compare_records
+
+    if isinstance(work, RecordComparison):
+        return compare_records(OsDisk(), work)
+    return compare_stretch(OsDisk(), work)
+
+
+@dataclass(frozen=True, slots=True)
+class Verify:
+    """The job, with options that make sense: which directories each node has, and what is asked."""
+
+    nodes: Mapping[str, Sequence[str]]
+    topics: str | None
+    compacted: str
+    allow_lag: bool
+
+    def _planned(self) -> tuple[Plan, list[str]]:
+        from logstore.spark.verification.planning import plan
+        from logstore.spark.verification.replicas import find_replicas
+
+        replicas, unread = find_replicas(OsDisk(), self.nodes, self.topics)
+        if not replicas:
+            raise BadUsage("no partition of such a topic lies in these directories")
+        is_compacted = {
+            each.topic_partition: re.fullmatch(self.compacted, each.topic_partition.topic) is not None
+            for each in replicas
+        }
+        return plan(replicas, is_compacted), unread
+
+    def plan(self) -> Answer:
+        """What it would read."""
+        planned, unread = self._planned()
+        facts = {**_totals(planned), "runs": len(planned.runs), "unreadable": unread}
+        lines = [
+            f"{len(planned.partitions)} partitions, {len(planned.replicas)} replicas, "
+            f"{facts['bytes']} bytes, in {len(planned.runs)} pieces of work"
+        ]
+        lines += [
+            f"{each.topic_partition}  {each.node}  {each.directory}: {len(each.segments)} segments, "
+            f"{each.size} bytes, from {each.log_start_offset}, high watermark {each.high_watermark}"
+            for each in planned.replicas
+        ]
+        return Answer(facts, [*lines, *unread])
+
+    def run(self, workers: Workers) -> Answer:
+        """Do it. Raises `EngineError` or `OSError` where it cannot be done."""
+        from logstore.spark.verification.findings import Gathered, concluded
+
+        planned, unread = self._planned()
+        gathered = Gathered(planned)
+        workers.progress.begin("verify", sum(each.size for each in planned.replicas), "bytes")
+        for run, report in workers.reports(planned.runs, run_task):
+            gathered.add(report)
+            workers.progress.advance(sum(segment.size for segment in run.segments))
+        workers.progress.end()
+        replicas = list(planned.replicas)
+        for number in gathered.shrunken:
+            replicas[number] = replicas[number].listed_anew(OsDisk())
+        by_batch, by_record = gathered.unequal(replicas)
+        work: list[Comparison | RecordComparison] = [*by_record, *by_batch]
+        differences: defaultdict[TopicPartition, list[Difference]] = defaultdict(list)
+        workers.progress.begin("compare", len(work), "stretches")
+        for item, found in workers.reports(work, comparison_task):
+            differences[_partition_of(item)] += found
+            workers.progress.advance(1)
+        workers.progress.end()
+        compared = gathered.compared_findings(replicas, differences, allow_lag=self.allow_lag)
+        findings = concluded(gathered.local_findings(replicas), compared)
+        return _answer(planned, gathered.batches, gathered.records, findings, unread)
+
+
+def _partition_of(work: Comparison | RecordComparison) -> TopicPartition:
+    any_replica: Replica = next(iter(work.replicas.values()))
+    return any_replica.topic_partition
+
+
+def _totals(planned: Plan) -> dict[str, Any]:
+    return {
+        "partitions": len(planned.partitions),
+        "replicas": len(planned.replicas),
+        "bytes": sum(each.size for each in planned.replicas),
+    }
+
+
+def _answer(
+    planned: Plan, batches: int, records: int, findings: Sequence[Finding], unread: Sequence[str]
+) -> Answer:
+    wrong = [finding for finding in findings if not finding.is_note]
+    facts = {
+        **_totals(planned),
+        "batches": batches,
+        "records": records,
+        "wrong": len(wrong),
+        "notes": len(findings) - len(wrong),
+        "findings": [finding.facts() for finding in findings],
+        "unreadable": list(unread),
+    }
+    lines = [str(finding) for finding in findings]
+    lines += [f"note  {text}" for text in unread]
+    lines.append(
+        f"{facts['partitions']} partitions, {facts['replicas']} replicas, {facts['bytes']} bytes, "
+        f"{batches} batches: {len(wrong)} wrong, {facts['notes']} notes"
+    )
+    return Answer(facts, lines, is_yes=not wrong)

@@ -1,0 +1,283 @@
+"""What comes to a sink, judged and placed: Arrow batches in, columns to be written and a partition a row out.
+
+    value       string or binary; null deletes its key     topic      string; the option of that name wins
+    key         string or binary                           timestamp  if `includeTimestamp`; null: now
+    partition   int; null: by the key, or in turn          headers    array<struct<key:string,value:binary>>
+
+Other columns are passed over. Nothing is done per row unless one is refused: then the row is named, with the
+reason, and nothing of the write is published.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
+from typing import Any, Final, NamedTuple
+
+import numpy as np
+import numpy.typing as npt
+import pyarrow as pa
+import pyarrow.compute as pc
+
+from logstore.columnar.columnar import Blobs
+from logstore.columnar.kernels import Longs
+from logstore.config import LogConfig
+from logstore.disk.errors import InvalidTopic
+from logstore.disk.topic_partition import TopicPartition, check_topic_name
+from logstore.format.batch import HEADER_BYTES
+from logstore.spark.errors import RowRefused, WriteRefused
+from logstore.spark.partitioner import partitions_of
+from logstore.spark.write_options import WriteOptions
+
+_RECORD_BYTES: Final = 26
+"""What a record takes beside its key, value and headers, at most; a header takes 10."""
+_HEADER_PARTS: Final = 10
+_SHOWN: Final = 40
+
+SINK_TYPES: Final[Mapping[str, tuple[str, ...]]] = {
+    "value": ("string", "binary"),
+    "key": ("string", "binary"),
+    "topic": ("string",),
+    "partition": ("int",),
+    "headers": ("array<struct<key:string,value:binary>>",),
+    "timestamp": ("timestamp", "timestamp_ntz"),
+}
+
+
+@dataclass(frozen=True, slots=True)
+class Topic:
+    """What placing and judging a row needs to know of its topic; `is_new`: it will be made."""
+
+    partitions: int
+    config: LogConfig
+    is_new: bool = False
+
+
+def check_columns(types: Mapping[str, str], options: WriteOptions) -> None:
+    """Raise `WriteRefused` unless rows of these columns (name → Spark's name of the type) can be written."""
+    if "value" not in types:
+        raise WriteRefused(f"no column value: rows need one, string or binary; there are {', '.join(types)}")
+    if options.topic is None and "topic" not in types:
+        raise WriteRefused("no topic: give the option topic, or a column topic")
+    wanted = _columns(types, options)
+    if options.include_timestamp and "timestamp" not in types:
+        raise WriteRefused("includeTimestamp is set, and there is no column timestamp")
+    for name in wanted:
+        if types[name] not in SINK_TYPES[name]:
+            raise WriteRefused(f"column {name} is {types[name]}; it must be {' or '.join(SINK_TYPES[name])}")
+
+
+def _columns(names: Mapping[str, str] | Sequence[str], options: WriteOptions) -> list[str]:
+    passed_over = {
+        name
+        for name, is_taken in (
+            ("headers", options.include_headers),
+            ("timestamp", options.include_timestamp),
+            ("topic", options.topic is None),
+        )
+        if not is_taken
+    }
+    return [name for name in SINK_TYPES if name in names and name not in passed_over]
+
+
+class Placed(NamedTuple):
+    """Rows to be written, as `columnar.encode` takes them, and the slot (`Intake.slots`) of each."""
+
+    rows: Any
+    slots: Longs
+
+
+class Intake:
+    """Judges and places what one task is given. `turn`: where its rows without a key begin."""
+
+    def __init__(
+        self,
+        options: WriteOptions,
+        topic_of: Callable[[str], Topic],
+        now_ms: Callable[[], int],
+        *,
+        spark_partition: int = 0,
+        turn: int = 0,
+    ) -> None:
+        """`topic_of` is asked once a topic; it raises `EngineError` for one that cannot be written."""
+        self._options, self._topic_of, self._now_ms = options, topic_of, now_ms
+        self._spark_partition, self._turn = spark_partition, turn
+        self._rows_before = 0
+        self.slots: list[TopicPartition] = []
+        """Every partition of the topics seen so far; placed rows say which by its index."""
+        self.topics: dict[str, Topic] = {}
+        self._first_slots: dict[str, int] = {}
+
+    def take(self, batch: Any) -> Placed:
+        """Raises `RowRefused`, and what `topic_of` raises."""
+        return _Batch(self, batch).placed()
+
+    def _add(self, name: str) -> int:
+        """The slot of the topic's partition 0."""
+        topic = self.topics[name] = self._topic_of(name)
+        first = self._first_slots[name] = len(self.slots)
+        self.slots += (TopicPartition(name, partition) for partition in range(topic.partitions))
+        return first
+
+
+class _Batch:
+    """One Arrow batch on its way in."""
+
+    def __init__(self, intake: Intake, batch: Any) -> None:
+        self._intake, self._batch = intake, batch
+        self._columns = set(_columns(batch.schema.names, intake._options))
+        self._count = batch.num_rows
+        self._keys = self._blobs("key")
+        self._names: Sequence[str | None] = [intake._options.topic]
+        self._topic_codes: Longs = np.zeros(self._count, np.int64)
+        self._partitions: Longs | None = None
+
+    def placed(self) -> Placed:
+        intake, now_ms = self._intake, self._intake._now_ms()
+        if "topic" in self._columns:
+            self._read_topics()
+        topics = [self._topic(code) for code in range(len(self._names))]
+        slots = self._slots(topics)
+        self._judge(topics, now_ms)
+        taken = [name for name in SINK_TYPES if name in self._columns and name not in ("topic", "partition")]
+        columns = {name: self._batch.column(name) for name in taken}
+        if "timestamp" in self._columns:
+            columns["timestamp"] = self._times(now_ms)
+        else:
+            columns["timestamp"] = pa.array(np.full(self._count, now_ms, np.int64))
+        intake._rows_before += self._count
+        intake._turn += 1
+        return Placed(pa.RecordBatch.from_arrays(list(columns.values()), names=list(columns)), slots)
+
+    def _blobs(self, name: str) -> Blobs:
+        return Blobs.of(self._batch.column(name), name) if name in self._columns else Blobs.none(self._count)
+
+    # --- where to -------------------------------------------------------------------------------------
+
+    def _read_topics(self) -> None:
+        column = self._batch.column("topic")
+        if column.null_count:
+            row = int(np.flatnonzero(~_valid(column))[0])
+            self._topic_codes[:] = -1
+            raise self._refused(row, "its topic is null; fill it in, or give the option topic")
+        encoded = column.dictionary_encode()
+        self._names = encoded.dictionary.to_pylist()
+        self._topic_codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
+
+    def _topic(self, code: int) -> Topic:
+        intake, name = self._intake, self._names[code]
+        assert name is not None
+        if name not in intake.topics:
+            try:
+                check_topic_name(name)
+                intake._add(name)
+            except (InvalidTopic, WriteRefused) as error:
+                if intake._options.topic is not None:  # the same for all rows
+                    raise
+                rows = np.flatnonzero(self._topic_codes == code)
+                raise self._refused(int(rows[0]), str(error)) from error
+        return intake.topics[name]
+
+    def _slots(self, topics: Sequence[Topic]) -> Longs:
+        counts = np.array([topic.partitions for topic in topics], np.int64)[self._topic_codes]
+        by_key = partitions_of(self._keys, counts, self._intake._turn)
+        if "partition" in self._columns:
+            column = self._batch.column("partition")
+            known = _valid(column)
+            given = column.fill_null(-1).to_numpy(zero_copy_only=False).astype(np.int64)
+            self._partitions = given
+            self._refuse_where(
+                known & ((given < 0) | (given >= counts)),
+                lambda row: f"its topic has the partitions 0 to {counts[row] - 1}",
+            )
+            by_key = np.where(known, given, by_key)
+        self._partitions = by_key
+        firsts = [self._intake._first_slots[name] for name in self._names if name is not None]
+        slots: Longs = np.array(firsts, np.int64)[self._topic_codes] + by_key
+        return slots
+
+    # --- whether at all -------------------------------------------------------------------------------
+
+    def _judge(self, topics: Sequence[Topic], now_ms: int) -> None:
+        sizes = np.maximum(self._keys.size, 0).astype(np.int64) + np.maximum(self._blobs("value").size, 0)
+        if "headers" in self._columns:
+            sizes += self._header_sizes()
+        sizes += HEADER_BYTES + _RECORD_BYTES
+        limits = np.array(
+            [min(self._intake._options.request_bytes, topic.config.max_message_bytes) for topic in topics],
+            np.int64,
+        )[self._topic_codes]
+        self._refuse_where(
+            sizes > limits,
+            lambda row: (
+                f"it has up to {sizes[row]} bytes in a batch of its own, and {limits[row]} are allowed "
+                "(kafka.max.request.size, and the topic's max.message.bytes)"
+            ),
+        )
+        if any(topic.config.is_compacted for topic in topics):
+            needs_key = np.array([topic.config.is_compacted for topic in topics])[self._topic_codes]
+            self._refuse_where(
+                needs_key & (self._keys.size < 0), lambda row: "its topic is compacted, and it has no key"
+            )
+
+    def _header_sizes(self) -> Longs:
+        column = self._batch.column("headers")
+        items = column.flatten()
+        parents = pc.list_parent_indices(column).to_numpy(zero_copy_only=False)
+        names = Blobs.of(items.field("key"), "headers")
+        wrong = np.flatnonzero(~_valid(items) | (names.size < 0))
+        if len(wrong):
+            raise self._refused(int(parents[wrong[0]]), "one of its headers is null, or has no key")
+        values = np.maximum(Blobs.of(items.field("value"), "headers").size, 0)
+        each = names.size.astype(np.int64) + values + _HEADER_PARTS
+        return np.bincount(parents, each, self._count).astype(np.int64)
+
+    def _times(self, now_ms: int) -> Any:
+        column = self._batch.column("timestamp")
+        if pa.types.is_timestamp(column.type):
+            column = column.cast(pa.timestamp("ms", tz=column.type.tz), safe=False)
+        times = column.cast(pa.int64()).fill_null(now_ms).to_numpy(zero_copy_only=False)
+        topics = [self._intake.topics[name] for name in self._names if name is not None]
+        oldest, newest = (
+            np.array(bounds, np.int64)[self._topic_codes]
+            for bounds in zip(*(_times_allowed(topic.config, now_ms) for topic in topics), strict=True)
+        )
+        self._refuse_where(
+            (times < oldest) | (times > newest),
+            lambda row: (
+                f"its timestamp is {times[row]} ms, and its topic takes {oldest[row]} to {newest[row]}"
+            ),
+        )
+        return pa.array(times)
+
+    def _refuse_where(self, wrong: npt.NDArray[np.bool_], reason: Callable[[int], str]) -> None:
+        rows = np.flatnonzero(wrong)
+        if len(rows):
+            row = int(rows[0])
+            raise self._refused(row, reason(row))
+
+    def _refused(self, row: int, reason: str) -> RowRefused:
+        intake, code = self._intake, int(self._topic_codes[row])
+        size = int(self._keys.size[row])
+        key = "null"
+        if size >= 0:
+            at = int(self._keys.at[row])
+            key = repr(self._keys.data[at : at + min(size, _SHOWN)].tobytes())
+            key += "…" if size > _SHOWN else ""
+        where = [f"topic {self._names[code]}"] if code >= 0 else []
+        where += [f"partition {self._partitions[row]}"] if self._partitions is not None else []
+        return RowRefused(
+            f"row {intake._rows_before + row + 1} of Spark partition {intake._spark_partition} "
+            f"({', '.join([*where, f'key {key}'])}) cannot be written: {reason}. Nothing was published"
+        )
+
+
+def _times_allowed(config: LogConfig, now_ms: int) -> tuple[int, int]:
+    if config.message_timestamp_type != "CreateTime":
+        return 0, 2**62
+    return max(now_ms - config.oldest_allowed_ms, 0), min(now_ms + config.newest_allowed_ms, 2**62)
+
+
+def _valid(column: Any) -> npt.NDArray[np.bool_]:
+    known: npt.NDArray[np.bool_] = column.is_valid().to_numpy(zero_copy_only=False)
+    return known

@@ -1,0 +1,315 @@
+"""Replicas of one partition, side by side: where they differ, and which of them is the odd one.
+
+    offset      100        110        120        130
+    node 1      ■ epoch 3  ■ epoch 3  ■ epoch 3  ■          a batch is its header: place, epoch, checksum, …
+    node 2      ■ epoch 3  ░ (fault)  ■ epoch 3  ■          what is known to be bad is not compared again
+    node 3      ■ epoch 3  ■ epoch 3    (hole)   ■          120: node 3 lacks it
+
+Below the high watermark all replicas must be equal. Where they are not, the odd one is, in this order:
+
+    a hole            offsets are dense unless compaction ran: who has nothing between two batches lost it
+    an older epoch    only one of two epochs can have written an offset last, and who holds the older one, as
+                      its epoch checkpoint says too, should have truncated it when it followed the new leader
+    a minority        at least three replicas, more than half of them equal
+    an older epoch    also without epoch checkpoints, where only two are left
+
+and otherwise nobody can tell from the files: one leader wrote, and one of two copies changed since.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_left, bisect_right
+from collections import Counter
+from collections.abc import Mapping, Sequence
+from dataclasses import dataclass, field
+from typing import Final, NamedTuple
+
+import numpy as np
+
+from logstore.checkpoint.leader_epoch_checkpoint import read_leader_epoch_checkpoint
+from logstore.disk.errors import CorruptCheckpoint
+from logstore.disk.files import Disk
+from logstore.format.batch import HEADER_BYTES, LOG_OVERHEAD
+from logstore.segment.segment import file_name
+from logstore.spark.verification.check import Examined, Kept, Kind, Run, examine, header_hashes
+from logstore.spark.verification.replicas import Replica
+
+CANNOT_TELL: Final = "the files cannot tell which one is right"
+
+
+class Place(NamedTuple):
+    """What one replica has at an offset: which bytes of which file, or where the batch would be."""
+
+    node: str
+    path: str
+    position: int
+    epoch: int
+    holds: str
+
+
+@dataclass(frozen=True, slots=True)
+class Difference:
+    """Offsets [offset, end_offset) in which replicas are not equal in the same way; `batches` begin there.
+
+    `odd` are the numbers of the replicas that are wrong, empty if the files do not tell; `why` says what
+    decided it. `places` tell what each replica has at the first offset.
+    """
+
+    kind: Kind
+    offset: int
+    end_offset: int
+    batches: int
+    epoch: int
+    odd: tuple[int, ...]
+    why: str
+    places: Mapping[int, Place]
+
+
+class Mark(NamedTuple):
+    """A byte of a segment at which a batch began when the replica was checked."""
+
+    base_offset: int
+    position: int
+
+
+@dataclass(frozen=True, slots=True)
+class Comparison:
+    """A piece of work: these replicas (number → replica, its end as last seen) in [offset, end_offset).
+
+    `marks`: somewhat before and behind it in each replica, as far as known.
+    """
+
+    replicas: Mapping[int, Replica]
+    ends: Mapping[int, int]
+    offset: int
+    end_offset: int
+    marks: Mapping[int, tuple[Mark | None, Mark | None]] = field(default_factory=dict)
+
+    def __str__(self) -> str:
+        any_replica = next(iter(self.replicas.values()))
+        return f"{any_replica.topic_partition}, offsets {self.offset} to {self.end_offset}"
+
+
+def compare_stretch(disk: Disk, work: Comparison) -> list[Difference]:
+    """Every difference between the replicas in the stretch, in order of offset."""
+    sides = {
+        number: _Side.of(disk, number, replica, work) for number, replica in sorted(work.replicas.items())
+    }
+    bases = {number: side.kept.bases for number, side in sides.items()}
+    offsets = np.unique(np.concatenate([np.empty(0, np.int64), *bases.values()]))
+    offsets = offsets[(offsets >= work.offset) & (offsets < work.end_offset)]
+    if not len(offsets):
+        return []
+    # Whoever has the same batch as the first one at an offset needs no closer look.
+    suspicious = np.zeros(len(offsets), np.bool_)
+    reference: np.ndarray[tuple[int, ...], np.dtype[np.uint64]] | None = None
+    for number, side in sides.items():
+        column = np.zeros((len(offsets), 2), np.uint64)
+        slots = np.searchsorted(bases[number], offsets)
+        inside = slots < len(bases[number])
+        inside[inside] = bases[number][slots[inside]] == offsets[inside]
+        if len(side.kept.headers):
+            column[inside] = side.hashes[slots[inside]]
+        if reference is None:
+            reference = column
+        else:
+            suspicious |= (column != reference).any(axis=1)
+    found: list[Difference] = []
+    for offset in offsets[suspicious].tolist():
+        difference = _at(sides, offset, work.end_offset)
+        if difference is not None and not (found and _joins(found, difference)):
+            found.append(difference)
+    return found
+
+
+def joined(differences: Sequence[Difference]) -> list[Difference]:
+    """Neighbours that differ in the same way as one; `differences` are of one partition, in any order."""
+    found: list[Difference] = []
+    for difference in sorted(differences, key=lambda each: each.offset):
+        if not (found and _joins(found, difference)):
+            found.append(difference)
+    return found
+
+
+def _joins(found: list[Difference], later: Difference) -> bool:
+    """Make `later` a part of the last one found, if it goes on there in the same way."""
+    last = found[-1]
+    same = (last.kind, last.odd, last.why) == (later.kind, later.odd, later.why)
+    if not same or later.offset > last.end_offset:
+        return False
+    found[-1] = Difference(
+        last.kind,
+        last.offset,
+        max(last.end_offset, later.end_offset),
+        last.batches + later.batches,
+        last.epoch,
+        last.odd,
+        last.why,
+        last.places,
+    )
+    return True
+
+
+# --- one replica's side -------------------------------------------------------------------------------------
+
+
+class _Side:
+    """The batches of one replica in and around the stretch."""
+
+    def __init__(self, number: int, replica: Replica, run: Run, found: Examined, end: int) -> None:
+        self.number, self.replica, self.run = number, replica, run
+        self.kept: Kept = found.kept
+        self.hashes = header_hashes(found.kept.headers)
+        self.bases, self.ends = found.kept.bases, found.kept.ends
+        self.windows = [(fault.offset, fault.end_offset) for fault in found.faults if fault.takes]
+        self.end = max(end, int(self.ends[-1]) if len(self.ends) else 0)
+        self.has_history = False
+
+    @classmethod
+    def of(cls, disk: Disk, number: int, replica: Replica, work: Comparison) -> _Side:
+        run = run_over(number, replica, work.offset, work.end_offset, *work.marks.get(number, (None, None)))
+        side = cls(number, replica, run, examine(disk, run), work.ends[number])
+        try:
+            side.has_history = bool(read_leader_epoch_checkpoint(disk, replica.directory))
+        except (CorruptCheckpoint, OSError):
+            side.has_history = False
+        return side
+
+    def slot_at(self, offset: int) -> int:
+        """The batch that holds `offset`, or the last one before it; -1 for none."""
+        return int(np.searchsorted(self.bases, offset, "right")) - 1
+
+    def state_at(self, offset: int) -> tuple[str, int]:
+        """What is there, and the number of the batch: same, other, hole, behind, unknown."""
+        if offset < self.replica.log_start_offset or any(a <= offset < b for a, b in self.windows):
+            return "unknown", -1
+        slot = self.slot_at(offset)
+        if slot >= 0 and offset < self.ends[slot]:
+            return ("same" if self.bases[slot] == offset else "other"), slot
+        return ("behind" if offset >= self.end else "hole"), slot
+
+    def place_at(self, offset: int) -> Place:
+        state, slot = self.state_at(offset)
+        node, segments = self.replica.node, self.run.segments
+        following = min(slot + 1, len(self.bases) - 1)
+        if state in ("same", "other"):
+            header = self.kept.headers[slot]
+            epoch, crc = int(header["leader_epoch"]), int(header["crc"])
+            holds = f"{self.bases[slot]} to {self.ends[slot] - 1}, epoch {epoch}, checksum {crc:08x}"
+            at = slot
+        else:
+            epoch, at = -1, slot if state == "behind" or following < 0 else following
+            holds = {
+                "hole": "nothing",
+                "behind": f"ends at {self.end}",
+                "unknown": "starts later" if offset < self.replica.log_start_offset else "damage",
+            }[state]
+        if at < 0:
+            base = segments[0].base_offset if segments else 0
+            return Place(node, f"{self.replica.directory}/{file_name(base, '.log')}", 0, epoch, holds)
+        base = segments[int(self.kept.segments[at])].base_offset
+        position = int(self.kept.positions[at])
+        if state == "behind":
+            position += int(self.kept.headers["batch_length"][at]) + LOG_OVERHEAD
+        return Place(node, f"{self.replica.directory}/{file_name(base, '.log')}", position, epoch, holds)
+
+
+def run_over(
+    number: int,
+    replica: Replica,
+    offset: int,
+    end_offset: int,
+    begin: Mark | None = None,
+    end: Mark | None = None,
+) -> Run:
+    """The segments that [offset, end_offset) touches, for a second look: no more than the marks say."""
+    bases = [segment.base_offset for segment in replica.segments]
+    first = max(bisect_right(bases, offset) - 1, 0)
+    last = max(bisect_left(bases, end_offset), first + 1)
+    first_byte = last_byte = 0
+    if begin is not None and begin.base_offset in bases[: first + 1]:
+        first, first_byte = bases.index(begin.base_offset), begin.position
+    if (
+        end is not None
+        and end.base_offset in bases[first:]
+        and (end.base_offset, end.position) > (begin or (-1,))
+    ):
+        last, last_byte = bases.index(end.base_offset) + 1, end.position
+    return Run(
+        number,
+        replica.directory,
+        replica.segments[first:last],
+        replica.segments[last] if last < len(bases) else None,
+        replica.log_start_offset,
+        end_offset,
+        first_byte=first_byte,
+        last_byte=last_byte,
+        is_second_look=True,
+    )
+
+
+# --- judging one offset -------------------------------------------------------------------------------------
+
+
+def _at(sides: Mapping[int, _Side], offset: int, limit: int) -> Difference | None:
+    """What the replicas make of `offset`; None if those that can be compared agree."""
+    states = {number: side.state_at(offset) for number, side in sides.items()}
+    known = {number: state for number, state in states.items() if state[0] != "unknown"}
+    there = {number: slot for number, (state, slot) in known.items() if state in ("same", "other")}
+    if not there:
+        return None
+    end = min(limit, *(int(sides[number].ends[slot]) for number, slot in there.items()))
+    epochs = {number: int(sides[number].kept.headers["leader_epoch"][slot]) for number, slot in there.items()}
+    places = {number: side.place_at(offset) for number, side in sides.items()}
+    first_epoch = epochs[next(iter(there))]
+
+    def difference(kind: Kind, odd: Sequence[int], why: str) -> Difference:
+        odd_epochs = [epochs[number] for number in odd if number in epochs]
+        epoch = odd_epochs[0] if odd_epochs else first_epoch
+        return Difference(kind, offset, end, 1, epoch, tuple(odd), why, places)
+
+    variants = {number: bytes(sides[number].kept.headers[slot].tobytes()) for number, slot in there.items()}
+    if len(set(variants.values())) > 1:
+        kind = _kind(variants)
+        holes = [number for number, (state, _) in known.items() if state == "hole"]
+        if holes and kind is Kind.BOUNDARIES:
+            return difference(Kind.MISSING, holes, "offsets are dense, and it has nothing there")
+        odd, why = odd_ones(variants, epochs, {n: sides[n].has_history for n in there})
+        return difference(kind, odd, why)
+    holes = [number for number, (state, _) in known.items() if state == "hole"]
+    if holes:
+        return difference(Kind.MISSING, holes, "offsets are dense, and it has nothing there")
+    # Only where it ends: that it goes on lacking what follows says nothing new.
+    behind = [n for n, (state, _) in known.items() if state == "behind" and sides[n].end == offset]
+    if behind:
+        why = "it ends below the high watermark"
+        if all(sides[number].replica.high_watermark > offset for number in behind):
+            why += " that its own checkpoint knows"
+        return difference(Kind.BEHIND, behind, why)
+    return None
+
+
+def _kind(variants: Mapping[int, bytes]) -> Kind:
+    headers = list(set(variants.values()))
+    assert all(len(header) == HEADER_BYTES for header in headers), "a header is 61 bytes"
+    spans = {(header[0:8], header[23:27]) for header in headers}
+    if len(spans) > 1:
+        return Kind.BOUNDARIES
+    return Kind.LEADER_EPOCH if len({header[12:16] for header in headers}) > 1 else Kind.BYTES
+
+
+def odd_ones(
+    variants: Mapping[int, bytes], epochs: Mapping[int, int], has_history: Mapping[int, bool]
+) -> tuple[list[int], str]:
+    """Which replicas' variant of a batch is the wrong one, and what says so; none if nothing does. Pure."""
+    newest = max(epochs.values())
+    older = [number for number in variants if epochs[number] < newest]
+    agree = len({variants[number] for number in variants if epochs[number] == newest}) == 1
+    if older and agree and min(epochs.values()) >= 0 and all(has_history.values()):
+        return older, f"epoch {newest} wrote there last"
+    most, count = Counter(variants.values()).most_common(1)[0]
+    if len(variants) >= 3 and 2 * count > len(variants):
+        return [number for number in variants if variants[number] != most], f"{count} replicas are equal"
+    if older and agree and min(epochs.values()) >= 0:
+        return older, f"epoch {newest} wrote there last"
+    return [], CANNOT_TELL

@@ -1,0 +1,367 @@
+"""From the reports of runs to findings: what is wrong in one replica, and what beside the others. Pure.
+
+    reports ──► findings in one replica ───────────────────────────────────────┐
+    └─ sums ──► stretches that differ ──► differences ─────────────────────────┴──► findings
+                (all else is equal: nothing more is read)
+
+Gaps in the offsets are what compaction leaves, and nothing else does: the markers of transactions and the
+records of aborted ones have offsets like any other. So a gap is a fault, unless compaction ran: a cleaner's
+checkpoint names the partition, a batch has fewer records than offsets, or the caller says so.
+"""
+
+from __future__ import annotations
+
+from bisect import bisect_right
+from collections import defaultdict
+from collections.abc import Iterable, Mapping, Sequence
+from dataclasses import dataclass, replace
+from typing import Any, Final
+
+from logstore.checkpoint.partition_metadata import PARTITION_METADATA
+from logstore.config import MAX_LONG
+from logstore.disk.topic_partition import TopicPartition
+from logstore.segment.segment import file_name
+from logstore.spark.verification.check import Kind, LocalFault, RunReport, StretchSum
+from logstore.spark.verification.compare import CANNOT_TELL, Comparison, Difference, Mark, Place, joined
+from logstore.spark.verification.compare_records import RecordComparison
+from logstore.spark.verification.planning import Plan, Shared
+from logstore.spark.verification.replicas import Replica
+
+
+@dataclass(frozen=True, slots=True)
+class Finding:
+    """Something that is wrong, or worth a note. `odd` are the nodes that have it, empty if nobody can tell.
+
+    `path` and `position` are the odd one's place, else that of the first replica. Offsets are
+    [offset, end_offset), `end_offset` -1 where the end is not known; `epoch` -1 likewise. `size` is how many
+    bytes it is about, 0 for the whole file.
+    """
+
+    kind: Kind
+    topic_partition: TopicPartition
+    odd: tuple[str, ...]
+    path: str
+    position: int
+    offset: int
+    end_offset: int
+    epoch: int
+    text: str
+    size: int = 0
+    is_note: bool = False
+    places: tuple[Place, ...] = ()
+    is_doubtful: bool = False
+
+    def __str__(self) -> str:
+        who = ", ".join(self.odd) or "one of " + ", ".join(place.node for place in self.places)
+        epoch = f", epoch {self.epoch}" if self.epoch >= 0 else ""
+        head = f"{self.topic_partition} at offset {self.offset}{epoch}: {self.kind} on {who}: {self.text}"
+        return f"{'note  ' if self.is_note else ''}{head} ({self.path} at byte {self.position})"
+
+    def facts(self) -> dict[str, Any]:
+        """As it stands in the report."""
+        return {
+            "kind": self.kind.value,
+            "topic": self.topic_partition.topic,
+            "partition": self.topic_partition.partition,
+            "node": self.odd[0] if self.odd else None,
+            "nodes": list(self.odd),
+            "path": self.path,
+            "position": self.position,
+            "bytes": self.size,
+            "offset": self.offset,
+            "end_offset": self.end_offset,
+            "epoch": self.epoch,
+            "text": self.text,
+            "note": self.is_note,
+            "replicas": [place._asdict() for place in self.places],
+        }
+
+
+class Gathered:
+    """The reports of all runs, as they come in, and what is to be done about them."""
+
+    def __init__(self, plan: Plan) -> None:
+        self._plan = plan
+        self._reports: defaultdict[int, list[RunReport]] = defaultdict(list)
+        self._sums: defaultdict[int, dict[int, StretchSum]] = defaultdict(dict)
+        self.batches = self.records = self.size = 0
+
+    def add(self, report: RunReport) -> None:
+        self._reports[report.replica].append(report)
+        sums = self._sums[report.replica]
+        for stretch, found in report.sums.items():
+            known = sums.get(stretch)
+            sums[stretch] = found if known is None else _sum(known, found)
+        self.batches += report.batches
+        self.records += report.records
+        self.size += report.size
+
+    @property
+    def shrunken(self) -> list[int]:
+        """Replicas whose owner deleted segments meanwhile: they are to be listed anew."""
+        return [number for number, found in sorted(self._reports.items()) if any(each.gone for each in found)]
+
+    def end_of(self, number: int) -> int:
+        """Where the replica's log ends."""
+        ends = [report.end_offset for report in self._reports[number]]
+        segments = self._plan.replicas[number].segments
+        last_base = segments[-1].base_offset if segments else 0
+        return max(*ends, last_base, self._plan.replicas[number].log_start_offset, -1)
+
+    def is_thinned(self, shared: Shared) -> bool:
+        """Whether compaction shows in any of the partition's replicas."""
+        return shared.is_compacted or any(
+            report.is_thinned for number in shared.numbers for report in self._reports[number]
+        )
+
+    def unequal(self, replicas: Sequence[Replica]) -> tuple[list[Comparison], list[RecordComparison]]:
+        """What has to be looked at batch by batch, and what record by record, for it was compacted.
+
+        `replicas`: as in the plan, those that shrank listed anew.
+        """
+        by_batch: list[Comparison] = []
+        by_record: list[RecordComparison] = []
+        for shared in self._plan.partitions.values():
+            if len(shared.numbers) < 2:
+                continue
+            ends = {number: self.end_of(number) for number in shared.numbers}
+            committed = min(shared.committed, max(ends.values()))
+            if shared.committed == MAX_LONG:
+                committed = min(ends.values())
+            cleaned_to = (shared.cleaned_to or committed) if self.is_thinned(shared) else 0
+            records: list[tuple[int, int]] = []
+            for first, end, numbers in self._unequal_stretches(shared, replicas, ends, committed):
+                if first < cleaned_to:
+                    records.append((first, min(end, cleaned_to)))
+                else:
+                    by_batch.append(self._comparison(shared, replicas, numbers, ends, first, end))
+            if records:
+                by_record.append(
+                    RecordComparison(
+                        {number: replicas[number] for number in shared.numbers},
+                        ends,
+                        tuple(records),
+                        min(cleaned_to, committed),
+                    )
+                )
+            by_batch += [
+                self._comparison(shared, replicas, shared.numbers, ends, end, end + 1)
+                for end in sorted(set(ends.values()))
+                if end < committed and (end in shared.cuts or end < cleaned_to)
+            ]
+        return by_batch, by_record
+
+    def _unequal_stretches(
+        self, shared: Shared, replicas: Sequence[Replica], ends: Mapping[int, int], committed: int
+    ) -> Iterable[tuple[int, int, list[int]]]:
+        for stretch, first, end in shared.stretches:
+            if first >= committed:
+                return
+            numbers = [n for n in shared.numbers if replicas[n].log_start_offset <= first < ends[n]]
+            sums = (self._sums[number].get(stretch) for number in numbers)
+            if len({each[:3] if each is not None else None for each in sums}) > 1:
+                yield first, min(end, committed), numbers
+
+    def _comparison(
+        self,
+        shared: Shared,
+        replicas: Sequence[Replica],
+        numbers: Sequence[int],
+        ends: Mapping[int, int],
+        first: int,
+        end: int,
+    ) -> Comparison:
+        stretch = bisect_right(shared.cuts, first) - 1
+        marks = {
+            # A stretch more on either side, for the batches beside those that are compared.
+            number: (self._mark(number, stretch - 1), self._mark(number, stretch + 2))
+            for number in numbers
+        }
+        return Comparison({n: replicas[n] for n in numbers}, {n: ends[n] for n in numbers}, first, end, marks)
+
+    def _mark(self, number: int, stretch: int) -> Mark | None:
+        found = self._sums[number].get(stretch)
+        return Mark(found.base_offset, found.position) if found is not None else None
+
+    # --- findings ---------------------------------------------------------------------------------
+
+    def local_findings(self, replicas: Sequence[Replica]) -> list[Finding]:
+        """What is wrong in each replica by itself; `replicas` as in `unequal`."""
+        found: list[Finding] = []
+        for name, shared in self._plan.partitions.items():
+            expects_gaps = self.is_thinned(shared)
+            for number in (*shared.numbers, *shared.strangers):
+                replica = replicas[number]
+                if number in shared.strangers:
+                    found.append(_stranger(name, replica, (replicas[n] for n in shared.numbers)))
+                reports = sorted(self._reports[number], key=lambda report: report.first_base_offset)
+                seen: set[tuple[str, int]] = set()
+                for report in reports:
+                    for fault in report.faults:
+                        if (fault.path, fault.position) not in seen or fault.kind is Kind.SEAL:
+                            seen.add((fault.path, fault.position))
+                            found.append(_local(name, replica, fault))
+                    if not expects_gaps:
+                        # What ends at the log start was deleted meanwhile.
+                        gaps = (gap for gap in report.gaps if gap[1] > replica.log_start_offset)
+                        found += [_gap(name, replica, *gap) for gap in gaps]
+                        if report.gap_count > len(report.gaps):
+                            start, _, path, position = report.gaps[-1]
+                            text = f"and {report.gap_count - len(report.gaps)} more gaps behind it"
+                            found.append(
+                                replace(_gap(name, replica, start, start, path, position), text=text)
+                            )
+                if not expects_gaps:
+                    found += _gaps_between(name, replica, reports)
+        return found
+
+    def compared_findings(
+        self,
+        replicas: Sequence[Replica],
+        differences: Mapping[TopicPartition, Sequence[Difference]],
+        *,
+        allow_lag: bool,
+    ) -> list[Finding]:
+        """What is wrong beside the other replicas; neighbours that differ in the same way are one finding."""
+        return [
+            self._compared(name, replicas, each, allow_lag)
+            for name, found in differences.items()
+            for each in joined(found)
+        ]
+
+    def _compared(
+        self, name: TopicPartition, replicas: Sequence[Replica], found: Difference, allow_lag: bool
+    ) -> Finding:
+        places = tuple(found.places.values())
+        place = found.places[found.odd[0]] if found.odd else places[0]
+        end_offset, is_note = found.end_offset, False
+        if found.kind is Kind.BEHIND:
+            reached = max(self.end_of(number) for number in found.places if number not in found.odd)
+            end_offset = min(self._plan.partitions[name].committed, reached)
+            knew = any(replicas[number].high_watermark > found.offset for number in found.odd)
+            is_note = allow_lag and not knew
+        holds = "; ".join(f"{place.node}: {place.holds}" for place in places)
+        count = f"{found.batches} batches; " if found.batches > 1 else ""
+        odd = tuple(replicas[number].node for number in found.odd)
+        return Finding(
+            found.kind, name, odd, place.path, place.position, found.offset, end_offset, found.epoch,
+            f"{found.why}; {count}{holds}", 1, is_note, places,
+        )  # fmt: skip
+
+
+_WORD: Final = (1 << 64) - 1
+
+
+def _sum(one: StretchSum, two: StretchSum) -> StretchSum:
+    first = min(one, two, key=lambda each: (each.base_offset, each.position))
+    return first._replace(
+        batches=one.batches + two.batches, one=one.one + two.one & _WORD, two=one.two + two.two & _WORD
+    )
+
+
+def _local(name: TopicPartition, replica: Replica, fault: LocalFault) -> Finding:
+    end = -1 if fault.end_offset == MAX_LONG else fault.end_offset
+    return Finding(
+        fault.kind, name, (replica.node,), fault.path, fault.position, fault.offset, end, fault.epoch,
+        fault.text, fault.size, is_note=fault.kind is Kind.TAIL, is_doubtful=fault.is_doubtful,
+    )  # fmt: skip
+
+
+def _stranger(name: TopicPartition, replica: Replica, others: Iterable[Replica]) -> Finding:
+    path = f"{replica.directory}/{PARTITION_METADATA}"
+    known = next(other.topic_id for other in others if other.topic_id is not None)
+    text = f"topic id {replica.topic_id}, not {known}: it is of a topic that had that name another time"
+    return Finding(Kind.TOPIC, name, (replica.node,), path, 0, replica.log_start_offset, -1, -1, text)
+
+
+def _gap(name: TopicPartition, replica: Replica, start: int, end: int, path: str, position: int) -> Finding:
+    text = f"offsets {start} to {end - 1} are not there, and nothing here was compacted"
+    return Finding(Kind.GAP, name, (replica.node,), path, position, start, end, -1, text)
+
+
+def _gaps_between(name: TopicPartition, replica: Replica, reports: Sequence[RunReport]) -> Iterable[Finding]:
+    """Where one run ends below the first batch of the next."""
+    end = -1
+    windows = [
+        (fault.offset, fault.end_offset) for report in reports for fault in report.faults if fault.takes
+    ]
+    for report in reports:
+        start = max(end, replica.log_start_offset)
+        first = report.first_base_offset
+        if end >= 0 and start < first and not any(a < first and start < b for a, b in windows):
+            path = f"{replica.directory}/{file_name(first, '.log')}"
+            yield _gap(name, replica, start, first, path, 0)
+        end = max(end, report.end_offset)
+
+
+def concluded(local: Sequence[Finding], compared: Sequence[Finding]) -> list[Finding]:
+    """All findings in order, each thing once.
+
+    A gap that the comparison tells is told by it. What is in doubt is told where nothing else is wrong there.
+    What a seal says of a block, or of a file's size, is told where nothing else says more precisely what is
+    wrong; and it says which of two copies changed.
+    """
+    seals = [finding for finding in local if finding.kind is Kind.SEAL]
+    compared = [_by_seal(finding, seals) for finding in compared]
+    of_node: defaultdict[tuple[TopicPartition, str], list[Finding]] = defaultdict(list)
+    for finding in (*local, *compared):
+        if finding.kind is not Kind.SEAL and not finding.is_note:
+            for node in finding.odd:
+                of_node[finding.topic_partition, node].append(finding)
+    kept = []
+    for finding in local:
+        others = [each for each in of_node[finding.topic_partition, finding.odd[0]] if each is not finding]
+        match finding.kind:
+            case Kind.GAP:
+                others = [each for each in others if each.kind is Kind.MISSING and _overlap(each, finding)]
+            case Kind.SEAL:
+                others = [
+                    each
+                    for each in others
+                    if _lies_in(each, finding) or (finding.is_doubtful and _overlap(each, finding))
+                ]
+            case _:
+                others = [
+                    each
+                    for each in others
+                    if finding.is_doubtful and not each.is_doubtful and _overlap(each, finding)
+                ]
+        if not others:
+            kept.append(finding)
+    return sorted(
+        (*kept, *compared),
+        key=lambda each: (each.topic_partition, each.offset, each.is_note, each.path, each.position),
+    )
+
+
+def _overlap(one: Finding, two: Finding) -> bool:
+    one_end, two_end = (MAX_LONG if each.end_offset < 0 else each.end_offset for each in (one, two))
+    return one.offset < two_end and two.offset < one_end
+
+
+def _by_seal(finding: Finding, seals: Sequence[Finding]) -> Finding:
+    """If nothing else tells the odd one, a broken seal at one of the places does."""
+    if finding.odd:
+        return finding
+    broken = [
+        place
+        for place in finding.places
+        if any(seal.path == place.path and _covers(seal, place.position) for seal in seals)
+    ]
+    if not broken or len(broken) == len(finding.places):
+        return finding
+    place = broken[0]
+    text = finding.text.replace(CANNOT_TELL, "its bytes changed since they were sealed")
+    return replace(
+        finding, odd=tuple(each.node for each in broken), path=place.path, position=place.position, text=text
+    )
+
+
+def _covers(seal: Finding, position: int) -> bool:
+    return not seal.size or seal.position <= position < seal.position + seal.size
+
+
+def _lies_in(finding: Finding, seal: Finding) -> bool:
+    return finding.path == seal.path and (
+        _covers(seal, finding.position) or finding.position <= seal.position < finding.position + finding.size
+    )

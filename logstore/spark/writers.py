@@ -1,0 +1,139 @@
+"""The sink as Spark drives it: tasks stage, the commit publishes. Thin: what is done is in `sink.py`.
+
+A batch's writer is made once and pickled into tasks and commit. A stream's is made anew in each of them:
+there only messages carry what the tasks know, the query's id and the batch's number among it.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Iterator, Mapping, Sequence
+from dataclasses import dataclass
+from random import Random
+from tempfile import gettempdir
+from typing import Any, Final
+
+from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
+
+from logstore.spark.errors import InvalidOption, WriteRefused
+from logstore.spark.publishing import Message
+from logstore.spark.sink import (
+    Sink,
+    forget,
+    ledger_of_one_write,
+    ledger_of_stream,
+    ledger_of_transaction,
+    os_sink,
+)
+from logstore.spark.sink_rows import check_columns
+from logstore.spark.write_options import WriteOptions
+
+_QUERY_ID: Final = "sql.streaming.queryId"
+_BATCH_ID: Final = "streaming.sql.batchId"
+_ONLY: Final = 0
+"""The number of the only publication of a write without a name."""
+
+
+@dataclass(frozen=True, slots=True)
+class Written(WriterCommitMessage):
+    """A task's message, in Spark's wrapping."""
+
+    message: Message
+
+
+class BatchWriter(DataSourceArrowWriter):
+    """`df.write.format("logstore")`, mode append."""
+
+    def __init__(self, options: Mapping[str, str], schema: Any, overwrite: bool) -> None:
+        """Raises `InvalidOption`, `WriteRefused`."""
+        if overwrite:
+            raise WriteRefused(
+                "mode overwrite is refused: a log is only appended to. Use mode append, and delete the topic "
+                "or its records first if they are to go"
+            )
+        self._options = _checked(options, schema, streaming=False)
+        self._random = Random()
+        if self._options.transaction is not None:
+            self._ledger = ledger_of_transaction(self._options)
+            self._number = self._options.transaction[1]
+        else:
+            self._ledger = ledger_of_one_write(self._options, self._random, f"{gettempdir()}/logstore-sink")
+            self._number = _ONLY
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        return _stage(self._sink(), iterator, self._ledger, self._number)
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        sink = self._sink()
+        sink.commit(_of(messages), self._ledger, self._number)
+        self._forget(sink)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
+        sink = self._sink()
+        sink.abort(_of(messages), self._ledger, self._number)
+        self._forget(sink)
+
+    def _forget(self, sink: Sink) -> None:
+        if self._options.transaction is None:
+            forget(sink.disk, self._ledger)
+
+    def _sink(self) -> Sink:
+        return os_sink(self._options)
+
+
+class StreamWriter(DataSourceStreamArrowWriter):
+    """`df.writeStream.format("logstore")`: every output mode appends, as Spark's sink for Kafka does."""
+
+    def __init__(self, options: Mapping[str, str], schema: Any, overwrite: bool) -> None:
+        """Raises `InvalidOption`, `WriteRefused`."""
+        self._options = _checked(options, schema, streaming=True)
+
+    def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
+        from pyspark import TaskContext
+
+        context = TaskContext.get()
+        assert context is not None, "a task has one"
+        query_id, batch_id = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
+        if query_id is None or batch_id is None:
+            raise InvalidOption(
+                f"Spark does not tell this query's id ({_QUERY_ID}): it needs Spark 4.2 or newer"
+            )
+        return _stage(self._sink(), iterator, ledger_of_stream(self._options, query_id), int(batch_id))
+
+    def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        found = _of(messages)
+        assert found, "at least one task has written"
+        self._sink().commit(found, found[0].ledger, batchId)
+
+    def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
+        # Without a message nothing is known, and what dead tasks have staged goes with the next commit.
+        if found := _of(messages):
+            self._sink().abort(found, found[0].ledger, batchId)
+
+    def _sink(self) -> Sink:
+        return os_sink(self._options)
+
+
+def _checked(options: Mapping[str, str], schema: Any, *, streaming: bool) -> WriteOptions:
+    parsed = WriteOptions.parse(options, streaming=streaming)
+    check_columns({field.name: field.dataType.simpleString() for field in schema.fields}, parsed)
+    return parsed
+
+
+def _stage(sink: Sink, batches: Iterator[Any], ledger: str, number: int) -> Written:
+    from pyspark import TaskContext
+
+    context = TaskContext.get()
+    assert context is not None, "a task has one"
+    message = sink.stage(
+        batches,
+        ledger,
+        number,
+        spark_partition=context.partitionId(),
+        attempt=context.taskAttemptId(),
+        random=Random(),
+    )
+    return Written(message)
+
+
+def _of(messages: Sequence[WriterCommitMessage | None]) -> list[Message]:
+    return [each.message for each in messages if isinstance(each, Written)]

@@ -1,0 +1,338 @@
+"""`python -m logstore.testing`: run seeds, say what broke.
+
+    python -m logstore.testing --seed 7 --events 2000  one seed; exit 1 on a violation
+    python -m logstore.testing --seed 7 --trace  the same, everything that happens as text
+    python -m logstore.testing --shrink 7  make a failing seed's transcript as short as can be
+    python -m logstore.testing --replay FILE  run a transcript (`-`: from standard input)
+    python -m logstore.testing --seeds 1..500 -j 2  a range, by several processes
+    python -m logstore.testing --seeds 1..20000 --progress FILE  the same; goes on where FILE says it stopped
+    python -m logstore.testing --seeds 1..200 --atlas  which fault hit whom in which state
+    python -m logstore.testing --seeds 1..200 --marks  how often each mark of the engine was reached
+    python -m logstore.testing --plants  the first seed that notices each planted mistake
+    python -m logstore.testing --seeds 0..499 --plant NAME  with a mistake put into the engine; stops at
+                                                           the first seed that notices
+
+The first line names the seed, the last one ends in the trace hash: equal for equal seeds, on any machine.
+A failing seed says how to see it again, and at which commit it was seen (if `--commit` tells).
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import signal
+import sys
+import time
+from collections import Counter
+from collections.abc import Iterable, Iterator
+from concurrent.futures import ProcessPoolExecutor
+from contextlib import AbstractContextManager, nullcontext
+from dataclasses import asdict, replace
+from functools import partial
+from hashlib import blake2b
+from importlib import import_module
+from itertools import islice
+from pathlib import Path
+from typing import Any
+
+from logstore.testing.atlas import table
+from logstore.testing.faults import FAULTS
+from logstore.testing.marks import catalogue, index_of_marks
+from logstore.testing.runner import Report, replay, run, shortened
+from logstore.testing.transcript import Transcript
+
+DEFAULT_EVENTS = 2000
+_BATCH = 8
+_PLANT_SEEDS = 500
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """The command; returns its exit status."""
+    parser = argparse.ArgumentParser(prog="python -m logstore.testing", description="Clusters under a seed.")
+    what = parser.add_mutually_exclusive_group(required=True)
+    what.add_argument("--seed", type=int, help="run this one seed")
+    what.add_argument("--seeds", type=_seeds, metavar="A..B", help="run all seeds from A to B")
+    what.add_argument("--shrink", type=int, metavar="SEED", help="find a short transcript of its failure")
+    what.add_argument("--replay", type=Path, metavar="FILE", help="run a transcript")
+    what.add_argument(
+        "--plants", action="store_true", help="search the first seed that notices each mistake: a table"
+    )
+    what.add_argument("--index-marks", type=_seeds, metavar="A..B", help="which seeds reach which marks")
+    parser.add_argument(
+        "--events", type=int, default=DEFAULT_EVENTS, help="events under faults (%(default)s)"
+    )
+    parser.add_argument("-j", "--jobs", type=int, default=1, help="processes for a range of seeds")
+    parser.add_argument("--json", action="store_true", help="one object a seed")
+    parser.add_argument("--trace", action="store_true", help="print all that happens")
+    parser.add_argument("--atlas", action="store_true", help="count faults by their victims' states")
+    parser.add_argument("--marks", action="store_true", help="count the engine's coverage marks")
+    parser.add_argument("--progress", type=Path, metavar="FILE", help="remember which seeds are done")
+    parser.add_argument("--plant", metavar="NAME", help="put a mistake into the engine (repository only)")
+    parser.add_argument("--commit", default="unknown", help="what code this is, told with failures")
+    options = parser.parse_args(arguments)
+    if options.events < 1 or options.jobs < 1:
+        parser.error("--events and --jobs take 1 or more")
+    if options.plants or options.plant:
+        known = _repository_plants(parser)
+        if options.plant and options.plant not in known.PLANTS:
+            parser.error(f"unknown plant {options.plant!r}; choose from {', '.join(sorted(known.PLANTS))}")
+    if options.plants:
+        return _plants(options.events)
+    if options.replay is not None:
+        return _replay(options.replay, trace=options.trace)
+    if options.shrink is not None:
+        return _shrink(options.shrink, options.events, options.plant, options.commit)
+    if options.index_marks is not None:
+        print(index_of_marks(options.index_marks, options.events), end="")
+        return 0
+    if options.seed is not None:
+        return _one(options)
+    return Campaign(options).run()
+
+
+def _seeds(text: str) -> range:
+    first, dots, last = text.partition("..")
+    if not (dots and first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
+        raise argparse.ArgumentTypeError(f"{text!r} is not of the form A..B")
+    return range(int(first), int(last) + 1)
+
+
+def _repository_plants(parser: argparse.ArgumentParser) -> Any:
+    """The module of planted mistakes. They are tests of the checkers, so no installation carries them."""
+    try:
+        return import_module("tests.plants")
+    except ModuleNotFoundError:
+        parser.error("--plant and --plants need the repository's tests/plants; run them in a checkout")
+
+
+def _planted(plant: str | None) -> AbstractContextManager[object]:
+    return import_module("tests.plants").planted(plant) if plant else nullcontext()
+
+
+def _run(seed: int, events: int, plant: str | None, *, trace: bool = False) -> Report:
+    with _planted(plant):
+        return run(seed, events, trace=print if trace else None)
+
+
+def _facts(report: Report) -> dict[str, object]:
+    swarm = report.swarm
+    return {
+        "seed": swarm.seed,
+        "ok": report.is_good,
+        "violation": report.violation,
+        "invariant": report.invariant,
+        "virtual_ms": report.virtual_ms,
+        "nodes": swarm.nodes,
+        "durability": swarm.durability.value,
+        "features": swarm.enabled,
+        "led_in_ms": report.led_in_ms,
+        "in_sync_in_ms": report.in_sync_in_ms,
+        **asdict(report.tally),
+        "trace_hash": report.trace_hash,
+    }
+
+
+def _one(options: argparse.Namespace) -> int:
+    seed: int = options.seed
+    if not options.json:
+        print(f"seed {seed}", flush=True)
+    report = _run(seed, options.events, options.plant, trace=options.trace and not options.json)
+    if options.json:
+        print(json.dumps({**_facts(report), "last_events": report.last_events}))
+        return 0 if report.is_good else 1
+    swarm, tally = report.swarm, report.tally
+    print(
+        f"{swarm.nodes} nodes, {swarm.partitions} × {swarm.replication_factor} replicas, min.insync.replicas "
+        f"{swarm.min_insync_replicas}, durability {swarm.durability.value}; {', '.join(swarm.enabled)}"
+    )
+    print(", ".join(f"{name} {count}" for name, count in asdict(tally).items() if count))
+    if not report.is_good:
+        print("\n".join(report.last_events))
+        print(f"VIOLATION after {report.virtual_ms} ms: {report.violation}")
+        print(f"again, at commit {options.commit}: {_again(seed, options.events, options.plant)}")
+    print(f"trace {report.trace_hash}")
+    return 0 if report.is_good else 1
+
+
+def _plants(events: int) -> int:
+    """The table of docs/simulation.md, searched anew; exit 1 if a plant that is not rare went unnoticed."""
+    print("| mistake | name | first seed | reported as | seconds |\n|---|---|---|---|---|")
+    unnoticed = 0
+    for plant in import_module("tests.plants").PLANTS.values():
+        began = time.monotonic()
+        reports = (_run(seed, events, plant.name) for seed in range(_PLANT_SEEDS))
+        found = next((report for report in reports if not report.is_good), None)
+        unnoticed += found is None and not plant.is_rare
+        first = f"none of 0 to {_PLANT_SEEDS - 1}" if found is None else f"{found.swarm.seed}"
+        invariant = "" if found is None else found.invariant
+        seconds = round(time.monotonic() - began)
+        print(f"| {plant.mistake} | `{plant.name}` | {first} | {invariant} | {seconds} |", flush=True)
+    return 1 if unnoticed else 0
+
+
+def _replay(path: Path, *, trace: bool) -> int:
+    text = sys.stdin.read() if str(path) == "-" else path.read_text()
+    transcript = Transcript.from_json(text)
+    print(f"seed {transcript.seed}, {len(transcript.decisions)} decisions", flush=True)
+    with _planted(transcript.plant):
+        report = replay(transcript, trace=print if trace else None)
+    print(f"VIOLATION {report.violation}" if report.violation else "nothing broke")
+    print(f"trace {report.trace_hash}")
+    return 0 if report.is_good else 1
+
+
+def _shrink(seed: int, events: int, plant: str | None, commit: str) -> int:
+    with _planted(plant):
+        report = run(seed, events)
+        if report.is_good:
+            print(f"seed {seed} is good", file=sys.stderr)
+            return 2
+        transcript = shortened(report, events, plant or "")
+        after = replay(transcript)
+    print(
+        f"{len(report.decisions)} decisions, now {len(transcript.decisions)}; silent: "
+        f"{', '.join(transcript.silent) or 'nobody'}; {after.violation}",
+        file=sys.stderr,
+    )
+    print(replace(transcript, commit=commit).to_json())
+    return 1
+
+
+class Campaign:
+    """Many seeds: counts, what they found, and how long it will still take."""
+
+    def __init__(self, options: argparse.Namespace) -> None:
+        self.seeds: range = options.seeds
+        self.events: int = options.events
+        self.plant: str | None = options.plant
+        self.jobs: int = options.jobs
+        self.commit: str = options.commit
+        self.as_json: bool = options.json
+        self.progress: Path | None = options.progress
+        self._shows_atlas: bool = options.atlas
+        self._shows_marks: bool = options.marks
+        self._began = time.monotonic()
+        self._atlas: Counter[tuple[str, str]] = Counter()
+        self._marks: Counter[str] = Counter()
+        self._bad: list[int] = []
+        self._done = self._total_events = self._virtual_ms = 0
+        self._slowest_leader_ms = self._slowest_isr_ms = 0
+        self._cpu_s = 0.0
+        self._digest = blake2b(digest_size=16)
+
+    def run(self) -> int:
+        seeds = self._resumed()
+        if not self.as_json:
+            print(f"seeds {self.seeds[0]}..{self.seeds[-1]}, {self.events} events each", flush=True)
+        for report, cpu_s in self._reports(seeds):
+            self._take(report, cpu_s)
+            if self.plant and self._bad:
+                break
+        if sys.stderr.isatty():
+            print(file=sys.stderr)
+        if not self.as_json:
+            self._summarize()
+        return 1 if self._bad else 0
+
+    def _resumed(self) -> range:
+        """What is still to be done, by the progress file: next seed and the bad ones so far."""
+        if self.progress is None or not self.progress.exists():
+            return self.seeds
+        known = json.loads(self.progress.read_text())
+        if [known["first"], known["last"], known["events"]] != [self.seeds[0], self.seeds[-1], self.events]:
+            raise SystemExit(f"{self.progress} is of other seeds; remove it, or name another file")
+        self._bad = known["bad"]
+        return range(known["next"], self.seeds[-1] + 1)
+
+    def _reports(self, seeds: range) -> Iterator[tuple[Report, float]]:
+        one = partial(_timed, events=self.events, plant=self.plant)
+        if self.jobs == 1:
+            yield from map(one, seeds)
+            return
+        with ProcessPoolExecutor(self.jobs) as pool:
+            # A few seeds ahead and no more: a search may stop at any of them.
+            for some in _chunks(seeds, _BATCH * self.jobs):
+                yield from pool.map(one, some, chunksize=max(len(some) // (2 * self.jobs), 1))
+
+    def _take(self, report: Report, cpu_s: float) -> None:
+        self._done += 1
+        self._cpu_s += cpu_s
+        self._total_events += report.tally.events
+        self._virtual_ms += report.virtual_ms
+        self._atlas.update(report.atlas)
+        self._marks.update(report.marks)
+        self._slowest_leader_ms = max(self._slowest_leader_ms, report.led_in_ms)
+        self._slowest_isr_ms = max(self._slowest_isr_ms, report.in_sync_in_ms)
+        self._digest.update(report.trace_hash.encode())
+        seed = report.swarm.seed
+        if self.as_json:
+            print(json.dumps(_facts(report)), flush=True)
+        elif not report.is_good:
+            print(f"seed {seed} at commit {self.commit}: {report.violation}")
+            print(f"    {_again(seed, self.events, self.plant)}", flush=True)
+        if not report.is_good:
+            self._bad.append(seed)
+        if self.progress is not None:
+            state = {
+                "first": self.seeds[0],
+                "last": self.seeds[-1],
+                "events": self.events,
+                "next": seed + 1,
+                "bad": self._bad,
+            }
+            scratch = self.progress.with_suffix(".new")
+            scratch.write_text(json.dumps(state))
+            scratch.replace(self.progress)
+        if sys.stderr.isatty():
+            left = self.seeds[-1] - seed
+            seconds = int((time.monotonic() - self._began) / self._done * left)
+            eta = f"{seconds // 3600}:{seconds // 60 % 60:02}:{seconds % 60:02}"
+            print(
+                f"\r{len(self.seeds) - left} of {len(self.seeds)} seeds, {len(self._bad)} bad, {eta} left ",
+                end="",
+                file=sys.stderr,
+                flush=True,
+            )
+
+    def _summarize(self) -> None:
+        hours = self._virtual_ms / 3_600_000
+        print(f"{self._done} seeds, {self._total_events} events, {len(self._bad)} with a violation")
+        print(
+            f"healed: led within {self._slowest_leader_ms} ms, every ISR full within "
+            f"{self._slowest_isr_ms} ms of virtual time"
+        )
+        if self._cpu_s:
+            print(
+                f"{hours:.2f} simulated hours, {hours / self._cpu_s * 60:.2f} for each minute of one core",
+                file=sys.stderr,
+            )
+        if self._shows_atlas:
+            print(table(self._atlas, FAULTS))
+        if self._shows_marks:
+            names = catalogue()
+            for name in names:
+                print(f"{self._marks[name]:>8}  {name}")
+            print(f"{sum(1 for name in names if self._marks[name])} of {len(names)} marks reached")
+        print(f"trace {self._digest.hexdigest()}")
+
+
+def _timed(seed: int, *, events: int, plant: str | None) -> tuple[Report, float]:
+    began = time.process_time()
+    return _run(seed, events, plant), time.process_time() - began
+
+
+def _again(seed: int, events: int, plant: str | None) -> str:
+    mistake = f" --plant {plant}" if plant else ""
+    return f"python -m logstore.testing --seed {seed} --events {events}{mistake} --trace"
+
+
+def _chunks(seeds: Iterable[int], size: int) -> Iterator[list[int]]:
+    remaining = iter(seeds)
+    while chunk := list(islice(remaining, size)):
+        yield chunk
+
+
+if __name__ == "__main__":
+    if hasattr(signal, "SIGPIPE"):  # `… | head`: whoever read has seen enough
+        signal.signal(signal.SIGPIPE, signal.SIG_DFL)
+    sys.exit(main())

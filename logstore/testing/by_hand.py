@@ -1,0 +1,369 @@
+"""What is done by hand, past the brokers: by tools that write to the store, by whoever runs the machines.
+
+Before there were requests for it, Kafka's tools wrote what they wanted to the store, and brokers wrote the
+state of what they led; people put in what no tool would. None of it may cost a record, and what makes no
+sense must neither be done nor stop the rest. Decisions like all others, at a pace of their own; most seeds
+have none of them.
+"""
+
+from __future__ import annotations
+
+import json
+from collections.abc import Callable, Mapping
+from dataclasses import replace
+from functools import partial
+from random import Random
+
+from logstore.disk.ids import new_id
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.controller.context import DURABILITY_LEVEL
+from logstore.replication.durability import Durability
+from logstore.replication.messages import (
+    AlterConfigsRequest,
+    CreateTopicsRequest,
+    DeleteTopicsRequest,
+    NewTopic,
+)
+from logstore.replication.metastore import layout
+from logstore.replication.metastore.operations import Create, Delete, Outcome, Set
+from logstore.testing.faults import Decision
+from logstore.testing.hosts import Host
+from logstore.testing.operator import SIDE_TOPICS, active_controller, ask, place, target
+from logstore.testing.world import World
+
+_NONSENSE = b"?"
+_SUSPENDED_MS = 16 * 60_000
+"""Longer than a notice of changed settings is kept."""
+
+
+def _pick(decision: Decision, count: int) -> int:
+    """One of so many variants, whatever else the decision's number has decided."""
+    return int(decision.chance * 100_003) % count
+
+
+def _write(world: World, operation: Create | Set | Delete) -> Outcome:
+    """Whoever writes by hand is no controller: nothing of it is judged, but its topics have to be known."""
+    outcome = world.store_link.write_as_operator(operation)
+    if outcome.error is None:
+        world.observation.topic_written(operation, by_hand=True)
+    return outcome
+
+
+def _put_right(world: World, decision: Decision, path: str, data: bytes | None) -> None:
+    """What cannot be read is seen after a while and replaced, or (None) removed."""
+
+    spoilt = world.store_link.read_as_operator(path)
+
+    def act() -> None:
+        found = world.store_link.read_as_operator(path)
+        if found.stat is None or found.stat != spoilt.stat or found.data != _NONSENSE:
+            return
+        version = found.stat.version
+        _write(world, Delete(path, version) if data is None else Set(path, data, version))
+        if data is not None:
+            # Whoever mends a topic's node has the controllers begin anew, so that all of it is read.
+            world.store_link.write_as_operator(Delete(layout.CONTROLLER_PATH))
+
+    world.until_healed(1 + decision.for_ms, act)
+
+
+def _side_topic(world: World, decision: Decision) -> str:
+    """One that is there, if one is."""
+    known = sorted({each.topic for each in world.checkers if each.topic in SIDE_TOPICS})
+    names = known if known and decision.chance < 0.8 else list(SIDE_TOPICS)
+    return names[_pick(decision, len(names))]
+
+
+def _reassign(world: World, decision: Decision) -> None:
+    """The list of the reassignment tool."""
+    wanted = {target(world, decision): place(world, decision)}
+    match _pick(decision, 6):
+        case 0:
+            _write(world, Create(layout.REASSIGNMENT_PATH, _NONSENSE, make_parents=True))
+            _put_right(world, decision, layout.REASSIGNMENT_PATH, None)
+            return
+        case 1:
+            wanted[TopicPartition("nowhere", 0)] = (0,)
+        case 2:
+            wanted = {target(world, decision): (0, 0)}
+    data = layout.encode_reassignment(wanted)
+    _write(world, Create(layout.REASSIGNMENT_PATH, data, make_parents=True))
+
+
+def _delete_topic(world: World, decision: Decision) -> None:
+    """A request to delete a topic, in both forms; of one that moves, of one that is not there; called off."""
+    moving = sorted(
+        {
+            each.topic
+            for each, checker in world.checkers.items()
+            if each.topic in SIDE_TOPICS and checker.is_changing_replicas
+        }
+    )
+    topic = moving[0] if moving else _side_topic(world, decision)
+    path = layout.delete_topic_path(topic)
+    match _pick(decision, 4):
+        case 0:
+            holder = world.store_link.read_as_operator(layout.DELETE_TOPICS_PATH)
+            if holder.stat is not None:
+                listed = json.dumps({"version": 1, "topics": [topic]}).encode()
+                _write(world, Set(layout.DELETE_TOPICS_PATH, listed, holder.stat.version))
+        case 1:
+            _call_deletion_off(world, topic)
+        case _:
+            _write(world, Create(path, make_parents=True))
+            if moving and decision.chance < 0.5:
+                world.until_healed(1 + decision.for_ms, lambda: _call_deletion_off(world, topic))
+
+
+def _call_deletion_off(world: World, topic: str) -> None:
+    """Only while it waits for a reassignment: later some replicas are gone, and whoever then keeps the topic
+    has given up what they held (seed 851)."""
+    if any(checker.is_changing_replicas for each, checker in world.checkers.items() if each.topic == topic):
+        _write(world, Delete(layout.delete_topic_path(topic)))
+
+
+def _reassign_and_delete(world: World, decision: Decision) -> None:
+    """Two tools at once, of which the second has to wait."""
+    known = sorted(each for each in world.checkers if each.topic in SIDE_TOPICS)
+    if known:
+        each = known[_pick(decision, len(known))]
+        data = layout.encode_reassignment({each: place(world, decision)})
+        _write(world, Create(layout.REASSIGNMENT_PATH, data, make_parents=True))
+        delete = Create(layout.delete_topic_path(each.topic), make_parents=True)
+        delay_ms = 1 + _pick(decision, 20 * world.swarm.delay_ms)
+        world.until_healed(delay_ms, lambda: _write(world, delete))
+        if decision.chance < 0.5:
+            off_ms = delay_ms + 1 + int(decision.for_ms * decision.chance)
+            world.until_healed(off_ms, lambda: _call_deletion_off(world, each.topic))
+
+
+def _add_partition(world: World, decision: Decision) -> None:
+    """A tool that knows the topic's node only; best of all while the topic is on its way out."""
+    leaving = sorted({each.topic for each, checker in world.checkers.items() if checker.is_being_deleted})
+    topic = leaving[0] if leaving else _side_topic(world, decision)
+    path = layout.topic_path(topic)
+    found = world.store_link.read_as_operator(path)
+    if found.stat is None or found.data == _NONSENSE:
+        return
+    node = layout.parse_topic(found.data)
+    if node.adding_replicas or node.removing_replicas or len(node.partitions) > 3:
+        return
+    partitions = {**node.partitions, len(node.partitions): place(world, decision)}
+    _write(world, Set(path, layout.encode_topic(replace(node, partitions=partitions)), found.stat.version))
+
+
+def _create_on_the_dead(world: World, decision: Decision) -> None:
+    """A topic none of whose replicas can lead; later somebody moves it."""
+    topic = SIDE_TOPICS[_pick(decision, len(SIDE_TOPICS))]
+    dead = tuple(host.node_id for host in world.hosts.values() if host.node is None)
+    each = TopicPartition(topic, 0)
+    if not dead or each in world.checkers:
+        return
+    _create(world, decision, topic, dead[: world.swarm.replication_factor])
+    data = layout.encode_reassignment({each: place(world, decision)})
+    move = Create(layout.REASSIGNMENT_PATH, data, make_parents=True)
+    world.until_healed(1 + decision.for_ms, lambda: _write(world, move))
+
+
+def _create(world: World, decision: Decision, topic: str, replicas: tuple[int, ...]) -> None:
+    node = layout.TopicAssignment(new_id(Random(f"{topic} {decision}")), {0: replicas})
+    _write(world, Create(layout.topic_path(topic), layout.encode_topic(node), make_parents=True))
+
+
+def _wipe_topic(world: World, decision: Decision) -> None:
+    """A topic is removed as it was before there were requests: all nodes stopped, its entries removed.
+
+    Often its name is given to another one before they are started; sometimes it was on its way out.
+    """
+    topic = _side_topic(world, decision)
+    hosts = list(world.hosts.values())
+    if any(host.is_paused or host.disk_is_dead for host in hosts):
+        return
+    for host in hosts:
+        if host.node is not None:
+            world.stop(host)
+    if decision.chance < 0.4:
+        _write(world, Create(layout.delete_topic_path(topic), make_parents=True))
+
+    def wipe() -> None:
+        path = layout.topic_path(topic)
+        nodes = [each for each, _ in world.store_link.store.tree.nodes() if f"{each}/".startswith(f"{path}/")]
+        for each in sorted(nodes, reverse=True):
+            _write(world, Delete(each))
+        world.store_link.write_as_operator(Delete(layout.topic_config_path(topic)))
+        if decision.chance < 0.7:
+            _create(world, decision, topic, place(world, decision))
+        for host in hosts:
+            if host.node is None and not world.is_healed:
+                world.start(host)
+
+    world.until_healed(1 + decision.for_ms, wipe)
+
+
+def _replace_topic(world: World, decision: Decision) -> None:
+    """A topic is deleted, and made anew on the same replicas as soon as it is gone."""
+    topic = _side_topic(world, decision)
+    held = sorted(each for each in world.checkers if each.topic == topic)
+    assignment = tuple(world.checkers[each].replicas for each in held) or (place(world, decision),)
+    old = {world.checkers[each].topic_id for each in held}
+    until_ms = world.now_ms + 4 * world.swarm.request_timeout_ms
+    if held:
+        ask(world, active_controller(world, decision.victim), DeleteTopicsRequest((topic,)))
+
+    def create() -> None:
+        known = [checker for each, checker in world.checkers.items() if each.topic == topic]
+        if world.is_healed or world.now_ms > until_ms or any(each.topic_id not in old for each in known):
+            return
+        if not known:
+            new = NewTopic(topic, assignment=assignment)
+            ask(world, active_controller(world, decision.victim), CreateTopicsRequest((new,)))
+        world.time.at(1 + 4 * world.swarm.delay_ms, create)
+
+    create()
+
+
+def _switch_as_power_goes(world: World, decision: Decision) -> None:
+    """A topic is switched to `synced`, or back. Once the store says so, before all is flushed, or says that
+    what was acknowledged is flushed, all machines lose their power; they come back one by one."""
+    chosen = target(world, decision)
+    state = world.checkers[chosen].state
+    if state is None:
+        return
+    is_synced = state.durability is Durability.SYNCED
+    level = Durability.REPLICATED if is_synced else Durability.SYNCED
+    ask(
+        world,
+        active_controller(world, decision.victim),
+        AlterConfigsRequest({chosen.topic: {DURABILITY_LEVEL: level.value}}),
+    )
+    until_ms = world.now_ms + 4 * world.swarm.request_timeout_ms
+
+    def wait() -> None:
+        state = world.checkers[chosen].state if chosen in world.checkers else None
+        if is_synced or world.is_healed or world.now_ms > until_ms or state is None:
+            return
+        if state.all_synced:
+            cut()
+        elif state.durability is Durability.SYNCED and _pick(decision, 2):
+            world.time.at(1 + _pick(decision, 12 * world.swarm.delay_ms), cut)
+        else:
+            world.time.at(1, wait)
+
+    def cut() -> None:
+        hosts = [host for host in world.hosts.values() if host.node is not None]
+        if world.is_healed or not hosts or not all(map(world.may_lose_power, hosts)):
+            return
+        for host in hosts:
+            world.cut_power(host)
+        first = _pick(decision, len(hosts))
+        for turn, host in enumerate((*hosts[first:], *hosts[:first])):
+            world.until_healed(1 + turn * decision.for_ms, partial(start, host))
+
+    def start(host: Host) -> None:
+        if host.node is None and not world.is_healed:
+            world.start(host)
+
+    wait()
+
+
+def _spoil_topic(world: World, decision: Decision) -> None:
+    """A topic's node that nobody can read, for a while."""
+    path = layout.topic_path(target(world, decision).topic)
+    found = world.store_link.read_as_operator(path)
+    if found.stat is not None and found.data != _NONSENSE:
+        world.store_link.write_as_operator(Set(path, _NONSENSE, found.stat.version))
+        _put_right(world, decision, path, found.data)
+
+
+def _touch_state(world: World, decision: Decision) -> None:
+    """Somebody writes a state anew, as brokers once did, and says so, or not for a while."""
+    each = target(world, decision)
+    path = layout.partition_state_path(each)
+    found = world.store_link.read_as_operator(path)
+    if found.stat is None:
+        return
+    outcome = world.store_link.write_as_operator(Set(path, found.data, found.stat.version))
+    assert outcome.stat is not None
+    world.observation.state_touched(each, outcome.stat.version)
+    notice = Create(
+        layout.ISR_NOTIFICATION_PREFIX, layout.encode_partitions([each]), sequential=True, make_parents=True
+    )
+    world.until_healed(1 + decision.for_ms, lambda: _write(world, notice))
+
+
+def _raise_controller_epoch(world: World, decision: Decision) -> None:
+    """Whoever leads has to find out that its epoch is not the newest."""
+    path = layout.CONTROLLER_EPOCH_PATH
+    found = world.store_link.read_as_operator(path)
+    if found.stat is not None:
+        data = layout.encode_controller_epoch(layout.parse_controller_epoch(found.data) + 1)
+        _write(world, Set(path, data, found.stat.version))
+
+
+def _renew_session(world: World, decision: Decision) -> None:
+    """A client of the store forgets its session and opens another; the old one may live on for a while."""
+    host = world.hosts[decision.victim]
+    if host.node is not None and host.session_id is not None and not host.is_paused:
+        world.store_link.renew_session(host, keeps_old=decision.chance < 0.7)
+
+
+def _suspend(world: World, decision: Decision) -> None:
+    """All machines stand still, the store's too, and go on later as if nothing had been; clocks know."""
+    world.suspend(_SUSPENDED_MS)
+
+
+def _rot(world: World, decision: Decision) -> None:
+    """A machine loses its power, and a bit of what it had synced is another one when it is back."""
+    host = world.hosts[decision.victim]
+    if host.node is None or host.disk_is_dead or host.disk_is_full:
+        return
+    if world.others_hold_everything(host, or_may_lead=True):
+        # And it is on record that it was synced: else nobody can tell it from what was torn. (A full disk
+        # takes no record.)
+        world.flush(host, sealed_only=False)
+        world.flush(host, sealed_only=True)
+        world.cut_power(host)
+        world.spoil_log(host, decision.chance)
+        world.until_healed(1 + decision.for_ms, lambda: world.start(host) if host.node is None else None)
+
+
+def _fill_while_down(world: World, decision: Decision) -> None:
+    """A machine loses its power, and finds no room when it is back."""
+    host = world.hosts[decision.victim]
+    if host.node is None or host.disk_is_dead or not world.swarm.disks_may_fail:
+        return
+    if not world.may_lose_power(host):
+        return
+    world.cut_power(host)
+
+    def start() -> None:
+        if host.node is None:
+            world.start(host, is_full=True)
+
+    world.until_healed(1 + decision.for_ms, start)
+
+    def make_room() -> None:
+        world.make_room(host)
+        if host.node is None and not world.is_healed:
+            world.start(host)
+
+    world.until_healed(2 + 3 * decision.for_ms, make_room)
+
+
+BY_HAND: Mapping[str, Callable[[World, Decision], None]] = {
+    "reassign_by_hand": _reassign,
+    "delete_by_hand": _delete_topic,
+    "delete_what_moves": _reassign_and_delete,
+    "add_partition_by_hand": _add_partition,
+    "create_on_the_dead": _create_on_the_dead,
+    "wipe_topic": _wipe_topic,
+    "replace_topic": _replace_topic,
+    "switch_as_power_goes": _switch_as_power_goes,
+    "spoil_topic": _spoil_topic,
+    "touch_state": _touch_state,
+    "raise_controller_epoch": _raise_controller_epoch,
+    "renew_session": _renew_session,
+    "suspend": _suspend,
+    "rot": _rot,
+    "fill_while_down": _fill_while_down,
+}

@@ -1,0 +1,219 @@
+"""A disk on which chosen calls fail, as a device or a kernel fails them.
+
+    disk = FaultyDisk(inner, [Fault(operation="sync", at=3), Fault(operation="pwrite", short=100)])
+    disk = FaultyDisk(inner, [Fault(at=k, errno=errno.ENOSPC, forever=True)])      for every k: sweep
+
+Calls are counted one by one over the whole disk; `calls` after a run without faults is the number of
+places where one can be put.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+from collections import Counter
+from collections.abc import Callable, Iterable
+from dataclasses import dataclass
+
+from logstore.disk.files import Buffer, DirectoryEntry, Disk, File, Lock
+from logstore.disk.memory import MemoryFile
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Fault:
+    """The `at`-th matching call from now on (1 is the next) fails with `errno`; with `forever`, all after it.
+
+    A call matches if it is called `operation` (a method of `Disk` or `File`; None: any but `close`) and
+    `path`, given the file's or directory's path at its opening, says so. `rename` goes by its source.
+
+    `short` bytes of a `pwrite` reach the file before it fails. With `done`, the call takes effect and
+    its answer is lost: a caller must not conclude from an error that nothing happened.
+
+    A `sync` that fails on a `MemoryDisk`'s file loses its pages: later syncs succeed without them.
+    """
+
+    at: int = 1
+    errno: int = errno.EIO
+    operation: str | None = None
+    path: Callable[[str], bool] | None = None
+    forever: bool = False
+    short: int = 0
+    done: bool = False
+
+    def __post_init__(self) -> None:
+        assert self.at >= 1, "calls are counted from 1"
+
+    def matches(self, operation: str, path: str) -> bool:
+        if self.operation is None:
+            # A failing close tells nobody anything; it has to be asked for.
+            named = operation != "close"
+        else:
+            named = self.operation == operation
+        return named and (self.path is None or self.path(path))
+
+
+class _Planned:
+    """A fault that waits, with its own count of the calls that match it."""
+
+    __slots__ = ("fault", "seen")
+
+    def __init__(self, fault: Fault) -> None:
+        self.fault = fault
+        self.seen = 0
+
+
+class FaultyDisk:
+    """Passes every call on but those that a plan has for failing.
+
+    `calls` counts all calls but `close`, `counts` each by name; `fired` lists what has failed, oldest
+    first, as pairs of operation and path.
+    """
+
+    def __init__(self, inner: Disk, plan: Iterable[Fault] = ()) -> None:
+        self.inner = inner
+        self.calls = 0
+        self.counts: Counter[str] = Counter()
+        self.fired: list[tuple[str, str]] = []
+        self._plan = [_Planned(fault) for fault in plan]
+
+    def inject(self, *faults: Fault) -> None:
+        """Plan more faults, counted from the next call."""
+        self._plan += [_Planned(fault) for fault in faults]
+
+    def heal(self) -> None:
+        """Forget the plan: from now on everything works."""
+        self._plan.clear()
+
+    def open(
+        self, path: str, *, create: bool = False, exclusive: bool = False, write: bool = False
+    ) -> FaultyFile:
+        fault = self.check("open", path)
+        file = self.inner.open(path, create=create, exclusive=exclusive, write=write)
+        if fault is not None:
+            file.close()
+            raise _error(fault, path)
+        return FaultyFile(self, file, path)
+
+    def rename(self, source: str, target: str) -> None:
+        self._run("rename", source, lambda: self.inner.rename(source, target))
+
+    def remove(self, path: str) -> None:
+        self._run("remove", path, lambda: self.inner.remove(path))
+
+    def scan(self, directory: str) -> list[DirectoryEntry]:
+        self._run("scan", directory, _nothing)
+        return self.inner.scan(directory)
+
+    def make_dir(self, path: str) -> None:
+        self._run("make_dir", path, lambda: self.inner.make_dir(path))
+
+    def remove_dir(self, path: str) -> None:
+        self._run("remove_dir", path, lambda: self.inner.remove_dir(path))
+
+    def sync_dir(self, directory: str) -> None:
+        self._run("sync_dir", directory, lambda: self.inner.sync_dir(directory))
+
+    def lock(self, directory: str) -> Lock:
+        self._run("lock", directory, _nothing)
+        return self.inner.lock(directory)
+
+    def free(self, directory: str) -> int:
+        self._run("free", directory, _nothing)
+        return self.inner.free(directory)
+
+    def check(self, operation: str, path: str) -> Fault | None:
+        """Count one call. Raises if it is to fail with no effect; a fault to raise after it is returned."""
+        fault = self.due(operation, path)
+        if fault is not None and not fault.done:
+            raise _error(fault, path)
+        return fault
+
+    def due(self, operation: str, path: str) -> Fault | None:
+        """Count one call; the fault that it is to fail with, if any."""
+        self.counts[operation] += 1
+        self.calls += operation != "close"
+        due = None
+        for planned in self._plan:
+            fault = planned.fault
+            if fault.matches(operation, path):
+                planned.seen += 1
+                if due is None and (planned.seen == fault.at or (fault.forever and planned.seen > fault.at)):
+                    due = fault
+        if due is not None:
+            self.fired.append((operation, path))
+        return due
+
+    def _run(self, operation: str, path: str, call: Callable[[], None]) -> None:
+        fault = self.check(operation, path)
+        call()
+        if fault is not None:
+            raise _error(fault, path)
+
+
+class FaultyFile:
+    """An open file of a `FaultyDisk`."""
+
+    __slots__ = ("_disk", "_inner", "_path")
+
+    def __init__(self, disk: FaultyDisk, inner: File, path: str) -> None:
+        self._disk = disk
+        self._inner = inner
+        self._path = path
+
+    def pread(self, size: int, at: int) -> bytes:
+        self._run("pread", _nothing)
+        return self._inner.pread(size, at)
+
+    def pwrite(self, data: Buffer, at: int) -> None:
+        fault = self._disk.due("pwrite", self._path)
+        if fault is None:
+            self._inner.pwrite(data, at)
+            return
+        content = bytes(data)
+        written = content if fault.done else content[: fault.short]
+        if written:
+            self._inner.pwrite(written, at)
+        raise _error(fault, self._path)
+
+    def map(self, size: int) -> memoryview:
+        self._run("map", _nothing)
+        return self._inner.map(size)
+
+    def truncate(self, size: int) -> None:
+        self._run("truncate", lambda: self._inner.truncate(size))
+
+    def sync(self, *, data_only: bool = False) -> None:
+        fault = self._disk.due("sync", self._path)
+        if fault is None or fault.done:
+            self._inner.sync(data_only=data_only)
+        elif isinstance(self._inner, MemoryFile):
+            self._inner.drop_unsynced()
+        if fault is not None:
+            raise _error(fault, self._path)
+
+    def size(self) -> int:
+        self._run("size", _nothing)
+        return self._inner.size()
+
+    def is_cached(self, size: int, at: int) -> bool | None:
+        return self._inner.is_cached(size, at)
+
+    def close(self) -> None:
+        fault = self._disk.due("close", self._path)
+        self._inner.close()  # the kernel frees the descriptor also when it reports an error
+        if fault is not None:
+            raise _error(fault, self._path)
+
+    def _run(self, operation: str, call: Callable[[], None]) -> None:
+        fault = self._disk.check(operation, self._path)
+        call()
+        if fault is not None:
+            raise _error(fault, self._path)
+
+
+def _nothing() -> None:
+    pass
+
+
+def _error(fault: Fault, path: str) -> OSError:
+    return OSError(fault.errno, os.strerror(fault.errno), path)

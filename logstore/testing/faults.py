@@ -1,0 +1,323 @@
+"""The faults there are: what each does to the world, and what it needs to be fair. Deterministic.
+
+A `Decision` is one fault with everything that was drawn for it: when, whom, how long, and one number for
+whatever else the fault has to choose. Carrying it out draws nothing more, and does nothing where it no
+longer fits (who is down cannot be killed); so a list of decisions can be written down, replayed, and made
+shorter until only those are left that matter.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Mapping
+from dataclasses import asdict, dataclass
+from enum import Enum
+from typing import Any
+
+from logstore.replication.metastore import layout
+from logstore.replication.metastore.layout import CONTROLLER_PATH
+from logstore.replication.metastore.operations import Create, Delete
+from logstore.testing.hosts import Host
+from logstore.testing.network import STORE
+from logstore.testing.world import World
+
+NOBODY = -2
+
+
+@dataclass(frozen=True, slots=True)
+class Decision:
+    """One fault, or one command of an operator, as it was decided.
+
+    `at_ms` counts from the end of the set-up. `other` is a second node or the store, where two are
+    concerned. `chance`, in [0, 1), decides between the variants of a fault.
+    """
+
+    at_ms: int
+    what: str
+    victim: int = NOBODY
+    other: int = NOBODY
+    for_ms: int = 0
+    chance: float = 0.0
+
+    def as_json(self) -> dict[str, Any]:
+        return asdict(self)
+
+
+class Takes(Enum):
+    """What of its victim a fault takes away, at the worst."""
+
+    NOTHING = 0
+    PROCESS = 1
+    DISK = 2
+    """And with it all that was not synced."""
+
+
+@dataclass(frozen=True, slots=True)
+class Fault:
+    """`apply` carries a decision out; it ends what it began after `for_ms`, or `World.heal` does."""
+
+    apply: Callable[[World, Decision], None]
+    takes: Takes = Takes.NOTHING
+    needs_victim: bool = True
+    may_be_down: bool = False
+    needs_faulty_disk: bool = False
+
+
+def _victim(world: World, decision: Decision) -> Host | None:
+    host = world.hosts[decision.victim]
+    return host if host.node is not None else None
+
+
+def _later(world: World, decision: Decision, action: Callable[..., None], *arguments: object) -> None:
+    def act() -> None:
+        if not world.is_healed:
+            action(*arguments)
+
+    world.time.at(1 + decision.for_ms, act)
+
+
+def _start(world: World, host: Host) -> None:
+    if host.node is None:
+        world.start(host)
+
+
+def _forget_session(world: World, host: Host, decision: Decision) -> None:
+    """Half of the dead are given up at once: most of their time had run out, so to say."""
+    if host.session_id is not None and decision.chance < 0.5:
+        world.expire_session(host)
+
+
+# --- processes ------------------------------------------------------------------------------------
+
+
+def _kill(world: World, decision: Decision) -> None:
+    if host := _victim(world, decision):
+        _forget_session(world, host, decision)
+        world.kill(host)
+        _later(world, decision, _start, world, host)
+
+
+def _bounce(world: World, decision: Decision) -> None:
+    """Gone and back before anybody has noticed: the session of the former life is still open."""
+    if host := _victim(world, decision):
+        if decision.chance < 0.5:
+            world.kill(host)
+        else:
+            world.stop(host, gives_session_up=decision.chance < 0.75)
+        world.time.at(1 + int(10 * decision.chance), lambda: _start(world, host))
+
+
+def _stop(world: World, decision: Decision) -> None:
+    host = _victim(world, decision)
+    if host is not None and not host.is_paused:
+        world.stop(host)
+        _later(world, decision, _start, world, host)
+        if decision.chance < 0.25:  # its operator looks at it and starts it once more
+            _later(world, decision, _stop_again, world, decision, host, host.life + 1)
+
+
+def _shut_down(world: World, decision: Decision) -> None:
+    """A stop in order, for which the controller is asked to move what the victim leads."""
+    host = _victim(world, decision)
+    if host is not None and not host.is_paused:
+        world.shut_down(host, lambda: _later(world, decision, _start, world, host))
+
+
+def _stop_again(world: World, decision: Decision, host: Host, life: int) -> None:
+    if host.life == life and host.node is not None and not host.is_paused:
+        world.stop(host)
+        _later(world, decision, _start, world, host)
+
+
+def _pause(world: World, decision: Decision) -> None:
+    host = _victim(world, decision)
+    if host is not None and not host.is_paused:
+        world.pause(host)
+        _later(world, decision, _resume, world, host, host.life)
+
+
+def _resume(world: World, host: Host, life: int) -> None:
+    if host.life == life:
+        world.resume(host)
+
+
+def _crash_in_start(world: World, decision: Decision) -> None:
+    """The victim dies, and dies again while it recovers; then it is left alone to come up."""
+    host = world.hosts[decision.victim]
+    loses_power = decision.chance < 0.5
+    if host.node is not None:
+        _forget_session(world, host, decision)
+        (world.cut_power if loses_power else world.kill)(host)
+    _later(world, decision, _start_and_crash, world, host, decision)
+
+
+def _start_and_crash(world: World, host: Host, decision: Decision) -> None:
+    if host.node is None:
+        world.start(host, dies_after=1 + int(decision.chance * 1000) % 97, loses_power=decision.chance < 0.5)
+        _later(world, decision, _start, world, host)
+
+
+# --- power ----------------------------------------------------------------------------------------
+
+
+def _cut_power(world: World, decision: Decision) -> None:
+    _cut_power_of(world, decision, world.hosts[decision.victim])
+
+
+def _cut_power_of(world: World, decision: Decision, host: Host) -> None:
+    was_running = host.node is not None
+    _forget_session(world, host, decision)
+    world.cut_power(host, is_noticed=decision.chance < 0.7)
+    if was_running:
+        _later(world, decision, _start, world, host)
+
+
+def _cut_rack(world: World, decision: Decision) -> None:
+    """Two machines at once, or all of them."""
+    hosts = list(world.hosts.values())
+    if decision.chance < 0.5:
+        first = hosts.index(world.hosts[decision.victim])
+        hosts = [hosts[first], hosts[(first + 1) % len(hosts)]]
+    for host in hosts:
+        if world.may_lose_power(host):
+            _cut_power_of(world, decision, host)
+
+
+# --- disks ----------------------------------------------------------------------------------------
+
+
+def _kill_disk(world: World, decision: Decision) -> None:
+    host = _victim(world, decision)
+    if host is not None and not host.disk_is_dead:
+        operation = (None, "pwrite", "sync")[int(decision.chance * 3)]
+        world.fail_disk(host, operation)
+        _later(world, decision, _replace, world, decision, host, host.life)
+
+
+def _fail_sync(world: World, decision: Decision) -> None:
+    """One sync fails and its pages pass for clean; everything after it works."""
+    host = _victim(world, decision)
+    if host is not None and not host.disk_is_dead:
+        world.fail_disk(host, "sync", once=True)
+        _later(world, decision, _replace, world, decision, host, host.life)
+
+
+def _replace(world: World, decision: Decision, host: Host, life: int) -> None:
+    if host.life == life and host.disk_is_dead:
+        _forget_session(world, host, decision)
+        world.cut_power(host)
+        _later(world, decision, _start, world, host)
+
+
+def _fill_disk(world: World, decision: Decision) -> None:
+    host = _victim(world, decision)
+    if host is not None and not host.disk_is_dead:
+        world.fill_disk(host)
+        _later(world, decision, world.make_room, host)
+
+
+def _slow_disk(world: World, decision: Decision) -> None:
+    if host := _victim(world, decision):
+        world.slow_disk(host, 1 + int(decision.chance * 2 * world.swarm.session_timeout_ms))
+        _later(world, decision, world.slow_disk, host, 0)
+
+
+def _flush(world: World, decision: Decision) -> None:
+    """No fault: part of the log becomes durable."""
+    if host := _victim(world, decision):
+        world.flush(host, sealed_only=decision.chance < 0.5)
+
+
+# --- links ----------------------------------------------------------------------------------------
+
+
+def _cut(world: World, decision: Decision, pairs: list[tuple[int, int]]) -> None:
+    world.network.cut(pairs, is_noticed=decision.chance < 0.7)
+    _later(world, decision, world.mend, pairs)
+
+
+def _both(one: int, other: int) -> list[tuple[int, int]]:
+    return [(one, other), (other, one)]
+
+
+def _isolate(world: World, decision: Decision) -> None:
+    others = [other for other in world.hosts if other != decision.victim]
+    if decision.other == STORE:
+        others.append(STORE)
+    _cut(world, decision, [pair for other in others for pair in _both(decision.victim, other)])
+
+
+def _cut_link(world: World, decision: Decision) -> None:
+    _cut(world, decision, _both(decision.victim, decision.other))
+
+
+def _cut_one_way(world: World, decision: Decision) -> None:
+    _cut(world, decision, [_both(decision.victim, decision.other)[int(decision.chance * 1000) % 2]])
+
+
+def _cut_store(world: World, decision: Decision) -> None:
+    _cut(world, decision, _both(decision.victim, STORE))
+
+
+def _slow_link(world: World, decision: Decision) -> None:
+    pairs = _both(decision.victim, decision.other)
+    world.network.slow(pairs, 1 + int(decision.chance * world.swarm.request_timeout_ms))
+    _later(world, decision, world.network.slow, pairs, 0)
+
+
+# --- the store ------------------------------------------------------------------------------------
+
+
+def _expire(world: World, decision: Decision) -> None:
+    host = _victim(world, decision)
+    if host is not None and host.session_id is not None:
+        world.expire_session(host)
+
+
+def _depose(world: World, decision: Decision) -> None:
+    """An operator removes `/controller`: its holder is alive and well, and somebody else takes over."""
+    world.time.note("the operator removes the controller")
+    world.tally.depositions += 1
+    world.store_link.write_as_operator(Delete(CONTROLLER_PATH))
+
+
+def _store_outage(world: World, decision: Decision) -> None:
+    """Nobody reaches the store, as while it elects a leader of its own; no session ends meanwhile."""
+    if not world.store_link.is_down:
+        world.store_link.go_down()
+        _later(world, decision, world.store_link.come_back)
+
+
+def _leave_notice(world: World, decision: Decision) -> None:
+    """No fault: a tool asks for preferred leaders, a broker of Kafka's tells of ISRs; some make no sense."""
+    listed = layout.encode_partitions(sorted(world.checkers)) if decision.chance < 0.9 else b"?"
+    if int(decision.chance * 1000) % 2:
+        notice = Create(layout.PREFERRED_ELECTION_PATH, listed, make_parents=True)
+    else:
+        notice = Create(layout.ISR_NOTIFICATION_PREFIX, listed, sequential=True, make_parents=True)
+    world.store_link.write_as_operator(notice)
+
+
+FAULTS: Mapping[str, Fault] = {
+    "kill": Fault(_kill, Takes.PROCESS),
+    "bounce": Fault(_bounce, Takes.PROCESS),
+    "stop": Fault(_stop),
+    "shut_down": Fault(_shut_down),
+    "pause": Fault(_pause),
+    "crash_in_start": Fault(_crash_in_start, Takes.DISK, may_be_down=True),
+    "power_cut": Fault(_cut_power, Takes.DISK, may_be_down=True),
+    "rack_power_cut": Fault(_cut_rack, may_be_down=True),
+    "dead_disk": Fault(_kill_disk, Takes.DISK, needs_faulty_disk=True),
+    "failed_sync": Fault(_fail_sync, Takes.DISK, needs_faulty_disk=True),
+    "full_disk": Fault(_fill_disk, needs_faulty_disk=True),
+    "slow_disk": Fault(_slow_disk),
+    "flush": Fault(_flush),
+    "isolate": Fault(_isolate, may_be_down=True),
+    "cut_link": Fault(_cut_link, may_be_down=True),
+    "cut_one_way": Fault(_cut_one_way, may_be_down=True),
+    "cut_store": Fault(_cut_store, may_be_down=True),
+    "slow_link": Fault(_slow_link, may_be_down=True),
+    "expire": Fault(_expire),
+    "depose": Fault(_depose, needs_victim=False),
+    "store_outage": Fault(_store_outage, needs_victim=False),
+    "notice": Fault(_leave_notice, needs_victim=False),
+}

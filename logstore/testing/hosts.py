@@ -1,0 +1,91 @@
+"""The machines of a simulated cluster: a disk that stays, and lives of a node that come and go on it."""
+
+from __future__ import annotations
+
+from collections.abc import Mapping
+from dataclasses import dataclass, field
+
+from logstore.disk.memory import MemoryDisk
+from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.config import NodeConfig, ReplicaSelector
+from logstore.replication.controller.config import ControllerConfig
+from logstore.replication.effects import Event
+from logstore.replication.messages import BrokerEndpoint
+from logstore.replication.node import Node
+from logstore.testing.checkers import Remains, ReplicaView
+from logstore.testing.disks.faulty import FaultyDisk
+from logstore.testing.swarm import Swarm
+
+
+@dataclass(slots=True, eq=False)
+class Host:
+    """A machine: its disk, and the life of the node that runs on it, if one does."""
+
+    node_id: int
+    config: NodeConfig
+    disk: MemoryDisk
+    node: Node | None = None
+    life: int = 0
+    session_id: int | None = None
+    told_of_end: int | None = None
+    """The session whose end is on its way to the node, or was heard."""
+    is_paused: bool = False
+    backlog: list[Event] = field(default_factory=list)
+    unheard: list[Event] = field(default_factory=list)
+    """What the store has to say while it cannot be heard."""
+    outstanding: dict[int, int] = field(default_factory=dict)
+    """The node each request that waits for an answer was sent to."""
+    tick_at_ms: int | None = None
+    views: dict[TopicPartition, ReplicaView] = field(default_factory=dict)
+    seen: dict[TopicPartition, tuple[object, ...]] = field(default_factory=dict)
+    live_brokers: Mapping[int, BrokerEndpoint] = field(default_factory=dict)
+    """Who lives, as its node was last seen to believe."""
+    remains: dict[TopicPartition, Remains] = field(default_factory=dict)
+    stopped_in_order: bool | None = True
+    """What its next start must find; None: it died while it started, and either may be."""
+    faulty: FaultyDisk | None = None
+    """What a node sees of the disk while it runs, where disks may fail."""
+    rotten: set[TopicPartition] = field(default_factory=set)
+    """Where a bit changed since it last ran."""
+    disk_is_dead: bool = False
+    disk_is_full: bool = False
+    sync_delay_ms: int = 0
+    """How much longer than usual a sync takes."""
+
+    @property
+    def broker_epoch(self) -> int:
+        """The incarnation it is registered as; -1 for none."""
+        return self.node.broker_epoch if self.node is not None else -1
+
+
+def rack_of(swarm: Swarm, number: int) -> str:
+    """The rack of a node or a consumer; empty if nobody knows of racks."""
+    return f"rack {number % swarm.racks}" if swarm.racks else ""
+
+
+def node_config(swarm: Swarm, node_id: int) -> NodeConfig:
+    """How the node of a seed's cluster is set."""
+    return NodeConfig(
+        node_id=node_id,
+        durability=swarm.durability,
+        zookeeper_session_timeout_ms=swarm.session_timeout_ms,
+        registration_retry_ms=swarm.backoff_ms,
+        request_timeout_ms=swarm.request_timeout_ms,
+        replica_lag_time_max_ms=swarm.lag_time_max_ms,
+        replica_lag_max_messages=swarm.lag_max_messages,
+        replica_fetch_wait_max_ms=swarm.fetch_wait_ms,
+        replica_fetch_max_bytes=swarm.fetch_max_bytes,
+        replica_fetch_backoff_ms=swarm.backoff_ms,
+        alter_partition_retry_ms=swarm.backoff_ms,
+        replica_high_watermark_checkpoint_interval_ms=swarm.checkpoint_interval_ms,
+        truncate_on_fetch=swarm.truncate_on_fetch,
+        controlled_shutdown_retry_backoff_ms=swarm.backoff_ms,
+        broker_rack=rack_of(swarm, node_id),
+        replica_selector_class=ReplicaSelector.RACK_AWARE if swarm.racks else ReplicaSelector.NONE,
+        controller=ControllerConfig(
+            request_timeout_ms=swarm.request_timeout_ms,
+            retry_backoff_ms=swarm.backoff_ms,
+            leader_imbalance_check_interval_seconds=1,
+            delete_topic_enable=swarm.delete_topic_enable,
+        ),
+    )

@@ -1,0 +1,321 @@
+"""Clients of a cluster under test: they do what they are told, when they are told, and keep a record of it.
+
+    send ─▶ Delivery ─▶ leader ─▶ acknowledged at an offset
+                 │         └────▶ refused, or no answer: tried again while that cannot double it
+                 └──────────────▶ failed, when its time is up or its error is final
+
+They know whom the metadata store calls the leader, unless they are tied to a node. A producer with numbers
+(pid, epoch, sequence) sends the same batch until it is answered; without numbers it tries again only if it
+was told that nothing had been appended, each time as a new batch. So a batch that is committed twice was
+doubled by the cluster. Every send is told to the checkers first, every answer is judged before its client
+hears it.
+"""
+
+from __future__ import annotations
+
+from collections import deque
+from collections.abc import Callable, Sequence
+from dataclasses import dataclass, field
+from typing import Literal, NamedTuple, TypeAlias
+
+from logstore.disk.errors import ErrorCode
+from logstore.disk.topic_partition import TopicPartition
+from logstore.format.batch import encode_batch, walk
+from logstore.format.record import Record
+from logstore.replication.durability import Durability
+from logstore.replication.messages import (
+    NO_EPOCH,
+    FetchPartition,
+    FetchRequest,
+    FetchResponse,
+    ProduceRequest,
+    ProduceResponse,
+    ResponseBody,
+)
+from logstore.testing.checkers import ConsumerView, PartitionChecker, parse
+from logstore.testing.world import World
+
+Acks: TypeAlias = Literal["all", -1, 0, 1]
+"""Who must have a record before a send is answered: every in-sync replica, nobody, or the leader."""
+Value: TypeAlias = bytes | tuple[bytes | None, bytes | None]
+"""A record to send: its value, or its key and value."""
+
+ALL = -1
+_MOST_BYTES = 1 << 20
+_IDENTITY = 17  # where a batch's own content begins: checkers know a send by what follows
+
+_WITHOUT_TRACE = frozenset(
+    {
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.LEADER_NOT_AVAILABLE,
+        ErrorCode.BROKER_NOT_AVAILABLE,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+    }
+)
+"""Nothing was appended. NOT_LEADER_OR_FOLLOWER says so too, but not to an acks=all, which may have waited."""
+_PASSING = _WITHOUT_TRACE | {
+    ErrorCode.NOT_LEADER_OR_FOLLOWER,
+    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
+    ErrorCode.REQUEST_TIMED_OUT,
+    ErrorCode.NETWORK_EXCEPTION,
+    ErrorCode.KAFKA_STORAGE_ERROR,
+    ErrorCode.FENCED_LEADER_EPOCH,
+    ErrorCode.UNKNOWN_LEADER_EPOCH,
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,  # the word of a leader that was overtaken
+}
+"""Worth another try."""
+
+
+def is_passing(error: ErrorCode) -> bool:
+    """Whether the same request may fare better later."""
+    return error in _PASSING
+
+
+class RequestFailed(Exception):
+    """A client's request did not come to what it asked for; `error` is Kafka's code for why.
+
+    REQUEST_TIMED_OUT of a send leaves open whether its records are in the log.
+    """
+
+    def __init__(self, error: ErrorCode, what: str, message: str = "") -> None:
+        super().__init__(f"{what}: {error.name}" + (f", {message}" if message else ""))
+        self.error = error
+
+
+@dataclass(slots=True, eq=False)
+class Delivery:
+    """One send, and what became of it. Times are virtual milliseconds since the epoch of the cluster.
+
+    `acks` is 0, 1 or -1 (all). Once `is_done`: `error` is NONE for a send that was acknowledged, at `offset`
+    (the first record's; -1 with acks=0) by `node`; `durability` is the level that acks=all reached.
+    """
+
+    topic_partition: TopicPartition
+    records: tuple[Record, ...]
+    acks: int
+    checker: PartitionChecker = field(repr=False)
+    """Who judges the partition."""
+    is_done: bool = False
+    error: ErrorCode = ErrorCode.NONE
+    message: str = ""
+    offset: int = -1
+    node: int = -1
+    durability: Durability | None = None
+    identity: bytes = field(default=b"", repr=False)
+    """By which the checkers know it."""
+
+    @property
+    def is_acknowledged(self) -> bool:
+        return self.is_done and self.error is ErrorCode.NONE
+
+    @property
+    def values(self) -> list[bytes | None]:
+        return [record.value for record in self.records]
+
+    def __str__(self) -> str:
+        acks = "all" if self.acks == ALL else self.acks
+        where = f" at {self.offset} by node {self.node}" if self.is_acknowledged else ""
+        return f"{self.topic_partition}: {self.values} sent with acks={acks}{where}"
+
+
+@dataclass(slots=True)
+class Ledger:
+    """Every send of a cluster's clients, in order."""
+
+    deliveries: list[Delivery] = field(default_factory=list)
+    _newest_ms: int = -1
+
+    def stamp_ms(self, now_ms: int) -> int:
+        """A time for a batch, now or a little later, that no other batch has: two sends are never equal."""
+        self._newest_ms = max(now_ms, self._newest_ms + 1)
+        return self._newest_ms
+
+
+class _Client:
+    """For one partition of a topic, not of another one that is made later under the same name."""
+
+    def __init__(self, world: World, topic_partition: TopicPartition, node: int | None) -> None:
+        self.topic_partition = topic_partition
+        self._world = world
+        self._node = node
+        self._checker = world.checkers[topic_partition]
+        self._request_timeout_ms = world.swarm.request_timeout_ms
+
+    def _target(self) -> int:
+        if self._node is not None:
+            return self._node
+        state = self._checker.state
+        return state.leader if state is not None and state.leader >= 0 else next(iter(self._world.hosts))
+
+
+class SimulatedProducer(_Client):
+    """Sends to one partition, one batch at a time, in order; see `SimulatedCluster.producer`."""
+
+    def __init__(
+        self,
+        world: World,
+        ledger: Ledger,
+        producer_id: int,
+        topic_partition: TopicPartition,
+        *,
+        acks: int,
+        is_idempotent: bool,
+        delivery_timeout_ms: int,
+        node: int | None,
+    ) -> None:
+        super().__init__(world, topic_partition, node)
+        self.acks = acks
+        self.is_idempotent = is_idempotent
+        self.delivery_timeout_ms = delivery_timeout_ms
+        self._ledger = ledger
+        self._producer_id = producer_id
+        self._epoch = 0
+        self._sequence = 0
+        self._queue: deque[tuple[Delivery, Callable[[Delivery], object]]] = deque()
+        self._batch = b""
+        self._deadline_ms = 0
+
+    def send(
+        self,
+        records: Value | Sequence[Value],
+        on_end: Callable[[Delivery], object] = lambda delivery: None,
+    ) -> Delivery:
+        """Queue one batch of one record or several; `on_end` hears of it once, when it `is_done`.
+
+        Returns at once: virtual time has to pass before anything comes of it.
+        """
+        values: Sequence[Value] = [records] if isinstance(records, bytes | tuple) else records
+        if not values:
+            raise ValueError("a batch has at least one record")
+        stamp_ms = self._ledger.stamp_ms(self._world.now_ms)
+        rows = [
+            Record(slot, stamp_ms, *(value if isinstance(value, tuple) else (None, value)))
+            for slot, value in enumerate(values)
+        ]
+        delivery = Delivery(self.topic_partition, tuple(rows), self.acks, self._checker)
+        self._ledger.deliveries.append(delivery)
+        self._queue.append((delivery, on_end))
+        if len(self._queue) == 1:
+            self._begin()
+        return delivery
+
+    def _begin(self) -> None:
+        self._deadline_ms = self._world.now_ms + self.delivery_timeout_ms
+        self._encode()
+        self._attempt()
+
+    def _encode(self) -> None:
+        delivery, _ = self._queue[0]
+        if not self.is_idempotent:
+            stamp_ms = self._ledger.stamp_ms(self._world.now_ms)
+            delivery.records = tuple(each._replace(timestamp_ms=stamp_ms) for each in delivery.records)
+        self._batch = encode_batch(
+            delivery.records,
+            producer_id=self._producer_id if self.is_idempotent else -1,
+            producer_epoch=self._epoch if self.is_idempotent else -1,
+            base_sequence=self._sequence if self.is_idempotent else -1,
+        )
+        delivery.identity = self._batch[_IDENTITY:]
+
+    def _attempt(self) -> None:
+        self._checker.sent(self._batch[_IDENTITY:])
+        self._world.tally.sent += 1
+        node = self._target()
+        self._world.client_link.call(
+            node,
+            ProduceRequest({self.topic_partition: self._batch}, self.acks, self._request_timeout_ms),
+            lambda body: self._answered(node, body),
+            timeout_ms=2 * self._request_timeout_ms,
+            is_single=not self.is_idempotent,
+        )
+
+    def _answered(self, node: int, body: ResponseBody | None) -> None:
+        delivery, _ = self._queue[0]
+        if isinstance(body, ProduceResponse):
+            result = body.partitions[self.topic_partition]
+            delivery.error, delivery.message = result.error, result.message
+            if result.error is ErrorCode.NONE:
+                delivery.offset, delivery.durability = result.base_offset, result.durability
+        else:
+            delivery.error = ErrorCode.NONE if self.acks == 0 else ErrorCode.REQUEST_TIMED_OUT
+            delivery.message = "no answer"
+        if delivery.error is ErrorCode.NONE:
+            delivery.node, delivery.message = node, ""
+            self._sequence += len(delivery.records)
+            self._end()
+        elif self._world.now_ms < self._deadline_ms and self._may_try_again(delivery.error):
+            self._world.time.at(self._world.swarm.backoff_ms, self._try_again)
+        else:
+            # Whether its numbers are taken is not known: those to come are of an epoch of their own.
+            self._epoch, self._sequence = self._epoch + 1, 0
+            self._end()
+
+    def _may_try_again(self, error: ErrorCode) -> bool:
+        if self.is_idempotent:
+            return error in _PASSING
+        return error in _WITHOUT_TRACE or (self.acks != ALL and error is ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    def _try_again(self) -> None:
+        if not self.is_idempotent:
+            self._encode()
+        self._attempt()
+
+    def _end(self) -> None:
+        delivery, on_end = self._queue.popleft()
+        delivery.is_done = True
+        if self._queue:
+            self._begin()
+        on_end(delivery)
+
+
+class Fetched(NamedTuple):
+    """What one poll brought: records below `high_watermark` (-1 for unknown), or an error."""
+
+    records: list[Record]
+    high_watermark: int
+    error: ErrorCode
+
+
+class SimulatedConsumer(_Client):
+    """Reads one partition from an offset on; see `SimulatedCluster.consumer`."""
+
+    def __init__(
+        self, world: World, topic_partition: TopicPartition, from_offset: int, *, node: int | None
+    ) -> None:
+        super().__init__(world, topic_partition, node)
+        self.position = from_offset
+        """The next offset to read."""
+
+    def poll(self, then: Callable[[Fetched], object], *, max_wait_ms: int = 0) -> None:
+        """Ask once for what comes next; `then` hears what came, `position` has moved by that.
+
+        The answer may wait `max_wait_ms` for records. An answer that is lost is REQUEST_TIMED_OUT.
+        """
+        checker, wanted = self._checker, self.position
+        # Who reads from a node of its choice does not know in which epoch that one leads.
+        epoch = checker.state.leader_epoch if checker.state is not None and self._node is None else NO_EPOCH
+        self._world.client_link.call(
+            self._target(),
+            FetchRequest(
+                -1,
+                max_wait_ms,
+                1,
+                _MOST_BYTES,
+                {self.topic_partition: FetchPartition(wanted, _MOST_BYTES, current_leader_epoch=epoch)},
+            ),
+            lambda body: then(self._received(wanted, epoch, body)),
+            timeout_ms=max_wait_ms + 2 * self._request_timeout_ms,
+        )
+
+    def _received(self, wanted: int, epoch: int, body: ResponseBody | None) -> Fetched:
+        if not isinstance(body, FetchResponse):
+            return Fetched([], -1, ErrorCode.REQUEST_TIMED_OUT)
+        result = body.partitions[self.topic_partition]
+        data = bytes(result.records)
+        if data and wanted == self.position and not self._checker.is_retired:
+            self._checker.consumed(ConsumerView(wanted), wanted, parse(data), leader_epoch=epoch)
+        records = [record for batch in walk(data) for record in batch.records() if record.offset >= wanted]
+        if records:
+            self._world.tally.consumed += 1
+            self.position = max(self.position, records[-1].offset + 1)
+        return Fetched(records, result.high_watermark, result.error)

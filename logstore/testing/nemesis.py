@@ -1,0 +1,175 @@
+"""Who breaks things: one decision after another, each at the rate its seed gives it.
+
+A fault takes a victim, more often than not a leader, since that is where protocols are wrong. Unless
+the seed is `reckless`, no fault takes the last member of an ISR that holds everything: durability
+`replicated` promises nothing then (reliability R2: the partition waits for its operator), and a run
+that waits tests little. With `synced` durability, all may lose their power at once.
+
+What is decided is written down. Given such a list, nothing is drawn: the list is carried out.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable
+
+from logstore.testing.atlas import states_of
+from logstore.testing.by_hand import BY_HAND
+from logstore.testing.faults import FAULTS, NOBODY, Decision, Fault, Takes
+from logstore.testing.hosts import Host
+from logstore.testing.network import STORE
+from logstore.testing.operator import COMMANDS, give, is_served
+from logstore.testing.swarm import stream
+from logstore.testing.world import World
+
+
+class Nemesis:
+    """Draws faults from the seed's own stream, or replays `script`, until the world is healed."""
+
+    def __init__(self, world: World, script: Iterable[Decision] | None = None) -> None:
+        self.world = world
+        self.decisions: list[Decision] = []
+        """What was carried out so far."""
+        self._began_ms = world.now_ms
+        self._script = None if script is None else iter(script)
+        self._random = stream(world.swarm.seed, "nemesis")
+        self._command_random = stream(world.swarm.seed, "operator's commands")
+        swarm = world.swarm
+        self._faults = [(name, swarm.rates[name]) for name in FAULTS if swarm.rates[name]]
+        self._commands = [
+            (name, swarm.command_rates[name])
+            for name, command in COMMANDS.items()
+            if swarm.command_rates.get(name) and is_served(command)
+        ]
+        self._hand_random = stream(world.swarm.seed, "hands at work")
+        self._hands = [(name, rate) for name, rate in swarm.hand_rates.items() if rate]
+
+    def run(self) -> None:
+        """Begin now."""
+        self._began_ms = self.world.now_ms
+        if self._script is not None:
+            self._replay_next()
+            return
+        if self._faults:
+            self._soon(0, self._decide)
+        if self._commands:
+            self._soon(0, self._command)
+        if self._hands:
+            self._soon(0, self._act_by_hand)
+
+    def _soon(self, delay_ms: int, callback: Callable[..., None], *arguments: object) -> None:
+        # First of all that happens in its millisecond, and no draw of the world's: so that a replay, which
+        # has no draws to make, comes to the same.
+        self.world.time.push(self.world.now_ms + delay_ms, -1.0, callback, arguments)
+
+    def _decide(self) -> None:
+        world, random = self.world, self._random
+        world.time.was_nothing()
+        if world.is_healed:
+            return
+        names, weights = zip(*self._faults, strict=True)
+        name = random.choices(names, weights)[0]
+        decision = self._draw(name, FAULTS[name])
+        if decision is not None:
+            self._carry_out(decision)
+        self._soon(1 + int(random.expovariate(1.0 / world.swarm.fault_interval_ms)), self._decide)
+
+    def _command(self) -> None:
+        world, random = self.world, self._command_random
+        world.time.was_nothing()
+        if world.is_healed:
+            return
+        names, weights = zip(*self._commands, strict=True)
+        name = random.choices(names, weights)[0]
+        at_ms = world.now_ms - self._began_ms
+        node_id = random.choice(list(world.hosts))
+        self._carry_out(Decision(at_ms, name, node_id, chance=random.random()))
+        self._soon(1 + int(random.expovariate(1.0 / world.swarm.command_interval_ms)), self._command)
+
+    def _act_by_hand(self) -> None:
+        world, random = self.world, self._hand_random
+        world.time.was_nothing()
+        if world.is_healed:
+            return
+        names, weights = zip(*self._hands, strict=True)
+        name = random.choices(names, weights)[0]
+        at_ms = world.now_ms - self._began_ms
+        for_ms = 1 + int(random.expovariate(1.0 / world.swarm.session_timeout_ms))
+        node_id = random.choice(list(world.hosts))
+        self._carry_out(Decision(at_ms, name, node_id, for_ms=for_ms, chance=random.random()))
+        self._soon(1 + int(random.expovariate(1.0 / world.swarm.command_interval_ms)), self._act_by_hand)
+
+    def _replay_next(self) -> None:
+        assert self._script is not None
+        for decision in self._script:
+            delay_ms = max(self._began_ms + decision.at_ms - self.world.now_ms, 0)
+            self._soon(delay_ms, self._replay, decision)
+            return
+
+    def _replay(self, decision: Decision) -> None:
+        self.world.time.was_nothing()
+        if not self.world.is_healed:
+            self._carry_out(decision)
+            self._replay_next()
+
+    def _carry_out(self, decision: Decision) -> None:
+        world = self.world
+        self.decisions.append(decision)
+        world.time.note("decision:", decision)
+        if decision.what in COMMANDS:
+            give(world, decision)
+            return
+        if decision.what in BY_HAND:
+            if world.checkers:
+                BY_HAND[decision.what](world, decision)
+            return
+        victim = world.hosts.get(decision.victim)
+        for state in states_of(world, victim):
+            world.atlas[decision.what, state] += 1
+        FAULTS[decision.what].apply(world, decision)
+
+    # --- drawing ------------------------------------------------------------------------------
+
+    def _draw(self, name: str, fault: Fault) -> Decision | None:
+        world, random = self.world, self._random
+        at_ms = world.now_ms - self._began_ms
+        for_ms, chance = self._duration_ms(), random.random()
+        if not fault.needs_victim:
+            return Decision(at_ms, name, for_ms=for_ms, chance=chance)
+        victim = self._victim(running_only=not fault.may_be_down)
+        others = [node_id for node_id in [*world.hosts, STORE] if victim and node_id != victim.node_id]
+        draw = random.random()
+        if victim is None or not self._may_take(victim, fault.takes):
+            return None
+        if name in ("cut_link", "slow_link"):
+            others.remove(STORE)
+        other = STORE if name == "isolate" and draw < 0.7 else others[int(draw * len(others))]
+        needs_other = name in ("isolate", "cut_link", "cut_one_way", "slow_link")
+        return Decision(at_ms, name, victim.node_id, other if needs_other else NOBODY, for_ms, chance)
+
+    def _duration_ms(self) -> int:
+        swarm = self.world.swarm
+        scale = self._random.choice((swarm.backoff_ms, swarm.lag_time_max_ms, swarm.session_timeout_ms))
+        return 1 + int(self._random.expovariate(1.0 / scale))
+
+    def _victim(self, *, running_only: bool) -> Host | None:
+        hosts = [host for host in self.world.hosts.values() if host.node is not None or not running_only]
+        leaders = [
+            host
+            for checker in self.world.checkers.values()
+            if checker.state is not None
+            for host in hosts
+            if host.node_id == checker.state.leader
+        ]
+        draw = self._random.random()
+        if leaders and draw < 0.5:
+            return self._random.choice(leaders)
+        return self._random.choice(hosts) if hosts else None
+
+    def _may_take(self, victim: Host, takes: Takes) -> bool:
+        """Whether somebody else stays who holds all that is committed."""
+        if takes is Takes.NOTHING:
+            return True
+        world = self.world
+        if takes is Takes.DISK:
+            return world.may_lose_power(victim)
+        return world.swarm.reckless or world.others_hold_everything(victim)

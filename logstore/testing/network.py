@@ -1,0 +1,193 @@
+"""Messages between machines: late, lost, doubled, out of order, or cut off altogether.
+
+One place decides how every message fares, whoever sends it: nodes among each other here, clients in
+`client_link`, the metadata store in `store_link`. Links are directed; `cuts` are those that are down.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Mapping
+from dataclasses import replace
+from random import Random
+from typing import NamedTuple
+
+from logstore.replication.effects import Disconnected, Event, Request, Response
+from logstore.testing.hosts import Host
+from logstore.testing.swarm import Swarm, stream
+from logstore.testing.timeline import Timeline
+
+STORE = -1
+"""The metadata store's place among the nodes."""
+
+
+class _Exchange(NamedTuple):
+    """A request and its answer: who asked, in which life, whom, and the number it goes by there."""
+
+    asker: Host
+    life: int
+    asked: int
+    correlation_id: int
+
+
+class Network:
+    """All links. `receive` hands a message to a node whose process is the one it was meant for."""
+
+    def __init__(
+        self,
+        time: Timeline,
+        swarm: Swarm,
+        hosts: Mapping[int, Host],
+        receive: Callable[[Host, Event], None],
+    ) -> None:
+        self.is_calm = True
+        """No message is lost, late or doubled while this holds."""
+        self.cuts: set[tuple[int, int]] = set()
+        self._unnoticed: set[tuple[int, int]] = set()
+        """Cuts of which neither end hears: half-open connections."""
+        self._slow: dict[tuple[int, int], int] = {}
+        self.random = stream(swarm.seed, "network")
+        self._time = time
+        self._swarm = swarm
+        self._hosts = hosts
+        self._receive = receive
+        self._lanes: dict[tuple[int, int], tuple[int, float]] = {}
+
+    def cut(self, pairs: Iterable[tuple[int, int]], *, is_noticed: bool = True) -> None:
+        """Nothing gets through in these directions; who sends may hear so, or waits in vain."""
+        pairs = sorted(set(pairs))
+        self._time.note("cut", pairs)
+        self._time.tally.cuts += 1
+        self.cuts.update(pairs)
+        if not is_noticed:
+            self._unnoticed.update(pairs)
+
+    def mend(self, pairs: Iterable[tuple[int, int]]) -> None:
+        """These directions work again."""
+        pairs = sorted(set(pairs))
+        self._time.note("mended", pairs)
+        self.cuts.difference_update(pairs)
+        self._unnoticed.difference_update(pairs)
+
+    def slow(self, pairs: Iterable[tuple[int, int]], extra_ms: int) -> None:
+        """Whatever goes in these directions takes so much longer; 0: as long as ever."""
+        pairs = sorted(set(pairs))
+        self._time.note("slow", pairs, "by", extra_ms)
+        for pair in pairs:
+            self._slow[pair] = extra_ms
+
+    def unsettle(self, *, drop_rate: float, duplicate_rate: float, delay_ms: int, reordering: bool) -> None:
+        """From now on messages fare like this, whatever the seed had in mind."""
+        features = replace(self._swarm.features, reordering=reordering)
+        self._swarm = replace(
+            self._swarm,
+            drop_rate=drop_rate,
+            duplicate_rate=duplicate_rate,
+            delay_ms=delay_ms,
+            features=features,
+        )
+        self.is_calm = False
+
+    def calm(self) -> None:
+        """From now on nothing is lost, doubled or slow. Cuts stay."""
+        self.is_calm = True
+        self._slow.clear()
+
+    # --- how messages fare -----------------------------------------------------------------------
+
+    def delay(self, random: Random) -> int:
+        swarm = self._swarm
+        if self.is_calm:
+            return 1 + int(random.random() * 2)
+        delay_ms = 1 + int(random.expovariate(1.0 / swarm.delay_ms))
+        if swarm.slow_rate and random.random() < swarm.slow_rate:
+            delay_ms += random.randrange(2 * swarm.request_timeout_ms)
+        return delay_ms
+
+    def lateness(self, copy: int) -> int:
+        """What a message takes longer the second time, in ms."""
+        is_late = copy and self._swarm.late_copies
+        return self.random.randrange(2 * self._swarm.request_timeout_ms) if is_late else 0
+
+    def along(
+        self, source: int, target: int, delay_ms: int, callback: Callable[..., None], *arguments: object
+    ) -> None:
+        """Schedule an arrival; those of one connection keep their order, where the seed wants that."""
+        at_ms = self._time.now_ms + delay_ms + self._slow.get((source, target), 0)
+        if self._swarm.features.reordering and STORE not in (source, target) and not self.is_calm:
+            self._time.push(at_ms, self._time.draw_tie(), callback, arguments)
+            return
+        last_ms, tie = self._lanes.get((source, target), (0, 0.0))
+        if at_ms > last_ms:
+            tie = self._time.draw_tie()
+        else:
+            at_ms = last_ms
+        self._lanes[source, target] = at_ms, tie
+        self._time.push(at_ms, tie, callback, arguments)
+
+    def is_lost(self) -> bool:
+        return not self.is_calm and self.random.random() < self._swarm.drop_rate
+
+    def copies(self) -> int:
+        """How often a message arrives."""
+        return 2 if not self.is_calm and self.random.random() < self._swarm.duplicate_rate else 1
+
+    def suspend(self, for_ms: int) -> None:
+        """What is under way arrives so much later, and what is sent afterwards does not overtake it."""
+        self._lanes = {lane: (last_ms + for_ms, tie) for lane, (last_ms, tie) in self._lanes.items()}
+
+    # --- requests and answers of nodes -----------------------------------------------------------
+
+    def send(self, host: Host, target: int, request: Request) -> None:
+        exchange = _Exchange(host, host.life, target, request.correlation_id)
+        other = self._hosts[target]
+        self._carry(host.node_id, target, exchange, self._arrive, other, other.life, request)
+
+    def respond(self, host: Host, target: int, response: Response) -> None:
+        asker = self._hosts[target]
+        exchange = _Exchange(asker, asker.life, host.node_id, response.correlation_id)
+        self._carry(host.node_id, target, exchange, self._answered, response)
+
+    def _carry(
+        self, source: int, target: int, exchange: _Exchange, callback: Callable[..., None], *arguments: object
+    ) -> None:
+        if self.is_lost():
+            self._lose(exchange)
+            return
+        for copy in range(self.copies()):
+            delay_ms = self.delay(self.random) + self.lateness(copy)
+            self.along(source, target, delay_ms, callback, exchange, *arguments)
+
+    def _arrive(self, exchange: _Exchange, target: Host, life: int, request: Request) -> None:
+        if (exchange.asker.node_id, target.node_id) in self.cuts:
+            self._lose(exchange)
+        elif target.life != life or target.node is None:
+            self.break_off(exchange.asker, target.node_id, exchange.correlation_id)
+        else:
+            self._receive(target, request)
+
+    def _answered(self, exchange: _Exchange, response: Response) -> None:
+        asker = exchange.asker
+        if asker.life != exchange.life:
+            return
+        if (exchange.asked, asker.node_id) in self.cuts:
+            self._lose(exchange)
+        else:
+            self._receive(asker, response)
+
+    def _lose(self, exchange: _Exchange) -> None:
+        """A request or its answer is lost: the sender hears of it, or waits in vain."""
+        asker, life, asked, correlation_id = exchange
+        if (asker.node_id, asked) in self._unnoticed or (asked, asker.node_id) in self._unnoticed:
+            return
+        if asker.life == life and self.random.random() < 0.6:
+            self.break_off(asker, asked, correlation_id)
+
+    def break_off(self, source: Host, target: int, correlation_id: int) -> None:
+        if source.outstanding.pop(correlation_id, None) is not None:
+            self._time.at(
+                self.delay(self.random), self._hear, source, source.life, Disconnected(target, correlation_id)
+            )
+
+    def _hear(self, host: Host, life: int, event: Event) -> None:
+        if host.life == life:
+            self._receive(host, event)

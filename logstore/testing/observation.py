@@ -1,0 +1,507 @@
+"""Looking at the cluster from outside, and handing what is seen to the checkers.
+
+After each turn of a node its replicas are looked at, before anybody else can hear what the turn said;
+so are every answer to a client, every successful write to the store, and what a restart finds on a disk.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Collection, Mapping
+
+from logstore.disk.errors import ErrorCode
+from logstore.disk.topic_partition import TopicPartition
+from logstore.errors import CorruptBatch
+from logstore.log.log import Log
+from logstore.log.manager import LogManager
+from logstore.replication.isr import PendingExpand
+from logstore.replication.messages import (
+    ControlledShutdownResponse,
+    DeleteRecordsResponse,
+    FetchResponse,
+    ProduceRequest,
+    ProduceResponse,
+    ResponseBody,
+)
+from logstore.replication.metastore import layout
+from logstore.replication.metastore.operations import Check, Create, Delete, Multi, Operation, Outcome, Set
+from logstore.replication.node import Node
+from logstore.replication.partition import Partition
+from logstore.testing.checkers import (
+    NewsChecker,
+    PartitionChecker,
+    Remains,
+    ReplicaView,
+    StoreChecker,
+    Stored,
+    Violation,
+    check_epochs,
+    check_producers,
+    check_recovery,
+    parse,
+)
+from logstore.testing.client_link import Call
+from logstore.testing.hosts import Host
+from logstore.testing.swarm import Swarm
+from logstore.testing.timeline import Timeline
+
+_EVERYTHING = 1 << 30
+
+# Answers that say for certain that nothing was appended. Not among them: NOT_LEADER_OR_FOLLOWER, which is
+# also what a waiting acks=all hears when its leader steps down.
+_NEVER_APPENDED = frozenset(
+    {
+        ErrorCode.CORRUPT_MESSAGE,
+        ErrorCode.NOT_ENOUGH_REPLICAS,
+        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+        ErrorCode.INVALID_TIMESTAMP,
+        ErrorCode.MESSAGE_TOO_LARGE,
+        ErrorCode.RECORD_LIST_TOO_LARGE,
+    }
+)
+
+
+class Observation:
+    """The checkers of a run, one for each partition, and what they are told."""
+
+    def __init__(
+        self,
+        time: Timeline,
+        swarm: Swarm,
+        hosts: Mapping[int, Host],
+        controller_epoch: Callable[[], int],
+        registered_epoch: Callable[[int], int],
+    ) -> None:
+        self.checkers: dict[TopicPartition, PartitionChecker] = {}
+        self._to_be_deleted: dict[str, None] = {}
+        """Topics, there or not, that a request in the store asks to delete."""
+        self._retired: dict[TopicPartition, PartitionChecker] = {}
+        """The last one of each partition that was deleted."""
+        self.store_checker = StoreChecker()
+        self.news_checker = NewsChecker()
+        self.unclean_allowed: set[TopicPartition] = set()
+        self.unclean_asked: set[TopicPartition] = set()
+        """Those for which somebody asked for an unclean election, which may be late."""
+        self.is_unclean_allowed = False
+        """For all of them."""
+        self.on_new_partition: Callable[[TopicPartition], None] = lambda topic_partition: None
+        """Hears of each partition that the cluster makes and that nobody had announced."""
+        self._proposals: dict[tuple[int, TopicPartition], PendingExpand] = {}
+        """The last one of each leader that was looked at."""
+        self._logs: dict[tuple[int, TopicPartition], Log] = {}
+        """As last looked at: a log whose disk failed is not given out any more."""
+        self._time = time
+        self._swarm = swarm
+        self._hosts = hosts
+        self._controller_epoch = controller_epoch
+        """What the store says is the epoch of the controller now."""
+        self._registered_epoch = registered_epoch
+        """As which incarnation the store knows a node; -1 for none."""
+
+    def expect(
+        self, topic_partition: TopicPartition, replicas: tuple[int, ...], *, min_insync: int = 1
+    ) -> PartitionChecker:
+        """Judge this partition from now on."""
+        checker = PartitionChecker(
+            str(topic_partition),
+            replicas,
+            min_insync=min_insync,
+            unclean_allowed=lambda: (
+                self.is_unclean_allowed or topic_partition in self.unclean_allowed | self.unclean_asked
+            ),
+            incarnation=lambda node_id: self._hosts[node_id].broker_epoch,
+        )
+        # A request to delete it may be older than the topic.
+        checker.is_being_deleted = topic_partition.topic in self._to_be_deleted
+        checker.is_deleted_by_hand = any(
+            self._swarm.hand_rates.get(name) for name in ("delete_by_hand", "delete_what_moves")
+        )
+        if topic_partition in self._retired:
+            checker.succeeds(self._retired[topic_partition])
+        self.checkers[topic_partition] = checker
+        return checker
+
+    # --- lives -----------------------------------------------------------------------------------
+
+    def restarted(self, host: Host, logs: LogManager) -> None:
+        held_something = any(remains.batches for remains in host.remains.values())
+        if held_something and host.stopped_in_order not in (None, logs.was_clean):
+            raise Violation("I14", f"node {host.node_id}: it takes its last stop for what it was not")
+        host.views, host.seen = {}, {}
+        found = logs.logs()
+        for topic_partition, remains in host.remains.items():
+            log = found.get(topic_partition)
+            if log is None and (topic_partition in host.rotten or host.disk_is_full):
+                continue  # it is damaged, or has no room to be opened: its leader has it
+            after = read_all(log) if log is not None else None
+            check_recovery(
+                remains,
+                after,
+                log_start=log.log_start_offset if log is not None else 0,
+                log_end=log.log_end_offset if log is not None else 0,
+                epochs=log.epochs if log is not None else (),
+            )
+            if log is not None and logs.checkpointed_high_watermark(topic_partition) > log.log_end_offset:
+                raise Violation("I7", f"{remains.name}: more is on record as committed than the log holds")
+        host.remains = {}
+        host.rotten.clear()
+        for topic_partition, log in found.items():
+            view = host.views[topic_partition] = ReplicaView(host.node_id, host.life)
+            view.topic_id = log.topic_id or ""
+            self._look(host, topic_partition, log, view, is_leader=False, leader_epoch=-1, may_be_cut=False)
+            name = f"{topic_partition} on node {host.node_id}"
+            check_producers(name, view.batches, log.producers(), self._time.now_ms)
+
+    def ended(self, host: Host, *, cache_survives: bool) -> None:
+        if host.node is None:  # a machine whose node is down already loses its power
+            host.remains = {
+                topic_partition: Remains(
+                    left.name,
+                    left.batches,
+                    left.log_start,
+                    left.durable_end,
+                    cache_survived=False,
+                    disk_died=left.disk_died,
+                )
+                for topic_partition, left in host.remains.items()
+            }
+            return
+        for topic_partition, log in host.node.logs.logs().items():
+            view = host.views.get(topic_partition)
+            host.remains[topic_partition] = Remains(
+                f"{topic_partition} on node {host.node_id}",
+                tuple(view.batches) if view is not None else (),
+                log.log_start_offset,
+                log.recovery_point,
+                cache_survives,
+                host.disk_is_dead,
+            )
+
+    # --- replicas --------------------------------------------------------------------------------
+
+    def look(self, host: Host) -> None:
+        node = host.node
+        assert node is not None
+        self._judge_news(host, node)
+        truncations = node.replicas.counters.truncations
+        for topic_partition in node.replicas.offline:
+            view = host.views.get(topic_partition)
+            if view is not None and view.is_leader:
+                self._committed_at_last(topic_partition, view, self._logs[host.node_id, topic_partition])
+                view.is_leader = False
+        for topic_partition, partition in node.replicas.partitions.items():
+            log = self._logs[host.node_id, topic_partition] = partition.log
+            seen = (
+                log.log_end_offset,
+                log.high_watermark,
+                partition.leader_epoch,
+                partition.is_leader,
+                truncations,
+                log.log_start_offset,
+            )
+            before = host.seen.get(topic_partition)
+            if before == seen:
+                self._look_at_proposal(host, topic_partition, partition)
+                continue
+            host.seen[topic_partition] = seen
+            view = host.views.get(topic_partition)
+            topic_id = log.topic_id or ""
+            if view is None or (view.topic_id and view.topic_id != topic_id):
+                view = host.views[topic_partition] = ReplicaView(host.node_id, host.life)
+            view.topic_id = topic_id
+            self._look(
+                host,
+                topic_partition,
+                log,
+                view,
+                is_leader=partition.is_leader,
+                leader_epoch=partition.leader_epoch,
+                may_be_cut=before is None or before[4] != truncations,
+            )
+            self._look_at_proposal(host, topic_partition, partition)
+
+        if len(host.views) > len(node.replicas.partitions) and not host.disk_is_dead:
+            self._forget_gone(host, node)
+
+    def _judge_news(self, host: Host, node: Node) -> None:
+        process, controller_epoch = (host.node_id, host.life), node.replicas.controller_epoch
+        self.news_checker.obeys(process, controller_epoch)
+        brokers = node.replicas.metadata.brokers
+        if brokers is not host.live_brokers:
+            host.live_brokers = brokers
+            live = {broker_id: broker.epoch for broker_id, broker in brokers.items()}
+            self.news_checker.heard(process, live)
+
+    def _look_at_proposal(self, host: Host, topic_partition: TopicPartition, partition: Partition) -> None:
+        """Who is to join the ISR, at the end of the turn that proposed it."""
+        pending, key = partition.isr, (host.node_id, topic_partition)
+        if not isinstance(pending, PendingExpand) or self._proposals.get(key) is pending:
+            return
+        self._proposals[key] = pending
+        view = host.views[topic_partition]
+        checker = self._checker_of(topic_partition, view)
+        if checker is not None:
+            proposal, member = pending.proposal, pending.new_member
+            checker.proposed(view, member, proposal.broker_epochs[proposal.new_isr.index(member)])
+
+    def _forget_gone(self, host: Host, node: Node) -> None:
+        """Replicas that were deleted, or set aside."""
+        held = node.logs.logs()
+        for topic_partition in list(host.views):
+            if (
+                topic_partition not in node.replicas.partitions
+                and topic_partition not in node.replicas.offline
+                and topic_partition not in held
+            ):
+                view = host.views.pop(topic_partition)
+                host.seen.pop(topic_partition, None)
+                checker = self._checker_of(topic_partition, view)
+                if checker is not None:
+                    checker.replica_deleted(host.node_id)
+
+    def _checker_of(self, topic_partition: TopicPartition, view: ReplicaView) -> PartitionChecker | None:
+        """Who judges this replica; nobody if it belongs to a topic that is deleted, or not known yet."""
+        checker = self.checkers.get(topic_partition)
+        if checker is None or (view.topic_id and checker.topic_id not in ("", view.topic_id)):
+            return None
+        return checker
+
+    def _committed_at_last(self, topic_partition: TopicPartition, view: ReplicaView, log: Log) -> None:
+        """Its disk failed in this turn, in which it may have committed, and said so, before that."""
+        before, view.high_watermark = view.high_watermark, min(log.high_watermark, view.log_end)
+        checker = self._checker_of(topic_partition, view)
+        if checker is not None and view.high_watermark > before:
+            known = len(view.batches)
+            checker.replica_changed(view, first_new=known, cut_to=None, high_watermark_before=before)
+
+    def _look(
+        self,
+        host: Host,
+        topic_partition: TopicPartition,
+        log: Log,
+        view: ReplicaView,
+        *,
+        is_leader: bool,
+        leader_epoch: int,
+        may_be_cut: bool,
+    ) -> None:
+        self._forget_deleted(view, log.log_start_offset)
+        known = len(view.batches)
+        cut_to: int | None = None
+        log_end = log.log_end_offset
+        if (may_be_cut and not host.disk_is_dead) or log_end < view.log_end:
+            found = read_all(log)
+            first_new = 0
+            for one, other in zip(view.batches, found, strict=False):
+                if one != other:
+                    break
+                first_new += 1
+            if first_new < known:
+                cut_to = view.batches[first_new].base
+                self._time.tally.truncations += 1
+                check_epochs(f"{topic_partition} on node {host.node_id}", found, log.epochs)
+                self._judge_checkpoint(host, topic_partition, cut_to)
+            view.batches[first_new:] = found[first_new:]
+        else:
+            first_new = known
+            if log_end > view.log_end or not known:
+                view.batches += read_from(log, max(view.log_end, log.log_start_offset))
+        before = view.high_watermark
+        view.log_start, view.log_end = log.log_start_offset, log_end
+        view.high_watermark = log.high_watermark
+        view.leader_epoch, view.is_leader = leader_epoch, is_leader
+        self._time.stamp(f"{log_end},{view.high_watermark},{leader_epoch},{is_leader}")
+        if self._time.is_traced:
+            self._time.note("      ", topic_partition, view)
+        checker = self._checker_of(topic_partition, view)
+        if checker is not None:
+            checker.replica_changed(view, first_new=first_new, cut_to=cut_to, high_watermark_before=before)
+
+    def _judge_checkpoint(self, host: Host, topic_partition: TopicPartition, cut_to: int) -> None:
+        """A crash from now on must not find on record as committed what was cut."""
+        assert host.node is not None, "logs are cut by nodes that run"
+        recorded = host.node.logs.checkpointed_high_watermark(topic_partition)
+        if recorded > cut_to and not host.disk_is_dead:
+            name = f"{topic_partition} on node {host.node_id}"
+            raise Violation("I7", f"{name}: cut to {cut_to}, and {recorded} is on record as committed")
+
+    def _forget_deleted(self, view: ReplicaView, log_start: int) -> None:
+        """What retention took away is neither there nor cut: the log begins behind it now."""
+        gone = sum(batch.end <= log_start for batch in view.batches)
+        self._time.tally.batches_deleted += gone
+        del view.batches[:gone]
+
+    # --- answers to clients ----------------------------------------------------------------------
+
+    def answered(self, host: Host, call: Call, body: ResponseBody | None) -> None:
+        assert host.node is not None
+        if isinstance(body, FetchResponse):
+            for topic_partition, result in body.partitions.items():
+                view = host.views.get(topic_partition)
+                checker = self._checker_of(topic_partition, view) if view is not None else None
+                if result.records and checker is not None and view is not None:
+                    checker.served(view, parse(bytes(result.records)))
+        elif isinstance(body, ProduceResponse) and isinstance(call.body, ProduceRequest):
+            for topic_partition, produced in body.partitions.items():
+                view = host.views.get(topic_partition)
+                checker = self._checker_of(topic_partition, view) if view is not None else None
+                if checker is None or view is None:
+                    continue
+                identity = bytes(call.body.records[topic_partition][17:])
+                if produced.error is ErrorCode.NONE and call.body.acks == -1:
+                    self._time.tally.acked += 1
+                    partition = host.node.replicas.partitions.get(topic_partition)
+                    checker.acknowledged(
+                        identity,
+                        produced.base_offset,
+                        view,
+                        # None: its disk failed later in this turn.
+                        isr_size=len(partition.isr.maximal if partition is not None else checker.replicas),
+                        is_leader=partition is None or partition.is_leader,
+                        is_registered=partition is None or host.broker_epoch >= 0,
+                    )
+                elif produced.error in _NEVER_APPENDED and call.is_single:
+                    is_gone = produced.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and (
+                        checker.is_being_deleted or checker.is_deleted_by_hand
+                    )
+                    if not is_gone:  # then it may have waited when its replica was deleted, record and all
+                        checker.refused(identity)
+
+        elif isinstance(body, DeleteRecordsResponse):
+            for topic_partition, deleted in body.partitions.items():
+                view = host.views.get(topic_partition)
+                checker = self._checker_of(topic_partition, view) if view is not None else None
+                if checker is not None and deleted.error is ErrorCode.NONE:
+                    checker.records_deleted(
+                        deleted.low_watermark,
+                        lambda node_id, epoch: self._registered_epoch(node_id) == epoch,
+                    )
+
+    def responded(self, host: Host, target: int, body: ResponseBody) -> None:
+        """A node answers another one."""
+        if not isinstance(body, ControlledShutdownResponse) or body.error is not ErrorCode.NONE:
+            return
+        assert host.node is not None
+        context = host.node.controller.context
+        if context is None or context.epoch != self._controller_epoch():
+            return  # it may not know yet what its successor did
+        remaining = [str(each) for each in body.remaining]
+        for checker in self.checkers.values():
+            checker.let_go(target, remaining)
+
+    # --- the store -------------------------------------------------------------------------------
+
+    def written(self, operation: Operation, outcome: Outcome) -> None:
+        writes = operation.writes if isinstance(operation, Multi) else (operation,)
+        self.store_checker.written(
+            [write.path for write in writes if isinstance(write, Set | Create | Delete)],
+            is_fenced=any(
+                isinstance(write, Check) and write.path == layout.CONTROLLER_EPOCH_PATH for write in writes
+            ),
+            controller_epoch=self._controller_epoch(),
+        )
+        results = outcome.results if isinstance(operation, Multi) else (outcome,)
+        for write in writes:
+            if isinstance(write, Set | Create | Delete):
+                self.topic_written(write)
+        for write, result in zip(writes, results, strict=True):
+            if not isinstance(write, Set | Create) or not write.path.endswith("/state"):
+                continue
+            for topic_partition, checker in self.checkers.items():
+                if layout.partition_state_path(topic_partition) == write.path:
+                    assert result.stat is not None
+                    self._judge_state(checker, write, result.stat.version)
+        for checker in self.checkers.values():
+            checker.judge_assignment()
+
+    def state_touched(self, topic_partition: TopicPartition, version: int) -> None:
+        """Somebody who is no controller wrote the state as it was."""
+        self.checkers[topic_partition].version = version
+
+    def topic_written(self, write: Set | Create | Delete, *, by_hand: bool = False) -> None:
+        """A topic's node or the request to delete it, whoever wrote it; others are no matter."""
+        directory, _, topic = write.path.rpartition("/")
+        if directory == layout.DELETE_TOPICS_PATH:
+            if isinstance(write, Create):
+                self._to_be_deleted[topic] = None
+            else:
+                self._to_be_deleted.pop(topic, None)
+            for topic_partition, checker in self.checkers.items():
+                if topic_partition.topic == topic:
+                    checker.is_being_deleted = isinstance(write, Create)
+        if directory != layout.TOPICS_PATH:
+            return
+        if isinstance(write, Delete):
+            self._time.tally.topics_deleted += 1
+            for topic_partition in [each for each in self.checkers if each.topic == topic]:
+                checker = self._retired[topic_partition] = self.checkers.pop(topic_partition)
+                checker.is_retired = True
+                if not by_hand:  # then the logs are strays, at their nodes' next start
+                    self._judge_deleted(topic_partition, checker.topic_id)
+            return
+        node = layout.parse_topic(write.data)
+        for topic_partition in [each for each in self.checkers if each.topic == topic]:
+            if topic_partition.partition not in node.partitions:
+                # Somebody added it to a topic that was to be deleted, which is taken back at once.
+                taken_back = self._retired[topic_partition] = self.checkers.pop(topic_partition)
+                taken_back.is_retired = True
+                if taken_back.state is not None:
+                    raise Violation("C13", f"{topic_partition} is taken out of its topic, and had a leader")
+        for number, replicas in sorted(node.partitions.items()):
+            topic_partition = TopicPartition(topic, number)
+            known = self.checkers.get(topic_partition)
+            if known is None:
+                known = self.expect(topic_partition, replicas)
+                self.on_new_partition(topic_partition)
+            known.topic_id = node.topic_id
+            known.assigned(replicas, node.adding_replicas.get(number, ()))
+            was_changing = known.is_changing_replicas
+            known.is_changing_replicas = any(
+                number in changing for changing in (node.adding_replicas, node.removing_replicas)
+            )
+            self._time.tally.reassignments += was_changing and not known.is_changing_replicas
+
+    def _judge_deleted(self, topic_partition: TopicPartition, topic_id: str) -> None:
+        for host in self._hosts.values():
+            view = host.views.get(topic_partition)
+            if view is not None and topic_id and view.topic_id == topic_id and not host.disk_is_dead:
+                raise Violation("I16", f"{topic_partition} is deleted, and its log is still there: {view}")
+
+    def _judge_state(self, checker: PartitionChecker, write: Set | Create, version: int) -> None:
+        state = layout.parse_state(write.data)
+        old, unclean = checker.state, checker.unclean_elections
+        checker.state_written(
+            state,
+            version,
+            expected_version=write.version if isinstance(write, Set) else None,
+            controller_epoch=self._controller_epoch(),
+            departing=self._departing(state.controller_epoch),
+        )
+        tally = self._time.tally
+        tally.elections += old is None or (state.leader_epoch != old.leader_epoch and state.leader >= 0)
+        tally.isr_changes += old is not None and set(state.isr) != set(old.isr)
+        tally.unclean_elections += checker.unclean_elections - unclean
+
+    def _departing(self, controller_epoch: int) -> Collection[int]:
+        """The brokers that shut down, by the controller of that epoch."""
+        for host in self._hosts.values():
+            context = host.node.controller.context if host.node is not None else None
+            if context is not None and context.epoch == controller_epoch:
+                return context.shutting_down
+        return ()
+
+
+def read_all(log: Log) -> list[Stored]:
+    """Every batch of a log."""
+    return read_from(log, log.log_start_offset)
+
+
+def read_from(log: Log, offset: int) -> list[Stored]:
+    """The batches of a log from `offset` on; a read goes no further than the end of a segment."""
+    found: list[Stored] = []
+    try:
+        while records := log.read_bytes(offset, _EVERYTHING).records:
+            found += parse(records)
+            offset = found[-1].end
+    except CorruptBatch as error:
+        raise Violation("I3", f"{log.topic_partition} cannot be read: {error}") from error
+    return found

@@ -1,0 +1,79 @@
+"""A world in which nothing happens by itself: what the testing kit's clusters are made of. Pure."""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from logstore.replication.durability import Durability
+from logstore.testing.swarm import COMMAND_NAMES, FAULT_NAMES, Features, Swarm
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class Timings:
+    """How patient the nodes of a cluster are; virtual milliseconds, under Kafka's names."""
+
+    zookeeper_session_timeout_ms: int = 1000
+    """How long after its last sign of life a node counts as dead."""
+    replica_lag_time_max_ms: int = 1000
+    """How long a follower may be behind before it leaves the ISR."""
+    replica_fetch_wait_max_ms: int = 100
+    request_timeout_ms: int = 500
+    retry_backoff_ms: int = 50
+    high_watermark_checkpoint_interval_ms: int = 1000
+    log_retention_check_interval_ms: int = 5000
+
+
+def quiet_swarm(
+    seed: int,
+    nodes: int,
+    *,
+    replication_factor: int,
+    min_insync_replicas: int,
+    durability: Durability,
+    timings: Timings,
+) -> Swarm:
+    """The world of a cluster without faults, clients or operator, on disks that may be made to fail."""
+    return Swarm(
+        seed=seed,
+        nodes=nodes,
+        partitions=0,
+        replication_factor=replication_factor,
+        min_insync_replicas=min_insync_replicas,
+        durability=durability,
+        truncate_on_fetch=True,
+        lag_max_messages=-1,
+        unclean_election=False,
+        reckless=True,
+        session_timeout_ms=timings.zookeeper_session_timeout_ms,
+        lag_time_max_ms=timings.replica_lag_time_max_ms,
+        fetch_wait_ms=timings.replica_fetch_wait_max_ms,
+        fetch_max_bytes=1 << 20,
+        request_timeout_ms=timings.request_timeout_ms,
+        backoff_ms=timings.retry_backoff_ms,
+        checkpoint_interval_ms=timings.high_watermark_checkpoint_interval_ms,
+        segment_bytes=1 << 20,
+        retention_bytes=-1,
+        retention_check_interval_ms=timings.log_retention_check_interval_ms,
+        delay_ms=1,
+        drop_rate=0.0,
+        duplicate_rate=0.0,
+        slow_rate=0.0,
+        store_loss_rate=0.0,
+        # Nothing draws them here; that disks may fail is read off them.
+        rates=dict.fromkeys(FAULT_NAMES, 1.0),
+        fault_interval_ms=1,
+        command_rates=dict.fromkeys(COMMAND_NAMES, 0.0),
+        command_interval_ms=1,
+        produce_interval_ms=1,
+        producers=0,
+        consumers=0,
+        features=Features(
+            drops=False,
+            duplicates=False,
+            reordering=False,
+            slow_links=False,
+            store_losses=False,
+            bad_batches=False,
+            idempotence=True,
+        ),
+    )

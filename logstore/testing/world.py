@@ -1,0 +1,608 @@
+"""A cluster under one seed: real nodes over real logs, and everything around them that can go wrong.
+
+    Timeline ─▶ one callback at a time, at its virtual millisecond
+        │
+        ├─ Network       delay · loss · doubling · overtaking · cuts, one way or both
+        ├─ StoreLink     the real tree behind the same kind of network; sessions end by virtual time
+        ├─ ClientLink    whoever asked `call` for a request to be carried to a node
+        ├─ hosts         a disk, and on it lives of a node: killed, without power, paused, stopped, started
+        └─ Observation   what the checkers are told
+
+Nodes, logs, controller and store are the production code, unchanged; only the disk is the one in memory.
+After each turn of a node its replicas are looked at and handed to the checkers, before anybody else can
+hear what the turn said. The seed is the only source of chance, so the same seed gives the same run, and
+`trace_hash` says so.
+"""
+
+from __future__ import annotations
+
+import errno
+from collections import Counter
+from collections.abc import Callable, Iterable
+from contextlib import suppress
+from random import Random
+
+from logstore.checkpoint.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT
+from logstore.config import LogConfig
+from logstore.disk.files import Disk
+from logstore.disk.memory import MemoryDisk
+from logstore.disk.topic_partition import TopicPartition
+from logstore.errors import LogDirOffline
+from logstore.log.manager import LogManager
+from logstore.log.manager_config import LogManagerConfig
+from logstore.replication.durability import Durability
+from logstore.replication.effects import (
+    CloseSession,
+    Disconnected,
+    Effect,
+    Event,
+    Halt,
+    OpenSession,
+    Reply,
+    Request,
+    Respond,
+    Response,
+    Send,
+    SessionExpired,
+    StoreCall,
+    Sync,
+    SyncDone,
+)
+from logstore.replication.node import Node
+from logstore.testing.checkers import PartitionChecker, Violation
+from logstore.testing.client_link import ClientLink
+from logstore.testing.disks.faulty import Fault, FaultyDisk
+from logstore.testing.hosts import Host, node_config
+from logstore.testing.network import Network
+from logstore.testing.observation import Observation
+from logstore.testing.store_link import StoreLink
+from logstore.testing.swarm import Swarm, stream
+from logstore.testing.timeline import Tally, Timeline
+
+TOPIC = "t"
+LOG_DIR = "data"
+_CHECKED_FROM = 17
+"""Where in a batch its checksum begins; base offset, length and leader epoch are before it."""
+
+
+class _Died(BaseException):
+    """The process ends here; not an error that anybody could handle."""
+
+
+class _DyingDisk(FaultyDisk):
+    """A disk under a process that ends before its call number `dies_after`; None: it does not."""
+
+    def __init__(self, inner: Disk, dies_after: int | None) -> None:
+        super().__init__(inner)
+        self.dies_after = dies_after
+
+    def due(self, operation: str, path: str) -> Fault | None:
+        if self.dies_after is not None and self.calls >= self.dies_after:
+            raise _Died
+        return super().due(operation, path)
+
+
+class World:
+    """One seed's cluster. Start the hosts, then `step` as long as there is something to do."""
+
+    def __init__(self, swarm: Swarm, *, trace: Callable[[str], None] | None = None) -> None:
+        self.swarm = swarm
+        self.time = Timeline(swarm.seed, trace=trace)
+        self._disks = stream(swarm.seed, "disks")
+        self._lives = stream(swarm.seed, "lives")
+        self._at_healing: list[Callable[[], object]] = []
+        self.is_healed = False
+        """No fault happens any more."""
+        self.atlas: Counter[tuple[str, str]] = Counter()
+        """How often each fault hit a victim in each state; see `atlas`."""
+        self.log_config = LogConfig(
+            segment_bytes=swarm.segment_bytes,
+            segment_index_bytes=512,
+            index_interval_bytes=300,
+            retention_bytes=swarm.retention_bytes,
+            retention_ms=-1,
+            file_delete_delay_ms=2 * swarm.retention_check_interval_ms,
+        )
+        self.log_settings = LogManagerConfig(
+            topic_defaults=self.log_config,
+            log_retention_check_interval_ms=swarm.retention_check_interval_ms,
+            log_initial_task_delay_ms=swarm.retention_check_interval_ms,
+        )
+        self.hosts = {
+            node_id: Host(node_id, node_config(swarm, node_id), MemoryDisk(clock=lambda: self.now_ms))
+            for node_id in range(swarm.nodes)
+        }
+        self.network = Network(self.time, swarm, self.hosts, self._receive)
+        self.observation = Observation(
+            self.time,
+            swarm,
+            self.hosts,
+            lambda: self.store_link.controller_epoch,
+            self._registered_epoch,
+        )
+        self.store_link = StoreLink(
+            self.time, self.network, swarm, self.hosts, self._receive, self.observation.written
+        )
+        self.client_link = ClientLink(
+            self.time, self.network, self.hosts, self._receive, self.observation.answered
+        )
+
+    @property
+    def now_ms(self) -> int:
+        return self.time.now_ms
+
+    def _registered_epoch(self, node_id: int) -> int:
+        return self.store_link.broker_epoch(node_id)
+
+    @property
+    def tally(self) -> Tally:
+        return self.time.tally
+
+    @property
+    def checkers(self) -> dict[TopicPartition, PartitionChecker]:
+        return self.observation.checkers
+
+    def mend(self, pairs: Iterable[tuple[int, int]]) -> None:
+        """These directions work again; who could not hear the store hears now what it had to say."""
+        self.network.mend(pairs)
+        for host in self.hosts.values():
+            if host.unheard:
+                self.store_link.hear(host)
+
+    def trace_hash(self) -> str:
+        """The digest of all that happened so far, and of what the disks and the store now hold."""
+        digest = self.time.digest.copy()
+        for host in self.hosts.values():
+            for path, content in host.disk.files().items():
+                digest.update(f"{host.node_id}{path}{len(content)}".encode())
+                digest.update(content)
+        for path, node in self.store_link.store.tree.nodes():
+            digest.update(f"{path}{node.version}".encode())
+            digest.update(node.data)
+        return digest.hexdigest()
+
+    def until_healed(self, delay_ms: int, action: Callable[[], object]) -> None:
+        """Do this in `delay_ms`, or when everything is mended, if that is before."""
+        self._at_healing.append(action)
+
+        def act() -> None:
+            if action in self._at_healing:
+                self._at_healing.remove(action)
+                action()
+
+        self.time.at(delay_ms, act)
+
+    def suspend(self, for_ms: int) -> None:
+        """Everything stands still and goes on; only clocks tell. No session ends of it."""
+        self.time.note("everything is suspended")
+        self.time.stamp("suspended")
+        self.time.suspend(for_ms)
+        self.network.suspend(for_ms)
+        self.store_link.keep_sessions()
+
+    def spoil_log(self, host: Host, chance: float) -> None:
+        """Of a machine that is down: a bit changes in what one of its logs had synced of its last segment."""
+        assert host.node is None
+        known = [
+            (topic_partition, remains)
+            for topic_partition, remains in sorted(host.remains.items())
+            if remains.durable_end > remains.log_start and topic_partition in self.checkers
+        ]
+        if not known:
+            return
+        topic_partition, remains = known[int(chance * 1009) % len(known)]
+        directory = f"/{LOG_DIR}/{topic_partition}/"
+        found = {path: data for path, data in host.disk.files().items() if path.startswith(directory)}
+        path = max((path for path in found if path.endswith(".log")), default="")
+        durable = [batch for batch in remains.batches if batch.end <= remains.durable_end]
+        base = int(path.rpartition("/")[2].removesuffix(".log") or 0) if path else 0
+        stored = [batch for batch in durable if batch.base >= base]
+        if not stored or not found[path]:
+            return
+        # Somewhere under a checksum: what no checksum covers nobody can notice.
+        number = int(chance * 10_007) % len(stored)
+        position = sum(len(batch.data) for batch in stored[:number]) + _CHECKED_FROM
+        position += int(chance * 100_003) % (len(stored[number].data) - _CHECKED_FROM)
+        epochs = f"{directory}{LEADER_EPOCH_CHECKPOINT}"
+        if int(chance * 10_007) % 3 == 0 and epochs in found:
+            path, position = epochs, 0
+        if position >= len(found[path]):
+            return
+        self.time.note(host.node_id, "has a bit changed in", path)
+        self.time.stamp(f"rot{path}")
+        self.tally.rotten_bits += 1
+        file = host.disk.open(path, write=True)
+        file.pwrite(bytes((found[path][position] ^ 1 << int(chance * 8),)), position)
+        file.sync()
+        file.close()
+        host.rotten.add(topic_partition)
+
+    def expire_session(self, host: Host) -> None:
+        """The store gives the node's session up; it hears so at its next sign of life."""
+        if host.session_id is not None:
+            self.store_link.expire(host.session_id)
+
+    # --- the end of all faults --------------------------------------------------------------------
+
+    def heal(self) -> None:
+        """Mend all links, start all machines; nothing is lost or late any more. Dead disks stay dead."""
+        self.is_healed = True
+        due, self._at_healing = self._at_healing, []
+        for action in due:
+            action()
+        self.network.calm()
+        self.store_link.come_back()
+        self.mend(list(self.network.cuts))
+        for host in self.hosts.values():
+            host.sync_delay_ms = 0
+            self.make_room(host)
+            self.resume(host)
+            if host.node is not None and host.node.departure is not None:
+                self.stop(host)  # whoever was about to go, goes now and comes back
+            if host.node is None:
+                self.start(host)
+
+    def replace_dead_disks(self) -> None:
+        """Start the machines anew whose disks are dead: what had been synced is there again."""
+        for host in self.hosts.values():
+            if host.disk_is_dead:
+                self.cut_power(host)
+            if host.node is None:  # or it halted
+                self.start(host)
+
+    # --- what may be taken ------------------------------------------------------------------------
+
+    def others_hold_everything(self, victim: Host, *, or_may_lead: bool = False) -> bool:
+        """Whether each of its partitions keeps a member in sync without it: alive, its disk and log whole.
+
+        Its partitions are those that it is in sync with; with `or_may_lead` all that it has a replica of:
+        once nobody in sync is whole, it is the one that its operator would have lead.
+        """
+        for topic_partition, checker in self.checkers.items():
+            state = checker.state
+            if state is None:
+                continue
+            if victim.node_id not in (*state.isr, *(checker.replicas if or_may_lead else ())):
+                continue
+            others = [
+                member
+                for member in state.isr
+                if member != victim.node_id
+                and not self.hosts[member].disk_is_dead
+                and (node := self.hosts[member].node) is not None
+                and node.broker_epoch == state.broker_epoch_of(member)
+                and topic_partition not in node.logs.damaged
+            ]
+            if not others:
+                return False
+        return True
+
+    def may_lose_power(self, victim: Host) -> bool:
+        """Whether what was acknowledged survives for certain if this machine loses what it had not synced."""
+        swarm = self.swarm
+        if swarm.reckless or swarm.durability is Durability.SYNCED:
+            return True
+        return self.others_hold_everything(victim)
+
+    # --- lives of a node --------------------------------------------------------------------------
+
+    @property
+    def running(self) -> list[Host]:
+        return [host for host in self.hosts.values() if host.node is not None]
+
+    def start(
+        self,
+        host: Host,
+        *,
+        dies_after: int | None = None,
+        loses_power: bool = False,
+        is_full: bool = False,
+    ) -> None:
+        """Start a node; its logs are recovered if need be, and what is found is judged.
+
+        With `dies_after`, the process ends before that call to its disk, or the machine `loses_power`;
+        if opening the logs takes fewer calls, the node runs. If it `is_full`, its disk has no room.
+        """
+        assert host.node is None, f"node {host.node_id} runs"
+        host.life += 1
+        self.time.note(host.node_id, "starts, life", host.life)
+        self.time.stamp(f"start{host.node_id}")
+        is_faulty = self.swarm.disks_may_fail or dies_after is not None
+        host.faulty = _DyingDisk(host.disk, dies_after) if is_faulty else None
+        if is_full:
+            self.fill_disk(host)
+        try:
+            logs = LogManager(
+                [LOG_DIR],
+                disk=host.faulty if host.faulty is not None else host.disk,
+                clock=lambda: self.time.now_ms,
+                random=Random(self._lives.getrandbits(64)),
+                settings=self.log_settings,
+            )
+        except _Died:
+            self._die_in_start(host, loses_power=loses_power)
+            return
+        except LogDirOffline:
+            if not is_full:
+                raise Violation("I1", f"node {host.node_id} cannot open its logs") from None
+            self._die_in_start(host, loses_power=False)  # whoever makes room starts it again
+            host.disk_is_full = False
+            return
+        except Exception as error:
+            raise Violation("I1", f"node {host.node_id} cannot open its logs: {error!r}") from error
+        if isinstance(host.faulty, _DyingDisk):
+            host.faulty.dies_after = None
+        self.observation.restarted(host, logs)
+        host.stopped_in_order = False
+        host.node = Node(
+            host.config,
+            logs,
+            random=Random(self._lives.getrandbits(64)),
+            log_config=self.log_config,
+        )
+        self._turn(host, host.node.start)
+        self.store_link.heartbeat(host, host.life)
+
+    def _die_in_start(self, host: Host, *, loses_power: bool) -> None:
+        self.time.note(host.node_id, "dies while it starts")
+        self.time.stamp(f"died{host.node_id}")
+        self.tally.deaths_in_start += 1
+        host.stopped_in_order = None
+        if loses_power:
+            self.observation.ended(host, cache_survives=False)
+            host.disk = host.disk.power_cut(self._disks)
+        else:
+            host.disk = host.disk.survivor()
+
+    def _end_life(self, host: Host, *, is_noticed: bool = True) -> None:
+        host.node = None
+        host.session_id = None
+        host.is_paused = False
+        host.backlog.clear()
+        host.unheard.clear()
+        host.outstanding.clear()
+        host.tick_at_ms = None
+        host.disk_is_full = False
+        for checker in self.observation.checkers.values():
+            checker.replica_gone(host.node_id)
+        for other in self.hosts.values():
+            for correlation_id, target in list(other.outstanding.items()):
+                if target == host.node_id and is_noticed:
+                    self.network.break_off(other, target, correlation_id)
+        self.client_link.break_off(host.node_id)
+
+    def kill(self, host: Host) -> None:
+        """End the process: memory is gone, the page cache stays. A dead disk takes the machine with it."""
+        assert host.node is not None
+        if host.disk_is_dead:
+            self.cut_power(host)
+            return
+        self.time.note(host.node_id, "is killed")
+        self.time.stamp(f"kill{host.node_id}")
+        self.time.tally.kills += 1
+        self.observation.ended(host, cache_survives=True)
+        host.node.logs.abandon()
+        self._end_life(host)
+
+    def cut_power(self, host: Host, *, is_noticed: bool = True) -> None:
+        """The machine loses its power: of what was not synced any legal part is left.
+
+        Its peers may see their connections break, or wait in vain until they give up.
+        """
+        self.time.note(host.node_id, "loses its power")
+        self.time.stamp(f"power{host.node_id}")
+        self.time.tally.power_cuts += 1
+        self.observation.ended(host, cache_survives=False)
+        if host.node is not None:
+            host.node.logs.abandon()
+        host.disk = host.disk.power_cut(self._disks)
+        host.disk_is_dead = False
+        if host.node is not None:
+            self._end_life(host, is_noticed=is_noticed)
+
+    def fail_disk(self, host: Host, operation: str | None, *, once: bool = False) -> None:
+        """This kind of call fails (None: any): the next one, or all until the machine is started anew."""
+        assert host.faulty is not None, "a seed whose disks do not fail"
+        self.time.note(host.node_id, "has a dead disk:", operation or "all", "fails")
+        self.time.stamp(f"disk{host.node_id}")
+        self.time.tally.dead_disks += 1
+        host.disk_is_dead = True
+        host.faulty.inject(Fault(operation=operation, forever=not once))
+
+    def fill_disk(self, host: Host) -> None:
+        """No room is left: what would make a file longer fails, until `make_room`."""
+        assert host.faulty is not None, "a seed whose disks do not fail"
+        self.time.note(host.node_id, "has a full disk")
+        self.time.stamp(f"full{host.node_id}")
+        self.tally.full_disks += 1
+        host.disk_is_full = True
+        host.faulty.inject(Fault(operation="pwrite", errno=errno.ENOSPC, forever=True))
+
+    def make_room(self, host: Host) -> None:
+        """There is room again."""
+        if host.disk_is_full and not host.disk_is_dead:
+            assert host.faulty is not None
+            self.time.note(host.node_id, "has room again")
+            host.disk_is_full = False
+            host.faulty.heal()
+
+    def slow_disk(self, host: Host, extra_ms: int) -> None:
+        """Each sync takes so much longer; 0: as long as ever."""
+        self.time.note(host.node_id, "syncs slower by", extra_ms)
+        host.sync_delay_ms = extra_ms
+
+    def stop(self, host: Host, *, gives_session_up: bool = True) -> None:
+        """End the process in order: its session is given up, its logs are closed.
+
+        Without `gives_session_up` the word to the store is lost on the way.
+        """
+        assert host.node is not None
+        if host.disk_is_dead:
+            self._turn(host, host.node.stop)
+            self._turn(host, host.node.leave)
+            self.cut_power(host)
+            return
+        self.time.note(host.node_id, "is stopped")
+        self.time.stamp(f"stop{host.node_id}")
+        self.time.tally.stops += 1
+        if not gives_session_up and host.session_id is not None:
+            self.store_link.keep_session(host.session_id)
+        self._turn(host, host.node.stop)
+        # A log that was left as it is, damaged, is to be judged again by the next start: no mark beside it.
+        is_clean = host.node.is_clean and not host.node.logs.damaged
+        host.node.logs.close(mark_clean=is_clean)
+        self._turn(host, host.node.leave)
+        self.observation.ended(host, cache_survives=True)
+        # Without room for the mark of a clean stop there is none, or there is: both are right.
+        host.stopped_in_order = None if host.disk_is_full else is_clean
+        self._end_life(host)
+
+    def shut_down(self, host: Host, then: Callable[[], None]) -> None:
+        """Let the controller move what this node leads, then stop it; `then` follows if it gets there."""
+        assert host.node is not None
+        if host.node.departure is not None:
+            return
+        self.time.note(host.node_id, "is asked to stop")
+        self.time.stamp(f"shut down{host.node_id}")
+        self._turn(host, host.node.begin_shutdown)
+        self._stop_when_ready(host, host.life, then)
+
+    def _stop_when_ready(self, host: Host, life: int, then: Callable[[], None]) -> None:
+        if host.life != life or host.node is None:
+            return
+        if host.is_paused or not host.node.is_ready_to_stop:
+            self.time.at(host.config.request_timeout_ms // 4, self._stop_when_ready, host, life, then)
+            return
+        self.stop(host)
+        then()
+
+    def pause(self, host: Host) -> None:
+        """The process stands still: it hears nothing, does nothing, and knows nothing of it."""
+        self.time.note(host.node_id, "stands still")
+        self.time.tally.pauses += 1
+        host.is_paused = True
+
+    def resume(self, host: Host) -> None:
+        """It goes on where it was; what came meanwhile is heard at once."""
+        if not host.is_paused:
+            return
+        self.time.note(host.node_id, "goes on")
+        host.is_paused = False
+        backlog, host.backlog = host.backlog, []
+        for event in backlog:
+            self._receive(host, event)
+        self._tick(host, host.life, None)
+
+    def flush(self, host: Host, *, sealed_only: bool) -> None:
+        """Make a node's logs durable, wholly or up to the active segments."""
+        assert host.node is not None
+        logs = host.node.logs
+        if sealed_only:
+            logs.checkpoint_recovery_points()
+        else:
+            for log in logs.logs().values():
+                with suppress(*((LogDirOffline,) if host.disk_is_dead else ())):
+                    log.flush()
+        self.time.stamp(f"flush{host.node_id}")
+
+    # --- a node's turn --------------------------------------------------------------------------------
+
+    def _turn(self, host: Host, action: Callable[..., list[Effect]], *arguments: object) -> None:
+        self.time.tally.turns += 1
+        try:
+            effects = action(*arguments, self.time.now_ms)
+        except Exception as error:
+            raise Violation(
+                "A1", f"node {host.node_id} broke a promise of its own: {type(error).__name__}: {error}"
+            ) from error
+        self.observation.look(host)
+        if effects:
+            self._carry_out(host, effects)
+        if host.node is not None:
+            self._schedule_tick(host)
+
+    def _receive(self, host: Host, event: Event) -> None:
+        if host.node is None:
+            return
+        if host.is_paused:
+            host.backlog.append(event)
+            return
+        self.time.note(host.node_id, "◀", event)
+        self.time.stamp(f"{self.time.now_ms}{host.node_id}{type(event).__name__}")
+        if isinstance(event, Response | Disconnected):
+            host.outstanding.pop(event.correlation_id, None)
+        elif isinstance(event, SessionExpired) and event.session_id == host.session_id:
+            host.session_id = None
+        self._turn(host, host.node.receive, event)
+
+    def _schedule_tick(self, host: Host) -> None:
+        assert host.node is not None
+        deadline_ms = host.node.deadline_ms
+        if deadline_ms is None:
+            return
+        at_ms = max(deadline_ms, self.time.now_ms + 1)
+        if host.tick_at_ms is None or at_ms < host.tick_at_ms:
+            host.tick_at_ms = at_ms
+            self.time.push(at_ms, self.time.draw_tie(), self._tick, (host, host.life, at_ms))
+
+    def _tick(self, host: Host, life: int, at_ms: int | None) -> None:
+        if host.life != life or host.node is None or host.is_paused or at_ms not in (None, host.tick_at_ms):
+            self.time.was_nothing()
+            return
+        host.tick_at_ms = None
+        deadline_ms = host.node.deadline_ms
+        if deadline_ms is None or deadline_ms > self.time.now_ms:
+            self.time.was_nothing()
+            self._schedule_tick(host)
+            return
+        self.time.note(host.node_id, "ticks")
+        self.time.stamp(f"{self.time.now_ms}{host.node_id}tick")
+        self._turn(host, host.node.tick)
+
+    # --- effects --------------------------------------------------------------------------------------
+
+    def _carry_out(self, host: Host, effects: Iterable[Effect]) -> None:
+        for effect in effects:
+            match effect:
+                case Send(target, correlation_id, body):
+                    host.outstanding[correlation_id] = target
+                    self.network.send(host, target, Request(host.node_id, correlation_id, body))
+                case Respond(target, correlation_id, body):
+                    self.observation.responded(host, target, body)
+                    self.network.respond(host, target, Response(host.node_id, correlation_id, body))
+                case Reply(token, body, close):
+                    self.client_link.reply(host, token, body, close=close)
+                case StoreCall():
+                    self.store_link.call(host, effect)
+                case Sync():
+                    delay_ms = host.sync_delay_ms + self.network.delay(self._disks)
+                    self.time.at(delay_ms, self._sync, host, host.life, effect)
+                case OpenSession(timeout_ms):
+                    self.store_link.open_session_later(host, timeout_ms)
+                case CloseSession(session_id):
+                    host.session_id = None
+                    self.store_link.close_session_later(session_id)
+                case Halt(reason):
+                    self.time.note(host.node_id, "halts:", reason)
+                    life = host.life
+                    self.kill(host)
+                    self.time.at(self.swarm.session_timeout_ms, self._start_again, host, life)
+
+    def _start_again(self, host: Host, life: int) -> None:
+        """Whoever supervises the process starts it again, on a disk that works."""
+        if host.node is None and host.life == life:
+            self.start(host)
+
+    def _sync(self, host: Host, life: int, effect: Sync) -> None:
+        if host.life != life or host.node is None:
+            return
+        failure = ""
+        try:
+            log = host.node.logs.get(effect.topic_partition)
+            if log is not None:
+                log.flush()
+        except LogDirOffline as error:
+            if not host.disk_is_dead:
+                raise
+            failure = str(error)
+        self._receive(host, SyncDone(effect.topic_partition, effect.end_offset, failure))

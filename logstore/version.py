@@ -1,0 +1,3 @@
+"""The version of this package, in one place."""
+
+VERSION = "0.2.0"

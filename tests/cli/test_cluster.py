@@ -1,0 +1,138 @@
+"""`logstore cluster`: three brokers and their store as a newcomer starts them, uses them, and stops them."""
+
+from __future__ import annotations
+
+import json
+import os
+import signal
+import subprocess
+import sys
+from collections.abc import Iterator
+from pathlib import Path
+from typing import Any
+
+import pytest
+
+ROOT = Path(__file__).parents[2]
+
+
+def logstore(*arguments: object) -> tuple[int, str, str]:
+    done = subprocess.run(
+        [sys.executable, "-m", "logstore.cli.main", *map(str, arguments)],
+        cwd=ROOT,
+        capture_output=True,
+        text=True,
+        timeout=110,
+    )
+    return done.returncode, done.stdout, done.stderr
+
+
+@pytest.fixture
+def home(tmp_path: Path) -> Iterator[Path]:
+    """Whatever a test leaves running is ended."""
+    directory = tmp_path / "cluster"
+    yield directory
+    if (directory / "cluster.json").exists():
+        logstore("cluster", "stop", directory, "--timeout", 20)
+
+
+def start(home: Path, nodes: int, *more: object) -> dict[str, Any]:
+    code, out, errors = logstore("cluster", "start", "--nodes", nodes, home, "--json", "--timeout", 90, *more)
+    assert code == 0, errors
+    found: dict[str, Any] = json.loads(out)
+    return found
+
+
+# kafka-python leaves sockets behind where it could not connect, which would fail some later test: so it runs
+# in processes of its own.
+PRODUCE = """
+import sys
+from kafka import KafkaProducer
+
+servers, *values = sys.argv[1:]
+producer = KafkaProducer(bootstrap_servers=servers.split(","), acks="all")
+for sent in [producer.send("t", value.encode(), partition=0) for value in values]:
+    sent.get(60)
+producer.close()
+"""
+CONSUME = """
+import sys
+from kafka import KafkaConsumer, TopicPartition
+
+consumer = KafkaConsumer(bootstrap_servers=sys.argv[1].split(","), auto_offset_reset="earliest")
+consumer.assign([TopicPartition("t", 0)])
+found = []
+while len(found) < int(sys.argv[2]):
+    for records in consumer.poll(1000).values():
+        found += [record.value.decode() for record in records]
+consumer.close()
+print(*found, sep="\\n")
+"""
+
+
+def client(program: str, *arguments: object) -> list[str]:
+    done = subprocess.run(
+        [sys.executable, "-W", "ignore", "-c", program, *map(str, arguments)],
+        capture_output=True,
+        text=True,
+        timeout=110,
+        check=False,
+    )
+    assert done.returncode == 0, done.stderr
+    return done.stdout.splitlines()
+
+
+def produce(bootstrap: str, values: list[bytes]) -> None:
+    client(PRODUCE, bootstrap, *(value.decode() for value in values))
+
+
+def consume(bootstrap: str, count: int) -> list[bytes]:
+    return [line.encode() for line in client(CONSUME, bootstrap, count)]
+
+
+def test_three_brokers_are_started_used_stopped_and_started_again(home: Path) -> None:
+    facts = start(home, 3, "--set", "min.insync.replicas=2")
+    assert len(facts["bootstrap"].split(",")) == 3
+    made = logstore(
+        "topics", "create", "t", "--metadata", facts["metadata"],
+        "--partitions", 1, "--replication-factor", 3, "--wait", 30,
+    )  # fmt: skip
+    assert made[0] == 0, made
+    produce(facts["bootstrap"], [b"one", b"two"])
+    again = logstore("cluster", "start", "--nodes", 3, home)
+    assert (again[0], "stop it first" in again[2]) == (1, True)
+    os.kill(facts["pids"]["node-2"], signal.SIGKILL)
+    code, out, _ = logstore("cluster", "status", home, "--json")
+    assert (code, json.loads(out)["running"]["node-2"]) == (1, False)
+    assert logstore("cluster", "stop", home)[0] == 0
+    assert logstore("cluster", "status", home)[0] == 1
+    back = start(home, 3)
+    assert back["bootstrap"] == facts["bootstrap"]
+    assert consume(back["bootstrap"], 2) == [b"one", b"two"]
+    assert logstore("cluster", "stop", home)[0] == 0
+
+
+def test_what_cannot_start_says_why_and_leaves_nothing_running(home: Path) -> None:
+    code, _, errors = logstore("cluster", "start", "--nodes", 1, home, "--set", "no.such.setting=1")
+    assert code == 1
+    assert "no.such.setting" in errors
+    assert logstore("cluster", "status", home)[0] == 1
+    facts = json.loads((home / "cluster.json").read_text())
+    assert facts["store"]["pid"] == 0
+    assert logstore("cluster", "stop", home / "elsewhere")[0] == 1
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        ((), "--node-id"),
+        (("--node-id", 1), "--listen"),
+        (("--node-id", 1, "--listen", "nowhere", "--log-dirs", "d"), "host:port"),
+        (("--node-id", 1, "--listen", "h:1", "--log-dirs", "d", "--set", "name"), "name=value"),
+        (("--config", "not-there.properties"), "not-there.properties"),
+    ],
+)
+def test_a_broker_that_is_told_too_little_is_bad_usage(arguments: tuple[object, ...], complaint: str) -> None:
+    code, _, errors = logstore("serve", *arguments)
+    assert code == 2
+    assert complaint in errors

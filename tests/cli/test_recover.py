@@ -1,0 +1,170 @@
+"""`logstore recover`: the engine's own loading, for real or as a plan that leaves no trace."""
+
+from __future__ import annotations
+
+import json
+import struct
+from collections.abc import Callable
+from pathlib import Path
+
+import pytest
+
+from logstore.disk.files import OsDisk
+from logstore.format.batch import encode_batch
+from logstore.format.record import Record
+from logstore.log.log import Log
+from tests.cli.conftest import (
+    FIRST,
+    SECOND,
+    SEGMENT_0,
+    SEGMENT_4,
+    THIRD,
+    Outcome,
+    snapshot,
+)
+
+Command = Callable[..., Outcome]
+
+SIXTH = encode_batch([Record(6, 1, None, b"six")], base_offset=6, leader_epoch=1)
+
+
+def tear(partition: Path) -> None:
+    """Half a batch at the end, an index lost, another one overwritten."""
+    with (partition / f"{SEGMENT_4}.log").open("ab") as file:
+        file.write(THIRD[:50])
+    (partition / f"{SEGMENT_4}.timeindex").unlink()
+    (partition / f"{SEGMENT_0}.index").write_bytes(struct.pack(">ii", 2, 7))
+
+
+def test_the_answer(command: Command, partition: Path) -> None:
+    """Every fact about the log, and what was cut or rebuilt with its byte range."""
+    tear(partition)
+    outcome = command("recover", partition, "--json")
+    answer = json.loads(outcome.out)
+    assert outcome.code == 0
+    assert answer["log_start_offset"] == 0
+    assert answer["log_end_offset"] == 6
+    assert answer["epochs"] == [[0, 0], [1, 3]]
+    assert answer["segments"] == [
+        {
+            "base_offset": 0, "size": len(FIRST + SECOND), "index_entries": 0, "time_index_entries": 1,
+            "max_timestamp": 2000,
+        },
+        {
+            "base_offset": 4, "size": len(THIRD), "index_entries": 0, "time_index_entries": 1,
+            "max_timestamp": 3001,
+        },
+    ]  # fmt: skip
+    (cut,) = answer["cut"]
+    assert (cut["file"], cut["from"], cut["to"]) == (f"{SEGMENT_4}.log", len(THIRD), len(THIRD) + 50)
+    assert {f"{SEGMENT_0}.index", f"{SEGMENT_4}.timeindex"} <= set(answer["rebuilt"])
+    with Log.open(partition) as log:
+        assert [record.value for record in log.read(3)] == [None, b"four", b"five"]
+
+
+def test_a_plan_says_the_same_and_changes_nothing(command: Command, partition: Path) -> None:
+    """Byte for byte, file for file: not even a lock file is left."""
+    tear(partition)
+    (partition / f"{SEGMENT_4}.log.deleted").write_bytes(b"left over")
+    before = snapshot(partition.parent)
+    planned = command("recover", partition, "--plan", "--json")
+    assert snapshot(partition.parent) == before
+    assert json.loads(planned.out)["deleted"] == [f"{SEGMENT_4}.log.deleted"]
+    done = command("recover", partition, "--json")
+    assert done.out == planned.out
+    again = json.loads(command("recover", partition, "--json").out)
+    assert (again["cut"], again["rebuilt"], again["deleted"]) == ([], [], [])
+
+
+def test_a_plan_for_a_log_that_is_in_use(command: Command, partition: Path) -> None:
+    """A plan takes no lock; recovery itself refuses."""
+    with Log.open(partition):
+        assert command("recover", partition, "--plan").code == 0
+        outcome = command("recover", partition)
+    assert outcome.code == 1
+    assert str(partition) in outcome.err
+
+
+def test_the_owner_of_the_log_dir_is_respected(command: Command, partition: Path) -> None:
+    """A broker locks the log dir, not its partitions."""
+    lock = OsDisk().lock(str(partition.parent))
+    try:
+        before = snapshot(partition)
+        assert command("recover", partition).code == 1
+        assert snapshot(partition) == before
+    finally:
+        lock.release()
+
+
+def break_below_the_recovery_point(partition: Path) -> None:
+    """A flipped bit in a batch that was synced, with a good batch behind it."""
+    (partition.parent / "recovery-point-offset-checkpoint").write_bytes(b"0\n1\norders 0 7\n")
+    broken = bytearray(THIRD)
+    broken[70] ^= 1
+    (partition / f"{SEGMENT_4}.log").write_bytes(bytes(broken) + SIXTH)
+
+
+def test_damage_below_the_recovery_point_is_refused(command: Command, partition: Path) -> None:
+    """What was synced once is not a torn tail: cutting it would lose the good batch behind it."""
+    break_below_the_recovery_point(partition)
+    before = {name: content for name, (content, _) in snapshot(partition).items()}
+    for options in (["--plan"], []):
+        outcome = command("recover", partition, *options)
+        assert outcome.code == 1
+        assert f"{SEGMENT_4}.log" in outcome.err
+    after = {name: content for name, (content, _) in snapshot(partition).items() if name != ".lock"}
+    assert after == before
+
+
+@pytest.mark.parametrize("plan", [True, False])
+def test_recovery_point_0_gives_it_up_knowingly(command: Command, partition: Path, plan: bool) -> None:
+    """The operator's word: everything from the first bad batch on goes."""
+    break_below_the_recovery_point(partition)
+    answer = json.loads(
+        command("recover", partition, "--recovery-point", 0, "--json", *["--plan"] * plan).out
+    )
+    assert answer["log_end_offset"] == 4
+    assert [(cut["file"], cut["from"], cut["to"]) for cut in answer["cut"]] == [
+        (f"{SEGMENT_4}.log", 0, len(THIRD + SIXTH)),
+    ]
+
+
+def test_the_answer_in_words(command: Command, partition: Path) -> None:
+    tear(partition)
+    outcome = command("recover", partition, "--plan")
+    assert "nothing was changed" in outcome.out
+    assert f"cut bytes {len(THIRD)} to {len(THIRD) + 50} of {SEGMENT_4}.log" in outcome.out
+
+
+def test_an_index_that_recovery_need_not_read_is_reported_too(command: Command, partition: Path) -> None:
+    """Below the recovery point only the times are missing: they are rebuilt when they are counted."""
+    (partition / f"{SEGMENT_0}.timeindex").unlink()
+    for flags in (["--plan"], []):
+        answer = json.loads(command("recover", partition, "--recovery-point", "6", "--json", *flags).out)
+        assert f"{SEGMENT_0}.timeindex" in answer["rebuilt"]
+
+
+@pytest.mark.parametrize("flags", [[], ["--plan"]])
+def test_a_directory_that_is_no_partition(command: Command, tmp_path: Path, flags: list[str]) -> None:
+    """A log dir or a home named by mistake must not be made a log."""
+    (tmp_path / "orders-0").mkdir()
+    (tmp_path / "notes.txt").write_text("mine")
+    before = snapshot(tmp_path)
+    outcome = command("recover", tmp_path, *flags)
+    assert outcome.code == 2
+    assert "has no segments, and directory" in outcome.err
+    assert snapshot(tmp_path) == before
+
+
+def test_what_it_changed_is_not_called_clean(command: Command, tmp_path: Path) -> None:
+    """The mark of a clean stop holds the sums of files that are not what they were any more."""
+    directory = tmp_path / "orders-0"
+    with Log.open(directory) as log:
+        log.append([b"%d" % number for number in range(100)])
+    (tmp_path / ".kafka_cleanshutdown").write_text('{"version":0,"brokerEpoch":-1}')
+    segment = directory / f"{SEGMENT_0}.log"
+    segment.write_bytes(segment.read_bytes()[:-10])
+    assert command("verify", directory).code == 1
+    assert command("recover", directory, "--accept-loss").code == 0
+    assert not (tmp_path / ".kafka_cleanshutdown").exists()
+    assert command("verify", directory).code == 0

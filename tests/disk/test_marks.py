@@ -1,0 +1,24 @@
+"""Marks are heard while somebody listens, and only then."""
+
+from __future__ import annotations
+
+import pytest
+
+from logstore.disk.marks import mark, observed
+
+
+def test_marks_are_heard_inside_the_block_only() -> None:
+    heard: list[str] = []
+    mark("before")
+    with observed(heard.append):
+        mark("inside")
+    mark("after")
+    assert heard == ["inside"]
+
+
+def test_an_error_in_the_block_ends_the_hearing() -> None:
+    heard: list[str] = []
+    with pytest.raises(ValueError, match="boom"), observed(heard.append):
+        raise ValueError("boom")
+    mark("after")
+    assert heard == []

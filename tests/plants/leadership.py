@@ -1,0 +1,233 @@
+"""Mistakes about who leads and who counts: roles and fences, the ISR, elections, departures, the store."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+import logstore.replication.partition
+from logstore.replication.controller import alter_partition, election, isr_changes, partition_states
+from logstore.replication.controller.context import Context, Steps
+from logstore.replication.controller.services import SERVICES
+from logstore.replication.isr import CommittedIsr
+from logstore.replication.isr_channel import IsrChannel
+from logstore.replication.messages import ControlledShutdownRequest
+from logstore.replication.metadata_cache import MetadataCache
+from logstore.replication.metastore.operations import ANY_VERSION, Check, Multi, Set
+from logstore.replication.node import Node
+from logstore.replication.partition import IsrOutcome, Partition
+from logstore.replication.replica_manager import ReplicaManager
+from tests.plants.registry import plant, swap, swap_item
+
+# --- roles and fences --------------------------------------------------------------------------
+
+
+@plant("a leader does not look at the epoch a fetch was made in (KIP-320)")
+def no_epoch_fence_on_fetch(stack: ExitStack) -> None:
+    swap(stack, Partition, "check_epoch", lambda self, current_leader_epoch: None)
+
+
+@plant("a leader that loses its session goes on, and leads again in the same epoch after a restart")
+def epoch_resumed_after_a_loss(stack: ExitStack) -> None:
+    swap(stack, Partition, "check_new_state", lambda self, state: None)
+    swap(stack, election, "standing", _everybody_is_intact)
+
+
+def _everybody_is_intact(recorded_epoch: int, incarnation: Any) -> election.Standing:
+    return election.Standing.DEAD if incarnation is None else election.Standing.INTACT
+
+
+@plant("a role of an older leader epoch replaces a newer one (KAFKA-1211 and its kin)")
+def old_role_accepted(stack: ExitStack) -> None:
+    swap(stack, ReplicaManager, "_judge", lambda self, known, state, body: None)
+
+
+@plant("a leader whose session is gone leads on until somebody tells it otherwise (R7)")
+def session_expiry_ignored(stack: ExitStack) -> None:
+    def on_session_lost(self: ReplicaManager, now_ms: int) -> Any:
+        self.broker_epoch = -1
+        return self._end_turn(now_ms)
+
+    swap(stack, ReplicaManager, "on_session_lost", on_session_lost)
+
+
+@plant("orders that are addressed to a former registration of a broker are carried out (KIP-380)")
+def former_registration_obeyed(stack: ExitStack) -> None:
+    def refuse_controller(self: ReplicaManager, controller_epoch: int, broker_epoch: int) -> Any:
+        return real(self, controller_epoch, -1)
+
+    real = swap(stack, ReplicaManager, "_refuse_controller", refuse_controller)
+
+
+@plant("orders of a controller that was replaced are carried out")
+def former_controller_obeyed(stack: ExitStack) -> None:
+    def refuse_controller(self: ReplicaManager, controller_epoch: int, broker_epoch: int) -> Any:
+        return real(self, self.controller_epoch, broker_epoch)
+
+    real = swap(stack, ReplicaManager, "_refuse_controller", refuse_controller)
+
+
+# --- the ISR -----------------------------------------------------------------------------------
+
+
+@plant("acks=all is taken by any number of in-sync replicas")
+def min_insync_ignored(stack: ExitStack) -> None:
+    swap(stack, Partition, "min_insync", property(lambda self: 1))
+    # The controller's word, by which a leader goes too.
+    swap(stack, Context, "min_insync", lambda self, topic_partition, assignment=None: 0)
+
+
+@plant(
+    "a follower that was restarted joins the ISR by what its former life had fetched (KIP-903)",
+    is_rare=True,
+)
+def former_life_joins(stack: ExitStack) -> None:
+    def may_join(*args: Any, **facts: Any) -> bool:
+        return bool(real(*args, **{**facts, "live_broker_epoch": -1}))
+
+    def eligible(proposal: Any, *facts: Any) -> bool:
+        return bool(real_eligible(replace(proposal, broker_epochs=()), *facts))
+
+    real = swap(stack, logstore.replication.partition, "may_join", may_join)
+    real_eligible = swap(stack, alter_partition, "_eligible", eligible)
+
+
+@plant(
+    "an answer to a proposal is believed although the leader has heard of a newer ISR since",
+    is_rare=True,
+)
+def old_isr_answer_believed(stack: ExitStack) -> None:
+    """Two rules hold this: an answer counts while its request is under way, and until newer is known."""
+
+    def next_request(self: Any, *facts: Any) -> Any:
+        found = real_request(self, *facts)
+        if found is not None:
+            self.__dict__.setdefault("sent", {})[found[0]] = self._in_flight
+        return found
+
+    def owns(self: Any, correlation_id: int) -> bool:
+        self._in_flight = self.__dict__.get("sent", {}).get(correlation_id, self._in_flight)
+        return bool(real_owns(self, correlation_id))
+
+    def on_isr_answer(self: Partition, pending: Any, answer: Any) -> Any:
+        if answer.isr and self.is_leader and answer.partition_epoch < self.partition_epoch:
+            self.isr = CommittedIsr(frozenset(answer.isr))
+            return IsrOutcome.ADOPTED
+        return real(self, pending, answer)
+
+    real_request = swap(stack, IsrChannel, "next_request", next_request)
+    real_owns = swap(stack, IsrChannel, "owns", owns)
+    real = swap(stack, Partition, "on_isr_answer", on_isr_answer)
+
+
+# --- elections and departures ------------------------------------------------------------------
+
+
+@plant("the preferred replica is elected when it lives, in sync or not")
+def preferred_leader_out_of_sync(stack: ExitStack) -> None:
+    def preferred_leader(replicas: Any, isr: Any, live: Any) -> int | None:
+        return replicas[0] if replicas[0] in live else None
+
+    def preferred_state(state: Any, replicas: Any, live: Any, controller_epoch: int) -> Any:
+        if replicas[0] in live and replicas[0] not in state.isr:
+            epochs = (*state.isr_broker_epochs, live[replicas[0]].epoch)
+            state = replace(state, isr=(*state.isr, replicas[0]), isr_broker_epochs=epochs)
+        return real(state, replicas, live, controller_epoch)
+
+    swap(stack, election, "preferred_leader", preferred_leader)
+    real = swap(stack, election, "preferred_state", preferred_state)
+
+
+@plant("a broker that shuts down may come back into the ISRs that it was taken out of (KIP-841)")
+def departing_broker_readmitted(stack: ExitStack) -> None:
+    def judge(*args: Any, **facts: Any) -> Any:
+        return real(*args, **{**facts, "shutting_down": ()})
+
+    swap(stack, MetadataCache, "may_be_in_sync", MetadataCache.is_alive)
+    real = swap(stack, isr_changes, "judge", judge)
+
+
+@plant("a broker is told that it may stop before anybody else leads what it led")
+def let_go_too_early(stack: ExitStack) -> None:
+    def shut_down(*args: Any) -> Steps[Any]:
+        response: Any = yield from real(*args)
+        return replace(response, remaining=())
+
+    service = SERVICES[ControlledShutdownRequest]
+    real = service.serve
+    swap_item(stack, SERVICES, ControlledShutdownRequest, service._replace(serve=shut_down))
+
+
+@plant("a replica outside the ISR is elected though nobody allowed it")
+def elected_outside_the_isr(stack: ExitStack) -> None:
+    swap(stack, Context, "unclean_enabled", lambda self, topic: True)
+
+
+@plant("a replica that came back with a loss counts as a member that kept everything (R1, R2)")
+def losses_not_noticed(stack: ExitStack) -> None:
+    def standing(recorded_epoch: int, incarnation: Any) -> election.Standing:
+        if incarnation is not None:
+            incarnation = replace(incarnation, clean=True)
+        return real(recorded_epoch, incarnation)  # type: ignore[no-any-return]
+
+    real = swap(stack, election, "standing", standing)
+
+
+@plant("an unclean start followed by an orderly stop passes for no loss at all")
+def loss_forgotten_at_the_next_stop(stack: ExitStack) -> None:
+    swap(stack, Node, "is_clean", property(lambda self: True))
+
+
+@plant(
+    "a replica whose last word was that it cannot use its log is elected from outside the ISR",
+    is_rare=True,
+)
+def refuser_elected(stack: ExitStack) -> None:
+    swap(stack, Context, "refusing_brokers", lambda self, topic_partition: [])
+
+
+@plant("an update of the metadata that was given up as lost and comes late replaces a newer one")
+def late_metadata_wins(stack: ExitStack) -> None:
+    def update_metadata(self: ReplicaManager, *request: Any) -> Any:
+        self._newest_metadata = (-1, -1)
+        return real(self, *request)
+
+    real = swap(stack, ReplicaManager, "update_metadata", update_metadata)
+
+
+@plant("a broker keeps it to itself that its log dir failed (F2)")
+def dead_disk_kept_secret(stack: ExitStack) -> None:
+    swap(stack, Node, "_tell_of_failed_logs", lambda self, now_ms: [])
+
+
+@plant("a controller that was replaced writes on: nothing checks its epoch")
+def zombie_controller_writes(stack: ExitStack) -> None:
+    def fenced(self: Any, *writes: Any) -> Multi:
+        return Multi((Check("/", ANY_VERSION), *writes))
+
+    swap(stack, Context, "fenced", fenced)
+
+
+@plant("state nodes are written whatever version they have")
+def unconditional_writes(stack: ExitStack) -> None:
+    def fenced_write(context: Any, topic_partition: Any, state: Any, over: Any) -> Multi:
+        multi = real(context, topic_partition, state, over)
+        return Multi(
+            tuple(
+                replace(write, version=ANY_VERSION) if isinstance(write, Set) else write
+                for write in multi.writes
+            )
+        )
+
+    real = swap(stack, partition_states, "fenced_write", fenced_write)
+    swap(stack, isr_changes, "fenced_write", fenced_write)
+
+
+@plant("a new leader keeps the epoch of the one before it")
+def epoch_not_raised(stack: ExitStack) -> None:
+    def next_state(state: Any, *facts: Any, **more: Any) -> Any:
+        found = real(state, *facts, **more)
+        return None if found is None else replace(found, leader_epoch=state.leader_epoch)
+
+    real = swap(stack, election, "next_state", next_state)

@@ -1,0 +1,309 @@
+"""Mistakes with records: how logs are cut, what counts as committed, what is deleted, what is on disk."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from typing import Any
+
+import logstore.log.manager
+import logstore.replication.partition
+import logstore.segment.scan
+from logstore.disk.errors import ErrorCode
+from logstore.errors import UnexpectedAppendOffset
+from logstore.log.log import FetchIsolation, Log
+from logstore.log.producer_state import ProducerState
+from logstore.replication.controller import election
+from logstore.replication.durability import Durability
+from logstore.replication.follower import Followers
+from logstore.replication.isr import PendingExpand, PendingShrink
+from logstore.replication.messages import DeleteRecordsResult, ProduceResult
+from logstore.replication.partition import Partition
+from logstore.replication.reconcile import Divergence, Truncation
+from logstore.replication.replica_manager import ReplicaManager
+from tests.plants.registry import plant, swap
+
+# --- truncation --------------------------------------------------------------------------------
+
+
+@plant("a follower cuts its log to its high watermark before it fetches (KIP-101)")
+def truncate_by_high_watermark(stack: ExitStack) -> None:
+    def add(self: Followers, partition: Partition) -> None:
+        partition.truncate_to(partition.log.high_watermark)
+        real(self, partition)
+
+    real = swap(stack, Followers, "add", add)
+
+
+@plant("a leader does not compare epochs: whoever fetches inside its log is taken for equal to it")
+def divergence_not_noticed(stack: ExitStack) -> None:
+    def divergence_of(**_: object) -> Divergence:
+        return Divergence(None, False)
+
+    swap(stack, logstore.replication.partition, "divergence_of", divergence_of)
+
+
+@plant("a follower believes the leader's end offset whatever epoch it is for (KIP-279)")
+def answer_without_epoch(stack: ExitStack) -> None:
+    def truncation_for(answer: Any, **facts: Any) -> Truncation:
+        return real(answer._replace(epoch=-1), **facts)  # type: ignore[no-any-return]
+
+    real = swap(stack, logstore.replication.partition, "truncation_for", truncation_for)
+
+
+@plant("the high watermark beside a diverging answer is taken over before the log is cut (KAFKA-14704)")
+def diverging_answer_believed(stack: ExitStack) -> None:
+    def on_fetched(self: Any, partition: Partition, state: Any, result: Any) -> Any:
+        if result.diverging_epoch is not None:
+            before = partition.log.high_watermark
+            if partition.log.set_high_watermark(result.high_watermark) != before:
+                return None
+        return real(self, partition, state, result)
+
+    real = swap(stack, Followers, "_on_fetched", on_fetched)
+
+
+@plant("batches below the log end are appended all the same: what follows them is dropped")
+def append_below_the_end(stack: ExitStack) -> None:
+    def add(self: Followers, partition: Partition) -> None:
+        real(self, partition)
+        topic_partition = partition.topic_partition
+        _, fetcher = self._partitions[topic_partition]
+        state = fetcher.states[topic_partition]
+        # Where a follower begins that trusts its high watermark, but does not cut.
+        fetcher.put(topic_partition, replace(state, fetch_offset=partition.log.high_watermark))
+
+    def on_fetched(self: Any, partition: Partition, state: Any, result: Any) -> Any:
+        if result.records:
+            partition.log.truncate_to(int.from_bytes(bytes(result.records[:8]), "big"))
+        if state.fetch_offset != partition.log.log_end_offset:
+            state = state.at(partition.log.log_end_offset, state.last_fetched_epoch)
+        return real_on_fetched(self, partition, state, result)
+
+    real = swap(stack, Followers, "add", add)
+    real_on_fetched = swap(stack, Followers, "_on_fetched", on_fetched)
+
+
+@plant("a leader that has not written yet leaves no trace of its epoch (KAFKA-7415)")
+def epoch_not_noted_at_election(stack: ExitStack) -> None:
+    swap(stack, Log, "assign_epoch", lambda self, epoch, start_offset: None)
+
+
+@plant(
+    "a follower whose log ends inside the first batch of its leader's refuses that batch for good",
+    is_rare=True,
+)
+def batch_across_the_log_start_refused(stack: ExitStack) -> None:
+    def append_fetched(self: Partition, records: Any, **bounds: int) -> None:
+        log, first = self.log, int.from_bytes(bytes(records[:8]), "big")
+        if records and log.log_start_offset < log.log_end_offset and first < log.log_end_offset:
+            raise UnexpectedAppendOffset(first, log.log_end_offset, log.log_end_offset)
+        real(self, records, **bounds)
+
+    real = swap(stack, Partition, "append_fetched", append_fetched)
+
+
+# --- the high watermark ------------------------------------------------------------------------
+
+
+@plant("the high watermark is the largest end among the replicas, not the smallest")
+def high_watermark_from_the_fastest(stack: ExitStack) -> None:
+    def next_high_watermark(state: Any, **facts: Any) -> int | None:
+        if real(state, **facts) is None:
+            return None
+        ends: list[int] = [replica.log_end_offset for replica in facts["replicas"]]
+        safe: int = facts["leader_safe_offset"]
+        return min(max([*ends, 0]), safe)
+
+    real = swap(stack, logstore.replication.partition, "next_high_watermark", next_high_watermark)
+
+
+@plant("a proposed smaller ISR counts before the store has confirmed it")
+def shrink_before_it_is_confirmed(stack: ExitStack) -> None:
+    swap(stack, PendingShrink, "maximal", property(lambda self: self.last.isr - self.removed))
+
+
+@plant("a proposed new member does not count while its proposal is under way")
+def expansion_not_counted(stack: ExitStack) -> None:
+    def next_high_watermark(state: Any, **facts: Any) -> int | None:
+        return real(state, **{**facts, "eligible": frozenset()})  # type: ignore[no-any-return]
+
+    swap(stack, PendingExpand, "maximal", property(lambda self: self.last.isr))
+    real = swap(stack, logstore.replication.partition, "next_high_watermark", next_high_watermark)
+
+
+@plant("a follower joins the ISR at the high watermark, short of the epoch's start (KAFKA-7128)")
+def no_epoch_start_gate(stack: ExitStack) -> None:
+    def may_join(replica: Any, state: Any, **facts: Any) -> bool:
+        return bool(real(replica, state, **{**facts, "epoch_start_offset": 0}))
+
+    real = swap(stack, logstore.replication.partition, "may_join", may_join)
+
+
+@plant("a follower joins the ISR wherever its log ends")
+def anybody_joins(stack: ExitStack) -> None:
+    def may_join(replica: Any, state: Any, **facts: Any) -> bool:
+        return bool(real(replica, state, **{**facts, "epoch_start_offset": 0, "high_watermark": 0}))
+
+    real = swap(stack, logstore.replication.partition, "may_join", may_join)
+
+
+@plant("acks=all is answered when the leader has the record")
+def acknowledged_too_early(stack: ExitStack) -> None:
+    def progress(self: Any, topic_partition: Any, status: Any) -> ProduceResult | None:
+        found: ProduceResult | None = real(self, topic_partition, status)
+        return status.result if found is None else found
+
+    real = swap(stack, ReplicaManager, "_progress", progress)
+
+
+@plant(
+    "a follower serves consumers of an epoch in which it has not compared logs with its leader",
+    is_rare=True,
+)
+def served_before_the_comparison(stack: ExitStack) -> None:
+    swap(stack, Partition, "_check_agreed", lambda self: None)
+
+
+@plant("consumers are given whatever the leader has")
+def served_above_the_high_watermark(stack: ExitStack) -> None:
+    def end_offset_for(self: Log, isolation: FetchIsolation) -> int:
+        return real(self, FetchIsolation.LOG_END)  # type: ignore[no-any-return]
+
+    real = swap(stack, Log, "end_offset_for", end_offset_for)
+
+
+@plant(
+    "a produce that waits is answered by a later leadership: another record may be at its offset by then",
+    is_rare=True,
+)
+def answered_in_another_tenure(stack: ExitStack) -> None:
+    """Two rules hold this, each for the other: who waits is woken when the leader goes, and tenures are told
+    apart. Only without both does it happen."""
+
+    def progress(self: ReplicaManager, topic_partition: Any, status: Any) -> ProduceResult | None:
+        partition = self.partitions.get(topic_partition)
+        if partition is not None:
+            if not partition.is_leader:
+                return None
+            status.tenure = partition.tenure
+        return real(self, topic_partition, status)  # type: ignore[no-any-return]
+
+    real = swap(stack, ReplicaManager, "_progress", progress)
+
+
+@plant("idempotence is switched off: a batch that is sent again is appended again")
+def repeats_not_recognised(stack: ExitStack) -> None:
+    swap(stack, ProducerState, "check", lambda self, batch, *facts, **more: None)
+
+
+# --- deletion from the start -------------------------------------------------------------------
+
+
+@plant("a follower joins the ISR before it heard where the leader's log begins")
+def joins_below_the_log_start(stack: ExitStack) -> None:
+    def may_join(*args: Any, **kwargs: Any) -> bool:
+        return bool(real(*args, **{**kwargs, "log_start_offset": 0}))
+
+    real = swap(stack, logstore.replication.partition, "may_join", may_join)
+
+
+@plant("a follower cuts nothing below its log start, also if its leader's log ends there")
+def cut_stops_at_the_log_start(stack: ExitStack) -> None:
+    def truncate_to(self: Partition, offset: int, **why: Any) -> None:
+        real(self, max(offset, self.log.log_start_offset), **why)
+
+    real = swap(stack, Partition, "truncate_to", truncate_to)
+
+
+@plant("DeleteRecords is answered when the leader has deleted: followers may lead with what was deleted")
+def deleted_on_the_leader_alone(stack: ExitStack) -> None:
+    def deletion_result(self: ReplicaManager, *what: Any) -> DeleteRecordsResult:
+        found: DeleteRecordsResult | None = real(self, *what)
+        return found or DeleteRecordsResult(ErrorCode.NONE, what[1].offset)
+
+    real = swap(stack, ReplicaManager, "_deletion_result", deletion_result)
+
+
+@plant("records that are not committed yet can be deleted: the log start passes the high watermark")
+def deleted_above_the_high_watermark(stack: ExitStack) -> None:
+    def delete_records(self: Partition, offset: int) -> int:
+        self.check_leader()
+        target = min(self.log.log_end_offset, offset) if offset >= 0 else self.log.log_end_offset
+        self.log.advance_high_watermark(target)
+        self.log.delete_records(target)
+        return target
+
+    swap(stack, Partition, "delete_records", delete_records)
+
+
+# --- the disk ----------------------------------------------------------------------------------
+
+
+@plant("recovery does not compare checksums")
+def recovery_without_checksums(stack: ExitStack) -> None:
+    def checked(self: Any, fault: Any) -> Any:
+        self._checksums = [int.from_bytes(header[17:21], "big") for header in self._headers]
+        return real(self, fault)
+
+    real = swap(stack, logstore.scan._Walk, "checked", checked)
+
+
+@plant("a flush moves the recovery point and syncs nothing")
+def flush_without_sync(stack: ExitStack) -> None:
+    def sync_segments(self: Log, end_offset: int) -> None:
+        self._recovery_point = max(self._recovery_point, end_offset)
+
+    swap(stack, Log, "_sync_segments", sync_segments)
+
+
+@plant("durability `synced` counts what followers have not flushed")
+def followers_count_unflushed(stack: ExitStack) -> None:
+    swap(stack, ReplicaManager, "_is_flushed_to", lambda self, partition, offset: True)
+
+
+@plant("an unclean stop passes for a clean one")
+def clean_marker_left_behind(stack: ExitStack) -> None:
+    swap(stack, logstore.log_manager, "remove_clean_shutdown", lambda disk, directory: None)
+
+
+@plant("a high watermark checkpoint outlives a cut of its log")
+def watermark_outlives_the_cut(stack: ExitStack) -> None:
+    def lower_bounds(self: Any, log: Any, offset: int) -> None:
+        before, self.high_watermarks = self.high_watermarks, {}
+        real(self, log, offset)
+        self.high_watermarks = before
+
+    real = swap(stack, logstore.log_manager._LogDir, "lower_bounds", lower_bounds)
+
+
+@plant("a leader counts itself with what it has not flushed, at level `synced`")
+def leader_counts_unflushed(stack: ExitStack) -> None:
+    def next_high_watermark(state: Any, **facts: Any) -> int | None:
+        return real(state, **{**facts, "leader_safe_offset": facts["leader_end_offset"]})  # type: ignore[no-any-return]
+
+    real = swap(stack, logstore.replication.partition, "next_high_watermark", next_high_watermark)
+
+
+@plant("a topic that is switched to `synced` passes at once for one whose records are all on disk")
+def promised_at_the_switch(stack: ExitStack) -> None:
+    def at_level(state: Any, durability: Any, controller_epoch: int) -> Any:
+        found = real(state, durability, controller_epoch)
+        return found if found is state else replace(found, all_synced=durability is Durability.SYNCED)
+
+    real = swap(stack, election, "at_level", at_level)
+
+
+@plant(
+    "after a switch to `synced` followers still count with what they had claimed before",
+    is_rare=True,
+)
+def claims_outlive_the_switch(stack: ExitStack) -> None:
+    def become_leader(self: Partition, state: Any, now_ms: int) -> bool:
+        before = dict(self.remote_replicas)
+        is_new_epoch: bool = real(self, state, now_ms)
+        if not is_new_epoch:
+            self._remote = {each: before.get(each, known) for each, known in self._remote.items()}
+        return is_new_epoch
+
+    real = swap(stack, Partition, "become_leader", become_leader)

@@ -1,0 +1,223 @@
+"""Mistakes with replicas that come and go: reassignment, deletion, namesakes of deleted topics, settings."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from dataclasses import replace
+from types import SimpleNamespace
+from typing import Any
+
+import logstore.replication.orders
+from logstore.log.log import Log
+from logstore.replication.controller import broker_changes, failover, reassigning, topic_deletion
+from logstore.replication.controller.context import Context, Steps
+from logstore.replication.controller.deletion import Deletion, ReplicaState
+from logstore.replication.controller.reassignment import Assignment
+from logstore.replication.messages import StopReplicaPartition, StopReplicaRequest
+from logstore.replication.metastore import layout
+from logstore.replication.metastore.operations import ANY_VERSION, Check, Delete, Get, Multi, Outcome
+from logstore.replication.replica_manager import ReplicaManager
+from tests.plants.registry import plant, rewritten, swap
+
+
+def _unfenced(multi: Multi) -> Steps[Outcome]:
+    fence, *writes = multi.writes
+    assert isinstance(fence, Check), "every write of a procedure is fenced"
+    (outcome,) = yield (Multi((Check("/", ANY_VERSION), *writes)),)
+    return outcome
+
+
+# --- reassignment ------------------------------------------------------------------------------
+
+
+@plant("replicas that a reassignment is to remove are deleted when it begins")
+def replica_deleted_before_it_leaves(stack: ExitStack) -> None:
+    def tell(context: Context, topic_partition: Any) -> None:
+        real(context, topic_partition)
+        known = context.states.get(topic_partition)
+        for broker_id in context.assignment_of(topic_partition).removing:
+            if known is not None and broker_id != known.state.leader and broker_id in context.brokers:
+                order = {topic_partition: StopReplicaPartition(known.state.leader_epoch, delete=True)}
+                context.channels[broker_id].enqueue(StopReplicaRequest, order)
+
+    real = swap(stack, reassigning, "_tell", tell)
+
+
+@plant("a reassignment writes the topic node first and the state after it: two writes, and a crash between")
+def list_written_before_the_isr(stack: ExitStack) -> None:
+    def write(multi: Multi) -> Steps[Outcome]:
+        fence, node, *state = multi.writes
+        (first,) = yield (Multi((fence, node)),)
+        if first.error is not None or not state:
+            return first
+        (second,) = yield (Multi((fence, *state)),)
+        return (
+            second
+            if second.error is not None
+            else replace(second, results=(*first.results, *second.results[1:]))
+        )
+
+    def take_step(*args: Any) -> Steps[Any]:
+        return rewritten(real(*args), write)
+
+    real = swap(stack, reassigning, "_take_step", take_step)
+
+
+@plant(
+    "a reassignment begins in the leader epoch that is: an order to delete from before it still counts",
+    is_rare=True,
+)
+def no_new_epoch_for_new_replicas(stack: ExitStack) -> None:
+    def opening_state(before: Any, after: Any, state: Any, controller_epoch: int) -> Any:
+        found = real(before, after, state, controller_epoch)
+        return found and replace(found, leader_epoch=state.leader_epoch)
+
+    real = swap(stack, reassigning, "opening_state", opening_state)
+
+
+@plant("replicas that only an earlier target wanted are forgotten, their logs stay")
+def superseded_replicas_forgotten(stack: ExitStack) -> None:
+    def reassign_to(self: Assignment, *target: Any) -> Assignment:
+        found: Assignment = real(self, *target)
+        return replace(found, leaving=tuple(each for each in self.leaving if each in found.leaving))
+
+    real = swap(stack, Assignment, "reassign_to", reassign_to)
+
+
+@plant("a reassignment ends when its replicas live, in sync or not")
+def target_not_waited_for(stack: ExitStack) -> None:
+    def closing_state(assignment: Assignment, state: Any, live: Any, *facts: Any) -> Any:
+        new = tuple(each for each in assignment.target if each in live and each not in state.isr)
+        epochs = tuple(live[each].epoch for each in new)
+        widened = replace(
+            state, isr=(*state.isr, *new), isr_broker_epochs=(*state.isr_broker_epochs, *epochs)
+        )
+        return real(assignment, widened, live, *facts)
+
+    real = swap(stack, reassigning, "closing_state", closing_state)
+
+
+@plant("a broker that was away while its replica left is not asked again to delete it")
+def deletion_ordered_once(stack: ExitStack) -> None:
+    swap(stack, broker_changes, "stop_leaving", lambda context, **which: None)
+
+
+@plant("a new controller does not take up the reassignments that the old one left half-way")
+def reassignments_not_taken_up(stack: ExitStack) -> None:
+    swap(stack, failover, "RESUME", tuple(each for each in failover.RESUME if each != reassigning.resume))
+
+
+@plant("reassignments are written without proof that the controller still is one")
+def unfenced_reassignment(stack: ExitStack) -> None:
+    def take_step(*args: Any) -> Steps[Any]:
+        return rewritten(real(*args), _unfenced)
+
+    real = swap(stack, reassigning, "_take_step", take_step)
+
+
+# --- deletion ----------------------------------------------------------------------------------
+
+
+@plant("a topic is gone when those replicas are whose brokers live")
+def dead_replica_not_waited_for(stack: ExitStack) -> None:
+    def is_complete(self: Deletion) -> bool:
+        done = (ReplicaState.SUCCESSFUL, ReplicaState.INELIGIBLE)
+        return self.has_begun and all(state in done for state in self.states.values())
+
+    swap(stack, Deletion, "is_complete", property(is_complete))
+
+
+@plant("the request to delete a topic is removed when the deletion begins")
+def request_removed_first(stack: ExitStack) -> None:
+    def advance(context: Context) -> Steps[None]:
+        for name, deletion in sorted(context.deletions.items()):
+            (read,) = yield (Get(layout.delete_topic_path(name)),)
+            if deletion.has_begun and read.stat is not None:
+                yield (context.fenced(Delete(layout.delete_topic_path(name))),)
+        yield from real(context)
+
+    real = swap(stack, topic_deletion, "advance", advance)
+
+
+@plant("a new controller does not take up the deletions that the old one left half-way")
+def deletions_not_taken_up(stack: ExitStack) -> None:
+    def nothing(context: Context) -> Steps[None]:
+        yield ()
+
+    swap(stack, failover, "RESUME", tuple(each for each in failover.RESUME if each != topic_deletion.resume))
+    swap(stack, failover, "topic_deletion", SimpleNamespace(learn_requests=nothing))
+
+
+@plant("the nodes of a topic are removed without proof that the controller still is one")
+def unfenced_deletion(stack: ExitStack) -> None:
+    def remove_nodes(*args: Any) -> Steps[Any]:
+        return rewritten(real(*args), _unfenced)
+
+    real = swap(stack, topic_deletion, "_remove_nodes", remove_nodes)
+
+
+# --- namesakes, ghosts and strays --------------------------------------------------------------
+
+
+@plant("an order to delete is carried out whatever topic id it names: a late one hits the namesake")
+def order_for_another_topic_obeyed(stack: ExitStack) -> None:
+    def stop(self: ReplicaManager, topic_partition: Any, order: Any, topic_id: str, *, is_late: bool) -> Any:
+        log = self.logs.get(topic_partition)
+        return real(self, topic_partition, order, (log and log.topic_id) or topic_id, is_late=is_late)
+
+    real = swap(stack, ReplicaManager, "_stop", stop)
+
+
+@plant(
+    "the log of a deleted topic is taken for its namesake's (KAFKA-12309 and KIP-516)",
+    is_rare=True,
+)
+def ghost_believed(stack: ExitStack) -> None:
+    def set_topic_id(self: Log, topic_id: str) -> None:
+        self._topic_id = None
+        real(self, topic_id)
+
+    def by_name(local: Any, assigned: Any) -> Any:
+        return real_strays(dict.fromkeys(local), assigned)
+
+    swap(stack, logstore.replication.orders, "is_of_another_incarnation", lambda topic_id, wanted: False)
+    real = swap(stack, Log, "set_topic_id", set_topic_id)
+    real_strays = swap(stack, logstore.replication.orders, "strays", by_name)
+
+
+@plant(
+    "a role from before a replica was deleted makes its log anew",
+    is_rare=True,
+)
+def role_outlives_the_replica(stack: ExitStack) -> None:
+    swap(stack, ReplicaManager, "_is_deleted", lambda self, topic_partition, topic_id, leader_epoch: False)
+
+
+@plant(
+    "an order to delete that comes late takes back what is known of a later one",
+    is_rare=True,
+)
+def late_order_takes_back(stack: ExitStack) -> None:
+    def stop(self: ReplicaManager, *order: Any, is_late: bool) -> Any:
+        return real(self, *order, is_late=False)
+
+    real = swap(stack, ReplicaManager, "_stop", stop)
+
+
+@plant("logs that any one request does not name pass for strays")
+def any_list_proves_strays(stack: ExitStack) -> None:
+    def leader_and_isr(self: ReplicaManager, address: Any, body: Any, now_ms: int) -> Any:
+        if body.assigned is None:
+            named = {each: body.topic_ids.get(each.topic, "") for each in body.partitions}
+            body = replace(body, assigned=named)
+        return real(self, address, body, now_ms)
+
+    real = swap(stack, ReplicaManager, "leader_and_isr", leader_and_isr)
+
+
+# --- settings ----------------------------------------------------------------------------------
+
+
+@plant("settings that change do not reach the replicas that are in use")
+def settings_not_taken_over(stack: ExitStack) -> None:
+    swap(stack, ReplicaManager, "_configure", lambda self, partition, body: None)

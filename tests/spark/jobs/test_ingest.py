@@ -1,0 +1,251 @@
+"""`ingest`: each row of the files once, where it belongs; what cannot be written is named, and why."""
+
+from __future__ import annotations
+
+import json
+import os
+import random
+import signal
+import subprocess
+import sys
+import time
+from collections.abc import Iterator
+from pathlib import Path
+
+import pytest
+
+from logstore.broker import BrokerCluster
+from logstore.format.record import Record
+from logstore.log.reader import LogReader
+from logstore.spark.jobs.ingesting import Input
+from tests.spark.jobs.conftest import Command
+
+LINES = [f"line {number}" for number in range(20)]
+
+
+def records(directory: Path, topic: str) -> Iterator[Record]:
+    for path in sorted(directory.glob(f"{topic}-*")):
+        yield from LogReader(path).records()
+
+
+def values(directory: Path, topic: str = "t") -> list[str]:
+    return sorted((record.value or b"").decode() for record in records(directory, topic))
+
+
+@pytest.fixture
+def lines(tmp_path: Path) -> Path:
+    directory = tmp_path / "in"
+    directory.mkdir()
+    (directory / "a.log").write_text("".join(f"{line}\n" for line in LINES[:12]))
+    (directory / "b.log").write_text("".join(f"{line}\n" for line in LINES[12:]))
+    return directory
+
+
+# --- what is asked for --------------------------------------------------------------------------------------
+
+
+@pytest.mark.parametrize(
+    ("arguments", "complaint"),
+    [
+        (["IN", "--topic", "t"], "give either --to DIR or --brokers"),
+        (["IN", "--to", "X"], "give either --topic NAME or --topic-from EXPR"),
+        (["IN", "--to", "X", "--topic", "t", "--value-format", "column"], "go together"),
+        (["IN", "--to", "X", "--topic", "t", "--value", "x"], "go together"),
+        (["IN", "--to", "X", "--topic", "t", "--format", "csv", "--value-format", "raw"], "is for text"),
+        (["IN", "IN", "--to", "X", "--topic", "t", "--checkpoint", "C"], "one directory or pattern"),
+        (["IN", "--to", "X", "--topic", "t", "--write-id", "x"], "NAME:NUMBER"),
+        (["IN", "--to", "X", "--topic", "t", "--write-id", "x:1", "--checkpoint", "C"], "without one"),
+        (["IN", "--brokers", "localhost:9092", "--topic", "t"], "needs --staging"),
+        (["IN", "--to", "X", "--topic", "t/u"], "topic name"),
+        (["IN", "--to", "X", "--topic", "t", "--reader-option", "header"], "NAME=VALUE"),
+        (["IN", "--to", "X", "--topic", "t", "--option", "kafka.acks=1"], "kafka.acks"),
+    ],
+)
+def test_bad_usage(command: Command, lines: Path, arguments: list[str], complaint: str) -> None:
+    given = [str(lines) if each == "IN" else each for each in arguments]
+    outcome = command("ingest", *given, "--plan")
+    assert outcome.code in (1, 2)
+    assert complaint in outcome.err
+    assert outcome.err.count("\n") == 1
+
+
+def test_a_plan_reads_nothing_and_writes_nothing(command: Command, lines: Path, tmp_path: Path) -> None:
+    (lines / "_SUCCESS").write_text("")
+    facts = command("ingest", lines, "--to", tmp_path / "logs", "--topic", "t", "--plan", "--json").facts
+    assert (facts["files"], facts["incremental"], facts["done"]) == (2, False, None)
+    assert facts["bytes"] == sum(path.stat().st_size for path in lines.iterdir())
+    assert not (tmp_path / "logs").exists()
+
+
+def test_patterns_and_directories(lines: Path) -> None:
+    """As Spark takes them: names that begin with a dot or an underscore are no data."""
+    (lines / ".hidden").write_text("x")
+    assert len(Input((str(lines),), "text", None, {}).files()) == 2
+    assert len(Input((f"{lines}/a.*", f"{lines}/b.log"), "text", None, {}).files()) == 2
+
+
+# --- on Spark -----------------------------------------------------------------------------------------------
+
+
+@pytest.mark.spark
+def test_lines_once_under_their_write_id(
+    command: Command, spark: object, lines: Path, tmp_path: Path
+) -> None:
+    """Repeated under the same name nothing is written again; the report says how many rows went where."""
+    logs = tmp_path / "logs"
+    asked = [
+        "ingest",
+        lines,
+        "--to",
+        logs,
+        "--topic",
+        "t",
+        "--partitions",
+        "2",
+        "--key",
+        "split(value, ' ')[1]",
+    ]
+    first = command(*asked, "--write-id", "load:1", "--json").facts
+    assert (first["rows"], first["refused"], first["repeated"]) == (20, 0, 0)
+    counts = {path.name.rpartition("-")[2]: len(list(LogReader(path).records())) for path in logs.glob("t-*")}
+    assert first["topics"] == {"t": {number: count for number, count in counts.items() if count}}
+    assert values(logs) == sorted(LINES)
+    assert {record.key for record in records(logs, "t")} == {b"%d" % number for number in range(20)}
+    again = command(*asked, "--write-id", "load:1", "--json").facts
+    assert (again["rows"], again["repeated"]) == (0, 1)
+    assert values(logs) == sorted(LINES)
+
+
+@pytest.mark.spark
+def test_incremental(command: Command, spark: object, lines: Path, tmp_path: Path) -> None:
+    """Each run takes the files that have come since; one whose batch was not marked is no second time."""
+    logs, checkpoint = tmp_path / "logs", tmp_path / "checkpoint"
+    asked = ["ingest", lines, "--to", logs, "--topic", "t", "--partitions", "1", "--checkpoint", checkpoint]
+    assert command(*asked, "--json").facts["rows"] == 20
+    (lines / "c.log").write_text("one more\n")
+    assert command(*asked, "--json").facts["topics"] == {"t": {"0": 1}}
+    for commit in checkpoint.glob("commits/*1*"):
+        commit.unlink()
+    for commit in checkpoint.glob("commits/.*1*"):
+        commit.unlink()
+    repeated = command(*asked, "--json").facts
+    assert (repeated["rows"], repeated["repeated"]) == (0, 1)
+    assert values(logs) == sorted([*LINES, "one more"])
+
+
+@pytest.mark.spark
+def test_json_rows_and_those_that_are_refused(command: Command, spark: object, tmp_path: Path) -> None:
+    """Topics and times out of the rows; what cannot be parsed or placed is set aside, with the reason."""
+    file = tmp_path / "rows.json"
+    good = [
+        {"id": number, "kind": "x" if number % 2 else "y", "at": 1_700_000_000 + number}
+        for number in range(6)
+    ]
+    bad = ['{"id": 7, "kind": "no/topic", "at": 1}', '{"id": 8, "at": 1}', "{broken"]
+    file.write_text("\n".join([*map(json.dumps, good), *bad]) + "\n")
+    logs = tmp_path / "logs"
+    asked = [
+        "ingest", file, "--format", "json", "--schema", "id int, kind string, at bigint", "--to", logs,
+        "--topic-from", "kind", "--partitions", "1", "--key", "id", "--timestamp", "timestamp_seconds(at)",
+    ]  # fmt: skip
+    refused = command(*asked)
+    assert refused.code == 1
+    assert "a row cannot be written" in refused.err
+    assert refused.err.count("\n") == 1 or "WARN" in refused.err
+    assert not list(logs.glob("*-0/*.log")), "nothing of it was published"
+    aside = tmp_path / "aside"
+    outcome = command(*asked, "--refused", aside, "--json")
+    assert outcome.code == 1
+    assert outcome.facts["topics"] == {"x": {"0": 3}, "y": {"0": 3}}
+    assert outcome.facts["refused"] == 3
+    told = [json.loads(line) for path in aside.glob("*/part-*") for line in path.read_text().splitlines()]
+    assert sorted(each["reason"].split(":")[0] for each in told) == [
+        "it cannot be parsed",
+        "its topic is null",
+        "no topic has the name no/topic",
+    ]
+    (first, *_) = records(logs, "y")
+    assert json.loads(first.value or b"") == {"id": 0, "kind": "y", "at": 1_700_000_000}
+    assert (first.key, first.timestamp_ms) == (b"0", 1_700_000_000_000)
+
+
+@pytest.mark.spark
+def test_csv_and_parquet_columns(command: Command, spark: object, tmp_path: Path) -> None:
+    file = tmp_path / "rows.csv"
+    file.write_text("k,v,p\na,1,0\nb,2,1\nc,,1\n")
+    logs = tmp_path / "logs"
+    asked = [
+        "ingest", "--to", logs, "--topic", "t", "--partitions", "2", "--value-format", "column",
+        "--value", "v", "--key", "k", "--partition", "p",
+    ]  # fmt: skip
+    header = ["--format", "csv", "--reader-option", "header=true"]
+    outcome = command(*asked, file, *header, "--tombstones", "--json")
+    assert outcome.facts["topics"] == {"t": {"0": 1, "1": 2}}
+    found = [(record.key, record.value) for record in LogReader(logs / "t-1").records()]
+    assert sorted(found) == [(b"b", b"2"), (b"c", None)]
+    import pyarrow as pa
+    import pyarrow.parquet as pq
+
+    pq.write_table(pa.table({"k": ["d"], "v": [b"\xff"], "p": [0]}), tmp_path / "rows.parquet")
+    assert command(*asked, tmp_path / "rows.parquet", "--format", "parquet", "--json").facts["rows"] == 1
+    assert [record.value for record in LogReader(logs / "t-0").records()] == [b"1", b"\xff"]
+    wrong = command(*asked, file, *header, "--key", "nowhere")
+    assert (wrong.code, "nowhere" in wrong.err) == (2, True)
+
+
+@pytest.mark.spark
+def test_to_brokers(command: Command, spark: object, lines: Path, tmp_path: Path) -> None:
+    """What is staged lies beside the checkpoint; rows go to leaders wherever they are."""
+    with BrokerCluster(3) as cluster:
+        cluster.create_topic("t", 2)
+        asked = ["ingest", lines, "--brokers", cluster.bootstrap, "--topic", "t"]
+        asked += ["--checkpoint", tmp_path / "checkpoint"]
+        facts = command(*asked, "--key", "value", "--json").facts
+        found = [record for number in range(2) for record in cluster.read("t", number, 0)]
+        assert facts["rows"] == len(found) == 20
+        assert sorted((record.value or b"").decode() for record in found) == sorted(LINES)
+        assert command(*asked, "--key", "value", "--json").facts["rows"] == 0
+
+
+@pytest.mark.slow
+@pytest.mark.spark
+@pytest.mark.timeout(3600)
+def test_killed_at_any_moment_each_row_comes_once(tmp_path: Path) -> None:
+    """SIGKILL for the job and its JVM, again and again, while files keep coming.
+
+    ROUNDS and SEED are of the environment.
+    """
+    rounds, draw = int(os.environ.get("ROUNDS", "10")), random.Random(int(os.environ.get("SEED", "1")))
+    source, logs, checkpoint = (tmp_path / name for name in ("in", "logs", "checkpoint"))
+    source.mkdir()
+    command = [
+        sys.executable, "-m", "logstore.spark", "ingest", str(source), "--to", str(logs), "--topic", "t",
+        "--partitions", "3", "--checkpoint", str(checkpoint), "--master", "local[2]",
+        "--reader-option", "maxFilesPerTrigger=1", "--json",
+    ]  # fmt: skip
+    expected: list[str] = []
+    killed = 0
+    took_s = 0.0  # the first run and the last one are let live
+    code = -1
+    for number in range(rounds + 1):
+        for file in range(5):
+            new = [f"{number}-{file}-{line}" for line in range(200)]
+            hidden = source / f".{number}-{file}"
+            hidden.write_text("".join(f"{line}\n" for line in new))
+            hidden.rename(source / f"{number}-{file}.log")
+            expected += new
+        began = time.monotonic()
+        job = subprocess.Popen(command, start_new_session=True, stdout=subprocess.PIPE, text=True)
+        limit = None if number in (0, rounds) else took_s * draw.uniform(0.3, 1.0)
+        try:
+            job.communicate(timeout=limit)
+            took_s, code = time.monotonic() - began, job.returncode
+        except subprocess.TimeoutExpired:
+            killed += 1
+            os.killpg(job.pid, signal.SIGKILL)
+            job.communicate()
+        present = values(logs) if logs.is_dir() else []
+        assert len(present) == len(set(present)), f"round {number}: a row came twice"
+        print(f"round {number}: {len(present)} of {len(expected)} rows, {killed} kills")
+    assert code == 0
+    assert values(logs) == sorted(expected)

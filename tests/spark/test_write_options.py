@@ -1,0 +1,144 @@
+"""Every option of a write: what it does, or why it is refused."""
+
+from __future__ import annotations
+
+from typing import Any
+
+import pytest
+
+from logstore.broker.limits import Address
+from logstore.disk.errors import InvalidTopic
+from logstore.format.compression import Codec
+from logstore.log.outgoing import Compression
+from logstore.spark.errors import InvalidOption
+from logstore.spark.write_options import WriteOptions, local_path
+
+BROKERS = {"path": "", "kafka__bootstrap__servers": "a:1"}
+
+
+def parsed(*, streaming: bool = False, **options: str) -> WriteOptions:
+    given = {name.replace("__", "."): value for name, value in options.items()}
+    return WriteOptions.parse({"path": "/logs", **given}, streaming=streaming)
+
+
+def test_what_applies_unless_it_is_said() -> None:
+    assert parsed() == WriteOptions(
+        path="/logs",
+        brokers=None,
+        topic=None,
+        partitions=None,
+        include_headers=True,
+        include_timestamp=False,
+        staging_path=None,
+        checkpoint_location=None,
+        transaction=None,
+        compression=Compression(Codec.NONE),
+        batch_bytes=512 << 10,
+        request_bytes=1 << 20,
+    )
+
+
+def test_what_each_option_says() -> None:
+    options = WriteOptions.parse(
+        {
+            "KAFKA.bootstrap.servers": "a:1, [::1]:9092",
+            "topic": "t",
+            "Partitions": "6",
+            "includeHeaders": "False",
+            "includeTimestamp": "true",
+            "stagingPath": "file:///staged%20files/",
+            "checkpointLocation": "hdfs://x/y",
+            "kafka.compression.type": "ZSTD",
+            "kafka.compression.zstd.level": "7",
+            "kafka.batch.size": "16384",
+            "kafka.max.request.size": "2000",
+            "kafka.delivery.timeout.ms": "1500",
+            "kafka.client.id": "me",
+            "kafka.acks": "-1",
+            "kafka.enable.idempotence": "true",
+            "kafka.linger.ms": "5",
+            "startingOffsets": "earliest",
+        },
+        streaming=True,
+    )
+    assert options.brokers is not None
+    assert options.brokers.bootstrap == (Address("a", 1), Address("::1", 9092))
+    assert (options.path, options.topic, options.partitions) == (None, "t", 6)
+    assert (options.include_headers, options.include_timestamp) == (False, True)
+    assert options.staging_path == "/staged files"
+    assert options.checkpoint_location == "hdfs://x/y"
+    assert options.compression == Compression(Codec.ZSTD, 7)
+    assert (options.batch_bytes, options.request_bytes) == (2000 - 61, 2000)
+    assert (options.brokers.timeout_s, options.brokers.client_id) == (1.5, "me")
+
+
+def test_a_batch_write_has_a_name_and_a_version() -> None:
+    assert parsed(txnAppId="nightly", txnVersion="12").transaction == ("nightly", 12)
+
+
+@pytest.mark.parametrize(
+    ("options", "said"),
+    [
+        ({"kafka__bootstrap__servers": "a:1"}, "both are given"),
+        ({"path": ""}, "neither is given"),
+        ({"path": "s3://bucket/logs"}, "mounted"),
+        ({"path": "hdfs:/logs"}, "mounted"),
+        ({"path": "", "kafka__bootstrap__servers": "nowhere"}, "host:port"),
+        ({"partitions": "0"}, "whole number from 1"),
+        ({"partitions": "many"}, "whole number"),
+        ({"includeHeaders": "yes"}, "true or false"),
+        ({"includeTimestamp": "1"}, "true or false"),
+        ({"stagingPath": "s3a://b/c"}, "mounted"),
+        ({"txnAppId": "a"}, "give both"),
+        ({"txnVersion": "1"}, "give both"),
+        ({"txnAppId": "", "txnVersion": "1"}, "give both"),
+        ({"txnAppId": "a", "txnVersion": "-1"}, "whole number from 0"),
+        ({"txnAppId": "a" * 201, "txnVersion": "1"}, "200 are the most"),
+        ({"kafka__compression__type": "rar"}, "none or gzip"),
+        ({"kafka__compression__type": "gzip", "kafka__compression__gzip__level": "0"}, "1 to 9"),
+        ({"kafka__max__request__size": "61"}, "whole number from 62"),
+        ({"kafka__acks": "1"}, "all in-sync replicas"),
+        ({"kafka__enable__idempotence": "false"}, "written twice"),
+        ({**BROKERS, "kafka__security__protocol": "SSL"}, "plain text"),
+        ({**BROKERS, "kafka__sasl__mechanism": "PLAIN"}, r"kafka\.sasl\.mechanism: brokers are"),
+        ({**BROKERS, "kafka__delivery__timeout__ms": "0"}, "whole number from 1"),
+        ({"kafka__key__serializer": "x"}, "cast the column"),
+        ({"kafka__value__serializer": "x"}, "cast the column"),
+        ({"kafka__transactional__id": "x"}, "txnAppId and txnVersion name it"),
+        ({"kafka__partitioner__class": "x"}, "column partition"),
+        ({"kafka__interceptor__classes": "x"}, "never become"),
+        ({"topics": "t"}, "did you mean topic"),
+    ],
+)
+def test_what_is_refused(options: dict[str, Any], said: str) -> None:
+    with pytest.raises(InvalidOption, match=said):
+        parsed(**options)
+
+
+def test_a_stream_has_no_transaction_of_its_own() -> None:
+    with pytest.raises(InvalidOption, match="foreachBatch"):
+        parsed(streaming=True, txnAppId="a", txnVersion="1")
+
+
+def test_a_topic_that_no_topic_is_called() -> None:
+    with pytest.raises(InvalidTopic):
+        parsed(topic="a/b")
+
+
+@pytest.mark.parametrize(
+    ("text", "path"),
+    [
+        ("/a/b/", "/a/b"),
+        ("/", "/"),
+        ("a b", "a b"),
+        ("file:/a", "/a"),
+        ("file:///a%3Ab", "/a:b"),
+        ("file://localhost/a", "/a"),
+        ("file://other/a", None),
+        ("dbfs:/a", None),
+        ("abfss://c@d/e", None),
+        ("/a/x:y", "/a/x:y"),
+    ],
+)
+def test_which_paths_are_local(text: str, path: str | None) -> None:
+    assert local_path(text) == path
