@@ -1,0 +1,201 @@
+"""Count the files of ours that one operation crosses: `python -m bench.crossings [--json] [--trace NAME]`.
+
+A *hop* is a call from a function in one file of ours to a function in another. Code of the standard library
+and of dependencies in between does not count; a resumed generator counts as a call. Modules are imported and
+caches are filled before the measurement, by running each walk once.
+
+Each walk has a bar. The command exits with status 1 if a walk exceeds its bar. To add a walk, decorate a
+generator function with `@walk(...)`: it receives an empty directory, yields the operation to measure, and
+cleans up after it. An operation that spans threads or an event loop runs `Trace.run` in the thread it wants
+to measure, or yields a function that accepts the trace.
+"""
+
+from __future__ import annotations
+
+import argparse
+import json
+import shutil
+import sys
+import tempfile
+from collections import Counter
+from collections.abc import Callable, Iterator
+from contextlib import contextmanager
+from pathlib import Path
+from types import FrameType
+from typing import Any, NamedTuple
+
+from logstore.config import LogConfig
+from logstore.log.log import Log
+
+ROOT = Path(__file__).resolve().parent.parent
+_OURS = (f"{ROOT}/logstore/", f"{ROOT}/replication/", f"{ROOT}/checkpoint/")
+T0 = 1_700_000_000_000
+
+Walk = Callable[[Path], Iterator[Callable[[], object]]]
+
+
+class Trace:
+    """Records which files of ours are entered, and every call from one to another."""
+
+    def __init__(self) -> None:
+        self.files: Counter[str] = Counter()
+        self.hops: list[tuple[str, str, str]] = []
+        """(from file, to file, function), in order."""
+
+    def _profile(self, frame: FrameType, event: str, _arg: Any) -> None:
+        if event != "call" or (entered := _file_of(frame)) is None:
+            return
+        self.files[entered] += 1
+        caller = frame.f_back
+        while caller is not None and (came_from := _file_of(caller)) is None:
+            caller = caller.f_back
+        if caller is not None and came_from is not None and came_from != entered:
+            self.hops.append((came_from, entered, frame.f_code.co_qualname))
+
+    @contextmanager
+    def on(self) -> Iterator[None]:
+        """Record the calls that this thread makes meanwhile."""
+        sys.setprofile(self._profile)
+        try:
+            yield
+        finally:
+            sys.setprofile(None)
+
+    def run(self, operation: Callable[[], object]) -> None:
+        """Record one call of `operation` in this thread."""
+        with self.on():
+            operation()
+
+
+def _file_of(frame: FrameType) -> str | None:
+    """The path of the frame's file below the repository's root; None if it is not ours or being imported."""
+    path = frame.f_code.co_filename
+    if not path.startswith(_OURS) or frame.f_code.co_name == "<module>":
+        return None
+    return str(Path(path).resolve().relative_to(ROOT))
+
+
+class Bar(NamedTuple):
+    """One walk and its limits; None for no limit."""
+
+    name: str
+    walk: Walk
+    max_files: int
+    max_hops: int | None
+
+
+class Result(NamedTuple):
+    """What a walk crossed."""
+
+    name: str
+    files: int
+    max_files: int
+    hops: int
+    max_hops: int | None
+    trace: Trace
+
+    @property
+    def holds(self) -> bool:
+        """Whether the walk stays within its bar."""
+        return self.files <= self.max_files and (self.max_hops is None or self.hops <= self.max_hops)
+
+
+WALKS: list[Bar] = []
+
+
+def walk(name: str, *, max_files: int, max_hops: int | None = None) -> Callable[[Walk], Walk]:
+    """Register a walk under `name` with its limits."""
+
+    def register(function: Walk) -> Walk:
+        WALKS.append(Bar(name, function, max_files, max_hops))
+        return function
+
+    return register
+
+
+def measure(bar: Bar) -> Result:
+    """Run a walk twice in directories of its own and count what the second run crosses."""
+    trace = Trace()
+    with tempfile.TemporaryDirectory(prefix="crossings-") as directory:
+        for number in range(2):
+            place = Path(directory, str(number))
+            place.mkdir()
+            steps = bar.walk(place)
+            operation = next(steps)
+            if number == 0:
+                operation()
+            else:
+                trace.run(operation)
+            for _ in steps:
+                raise AssertionError(f"{bar.name} yields one operation")
+    return Result(bar.name, len(trace.files), bar.max_files, len(trace.hops), bar.max_hops, trace)
+
+
+# --- the walks --------------------------------------------------------------------------------------------
+
+
+@walk("append(bytes)", max_files=6)
+def _append_value(place: Path) -> Iterator[Callable[[], object]]:
+    with Log.open(place / "orders-0") as log:
+        log.append(b"first")
+        yield lambda: log.append(b"second")
+
+
+@walk("append(bytes, key=…)", max_files=8, max_hops=14)
+def _append_pair(place: Path) -> Iterator[Callable[[], object]]:
+    with Log.open(place / "orders-0") as log:
+        log.append(b"placed", key=b"order-17")
+        yield lambda: log.append(b"paid", key=b"order-17")
+
+
+@walk("read", max_files=7)
+def _read(place: Path) -> Iterator[Callable[[], object]]:
+    with Log.open(place / "orders-0") as log:
+        log.append([b"one", b"two"])
+        yield lambda: list(log.read())
+
+
+@walk("open after a kill", max_files=14)
+def _open_after_kill(place: Path) -> Iterator[Callable[[], object]]:
+    config = LogConfig(segment_bytes=1 << 12)
+    log = Log.open(place / "orders-0", config)
+    for number in range(64):
+        log.append(b"x" * 200, key=b"order-%d" % number)
+    log.flush()
+    log.append(b"not synced", key=b"order-0")
+    # What a killed process leaves: the files as they are, and no owner.
+    shutil.copytree(place / "orders-0", place / "killed-0")
+    log.close()
+    opened: list[Log] = []
+    yield lambda: opened.append(Log.open(place / "killed-0", config))
+    opened[0].close()
+
+
+# --- the command ------------------------------------------------------------------------------------------
+
+
+def main(arguments: list[str] | None = None) -> int:
+    """Print what each walk crosses; return 1 if one exceeds its bar."""
+    parser = argparse.ArgumentParser(prog="python -m bench.crossings", description=__doc__.splitlines()[0])
+    parser.add_argument("--json", action="store_true", help="print one JSON object a walk")
+    parser.add_argument("--trace", metavar="NAME", help="print every hop of one walk")
+    chosen = parser.parse_args(arguments)
+    results = [measure(bar) for bar in WALKS if chosen.trace in (None, bar.name)]
+    for result in results:
+        if chosen.json:
+            facts = result._asdict() | {"trace": sorted(result.trace.files), "holds": result.holds}
+            print(json.dumps(facts, ensure_ascii=False))
+            continue
+        hops = f"{result.hops} hops" + (f" (≤ {result.max_hops})" if result.max_hops is not None else "")
+        verdict = "ok" if result.holds else "OVER THE BAR"
+        print(f"{result.name:32} {result.files} files (≤ {result.max_files}), {hops}: {verdict}")
+        if chosen.trace is not None:
+            for file, calls in sorted(result.trace.files.items()):
+                print(f"    {file}: {calls} calls")
+            for came_from, entered, function in result.trace.hops:
+                print(f"    {came_from} → {entered}: {function}")
+    return 0 if all(result.holds for result in results) else 1
+
+
+if __name__ == "__main__":
+    sys.exit(main())
