@@ -46,7 +46,7 @@ def test_ready_three(benchmark: Any) -> None:
 
 def test_first_of_a_process(benchmark: Any) -> None:
     """With a new interpreter, and everything imported."""
-    program = "from broker import Broker\nwith Broker(): pass"
+    program = "from logstore.broker import Broker\nwith Broker(): pass"
     benchmark.pedantic(subprocess.run, ([sys.executable, "-c", program],), rounds=5, warmup_rounds=1)
 
 

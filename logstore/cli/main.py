@@ -22,7 +22,7 @@ if not __debug__:
 try:
     import typer
 except ModuleNotFoundError:
-    sys.exit("logstore: the command line is an extra: pip install 'logstore[cli]'")
+    sys.exit("logstore: the command line is an extra: pip install 'pylogstore[cli]'")
 
 from logstore.cli import (
     append,

@@ -86,7 +86,7 @@ def _library(name: str, codec: Codec) -> ModuleType:
         return import_module(name)
     except ImportError:
         raise UnsupportedCompression(
-            f"{codec.name.lower()} needs a library that is not installed: pip install 'logstore[codecs]'"
+            f"{codec.name.lower()} needs a library that is not installed: pip install 'pylogstore[codecs]'"
         ) from None
 
 

@@ -360,7 +360,7 @@ def _columnar() -> ModuleType:
         from logstore.columnar import columnar
     except ImportError as error:
         raise ImportError(
-            "columns need libraries that are not installed: pip install 'logstore[arrow]'"
+            "columns need libraries that are not installed: pip install 'pylogstore[arrow]'"
         ) from error
     return columnar
 

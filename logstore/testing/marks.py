@@ -16,7 +16,7 @@ from functools import cache
 from pathlib import Path
 
 ROOT = Path(__file__).parents[1]
-ROOMS = ("checkpoint", "logstore", "replication")
+ROOMS = ("disk", "checkpoint", "format", "segment", "log", "compact", "columnar", "replication")
 
 
 @cache

@@ -32,7 +32,7 @@ try:
     from kazoo.security import OPEN_ACL_UNSAFE
 except ModuleNotFoundError as missing:
     raise ModuleNotFoundError(
-        "the ZooKeeper store needs a library that is not installed: pip install 'logstore[zookeeper]'"
+        "the ZooKeeper store needs a library that is not installed: pip install 'pylogstore[zookeeper]'"
     ) from missing
 
 from logstore.errors import InvalidConfig

@@ -132,4 +132,4 @@ def test_it_costs_next_to_nothing_to_those_who_do_not_use_it() -> None:
     found = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    assert found.stdout.strip() == "['broker', 'logstore.broker.pytest_plugin']"
+    assert found.stdout.strip() == "['logstore', 'logstore.broker', 'logstore.broker.pytest_plugin', 'logstore.lazily']"

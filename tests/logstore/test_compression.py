@@ -90,7 +90,7 @@ def test_a_missing_library_is_named_with_its_cure(
     if sys.version_info >= (3, 14) and codec is Codec.ZSTD:
         pytest.skip("the standard library has zstd from 3.14 on")
     monkeypatch.setitem(sys.modules, module, None)
-    cure = r"pip install 'logstore\[codecs\]'"
+    cure = r"pip install 'pylogstore\[codecs\]'"
     with pytest.raises(UnsupportedCompression, match=cure):
         compress(codec, b"x")
     with pytest.raises(UnsupportedCompression, match=cure):

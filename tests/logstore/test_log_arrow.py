@@ -124,7 +124,7 @@ def test_without_the_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     real = builtins.__import__
 
     def without(name: str, *rest: Any, **more: Any) -> Any:
-        if name == "logstore" and rest[2] and "columnar" in rest[2]:
+        if name == "logstore.columnar" and rest[2] and "columnar" in rest[2]:
             raise ModuleNotFoundError("No module named 'pyarrow'")
         return real(name, *rest, **more)
 
@@ -132,5 +132,5 @@ def test_without_the_libraries(tmp_path: Path, monkeypatch: pytest.MonkeyPatch) 
     with Log.open(tmp_path / "orders-0") as log:
         log.append(b"value")
         for call in (log.read_arrow, lambda: log.append_arrow(None)):
-            with pytest.raises(ImportError, match=r"pip install 'logstore\[arrow\]'"):
+            with pytest.raises(ImportError, match=r"pip install 'pylogstore\[arrow\]'"):
                 call()

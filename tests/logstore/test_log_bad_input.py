@@ -326,7 +326,7 @@ class TestDirectories:
             assert [record.value for record in log.read()] == [b"a", b"b"]
 
     def test_a_second_opener_in_another_process(self, tmp_path: Path) -> None:
-        opener = "import sys; from logstore.log import Log; Log.open(sys.argv[1])"
+        opener = "import sys; from logstore import Log; Log.open(sys.argv[1])"
         with Log.open(tmp_path / "orders-0") as log:
             log.append(b"a", sync=True)
             before = files_in(tmp_path)

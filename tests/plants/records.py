@@ -8,6 +8,7 @@ from typing import Any
 
 import logstore.log.manager
 import logstore.replication.partition
+import logstore.log.manager
 import logstore.segment.scan
 from logstore.disk.errors import ErrorCode
 from logstore.errors import UnexpectedAppendOffset
@@ -246,7 +247,7 @@ def recovery_without_checksums(stack: ExitStack) -> None:
         self._checksums = [int.from_bytes(header[17:21], "big") for header in self._headers]
         return real(self, fault)
 
-    real = swap(stack, logstore.scan._Walk, "checked", checked)
+    real = swap(stack, logstore.segment.scan._Walk, "checked", checked)
 
 
 @plant("a flush moves the recovery point and syncs nothing")
@@ -264,7 +265,7 @@ def followers_count_unflushed(stack: ExitStack) -> None:
 
 @plant("an unclean stop passes for a clean one")
 def clean_marker_left_behind(stack: ExitStack) -> None:
-    swap(stack, logstore.log_manager, "remove_clean_shutdown", lambda disk, directory: None)
+    swap(stack, logstore.log.manager, "remove_clean_shutdown", lambda disk, directory: None)
 
 
 @plant("a high watermark checkpoint outlives a cut of its log")
@@ -274,7 +275,7 @@ def watermark_outlives_the_cut(stack: ExitStack) -> None:
         real(self, log, offset)
         self.high_watermarks = before
 
-    real = swap(stack, logstore.log_manager._LogDir, "lower_bounds", lower_bounds)
+    real = swap(stack, logstore.log.manager._LogDir, "lower_bounds", lower_bounds)
 
 
 @plant("a leader counts itself with what it has not flushed, at level `synced`")

@@ -135,7 +135,7 @@ def test_crash_lab(pytester: pytest.Pytester) -> None:
     result = run(
         pytester,
         """
-        from logstore.checkpoint import publish
+        from logstore.disk import publish
 
         def save(run):
             publish(run.disk, "/", "state", b"new")
@@ -210,4 +210,4 @@ def test_it_costs_next_to_nothing_to_those_who_do_not_use_it() -> None:
     found = subprocess.run(
         [sys.executable, "-c", program], cwd=ROOT, capture_output=True, text=True, check=True
     )
-    assert found.stdout.strip() == "['simulation', 'logstore.testing.pytest_plugin']"
+    assert found.stdout.strip() == "['logstore', 'logstore.lazily', 'logstore.testing', 'logstore.testing.pytest_plugin']"

@@ -85,7 +85,7 @@ def main(
     except ModuleNotFoundError as error:
         if error.name not in EXTRA:
             raise
-        return _complain(f"{error.name} is not installed: pip install 'logstore[spark]'", NO)
+        return _complain(f"{error.name} is not installed: pip install 'pylogstore[spark]'", NO)
     except KeyboardInterrupt:
         return _complain("interrupted", INTERRUPTED)
     if options.json:

@@ -75,7 +75,7 @@ def test_the_missing_library_is_named(monkeypatch: pytest.MonkeyPatch) -> None:
     with monkeypatch.context() as without:
         without.setitem(sys.modules, "kazoo", None)
         without.setitem(sys.modules, "kazoo.exceptions", None)
-        with pytest.raises(ModuleNotFoundError, match=r"pip install 'logstore\[zookeeper\]'"):
+        with pytest.raises(ModuleNotFoundError, match=r"pip install 'pylogstore\[zookeeper\]'"):
             importlib.reload(zookeeper_requests)
 
 

@@ -112,7 +112,7 @@ def test_a_missing_extra_is_named(command: Command) -> None:
     """And the missing module of somebody else is not taken for it."""
     code, out, err = command("count", "1", failure=ModuleNotFoundError("no pyspark", name="pyspark"))
     assert (code, out) == (1, "")
-    assert err == "logstore: pyspark is not installed: pip install 'logstore[spark]'\n"
+    assert err == "logstore: pyspark is not installed: pip install 'pylogstore[spark]'\n"
     with pytest.raises(ModuleNotFoundError):
         command("count", "1", failure=ModuleNotFoundError("no such module", name="pipelin"))
 
@@ -155,7 +155,7 @@ def test_three_ways_in_one_command(way: list[str]) -> None:
 def test_help_imports_nothing_heavy() -> None:
     heavy = ["numpy", "pyarrow", "pyspark", "asyncio", "numba", "logstore.format.batch"]
     code = (
-        "import sys\nfrom pipeline.jobs.command import main\nassert main(['--help']) == 0\n"
+        "import sys\nfrom logstore.spark.jobs.command import main\nassert main(['--help']) == 0\n"
         f"sys.exit(', '.join(name for name in {heavy} if name in sys.modules) or 0)"
     )
     done = subprocess.run([sys.executable, "-c", code], cwd=ROOT, capture_output=True, text=True, check=False)
