@@ -8,7 +8,6 @@ from typing import Any
 
 import logstore.log.manager
 import logstore.replication.partition
-import logstore.log.manager
 import logstore.segment.scan
 from logstore.disk.errors import ErrorCode
 from logstore.errors import UnexpectedAppendOffset
