@@ -27,8 +27,7 @@ from numba.core.cgutils import raw_memcpy
 from numba.extending import intrinsic
 
 from logstore.disk.files import Buffer
-from logstore.format import record_check
-from logstore.format.record import RecordsSummary
+from logstore.format.record_parser import RecordsSummary, use_compiled
 
 Bytes: TypeAlias = npt.NDArray[np.uint8]
 Longs: TypeAlias = npt.NDArray[np.int64]
@@ -394,7 +393,7 @@ def _check_many(data: Bytes, starts: Longs, ends: Longs, counts: Longs, summarie
 
 
 class _Check:
-    """`record_check.CompiledCheck`."""
+    """`record_parser.CompiledCheck`."""
 
     def one(self, data: Buffer, count: int, position: int, end: int) -> RecordsSummary | None:
         sound, *summary = _check(bytes_of(data), position, end, count)
@@ -424,7 +423,7 @@ def warm_up() -> None:
     assert check.one(record, 1, 0, len(record)) == (0, 0, 1)
     start, end, count = np.array([[0], [len(record)], [1]], np.int64)
     assert check.many(record, start, end, count) is not None
-    record_check.use(check)
+    use_compiled(check)
 
 
 # --- writing ------------------------------------------------------------------------------------------------

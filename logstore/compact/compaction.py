@@ -40,7 +40,7 @@ from logstore.format.batch import (
     encode_kept_records,
 )
 from logstore.format.record import ControlRecord, ControlType
-from logstore.format.record_spans import RecordSpans, find_records
+from logstore.format.record_parser import RecordSpans, find_records
 from logstore.segment.scan import Scanned
 from logstore.segment.transaction_index import AbortedTransaction
 

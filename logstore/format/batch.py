@@ -27,7 +27,6 @@ from enum import IntEnum
 from typing import TYPE_CHECKING, Final
 
 from logstore.errors import CorruptBatch, InvalidRecord
-from logstore.format.bulk_records import decode_bulk
 from logstore.format.compression import Codec, codec_of, compress, decompress
 from logstore.format.crc import crc32c
 from logstore.format.record import (
@@ -38,13 +37,11 @@ from logstore.format.record import (
     ControlType,
     EndTransactionMarker,
     Record,
-    RecordsSummary,
     add_sequence,
-    decode_records,
     encode_pairs,
     encode_records,
 )
-from logstore.format.record_check import check_records
+from logstore.format.record_parser import RecordsSummary, check_records, decode_records
 
 if TYPE_CHECKING:
     from logstore.disk.files import Buffer
@@ -216,19 +213,14 @@ class Batch:
             if self.record_count < 0:
                 raise InvalidRecord(f"batch at offset {self.base_offset}: {self.record_count} records")
             return iter(())
-        payload = self.payload(max_bytes=max_bytes)
-        for decode in (decode_bulk, decode_records):
-            records = decode(
-                payload,
-                self.record_count,
-                base_offset=self.base_offset,
-                base_timestamp_ms=self.base_timestamp_ms,
-                log_append_time_ms=self.max_timestamp_ms if self.attributes & LOG_APPEND_TIME else None,
-                base_sequence=self.base_sequence,
-            )
-            if records is not None:
-                return records
-        raise AssertionError("the plain decoder takes everything")
+        return decode_records(
+            self.payload(max_bytes=max_bytes),
+            self.record_count,
+            base_offset=self.base_offset,
+            base_timestamp_ms=self.base_timestamp_ms,
+            log_append_time_ms=self.max_timestamp_ms if self.attributes & LOG_APPEND_TIME else None,
+            base_sequence=self.base_sequence,
+        )
 
     def check_records(self, *, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> RecordsSummary:
         """Check every record without making one; offset deltas must be 0, 1, 2…; else `InvalidRecord`."""

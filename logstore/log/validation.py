@@ -43,8 +43,8 @@ from logstore.format.batch import (
     walk,
 )
 from logstore.format.compression import Codec
-from logstore.format.record import MAX_LONG, NO_TIMESTAMP, RecordsSummary
-from logstore.format.record_check import check_many
+from logstore.format.record import MAX_LONG, NO_TIMESTAMP
+from logstore.format.record_parser import RecordsSummary, check_many
 from logstore.segment.scan import Fault, scan_buffer
 
 if TYPE_CHECKING:

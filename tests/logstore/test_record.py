@@ -20,12 +20,11 @@ from logstore.format.record import (
     Header,
     Record,
     add_sequence,
-    check_records,
-    decode_records,
     encode_pairs,
     encode_records,
     subtract_sequence,
 )
+from logstore.format.record_parser import check_records, decode_records
 from logstore.format.varint import encode_varint, encode_varlong
 from tests.logstore.forge import T0, payload, values
 

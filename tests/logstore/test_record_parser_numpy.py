@@ -1,7 +1,8 @@
-"""Records read a column at a time: what the plain decoder gives, or nothing."""
+"""Records decoded with numpy: the same as the loop gives, or None."""
 
 from __future__ import annotations
 
+from collections.abc import Iterator
 from typing import Any
 
 import pytest
@@ -9,10 +10,10 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logstore.errors import InvalidRecord
-from logstore.format import bulk_records
+from logstore.format import record_parser
 from logstore.format.batch import Batch, encode_batch
-from logstore.format.bulk_records import decode_bulk
-from logstore.format.record import MAX_INT, MAX_LONG, Header, Record, decode_records
+from logstore.format.record import MAX_INT, MAX_LONG, Header, Record
+from logstore.format.record_parser import NUMPY_UP_TO, decode_columns, decode_plainly
 from tests.logstore.forge import T0, forge, payload, values
 from tests.logstore.test_record import BAD, blobs, headers, raw
 
@@ -22,20 +23,42 @@ times = st.one_of(st.just(-1), st.integers(0, 1 << 41), st.just(MAX_LONG))
 @pytest.fixture(autouse=True)
 def few_are_enough(monkeypatch: pytest.MonkeyPatch) -> None:
     """Else every example would need a hundred records."""
-    monkeypatch.setattr(bulk_records, "WORTH_IT", 1)
+    monkeypatch.setattr(record_parser, "NUMPY_FROM", 1)
 
 
-def both(data: bytes, count: int, **fields: Any) -> tuple[list[Record] | None, list[Record] | None]:
-    """The records in bulk (None: not for here) and plainly (None: refused)."""
-    fields = {
-        "base_offset": 0, "base_timestamp_ms": T0, "log_append_time_ms": None, "base_sequence": -1, **fields,
-    }  # fmt: skip
-    found = decode_bulk(data, count, **fields)
+def both(
+    data: bytes,
+    count: int,
+    *,
+    base_offset: int = 0,
+    base_timestamp_ms: int = T0,
+    log_append_time_ms: int | None = None,
+    base_sequence: int = -1,
+) -> tuple[list[Record] | None, list[Record] | None]:
+    """The records by numpy (None: it gave up) and by the loop (None: refused)."""
+    fields = base_offset, base_timestamp_ms, log_append_time_ms, base_sequence
+    taken: list[Iterator[Record] | None] = []
+
+    def counted(*arguments: Any) -> Iterator[Record] | None:
+        taken.append(decode_columns(*arguments))
+        return taken[-1]
+
+    with pytest.MonkeyPatch.context() as patch:
+        patch.setattr(record_parser, "decode_columns", counted)
+        decoded = record_parser.decode_records(
+            data,
+            count,
+            base_offset=base_offset,
+            base_timestamp_ms=base_timestamp_ms,
+            log_append_time_ms=log_append_time_ms,
+            base_sequence=base_sequence,
+        )
+    found = list(decoded) if taken and taken[0] is not None else None
     try:
-        plain = list(decode_records(data, count, **fields))
+        plain = list(decode_plainly(data, count, *fields))
     except InvalidRecord:
         plain = None
-    return None if found is None else list(found), plain
+    return found, plain
 
 
 @settings(derandomize=True, deadline=None, max_examples=250)
@@ -110,24 +133,23 @@ def test_needlessly_long_integers() -> None:
 
 
 def test_batches_use_it(monkeypatch: pytest.MonkeyPatch) -> None:
-    """Large batches take this way, small and very large ones the other, and readers see no difference."""
+    """Large batches are read by numpy, small and very large ones by the loop; the records are the same."""
     calls: list[int] = []
 
-    def counted(data: bytes, count: int, **fields: Any) -> object:
+    def counted(data: bytes, count: int, *fields: Any) -> Iterator[Record] | None:
         calls.append(count)
-        return decode_bulk(data, count, **fields)
+        return decode_columns(data, count, *fields)
 
-    monkeypatch.setattr("logstore.format.batch.decode_bulk", counted)
-    monkeypatch.setattr(bulk_records, "WORTH_IT", 100)
-    for count, is_bulk in ((99, False), (100, True), (1000, True), ((1 << 16) + 1, False)):
+    monkeypatch.setattr(record_parser, "decode_columns", counted)
+    monkeypatch.setattr(record_parser, "NUMPY_FROM", 100)
+    for count in (99, 100, 1000, NUMPY_UP_TO + 1):
         records = values(count)
         batch = Batch(encode_batch(records))
         assert list(batch.records()) == records
-        plain_fields: dict[str, Any] = {
-            "base_offset": 0, "base_timestamp_ms": T0, "log_append_time_ms": None, "base_sequence": -1,
-        }  # fmt: skip
-        assert (decode_bulk(batch.payload(), count, **plain_fields) is not None) == is_bulk
-    assert calls == [99, 100, 1000, (1 << 16) + 1]
+        found = decode_columns(batch.payload(), count, 0, T0, None, -1)
+        assert found is not None
+        assert list(found) == records
+    assert calls == [100, 1000]
 
 
 def test_records_before_the_damage_come_first() -> None:

@@ -15,10 +15,9 @@ from hypothesis import strategies as st
 from logstore.columnar import kernels
 from logstore.config import LogConfig
 from logstore.errors import InvalidRecord
-from logstore.format import record_check
 from logstore.format.batch import Batch, encode_batch
 from logstore.format.record import Header, Record
-from logstore.format.record import check_records as check_plainly
+from logstore.format.record_parser import check_many, check_plainly, check_records, use_compiled
 from logstore.log.validation import validate_plain_group
 from tests.logstore.forge import T0, payload, values
 from tests.logstore.test_record import BAD, blobs, headers, times
@@ -29,9 +28,9 @@ COMPILED = kernels._Check()
 @pytest.fixture
 def compiled() -> Iterator[None]:
     """The compiled check in the place where everybody looks for it."""
-    record_check.use(COMPILED)
+    use_compiled(COMPILED)
     yield
-    record_check.use(None)
+    use_compiled(None)
 
 
 def verdict(data: bytes, count: int) -> object:
@@ -92,19 +91,19 @@ def test_a_refusal_is_explained_by_the_plain_check() -> None:
     body = payload(*values(5))[:-1]
     for data in (body, bytearray(body)):
         with pytest.raises(InvalidRecord) as quick:
-            record_check.check_records(data, 5)
+            check_records(data, 5)
         with pytest.raises(InvalidRecord) as slow:
             check_plainly(data, 5)
         assert str(quick.value) == str(slow.value)
     starts, ends, counts = (np.array([number]) for number in (0, len(body), 5))
     with pytest.raises(InvalidRecord, match="record 4"):
-        record_check.check_many(bytearray(body), starts, ends, counts)
+        check_many(bytearray(body), starts, ends, counts)
 
 
 @pytest.mark.parametrize("check", [None, COMPILED])
 def test_leaders_use_it(check: kernels._Check | None) -> None:
     """One batch, and a group of them: the same answers with and without."""
-    record_check.use(check)
+    use_compiled(check)
     try:
         data = encode_batch(values(4))
         assert Batch(data).check_records() == (0, 0, 0)
@@ -115,7 +114,7 @@ def test_leaders_use_it(check: kernels._Check | None) -> None:
         assert found is not None
         assert [last for _, last, _ in found.extents] == [10, 14, 18, 22, 26]
     finally:
-        record_check.use(None)
+        use_compiled(None)
 
 
 def test_nowhere_to_keep_what_is_compiled(monkeypatch: pytest.MonkeyPatch) -> None:

@@ -7,8 +7,8 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logstore.errors import InvalidRecord
-from logstore.format.record import Header, Record, decode_records, encode_records
-from logstore.format.record_spans import find_records
+from logstore.format.record import Header, Record, encode_records
+from logstore.format.record_parser import decode_records, find_records
 
 some_bytes = st.none() | st.binary(max_size=5) | st.binary(min_size=60, max_size=70) | st.just(b"x" * 20_000)
 rows = st.lists(

@@ -1,0 +1,477 @@
+"""Parse records: one set of rules, and the three results that are made from them.
+
+    decode_records   `Record` objects, for applications
+    check_records    whether a client's batch is well formed, without an object per record (`check_many`)
+    find_records     record boundaries, keys and tombstones, for compaction
+
+The rules stand once, in `_LOOP`. Each result is a function compiled from it at import, with its own lines
+for what it takes from a record: a shared walk that called back for each record, or for each integer, would
+cost more than all else it does. For a hundred records and more, `_read_columns` finds the same fields with
+numpy. It takes ordinary records only: on malformed ones, and on integers longer than sound batches have, it
+gives up, and the loop decides and explains. `kernels.py` holds the rules once more for numba; `use_compiled`
+installs its check here (decision 019).
+"""
+
+from __future__ import annotations
+
+import linecache
+from collections.abc import Iterable, Iterator
+from itertools import repeat
+from typing import TYPE_CHECKING, Any, Final, NamedTuple, Protocol, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from logstore.errors import InvalidRecord
+from logstore.format.record import MAX_INT, MAX_LONG, Header, Record, wrap_long
+from logstore.format.varint import decode_varint, decode_varlong
+
+if TYPE_CHECKING:
+    from logstore.disk.files import Buffer
+
+Longs: TypeAlias = npt.NDArray[np.int64]
+RecordsSummary: TypeAlias = tuple[int, int, int]
+"""The result of a check: the smallest and the largest timestamp delta, in ms from the batch's base
+timestamp, and the number of records without a key."""
+
+NUMPY_FROM: Final = 100
+"""Batches with fewer records are decoded faster by the loop."""
+NUMPY_UP_TO: Final = 1 << 16
+"""Batches with more records are decoded one record at a time, to bound memory: a batch may hold millions."""
+COMPILED_FROM: Final = 3
+"""Batches with fewer records are checked faster without a call of compiled code."""
+_FAR: Final = 1 << 62
+
+
+class RecordSpans(NamedTuple):
+    """The records of a batch, a row each; `bounds` has one row more: the end of the last record.
+
+    `time_deltas` are milliseconds from the batch's base timestamp, `offset_deltas` count from its base
+    offset. Record n is `data[bounds[n] : bounds[n + 1]]`; no value is copied.
+    """
+
+    bounds: list[int]
+    time_deltas: list[int]
+    offset_deltas: list[int]
+    keys: list[bytes | None]
+    are_tombstones: list[bool]
+
+
+# --- headers ------------------------------------------------------------------------------------------------
+
+
+def decode_headers(data: bytes, position: int, record_end: int) -> tuple[tuple[Header, ...], int]:
+    """Return the headers at `position` and the position after them. Raises `InvalidRecord`."""
+    headers: list[Header] = []
+    position = parse_headers(data, position, record_end, headers)
+    return tuple(headers), position
+
+
+def parse_headers(
+    data: bytes | bytearray, position: int, record_end: int, headers: list[Header] | None = None
+) -> int:
+    """Return the position after the headers at `position`, and add them to `headers` if it is given.
+
+    Raises `InvalidRecord` for headers that break a rule.
+    """
+    start = position
+    count, position = decode_varint(data, position)
+    if not 0 <= count <= record_end - position:
+        raise InvalidRecord(f"{count} headers at byte {start}, {record_end - position} bytes are left")
+    for _ in range(count):
+        name_size, name_at = decode_varint(data, position)
+        if not 0 <= name_size <= record_end - name_at:
+            raise InvalidRecord(
+                f"the header name at byte {name_at} has {name_size} bytes and passes the record's end"
+            )
+        size, value_at = decode_varint(data, name_at + name_size)
+        if size > record_end - value_at:
+            raise InvalidRecord(
+                f"the header value at byte {value_at} has {size} bytes and passes the record's end"
+            )
+        position = value_at + max(size, 0)
+        if headers is not None:
+            name = data[name_at : name_at + name_size].decode("utf-8", "surrogateescape")
+            headers.append(Header(name, bytes(data[value_at:position]) if size >= 0 else None))
+    return position
+
+
+# --- the loop -----------------------------------------------------------------------------------------------
+
+# `@NAME READER` stands for an integer: one to three bytes are read here, longer ones by READER.
+_INTEGER: Final = """\
+NAME = data[position]
+if NAME < 0x80:
+    position += 1
+    NAME = NAME >> 1 ^ -(NAME & 1)
+elif (high := data[position + 1]) < 0x80:
+    position += 2
+    NAME = NAME & 0x7F | high << 7
+    NAME = NAME >> 1 ^ -(NAME & 1)
+elif (top := data[position + 2]) < 0x80:
+    position += 3
+    NAME = NAME & 0x7F | (high & 0x7F) << 7 | top << 14
+    NAME = NAME >> 1 ^ -(NAME & 1)
+else:
+    NAME, position = READER(data, position)
+"""
+
+# `@BEGIN`, `@HEADERS`, `@TAKE` and `@RESULT` stand for the lines of one result.
+_LOOP: Final = """\
+def parse(data, count, position, end, ARGUMENTS):
+    @BEGIN
+    try:
+        for number in range(count):
+            start = position
+            @size decode_varint
+            record_end = position + size
+            if not position <= record_end <= end:
+                raise InvalidRecord(f"record {number}: {size} bytes long, {end - position} are left")
+            position += 1  # attributes, unused
+            @time_delta decode_varlong
+            @offset_delta decode_varint
+            @key_size decode_varint
+            key_at = key_end = position
+            if key_size > 0:
+                position = key_end = key_at + key_size
+                if position > record_end:
+                    raise InvalidRecord(f"record {number}: its key passes its end")
+            @value_size decode_varint
+            value_at = position
+            if value_size > 0:
+                position += value_size
+            value_end = position
+            if position >= record_end:
+                raise InvalidRecord(f"record {number}: its value passes its end")
+            @HEADERS
+            if position != record_end:
+                raise InvalidRecord(
+                    f"record {number}: its length ends it at byte {record_end}, its fields at byte {position}"
+                )
+            @TAKE
+    except IndexError:
+        raise InvalidRecord(f"the records end at byte {end}, before the last of {count}") from None
+    if position != end:
+        raise InvalidRecord(f"{end - position} bytes remain after the last of {count} records")
+    @RESULT
+"""
+
+
+_NAMES: Final = {
+    each.__name__: each
+    for each in (
+        InvalidRecord,
+        Record,
+        decode_headers,
+        decode_varint,
+        decode_varlong,
+        parse_headers,
+        wrap_long,
+    )
+} | {"MAX_INT": MAX_INT, "MAX_LONG": MAX_LONG}
+
+
+def _expanded(source: str, replacements: dict[str, str]) -> str:
+    """`source` with each `@` line replaced, at its own indentation."""
+    lines: list[str] = []
+    for line in source.splitlines():
+        indent, at, name = line.partition("@")
+        if at:
+            if name not in replacements:
+                integer, reader = name.split()
+                lines_of = _INTEGER.replace("READER", reader)
+                if integer.endswith("_size"):  # a nullable field: every negative size means null
+                    lines_of = lines_of.replace("^ -(NAME & 1)", "if not NAME & 1 else -1")
+                replacements[name] = lines_of.replace("NAME", integer)
+            lines += [indent + each for each in replacements[name].splitlines()]
+        else:
+            lines.append(line)
+    return "\n".join(lines) + "\n"
+
+
+def _compiled(
+    kind: str, arguments: str, *, begin: str, headers: str, take: str, result: str = "return"
+) -> Any:
+    source = _expanded(
+        _LOOP.replace("ARGUMENTS", arguments),
+        {"BEGIN": begin, "HEADERS": headers, "TAKE": take, "RESULT": result},
+    )
+    shown_as = f"<record parser: {kind}>"
+    linecache.cache[shown_as] = (len(source), None, source.splitlines(keepends=True), shown_as)
+    namespace: dict[str, Any] = dict(_NAMES)
+    exec(compile(source, shown_as, "exec"), namespace)
+    return namespace["parse"]
+
+
+_decode = _compiled(
+    "decode",
+    "base_offset, base_timestamp_ms, log_append_time_ms, base_sequence",
+    begin="new = tuple.__new__",
+    headers="""\
+if data[position] == 0:
+    headers = ()
+    position += 1
+else:
+    headers, position = decode_headers(data, position, record_end)
+""",
+    take="""\
+timestamp_ms = base_timestamp_ms + time_delta if log_append_time_ms is None else log_append_time_ms
+if not -MAX_LONG <= timestamp_ms <= MAX_LONG:
+    timestamp_ms = wrap_long(timestamp_ms)
+yield new(Record, (
+    base_offset + offset_delta,
+    timestamp_ms,
+    data[key_at:key_end] if key_size >= 0 else None,
+    data[value_at:value_end] if value_size >= 0 else None,
+    headers,
+    base_sequence if base_sequence < 0 else (base_sequence + offset_delta) & MAX_INT,
+))
+""",
+)
+_check = _compiled(
+    "check",
+    "least=MAX_LONG, most=-MAX_LONG - 1",
+    begin="keyless = 0",
+    headers="""\
+if data[position] == 0:
+    position += 1
+else:
+    position = parse_headers(data, position, record_end)
+""",
+    take="""\
+if time_delta < least:
+    least = time_delta
+if time_delta > most:
+    most = time_delta
+if offset_delta != number:
+    raise InvalidRecord(f"record {number} has offset delta {offset_delta}, not {number}")
+if key_size < 0:
+    keyless += 1
+""",
+    result="return least, most, keyless",
+)
+_find = _compiled(
+    "find",
+    "bounds, time_deltas, offset_deltas, keys, are_tombstones",
+    begin="last_delta = -1",
+    headers="position = record_end",  # not looked into: a record that stays is copied as it lies
+    take="""\
+if offset_delta <= last_delta:
+    raise InvalidRecord(f"record {number} has offset delta {offset_delta} after {last_delta}")
+last_delta = offset_delta
+bounds.append(record_end)
+time_deltas.append(time_delta)
+offset_deltas.append(offset_delta)
+keys.append(data[key_at:key_end] if key_size >= 0 else None)
+are_tombstones.append(value_size < 0)
+""",
+)
+
+
+# --- the results --------------------------------------------------------------------------------------------
+
+
+def decode_records(
+    data: bytes,
+    count: int,
+    *,
+    base_offset: int,
+    base_timestamp_ms: int,
+    log_append_time_ms: int | None,
+    base_sequence: int,
+) -> Iterator[Record]:
+    """Decode the `count` records that fill `data`, in order.
+
+    With `log_append_time_ms` every record has that time and its own is ignored. Raises `InvalidRecord`
+    at the first record that breaks a rule, after the records before it.
+    """
+    fields = base_offset, base_timestamp_ms, log_append_time_ms, base_sequence
+    found = None
+    if NUMPY_FROM <= count <= NUMPY_UP_TO and max(abs(base_offset), abs(base_timestamp_ms)) <= _FAR:
+        found = decode_columns(data, count, *fields)
+    plain: Iterator[Record] = _decode(data, count, 0, len(data), *fields) if found is None else found
+    return plain
+
+
+def decode_plainly(data: bytes, count: int, *fields: int | None) -> Iterator[Record]:
+    """`decode_records` by the loop alone."""
+    records: Iterator[Record] = _decode(data, count, 0, len(data), *fields)
+    return records
+
+
+def find_records(data: bytes, count: int, position: int, end: int) -> RecordSpans:
+    """Find the `count` records that fill `data[position:end]`, without copying their values.
+
+    Raises `InvalidRecord` for records that break a rule; headers are not looked into.
+    """
+    spans = RecordSpans([position], [], [], [], [])
+    _find(data, count, position, end, *spans)
+    return spans
+
+
+class CompiledCheck(Protocol):
+    """The check that `kernels.warm_up` installs; None: a record breaks a rule."""
+
+    def one(self, data: Buffer, count: int, position: int, end: int) -> RecordsSummary | None: ...
+    def many(self, data: Buffer, starts: Longs, ends: Longs, counts: Longs) -> Longs | None: ...
+
+
+class _Installed:
+    check: CompiledCheck | None = None
+
+
+def use_compiled(check: CompiledCheck | None) -> None:
+    """Install a compiled check for the whole process; None: the loop alone."""
+    _Installed.check = check
+
+
+def check_plainly(
+    data: bytes | bytearray, count: int, position: int = 0, end: int | None = None
+) -> RecordsSummary:
+    """`check_records` by the loop alone."""
+    summary: RecordsSummary = _check(data, count, position, len(data) if end is None else end)
+    return summary
+
+
+def check_records(
+    data: bytes | bytearray, count: int, position: int = 0, end: int | None = None
+) -> RecordsSummary:
+    """Check that `data[position:end]` is `count` well-formed records at offset deltas 0, 1, 2…
+
+    The rules of `decode_records`, and offsets without gaps, at a fraction of its cost: this runs on every
+    batch that a client sends. Raises `InvalidRecord`.
+    """
+    end = len(data) if end is None else end
+    compiled = _Installed.check
+    if compiled is not None and count >= COMPILED_FROM:
+        summary = compiled.one(data, count, position, end)
+        if summary is not None:
+            return summary
+    return check_plainly(data, count, position, end)
+
+
+def check_many(data: bytearray, starts: Longs, ends: Longs, counts: Longs) -> Longs:
+    """Check the records of many batches, each in `data[start:end]`: a summary a row, n × 3 int64.
+
+    Raises `InvalidRecord` for the first batch that breaks a rule.
+    """
+    compiled = _Installed.check
+    if compiled is not None:
+        summaries = compiled.many(data, starts, ends, counts)
+        if summaries is not None:
+            return summaries
+    rows = zip(starts.tolist(), ends.tolist(), counts.tolist(), strict=True)
+    return np.array([check_plainly(data, count, start, end) for start, end, count in rows], np.int64)
+
+
+# --- with numpy ---------------------------------------------------------------------------------------------
+
+
+class _Unusual(Exception):
+    """Leave these records to the loop."""
+
+
+def decode_columns(
+    data: bytes,
+    count: int,
+    base_offset: int,
+    base_timestamp_ms: int,
+    log_append_time_ms: int | None,
+    base_sequence: int,
+) -> Iterator[Record] | None:
+    """`decode_records` with numpy; None: leave it to the loop."""
+    try:
+        starts = np.array(_starts(data, count), np.int64)
+        raw = np.frombuffer(data, np.uint8)
+        lengths, at = _integers(raw, starts[:-1], 3)
+        ends = at + lengths
+        if (ends != starts[1:]).any():
+            return None
+        time_deltas, at = _integers(raw, at + 1, 7)
+        deltas, at = _integers(raw, at, 4)
+        keys, at = _blobs(data, raw, at)
+        values, at = _blobs(data, raw, at)
+        headers = _headers(data, raw, at, ends)
+    except (IndexError, _Unusual, InvalidRecord):
+        return None
+    times: Iterable[int]
+    if log_append_time_ms is None:
+        times = (base_timestamp_ms + time_deltas).tolist()
+    else:
+        times = repeat(log_append_time_ms)
+    sequences: Iterable[int] = repeat(base_sequence)
+    if base_sequence >= 0:
+        sequences = (base_sequence + deltas & MAX_INT).tolist()
+    rows = zip((base_offset + deltas).tolist(), times, keys, values, headers, sequences, strict=False)
+    return map(tuple.__new__, repeat(Record), rows)
+
+
+def _starts(data: bytes, count: int) -> list[int]:
+    """The position of each record, and the end of the last one, which must be the end of `data`."""
+    starts: list[int] = []
+    add = starts.append
+    position = 0
+    for _ in range(count):
+        add(position)
+        # The lowest bit is the sign; a negative length shows when the lengths are read again.
+        length = data[position]
+        if length < 0x80:
+            position += 1 + (length >> 1)
+        elif (high := data[position + 1]) < 0x80:
+            position += 2 + ((length & 0x7F) >> 1) + (high << 6)
+        elif (top := data[position + 2]) < 0x80:
+            position += 3 + ((length & 0x7F) >> 1) + ((high & 0x7F) << 6) + (top << 13)
+        else:
+            raise _Unusual
+    if position != len(data):
+        raise _Unusual
+    add(position)
+    return starts
+
+
+def _integers(raw: npt.NDArray[np.uint8], at: Longs, max_bytes: int) -> tuple[Longs, Longs]:
+    """The integers at these positions and the positions after them."""
+    first = raw[at]
+    at = at + 1
+    zigzag = first.astype(np.int64)
+    longer = np.flatnonzero(first >= 0x80)
+    if len(longer):
+        zigzag &= 0x7F
+        for shift in range(7, 7 * max_bytes, 7):
+            group = raw[at[longer]]
+            at[longer] += 1
+            zigzag[longer] |= (group & 0x7F).astype(np.int64) << shift
+            longer = longer[group >= 0x80]
+            if not len(longer):
+                break
+        else:
+            raise _Unusual
+    return zigzag >> 1 ^ -(zigzag & 1), at
+
+
+def _blobs(data: bytes, raw: npt.NDArray[np.uint8], at: Longs) -> tuple[Iterable[bytes | None], Longs]:
+    """The nullable bytes at these positions and the positions after them."""
+    sizes, starts = _integers(raw, at, 4)
+    known = sizes >= 0
+    if not known.any():
+        return repeat(None), starts
+    ends = starts + np.maximum(sizes, 0)
+    # Sliced one by one, at use: a position past the end is found before anything is used.
+    if known.all():
+        return (data[start:end] for start, end in zip(starts.tolist(), ends.tolist(), strict=True)), ends
+    rows = zip(known.tolist(), starts.tolist(), ends.tolist(), strict=True)
+    return (data[start:end] if is_known else None for is_known, start, end in rows), ends
+
+
+def _headers(data: bytes, raw: npt.NDArray[np.uint8], at: Longs, ends: Longs) -> Iterable[tuple[Header, ...]]:
+    """The headers at these positions, which must end their records."""
+    some = np.flatnonzero(raw[at])
+    after = at + 1
+    found: list[tuple[Header, ...]] = []
+    if len(some):
+        found = [()] * len(at)
+        for row in some.tolist():
+            found[row], after[row] = decode_headers(data, int(at[row]), int(ends[row]))
+    if (after != ends).any():
+        raise _Unusual
+    return found or repeat(())
