@@ -9,7 +9,7 @@ INSTALLED := $(VENV)/.installed
 EXTRAS := test,dev,cli,codecs,arrow,bench,zookeeper,broker,interop,spark,connect
 WORKERS ?= 2
 
-.PHONY: bench-spark bitrot spark spark-restarts verify-replicas fuzz setup parts check test demo bench simulate model zookeeper faults interop reader crash kill9 export-kills ingest-kills clean
+.PHONY: pythons bench-spark bitrot spark spark-restarts verify-replicas fuzz setup parts check test demo bench simulate model zookeeper faults interop reader crash kill9 export-kills ingest-kills clean
 .DEFAULT_GOAL := test
 
 setup: $(INSTALLED)
@@ -23,12 +23,17 @@ $(INSTALLED): pyproject.toml
 
 check: setup
 	$(BIN)/ruff check .
+	$(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
 
 # What the tests start and pip does not bring.
 parts:
 	@.ci/parts
+
+# The same tests, with warnings as errors, on every Python of this machine from 3.11 on.
+pythons: parts
+	.ci/pythons
 
 # Benchmarks would be timed by two workers at once: they have their own target.
 test: setup parts

@@ -19,6 +19,7 @@ from __future__ import annotations
 from typing import TYPE_CHECKING
 
 from logstore.lazily import names_from
+from logstore.version import VERSION as __version__
 
 if TYPE_CHECKING:
     from logstore.config import LogConfig
@@ -87,6 +88,7 @@ __all__ = [
     "RecordTooLarge",
     "TimestampOffset",
     "UnsupportedCompression",
+    "__version__",
     "encode_batch",
     "walk",
 ]

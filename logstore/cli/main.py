@@ -42,6 +42,7 @@ from logstore.cli import (
     verify,
 )
 from logstore.cli.terminal import complain
+from logstore.version import VERSION
 
 DONE, NO, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
 
@@ -78,12 +79,7 @@ app.add_typer(cluster.app, name="cluster")
 
 def _print_version(wanted: bool) -> None:
     if wanted:
-        from importlib.metadata import PackageNotFoundError, version
-
-        try:
-            print(f"logstore {version('logstore')}")
-        except PackageNotFoundError:
-            print("logstore, from a source tree that is not installed")
+        print(f"logstore {VERSION}")
         raise typer.Exit
 
 

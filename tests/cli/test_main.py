@@ -12,6 +12,7 @@ import pytest
 
 import logstore.cli.main
 from logstore import Record, encode_batch
+from logstore.version import VERSION
 from tests.cli.conftest import SEGMENT_0, Outcome, write_files
 
 Command = Callable[..., Outcome]
@@ -54,7 +55,7 @@ def test_help_is_exit_0_on_stdout(command: Command, arguments: list[str]) -> Non
 
 
 def test_version(command: Command) -> None:
-    assert command("--version").out.startswith("logstore")
+    assert command("--version").out == f"logstore {VERSION}\n"
 
 
 def test_an_operating_system_error_is_exit_1_and_one_line(
