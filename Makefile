@@ -64,7 +64,7 @@ crash: setup
 
 # Half an hour of two cores. Stopped, it goes on where it was; `rm .simulation` to begin anew. SEEDS=1..500 for a short one.
 simulate: setup
-	$(BIN)/python -m logstore.testing --seeds $(or $(SEEDS),1..20000) --events $(or $(EVENTS),2000) -j $(WORKERS) \
+	$(BIN)/logstore simulate --seeds $(or $(SEEDS),1..20000) --events $(or $(EVENTS),2000) -j $(WORKERS) \
 		--commit "$$(git describe --always --dirty)" $(if $(JSON),--json) $(if $(SEEDS),,--progress .simulation)
 
 # Three nodes in three processes and a ZooKeeper server: stopped, expired, killed, paused. Minutes; prints a table.

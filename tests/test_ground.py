@@ -118,9 +118,9 @@ PUBLIC = {
         BrokerStopped Client RequestRefused RequestUnanswered SharedStore open_store
     """,
     "logstore.testing": """
-        CrashLab CrashReport CrashRun CrashViolation Delivery Features Fetched PartitionChecker Report
-        RequestFailed STORE SimulatedCluster SimulatedConsumer SimulatedProducer Swarm Timings Violation
-        World check_recovery draw run
+        CrashLab CrashReport CrashRun CrashViolation Delivery Fault FaultyDisk Features Fetched MemoryDisk
+        Operation PartitionChecker Profile RecordingDisk Report RequestFailed STORE SimulatedCluster
+        SimulatedConsumer SimulatedProducer Swarm Timings Violation VolatileDisk World check_recovery draw run
     """,
 }
 
@@ -264,10 +264,6 @@ def test_shell_in_the_readme_runs(
                 subprocess.run(["make", "-n", target], cwd=ROOT, check=True, capture_output=True)
             case ["python", example] if example.startswith("examples/"):
                 assert (ROOT / example).is_file(), line  # run by tests/spark/test_examples.py
-            case ["python", "-m", "logstore.testing", *arguments]:
-                from logstore.testing.__main__ import main
-
-                assert main(arguments) == 0, line
             case ["pip", "install", what]:
                 extra = re.fullmatch(r"\.(?:\[(\w+)\])?", what)
                 assert extra is not None, line

@@ -32,9 +32,9 @@ from logstore.cli import (
     demo,
     dump,
     elect,
+    handed_on,
     lost,
     merge_state_changes,
-    pipeline,
     reassign,
     recover,
     serve,
@@ -71,7 +71,8 @@ for verb in (
     serve.metadata_store,
 ):
     app.command()(verb)
-app.command(context_settings=pipeline.ANYTHING)(pipeline.pipeline)
+app.command(context_settings=handed_on.ANYTHING)(handed_on.pipeline)
+app.command(context_settings=handed_on.ANYTHING)(handed_on.simulate)
 app.add_typer(topics.app, name="topics")
 app.add_typer(reassign.app, name="reassign")
 app.add_typer(cluster.app, name="cluster")

@@ -1,4 +1,4 @@
-"""Whole clusters in memory under a seed, and the checkers that judge them; and the crash lab for one disk.
+"""Test kit for programs that live on a replicated log: simulated clusters, a crash lab, disks that fail.
 
 with SimulatedCluster(nodes=3, seed=7) as cluster:
     cluster.create_topic("orders")
@@ -11,8 +11,11 @@ assert report.is_good, report.violation
 report = CrashLab(recover, judge).explore(workload, promise)
 assert report.is_good, report
 
-Names are imported when they are first asked for: the pytest plugin lives in this room, and whoever runs
-pytest with it installed pays for nothing else of it (decision 032).
+disk = FaultyDisk(MemoryDisk())
+disk.inject(Fault(operation="sync"))
+
+Names are imported on first use. The pytest plugin is in this room, and a test run that does not use it must
+not pay for the rest (decision 032).
 """
 
 from __future__ import annotations
@@ -24,6 +27,15 @@ from logstore.lazily import names_from
 if TYPE_CHECKING:
     from logstore.testing.checkers import PartitionChecker, Violation, check_recovery
     from logstore.testing.crash import CrashLab, CrashReport, CrashRun, CrashViolation
+    from logstore.testing.disks import (
+        Fault,
+        FaultyDisk,
+        MemoryDisk,
+        Operation,
+        Profile,
+        RecordingDisk,
+        VolatileDisk,
+    )
     from logstore.testing.kit import SimulatedCluster
     from logstore.testing.kit_clients import (
         Delivery,
@@ -45,9 +57,15 @@ __all__ = [
     "CrashRun",
     "CrashViolation",
     "Delivery",
+    "Fault",
+    "FaultyDisk",
     "Features",
     "Fetched",
+    "MemoryDisk",
+    "Operation",
     "PartitionChecker",
+    "Profile",
+    "RecordingDisk",
     "Report",
     "RequestFailed",
     "SimulatedCluster",
@@ -56,17 +74,20 @@ __all__ = [
     "Swarm",
     "Timings",
     "Violation",
+    "VolatileDisk",
     "World",
     "check_recovery",
     "draw",
     "run",
 ]
 
+_DISKS = ("Fault", "FaultyDisk", "MemoryDisk", "Operation", "Profile", "RecordingDisk", "VolatileDisk")
 __getattr__ = names_from(
     __name__,
     {
         "checkers": ("PartitionChecker", "Violation", "check_recovery"),
         "crash": ("CrashLab", "CrashReport", "CrashRun", "CrashViolation"),
+        "disks": _DISKS,
         "kit": ("SimulatedCluster",),
         "kit_clients": ("Delivery", "Fetched", "RequestFailed", "SimulatedConsumer", "SimulatedProducer"),
         "network": ("STORE",),

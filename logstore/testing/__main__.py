@@ -1,19 +1,20 @@
-"""`python -m logstore.testing`: run seeds, say what broke.
+"""`logstore simulate`, or `python -m logstore.testing`: run clusters under seeds and report violations.
 
-    python -m logstore.testing --seed 7 --events 2000  one seed; exit 1 on a violation
-    python -m logstore.testing --seed 7 --trace  the same, everything that happens as text
-    python -m logstore.testing --shrink 7  make a failing seed's transcript as short as can be
-    python -m logstore.testing --replay FILE  run a transcript (`-`: from standard input)
-    python -m logstore.testing --seeds 1..500 -j 2  a range, by several processes
-    python -m logstore.testing --seeds 1..20000 --progress FILE  the same; goes on where FILE says it stopped
-    python -m logstore.testing --seeds 1..200 --atlas  which fault hit whom in which state
-    python -m logstore.testing --seeds 1..200 --marks  how often each mark of the engine was reached
-    python -m logstore.testing --plants  the first seed that notices each planted mistake
-    python -m logstore.testing --seeds 0..499 --plant NAME  with a mistake put into the engine; stops at
-                                                           the first seed that notices
+    logstore simulate --seed 7 --events 2000         run one seed; exit 1 on a violation
+    logstore simulate --seed 7 --trace               the same, with every event as text
+    logstore simulate --shrink 7                     find a short transcript of a failing seed
+    logstore simulate --replay FILE                  run a transcript (`-`: from standard input)
+    logstore simulate --seeds 1..500 -j 2            run a range in several processes
+    logstore simulate --seeds 1..20000 --progress FILE    the same; continues after an interruption
+    logstore simulate --seeds 1..200 --atlas         count faults by the state of their victims
+    logstore simulate --seeds 1..200 --marks         count how often each coverage mark was reached
+    logstore simulate --plants                       find the first seed that detects each planted mistake
+    logstore simulate --seeds 0..499 --plant NAME    put one mistake into the engine; stop at the first
+                                                     seed that detects it
 
-The first line names the seed, the last one ends in the trace hash: equal for equal seeds, on any machine.
-A failing seed says how to see it again, and at which commit it was seen (if `--commit` tells).
+The first line names the seed. The last line ends with the trace hash: equal seeds give equal hashes on any
+machine. A failing seed is reported with the command that repeats it and, with `--commit`, the commit.
+`--plant`, `--plants` and `--index-marks` need the repository's `tests/`, so they work in a checkout only.
 """
 
 from __future__ import annotations
@@ -33,49 +34,51 @@ from hashlib import blake2b
 from importlib import import_module
 from itertools import islice
 from pathlib import Path
-from typing import Any
 
 from logstore.testing.atlas import table
 from logstore.testing.faults import FAULTS
-from logstore.testing.marks import catalogue, index_of_marks
+from logstore.testing.marks import catalogue
 from logstore.testing.runner import Report, replay, run, shortened
 from logstore.testing.transcript import Transcript
 
 DEFAULT_EVENTS = 2000
 _BATCH = 8
 _PLANT_SEEDS = 500
+_CHECKOUT = Path(__file__).parents[2]
 
 
-def main(arguments: list[str] | None = None) -> int:
-    """The command; returns its exit status."""
-    parser = argparse.ArgumentParser(prog="python -m logstore.testing", description="Clusters under a seed.")
+def main(arguments: list[str] | None = None, prog: str = "python -m logstore.testing") -> int:
+    """Run the command; return its exit status. A wrong command line raises `SystemExit` with status 2."""
+    parser = argparse.ArgumentParser(prog=prog, description="Run simulated clusters under seeds.")
     what = parser.add_mutually_exclusive_group(required=True)
-    what.add_argument("--seed", type=int, help="run this one seed")
+    what.add_argument("--seed", type=int, help="run one seed")
     what.add_argument("--seeds", type=_seeds, metavar="A..B", help="run all seeds from A to B")
     what.add_argument("--shrink", type=int, metavar="SEED", help="find a short transcript of its failure")
-    what.add_argument("--replay", type=Path, metavar="FILE", help="run a transcript")
-    what.add_argument(
-        "--plants", action="store_true", help="search the first seed that notices each mistake: a table"
-    )
-    what.add_argument("--index-marks", type=_seeds, metavar="A..B", help="which seeds reach which marks")
-    parser.add_argument(
-        "--events", type=int, default=DEFAULT_EVENTS, help="events under faults (%(default)s)"
-    )
-    parser.add_argument("-j", "--jobs", type=int, default=1, help="processes for a range of seeds")
-    parser.add_argument("--json", action="store_true", help="one object a seed")
-    parser.add_argument("--trace", action="store_true", help="print all that happens")
-    parser.add_argument("--atlas", action="store_true", help="count faults by their victims' states")
-    parser.add_argument("--marks", action="store_true", help="count the engine's coverage marks")
-    parser.add_argument("--progress", type=Path, metavar="FILE", help="remember which seeds are done")
-    parser.add_argument("--plant", metavar="NAME", help="put a mistake into the engine (repository only)")
-    parser.add_argument("--commit", default="unknown", help="what code this is, told with failures")
+    what.add_argument("--replay", type=Path, metavar="FILE", help="run a transcript; - reads stdin")
+    help_text = "find the first seed that detects each planted mistake; print a table"
+    what.add_argument("--plants", action="store_true", help=help_text)
+    help_text = "print a seed for each coverage mark (checkout only)"
+    what.add_argument("--index-marks", type=_seeds, metavar="A..B", help=help_text)
+    add = parser.add_argument
+    add("--events", type=int, default=DEFAULT_EVENTS, help="events under faults (default: %(default)s)")
+    add("-j", "--jobs", type=int, default=1, help="processes for a range of seeds")
+    add("--json", action="store_true", help="print one object per seed")
+    add("--trace", action="store_true", help="print every event")
+    add("--atlas", action="store_true", help="count faults by the state of their victims")
+    add("--marks", action="store_true", help="count the engine's coverage marks")
+    add("--progress", type=Path, metavar="FILE", help="record finished seeds; continue from there")
+    add("--plant", metavar="NAME", help="put a mistake into the engine (checkout only)")
+    add("--commit", default="unknown", help="the commit to report with failures")
     options = parser.parse_args(arguments)
     if options.events < 1 or options.jobs < 1:
-        parser.error("--events and --jobs take 1 or more")
-    if options.plants or options.plant:
-        known = _repository_plants(parser)
-        if options.plant and options.plant not in known.PLANTS:
-            parser.error(f"unknown plant {options.plant!r}; choose from {', '.join(sorted(known.PLANTS))}")
+        parser.error("--events and --jobs must be 1 or more")
+    if options.plants or options.plant or options.index_marks:
+        if not (_CHECKOUT / "tests" / "plants").is_dir():
+            parser.error("--plant, --plants and --index-marks need a checkout: they use its tests/ folder")
+        if str(_CHECKOUT) not in sys.path:
+            sys.path.insert(0, str(_CHECKOUT))
+    if options.plant and options.plant not in (known := import_module("tests.plants").PLANTS):
+        parser.error(f"unknown plant {options.plant!r}; choose from {', '.join(sorted(known))}")
     if options.plants:
         return _plants(options.events)
     if options.replay is not None:
@@ -83,6 +86,7 @@ def main(arguments: list[str] | None = None) -> int:
     if options.shrink is not None:
         return _shrink(options.shrink, options.events, options.plant, options.commit)
     if options.index_marks is not None:
+        index_of_marks = import_module("tests.testing.marks_index").index_of_marks
         print(index_of_marks(options.index_marks, options.events), end="")
         return 0
     if options.seed is not None:
@@ -93,16 +97,8 @@ def main(arguments: list[str] | None = None) -> int:
 def _seeds(text: str) -> range:
     first, dots, last = text.partition("..")
     if not (dots and first.isdecimal() and last.isdecimal() and int(first) <= int(last)):
-        raise argparse.ArgumentTypeError(f"{text!r} is not of the form A..B")
+        raise argparse.ArgumentTypeError(f"{text!r} is not a range of the form A..B")
     return range(int(first), int(last) + 1)
-
-
-def _repository_plants(parser: argparse.ArgumentParser) -> Any:
-    """The module of planted mistakes. They are tests of the checkers, so no installation carries them."""
-    try:
-        return import_module("tests.plants")
-    except ModuleNotFoundError:
-        parser.error("--plant and --plants need the repository's tests/plants; run them in a checkout")
 
 
 def _planted(plant: str | None) -> AbstractContextManager[object]:
@@ -155,7 +151,7 @@ def _one(options: argparse.Namespace) -> int:
 
 
 def _plants(events: int) -> int:
-    """The table of docs/simulation.md, searched anew; exit 1 if a plant that is not rare went unnoticed."""
+    """Print the table of docs/simulation.md; return 1 if a mistake that is not rare went undetected."""
     print("| mistake | name | first seed | reported as | seconds |\n|---|---|---|---|---|")
     unnoticed = 0
     for plant in import_module("tests.plants").PLANTS.values():
@@ -176,7 +172,7 @@ def _replay(path: Path, *, trace: bool) -> int:
     print(f"seed {transcript.seed}, {len(transcript.decisions)} decisions", flush=True)
     with _planted(transcript.plant):
         report = replay(transcript, trace=print if trace else None)
-    print(f"VIOLATION {report.violation}" if report.violation else "nothing broke")
+    print(f"VIOLATION {report.violation}" if report.violation else "no violation")
     print(f"trace {report.trace_hash}")
     return 0 if report.is_good else 1
 
@@ -199,7 +195,7 @@ def _shrink(seed: int, events: int, plant: str | None, commit: str) -> int:
 
 
 class Campaign:
-    """Many seeds: counts, what they found, and how long it will still take."""
+    """A run over many seeds: counts, violations and the remaining time."""
 
     def __init__(self, options: argparse.Namespace) -> None:
         self.seeds: range = options.seeds
@@ -235,12 +231,12 @@ class Campaign:
         return 1 if self._bad else 0
 
     def _resumed(self) -> range:
-        """What is still to be done, by the progress file: next seed and the bad ones so far."""
+        """Return the seeds that are left according to the progress file."""
         if self.progress is None or not self.progress.exists():
             return self.seeds
         known = json.loads(self.progress.read_text())
         if [known["first"], known["last"], known["events"]] != [self.seeds[0], self.seeds[-1], self.events]:
-            raise SystemExit(f"{self.progress} is of other seeds; remove it, or name another file")
+            raise SystemExit(f"{self.progress} belongs to other seeds; remove it or name another file")
         self._bad = known["bad"]
         return range(known["next"], self.seeds[-1] + 1)
 
@@ -323,7 +319,7 @@ def _timed(seed: int, *, events: int, plant: str | None) -> tuple[Report, float]
 
 def _again(seed: int, events: int, plant: str | None) -> str:
     mistake = f" --plant {plant}" if plant else ""
-    return f"python -m logstore.testing --seed {seed} --events {events}{mistake} --trace"
+    return f"logstore simulate --seed {seed} --events {events}{mistake} --trace"
 
 
 def _chunks(seeds: Iterable[int], size: int) -> Iterator[list[int]]:
@@ -333,6 +329,6 @@ def _chunks(seeds: Iterable[int], size: int) -> Iterator[list[int]]:
 
 
 if __name__ == "__main__":
-    if hasattr(signal, "SIGPIPE"):  # `… | head`: whoever read has seen enough
+    if hasattr(signal, "SIGPIPE"):  # `… | head` ends the command quietly
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     sys.exit(main())

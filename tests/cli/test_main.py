@@ -114,3 +114,16 @@ def test_refuses_to_run_without_asserts() -> None:
     )
     assert done.returncode == 1
     assert done.stderr.startswith("logstore: refuses to run under python -O")
+
+
+def test_simulate_hands_its_arguments_on(command: Command, capfdbinary: pytest.CaptureFixture[bytes]) -> None:
+    """The seed is the first line, the trace hash the last, and the help page names the verb."""
+    outcome = command("simulate", "--seed", "3", "--events", "200")
+    assert outcome.code == 0
+    lines = outcome.out.splitlines()
+    assert lines[0] == "seed 3"
+    assert lines[-1].startswith("trace ")
+    with pytest.raises(SystemExit) as ended:
+        command("simulate", "--help")
+    assert ended.value.code == 0
+    assert capfdbinary.readouterr().out.startswith(b"usage: logstore simulate ")

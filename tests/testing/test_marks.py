@@ -7,8 +7,9 @@ from pathlib import Path
 
 import pytest
 
-from logstore.testing.marks import catalogue, index_of_marks, parse_index
+from logstore.testing.marks import catalogue
 from logstore.testing.runner import run
+from tests.testing.marks_index import index_of_marks, parse_index
 
 EVENTS = 2000
 INDEX = Path(__file__).with_name("marks.txt")

@@ -1,6 +1,6 @@
 """The jobs' command lines, each defined once, for three ways in:
 
-    logstore pipeline JOB …                        logstore/cli/pipeline.py hands its arguments on
+    logstore pipeline JOB …                        logstore/cli/handed_on.py hands its arguments on
     python -m logstore.spark JOB …                without the extra `cli`
     spark-submit … logstore/spark/__main__.py JOB …  in the session, and on the master, that were submitted
 
