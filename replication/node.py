@@ -1,33 +1,36 @@
-"""One node of the cluster: routes what comes in to its replica manager and its controller.
+"""One node of the cluster: routes events to its replica manager and its controller.
 
     start ─▶ OpenSession ─▶ SessionOpened ─▶ create /brokers/ids/<id> ─▶ registered
-               ▲                                 │ taken: wait until the former life's session is over
+               ▲                                 │ exists: wait for the end of the former session
                └── SessionExpired ◀──────────────┘
 
-The broker epoch, the incarnation that others fence by, is the transaction id of that node's
-creation. Until it is known the controller's requests are held: whether they are for this life or a
-former one cannot be told before. A session that expires ends every leadership here at once.
+The broker epoch fences incarnations. It is the transaction id that created the registration. Until it is
+known, requests of the controller are held: they could be for this life or for a former one. An expired
+session ends every leadership here at once.
 
     begin_shutdown ─▶ … ControlledShutdown … ─▶ is_ready_to_stop ─▶ stop ─▶ (logs closed) ─▶ leave
 
-An orderly end asks the controller first to move what is led here (`departure.py`), then stops every
-role, closes the logs with the mark of a clean stop, and gives up the session last: nobody else is elected
-because of it before the mark is durable. `stop` may also come at once.
+An orderly shutdown first asks the controller to move the leaderships (`departure.py`). Then it ends every
+role, closes the logs with the clean-shutdown marker, and closes the session last: the marker is durable
+before anybody else is elected. `stop` may also be called at once.
 
-`start`, `receive`, `tick`, `begin_shutdown`, `stop` and `leave` run to completion and return effects;
-nothing else happens.
+`start`, `receive`, `tick`, `begin_shutdown`, `stop` and `leave` run to completion and return effects. They
+have no other side effects outside the logs.
 """
 
 from __future__ import annotations
 
 import random
 from collections import deque
+from collections.abc import Callable
 from dataclasses import replace
 from itertools import count
+from typing import Final
 
 from logstore.config import LogConfig
 from logstore.disk.marks import mark
 from logstore.log.manager import LogManager
+from logstore.replication import messages, orders, serving
 from logstore.replication.config import NodeConfig
 from logstore.replication.controller.controller import Controller
 from logstore.replication.controller.services import SERVICES
@@ -51,42 +54,37 @@ from logstore.replication.effects import (
     StoreReply,
     SyncDone,
     WatchFired,
-    answer,
 )
 from logstore.replication.errors import InvalidRequest
-from logstore.replication.messages import (
-    AlterPartitionResponse,
-    ControlledShutdownResponse,
-    DeleteRecordsRequest,
-    FetchRequest,
-    FetchResponse,
-    LeaderAndIsrRequest,
-    LeaderAndIsrResponse,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    MetadataRequest,
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderEpochResponse,
-    ProduceRequest,
-    RequestBody,
-    StopReplicaRequest,
-    StopReplicaResponse,
-    UpdateMetadataRequest,
-    UpdateMetadataResponse,
-)
 from logstore.replication.metastore import layout
 from logstore.replication.metastore.layout import BrokerRegistration, broker_path, encode_broker
 from logstore.replication.metastore.operations import Create, Delete, Get, Outcome, StoreError
 from logstore.replication.replica_manager import ReplicaManager
 from logstore.replication.state_change import Sink, unheard
 
-# Each stands in the registration until a controller has seen a later one: a few are enough.
+# Each epoch stays in the registration until a controller has read a later one: a few suffice.
 _MOST_FORMER_EPOCHS = 256
-_CONTROL = (LeaderAndIsrRequest, StopReplicaRequest, UpdateMetadataRequest)
+
+ORDERS: Final[dict[type[messages.RequestBody], Callable[..., list[Effect]]]] = {
+    messages.LeaderAndIsrRequest: orders.leader_and_isr,
+    messages.StopReplicaRequest: orders.stop_replica,
+    messages.UpdateMetadataRequest: orders.update_metadata,
+}
+"""Requests of the controller: from nodes only, and held until this node is registered."""
+
+SERVED: Final[dict[type[messages.RequestBody], Callable[..., list[Effect]]]] = {
+    messages.ProduceRequest: serving.produce,
+    messages.FetchRequest: serving.fetch,
+    messages.DeleteRecordsRequest: serving.delete_records,
+    messages.ListOffsetsRequest: serving.list_offsets,
+    messages.OffsetForLeaderEpochRequest: serving.offset_for_leader_epoch,
+    messages.MetadataRequest: serving.describe_cluster,
+}
+"""Requests of clients and followers. The controller serves all others (`SERVICES`)."""
 
 
 class Node:
-    """A broker's engine: logs on one side, effects on the other, no thread, no clock, no socket."""
+    """A broker's engine: events in, effects out; no thread, no clock, no socket."""
 
     def __init__(
         self,
@@ -97,10 +95,10 @@ class Node:
         log_config: LogConfig | None = None,
         state_changes: Sink = unheard,
     ) -> None:
-        """`logs` is open and stays the caller's to close, after `stop` or instead of it.
+        """`logs` is open. The caller closes it, after `stop` or instead of it.
 
-        `log_config` is what topics without settings of their own have; `state_changes` hears of every
-        decision about a partition that is made here, as controller and as broker.
+        `log_config` applies to topics without settings of their own. `state_changes` receives every decision
+        about a partition made here, as controller or as broker.
         """
         self.config = config
         self.logs = logs
@@ -126,15 +124,15 @@ class Node:
         )
         self.session_id: int | None = None
         self.departure: Departure | None = None
-        """The leave-taking of a node whose shutdown has begun."""
+        """The controlled shutdown under way, if one was begun."""
         self._registration_call: int | None = None
         self._register_at_ms: int | None = None
         self._former_sessions: set[int] = set()
         self._former_epochs: deque[int] = deque(maxlen=_MOST_FORMER_EPOCHS)
         self._held: list[Request] = []
-        self._failures_told = 0
+        self._failures_reported = 0
         self._report: tuple[int, int] | None = None
-        """The store call that tells of failed logs, and how many it tells of."""
+        """The store call that reports failed logs, and how many it reports."""
         self._report_again_ms: int | None = None
 
     def _next_id(self) -> int:
@@ -146,12 +144,12 @@ class Node:
 
     @property
     def broker_epoch(self) -> int:
-        """This life's registration; -1 while there is none."""
+        """The epoch of the current registration; -1 without one."""
         return self.replicas.broker_epoch
 
     @property
     def deadline_ms(self) -> int | None:
-        """When `tick` is next needed; None if time alone changes nothing."""
+        """When `tick` is next needed; None if nothing is due by time alone."""
         deadlines = (
             self.replicas.deadline_ms,
             self.controller.deadline_ms,
@@ -164,31 +162,33 @@ class Node:
 
     @property
     def is_clean(self) -> bool:
-        """Whether the logs may be closed with the mark of a clean stop.
+        """Whether the logs may be closed with the clean-shutdown marker.
 
-        After an unclean start, only once the controller has put on record what that may have cost:
-        its first role proves that. The mark would hide it from a controller that comes later.
+        After an unclean start, only once the controller has recorded the possible loss; its first role
+        proves that. The marker would hide the loss from a later controller.
         """
         return self.logs.was_clean or self.replicas.is_on_record
+
+    @property
+    def is_ready_to_stop(self) -> bool:
+        """Whether a shutdown was begun, and the controller agreed or all attempts were used."""
+        return self.departure is not None and self.departure.is_over
+
+    # --- life ---------------------------------------------------------------------------------
 
     def start(self, now_ms: int) -> list[Effect]:
         """Begin: ask for a session."""
         return [OpenSession(self.config.zookeeper_session_timeout_ms)]
 
     def begin_shutdown(self, now_ms: int) -> list[Effect]:
-        """Ask the controller to move what is led here; `is_ready_to_stop` says when that is over.
+        """Ask the controller to move the leaderships of this node; see `is_ready_to_stop`.
 
-        Until then this node serves as before, but follows nobody new.
+        Until then the node serves as before, but follows no new leader.
         """
         if self.departure is None:
             self.replicas.is_departing = True
             self.departure = Departure(self.config, now_ms)
         return self._depart(now_ms)
-
-    @property
-    def is_ready_to_stop(self) -> bool:
-        """Whether a shutdown was begun, and the controller let us go or was asked often enough."""
-        return self.departure is not None and self.departure.is_over
 
     def _depart(self, now_ms: int) -> list[Effect]:
         if self.departure is None:
@@ -199,20 +199,19 @@ class Node:
         return [request] if request is not None else []
 
     def stop(self, now_ms: int) -> list[Effect]:
-        """End every role: whoever waits is answered, nothing is appended or fetched any more.
+        """End every role: waiting requests are answered, and nothing is appended or fetched any more.
 
-        The logs are then the caller's to close, with the mark of a clean stop if `is_clean`; `leave`
-        comes after that.
+        The caller then closes the logs, with the clean-shutdown marker if `is_clean`, and calls `leave`.
         """
-        return [*self.replicas.stop(now_ms), *self.controller.on_session_lost(now_ms)]
+        return [*orders.stop(self.replicas, now_ms), *self.controller.on_session_lost(now_ms)]
 
     def leave(self, now_ms: int) -> list[Effect]:
-        """Give up the session: the registration goes, and with it all that still names this node."""
+        """Close the session, and with it the registration."""
         session_id, self.session_id = self.session_id, None
         return [CloseSession(session_id)] if session_id is not None else []
 
     def tick(self, now_ms: int) -> list[Effect]:
-        """Do what has become due."""
+        """Do everything that is due."""
         effects: list[Effect] = []
         if self._register_at_ms is not None and self._register_at_ms <= now_ms:
             effects += self._register(now_ms)
@@ -224,22 +223,36 @@ class Node:
         return self._end_turn(effects, now_ms)
 
     def receive(self, event: Event, now_ms: int) -> list[Effect]:
-        """Take one event."""
+        """Take one event. Raises `InvalidRequest` for a request that its sender may not send."""
         return self._end_turn(self._receive(event, now_ms), now_ms)
 
     def _end_turn(self, effects: list[Effect], now_ms: int) -> list[Effect]:
         if self.logs.is_offline:
-            # Nothing is left to serve (F3). The session goes with us: nobody has to wait for its timeout.
+            # Nothing is left to serve. Closing the session spares others the wait for its timeout.
             mark("node: its last log dir failed")
             reasons = "; ".join(f"{path}: {reason}" for path, reason in self.logs.offline_dirs.items())
             halt = Halt(f"every log dir has failed: {reasons}")
             return [*effects, *self.stop(now_ms), *self.leave(now_ms), halt]
-        return [*effects, *self._tell_of_failed_logs(now_ms)]
+        if self.replicas.failures != self._failures_reported:
+            return [*effects, *self._report_failed_logs(now_ms)]
+        return effects
+
+    # --- events -------------------------------------------------------------------------------
 
     def _receive(self, event: Event, now_ms: int) -> list[Effect]:
         match event:
-            case Request():
-                return self._on_request(event, now_ms)
+            case ClientRequest(token, body):
+                return self._serve(Client(token), body, now_ms)
+            case Request(source, correlation_id, body, token):
+                if type(body) not in ORDERS:
+                    if type(body) is messages.ProduceRequest:
+                        raise InvalidRequest("ProduceRequest is for clients, not for nodes")
+                    return self._serve(Peer(source, correlation_id, token), body, now_ms)
+                if self.broker_epoch < 0:
+                    mark("node: a controller's request waits for the registration")
+                    self._held.append(event)
+                    return []
+                return self._obey(event, now_ms)
             case Response():
                 return self._on_response(event, now_ms)
             case Disconnected(source, correlation_id):
@@ -249,8 +262,6 @@ class Node:
                     self.departure.on_disconnected(now_ms)
                     return []
                 return self.controller.on_disconnected(source, correlation_id, now_ms)
-            case ClientRequest():
-                return self._on_client_request(event, now_ms)
             case StoreReply(call_id, outcome):
                 if call_id == self._registration_call:
                     return self._on_registration_reply(outcome, now_ms)
@@ -271,70 +282,39 @@ class Node:
             case SyncDone():
                 return self.replicas.on_sync_done(event, now_ms)
 
-    # --- requests -----------------------------------------------------------------------------
-
-    def _on_request(self, request: Request, now_ms: int) -> list[Effect]:
-        body = request.body
-        if isinstance(body, _CONTROL):
-            if self.broker_epoch < 0:
-                mark("node: a controller's request waits for the registration")
-                self._held.append(request)
-                return []
-            return self._on_control(request, now_ms)
-        return self._serve(_peer(request), body, now_ms)
-
-    def _on_control(self, request: Request, now_ms: int) -> list[Effect]:
-        address = _peer(request)
-        match request.body:
-            case LeaderAndIsrRequest() as body:
-                return self.replicas.leader_and_isr(address, body, now_ms)
-            case StopReplicaRequest() as body:
-                return self.replicas.stop_replica(address, body, now_ms)
-            case UpdateMetadataRequest() as body:
-                return self.replicas.update_metadata(address, body, now_ms)
-        raise AssertionError(f"{type(request.body).__name__} is no request of a controller")
-
-    def _on_client_request(self, request: ClientRequest, now_ms: int) -> list[Effect]:
-        body = request.body
-        if isinstance(body, ProduceRequest):
-            return self.replicas.produce(Client(request.token), body, now_ms)
-        return self._serve(Client(request.token), body, now_ms)
-
-    def _serve(self, address: Address, body: RequestBody, now_ms: int) -> list[Effect]:
-        """What brokers and clients may both ask: the controller's services, and reads."""
+    def _serve(self, address: Address, body: messages.RequestBody, now_ms: int) -> list[Effect]:
+        serve = SERVED.get(type(body))
+        if serve is not None:
+            return serve(self.replicas, address, body, now_ms)
         if type(body) in SERVICES:
             return self.controller.on_request(address, body, now_ms)
-        match body:
-            case FetchRequest():
-                return self.replicas.fetch(address, body, now_ms)
-            case DeleteRecordsRequest():
-                return self.replicas.delete_records(address, body, now_ms)
-            case ListOffsetsRequest():
-                return self.replicas.list_offsets(address, body, now_ms)
-            case OffsetForLeaderEpochRequest():
-                return self.replicas.offset_for_leader_epoch(address, body, now_ms)
-            case MetadataRequest():
-                return [answer(address, self.replicas.metadata.describe(body))]
-        raise InvalidRequest(f"{type(body).__name__} does not come this way")
+        raise InvalidRequest(f"{type(body).__name__} is for nodes, not for clients")
+
+    def _obey(self, request: Request, now_ms: int) -> list[Effect]:
+        address = Peer(request.source, request.correlation_id, request.token)
+        return ORDERS[type(request.body)](self.replicas, address, request.body, now_ms)
 
     def _on_response(self, response: Response, now_ms: int) -> list[Effect]:
+        correlation_id = response.correlation_id
         match response.body:
             case (
-                FetchResponse()
-                | ListOffsetsResponse()
-                | OffsetForLeaderEpochResponse()
-                | AlterPartitionResponse()
+                messages.FetchResponse()
+                | messages.ListOffsetsResponse()
+                | messages.OffsetForLeaderEpochResponse()
+                | messages.AlterPartitionResponse() as body
             ):
-                return self.replicas.on_response(response.correlation_id, response.body, now_ms)
-            case ControlledShutdownResponse() as body:
-                if self.departure is not None and self.departure.owns(response.correlation_id):
-                    self.departure.on_response(body, now_ms)
+                return self.replicas.on_response(correlation_id, body, now_ms)
+            case messages.ControlledShutdownResponse() as answer:
+                if self.departure is not None and self.departure.owns(correlation_id):
+                    self.departure.on_response(answer, now_ms)
                 return []
-            case LeaderAndIsrResponse() | StopReplicaResponse() | UpdateMetadataResponse():
-                return self.controller.on_response(
-                    response.source, response.correlation_id, response.body, now_ms
-                )
-        raise InvalidRequest(f"{type(response.body).__name__} answers nothing that a node sends")
+            case (
+                messages.LeaderAndIsrResponse()
+                | messages.StopReplicaResponse()
+                | messages.UpdateMetadataResponse() as result
+            ):
+                return self.controller.on_response(response.source, correlation_id, result, now_ms)
+        raise InvalidRequest(f"{type(response.body).__name__} answers no request of a node")
 
     # --- the store session --------------------------------------------------------------------
 
@@ -342,7 +322,7 @@ class Node:
         effects: list[Effect] = []
         if self.session_id is not None and self.session_id != session_id:
             mark("node: a new session before the word of the old one's end")
-            effects += self._lose_session(now_ms)  # the word of its end was lost
+            effects += self._lose_session(now_ms)  # the event of its end was lost
         self.session_id = session_id
         return [*effects, *self._register(now_ms)]
 
@@ -355,13 +335,13 @@ class Node:
         self._registration_call = None
         self._register_at_ms = None
         self._report = self._report_again_ms = None
-        # Leaderships first: nothing is acknowledged in the name of a registration that is gone.
-        return [*self.replicas.on_session_lost(now_ms), *self.controller.on_session_lost(now_ms)]
+        # Leaderships first: nothing may be acknowledged under a registration that is gone.
+        return [*orders.session_lost(self.replicas, now_ms), *self.controller.on_session_lost(now_ms)]
 
-    def _store_call(self, operation: Create | Delete | Get, now_ms: int) -> list[Effect]:
-        assert self.session_id is not None, "a session to call in"
+    def _registration(self, operation: Create | Delete | Get, now_ms: int) -> list[Effect]:
+        assert self.session_id is not None, "no session to register in"
         self._registration_call = self._next_id()
-        self._register_at_ms = now_ms + self.config.request_timeout_ms  # should the reply be lost
+        self._register_at_ms = now_ms + self.config.request_timeout_ms  # in case the reply is lost
         return [StoreCall(self.session_id, self._registration_call, operation)]
 
     def _register(self, now_ms: int) -> list[Effect]:
@@ -375,16 +355,16 @@ class Node:
             damaged=tuple(sorted(self.logs.damaged)),
             rack=self.config.broker_rack,
         )
-        return self._store_call(
+        return self._registration(
             Create(broker_path(self.node_id), encode_broker(registration), ephemeral=True, make_parents=True),
             now_ms,
         )
 
     def _on_registration_reply(self, outcome: Outcome, now_ms: int) -> list[Effect]:
-        """Create and Get take turns until the node in the store is ours.
+        """Alternate Create and Get until the node in the store is ours.
 
-        A node that is there may be ours (the reply to its creation was lost), a former session's of
-        this process (removed here), or a former process's (gone when its session is over).
+        An existing node may be ours (the reply to its creation was lost), of a former session of this process
+        (it is deleted), or of a former process (it goes when that session expires).
         """
         self._registration_call = None
         self._register_at_ms = None
@@ -393,12 +373,12 @@ class Node:
             case None:
                 if outcome.stat is None:
                     mark("registration: a former session's node is gone")
-                    return self._register(now_ms)  # a former session's node was deleted
+                    return self._register(now_ms)  # the reply to a Delete
                 if outcome.stat.ephemeral_owner == self.session_id:
                     return self._registered(outcome.stat.created_txid, now_ms)
                 if outcome.stat.ephemeral_owner in self._former_sessions:
                     mark("registration: our former session's node is removed")
-                    return self._store_call(Delete(path, outcome.stat.version), now_ms)
+                    return self._registration(Delete(path, outcome.stat.version), now_ms)
                 self._register_at_ms = now_ms + self.config.registration_retry_ms
                 return []
             case StoreError.CONNECTION_LOSS:
@@ -407,40 +387,39 @@ class Node:
                 return []
             case StoreError.NODE_EXISTS:
                 mark("registration: somebody's node stands in the way")
-                return self._store_call(Get(path), now_ms)
+                return self._registration(Get(path), now_ms)
             case StoreError.NO_NODE | StoreError.BAD_VERSION:
                 mark("registration: our former session's node went by itself")
                 return self._register(now_ms)
             case StoreError.SESSION_EXPIRED:
                 mark("registration: the session ended before it")
                 return [*self._lose_session(now_ms), OpenSession(self.config.zookeeper_session_timeout_ms)]
-        raise AssertionError(f"{path}: the store answers {outcome.error} to a plain create or get")
+        raise AssertionError(f"{path}: the store answered {outcome.error} to a plain create or get")
 
     def _registered(self, broker_epoch: int, now_ms: int) -> list[Effect]:
-        assert self.session_id is not None, "registered in a session"
-        effects = self.replicas.on_registered(broker_epoch, now_ms)
-        # The controller will ask this incarnation for every role, and hear of each that it cannot take.
-        self._failures_told = self.replicas.failures
+        assert self.session_id is not None, "registered without a session"
+        effects = orders.registered(self.replicas, broker_epoch, now_ms)
+        # The controller assigns every role to the new registration, and hears of each one refused.
+        self._failures_reported = self.replicas.failures
         effects += self.controller.on_session(self.session_id, broker_epoch, now_ms)
         held, self._held = self._held, []
         for request in held:
             mark("node: a controller's request is served after the registration")
-            effects += self._on_control(request, now_ms)
+            effects += self._obey(request, now_ms)
         return effects
 
     # --- failed logs --------------------------------------------------------------------------
 
-    def _tell_of_failed_logs(self, now_ms: int) -> list[Effect]:
-        """Leave word in the store of logs that failed since, or work again, until the store has taken it.
+    def _report_failed_logs(self, now_ms: int) -> list[Effect]:
+        """Report logs that failed, or work again, to the store, until the store has it.
 
-        The controller then asks this node for its roles once more, and hears which it cannot fill.
+        The controller then assigns the roles of this node again, and hears which ones it cannot take.
         """
-        failed = self.replicas.failures
-        if failed == self._failures_told or self.session_id is None or self.broker_epoch < 0:
+        if self.session_id is None or self.broker_epoch < 0:
             return []
         if self._report_again_ms is not None and now_ms < self._report_again_ms:
             return []
-        self._report = self._next_id(), failed
+        self._report = self._next_id(), self.replicas.failures
         self._report_again_ms = now_ms + self.config.request_timeout_ms
         event = Create(
             layout.LOG_DIR_EVENT_PREFIX,
@@ -451,15 +430,11 @@ class Node:
         return [StoreCall(self.session_id, self._report[0], event)]
 
     def _on_report_reply(self, outcome: Outcome, now_ms: int) -> None:
-        assert self._report is not None, "a reply to our report"
+        assert self._report is not None, "a reply without a report"
         if outcome.error is None:
-            self._failures_told = self._report[1]
+            self._failures_reported = self._report[1]
             self._report_again_ms = None
         else:
             mark("node: the word of a failed log is left once more")
             self._report_again_ms = now_ms + self.config.registration_retry_ms
         self._report = None
-
-
-def _peer(request: Request) -> Peer:
-    return Peer(request.source, request.correlation_id, request.token)

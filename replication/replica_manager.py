@@ -1,277 +1,391 @@
-"""All replicas of one node: requests in, answers and requests to others out.
+"""The replicas of one node: the state that requests, orders and answers change, and the turns that change it.
 
-    clients     Produce, Fetch, ListOffsets, DeleteRecords     ─┐
-    followers   Fetch, ListOffsets, OffsetForLeaderEpoch        ├─▶ Partition ─▶ Log
-    controller  LeaderAndIsr, StopReplica, UpdateMetadata      ─┘
-    leaders ◀── Followers (fetches)      controller ◀── IsrChannel (proposals)
-    waiting     Purgatories of produces, fetches and deletions, by partition
+    replica_manager  state, turns, answers of leaders and of the controller, ISR changes, failed log dirs
+    serving          Produce, Fetch, DeleteRecords, ListOffsets, OffsetForLeaderEpoch, Metadata
+    orders           LeaderAndIsr, StopReplica, UpdateMetadata; the session and the orderly stop
 
-Here is what clients and followers ask. Under it stand the controller's orders (`orders.py`), and under those
-the replicas, their turns and who waits (`replicas.py`).
+`ReplicaManager` is one object composed of smaller ones: partitions, `WaitingRequests`, `Flushes`,
+`RoleRetries`, `IsrChannel`, `Followers`. `serving` and `orders` are functions on it (decision 044).
+
+Each public function is one turn. It changes partitions and notes which of them moved. Waiting requests are
+completed at the end of the turn, never while a partition changes. Requests to other nodes are returned as
+effects.
+
+A log failure takes the whole log dir offline. Every replica in that dir then resigns and answers
+`KAFKA_STORAGE_ERROR (56)` until the node restarts; `Node` reports it to the controller. Replicas in other
+dirs continue. A role refused because the disk was full is requested again, with growing pauses.
 """
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
+
+from logstore.config import LogConfig
 from logstore.disk.errors import EngineError, ErrorCode
-from logstore.disk.marks import mark
 from logstore.disk.topic_partition import TopicPartition
-from logstore.errors import InvalidRecord
-from logstore.replication.durability import Durability
-from logstore.replication.effects import Address, Client, Effect, Reply, answer
-from logstore.replication.errors import InvalidRequiredAcks, UnknownTopicId
-from logstore.replication.messages import (
-    DeleteRecordsRequest,
-    DeleteRecordsResponse,
-    DeleteRecordsResult,
-    EpochAnswer,
-    FetchPartition,
-    FetchRequest,
-    FetchResponse,
-    FetchResult,
-    ListOffsetsRequest,
-    ListOffsetsResponse,
-    ListOffsetsResult,
-    OffsetForLeaderEpochRequest,
-    OffsetForLeaderEpochResponse,
-    ProduceRequest,
-    ProduceResponse,
-    ProduceResult,
+from logstore.errors import LogDirOffline
+from logstore.log.manager import LogManager
+from logstore.replication.config import LagCriterion, NodeConfig
+from logstore.replication.effects import Effect, Send, SyncDone
+from logstore.replication.errors import (
+    InvalidRequest,
+    NotLeaderOrFollower,
+    ReplicaStorageFailed,
+    UnknownTopicOrPartition,
+    code_of,
 )
-from logstore.replication.orders import Orders
-from logstore.replication.partition import ACKS_ALL, Partition
-from logstore.replication.waiting import DelayedByPartition, DelayedFetch, Status
+from logstore.replication.flushes import Flushes
+from logstore.replication.follower import FollowerResponse, Followers
+from logstore.replication.isr import CommittedIsr, PendingIsr
+from logstore.replication.isr_channel import IsrChannel
+from logstore.replication.messages import (
+    NO_EPOCH,
+    NO_LEADER,
+    AlterPartitionResponse,
+    PartitionState,
+    RequestBody,
+)
+from logstore.replication.metadata_cache import MetadataCache
+from logstore.replication.partition import Counters, IsrOutcome, Partition
+from logstore.replication.role_retries import RoleRetries
+from logstore.replication.state_change import Side, Sink, StateChange, unheard
+from logstore.replication.waiting import WaitingRequests
 
 
-class ReplicaManager(Orders):
-    """The replicas of this node, their waiting requests, and what they ask of others."""
+class ReplicaManager:
+    """The replicas of this node, their waiting requests, and their requests to other nodes."""
 
-    # --- produce -------------------------------------------------------------------------------
-
-    def produce(self, address: Client, body: ProduceRequest, now_ms: int) -> list[Effect]:
-        """Append a client's batches; acks=all is answered once they are committed."""
-        if body.acks not in (0, 1, ACKS_ALL):
-            error = InvalidRequiredAcks(f"acks is {body.acks}; it takes 0, 1 or -1 (all)")
-            results = {known: ProduceResult(error.code, message=str(error)) for known in body.records}
-            self._effects.append(answer(address, ProduceResponse(results)))
-            return self._end_turn(now_ms)
-        statuses: dict[TopicPartition, Status[ProduceResult]] = {}
-        for topic_partition, data in body.records.items():
-            statuses[topic_partition] = self._append(topic_partition, data, body.acks, now_ms)
-        if body.acks == 0:
-            has_failed = any(status.result.error is not ErrorCode.NONE for status in statuses.values())
-            self._effects.append(Reply(address.token, None, close=has_failed))
-        elif body.acks == ACKS_ALL and any(status.is_pending for status in statuses.values()):
-            operation = DelayedByPartition(
-                statuses,
-                now_ms + body.timeout_ms,
-                progress=self._progress,
-                timed_out=lambda status: ProduceResult(ErrorCode.REQUEST_TIMED_OUT),
-                reply=lambda results: self._effects.append(answer(address, ProduceResponse(results))),
-            )
-            self._produces.try_complete_else_watch(operation, statuses, now_ms)
-        else:
-            results = {known: status.result for known, status in statuses.items()}
-            self._effects.append(answer(address, ProduceResponse(results)))
-        return self._end_turn(now_ms)
-
-    def _append(
-        self, topic_partition: TopicPartition, data: bytes | memoryview, acks: int, now_ms: int
-    ) -> Status[ProduceResult]:
-        try:
-            partition = self.partition(topic_partition)
-            info, _ = partition.append(data, acks, now_ms)
-        except (EngineError, OSError) as error:
-            blamed = error.record_errors if isinstance(error, InvalidRecord) else ()
-            code = self._guard(topic_partition, error)
-            return Status(ProduceResult(code, message=str(error), record_errors=blamed))
-        self._wake(topic_partition)
-        self._want_flush(partition)
-        result = ProduceResult(
-            ErrorCode.NONE, info.first_offset, info.log_append_time_ms, info.log_start_offset
+    def __init__(
+        self,
+        config: NodeConfig,
+        logs: LogManager,
+        *,
+        next_id: Callable[[], int],
+        default_config: LogConfig,
+        state_changes: Sink = unheard,
+    ) -> None:
+        """`default_config` applies to topics without settings of their own."""
+        self.config = config
+        self.logs = logs
+        self.default_config = default_config
+        self.metadata = MetadataCache()
+        self.counters = Counters()
+        self.controller_epoch = 0
+        self.controller_id = -1
+        self.broker_epoch = -1
+        """Epoch of the current registration; -1 without one."""
+        self.latest_broker_epoch = -1
+        """Epoch of the last registration, also after its session ended."""
+        self.is_departing = False
+        """Whether this node is about to stop: it follows no new leader."""
+        self.is_on_record = False
+        """Whether the controller has assigned a role to this process. From then on the metadata store
+        records what an unclean start may have lost."""
+        self.failures = 0
+        """Changes when the controller must be asked for this node's roles again; see `Node`."""
+        self.partitions: dict[TopicPartition, Partition] = {}
+        """Replicas with a role."""
+        self.offline: dict[TopicPartition, str] = {}
+        """Replicas whose log failed, with the reason, until the node restarts."""
+        self.strays: dict[TopicPartition, str] = {}
+        """Logs set aside since this node started, with the reason."""
+        self.deleted: dict[TopicPartition, tuple[str, int]] = {}
+        """Replicas deleted by the controller: topic id, and the leader epoch of the order."""
+        self.topic_configs: dict[str, tuple[Mapping[str, str], LogConfig]] = {}
+        self.newest_orders: dict[type[RequestBody], tuple[int, int]] = {}
+        """The latest request of each kind from a controller: controller epoch and correlation id."""
+        self.effects: list[Effect] = []
+        """The effects of this turn so far. It stays the same list, and is cleared when a turn ends."""
+        self.waiting = WaitingRequests(config)
+        self.retries = RoleRetries(config.replica_fetch_backoff_ms)
+        self.isr_channel = IsrChannel(config)
+        self.flushes = Flushes(self.effects.append)
+        self.followers = Followers(
+            config,
+            next_id=next_id,
+            may_fetch=self.flushes.covers,
+            on_storage_failure=self.take_offline,
+            on_progress=self.waiting.wake,
         )
-        if acks != ACKS_ALL:
-            return Status(result)
-        result = result._replace(durability=partition.durability)
-        return Status(result, info.last_offset + 1, partition.tenure, is_pending=True)
+        self._next_id = next_id
+        self._state_changes = state_changes
+        self._newly_offline: list[TopicPartition] = []
+        self._failed_dirs = 0
+        self._next_isr_check_ms: int | None = None
+        self._next_checkpoint_ms: int | None = None
 
-    def _progress(
-        self, topic_partition: TopicPartition, status: Status[ProduceResult]
-    ) -> ProduceResult | None:
-        """How a waiting append stands: None while undecided."""
-        try:
-            partition = self.partition(topic_partition)
-        except EngineError as error:
-            return ProduceResult(error.code)
-        if not partition.is_leader or partition.tenure != status.tenure:
-            # The offset may hold another record by now.
-            return ProduceResult(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        if partition.log.high_watermark < status.offset:
-            return None
-        if len(partition.isr.maximal) < partition.min_insync:
-            return ProduceResult(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
-        if not partition.is_synced:
-            # Whatever it was when this began to wait: the watermark went by the level of now.
-            return status.result._replace(durability=Durability.REPLICATED)
-        return status.result
+    def partition(self, topic_partition: TopicPartition) -> Partition:
+        """Return the replica on this node.
 
-    # --- fetch ---------------------------------------------------------------------------------
-
-    def fetch(self, address: Address, body: FetchRequest, now_ms: int) -> list[Effect]:
-        """Read for a consumer or a follower; with too little to say, wait for more."""
-        results, size, is_final = self._read(body)
-        if body.replica_id >= 0:
-            for topic_partition, result in results.items():
-                if result.error is ErrorCode.NONE and result.diverging_epoch is None:
-                    self._count_fetch(topic_partition, body, now_ms)
-        if is_final or body.max_wait_ms <= 0 or not body.partitions or size >= body.min_bytes:
-            self._effects.append(answer(address, FetchResponse(results)))
-        else:
-            operation = DelayedFetch(
-                body.min_bytes,
-                now_ms + body.max_wait_ms,
-                read=lambda: self._read(body),
-                reply=lambda response: self._effects.append(answer(address, response)),
+        Raises `ReplicaStorageFailed`, `NotLeaderOrFollower` or `UnknownTopicOrPartition` if there is none.
+        """
+        if topic_partition in self.offline:
+            raise ReplicaStorageFailed(f"{topic_partition} is offline: {self.offline[topic_partition]}")
+        found = self.partitions.get(topic_partition)
+        if found is not None:
+            return found
+        if (damage := self.logs.damaged.get(topic_partition)) is not None:
+            raise ReplicaStorageFailed(f"{topic_partition} is damaged: {damage}")
+        if topic_partition in self.metadata.partitions:
+            raise NotLeaderOrFollower(
+                f"broker {self.config.node_id} has no replica of {topic_partition}; refresh metadata"
             )
-            # Read a moment ago; what this fetch itself moved is woken and checked as the turn ends.
-            self._fetches.watch(operation, body.partitions)
-        return self._end_turn(now_ms)
+        raise UnknownTopicOrPartition(f"{topic_partition} is unknown to broker {self.config.node_id}")
 
-    def _read(self, body: FetchRequest) -> tuple[dict[TopicPartition, FetchResult], int, bool]:
-        """Results for all partitions, their bytes, and whether one (an error, a divergence) cannot wait."""
-        results: dict[TopicPartition, FetchResult] = {}
-        room = body.max_bytes
-        is_final = False
-        for topic_partition, wanted in body.partitions.items():
-            result = self._read_one(topic_partition, wanted, body, room)
-            is_final |= result.error is not ErrorCode.NONE or result.diverging_epoch is not None
-            is_final |= result.preferred_read_replica >= 0
-            # In an older segment than the end there is always something to send.
-            is_final = is_final or self._partitions[topic_partition].is_behind_segment(
-                wanted.fetch_offset, to_log_end=body.replica_id >= 0
-            )
-            # Somebody may wait until every follower has heard where the log starts now.
-            is_final |= 0 <= wanted.log_start_offset < result.log_start_offset
-            room -= len(result.records)
-            results[topic_partition] = result
-        return results, body.max_bytes - room, is_final
+    # --- gauges --------------------------------------------------------------------------------
 
-    def _read_one(
-        self, topic_partition: TopicPartition, wanted: FetchPartition, body: FetchRequest, room: int
-    ) -> FetchResult:
-        try:
-            return self._partition_to_read(topic_partition, wanted.topic_id).read(
-                body.replica_id,
-                wanted,
-                max_bytes=max(min(wanted.max_bytes, room), 0),
-                # The first batch of a response may be of any size, or it could never be read.
-                at_least_one=room == body.max_bytes,
-                broker_epoch=body.broker_epoch,
-                rack=body.rack,
-                committed_only=body.committed_only,
-            )
-        except (EngineError, OSError) as error:
-            return FetchResult(self._guard(topic_partition, error))
+    @property
+    def under_replicated_partitions(self) -> int:
+        """Partitions led here with fewer replicas in sync than assigned."""
+        return sum(partition.is_under_replicated for partition in self.partitions.values())
 
-    def _partition_to_read(self, topic_partition: TopicPartition, topic_id: str) -> Partition:
-        """The replica here; raises `UnknownTopicId` where there is none and nobody told us of that id."""
-        is_here = topic_partition in self._partitions or topic_partition in self._offline
-        if topic_id and not is_here and self.metadata.topic_ids.get(topic_partition.topic) != topic_id:
-            raise UnknownTopicId(f"no topic of id {topic_id} is known here; refresh metadata")
-        return self.partition(topic_partition)
+    @property
+    def under_min_isr_partitions(self) -> int:
+        """Partitions led here with too few replicas in sync for acks=all."""
+        return sum(partition.is_under_min_isr for partition in self.partitions.values())
 
-    def _count_fetch(self, topic_partition: TopicPartition, body: FetchRequest, now_ms: int) -> None:
-        partition = self._partitions[topic_partition]
-        is_awaited = self._deletions.deadline_ms is not None
-        before = partition.low_watermark if is_awaited else -1
-        has_moved, pending = partition.record_fetch(
-            body.replica_id,
-            body.partitions[topic_partition],
-            now_ms,
-            broker_epoch=body.broker_epoch,
-            own_broker_epoch=self.broker_epoch,
-        )
-        if has_moved or (is_awaited and partition.low_watermark != before):
-            self._wake(topic_partition)
-        if pending is not None:
-            self._submit(partition, pending, now_ms)
-        self._report_synced(partition)
+    @property
+    def at_min_isr_partitions(self) -> int:
+        """Partitions led here with just enough replicas in sync for acks=all."""
+        return sum(partition.is_at_min_isr for partition in self.partitions.values())
 
-    # --- deleting records ----------------------------------------------------------------------
+    @property
+    def partitions_catching_up(self) -> int:
+        """Partitions led here whose end is withheld from consumers: it could be below one they have seen."""
+        return sum(partition.is_catching_up for partition in self.partitions.values())
 
-    def delete_records(self, address: Address, body: DeleteRecordsRequest, now_ms: int) -> list[Effect]:
-        """Let partitions start higher up; answered when every live replica says that its log does."""
-        statuses = {
-            topic_partition: self._delete_records(topic_partition, offset)
-            for topic_partition, offset in body.partitions.items()
-        }
-        operation = DelayedByPartition(
-            statuses,
-            now_ms + body.timeout_ms,
-            progress=self._deletion_result,
-            timed_out=lambda status: status.result,
-            reply=lambda results: self._effects.append(answer(address, DeleteRecordsResponse(results))),
-        )
-        if not operation.try_complete(now_ms):
-            if body.timeout_ms <= 0:
-                operation.force_complete(now_ms)
-            else:
-                self._deletions.try_complete_else_watch(operation, statuses, now_ms)
-        return self._end_turn(now_ms)
+    @property
+    def offline_replicas(self) -> int:
+        """Replicas that serve nothing because their log failed or is damaged."""
+        return len(self.offline) + len(self.logs.damaged)
 
-    def _delete_records(self, topic_partition: TopicPartition, offset: int) -> Status[DeleteRecordsResult]:
-        try:
-            partition = self.partition(topic_partition)
-            target = partition.delete_records(offset)
-        except (EngineError, OSError) as error:
-            return Status(DeleteRecordsResult(self._guard(topic_partition, error)))
-        self._wake(topic_partition)
-        timed_out = DeleteRecordsResult(ErrorCode.REQUEST_TIMED_OUT, partition.low_watermark)
-        return Status(timed_out, target, partition.tenure, is_pending=True)
+    # --- turns ---------------------------------------------------------------------------------
 
-    def _deletion_result(
-        self, topic_partition: TopicPartition, status: Status[DeleteRecordsResult]
-    ) -> DeleteRecordsResult | None:
-        """How a deletion ended: None while a live replica has not confirmed it."""
-        try:
-            partition = self.partition(topic_partition)
-        except EngineError as error:
-            return DeleteRecordsResult(error.code)
-        if not partition.is_leader or partition.tenure != status.tenure:
-            mark("delete records: the leader changed while followers were deleting")
-            return DeleteRecordsResult(ErrorCode.NOT_LEADER_OR_FOLLOWER)
-        low_watermark = partition.low_watermark
-        return DeleteRecordsResult(ErrorCode.NONE, low_watermark) if low_watermark >= status.offset else None
-
-    # --- questions -----------------------------------------------------------------------------
-
-    def list_offsets(self, address: Address, body: ListOffsetsRequest, now_ms: int) -> list[Effect]:
-        """Offsets by time."""
-        results: dict[TopicPartition, ListOffsetsResult] = {}
-        for topic_partition, wanted in body.partitions.items():
-            try:
-                results[topic_partition] = self.partition(topic_partition).list_offset(
-                    wanted.timestamp,
-                    replica_id=body.replica_id,
-                    current_leader_epoch=wanted.current_leader_epoch,
-                    committed_only=body.committed_only,
+    def end_turn(self, now_ms: int) -> list[Effect]:
+        """Complete requests that became ready, add requests that are due, and return all effects."""
+        self._resign_with_failed_dirs()
+        if self._newly_offline:
+            for topic_partition in self._newly_offline:
+                self.note(
+                    topic_partition, "goes offline", now_ms, reason=self.offline.get(topic_partition, "")
                 )
-            except (EngineError, OSError) as error:
-                results[topic_partition] = ListOffsetsResult(self._guard(topic_partition, error))
-        self._effects.append(answer(address, ListOffsetsResponse(results)))
-        return self._end_turn(now_ms)
+            self._newly_offline.clear()
+        self.waiting.check_woken(now_ms)
+        # Between two registrations a follower uses its last epoch: a fetch without one could not be told
+        # from a delayed fetch of a former life.
+        self.effects += self.followers.pump(self.latest_broker_epoch, now_ms)
+        if self.controller_id >= 0:
+            request = self.isr_channel.next_request(self._next_id, self.broker_epoch, now_ms)
+            if request is not None:
+                self.effects.append(Send(self.controller_id, *request))
+        effects = self.effects.copy()
+        self.effects.clear()
+        return effects
 
-    def offset_for_leader_epoch(
-        self, address: Address, body: OffsetForLeaderEpochRequest, now_ms: int
+    def tick(self, now_ms: int) -> list[Effect]:
+        """Do what is due: expired requests, ISR members that lag, checkpoints."""
+        self.waiting.expire(now_ms)
+        self.failures += self.retries.is_due(now_ms)
+        if self._next_isr_check_ms is not None and self._next_isr_check_ms <= now_ms:
+            self._next_isr_check_ms = now_ms + self._isr_check_interval_ms
+            self._check_isrs(now_ms)
+        if self._next_checkpoint_ms is not None and self._next_checkpoint_ms <= now_ms:
+            self._next_checkpoint_ms = now_ms + self.config.replica_high_watermark_checkpoint_interval_ms
+            self.logs.checkpoint_high_watermarks()
+        return self.end_turn(now_ms)
+
+    def start_checks(self, now_ms: int) -> None:
+        """Start the periodic ISR checks and checkpoints, unless they run already."""
+        if self._next_checkpoint_ms is None:
+            self._next_checkpoint_ms = now_ms + self.config.replica_high_watermark_checkpoint_interval_ms
+            self._next_isr_check_ms = now_ms + self._isr_check_interval_ms
+
+    @property
+    def _isr_check_interval_ms(self) -> int:
+        if self.config.replica_lag_criterion is LagCriterion.SILENCE:
+            return self.config.replica_lag_time_max_ms
+        return max(self.config.replica_lag_time_max_ms // 2, 1)
+
+    @property
+    def deadline_ms(self) -> int | None:
+        """When `tick` is next needed; None if nothing is due by time alone."""
+        deadlines = (
+            self.waiting.deadline_ms,
+            self.followers.deadline_ms,
+            self.isr_channel.deadline_ms if self.broker_epoch >= 0 and self.controller_id >= 0 else None,
+            self._next_isr_check_ms,
+            self._next_checkpoint_ms,
+            self.retries.deadline_ms,
+        )
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
+
+    def resize_fetchers(self, count: int, now_ms: int) -> list[Effect]:
+        """Set `num.replica.fetchers`; each followed partition moves to its new fetcher."""
+        self.followers.resize(count)
+        return self.end_turn(now_ms)
+
+    # --- failures ------------------------------------------------------------------------------
+
+    def guard(self, topic_partition: TopicPartition, error: EngineError | OSError) -> ErrorCode:
+        """Return the error code for a refusal; a storage failure also takes the replica offline."""
+        if isinstance(error, LogDirOffline | OSError):
+            self.take_offline(topic_partition, error)
+        return code_of(error)
+
+    def take_offline(self, topic_partition: TopicPartition, error: Exception) -> None:
+        """Stop acknowledging and serving records of a replica whose log failed."""
+        self.failures += topic_partition not in self.offline
+        self.offline[topic_partition] = str(error)
+        self._newly_offline.append(topic_partition)
+        self.retries.forget(topic_partition)
+        if topic_partition in self.partitions:
+            self.counters.role_changes += 1
+        self.drop(topic_partition)
+        self.stop_asking(topic_partition)
+        self.waiting.wake(topic_partition)
+
+    def drop(self, topic_partition: TopicPartition) -> None:
+        """Forget a replica whose log is gone."""
+        self.partitions.pop(topic_partition, None)
+        self.flushes.forget(topic_partition)
+
+    def stop_asking(self, topic_partition: TopicPartition) -> None:
+        """Stop following a partition's leader and withdraw its ISR proposal."""
+        self.followers.remove(topic_partition)
+        self.isr_channel.withdraw(topic_partition)
+
+    def _resign_with_failed_dirs(self) -> None:
+        """Take every replica in a failed log dir offline, not only the one whose log noticed."""
+        failed_dirs = self.logs.offline_dirs
+        if len(failed_dirs) == self._failed_dirs:
+            return
+        self._failed_dirs = len(failed_dirs)
+        reason = LogDirOffline("; ".join(f"{path}: {reason}" for path, reason in failed_dirs.items()))
+        for topic_partition, partition in list(self.partitions.items()):
+            if partition.log.is_offline:
+                self.take_offline(topic_partition, reason)
+
+    # --- the state-change log ------------------------------------------------------------------
+
+    def record(self, partition: Partition, change: str, reason: str, now_ms: int) -> None:
+        """Write a change of a replica to the state-change log, with the state it is in now."""
+        state = PartitionState(
+            self.controller_epoch,
+            partition.leader_id,
+            partition.leader_epoch,
+            tuple(sorted(partition.isr.committed)),
+            partition.partition_epoch,
+            partition.replicas,
+        )
+        self.note(partition.topic_partition, change, now_ms, state=state, reason=reason)
+
+    def note(
+        self,
+        topic_partition: TopicPartition,
+        change: str,
+        now_ms: int,
+        *,
+        state: PartitionState | None = None,
+        leader_epoch: int = NO_EPOCH,
+        reason: str = "",
+    ) -> None:
+        """Write a line to the state-change log, with the facts of `state` if there is one."""
+        self._state_changes(
+            StateChange(
+                now_ms,
+                self.config.node_id,
+                Side.BROKER,
+                self.controller_epoch,
+                topic_partition,
+                change,
+                state.leader if state else NO_LEADER,
+                state.leader_epoch if state else leader_epoch,
+                state.partition_epoch if state else -1,
+                state.isr if state else (),
+                state.replicas if state else (),
+                reason,
+            )
+        )
+
+    # --- answers from other nodes --------------------------------------------------------------
+
+    def on_response(
+        self, correlation_id: int, body: FollowerResponse | AlterPartitionResponse, now_ms: int
     ) -> list[Effect]:
-        """Where epochs end in this leader's logs."""
-        results: dict[TopicPartition, EpochAnswer] = {}
-        for topic_partition, query in body.partitions.items():
+        """Take an answer of a leader or of the controller. Late answers are dropped."""
+        if isinstance(body, AlterPartitionResponse):
+            if self.isr_channel.owns(correlation_id):
+                self._on_isr_answers(body, now_ms)
+        else:
             try:
-                end = self.partition(topic_partition).end_of_epoch(
-                    query.leader_epoch, query.current_leader_epoch
-                )
-                results[topic_partition] = EpochAnswer(ErrorCode.NONE, end.epoch, end.end_offset)
-            except (EngineError, OSError) as error:
-                results[topic_partition] = EpochAnswer(self._guard(topic_partition, error))
-        self._effects.append(answer(address, OffsetForLeaderEpochResponse(results)))
-        return self._end_turn(now_ms)
+                self.followers.on_response(correlation_id, body, now_ms)
+            except InvalidRequest:
+                # The peer broke the protocol. Everything asked of it pauses; nothing has changed.
+                self.counters.protocol_violations += 1
+        return self.end_turn(now_ms)
+
+    def on_disconnected(self, correlation_id: int, now_ms: int) -> bool:
+        """Give up on an answer; False if the request was not one of ours."""
+        if self.isr_channel.owns(correlation_id):
+            self.isr_channel.on_disconnected(now_ms)
+            return True
+        return self.followers.on_disconnected(correlation_id, now_ms)
+
+    def on_sync_done(self, event: SyncDone, now_ms: int) -> list[Effect]:
+        """Take the end of a flush. The log's own recovery point counts: it may have been truncated since."""
+        self.flushes.forget(event.topic_partition)
+        partition = self.partitions.get(event.topic_partition)
+        if event.error:
+            self.take_offline(event.topic_partition, LogDirOffline(event.error))
+        elif partition is not None:
+            self.advance(partition, now_ms)
+            self.report_synced(partition)
+            self.flushes.want(partition)
+        return self.end_turn(now_ms)
+
+    # --- high watermarks and ISRs --------------------------------------------------------------
+
+    def advance(self, partition: Partition, now_ms: int) -> None:
+        """Advance the high watermark if possible, and note that requests may be ready."""
+        if partition.advance_high_watermark(now_ms):
+            self.waiting.wake(partition.topic_partition)
+
+    def submit(self, partition: Partition, pending: PendingIsr, now_ms: int) -> None:
+        """Queue an ISR proposal for the controller."""
+        self.isr_channel.submit(partition.topic_partition, pending)
+        self.record(partition, "proposes an ISR", f"of {list(pending.proposal.new_isr)}", now_ms)
+
+    def report_synced(self, partition: Partition) -> None:
+        """Report to the controller once all members have flushed after a switch to `synced`."""
+        pending = partition.propose_synced(own_broker_epoch=self.broker_epoch)
+        if pending is not None:
+            self.isr_channel.submit(partition.topic_partition, pending)
+
+    def _on_isr_answers(self, body: AlterPartitionResponse, now_ms: int) -> None:
+        for topic_partition, pending, result in self.isr_channel.on_response(body, now_ms):
+            partition = self.partitions.get(topic_partition)
+            if partition is None:
+                continue
+            match partition.on_isr_answer(pending, result):
+                case IsrOutcome.ADOPTED:
+                    self.record(partition, "adopts an ISR", "", now_ms)
+                    self.advance(partition, now_ms)
+                    self.waiting.wake(topic_partition)
+                case IsrOutcome.RESEND:
+                    self.isr_channel.resend(topic_partition, pending, now_ms)
+                case IsrOutcome.STALE | IsrOutcome.REVERTED | IsrOutcome.UNKNOWN:
+                    # UNKNOWN keeps the maximal ISR until the controller's next request, and is proposed
+                    # again at the next check of all ISRs.
+                    pass
+
+    def _check_isrs(self, now_ms: int) -> None:
+        for topic_partition, partition in self.partitions.items():
+            partition.propose_shrink(now_ms, own_broker_epoch=self.broker_epoch)
+            partition.propose_synced(own_broker_epoch=self.broker_epoch)
+            # A refused proposal stays pending until the controller's next request. That request may have
+            # been lost, so the proposal is repeated.
+            if partition.is_leader and not self.isr_channel.holds(topic_partition):
+                pending = partition.isr
+                if not isinstance(pending, CommittedIsr):
+                    self.submit(partition, pending, now_ms)
+            self.advance(partition, now_ms)

@@ -217,8 +217,11 @@ def _of_replicas(node: Node) -> Iterator[Metric]:
             replicas.at_min_isr_partitions,
         ),
         "offlinereplicacount": ("Replicas whose log failed or is damaged", replicas.offline_replicas),
-        "failedpartitionscount": ("Followed no more until the controller speaks", replicas.failed_partitions),
-        "delayedoperations": ("Requests that wait for something to happen", replicas.waiting),
+        "failedpartitionscount": (
+            "Followed no more until the controller speaks",
+            len(replicas.followers.failed),
+        ),
+        "delayedoperations": ("Requests that wait for something to happen", replicas.waiting.count),
     }
     for name, (text, value) in gauges.items():
         yield _gauge(prefix + name, text, value)

@@ -436,7 +436,10 @@ class _Run:
         most = (len(world.hosts) + len(self.consumers) + len(self.producers)) * max(len(world.checkers), 1)
         for host in world.running:
             assert host.node is not None
-            sizes = {"waiting requests": host.node.replicas.waiting, "messages backed up": len(host.backlog)}
+            sizes = {
+                "waiting requests": host.node.replicas.waiting.count,
+                "messages backed up": len(host.backlog),
+            }
             limits = {"waiting requests": 2 * most, "messages backed up": 0}
             check_bounds(f"node {host.node_id}", sizes, limits)
 

@@ -34,9 +34,11 @@ from logstore.replication.messages import (
     FetchPartition,
     FetchRequest,
     FetchResponse,
+    LeaderAndIsrRequest,
     NewTopic,
     ProduceRequest,
     ProduceResponse,
+    UpdateMetadataRequest,
 )
 from logstore.testing.disks.faulty import Fault, FaultyDisk
 from tests.broker.asking import Asker
@@ -158,8 +160,8 @@ def test_orders_of_the_controller_keep_their_numbers() -> None:
             node._ids = count(2**40)
             await nodes.create_topic("t", (0, 1))
             other = nodes.running[1 - controller].node.replicas
-            await nodes.until(lambda: other._newest_metadata[1] > 2**40)
-            assert other._newest_roles[1] > 2**40
+            await nodes.until(lambda: other.newest_orders.get(UpdateMetadataRequest, (-1, -1))[1] > 2**40)
+            assert other.newest_orders[LeaderAndIsrRequest][1] > 2**40
 
     run(test)
 
@@ -230,7 +232,7 @@ def test_a_stop_lets_the_store_and_the_clients_know() -> None:
             tp = await nodes.create_topic("t", (1, 0))
             wait = FetchRequest(-1, 60_000, 1, 1, {tp: FetchPartition(0, 1)})
             waiting = asyncio.create_task(nodes.client.ask(nodes.addresses[1], wait))
-            fetches = nodes.running[1].node.replicas._fetches
+            fetches = nodes.running[1].node.replicas.waiting.fetches
             await nodes.until(lambda: fetches.deadline_ms is not None)
             await nodes.stop(1)
             # Answered that it does not lead any more, or cut off: not left waiting.

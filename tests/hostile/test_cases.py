@@ -213,7 +213,7 @@ def test_who_waits_for_24_days_waits_no_longer_than_the_longest_wait() -> None:
         bench.run(case)
         node = bench.nodes.running[0].node
         now_ms = bench.nodes.running[0].now_ms()
-        deadline_ms = node.replicas._fetches.deadline_ms
+        deadline_ms = node.replicas.waiting.fetches.deadline_ms
         assert deadline_ms is not None
         assert deadline_ms <= now_ms + LONGEST_WAIT_MS
     finally:

@@ -496,7 +496,7 @@ class Protocol:
             yield label, (following, *self._advance(me, taken, committed))
 
     def _take_role(self, me: int, replica: Replica, news: Announcement) -> Replica | None:
-        """The replica in the role it is told (`ReplicaManager._take_role`); None if it refuses or knows."""
+        """The replica in the role it is told (`orders.take_role`); None if it refuses or knows."""
         state, version = news.state, news.version
         if state.leader_epoch < replica.epoch:
             return None

@@ -7,15 +7,16 @@ from dataclasses import replace
 from typing import Any
 
 import logstore.replication.partition
+from logstore.replication import orders
 from logstore.replication.controller import alter_partition, election, isr_changes, partition_states
 from logstore.replication.controller.context import Context, Steps
 from logstore.replication.controller.services import SERVICES
 from logstore.replication.isr import CommittedIsr
 from logstore.replication.isr_channel import IsrChannel
-from logstore.replication.messages import ControlledShutdownRequest
+from logstore.replication.messages import ControlledShutdownRequest, UpdateMetadataRequest
 from logstore.replication.metadata_cache import MetadataCache
 from logstore.replication.metastore.operations import ANY_VERSION, Check, Multi, Set
-from logstore.replication.node import Node
+from logstore.replication.node import ORDERS, Node
 from logstore.replication.partition import IsrOutcome, Partition
 from logstore.replication.replica_manager import ReplicaManager
 from tests.plants.registry import plant, swap, swap_item
@@ -40,32 +41,32 @@ def _everybody_is_intact(recorded_epoch: int, incarnation: Any) -> election.Stan
 
 @plant("a role of an older leader epoch replaces a newer one (KAFKA-1211 and its kin)")
 def old_role_accepted(stack: ExitStack) -> None:
-    swap(stack, ReplicaManager, "_judge", lambda self, known, state, body: None)
+    swap(stack, orders, "judge", lambda manager, known, state, body: None)
 
 
 @plant("a leader whose session is gone leads on until somebody tells it otherwise (R7)")
 def session_expiry_ignored(stack: ExitStack) -> None:
-    def on_session_lost(self: ReplicaManager, now_ms: int) -> Any:
-        self.broker_epoch = -1
-        return self._end_turn(now_ms)
+    def session_lost(manager: ReplicaManager, now_ms: int) -> Any:
+        manager.broker_epoch = -1
+        return manager.end_turn(now_ms)
 
-    swap(stack, ReplicaManager, "on_session_lost", on_session_lost)
+    swap(stack, orders, "session_lost", session_lost)
 
 
 @plant("orders that are addressed to a former registration of a broker are carried out (KIP-380)")
 def former_registration_obeyed(stack: ExitStack) -> None:
-    def refuse_controller(self: ReplicaManager, controller_epoch: int, broker_epoch: int) -> Any:
-        return real(self, controller_epoch, -1)
+    def refusal_of(manager: ReplicaManager, controller_epoch: int, broker_epoch: int) -> Any:
+        return real(manager, controller_epoch, -1)
 
-    real = swap(stack, ReplicaManager, "_refuse_controller", refuse_controller)
+    real = swap(stack, orders, "refusal_of", refusal_of)
 
 
 @plant("orders of a controller that was replaced are carried out")
 def former_controller_obeyed(stack: ExitStack) -> None:
-    def refuse_controller(self: ReplicaManager, controller_epoch: int, broker_epoch: int) -> Any:
-        return real(self, self.controller_epoch, broker_epoch)
+    def refusal_of(manager: ReplicaManager, controller_epoch: int, broker_epoch: int) -> Any:
+        return real(manager, manager.controller_epoch, broker_epoch)
 
-    real = swap(stack, ReplicaManager, "_refuse_controller", refuse_controller)
+    real = swap(stack, orders, "refusal_of", refusal_of)
 
 
 # --- the ISR -----------------------------------------------------------------------------------
@@ -189,16 +190,16 @@ def refuser_elected(stack: ExitStack) -> None:
 
 @plant("an update of the metadata that was given up as lost and comes late replaces a newer one")
 def late_metadata_wins(stack: ExitStack) -> None:
-    def update_metadata(self: ReplicaManager, *request: Any) -> Any:
-        self._newest_metadata = (-1, -1)
-        return real(self, *request)
+    def update_metadata(manager: ReplicaManager, *request: Any) -> Any:
+        manager.newest_orders.pop(UpdateMetadataRequest, None)
+        return orders.update_metadata(manager, *request)
 
-    real = swap(stack, ReplicaManager, "update_metadata", update_metadata)
+    swap_item(stack, ORDERS, UpdateMetadataRequest, update_metadata)
 
 
 @plant("a broker keeps it to itself that its log dir failed (F2)")
 def dead_disk_kept_secret(stack: ExitStack) -> None:
-    swap(stack, Node, "_tell_of_failed_logs", lambda self, now_ms: [])
+    swap(stack, Node, "_report_failed_logs", lambda self, now_ms: [])
 
 
 @plant("a controller that was replaced writes on: nothing checks its epoch")

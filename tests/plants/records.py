@@ -13,8 +13,10 @@ from logstore.disk.errors import ErrorCode
 from logstore.errors import UnexpectedAppendOffset
 from logstore.log.log import FetchIsolation, Log
 from logstore.log.producer_state import ProducerState
+from logstore.replication import serving
 from logstore.replication.controller import election
 from logstore.replication.durability import Durability
+from logstore.replication.flushes import Flushes
 from logstore.replication.follower import Followers
 from logstore.replication.isr import PendingExpand, PendingShrink
 from logstore.replication.messages import DeleteRecordsResult, ProduceResult
@@ -150,11 +152,11 @@ def anybody_joins(stack: ExitStack) -> None:
 
 @plant("acks=all is answered when the leader has the record")
 def acknowledged_too_early(stack: ExitStack) -> None:
-    def progress(self: Any, topic_partition: Any, status: Any) -> ProduceResult | None:
-        found: ProduceResult | None = real(self, topic_partition, status)
+    def append_result(manager: Any, topic_partition: Any, status: Any) -> ProduceResult | None:
+        found: ProduceResult | None = real(manager, topic_partition, status)
         return status.result if found is None else found
 
-    real = swap(stack, ReplicaManager, "_progress", progress)
+    real = swap(stack, serving, "append_result", append_result)
 
 
 @plant(
@@ -181,15 +183,15 @@ def answered_in_another_tenure(stack: ExitStack) -> None:
     """Two rules hold this, each for the other: who waits is woken when the leader goes, and tenures are told
     apart. Only without both does it happen."""
 
-    def progress(self: ReplicaManager, topic_partition: Any, status: Any) -> ProduceResult | None:
-        partition = self.partitions.get(topic_partition)
+    def append_result(manager: ReplicaManager, topic_partition: Any, status: Any) -> ProduceResult | None:
+        partition = manager.partitions.get(topic_partition)
         if partition is not None:
             if not partition.is_leader:
                 return None
             status.tenure = partition.tenure
-        return real(self, topic_partition, status)  # type: ignore[no-any-return]
+        return real(manager, topic_partition, status)  # type: ignore[no-any-return]
 
-    real = swap(stack, ReplicaManager, "_progress", progress)
+    real = swap(stack, serving, "append_result", append_result)
 
 
 @plant("idempotence is switched off: a batch that is sent again is appended again")
@@ -218,11 +220,11 @@ def cut_stops_at_the_log_start(stack: ExitStack) -> None:
 
 @plant("DeleteRecords is answered when the leader has deleted: followers may lead with what was deleted")
 def deleted_on_the_leader_alone(stack: ExitStack) -> None:
-    def deletion_result(self: ReplicaManager, *what: Any) -> DeleteRecordsResult:
-        found: DeleteRecordsResult | None = real(self, *what)
+    def deletion_result(manager: ReplicaManager, *what: Any) -> DeleteRecordsResult:
+        found: DeleteRecordsResult | None = real(manager, *what)
         return found or DeleteRecordsResult(ErrorCode.NONE, what[1].offset)
 
-    real = swap(stack, ReplicaManager, "_deletion_result", deletion_result)
+    real = swap(stack, serving, "deletion_result", deletion_result)
 
 
 @plant("records that are not committed yet can be deleted: the log start passes the high watermark")
@@ -259,7 +261,7 @@ def flush_without_sync(stack: ExitStack) -> None:
 
 @plant("durability `synced` counts what followers have not flushed")
 def followers_count_unflushed(stack: ExitStack) -> None:
-    swap(stack, ReplicaManager, "_is_flushed_to", lambda self, partition, offset: True)
+    swap(stack, Flushes, "covers", lambda self, partition, offset: True)
 
 
 @plant("an unclean stop passes for a clean one")

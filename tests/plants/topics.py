@@ -7,17 +7,18 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-import logstore.replication.orders
 from logstore.log.log import Log
+from logstore.replication import orders
 from logstore.replication.controller import broker_changes, failover, reassigning, topic_deletion
 from logstore.replication.controller.context import Context, Steps
 from logstore.replication.controller.deletion import Deletion, ReplicaState
 from logstore.replication.controller.reassignment import Assignment
-from logstore.replication.messages import StopReplicaPartition, StopReplicaRequest
+from logstore.replication.messages import LeaderAndIsrRequest, StopReplicaPartition, StopReplicaRequest
 from logstore.replication.metastore import layout
 from logstore.replication.metastore.operations import ANY_VERSION, Check, Delete, Get, Multi, Outcome
+from logstore.replication.node import ORDERS
 from logstore.replication.replica_manager import ReplicaManager
-from tests.plants.registry import plant, rewritten, swap
+from tests.plants.registry import plant, rewritten, swap, swap_item
 
 
 def _unfenced(multi: Multi) -> Steps[Outcome]:
@@ -161,11 +162,13 @@ def unfenced_deletion(stack: ExitStack) -> None:
 
 @plant("an order to delete is carried out whatever topic id it names: a late one hits the namesake")
 def order_for_another_topic_obeyed(stack: ExitStack) -> None:
-    def stop(self: ReplicaManager, topic_partition: Any, order: Any, topic_id: str, *, is_late: bool) -> Any:
-        log = self.logs.get(topic_partition)
-        return real(self, topic_partition, order, (log and log.topic_id) or topic_id, is_late=is_late)
+    def stop_one(
+        manager: ReplicaManager, topic_partition: Any, order: Any, topic_id: str, *, is_late: bool
+    ) -> Any:
+        log = manager.logs.get(topic_partition)
+        return real(manager, topic_partition, order, (log and log.topic_id) or topic_id, is_late=is_late)
 
-    real = swap(stack, ReplicaManager, "_stop", stop)
+    real = swap(stack, orders, "stop_one", stop_one)
 
 
 @plant(
@@ -180,9 +183,9 @@ def ghost_believed(stack: ExitStack) -> None:
     def by_name(local: Any, assigned: Any) -> Any:
         return real_strays(dict.fromkeys(local), assigned)
 
-    swap(stack, logstore.replication.orders, "is_of_another_incarnation", lambda topic_id, wanted: False)
+    swap(stack, orders, "is_of_another_incarnation", lambda topic_id, wanted: False)
     real = swap(stack, Log, "set_topic_id", set_topic_id)
-    real_strays = swap(stack, logstore.replication.orders, "strays", by_name)
+    real_strays = swap(stack, orders, "strays", by_name)
 
 
 @plant(
@@ -190,7 +193,7 @@ def ghost_believed(stack: ExitStack) -> None:
     is_rare=True,
 )
 def role_outlives_the_replica(stack: ExitStack) -> None:
-    swap(stack, ReplicaManager, "_is_deleted", lambda self, topic_partition, topic_id, leader_epoch: False)
+    swap(stack, orders, "is_deleted", lambda manager, topic_partition, topic_id, leader_epoch: False)
 
 
 @plant(
@@ -198,21 +201,21 @@ def role_outlives_the_replica(stack: ExitStack) -> None:
     is_rare=True,
 )
 def late_order_takes_back(stack: ExitStack) -> None:
-    def stop(self: ReplicaManager, *order: Any, is_late: bool) -> Any:
-        return real(self, *order, is_late=False)
+    def stop_one(manager: ReplicaManager, *order: Any, is_late: bool) -> Any:
+        return real(manager, *order, is_late=False)
 
-    real = swap(stack, ReplicaManager, "_stop", stop)
+    real = swap(stack, orders, "stop_one", stop_one)
 
 
 @plant("logs that any one request does not name pass for strays")
 def any_list_proves_strays(stack: ExitStack) -> None:
-    def leader_and_isr(self: ReplicaManager, address: Any, body: Any, now_ms: int) -> Any:
+    def leader_and_isr(manager: ReplicaManager, address: Any, body: Any, now_ms: int) -> Any:
         if body.assigned is None:
             named = {each: body.topic_ids.get(each.topic, "") for each in body.partitions}
             body = replace(body, assigned=named)
-        return real(self, address, body, now_ms)
+        return orders.leader_and_isr(manager, address, body, now_ms)
 
-    real = swap(stack, ReplicaManager, "leader_and_isr", leader_and_isr)
+    swap_item(stack, ORDERS, LeaderAndIsrRequest, leader_and_isr)
 
 
 # --- settings ----------------------------------------------------------------------------------
@@ -220,4 +223,4 @@ def any_list_proves_strays(stack: ExitStack) -> None:
 
 @plant("settings that change do not reach the replicas that are in use")
 def settings_not_taken_over(stack: ExitStack) -> None:
-    swap(stack, ReplicaManager, "_configure", lambda self, partition, body: None)
+    swap(stack, orders, "configure", lambda manager, partition, body: None)

@@ -25,7 +25,9 @@ def check_node(manager: ReplicaManager) -> None:
         _check_log(partition)
         _check_fetchers(manager, topic_partition, partition)
         if isinstance(partition.isr, CommittedIsr):
-            assert not manager._channel.holds(topic_partition), f"I20: {topic_partition}: nobody waits for it"
+            assert not manager.isr_channel.holds(topic_partition), (
+                f"I20: {topic_partition}: nobody waits for it"
+            )
 
 
 def _check_log(partition: Partition) -> None:

@@ -26,6 +26,7 @@ from logstore.format.batch import encode_batch
 from logstore.format.record import Record
 from logstore.log.log import Log
 from logstore.log.manager import LogManager
+from logstore.replication import orders, serving
 from logstore.replication.config import NodeConfig
 from logstore.replication.effects import Client, Effect, Peer, Reply, Respond, Send
 from logstore.replication.messages import (
@@ -202,7 +203,7 @@ class Stage:
             self.configs[number], logs, next_id=self._take_id, default_config=self.log_config
         )
         self.managers[number] = manager
-        self._carry_out(number, manager.on_registered(self.broker_epochs[number], self.now_ms))
+        self._carry_out(number, orders.registered(manager, self.broker_epochs[number], self.now_ms))
         self.tell_who_lives()
         self.note(f"{name} starts")
 
@@ -274,9 +275,9 @@ class Stage:
         assert manager is not None, f"{self.names[number]} is down"
         peer = Peer(CONTROLLER, self._take_id())
         if isinstance(body, LeaderAndIsrRequest):
-            effects = manager.leader_and_isr(peer, body, self.now_ms)
+            effects = orders.leader_and_isr(manager, peer, body, self.now_ms)
         else:
-            effects = manager.update_metadata(peer, body, self.now_ms)
+            effects = orders.update_metadata(manager, peer, body, self.now_ms)
         found = [e for e in effects if isinstance(e, Respond) and e.correlation_id == peer.correlation_id]
         self._carry_out(number, [e for e in effects if e not in found])
         return found[0].body
@@ -354,14 +355,18 @@ class Stage:
         if acks == ACKS_ALL:
             self.promised[value] = pending
         request = ProduceRequest({TP: batch(value)}, acks, 30_000)
-        self._carry_out(self.number(name), self.manager(name).produce(Client(token), request, self.now_ms))
+        self._carry_out(
+            self.number(name), serving.produce(self.manager(name), Client(token), request, self.now_ms)
+        )
         return pending
 
     def consume(self, name: str, offset: int) -> FetchResult:
         """A consumer's read, answered at once."""
         request = FetchRequest(CONSUMER, 0, 1, 1 << 20, {TP: FetchPartition(offset, 1 << 20)})
         token = self._take_id()
-        self._carry_out(self.number(name), self.manager(name).fetch(Client(token), request, self.now_ms))
+        self._carry_out(
+            self.number(name), serving.fetch(self.manager(name), Client(token), request, self.now_ms)
+        )
         body = self._replies.pop(token)
         assert isinstance(body, FetchResponse)
         return body.partitions[TP]
@@ -371,7 +376,7 @@ class Stage:
         request = ListOffsetsRequest(CONSUMER, {TP: ListOffsetsPartition(timestamp)})
         token = self._take_id()
         self._carry_out(
-            self.number(name), self.manager(name).list_offsets(Client(token), request, self.now_ms)
+            self.number(name), serving.list_offsets(self.manager(name), Client(token), request, self.now_ms)
         )
         body = self._replies.pop(token)
         assert isinstance(body, ListOffsetsResponse)
@@ -409,11 +414,11 @@ class Stage:
         peer = Peer(message.source, message.correlation_id)
         match body:
             case FetchRequest():
-                effects = manager.fetch(peer, body, self.now_ms)
+                effects = serving.fetch(manager, peer, body, self.now_ms)
             case ListOffsetsRequest():
-                effects = manager.list_offsets(peer, body, self.now_ms)
+                effects = serving.list_offsets(manager, peer, body, self.now_ms)
             case OffsetForLeaderEpochRequest():
-                effects = manager.offset_for_leader_epoch(peer, body, self.now_ms)
+                effects = serving.offset_for_leader_epoch(manager, peer, body, self.now_ms)
             case _:
                 raise AssertionError(f"{type(body).__name__} between replicas")
         self._carry_out(message.target, effects)

@@ -6,9 +6,9 @@ from collections.abc import Callable
 
 import pytest
 
+from logstore.replication import orders
 from logstore.replication.fetcher import Fetcher, InFlight
 from logstore.replication.follower import Followers
-from logstore.replication.replica_manager import ReplicaManager
 from tests.replication.copies import Copies, Network
 from tests.replication.stage import Stage
 
@@ -30,7 +30,7 @@ def answers_count_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def repeats_are_news(monkeypatch: pytest.MonkeyPatch) -> None:
     """A broker takes a role in an epoch that it has, or had, as a new one."""
-    monkeypatch.setattr(ReplicaManager, "_judge", lambda *_: None)
+    monkeypatch.setattr(orders, "judge", lambda *_: None)
 
 
 def replicate_three(stage: Stage) -> None:

@@ -8,6 +8,7 @@ from logstore.config import LogConfig
 from logstore.disk.errors import ErrorCode
 from logstore.disk.memory import MemoryDisk
 from logstore.disk.topic_partition import TopicPartition
+from logstore.replication import serving
 from logstore.replication.driver import InProcessCluster, three_nodes
 from logstore.replication.effects import Client, Peer
 from logstore.replication.messages import (
@@ -43,14 +44,14 @@ class Rig(Manager):
     ) -> FetchResponse | None:
         wanted = FetchPartition(offset, 1 << 20, log_start_offset=log_start)
         request = FetchRequest(follower, max_wait_ms, 1, 1 << 20, {P0: wanted}, 5)
-        self.take(self.manager.fetch(Peer(follower, self._next_id()), request, self.now_ms))
+        self.take(serving.fetch(self.manager, Peer(follower, self._next_id()), request, self.now_ms))
         return self.body(FetchResponse)
 
     def delete(
         self, offset: int, tp: TopicPartition = P0, *, timeout_ms: int = TIMEOUT_MS
     ) -> DeleteRecordsResult | None:
         request = DeleteRecordsRequest({tp: offset}, timeout_ms)
-        self.take(self.manager.delete_records(Client("d"), request, self.now_ms))
+        self.take(serving.delete_records(self.manager, Client("d"), request, self.now_ms))
         return self.answered(tp)
 
     def answered(self, tp: TopicPartition = P0) -> DeleteRecordsResult | None:

@@ -18,7 +18,7 @@ from logstore.disk.files import Disk
 from logstore.disk.memory import MemoryDisk
 from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import LogDirOffline
-from logstore.replication import Durability, InProcessCluster
+from logstore.replication import Durability, InProcessCluster, orders
 from logstore.replication.driver import three_nodes
 from logstore.replication.effects import Peer, Respond
 from logstore.replication.messages import (
@@ -310,7 +310,7 @@ def refounded(made: InProcessCluster, assigned: bool) -> None:
         {"t": NAMESAKE},
         assigned={TP: NAMESAKE} if assigned else {},
     )
-    node.replicas.leader_and_isr(Peer(0, 1), body, made.now_ms)
+    orders.leader_and_isr(node.replicas, Peer(0, 1), body, made.now_ms)
 
 
 @pytest.mark.parametrize("assigned", [True, False], ids=["a namesake's", "a stray"])
@@ -321,7 +321,7 @@ def test_a2_a_damaged_log_that_is_of_no_topic_any_more_is_set_aside(assigned: bo
         write(made, b"%d" % number)
     damaged(made, 2)
     node = made.nodes[2]
-    node.replicas.on_registered(10**6, made.now_ms)
+    orders.registered(node.replicas, 10**6, made.now_ms)
     refounded(made, assigned)
     assert not node.logs.damaged
     assert TP in node.replicas.strays
@@ -336,7 +336,7 @@ def test_a2_a_late_order_does_not_delete_the_damaged_log_of_a_namesake() -> None
         write(made, b"%d" % number)
     damaged(made, 2)
     order = StopReplicaRequest(0, 9, -1, {TP: StopReplicaPartition(BEING_DELETED, True)}, {"t": NAMESAKE})
-    (answer,) = made.nodes[2].replicas.stop_replica(Peer(0, 1), order, made.now_ms)
+    (answer,) = orders.stop_replica(made.nodes[2].replicas, Peer(0, 1), order, made.now_ms)
     assert isinstance(answer, Respond)
     assert isinstance(answer.body, StopReplicaResponse)
     assert answer.body.partitions[TP] is ErrorCode.INCONSISTENT_TOPIC_ID
@@ -353,8 +353,8 @@ def test_a2_a_damaged_log_that_others_count_on_is_not_cut() -> None:
     state = PartitionState(1, 0, 9, (0,), 9, (0, 1, 2), min_insync=2, eligible=(1, 2))
     for said in (state, replace(state, eligible=(1,))):
         topic_ids = {"t": made.nodes[0].logs.logs()[TP].topic_id or ""}
-        node.replicas.leader_and_isr(
-            Peer(0, 1), LeaderAndIsrRequest(0, 9, -1, {TP: said}, topic_ids), made.now_ms
+        orders.leader_and_isr(
+            node.replicas, Peer(0, 1), LeaderAndIsrRequest(0, 9, -1, {TP: said}, topic_ids), made.now_ms
         )
         assert (TP in node.logs.damaged) == (2 in said.eligible)
 

@@ -9,6 +9,7 @@ import pytest
 from logstore.config import LogConfig
 from logstore.disk.errors import ErrorCode
 from logstore.disk.memory import MemoryDisk
+from logstore.replication import orders, serving
 from logstore.replication.config import NodeConfig, ReplicaSelector
 from logstore.replication.driver import InProcessCluster, three_nodes
 from logstore.replication.effects import Client, Peer, Send
@@ -55,7 +56,7 @@ class Rig(Manager):
     def in_racks(self, racks: dict[int, str]) -> None:
         live = tuple(BrokerEndpoint(broker, epoch=5, rack=rack) for broker, rack in racks.items())
         body = UpdateMetadataRequest(CONTROLLER, 1, -1, {}, live)
-        self.take(self.manager.update_metadata(Peer(CONTROLLER, self._next_id()), body, self.now_ms))
+        self.take(orders.update_metadata(self.manager, Peer(CONTROLLER, self._next_id()), body, self.now_ms))
 
     def consume(
         self,
@@ -69,7 +70,7 @@ class Rig(Manager):
     ) -> FetchResult | None:
         wanted = FetchPartition(offset, max_bytes, current_leader_epoch=epoch)
         request = FetchRequest(-1, max_wait_ms, min_bytes, 1 << 20, {P0: wanted}, rack=rack)
-        self.take(self.manager.fetch(Client("f"), request, self.now_ms))
+        self.take(serving.fetch(self.manager, Client("f"), request, self.now_ms))
         return self.fetched()
 
     def hear(self, result: FetchResult) -> None:
@@ -100,7 +101,7 @@ def test_a_consumer_waits_for_the_high_watermark_and_a_follower_for_the_end() ->
     assert rig.consume(0) is None
     wanted = FetchPartition(0, 1 << 20)
     request = FetchRequest(F1, WAIT_MS, 1, 1 << 20, {P0: wanted}, 5)
-    rig.take(rig.manager.fetch(Peer(F1, 70), request, rig.now_ms))
+    rig.take(serving.fetch(rig.manager, Peer(F1, 70), request, rig.now_ms))
     rig.produce("w", acks=1)
     assert rig.fetched() is None
     assert rig.body(FetchResponse) is not None, "the follower's"
@@ -161,7 +162,7 @@ def test_a_cut_ends_the_wait() -> None:
     rig.commit(3)
     assert rig.consume(3) is None
     rig.manager.partitions[P0].log.truncate_to(1)
-    rig.manager._wake(P0)
+    rig.manager.waiting.wake(P0)
     rig.tick(0)
     result = rig.fetched()
     assert result is not None
@@ -175,7 +176,7 @@ def test_a_divergence_is_answered_at_once() -> None:
     rig.role(ME, 4, P0, P1)
     wanted = FetchPartition(1, 1 << 20, current_leader_epoch=4, last_fetched_epoch=3)
     request = FetchRequest(F1, WAIT_MS, 1, 1 << 20, {P0: wanted}, 5)
-    rig.take(rig.manager.fetch(Peer(F1, 70), request, rig.now_ms))
+    rig.take(serving.fetch(rig.manager, Peer(F1, 70), request, rig.now_ms))
     response = rig.body(FetchResponse)
     assert response is not None
     assert response.partitions[P0].diverging_epoch == EpochEndOffset(1, 1)
@@ -188,7 +189,7 @@ def test_without_time_or_partitions_it_does_not_wait() -> None:
     result = rig.consume(0, max_wait_ms=0)
     assert result is not None
     assert (result.error, result.records) == (ErrorCode.NONE, b"")
-    rig.take(rig.manager.fetch(Client("f"), FetchRequest(-1, WAIT_MS, 1, 1 << 20, {}), rig.now_ms))
+    rig.take(serving.fetch(rig.manager, Client("f"), FetchRequest(-1, WAIT_MS, 1, 1 << 20, {}), rig.now_ms))
     assert rig.body(FetchResponse, "f") == FetchResponse({})
 
 
@@ -197,7 +198,11 @@ def test_one_error_and_the_other_partition_is_served_at_once() -> None:
     rig = Rig()
     rig.commit()
     wanted = {P0: FetchPartition(0, 1 << 20), P1: FetchPartition(9, 1 << 20)}
-    rig.take(rig.manager.fetch(Client("f"), FetchRequest(-1, WAIT_MS, 1 << 19, 1 << 20, wanted), rig.now_ms))
+    rig.take(
+        serving.fetch(
+            rig.manager, Client("f"), FetchRequest(-1, WAIT_MS, 1 << 19, 1 << 20, wanted), rig.now_ms
+        )
+    )
     response = rig.body(FetchResponse, "f")
     assert response is not None
     assert response.partitions[P1].error is ErrorCode.OFFSET_OUT_OF_RANGE
@@ -209,7 +214,7 @@ def test_a_batch_larger_than_every_limit_is_sent_if_it_is_the_first() -> None:
     rig = Rig()
     rig.commit(2)
     wanted = {P1: FetchPartition(0, 1), P0: FetchPartition(0, 1)}
-    rig.take(rig.manager.fetch(Client("f"), FetchRequest(-1, 0, 1, 1, wanted), rig.now_ms))
+    rig.take(serving.fetch(rig.manager, Client("f"), FetchRequest(-1, 0, 1, 1, wanted), rig.now_ms))
     response = rig.body(FetchResponse, "f")
     assert response is not None
     assert len(response.partitions[P0].records) == len(batch(b"x")), "one batch, though P1 came first"

@@ -109,13 +109,13 @@ def test_gauges() -> None:
     assert shown() == (2, 1, 1)
     rig.role(F1, 2, P0, P1, configs=settings)
     assert shown() == (0, 0, 0)
-    assert (manager.offline_replicas, manager.failed_partitions) == (0, 0)
+    assert (manager.offline_replicas, len(manager.followers.failed)) == (0, 0)
     sent = [effect for effect in rig.effects if isinstance(effect, Send)]
     fenced = FetchResult(ErrorCode.FENCED_LEADER_EPOCH)
     rig.take(manager.on_response(sent[0].correlation_id, FetchResponse({P0: fenced}), rig.now_ms))
-    assert manager.failed_partitions == 1
+    assert len(manager.followers.failed) == 1
     rig.role(F2, 3, P0)
-    assert manager.failed_partitions == 0
+    assert len(manager.followers.failed) == 0
 
 
 def test_6_5_resizing_keeps_states_and_failures() -> None:

@@ -13,6 +13,7 @@ from logstore.disk.files import Disk
 from logstore.disk.memory import MemoryDisk
 from logstore.disk.topic_partition import TopicPartition
 from logstore.log.manager import LogManager
+from logstore.replication import orders, serving
 from logstore.replication.config import NodeConfig
 from logstore.replication.durability import Durability
 from logstore.replication.effects import Client, Effect, Peer, Reply, Respond, Send, Sync, SyncDone
@@ -84,7 +85,7 @@ class Manager:
             self.config, self.logs, next_id=self._next_id, default_config=self.log_config
         )
         self.versions = 0
-        self.take(self.manager.on_registered(5, self.now_ms))
+        self.take(orders.registered(self.manager, 5, self.now_ms))
         self.effects: list[Effect] = []
         self.metadata((ME, F1, F2))
 
@@ -109,7 +110,7 @@ class Manager:
         live = tuple(BrokerEndpoint(broker, epoch=5) for broker in brokers)
         known = {ELSEWHERE: PartitionState(1, F1, 0, (F1,), 0, (F1,))}
         body = UpdateMetadataRequest(CONTROLLER, 1, -1, known, live)
-        self.take(self.manager.update_metadata(Peer(CONTROLLER, self._next_id()), body, self.now_ms))
+        self.take(orders.update_metadata(self.manager, Peer(CONTROLLER, self._next_id()), body, self.now_ms))
 
     def role(
         self,
@@ -140,7 +141,7 @@ class Manager:
         body = LeaderAndIsrRequest(
             CONTROLLER, controller_epoch, broker_epoch, states, topic_ids or {}, (), configs or {}
         )
-        self.take(self.manager.leader_and_isr(Peer(CONTROLLER, self._next_id()), body, self.now_ms))
+        self.take(orders.leader_and_isr(self.manager, Peer(CONTROLLER, self._next_id()), body, self.now_ms))
         response = self.body(LeaderAndIsrResponse)
         assert response is not None
         return response
@@ -156,7 +157,7 @@ class Manager:
     ) -> StopReplicaResponse:
         order = {tp: StopReplicaPartition(epoch, delete)}
         body = StopReplicaRequest(CONTROLLER, controller_epoch, 5, order, topic_ids or {})
-        self.take(self.manager.stop_replica(Peer(CONTROLLER, self._next_id()), body, self.now_ms))
+        self.take(orders.stop_replica(self.manager, Peer(CONTROLLER, self._next_id()), body, self.now_ms))
         response = self.body(StopReplicaResponse)
         assert response is not None
         return response
@@ -165,7 +166,7 @@ class Manager:
         self, token: str, *partitions: TopicPartition, acks: int = -1, timeout_ms: int = 1000
     ) -> None:
         request = ProduceRequest({tp: batch(token.encode()) for tp in partitions or (P0,)}, acks, timeout_ms)
-        self.take(self.manager.produce(Client(token), request, self.now_ms))
+        self.take(serving.produce(self.manager, Client(token), request, self.now_ms))
 
     def fetch(
         self,
@@ -183,7 +184,7 @@ class Manager:
         request = FetchRequest(
             replica, max_wait_ms, min_bytes, max_bytes, dict.fromkeys(partitions or (P0,), wanted), 5
         )
-        self.take(self.manager.fetch(address, request, self.now_ms))
+        self.take(serving.fetch(self.manager, address, request, self.now_ms))
         return self.body(FetchResponse)
 
     def follow(self, broker: int, offset: int, *partitions: TopicPartition) -> FetchResponse | None:
@@ -296,7 +297,7 @@ def test_losing_the_store_session_stops_every_acknowledgement() -> None:
     rig.role(ME, 1)
     rig.produce("w")
     rig.follow(F1, 1)
-    rig.take(rig.manager.on_session_lost(rig.now_ms))
+    rig.take(orders.session_lost(rig.manager, rig.now_ms))
     assert rig.error("w") is ErrorCode.NOT_LEADER_OR_FOLLOWER
     rig.follow(F2, 1)
     rig.produce("next", acks=1)
@@ -308,8 +309,8 @@ def test_a_leader_resumes_when_the_controller_confirms_it_to_its_new_registratio
     """R7: same epoch, nothing lost: this process never stopped. A word for its former life is not enough."""
     rig = Manager()
     rig.role(ME, 1)
-    rig.take(rig.manager.on_session_lost(rig.now_ms))
-    rig.take(rig.manager.on_registered(6, rig.now_ms))
+    rig.take(orders.session_lost(rig.manager, rig.now_ms))
+    rig.take(orders.registered(rig.manager, 6, rig.now_ms))
     assert rig.role(ME, 1, version=rig.versions, broker_epoch=5).error is ErrorCode.STALE_BROKER_EPOCH
     rig.produce("early", acks=1)
     assert rig.error("early") is ErrorCode.NOT_LEADER_OR_FOLLOWER
@@ -480,7 +481,7 @@ def test_metadata_of_an_old_controller_is_refused_and_of_a_new_one_makes_it_know
 
     def tell(controller_epoch: int) -> ErrorCode:
         body = UpdateMetadataRequest(CONTROLLER, controller_epoch, -1, {}, (BrokerEndpoint(F2, epoch=9),))
-        rig.take(rig.manager.update_metadata(Peer(CONTROLLER, rig._next_id()), body, rig.now_ms))
+        rig.take(orders.update_metadata(rig.manager, Peer(CONTROLLER, rig._next_id()), body, rig.now_ms))
         response = rig.body(UpdateMetadataResponse)
         assert response is not None
         return response.error
@@ -531,7 +532,7 @@ def test_s46_a_leader_without_an_address_is_adopted_and_found_later() -> None:
     # Whoever carries requests does not know where F2 is.
     assert rig.manager.on_disconnected(asked.correlation_id, rig.now_ms)
     fenced = FetchRequest(F1, 0, 1, 1 << 20, {P0: FetchPartition(0, 1 << 20, current_leader_epoch=2)})
-    rig.take(rig.manager.fetch(Peer(F1, 77), fenced, rig.now_ms))
+    rig.take(serving.fetch(rig.manager, Peer(F1, 77), fenced, rig.now_ms))
     answer = rig.body(FetchResponse)
     assert answer is not None
     assert answer.partitions[P0].error is ErrorCode.FENCED_LEADER_EPOCH
@@ -585,7 +586,7 @@ def test_settings_that_come_late_do_not_replace_newer_ones() -> None:
     rig.role(ME, 1, configs={"t": {"min.insync.replicas": "2"}})
     state = PartitionState(1, ME, 1, (ME, F1, F2), rig.versions, (ME, F1, F2), durability=rig.durability)
     body = LeaderAndIsrRequest(CONTROLLER, 1, 5, {P0: state}, {}, (), {"t": {}})
-    rig.take(rig.manager.leader_and_isr(late, body, rig.now_ms))
+    rig.take(orders.leader_and_isr(rig.manager, late, body, rig.now_ms))
     assert rig.manager.partitions[P0].min_insync == 2
 
 
@@ -601,7 +602,7 @@ def test_a_role_that_comes_late_makes_no_log(is_remade: bool) -> None:
         assert rig.stop(-2, delete=True, topic_ids=ids).partitions[P0] is ErrorCode.NONE
     state = PartitionState(1, ME, 0, (ME, F1, F2), 0, (ME, F1, F2))
     body = LeaderAndIsrRequest(CONTROLLER, 1, 5, {P0: state}, first, (), {})
-    rig.take(rig.manager.leader_and_isr(late, body, rig.now_ms))
+    rig.take(orders.leader_and_isr(rig.manager, late, body, rig.now_ms))
     assert rig.logs.get(P0) is None
     assert not rig.manager.partitions
 
@@ -615,21 +616,21 @@ def test_an_order_to_delete_that_comes_late_takes_back_nothing_of_a_later_one(is
         second = first
     rig = Manager()
     ends = (-2, -2) if is_remade else (2, 4)
-    orders = []
+    given = []
     for epoch, end, ids in zip((1, 3), ends, (first, second), strict=True):
         role = LeaderAndIsrRequest(
             CONTROLLER, 1, 5, {P0: PartitionState(1, F1, epoch, (F1,), epoch, (ME, F1))}, ids, (), {}
         )
         stop = StopReplicaRequest(CONTROLLER, 1, 5, {P0: StopReplicaPartition(end, delete=True)}, ids)
-        orders.append((Peer(CONTROLLER, rig._next_id()), role, Peer(CONTROLLER, rig._next_id()), stop))
-    for role_of, role, stop_of, stop in orders:
-        rig.take(rig.manager.leader_and_isr(role_of, role, rig.now_ms))
+        given.append((Peer(CONTROLLER, rig._next_id()), role, Peer(CONTROLLER, rig._next_id()), stop))
+    for role_of, role, stop_of, stop in given:
+        rig.take(orders.leader_and_isr(rig.manager, role_of, role, rig.now_ms))
         assert rig.logs.get(P0) is not None
-        rig.take(rig.manager.stop_replica(stop_of, stop, rig.now_ms))
+        rig.take(orders.stop_replica(rig.manager, stop_of, stop, rig.now_ms))
         assert rig.logs.get(P0) is None
-    (_, _, first_stop_of, first_stop), (role_of, role, _, _) = orders
-    rig.take(rig.manager.stop_replica(first_stop_of, first_stop, rig.now_ms))
-    rig.take(rig.manager.leader_and_isr(role_of, role, rig.now_ms))
+    (_, _, first_stop_of, first_stop), (role_of, role, _, _) = given
+    rig.take(orders.stop_replica(rig.manager, first_stop_of, first_stop, rig.now_ms))
+    rig.take(orders.leader_and_isr(rig.manager, role_of, role, rig.now_ms))
     assert rig.logs.get(P0) is None
     assert not rig.manager.partitions
 
@@ -685,7 +686,9 @@ def test_questions_are_answered_partition_by_partition() -> None:
     for replica in (-1, F1):
         for timestamp in times:
             asked = dict.fromkeys((P0, NOWHERE), ListOffsetsPartition(timestamp))
-            rig.take(rig.manager.list_offsets(Client("c"), ListOffsetsRequest(replica, asked), rig.now_ms))
+            rig.take(
+                serving.list_offsets(rig.manager, Client("c"), ListOffsetsRequest(replica, asked), rig.now_ms)
+            )
             offsets = rig.body(ListOffsetsResponse)
             assert offsets is not None
             assert offsets.partitions[NOWHERE].error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
@@ -699,7 +702,7 @@ def test_questions_are_answered_partition_by_partition() -> None:
     ]
     assert ends[F1, LATEST_TIMESTAMP] == 2, "a replica sees all of the log"
     question = OffsetForLeaderEpochRequest(F1, dict.fromkeys((P0, NOWHERE), EpochQuery(1, 1)))
-    rig.take(rig.manager.offset_for_leader_epoch(Peer(F1, 77), question, rig.now_ms))
+    rig.take(serving.offset_for_leader_epoch(rig.manager, Peer(F1, 77), question, rig.now_ms))
     answers = rig.body(OffsetForLeaderEpochResponse)
     assert answers is not None
     assert answers.partitions[P0] == EpochAnswer(ErrorCode.NONE, 1, 2)
@@ -744,10 +747,10 @@ def test_an_update_that_comes_late_does_not_bring_the_dead_back() -> None:
     )
     late = Peer(CONTROLLER, rig._next_id())
     rig.metadata((ME, F1))
-    rig.take(rig.manager.update_metadata(late, everybody, rig.now_ms))
+    rig.take(orders.update_metadata(rig.manager, late, everybody, rig.now_ms))
     assert sorted(rig.manager.metadata.brokers) == [ME, F1]
     newer_term = UpdateMetadataRequest(F1, 2, -1, {}, everybody.live_brokers)
-    rig.take(rig.manager.update_metadata(Peer(F1, 1), newer_term, rig.now_ms))
+    rig.take(orders.update_metadata(rig.manager, Peer(F1, 1), newer_term, rig.now_ms))
     assert sorted(rig.manager.metadata.brokers) == [ME, F1, F2]
 
 
@@ -805,7 +808,11 @@ def test_a_new_controller_is_asked_at_once() -> None:
     """The old one may never answer, and then the connection has to time out first."""
     rig, sent = lagging()
     live = tuple(BrokerEndpoint(broker, epoch=5) for broker in (ME, F1, F2))
-    rig.take(rig.manager.update_metadata(Peer(F1, 1), UpdateMetadataRequest(F1, 2, 5, {}, live), rig.now_ms))
+    rig.take(
+        orders.update_metadata(
+            rig.manager, Peer(F1, 1), UpdateMetadataRequest(F1, 2, 5, {}, live), rig.now_ms
+        )
+    )
     [again] = proposals(rig)
     assert again.target == F1
     assert again.body == sent.body

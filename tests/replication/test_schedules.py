@@ -15,6 +15,7 @@ from dataclasses import replace
 import pytest
 
 from logstore.disk.errors import ErrorCode
+from logstore.replication import orders
 from logstore.replication.config import NodeConfig
 from logstore.replication.isr import CommittedIsr, PendingExpand, PendingShrink, may_join
 from logstore.replication.messages import (
@@ -813,7 +814,7 @@ def test_s31_a_late_fetch_of_a_former_life_admits_nobody() -> None:
     stage.elect("A", isr="AB")
     stage.append("A", 2)
     stage.replicate("B")
-    stage.manager("C").on_session_lost(stage.now_ms)
+    orders.session_lost(stage.manager("C"), stage.now_ms)
     stage.fetch("C")
     late = stage.take(stage.request_of("C"))
     stage.power_cut("C")

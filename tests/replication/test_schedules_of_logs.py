@@ -12,6 +12,7 @@ import pytest
 from logstore.errors import InvalidRecord, UnexpectedAppendOffset
 from logstore.format.batch import encode_batch
 from logstore.format.record import Record
+from logstore.replication import serving
 from logstore.replication.config import NodeConfig
 from logstore.replication.effects import Client
 from logstore.replication.messages import NO_EPOCH, OffsetForLeaderEpochRequest, ProduceRequest
@@ -150,7 +151,7 @@ def test_s20_a_batch_that_lies_across_the_log_start() -> None:
     stage.elect("A", isr="A")
     stage.append("A", 4)
     request = ProduceRequest({TP: batch(b"4", b"5", b"6")}, 1, 1000)
-    stage.manager("A").produce(Client("three at once"), request, stage.now_ms)
+    serving.produce(stage.manager("A"), Client("three at once"), request, stage.now_ms)
     stage.log("A").delete_records(5)
     stage.tell("B")
     for _ in range(4):
@@ -183,7 +184,7 @@ def test_what_ends_at_the_leaders_log_start_is_no_history_of_its_producers() -> 
     record = [Record(0, 0, None, b"precious")]
     sent = encode_batch(record, producer_id=7, producer_epoch=0, base_sequence=0)
     request = ProduceRequest({TP: sent}, 1, 1000)
-    stage.manager("A").produce(Client("first"), request, stage.now_ms)
+    serving.produce(stage.manager("A"), Client("first"), request, stage.now_ms)
     stage.note("A takes the batch")
     stage.kill("A")
     stage.elect("B", isr="B")
@@ -194,7 +195,7 @@ def test_what_ends_at_the_leaders_log_start_is_no_history_of_its_producers() -> 
     stage.fetch("A")
     stage.fetch("A")
     stage.elect("A", isr="AB")
-    stage.manager("A").produce(Client("again"), request, stage.now_ms)
+    serving.produce(stage.manager("A"), Client("again"), request, stage.now_ms)
     stage.note("A takes it again")
     assert stage.values("A") == [b"precious"]
     stage.check(

@@ -13,7 +13,7 @@ import pytest
 from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
 from logstore.log.manager import LogManager
-from logstore.replication import InProcessCluster
+from logstore.replication import InProcessCluster, orders, serving
 from logstore.replication.driver import Envelope
 from logstore.replication.effects import Peer, Request
 from logstore.replication.messages import (
@@ -188,7 +188,7 @@ def test_settings_are_live_and_partitions_come_while_clients_write() -> None:
 
 def stop(rig: Manager, topic_id: str, epoch: int = BEING_DELETED) -> ErrorCode:
     body = StopReplicaRequest(9, 1, 5, {P0: StopReplicaPartition(epoch, True)}, {"t": topic_id})
-    rig.take(rig.manager.stop_replica(Peer(9, 10_000), body, rig.now_ms))
+    rig.take(orders.stop_replica(rig.manager, Peer(9, 10_000), body, rig.now_ms))
     response = rig.body(StopReplicaResponse)
     assert response is not None
     return response.partitions[P0]
@@ -266,7 +266,7 @@ def full(
 ) -> None:
     body = LeaderAndIsrRequest(9, 1, broker_epoch, {}, assigned=assigned)
     sent = Peer(9, rig._next_id() if number is None else number)
-    rig.take(rig.manager.leader_and_isr(sent, body, rig.now_ms))
+    rig.take(orders.leader_and_isr(rig.manager, sent, body, rig.now_ms))
     assert rig.body(LeaderAndIsrResponse) is not None
 
 
@@ -320,7 +320,7 @@ def test_fetches_name_the_incarnation_they_mean() -> None:
 
     def fetch(tp: TopicPartition, topic_id: str) -> ErrorCode:
         request = FetchRequest(F1, 0, 1, 1 << 20, {tp: FetchPartition(0, 1 << 20, 1, topic_id=topic_id)}, 5)
-        rig.take(rig.manager.fetch(Peer(F1, 77), request, rig.now_ms))
+        rig.take(serving.fetch(rig.manager, Peer(F1, 77), request, rig.now_ms))
         response = rig.body(FetchResponse)
         assert response is not None
         return response.partitions[tp].error

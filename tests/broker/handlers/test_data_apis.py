@@ -442,7 +442,7 @@ class TestFetch:
         async def test(nodes: Nodes, client: Asker) -> None:
             waiting = client.send(fetching(nodes, 12, max_wait_ms=60_000), 12)
             async with Asker(nodes.addresses[0]) as producer:
-                purgatory = nodes.running[0].node.replicas._fetches
+                purgatory = nodes.running[0].node.replicas.waiting.fetches
                 await nodes.until(lambda: purgatory.delayed == 1)
                 await produce(producer, batch(b"x"))
             answer = await client.answer(t.FetchRequest, 12, waiting)
