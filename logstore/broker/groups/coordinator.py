@@ -30,8 +30,10 @@ from itertools import count
 from typing import Final, TypeAlias, assert_never
 from uuid import UUID
 
+from logstore.broker.groups import joining, sessions, syncing
+from logstore.broker.groups.answers import Answer, Decision, Persist
 from logstore.broker.groups.config import GroupConfig
-from logstore.broker.groups.group import CONSUMER, Answer, Decision, Group, Persist, State
+from logstore.broker.groups.group import CONSUMER, Group, State
 from logstore.broker.groups.loading import Loader
 from logstore.broker.groups.offsets import Offsets
 from logstore.broker.groups.records import (
@@ -266,7 +268,7 @@ class Coordinator:
         self._partitions.pop(partition, None)
         for entry in [each for each in self._entries.values() if each.partition == partition]:
             del self._entries[entry.group.group_id]
-            self._carry_out(entry, entry.group.unload(), now_ms)
+            self._carry_out(entry, sessions.unload(entry.group), now_ms)
         for token in [each for each, write in self._writes.items() if write.entry.partition == partition]:
             write = self._writes.pop(token)
             if not isinstance(write, _Generation):
@@ -294,7 +296,7 @@ class Coordinator:
                 due.append(entry)
         for entry in due:
             entry.wake_ms = None
-            self._carry_out(entry, entry.group.tick(now_ms), now_ms)
+            self._carry_out(entry, sessions.tick(entry.group, now_ms), now_ms)
             self._schedule(entry)
         if now_ms >= self._next_check_ms:
             self._next_check_ms = now_ms + self._config.offsets_retention_check_interval_ms
@@ -346,7 +348,7 @@ class Coordinator:
                 self._finish_commit(write, error, base_offset)
             case _Generation(entry, ticket):
                 told = _GENERATION_ERRORS.get(error, error)
-                self._carry_out(entry, entry.group.persisted(ticket, told, now_ms), now_ms)
+                self._carry_out(entry, syncing.persisted(entry.group, ticket, told, now_ms), now_ms)
                 self._schedule(entry)
             case _Removal():
                 self._finish_removal(write, error, base_offset)
@@ -412,7 +414,7 @@ class Coordinator:
             return
         entry = entry or self._made(request.group_id, now_ms)
         suffix = str(UUID(int=self._rng.getrandbits(128), version=4))
-        self._carry_out(entry, entry.group.join(request, token, now_ms, id_suffix=suffix), now_ms)
+        self._carry_out(entry, joining.join(entry.group, request, token, now_ms, id_suffix=suffix), now_ms)
         if entry.group.generation == 0 and entry.group.is_vacant and entry.offsets.is_empty:
             self._drop(entry)
         else:
@@ -437,7 +439,7 @@ class Coordinator:
             error = error or ErrorCode.UNKNOWN_MEMBER_ID
             self._answer(token, SyncGroupResponse(error_code=error))
             return
-        self._carry_out(entry, entry.group.sync(request, token, now_ms), now_ms)
+        self._carry_out(entry, syncing.sync(entry.group, request, token, now_ms), now_ms)
 
     def _heartbeat(self, request: HeartbeatRequest, token: Hashable, now_ms: int) -> None:
         error, entry = self._find(request.group_id)
@@ -447,7 +449,7 @@ class Coordinator:
         elif error or entry is None:
             self._answer(token, HeartbeatResponse(error or ErrorCode.UNKNOWN_MEMBER_ID))
         else:
-            self._carry_out(entry, entry.group.heartbeat(request, token, now_ms), now_ms)
+            self._carry_out(entry, sessions.heartbeat(entry.group, request, token, now_ms), now_ms)
 
     def _leave(self, request: LeaveGroupRequest, token: Hashable, now_ms: int) -> None:
         error, entry = self._find(request.group_id)
@@ -464,7 +466,7 @@ class Coordinator:
             )
             self._answer(token, LeaveGroupResponse(members=unknown))
         else:
-            self._carry_out(entry, entry.group.leave(request, token, now_ms), now_ms)
+            self._carry_out(entry, sessions.leave(entry.group, request, token, now_ms), now_ms)
             self._schedule(entry)
 
     # --- offsets ------------------------------------------------------------------------------
@@ -578,7 +580,7 @@ class Coordinator:
             (encode_offset_key(group_id, each), None) for each in partitions
         ]
         if is_deletion:
-            entry.group.start_deletion()
+            sessions.set_deleting(entry.group, True)
             if entry.group.generation > 0:
                 # Of a group that only ever kept offsets the log has no metadata.
                 records.append((encode_group_key(group_id), None))
@@ -592,7 +594,7 @@ class Coordinator:
         if error:
             mark("groups: tombstones could not be written")
             if write.is_deletion:
-                write.entry.group.cancel_deletion()
+                sessions.set_deleting(write.entry.group, False)
                 self._schedule(write.entry)
         else:
             write.entry.offsets.remove(write.partitions, base_offset)

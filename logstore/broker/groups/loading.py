@@ -11,6 +11,7 @@ from collections.abc import Iterator
 from logstore.broker.groups.config import GroupConfig
 from logstore.broker.groups.group import Group
 from logstore.broker.groups.offsets import Offsets
+from logstore.broker.groups.rebalance import loaded
 from logstore.broker.groups.records import (
     GroupKey,
     GroupMetadata,
@@ -51,7 +52,7 @@ class Loader:
     def groups(self, config: GroupConfig, now_ms: int) -> Iterator[tuple[Group, Offsets]]:
         """What the log tells of, when all of it was fed; members have whole sessions from now on."""
         for group_id, metadata in self._metadata.items():
-            yield Group.loaded(group_id, metadata, config, now_ms), self._offsets.get(group_id, Offsets())
+            yield loaded(group_id, metadata, config, now_ms), self._offsets.get(group_id, Offsets())
         for group_id, offsets in self._offsets.items():
             if group_id not in self._metadata and not offsets.is_empty:
                 yield Group(group_id, config, now_ms), offsets

@@ -25,9 +25,9 @@ from functools import partial
 from random import Random
 from typing import Final
 
+from logstore.broker.groups.answers import Answer
 from logstore.broker.groups.config import GroupConfig
 from logstore.broker.groups.coordinator import OFFSETS_TOPIC, Append, Coordinator, Effect
-from logstore.broker.groups.group import Answer
 from logstore.broker.groups.loading import Loader
 from logstore.broker.groups.requests import GroupRequest, GroupResponse
 from logstore.broker.identity import AskStore

@@ -8,9 +8,9 @@ from dataclasses import dataclass, field
 from itertools import count
 from typing import Any, TypeVar
 
+from logstore.broker.groups.answers import Answer
 from logstore.broker.groups.config import GroupConfig
 from logstore.broker.groups.coordinator import Append, Coordinator, Effect, partition_for
-from logstore.broker.groups.group import Answer
 from logstore.broker.groups.requests import (
     GroupRequest,
     GroupResponse,

@@ -22,9 +22,9 @@ from collections.abc import Hashable
 from dataclasses import dataclass, field
 from typing import Any, TypeAlias
 
+from logstore.broker.groups.answers import Answer
 from logstore.broker.groups.config import GroupConfig
 from logstore.broker.groups.coordinator import Append, Coordinator, Effect, partition_for
-from logstore.broker.groups.group import Answer
 from logstore.broker.groups.loading import Loader
 from logstore.broker.groups.records import (
     GroupKey,

@@ -6,7 +6,7 @@ from typing import Any
 
 import pytest
 
-from logstore.broker.groups.group import NEW_MEMBER_JOIN_TIMEOUT_MS
+from logstore.broker.groups.joining import NEW_MEMBER_JOIN_TIMEOUT_MS
 from logstore.broker.groups.requests import (
     DescribedGroup,
     DescribeGroupsRequest,

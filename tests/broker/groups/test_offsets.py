@@ -7,6 +7,7 @@ import pytest
 from logstore.broker.groups.config import GroupConfig
 from logstore.broker.groups.group import Group
 from logstore.broker.groups.offsets import Offsets
+from logstore.broker.groups.rebalance import loaded
 from logstore.broker.groups.records import GroupMetadata, MemberMetadata, OffsetAndMetadata
 from logstore.broker.groups.requests import OffsetFetchPartition
 from logstore.disk.errors import ErrorCode
@@ -29,7 +30,7 @@ def group_of(
     members = (member,) if topics or data is not None else ()
     protocol = "range" if members else None
     metadata = GroupMetadata(protocol_type, 1, protocol, None, state_ms, members)
-    return Group.loaded("g", metadata, GroupConfig(), 0)
+    return loaded("g", metadata, GroupConfig(), 0)
 
 
 class TestCommitting:

@@ -12,8 +12,10 @@ import pytest
 
 import logstore.broker.groups
 from logstore.broker.groups import coordinator as shell
+from logstore.broker.groups import joining, loading, rebalance, sessions, syncing
+from logstore.broker.groups.answers import Answer, Decision
 from logstore.broker.groups.coordinator import Coordinator
-from logstore.broker.groups.group import Answer, Decision, Group
+from logstore.broker.groups.group import Group
 from logstore.broker.groups.offsets import Offsets
 from logstore.broker.groups.records import GroupMetadata
 from logstore.broker.groups.requests import HeartbeatResponse, SyncGroupRequest
@@ -70,15 +72,22 @@ def test_the_seeds_take_every_rare_branch() -> None:
 Patch = Callable[[pytest.MonkeyPatch], None]
 
 
+def swapped(patch: pytest.MonkeyPatch, name: str, value: Any) -> None:
+    """Replace a function in every module that imports it."""
+    for module in (joining, loading, rebalance, sessions, syncing):
+        if hasattr(module, name):
+            patch.setattr(module, name, value)
+
+
 def assigns_before_the_log_has_it(patch: pytest.MonkeyPatch) -> None:
-    honest = Group._propose
+    honest = syncing._propose
 
-    def _propose(self: Group, request: SyncGroupRequest) -> None:
-        honest(self, request)
-        if self._proposal is not None:
-            self._assigned(self._proposal[1], ErrorCode.NONE, self.state_timestamp_ms)
+    def _propose(group: Group, request: SyncGroupRequest) -> None:
+        honest(group, request)
+        if group.proposal is not None:
+            syncing._assigned(group, group.proposal[1], ErrorCode.NONE, group.state_timestamp_ms)
 
-    patch.setattr(Group, "_propose", _propose)
+    patch.setattr(syncing, "_propose", _propose)
 
 
 def acknowledges_before_the_log_has_it(patch: pytest.MonkeyPatch) -> None:
@@ -94,69 +103,70 @@ def acknowledges_before_the_log_has_it(patch: pytest.MonkeyPatch) -> None:
 
 
 def writes_two_assignments_of_a_generation(patch: pytest.MonkeyPatch) -> None:
-    honest = Group._propose
+    honest = syncing._propose
 
-    def _propose(self: Group, request: SyncGroupRequest) -> None:
-        if self._proposal is not None:
-            self._persist({each: request.assignments.get(each, b"") for each in self._members})
-        honest(self, request)
+    def _propose(group: Group, request: SyncGroupRequest) -> None:
+        if group.proposal is not None:
+            group.persist(
+                {each.member_id: request.assignments.get(each.member_id, b"") for each in group.members}
+            )
+        honest(group, request)
 
-    patch.setattr(Group, "_propose", _propose)
+    patch.setattr(syncing, "_propose", _propose)
 
 
 def answers_a_static_return_before_the_log_has_it(patch: pytest.MonkeyPatch) -> None:
-    honest = Group.join
+    honest = joining.join
 
-    def join(self: Group, request: Any, token: Hashable, now_ms: int, *, id_suffix: str) -> list[Decision]:
-        decisions = honest(self, request, token, now_ms, id_suffix=id_suffix)
-        for ticket in list(self._replacements):
-            decisions += self.persisted(ticket, ErrorCode.NONE, now_ms)
+    def join(group: Group, request: Any, token: Hashable, now_ms: int, *, id_suffix: str) -> list[Decision]:
+        decisions = honest(group, request, token, now_ms, id_suffix=id_suffix)
+        for ticket in list(group.replacements):
+            decisions += syncing.persisted(group, ticket, ErrorCode.NONE, now_ms)
         return decisions
 
-    patch.setattr(Group, "join", join)
+    patch.setattr(joining, "join", join)
 
 
 def serves_who_is_fenced(patch: pytest.MonkeyPatch) -> None:
-    honest = Group.heartbeat
+    honest = sessions.heartbeat
 
-    def heartbeat(self: Group, request: Any, token: Hashable, now_ms: int) -> list[Decision]:
-        honest(self, request, token, now_ms)
+    def heartbeat(group: Group, request: Any, token: Hashable, now_ms: int) -> list[Decision]:
+        honest(group, request, token, now_ms)
         return [Answer(token, HeartbeatResponse())]
 
-    patch.setattr(Group, "heartbeat", heartbeat)
+    patch.setattr(sessions, "heartbeat", heartbeat)
 
 
 def forgets_who_was_overtaken(patch: pytest.MonkeyPatch) -> None:
-    def _update(self: Group, member: Any, request: Any, token: Hashable) -> None:
+    def _update(member: Any, request: Any, token: Hashable) -> None:
         member.protocols, member.join_token = request.protocols, token
 
-    patch.setattr(Group, "_update", _update)
+    patch.setattr(joining, "_update", lambda group, *rest: _update(*rest))
 
 
 def tells_nobody_that_the_coordinator_moved(patch: pytest.MonkeyPatch) -> None:
-    patch.setattr(Group, "unload", lambda self: [])
+    patch.setattr(sessions, "unload", lambda group: [])
 
 
 def waits_for_all_members_whatever_the_time(patch: pytest.MonkeyPatch) -> None:
-    honest = Group._finish_joining
+    honest = rebalance.finish_joining
 
-    def _finish_joining(self: Group, now_ms: int) -> None:
-        if self._initial_left_ms is None and any(m.join_token is None for m in self._members.values()):
-            self._join_deadline_ms = now_ms + 1_000
-        honest(self, now_ms)
+    def finish_joining(group: Group, now_ms: int) -> None:
+        if group.joining.initial_left_ms is None and group.members.joined_count < len(group.members):
+            group.joining.deadline_ms = now_ms + 1_000
+        honest(group, now_ms)
 
-    patch.setattr(Group, "_finish_joining", _finish_joining)
-    patch.setattr("logstore.broker.groups.group._Member.can_expire", property(lambda self: False))
+    swapped(patch, "finish_joining", finish_joining)
+    patch.setattr("logstore.broker.groups.members.Member.can_expire", property(lambda self: False))
 
 
 def begins_with_generation_1_after_each_failover(patch: pytest.MonkeyPatch) -> None:
-    honest = Group.loaded.__func__  # type: ignore[attr-defined]
+    honest = rebalance.loaded
 
-    def loaded(cls: type[Group], group_id: str, metadata: GroupMetadata, *rest: Any) -> Group:
-        group: Group = honest(cls, group_id, replace(metadata, generation=1), *rest)
-        return group
+    def loaded(group_id: str, metadata: GroupMetadata, *rest: Any) -> Group:
+        return honest(group_id, replace(metadata, generation=1), *rest)
 
-    patch.setattr(Group, "loaded", classmethod(loaded))
+    swapped(patch, "loaded", loaded)
 
 
 def believes_the_first_record_of_a_key(patch: pytest.MonkeyPatch) -> None:
