@@ -25,7 +25,7 @@ from typing import TYPE_CHECKING
 from logstore.lazily import names_from
 
 if TYPE_CHECKING:
-    from logstore.testing.checkers import PartitionChecker, Violation, check_recovery
+    from logstore.testing.checkers import PartitionChecker
     from logstore.testing.crash import CrashLab, CrashReport, CrashRun, CrashViolation
     from logstore.testing.disks import (
         Fault,
@@ -46,7 +46,9 @@ if TYPE_CHECKING:
     )
     from logstore.testing.network import STORE
     from logstore.testing.quiet import Timings
+    from logstore.testing.recovery_checks import check_recovery
     from logstore.testing.runner import Report, run
+    from logstore.testing.stored import Violation
     from logstore.testing.swarm import Features, Swarm, draw
     from logstore.testing.world import World
 
@@ -85,14 +87,16 @@ _DISKS = ("Fault", "FaultyDisk", "MemoryDisk", "Operation", "Profile", "Recordin
 __getattr__ = names_from(
     __name__,
     {
-        "checkers": ("PartitionChecker", "Violation", "check_recovery"),
+        "checkers": ("PartitionChecker",),
         "crash": ("CrashLab", "CrashReport", "CrashRun", "CrashViolation"),
         "disks": _DISKS,
         "kit": ("SimulatedCluster",),
         "kit_clients": ("Delivery", "Fetched", "RequestFailed", "SimulatedConsumer", "SimulatedProducer"),
         "network": ("STORE",),
         "quiet": ("Timings",),
+        "recovery_checks": ("check_recovery",),
         "runner": ("Report", "run"),
+        "stored": ("Violation",),
         "swarm": ("Features", "Swarm", "draw"),
         "world": ("World",),
     },

@@ -20,8 +20,8 @@ from logstore.replication.messages import (
     ProduceResponse,
     ResponseBody,
 )
-from logstore.testing.checkers import ConsumerView, Violation, parse
 from logstore.testing.hosts import rack_of
+from logstore.testing.stored import ConsumerView, Violation, parse
 from logstore.testing.swarm import stream
 from logstore.testing.world import World
 

@@ -7,7 +7,7 @@ from enum import Enum
 
 from logstore.disk.topic_partition import TopicPartition
 from logstore.replication.effects import ClientRequest, Request, Response, StoreReply
-from logstore.testing.checkers import ReplicaView, parse
+from logstore.testing.stored import ReplicaView, parse
 
 
 def describe(facts: object) -> str:

@@ -12,8 +12,9 @@ from logstore.replication.controller.config import ControllerConfig
 from logstore.replication.effects import Event
 from logstore.replication.messages import BrokerEndpoint
 from logstore.replication.node import Node
-from logstore.testing.checkers import Remains, ReplicaView
 from logstore.testing.disks.faulty import FaultyDisk
+from logstore.testing.recovery_checks import Remains
+from logstore.testing.stored import ReplicaView
 from logstore.testing.swarm import Swarm
 
 

@@ -43,7 +43,7 @@ from logstore.replication.messages import (
     RequestBody,
     ResponseBody,
 )
-from logstore.testing.checkers import PartitionChecker, Violation, find
+from logstore.testing.checkers import PartitionChecker
 from logstore.testing.describe import describe
 from logstore.testing.hosts import Host
 from logstore.testing.kit_clients import (
@@ -60,6 +60,7 @@ from logstore.testing.kit_clients import (
 )
 from logstore.testing.network import STORE
 from logstore.testing.quiet import Timings, quiet_swarm
+from logstore.testing.stored import Violation, find
 from logstore.testing.timeline import START_MS
 from logstore.testing.world import World
 

@@ -32,7 +32,8 @@ from logstore.replication.messages import (
     ProduceResponse,
     ResponseBody,
 )
-from logstore.testing.checkers import ConsumerView, PartitionChecker, parse
+from logstore.testing.checkers import PartitionChecker
+from logstore.testing.stored import ConsumerView, parse
 from logstore.testing.world import World
 
 Acks: TypeAlias = Literal["all", -1, 0, 1]

@@ -26,21 +26,12 @@ from logstore.replication.metastore import layout
 from logstore.replication.metastore.operations import Check, Create, Delete, Multi, Operation, Outcome, Set
 from logstore.replication.node import Node
 from logstore.replication.partition import Partition
-from logstore.testing.checkers import (
-    NewsChecker,
-    PartitionChecker,
-    Remains,
-    ReplicaView,
-    StoreChecker,
-    Stored,
-    Violation,
-    check_epochs,
-    check_producers,
-    check_recovery,
-    parse,
-)
+from logstore.testing.checkers import PartitionChecker
 from logstore.testing.client_link import Call
+from logstore.testing.controller_checks import NewsChecker, StoreChecker
 from logstore.testing.hosts import Host
+from logstore.testing.recovery_checks import Remains, check_epochs, check_producers, check_recovery
+from logstore.testing.stored import ReplicaView, Stored, Violation, parse
 from logstore.testing.swarm import Swarm
 from logstore.testing.timeline import Timeline
 

@@ -34,22 +34,16 @@ from logstore.replication.messages import (
 from logstore.replication.metastore import layout
 from logstore.replication.metastore.layout import LOST_BROKER_EPOCH
 from logstore.replication.metastore.operations import Create, Set
-from logstore.testing.checkers import (
-    PartitionChecker,
-    Stored,
-    Violation,
-    check_bounds,
-    check_epochs,
-    check_producers,
-    parse,
-)
+from logstore.testing.checkers import PartitionChecker
 from logstore.testing.clients import Consumer, Producer
 from logstore.testing.describe import describe
 from logstore.testing.faults import Decision
 from logstore.testing.nemesis import Nemesis
 from logstore.testing.observation import read_all
 from logstore.testing.operator import COMMANDS
+from logstore.testing.recovery_checks import check_bounds, check_epochs, check_producers
 from logstore.testing.shrink import shrink
+from logstore.testing.stored import Stored, Violation, parse
 from logstore.testing.swarm import Swarm, draw
 from logstore.testing.timeline import START_MS, Tally
 from logstore.testing.transcript import Transcript

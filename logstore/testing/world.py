@@ -49,13 +49,14 @@ from logstore.replication.effects import (
     SyncDone,
 )
 from logstore.replication.node import Node
-from logstore.testing.checkers import PartitionChecker, Violation
+from logstore.testing.checkers import PartitionChecker
 from logstore.testing.client_link import ClientLink
 from logstore.testing.disks.faulty import Fault, FaultyDisk
 from logstore.testing.hosts import Host, node_config
 from logstore.testing.network import Network
 from logstore.testing.observation import Observation
 from logstore.testing.store_link import StoreLink
+from logstore.testing.stored import Violation
 from logstore.testing.swarm import Swarm, stream
 from logstore.testing.timeline import Tally, Timeline
 

@@ -13,8 +13,8 @@ from logstore.replication.isr import CommittedIsr
 from logstore.replication.messages import NO_LEADER
 from logstore.replication.partition import Partition
 from logstore.replication.replica_manager import ReplicaManager
-from logstore.testing.checkers import check_epochs
 from logstore.testing.observation import read_all
+from logstore.testing.recovery_checks import check_epochs
 
 
 def check_node(manager: ReplicaManager) -> None:

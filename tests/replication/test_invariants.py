@@ -11,7 +11,7 @@ from logstore.replication.follower import Followers
 from logstore.replication.isr_channel import IsrChannel
 from logstore.replication.partition import ACKS_ALL
 from logstore.segment.epochs import LeaderEpochCache
-from logstore.testing.checkers import Violation
+from logstore.testing.stored import Violation
 from tests.replication import test_topics
 from tests.replication.stage import Stage
 

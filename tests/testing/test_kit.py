@@ -19,7 +19,7 @@ from logstore.replication.messages import (
     ResponseBody,
 )
 from logstore.testing import STORE, Delivery, RequestFailed, SimulatedCluster, Timings, Violation
-from logstore.testing.checkers import find
+from logstore.testing.stored import find
 from tests.plants import planted
 
 
