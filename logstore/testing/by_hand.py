@@ -14,6 +14,7 @@ from dataclasses import replace
 from functools import partial
 from random import Random
 
+from logstore.checkpoint.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT
 from logstore.disk.ids import new_id
 from logstore.disk.topic_partition import TopicPartition
 from logstore.replication.controller.context import DURABILITY_LEVEL
@@ -29,7 +30,8 @@ from logstore.replication.metastore.operations import Create, Delete, Outcome, S
 from logstore.testing.faults import Decision
 from logstore.testing.hosts import Host
 from logstore.testing.operator import SIDE_TOPICS, active_controller, ask, place, target
-from logstore.testing.world import World
+from logstore.testing.stored import IDENTITY_AT
+from logstore.testing.world import LOG_DIR, World
 
 _NONSENSE = b"?"
 _SUSPENDED_MS = 16 * 60_000
@@ -323,8 +325,46 @@ def _rot(world: World, decision: Decision) -> None:
         world.flush(host, sealed_only=False)
         world.flush(host, sealed_only=True)
         world.cut_power(host)
-        world.spoil_log(host, decision.chance)
+        _spoil_log(world, host, decision.chance)
         world.until_healed(1 + decision.for_ms, lambda: world.start(host) if host.node is None else None)
+
+
+def _spoil_log(world: World, host: Host, chance: float) -> None:
+    """Change a bit that one log of a stopped machine had synced in its last segment, or in its epochs."""
+    assert host.node is None
+    known = [
+        (topic_partition, remains)
+        for topic_partition, remains in sorted(host.remains.items())
+        if remains.durable_end > remains.log_start and topic_partition in world.checkers
+    ]
+    if not known:
+        return
+    topic_partition, remains = known[int(chance * 1009) % len(known)]
+    directory = f"/{LOG_DIR}/{topic_partition}/"
+    found = {path: data for path, data in host.disk.files().items() if path.startswith(directory)}
+    path = max((path for path in found if path.endswith(".log")), default="")
+    durable = [batch for batch in remains.batches if batch.end <= remains.durable_end]
+    base = int(path.rpartition("/")[2].removesuffix(".log") or 0) if path else 0
+    stored = [batch for batch in durable if batch.base >= base]
+    if not stored or not found[path]:
+        return
+    # Somewhere under a checksum: a change elsewhere cannot be detected.
+    number = int(chance * 10_007) % len(stored)
+    position = sum(len(batch.data) for batch in stored[:number]) + IDENTITY_AT
+    position += int(chance * 100_003) % (len(stored[number].data) - IDENTITY_AT)
+    epochs = f"{directory}{LEADER_EPOCH_CHECKPOINT}"
+    if int(chance * 10_007) % 3 == 0 and epochs in found:
+        path, position = epochs, 0
+    if position >= len(found[path]):
+        return
+    world.time.note(host.node_id, "has a bit changed in", path)
+    world.time.stamp(f"rot{path}")
+    world.tally.rotten_bits += 1
+    file = host.disk.open(path, write=True)
+    file.pwrite(bytes((found[path][position] ^ 1 << int(chance * 8),)), position)
+    file.sync()
+    file.close()
+    host.rotten.add(topic_partition)
 
 
 def _fill_while_down(world: World, decision: Decision) -> None:

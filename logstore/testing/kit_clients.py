@@ -1,14 +1,14 @@
-"""Clients of a cluster under test: they do what they are told, when they are told, and keep a record of it.
+"""Clients of a cluster under test: they act when they are told, and record every send.
 
     send ─▶ Delivery ─▶ leader ─▶ acknowledged at an offset
-                 │         └────▶ refused, or no answer: tried again while that cannot double it
-                 └──────────────▶ failed, when its time is up or its error is final
+                 │         └────▶ refused, or no answer: retried while that cannot write twice
+                 └──────────────▶ failed: delivery timeout, or a permanent error
 
-They know whom the metadata store calls the leader, unless they are tied to a node. A producer with numbers
-(pid, epoch, sequence) sends the same batch until it is answered; without numbers it tries again only if it
-was told that nothing had been appended, each time as a new batch. So a batch that is committed twice was
-doubled by the cluster. Every send is told to the checkers first, every answer is judged before its client
-hears it.
+They send to the leader according to the metadata store, unless they are tied to a node. An idempotent
+producer (producer id, epoch, sequence) sends the same batch until it is answered. Any other producer retries
+only when it was told that nothing was appended, each time with a new batch. So a batch that is committed
+twice was duplicated by the cluster. Checkers hear of every send first, and judge every answer before its
+client gets it.
 """
 
 from __future__ import annotations
@@ -33,18 +33,16 @@ from logstore.replication.messages import (
     ResponseBody,
 )
 from logstore.testing.checkers import PartitionChecker
-from logstore.testing.stored import ConsumerView, parse
+from logstore.testing.stored import IDENTITY_AT, ConsumerView, parse
 from logstore.testing.world import World
 
 Acks: TypeAlias = Literal["all", -1, 0, 1]
-"""Who must have a record before a send is answered: every in-sync replica, nobody, or the leader."""
+"""Replicas that must have a record before the send is answered: all in sync, none (0), or the leader (1)."""
 Value: TypeAlias = bytes | tuple[bytes | None, bytes | None]
 """A record to send: its value, or its key and value."""
 
 ALL = -1
 _MOST_BYTES = 1 << 20
-_IDENTITY = 17  # where a batch's own content begins: checkers know a send by what follows
-
 _WITHOUT_TRACE = frozenset(
     {
         ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
@@ -53,7 +51,7 @@ _WITHOUT_TRACE = frozenset(
         ErrorCode.NOT_ENOUGH_REPLICAS,
     }
 )
-"""Nothing was appended. NOT_LEADER_OR_FOLLOWER says so too, but not to an acks=all, which may have waited."""
+"""Nothing was appended. NOT_LEADER_OR_FOLLOWER (6) means that too, except for acks=all."""
 _PASSING = _WITHOUT_TRACE | {
     ErrorCode.NOT_LEADER_OR_FOLLOWER,
     ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
@@ -62,20 +60,27 @@ _PASSING = _WITHOUT_TRACE | {
     ErrorCode.KAFKA_STORAGE_ERROR,
     ErrorCode.FENCED_LEADER_EPOCH,
     ErrorCode.UNKNOWN_LEADER_EPOCH,
-    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,  # the word of a leader that was overtaken
+    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,  # answered by a superseded leader
 }
-"""Worth another try."""
+"""Retriable errors."""
+
+
+def number_of_acks(acks: Acks) -> int:
+    """Return 0, 1 or -1. Raises `ValueError` for anything else than 0, 1, -1 and "all"."""
+    if acks not in ("all", ALL, 0, 1):
+        raise ValueError(f"acks={acks!r} must be 0, 1 or 'all'")
+    return ALL if acks == "all" else acks
 
 
 def is_passing(error: ErrorCode) -> bool:
-    """Whether the same request may fare better later."""
+    """Whether the same request may succeed later."""
     return error in _PASSING
 
 
 class RequestFailed(Exception):
-    """A client's request did not come to what it asked for; `error` is Kafka's code for why.
+    """A client's request failed; `error` is Kafka's error code.
 
-    REQUEST_TIMED_OUT of a send leaves open whether its records are in the log.
+    After REQUEST_TIMED_OUT (7), the records of a send may or may not be in the log.
     """
 
     def __init__(self, error: ErrorCode, what: str, message: str = "") -> None:
@@ -85,17 +90,17 @@ class RequestFailed(Exception):
 
 @dataclass(slots=True, eq=False)
 class Delivery:
-    """One send, and what became of it. Times are virtual milliseconds since the epoch of the cluster.
+    """One send and its result.
 
-    `acks` is 0, 1 or -1 (all). Once `is_done`: `error` is NONE for a send that was acknowledged, at `offset`
-    (the first record's; -1 with acks=0) by `node`; `durability` is the level that acks=all reached.
+    `acks` is 0, 1 or -1 (all). Once `is_done`, `error` is NONE (0) for an acknowledged send: at `offset` (of
+    the first record; -1 with acks=0), by `node`, with the `durability` that acks=all reached.
     """
 
     topic_partition: TopicPartition
     records: tuple[Record, ...]
     acks: int
     checker: PartitionChecker = field(repr=False)
-    """Who judges the partition."""
+    """The checker of the partition."""
     is_done: bool = False
     error: ErrorCode = ErrorCode.NONE
     message: str = ""
@@ -103,11 +108,24 @@ class Delivery:
     node: int = -1
     durability: Durability | None = None
     identity: bytes = field(default=b"", repr=False)
-    """By which the checkers know it."""
+    """The part of the batch by which checkers recognise the send."""
 
     @property
     def is_acknowledged(self) -> bool:
         return self.is_done and self.error is ErrorCode.NONE
+
+    @property
+    def is_lost(self) -> bool:
+        """Whether it was acknowledged and is missing from the current leader's log."""
+        checker = self.checker
+        leader = checker.acting_leader
+        if not self.is_acknowledged or self.offset < 0 or leader is None or checker.is_retired:
+            return False
+        view = checker.views[leader]
+        if self.offset < view.log_start:
+            return False
+        batch = view.holding(self.offset)
+        return batch is None or batch.identity != self.identity
 
     @property
     def values(self) -> list[bytes | None]:
@@ -121,19 +139,20 @@ class Delivery:
 
 @dataclass(slots=True)
 class Ledger:
-    """Every send of a cluster's clients, in order."""
+    """Every send of a cluster's clients, in order, and the numbers that clients share."""
 
     deliveries: list[Delivery] = field(default_factory=list)
+    producers: int = 0
     _newest_ms: int = -1
 
     def stamp_ms(self, now_ms: int) -> int:
-        """A time for a batch, now or a little later, that no other batch has: two sends are never equal."""
+        """Return a timestamp, now or a little later, that no other batch has: no two sends are equal."""
         self._newest_ms = max(now_ms, self._newest_ms + 1)
         return self._newest_ms
 
 
 class _Client:
-    """For one partition of a topic, not of another one that is made later under the same name."""
+    """A client of one partition; not of a topic created later under the same name."""
 
     def __init__(self, world: World, topic_partition: TopicPartition, node: int | None) -> None:
         self.topic_partition = topic_partition
@@ -150,13 +169,12 @@ class _Client:
 
 
 class SimulatedProducer(_Client):
-    """Sends to one partition, one batch at a time, in order; see `SimulatedCluster.producer`."""
+    """Send to one partition, one batch at a time, in order; see `SimulatedCluster.producer`."""
 
     def __init__(
         self,
         world: World,
         ledger: Ledger,
-        producer_id: int,
         topic_partition: TopicPartition,
         *,
         acks: int,
@@ -169,7 +187,8 @@ class SimulatedProducer(_Client):
         self.is_idempotent = is_idempotent
         self.delivery_timeout_ms = delivery_timeout_ms
         self._ledger = ledger
-        self._producer_id = producer_id
+        ledger.producers += 1
+        self._producer_id = ledger.producers
         self._epoch = 0
         self._sequence = 0
         self._queue: deque[tuple[Delivery, Callable[[Delivery], object]]] = deque()
@@ -181,13 +200,13 @@ class SimulatedProducer(_Client):
         records: Value | Sequence[Value],
         on_end: Callable[[Delivery], object] = lambda delivery: None,
     ) -> Delivery:
-        """Queue one batch of one record or several; `on_end` hears of it once, when it `is_done`.
+        """Queue one batch of one or more records; `on_end` is called once, when it `is_done`.
 
-        Returns at once: virtual time has to pass before anything comes of it.
+        Returns at once: the batch is sent as virtual time passes.
         """
         values: Sequence[Value] = [records] if isinstance(records, bytes | tuple) else records
         if not values:
-            raise ValueError("a batch has at least one record")
+            raise ValueError("a batch needs at least one record")
         stamp_ms = self._ledger.stamp_ms(self._world.now_ms)
         rows = [
             Record(slot, stamp_ms, *(value if isinstance(value, tuple) else (None, value)))
@@ -216,10 +235,10 @@ class SimulatedProducer(_Client):
             producer_epoch=self._epoch if self.is_idempotent else -1,
             base_sequence=self._sequence if self.is_idempotent else -1,
         )
-        delivery.identity = self._batch[_IDENTITY:]
+        delivery.identity = self._batch[IDENTITY_AT:]
 
     def _attempt(self) -> None:
-        self._checker.sent(self._batch[_IDENTITY:])
+        self._checker.sent(self._batch[IDENTITY_AT:])
         self._world.tally.sent += 1
         node = self._target()
         self._world.client_link.call(
@@ -247,7 +266,7 @@ class SimulatedProducer(_Client):
         elif self._world.now_ms < self._deadline_ms and self._may_try_again(delivery.error):
             self._world.time.at(self._world.swarm.backoff_ms, self._try_again)
         else:
-            # Whether its numbers are taken is not known: those to come are of an epoch of their own.
+            # Its sequence numbers may or may not be in the log: later batches use a new epoch.
             self._epoch, self._sequence = self._epoch + 1, 0
             self._end()
 
@@ -270,7 +289,7 @@ class SimulatedProducer(_Client):
 
 
 class Fetched(NamedTuple):
-    """What one poll brought: records below `high_watermark` (-1 for unknown), or an error."""
+    """The result of one poll: records below `high_watermark` (-1: unknown), or an error."""
 
     records: list[Record]
     high_watermark: int
@@ -278,7 +297,7 @@ class Fetched(NamedTuple):
 
 
 class SimulatedConsumer(_Client):
-    """Reads one partition from an offset on; see `SimulatedCluster.consumer`."""
+    """Read one partition from an offset on; see `SimulatedCluster.consumer`."""
 
     def __init__(
         self, world: World, topic_partition: TopicPartition, from_offset: int, *, node: int | None
@@ -288,12 +307,12 @@ class SimulatedConsumer(_Client):
         """The next offset to read."""
 
     def poll(self, then: Callable[[Fetched], object], *, max_wait_ms: int = 0) -> None:
-        """Ask once for what comes next; `then` hears what came, `position` has moved by that.
+        """Fetch once from `position`, which moves past the records; `then` gets the result.
 
-        The answer may wait `max_wait_ms` for records. An answer that is lost is REQUEST_TIMED_OUT.
+        The response may wait `max_wait_ms` for records. A lost response gives REQUEST_TIMED_OUT (7).
         """
         checker, wanted = self._checker, self.position
-        # Who reads from a node of its choice does not know in which epoch that one leads.
+        # A consumer tied to a node does not know the epoch in which that node leads.
         epoch = checker.state.leader_epoch if checker.state is not None and self._node is None else NO_EPOCH
         self._world.client_link.call(
             self._target(),

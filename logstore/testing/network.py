@@ -6,7 +6,7 @@ One place decides how every message fares, whoever sends it: nodes among each ot
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Mapping
+from collections.abc import Callable, Iterable, Mapping, Sequence
 from dataclasses import replace
 from random import Random
 from typing import NamedTuple
@@ -27,6 +27,15 @@ class _Exchange(NamedTuple):
     life: int
     asked: int
     correlation_id: int
+
+
+def links_between(groups: Sequence[Sequence[int]], *, one_way: bool) -> list[tuple[int, int]]:
+    """Return the directed links from each group to the others; with `one_way`, only from the first group."""
+    named = [node for group in groups for node in group]
+    if len(groups) < 2 or len(named) != len(set(named)):
+        raise ValueError("a partition needs two or more sides, and no node on two of them")
+    sources = groups[:1] if one_way else groups
+    return [(here, there) for group in sources for here in group for there in named if there not in group]
 
 
 class Network:

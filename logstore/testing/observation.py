@@ -13,13 +13,18 @@ from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import CorruptBatch
 from logstore.log.log import Log
 from logstore.log.manager import LogManager
+from logstore.replication.controller.context import UNCLEAN_ELECTION
 from logstore.replication.isr import PendingExpand
 from logstore.replication.messages import (
+    AlterConfigsRequest,
     ControlledShutdownResponse,
     DeleteRecordsResponse,
+    ElectionType,
+    ElectLeadersRequest,
     FetchResponse,
     ProduceRequest,
     ProduceResponse,
+    RequestBody,
     ResponseBody,
 )
 from logstore.replication.metastore import layout
@@ -110,6 +115,19 @@ class Observation:
             checker.succeeds(self._retired[topic_partition])
         self.checkers[topic_partition] = checker
         return checker
+
+    def accept_risks(self, request: RequestBody) -> None:
+        """An operator allows unclean elections or fewer in-sync replicas: valid from the request on."""
+        allowed = self.unclean_allowed
+        if isinstance(request, ElectLeadersRequest) and request.election_type is ElectionType.UNCLEAN:
+            allowed.update(self.checkers if request.partitions is None else request.partitions)
+        elif isinstance(request, AlterConfigsRequest):
+            for topic_partition, checker in self.checkers.items():
+                settings = request.topics.get(topic_partition.topic, {})
+                if settings.get(UNCLEAN_ELECTION) == "true":
+                    allowed.add(topic_partition)
+                asked = int(settings.get("min.insync.replicas", str(checker.min_insync)) or 1)
+                checker.asks_for(min(asked, checker.min_insync))
 
     # --- lives -----------------------------------------------------------------------------------
 

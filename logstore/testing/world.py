@@ -22,7 +22,6 @@ from collections.abc import Callable, Iterable
 from contextlib import suppress
 from random import Random
 
-from logstore.checkpoint.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT
 from logstore.config import LogConfig
 from logstore.disk.files import Disk
 from logstore.disk.memory import MemoryDisk
@@ -62,8 +61,6 @@ from logstore.testing.timeline import Tally, Timeline
 
 TOPIC = "t"
 LOG_DIR = "data"
-_CHECKED_FROM = 17
-"""Where in a batch its checksum begins; base offset, length and leader epoch are before it."""
 
 
 class _Died(BaseException):
@@ -181,43 +178,6 @@ class World:
         self.network.suspend(for_ms)
         self.store_link.keep_sessions()
 
-    def spoil_log(self, host: Host, chance: float) -> None:
-        """Of a machine that is down: a bit changes in what one of its logs had synced of its last segment."""
-        assert host.node is None
-        known = [
-            (topic_partition, remains)
-            for topic_partition, remains in sorted(host.remains.items())
-            if remains.durable_end > remains.log_start and topic_partition in self.checkers
-        ]
-        if not known:
-            return
-        topic_partition, remains = known[int(chance * 1009) % len(known)]
-        directory = f"/{LOG_DIR}/{topic_partition}/"
-        found = {path: data for path, data in host.disk.files().items() if path.startswith(directory)}
-        path = max((path for path in found if path.endswith(".log")), default="")
-        durable = [batch for batch in remains.batches if batch.end <= remains.durable_end]
-        base = int(path.rpartition("/")[2].removesuffix(".log") or 0) if path else 0
-        stored = [batch for batch in durable if batch.base >= base]
-        if not stored or not found[path]:
-            return
-        # Somewhere under a checksum: what no checksum covers nobody can notice.
-        number = int(chance * 10_007) % len(stored)
-        position = sum(len(batch.data) for batch in stored[:number]) + _CHECKED_FROM
-        position += int(chance * 100_003) % (len(stored[number].data) - _CHECKED_FROM)
-        epochs = f"{directory}{LEADER_EPOCH_CHECKPOINT}"
-        if int(chance * 10_007) % 3 == 0 and epochs in found:
-            path, position = epochs, 0
-        if position >= len(found[path]):
-            return
-        self.time.note(host.node_id, "has a bit changed in", path)
-        self.time.stamp(f"rot{path}")
-        self.tally.rotten_bits += 1
-        file = host.disk.open(path, write=True)
-        file.pwrite(bytes((found[path][position] ^ 1 << int(chance * 8),)), position)
-        file.sync()
-        file.close()
-        host.rotten.add(topic_partition)
-
     def expire_session(self, host: Host) -> None:
         """The store gives the node's session up; it hears so at its next sign of life."""
         if host.session_id is not None:
@@ -231,17 +191,22 @@ class World:
         due, self._at_healing = self._at_healing, []
         for action in due:
             action()
+        self.mend_surroundings()
+        for host in self.hosts.values():
+            self.resume(host)
+            if host.node is not None and host.node.departure is not None:
+                self.stop(host)  # whoever was about to go, goes now and comes back
+            if host.node is None:
+                self.start(host)
+
+    def mend_surroundings(self) -> None:
+        """End faults around the nodes: links, delays, slow and full disks, the store."""
         self.network.calm()
         self.store_link.come_back()
         self.mend(list(self.network.cuts))
         for host in self.hosts.values():
             host.sync_delay_ms = 0
             self.make_room(host)
-            self.resume(host)
-            if host.node is not None and host.node.departure is not None:
-                self.stop(host)  # whoever was about to go, goes now and comes back
-            if host.node is None:
-                self.start(host)
 
     def replace_dead_disks(self) -> None:
         """Start the machines anew whose disks are dead: what had been synced is there again."""

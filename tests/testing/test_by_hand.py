@@ -20,7 +20,7 @@ def test_no_bit_changes_in_the_last_log_that_is_whole() -> None:
     cluster.kill(1)
     cluster.restart(0)
     cluster.run_until(lambda: cluster.leader("t") is None)
-    host = cluster._host(0)
+    host = cluster._world.hosts[0]
     world = cluster._world
     assert world.others_hold_everything(host), "nobody counts on it"
     BY_HAND["rot"](world, Decision(world.now_ms, "rot", 0))

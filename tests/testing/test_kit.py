@@ -260,7 +260,7 @@ def test_a_paused_leader_does_not_know_that_it_is_none_any_more() -> None:
         cluster.run_until(lambda: cluster.leader("t") == 1)
         cluster.run_for(50)
         assert cluster.claimants("t") == (0, 1)
-        assert "node 0: runs, life 1, paused" in cluster.describe()
+        assert "node 0: running, life 1, paused" in cluster.describe()
         cluster.resume(0)
         cluster.run_until(lambda: cluster.claimants("t") == (1,))
 
@@ -420,9 +420,9 @@ def test_any_order_of_faults_is_survived_by_what_was_synced(seed: int) -> None:
         (lambda cluster: cluster.produce("u", b""), "no partition u-0"),
         (lambda cluster: cluster.produce("t", []), "at least one record"),
         (lambda cluster: cluster.produce("t", b"", acks=2), "acks=2"),
-        (lambda cluster: cluster.create_topic("t"), "already"),
+        (lambda cluster: cluster.create_topic("t"), "exists already"),
         (lambda cluster: cluster.create_topic("u", configs={"cleanup.policy": "compact"}), "compact"),
-        (lambda cluster: SimulatedCluster(0), "no cluster"),
+        (lambda cluster: SimulatedCluster(0), "nodes must be 1 or more"),
         (lambda cluster: SimulatedCluster(2, replication_factor=3), "3 replicas on 2 nodes"),
         (lambda cluster: SimulatedCluster(durability="hoped"), "hoped"),
     ],
