@@ -9,8 +9,8 @@ from typing import Any, ParamSpec, TypeVar
 
 from logstore.broker.call import Call
 from logstore.broker.errors import MalformedMessage
-from logstore.broker.groups.coordinator import OFFSETS_TOPIC
 from logstore.broker.groups.requests import GroupRequest, GroupResponse
+from logstore.broker.groups.served import OFFSETS_TOPIC
 from logstore.broker.groups.service import GroupService
 from logstore.broker.metrics import Traffic
 from logstore.broker.producer_ids import ProducerIds

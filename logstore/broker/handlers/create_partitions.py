@@ -9,7 +9,7 @@ from __future__ import annotations
 from functools import partial
 
 from logstore.broker.call import Call
-from logstore.broker.groups.coordinator import OFFSETS_TOPIC
+from logstore.broker.groups.served import OFFSETS_TOPIC
 from logstore.broker.handlers.leading import when_led
 from logstore.broker.services import Services
 from logstore.broker.wire import types as t

@@ -15,7 +15,7 @@ from operator import itemgetter
 from typing import Final
 
 from logstore.broker.call import Call
-from logstore.broker.groups.coordinator import OFFSETS_TOPIC
+from logstore.broker.groups.served import OFFSETS_TOPIC
 from logstore.broker.services import Services
 from logstore.broker.wire import types as t
 from logstore.disk.errors import ErrorCode, InvalidTopic
