@@ -3,7 +3,7 @@
 `beside(raw, ours, …)` runs one round of the rival and one of ours, again and again, so that a noisy
 machine slows both. The ratio is that of the medians; rates are in the unit of work that both did.
 
-`pytest bench --table docs/performance-table.md` writes the table that docs/performance.md shows.
+`pytest bench --table FILE` writes the table that docs/performance.md shows.
 """
 
 from __future__ import annotations

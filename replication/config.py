@@ -44,30 +44,59 @@ class NodeConfig:
     node_id: int
     host: str = ""
     broker_rack: str = ""
+    """Rack of the broker. Used to spread replicas and to select nearby replicas for consumers."""
     port: int = 0
     durability: Durability = Durability.REPLICATED
+    """Durability level of topics without `durability.level`: `replicated` or `synced`."""
     zookeeper_session_timeout_ms: int = 18_000
+    """Time without contact after which the metadata store expires the broker's session."""
     registration_retry_ms: int = 500
+    """Pause between attempts to register in the metadata store."""
     request_timeout_ms: int = 30_000
+    """Time after which a request to another broker counts as failed."""
     replica_lag_time_max_ms: int = 30_000
+    """Time a follower may lag before it leaves the ISR."""
     replica_lag_max_messages: int = -1
+    """Messages a follower may lag before it leaves the ISR; -1 disables this check."""
     replica_lag_criterion: LagCriterion = LagCriterion.CAUGHT_UP
+    """How follower lag is measured."""
     min_insync_wall: bool = True
+    """Hold the high watermark while fewer than `min.insync.replicas` replicas are in sync, as Kafka does
+    since 3.7.
+    """
     replica_selector_class: ReplicaSelector = ReplicaSelector.NONE
+    """How consumers are directed to replicas; `rack-aware` prefers in-sync replicas in the consumer's rack.
+    """
     num_replica_fetchers: int = 1
+    """Fetchers for each leader a broker follows."""
     replica_fetch_wait_max_ms: int = 500
+    """Longest time a leader may hold a follower's fetch."""
     replica_fetch_min_bytes: int = 1
+    """Bytes a follower's fetch waits for."""
     replica_fetch_max_bytes: int = 1 << 20
+    """Bytes fetched per partition and request; one larger batch is still returned."""
     replica_fetch_response_max_bytes: int = 10 << 20
+    """Bytes fetched per request."""
     replica_fetch_backoff_ms: int = 1000
+    """Pause after a failed fetch."""
     alter_partition_retry_ms: int = 50
+    """Pause before an ISR change is retried."""
     replica_high_watermark_checkpoint_interval_ms: int = 5000
+    """Interval at which high watermarks are written to disk."""
     fetch_purgatory_purge_interval_requests: int = 1000
+    """Completed fetches kept before the list of waiting fetches is purged."""
     producer_purgatory_purge_interval_requests: int = 1000
+    """Completed produces kept before the list of waiting produces is purged."""
     truncate_on_fetch: bool = True
+    """Detect divergence in the fetch itself. If false, followers send OffsetForLeaderEpoch first, as brokers
+    before 2.7 do.
+    """
     controlled_shutdown_enable: bool = True
+    """Move leadership away before the broker stops."""
     controlled_shutdown_max_retries: int = 3
+    """Attempts to move leadership away."""
     controlled_shutdown_retry_backoff_ms: int = 5000
+    """Pause between these attempts."""
     controller: ControllerConfig = field(default_factory=ControllerConfig)
 
     def __post_init__(self) -> None:

@@ -140,6 +140,7 @@ class Node:
 
     @property
     def node_id(self) -> int:
+        """Return the node's id."""
         return self.config.node_id
 
     @property

@@ -4,20 +4,14 @@ from __future__ import annotations
 
 import ast
 import importlib
-import io
 import os
 import re
-import shlex
-import subprocess
-import sys
 import tomllib
 from collections.abc import Iterator
 from fnmatch import fnmatch
 from pathlib import Path
 
 import pytest
-
-from logstore.cli.main import run
 
 ROOT = Path(__file__).parent.parent
 STORAGE = {
@@ -204,101 +198,6 @@ def test_what_is_allowed_is_allowed() -> None:
 
 
 # --- pages ------------------------------------------------------------------------------------
-
-
-def code_blocks(page: Path, language: str) -> list[str]:
-    return re.findall(rf"^```{language}\n(.*?)^```", page.read_text(), re.DOTALL | re.MULTILINE)
-
-
-EXAMPLES = [
-    pytest.param(block, id=f"{page}-{number}")
-    for page in (
-        *("README.md", "docs/transactions.md", "docs/columnar.md", "docs/testing-kit.md"),
-        "docs/embedding.md",
-    )
-    for number, block in enumerate(code_blocks(ROOT / page, "python"))
-    # Others are run by tests/{broker,simulation}/test_pytest_plugin.py and tests/spark/test_examples.py.
-    if "@pytest" not in block and "pyspark" not in block
-]
-
-
-@pytest.mark.parametrize("block", EXAMPLES)
-def test_python_in_the_pages_runs(
-    block: str, tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
-) -> None:
-    """The first thing that people copy."""
-    monkeypatch.chdir(tmp_path)
-    if "from kafka " in block:
-        # kafka-python leaves sockets behind where it could not connect, which would fail some later test.
-        command = [sys.executable, "-W", "ignore", "-c", block]
-        environment = {**os.environ, "PYTHONPATH": str(ROOT)}
-        done = subprocess.run(command, capture_output=True, check=False, env=environment)
-        assert done.returncode == 0, done.stderr
-        assert done.stdout
-        return
-    exec(compile(block, "example", "exec"), {})
-    assert capsys.readouterr().out
-
-
-def shell_lines() -> list[str]:
-    return [line for block in code_blocks(ROOT / "README.md", "sh") for line in block.splitlines()]
-
-
-def test_shell_in_the_readme_runs(
-    tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capfdbinary: pytest.CaptureFixture[bytes]
-) -> None:
-    """Every line, in order: ours in this process, make's as a dry run, an installation by what it names."""
-    monkeypatch.chdir(tmp_path)
-    for line in shell_lines():
-        source, _, command = line.rpartition(" | ")
-        words = shlex.split(command)
-        if source:
-            typed = shlex.split(source)
-            assert typed[0] == "printf", line
-            data = typed[1].encode().decode("unicode_escape").encode()
-            monkeypatch.setattr(sys, "stdin", io.TextIOWrapper(io.BytesIO(data)))
-        match words:
-            case ["logstore", *arguments]:
-                assert run(arguments) == 0, line
-            case ["make", target]:
-                subprocess.run(["make", "-n", target], cwd=ROOT, check=True, capture_output=True)
-            case ["python", example] if example.startswith("examples/"):
-                assert (ROOT / example).is_file(), line  # run by tests/spark/test_examples.py
-            case ["pip", "install", what]:
-                extra = re.fullmatch(r"\.(?:\[(\w+)\])?", what)
-                assert extra is not None, line
-                assert extra[1] is None or extra[1] in PYPROJECT["project"]["optional-dependencies"], line
-            case _:
-                raise AssertionError(f"a kind of command that nothing runs: {line}")
-    assert b"two" in capfdbinary.readouterr().out
-
-
-def test_every_code_block_in_the_readme_is_run() -> None:
-    """A block in another language would be run by nobody."""
-    fences = re.findall(r"^```(\w*)$", (ROOT / "README.md").read_text(), re.MULTILINE)
-    assert set(fences) == {"", "sh", "python"}
-    assert len(fences) % 2 == 0
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_links_lead_somewhere(page: Path) -> None:
-    for target in re.findall(r"\]\(([^)#\s]+)[^)]*\)", page.read_text()):
-        if "://" not in target:
-            assert (page.parent / target).exists(), target
-
-
-@pytest.mark.parametrize("page", PAGES, ids=lambda page: str(page.relative_to(ROOT)))
-def test_files_that_pages_name_exist(page: Path) -> None:
-    """A page that names a file which moved sends its reader astray."""
-    for name in re.findall(r"`((?:\w+/)+\w+\.py)`", page.read_text()):
-        assert (ROOT / name).exists(), name
-
-
-def test_make_targets_are_the_ones_that_are_told() -> None:
-    text = (ROOT / "Makefile").read_text()
-    targets = set(re.findall(r"^([a-z0-9-]+):", text, re.MULTILINE))
-    told = set(re.findall(r"^ +make ([a-z0-9-]+)", (ROOT / "CONTRIBUTING.md").read_text(), re.MULTILINE))
-    assert told <= targets
 
 
 def test_nothing_names_a_path_of_one_machine() -> None:

@@ -10,7 +10,7 @@ from pathlib import Path
 TESTS = Path(__file__).parent
 SCHEDULES = ("s0a", "s0b", *(f"s{number}" for number in range(1, 68)), "s13b")
 OF_REASSIGNMENT = tuple(f"r{number}" for number in range(1, 16))
-"""The rules of reliability are R1 to R3 too: these are in `test_reassignment.py` alone."""
+"""docs/durability.md has rules R1 to R7 too; these numbers count in the tests of reassignment alone."""
 
 
 def test_names(path: Path) -> Iterator[str]:
@@ -41,7 +41,7 @@ def test_every_schedule_has_a_test() -> None:
 
 
 def test_every_row_of_reassignment_has_a_test() -> None:
-    assert untold(OF_REASSIGNMENT, test_names(TESTS / "replication/test_reassignment.py")) == []
+    assert untold(OF_REASSIGNMENT, test_names(TESTS / "replication" / "test_reassignment.py")) == []
 
 
 def test_a_missing_one_is_noticed() -> None:

@@ -139,6 +139,7 @@ class BlockingClient(BlockingCalls):
         self.close()
 
     def close(self) -> None:
+        """Close all connections and stop the thread."""
         self._wait(self._inner.close())
         self._runner.close()
 
@@ -150,11 +151,13 @@ class BlockingClient(BlockingCalls):
         return self._runner.run(work)
 
     def metadata(self, topics: tuple[str, ...] | None = None) -> MetadataResponse:
+        """Do what `Client.metadata` does, blocking."""
         return self._wait(self._client.metadata(topics))
 
     def produce(
         self, topic_partition: TopicPartition, batch: bytes, *, acks: int = ACKS_ALL
     ) -> ProduceResult:
+        """Do what `Client.produce` does, blocking."""
         return self._wait(self._client.produce(topic_partition, batch, acks=acks))
 
     def fetch(
@@ -165,9 +168,11 @@ class BlockingClient(BlockingCalls):
         max_bytes: int = _MAX_BYTES,
         max_wait_ms: int = 500,
     ) -> FetchResult:
+        """Do what `Client.fetch` does, blocking."""
         return self._wait(
             self._client.fetch(topic_partition, offset, max_bytes=max_bytes, max_wait_ms=max_wait_ms)
         )
 
     def of_controller(self, body: RequestBody) -> ResponseBody:
+        """Do what `Client.of_controller` does, blocking."""
         return self._wait(self._client.of_controller(body))

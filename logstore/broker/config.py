@@ -10,3 +10,4 @@ class ServiceConfig:
     """`auto_create_topics_enable`: a client that asks for a topic's metadata has it made."""
 
     auto_create_topics_enable: bool = True
+    """Create a topic when a client requests its metadata."""

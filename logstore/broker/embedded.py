@@ -68,13 +68,23 @@ class BrokerConfig:
     """
 
     node_id: int = 1
+    """Broker id, unique in the cluster."""
     listen: str = "127.0.0.1:0"
+    """Address to listen on, `host:port`; port 0 takes any free port."""
     advertised: str | None = None
+    """Address given to clients and other brokers, if it differs from `listen`."""
     log_dirs: tuple[str, ...] = ()
+    """Log directories. Without any, logs are kept in memory and lost when the broker stops."""
     metadata: str | SharedStore = EMBEDDED
+    """Metadata store: `embedded`, `embedded:DIRECTORY`, `zookeeper://host:port,…/chroot`, or a `SharedStore`
+    for several brokers of one process.
+    """
     settings: Mapping[str, str] = field(default_factory=dict)
+    """Broker properties under Kafka's names, including topic defaults."""
     timeout_s: float = 60.0
+    """Default timeout of calls and of the start, in seconds."""
     disk: Disk | None = None
+    """Disk implementation, for tests."""
 
 
 class AsyncBroker(Client):
@@ -256,6 +266,7 @@ class AsyncBroker(Client):
 
     @property
     def node_id(self) -> int:
+        """Return the broker's node id."""
         return self.config.node_id
 
     @property
@@ -467,6 +478,7 @@ class Broker(BlockingCalls):
 
     @property
     def node_id(self) -> int:
+        """Return the broker's node id."""
         return self.config.node_id
 
     @property

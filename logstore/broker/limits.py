@@ -19,18 +19,30 @@ class Limits:
     """
 
     socket_request_max_bytes: int = 100 << 20
+    """Largest request in bytes."""
     fetch_max_bytes: int = 55 << 20
+    """Largest fetch response in bytes."""
     connections_max_idle_ms: int = 600_000
+    """Idle connections are closed after this time. Also the longest time a write to a client may stall."""
     max_connections: int = 10_000
+    """Connections per broker."""
     max_connections_per_ip: int = 2**31 - 1
+    """Connections per client address."""
     request_timeout_ms: int = 30_000
+    """Time after which a request to another broker counts as failed."""
     connect_timeout_ms: int = 5_000
+    """Time after which a connection attempt counts as failed."""
     reconnect_backoff_ms: int = 50
+    """First pause before a reconnection."""
     reconnect_backoff_max_ms: int = 1_000
+    """Longest pause before a reconnection."""
     shutdown_grace_ms: int = 5_000
+    """Time that pending requests have to complete when the node stops. Not a Kafka setting."""
 
 
 class Address(NamedTuple):
+    """Where a broker listens: host name or address, and port."""
+
     host: str
     port: int
 

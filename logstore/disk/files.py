@@ -460,6 +460,7 @@ class OsDisk:
     def open(
         self, path: str, *, create: bool = False, exclusive: bool = False, write: bool = False
     ) -> OsFile:
+        """Open a file; see `Disk.open`."""
         refuse_lock_file(path)
         flags = os.O_RDWR if write or create else os.O_RDONLY
         if create:
@@ -467,12 +468,15 @@ class OsDisk:
         return OsFile(_open_regular(path, flags), path)
 
     def rename(self, source: str, target: str) -> None:
+        """Rename a file or directory; see `Disk.rename`."""
         os.replace(source, target)
 
     def remove(self, path: str) -> None:
+        """Remove a file; see `Disk.remove`."""
         os.unlink(path)
 
     def scan(self, directory: str) -> list[DirectoryEntry]:
+        """List a directory; see `Disk.scan`."""
         found = []
         with os.scandir(directory) as entries:
             for entry in entries:
@@ -488,12 +492,15 @@ class OsDisk:
         return sorted(found)
 
     def make_dir(self, path: str) -> None:
+        """Create a directory; see `Disk.make_dir`."""
         os.makedirs(path, exist_ok=True)
 
     def remove_dir(self, path: str) -> None:
+        """Remove an empty directory; see `Disk.remove_dir`."""
         os.rmdir(path)
 
     def sync_dir(self, directory: str) -> None:
+        """Make the names in a directory durable; see `Disk.sync_dir`."""
         if os.name == "nt":  # pragma: no cover - a directory cannot be opened there
             return
         # Links are followed here: a log dir may well be one, the files in it may not.
@@ -504,9 +511,11 @@ class OsDisk:
             os.close(descriptor)
 
     def lock(self, directory: str) -> Lock:
+        """Lock a directory for this process; see `Disk.lock`."""
         return _OsLock(directory)
 
     def free(self, directory: str) -> int:
+        """Return the free bytes of the file system; see `Disk.free`."""
         if sys.platform == "win32":  # pragma: no cover
             return shutil.disk_usage(directory).free
         status = os.statvfs(directory)

@@ -164,10 +164,12 @@ class Batch:
 
     @property
     def timestamp_type(self) -> TimestampType:
+        """Return whether timestamps were set by the producer or at the append."""
         return TimestampType(self.attributes >> 3 & 1)
 
     @property
     def is_transactional(self) -> bool:
+        """Return whether the batch belongs to a transaction."""
         return self.attributes & TRANSACTIONAL != 0
 
     @property
@@ -182,6 +184,7 @@ class Batch:
 
     @property
     def has_producer_id(self) -> bool:
+        """Return whether the batch carries a producer id."""
         return self.producer_id > NO_PRODUCER_ID
 
     @property

@@ -5,7 +5,7 @@
 
 In this order, each step durable before the next: after a crash between any two of them the log opens to
 what it held before, or to a beginning of it, and what is missing lies in quarantine. Sources:
-reliability 4, S4 and S5.
+docs/durability.md, S4 and S5.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Keeping a log small: its start moves up, old segments go, compacted ones take the place of several.
 
 The log start is published before a segment below it is renamed, oldest first, and files are unlinked
-later (reliability 4, S6); a swap follows `swap.py` (S7). Which segments, is decided elsewhere:
+later (docs/durability.md, S6); a swap follows `swap.py` (S7). Which segments, is decided elsewhere:
 `retention.py`, `cleanable.py`, `compaction.py`.
 """
 

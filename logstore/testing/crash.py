@@ -124,6 +124,7 @@ class CrashReport:
 
     @property
     def is_good(self) -> bool:
+        """Return whether no violation was found."""
         return not self.violations
 
     @property

@@ -112,6 +112,7 @@ class Delivery:
 
     @property
     def is_acknowledged(self) -> bool:
+        """Return whether the broker acknowledged the records."""
         return self.is_done and self.error is ErrorCode.NONE
 
     @property
@@ -129,6 +130,7 @@ class Delivery:
 
     @property
     def values(self) -> list[bytes | None]:
+        """Return the values of the records."""
         return [record.value for record in self.records]
 
     def __str__(self) -> str:

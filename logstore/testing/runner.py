@@ -100,6 +100,7 @@ class Report:
 
     @property
     def is_good(self) -> bool:
+        """Return whether the run found no violation."""
         return not self.violation
 
 

@@ -127,6 +127,7 @@ class World:
 
     @property
     def now_ms(self) -> int:
+        """Return the virtual time in milliseconds."""
         return self.time.now_ms
 
     def _registered_epoch(self, node_id: int) -> int:
@@ -134,10 +135,12 @@ class World:
 
     @property
     def tally(self) -> Tally:
+        """Return how often each kind of event happened."""
         return self.time.tally
 
     @property
     def checkers(self) -> dict[TopicPartition, PartitionChecker]:
+        """Return the checker of each partition."""
         return self.observation.checkers
 
     def mend(self, pairs: Iterable[tuple[int, int]]) -> None:
@@ -254,6 +257,7 @@ class World:
 
     @property
     def running(self) -> list[Host]:
+        """Return the nodes that are up."""
         return [host for host in self.hosts.values() if host.node is not None]
 
     def start(

@@ -13,37 +13,43 @@ class ControllerConfig:
     """One broker's part as a possible controller. Durations in milliseconds."""
 
     request_timeout_ms: int = 30_000
-    """`controller.socket.timeout.ms`: when a broker, or the store, counts as not answering."""
+    """Time after which a broker or the store counts as not answering (`controller.socket.timeout.ms` in
+    Kafka).
+    """
 
     retry_backoff_ms: int = 100
-    """Between two tries of a request, a read or a failed event."""
+    """Pause between two attempts of a request, a read or a failed event."""
 
     event_retries: int = 3
-    """How often a failed event is tried again before the controller resigns."""
+    """Attempts for a failed event before the controller resigns."""
 
     num_partitions: int = 1
+    """Partitions of a topic created with -1."""
     default_replication_factor: int = 1
-    """What a topic gets that asks for -1 of either."""
+    """Replicas of a topic created with -1."""
 
     delete_topic_enable: bool = True
-    """Off: requests to delete a topic are removed and nothing else happens."""
+    """Allow topic deletion. If false, deletion requests are discarded."""
 
     unclean_leader_election_enable: bool = False
-    """For topics that do not say: may a replica outside the ISR lead when no member can?"""
+    """Default of the topic setting: elect a replica outside the ISR if no member of the ISR is available."""
 
     durability: Durability = Durability.REPLICATED
-    """For topics that do not say (`durability.level`)."""
+    """Default of the topic setting `durability.level`."""
 
     min_insync_replicas: int = 1
-    """For topics that do not say (`min.insync.replicas`)."""
+    """Default of the topic setting `min.insync.replicas`."""
 
     min_insync_wall: bool = True
-    """Whether the high watermark stands while fewer than `min.insync.replicas` are in sync."""
+    """Hold the high watermark while fewer than `min.insync.replicas` replicas are in sync."""
 
     auto_leader_rebalance_enable: bool = True
+    """Move leadership back to preferred replicas."""
     leader_imbalance_check_interval_seconds: int = 300
+    """Interval of that check, in seconds."""
     leader_imbalance_per_broker_percentage: int = 10
-    """How many of a broker's preferred partitions others may lead before those go back that can."""
+    """Percentage of a broker's preferred partitions that may be led elsewhere before leadership moves back.
+    """
 
     elect_unclean_restarted_last_member: bool = False
     """May the last ISR member lead again by itself after a stop that lost acknowledged records?

@@ -19,26 +19,38 @@ from logstore.disk.errors import EngineError, ErrorCode
 
 
 class TopicExists(EngineError):
+    """A topic with this name exists."""
+
     code = ErrorCode.TOPIC_ALREADY_EXISTS
 
 
 class InvalidPartitions(EngineError):
+    """The requested number of partitions is not possible."""
+
     code = ErrorCode.INVALID_PARTITIONS
 
 
 class InvalidReplicationFactor(EngineError):
+    """The requested number of replicas cannot be placed."""
+
     code = ErrorCode.INVALID_REPLICATION_FACTOR
 
 
 class InvalidReplicaAssignment(EngineError):
+    """The given replica assignment is invalid."""
+
     code = ErrorCode.INVALID_REPLICA_ASSIGNMENT
 
 
 class ReassignmentInProgress(EngineError):
+    """The topic's replicas are being reassigned."""
+
     code = ErrorCode.REASSIGNMENT_IN_PROGRESS
 
 
 class NoReassignmentInProgress(EngineError):
+    """There is no reassignment to cancel."""
+
     code = ErrorCode.NO_REASSIGNMENT_IN_PROGRESS
 
 

@@ -1,4 +1,4 @@
-"""Frames over sockets: answered in order, one in hand, and a stranger can only hurt itself (§1.18, §3)."""
+"""Frames over sockets: answered in order, one in hand, and a stranger can only hurt itself."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""From frame to handler over real sockets: what is served, what ends a connection, what a bug costs (§3)."""
+"""From frame to handler over real sockets: what is served, what ends a connection, what a bug costs."""
 
 from __future__ import annotations
 
@@ -9,8 +9,9 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from logstore.broker.dispatch import Call, Services
+from logstore.broker.call import Call
 from logstore.broker.handlers import HANDLERS
+from logstore.broker.services import Services
 from logstore.broker.wire import types as t
 from logstore.broker.wire.apis import APIS
 from logstore.broker.wire.codec import decode
@@ -158,7 +159,7 @@ def test_a_bug_in_a_handler_costs_its_client_the_connection_and_nobody_else(
 
 
 def test_requests_on_one_connection_are_answered_in_order_whatever_they_wait_for() -> None:
-    """A fetch that waits holds up what follows on its connection, and no other (§3.1)."""
+    """A fetch that waits holds up what follows on its connection, and no other."""
 
     async def test(nodes: Nodes, client: Asker) -> None:
         await nodes.create_topic("t", (0,))

@@ -132,7 +132,7 @@ CONTROL = [entry for entry in BATCHES if "control_record" in entry]
 
 @pytest.mark.parametrize("entry", CONTROL, ids=[entry["name"] for entry in CONTROL])
 def test_rows_13_and_39_and_43_and_44_control_records(entry: dict[str, Any]) -> None:
-    """§10.1 rows 13, 39, 43, 44: markers are read and written; an unknown type is named, not refused."""
+    """Rows 13, 39, 43, 44: markers are read and written; an unknown type is named, not refused."""
     data = content(entry["file"])
     batch = Batch(data)
     record = next(batch.records())
@@ -155,7 +155,7 @@ def test_rows_13_and_39_and_43_and_44_control_records(entry: dict[str, Any]) -> 
 
 
 def test_row_42_kafkas_own_constants() -> None:
-    """§10.1 row 42: the checksums that Kafka's unit tests pin for these two records."""
+    """Row 42: the checksums that Kafka's unit tests pin for these two records."""
     records = [Record(0, 283843, b"key1", b"value1"), Record(1, 1234, b"key2", b"value2")]
     assert Batch(encode_batch(records)).crc == 3851219455
     assert Batch(encode_batch(records, codec=Codec.LZ4)).crc == 2745969314

@@ -55,7 +55,7 @@ def test_valid_prefix_and_what_follows_from_it(entry: dict[str, Any]) -> None:
 
 
 def test_walking_looks_at_no_checksum() -> None:
-    """§10.1 row 8, the other half: a walk yields the damaged batch; its checksum is a question of its own."""
+    """Row 8, the other half: a walk yields the damaged batch; its checksum is a question of its own."""
     entry = named(STREAMS, "stream-bad-crc-middle")
     batches = list(walk(content(entry["file"])))
     positions = [sum(batch.size for batch in batches[:slot]) for slot in range(len(batches))]

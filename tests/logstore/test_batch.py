@@ -49,7 +49,7 @@ def intact(batch: Batch) -> bool:
     base=st.integers(0, 1 << 62),
 )
 def test_row_14_round_trip_under_every_codec(rows: list[Any], codec: Codec, base: int) -> None:
-    """§10.1 row 14: the same records come back, and the header is of the uncompressed ones."""
+    """Row 14: the same records come back, and the header is of the uncompressed ones."""
     records = [Record(base + slot, *row) for slot, row in enumerate(rows)]
     batch = Batch(encode_batch(records, base_offset=base, leader_epoch=3, codec=codec))
     batch.check_crc()
@@ -76,7 +76,7 @@ def test_pairs_are_a_shortcut(codec: Codec) -> None:
 @pytest.mark.parametrize("control", [False, True])
 @pytest.mark.parametrize("log_append_time", [False, True])
 def test_row_1_an_empty_header(transactional: bool, control: bool, log_append_time: bool) -> None:
-    """§10.1 rows 1, 34: what is left of a batch when every record went keeps its place and its producer's."""
+    """Rows 1, 34: what is left of a batch when every record went keeps its place and its producer's."""
     flags = log_append_time << 3 | transactional << 4 | control << 5
     batch = Batch(
         forge(
@@ -102,12 +102,12 @@ def test_row_1_an_empty_header(transactional: bool, control: bool, log_append_ti
 
 
 def test_count_zero_iterates_nothing_whatever_follows() -> None:
-    """§1.3: with no records, what lies behind the header is not looked at."""
+    """With no records, what lies behind the header is not looked at."""
     assert list(Batch(forge(b"anything", count=0)).records()) == []
 
 
 def test_row_2_no_producer() -> None:
-    """§10.1 row 2."""
+    """Row 2."""
     batch = Batch(encode_batch(values(3)))
     assert (batch.producer_id, batch.producer_epoch, batch.base_sequence) == (-1, -1, -1)
     assert (batch.last_sequence, batch.has_producer_id) == (-1, False)
@@ -115,7 +115,7 @@ def test_row_2_no_producer() -> None:
 
 
 def test_row_3_sequences_wrap_inside_a_batch() -> None:
-    """§10.1 row 3."""
+    """Row 3."""
     batch = Batch(encode_batch(values(3), producer_id=9, producer_epoch=25, base_sequence=MAX_INT))
     assert batch.last_sequence == 1
     assert [record.sequence for record in batch.records()] == [MAX_INT, 0, 1]
@@ -124,7 +124,7 @@ def test_row_3_sequences_wrap_inside_a_batch() -> None:
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
 @pytest.mark.parametrize("count", [2, 4, -1])
 def test_row_6_a_count_that_lies(codec: Codec, count: int) -> None:
-    """§10.1 row 6: one more or one less than there are, plain or compressed; or negative."""
+    """Row 6: one more or one less than there are, plain or compressed; or negative."""
     batch = Batch(encode_batch(values(3), codec=codec))
     lying = Batch(forge(bytes(batch.buffer[61:]), attributes=codec, last_offset_delta=2, count=count))
     with pytest.raises(InvalidRecord):
@@ -132,7 +132,7 @@ def test_row_6_a_count_that_lies(codec: Codec, count: int) -> None:
 
 
 def test_row_8_every_flip_behind_the_crc_is_noticed_and_none_before_it() -> None:
-    """§10.1 row 8: exhaustive. What lies in front of the checksum only continuity guards."""
+    """Row 8: exhaustive. What lies in front of the checksum only continuity guards."""
     data = encode_batch(values(2), base_offset=0)
     for place in range(len(data)):
         for bit in range(8):
@@ -146,7 +146,7 @@ def test_row_8_every_flip_behind_the_crc_is_noticed_and_none_before_it() -> None
 
 
 def test_rows_9_and_10_placing_a_batch_leaves_the_checksum_alone() -> None:
-    """§10.1 rows 9, 10: offsets and leader epoch lie in front of it; records are renumbered by the base."""
+    """Rows 9, 10: offsets and leader epoch lie in front of it; records are renumbered by the base."""
     data = bytearray(encode_batch(values(3), leader_epoch=1))
     set_offsets_and_epoch(data, base_offset=1 << 40, leader_epoch=77)
     batch = Batch(data)
@@ -156,7 +156,7 @@ def test_rows_9_and_10_placing_a_batch_leaves_the_checksum_alone() -> None:
 
 
 def test_row_11_log_append_time_is_every_records_time() -> None:
-    """§10.1 row 11: type, largest time and checksum change; base time and deltas stay."""
+    """Row 11: type, largest time and checksum change; base time and deltas stay."""
     data = bytearray(encode_batch(values(3)))
     before = Batch(bytes(data))
     set_max_timestamp(data, TimestampType.LOG_APPEND_TIME, T0 + 5)
@@ -193,21 +193,21 @@ def test_stamping_one_of_several_batches_touches_that_one() -> None:
 
 
 def test_row_30_built_with_log_append_time() -> None:
-    """§10.1 row 30."""
+    """Row 30."""
     batch = Batch(encode_batch(values(2), log_append_time_ms=77))
     assert [record.timestamp_ms for record in batch.records()] == [77, 77]
     assert batch.max_timestamp_ms == 77
 
 
 def test_row_29_largest_time_of_unordered_ones() -> None:
-    """§10.1 row 29: times 0, 2, 1."""
+    """Row 29: times 0, 2, 1."""
     records = [Record(slot, time_ms, None, b"") for slot, time_ms in enumerate((0, 2, 1))]
     batch = Batch(encode_batch(records))
     assert (batch.base_timestamp_ms, batch.max_timestamp_ms) == (0, 2)
 
 
 def test_delete_horizon() -> None:
-    """§10.1 row 31: the base time holds the horizon, and the records' times are still exact."""
+    """Row 31: the base time holds the horizon, and the records' times are still exact."""
     batch = Batch(encode_batch(values(2), delete_horizon_ms=T0 + 86_400_000))
     assert batch.delete_horizon_ms == T0 + 86_400_000
     assert [record.timestamp_ms for record in batch.records()] == [T0, T0]
@@ -215,7 +215,7 @@ def test_delete_horizon() -> None:
 
 
 def test_kept_last_offset() -> None:
-    """§10.1 rows 33, 37: compaction drops records; offsets, and the end of the batch, stay."""
+    """Rows 33, 37: compaction drops records; offsets, and the end of the batch, stay."""
     kept = [record for record in values(10) if record.offset in (2, 5)]
     batch = Batch(encode_batch(kept, last_offset=9, producer_id=1, producer_epoch=0, base_sequence=40))
     assert [(record.offset, record.sequence) for record in batch.records()] == [(2, 42), (5, 45)]
@@ -225,7 +225,7 @@ def test_kept_last_offset() -> None:
 
 
 def test_rows_13_and_39_a_marker_batch() -> None:
-    """§10.1 row 39: one control record, 78 bytes."""
+    """Row 39: one control record, 78 bytes."""
     marker = EndTransactionMarker(ControlType.COMMIT, 15)
     data = encode_marker_batch(
         marker, producer_id=7, producer_epoch=50, timestamp_ms=T0, base_offset=983, leader_epoch=347
@@ -246,7 +246,7 @@ def test_rows_13_and_39_a_marker_batch() -> None:
     ],
 )
 def test_row_24_builder_refuses_half_a_producer(arguments: dict[str, Any], reason: str) -> None:
-    """§10.1 row 24."""
+    """Row 24."""
     with pytest.raises(ValueError, match=reason):
         encode_batch(values(1), **arguments)
 
@@ -289,7 +289,7 @@ def test_row_15_what_is_told_without_keys_and_values(codec: Codec) -> None:
 
 
 def test_row_28_nothing_appended_is_no_batch() -> None:
-    """§10.1 row 28."""
+    """Row 28."""
     assert encode_batch([]) == b""
     assert encode_batch_of_pairs([]) == b""
 
@@ -313,7 +313,7 @@ def test_records_are_bounded() -> None:
 
 
 def test_unknown_codec() -> None:
-    """§1.2: 5 to 7 mean nothing; the header still reads."""
+    """5 to 7 mean nothing; the header still reads."""
     batch = Batch(forge(payload(*values(1)), attributes=6))
     batch.check_crc()
     with pytest.raises(UnsupportedCompression):
@@ -330,19 +330,19 @@ def test_a_view_copies_nothing() -> None:
     assert repr(batch) == f"Batch(0..0, epoch -1, 1 records, {size} bytes)"
 
 
-# Walking (§1.8)
+# Walking
 
 
 @pytest.mark.parametrize("left", range(12))
 def test_row_41_less_than_offset_and_length_is_the_end(left: int) -> None:
-    """§10.1 row 41."""
+    """Row 41."""
     one = encode_batch(values(1))
     assert len(list(walk(one + one[:left]))) == 1
 
 
 @pytest.mark.parametrize("size", range(12, 17))
 def test_row_41_the_length_is_judged_before_the_magic_is_missed(size: int) -> None:
-    """§10.1 row 41: 12 to 16 bytes are the end, unless their length is below 14."""
+    """Row 41: 12 to 16 bytes are the end, unless their length is below 14."""
     one = encode_batch(values(1))
     assert list(walk(one[:size])) == []
     with pytest.raises(CorruptBatch, match="length of 13"):
@@ -350,7 +350,7 @@ def test_row_41_the_length_is_judged_before_the_magic_is_missed(size: int) -> No
 
 
 def test_row_47_a_batch_cut_anywhere_ends_the_walk() -> None:
-    """§10.1 row 47: a torn tail, at every byte, is never an error."""
+    """Row 47: a torn tail, at every byte, is never an error."""
     one = encode_batch(values(2))
     for cut in range(len(one)):
         assert [batch.size for batch in walk(one + one[:cut])] == [len(one)]
@@ -358,7 +358,7 @@ def test_row_47_a_batch_cut_anywhere_ends_the_walk() -> None:
 
 @pytest.mark.parametrize("length", [-(1 << 31), -1, 0, 13])
 def test_row_41_a_length_that_no_batch_has(length: int) -> None:
-    """§10.1 row 41: corruption, not a torn tail; yet what lies before is yielded."""
+    """Row 41: corruption, not a torn tail; yet what lies before is yielded."""
     batches = walk(encode_batch(values(1)) + forge(b"", length=length))
     next(batches)
     with pytest.raises(CorruptBatch, match="length"):
@@ -367,20 +367,20 @@ def test_row_41_a_length_that_no_batch_has(length: int) -> None:
 
 @pytest.mark.parametrize("magic", [-1, 3, 0, 1])
 def test_row_41_other_format_versions(magic: int) -> None:
-    """§10.1 row 41; versions 0 and 1 are Kafka's old ones, which are not read."""
+    """Row 41; versions 0 and 1 are Kafka's old ones, which are not read."""
     with pytest.raises(CorruptBatch, match="format version"):
         list(walk(forge(payload(*values(1)), magic=magic)))
 
 
 def test_row_7_smaller_than_its_own_header() -> None:
-    """§10.1 row 7: a length from 14 to 48 passes the oldest format's bound but holds no batch of ours."""
+    """Row 7: a length from 14 to 48 passes the oldest format's bound but holds no batch of ours."""
     for length in range(14, 49):
         with pytest.raises(CorruptBatch, match="smaller than its own header"):
             list(walk(forge(bytes(100), length=length)))
 
 
 def test_a_cut_batch_of_no_format_is_corruption() -> None:
-    """§1.8: from 17 bytes on the version is there to be judged, torn tail or not."""
+    """From 17 bytes on the version is there to be judged, torn tail or not."""
     data = forge(payload(*values(1)), magic=3)
     for size in range(17, len(data) + 1):
         with pytest.raises(CorruptBatch, match="format version 3"):
@@ -388,7 +388,7 @@ def test_a_cut_batch_of_no_format_is_corruption() -> None:
 
 
 def test_a_length_past_the_end_is_the_end() -> None:
-    """§1.8: a *too large* length is a partial batch."""
+    """A *too large* length is a partial batch."""
     assert list(walk(forge(bytes(10), length=MAX_INT))) == []
 
 

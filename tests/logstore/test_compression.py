@@ -75,7 +75,7 @@ def test_one_byte_too_many_is_refused() -> None:
 
 @pytest.mark.parametrize("number", [5, 6, 7])
 def test_unknown_codecs_are_named(number: int) -> None:
-    """Three of the eight numbers mean nothing (§1.2)."""
+    """Three of the eight numbers mean nothing."""
     with pytest.raises(UnsupportedCompression, match=f"codec {number} is unknown"):
         codec_of(0x18 | number)
 

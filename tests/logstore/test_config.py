@@ -9,7 +9,7 @@ import pytest
 from logstore.config import MAX_INT, MAX_LONG, LogConfig, kafka_name
 from logstore.errors import InvalidConfig
 
-# log-format 8: topic setting, default
+# topic setting, default
 DEFAULTS = {
     "segment.bytes": "1073741824",
     "segment.ms": "604800000",
@@ -150,7 +150,7 @@ def test_it_does_not_change() -> None:
 
 
 def test_the_longest_a_segment_waits() -> None:
-    """log-format 4.1: a compacted log rolls early enough for its oldest record to be compacted in time."""
+    """A compacted log rolls early enough for its oldest record to be compacted in time."""
     assert LogConfig(segment_ms=100, max_compaction_lag_ms=40).longest_segment_ms == 100
     assert (
         LogConfig(segment_ms=100, max_compaction_lag_ms=40, cleanup_policy="compact").longest_segment_ms == 40

@@ -1,4 +1,4 @@
-"""The leader epoch cache: every row of log-format 5.11 (10.8 row 217), and what replicas ask of it."""
+"""The leader epoch cache: every case of row 217 in docs/reference/behaviours.md."""
 
 from __future__ import annotations
 

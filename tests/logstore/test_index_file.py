@@ -112,7 +112,7 @@ def test_row_61_reopened_after_close() -> None:
 @pytest.mark.parametrize("kind", BOTH)
 @pytest.mark.parametrize("spare", [1, 7, 4096])
 def test_a_preallocated_tail_is_no_entry(kind: type[IndexFile], spare: int) -> None:
-    """What Kafka leaves after a crash: zeros up to the largest size (§12 traps 1 and 20)."""
+    """What Kafka leaves after a crash: zeros up to the largest size (pitfalls 1 and 20)."""
     entries = np.array([(5, 7), (9, 11)], kind.dtype).tobytes()
     disk = disk_with(entries + bytes(spare * kind.dtype.itemsize))
     index = kind(disk, "/data/index", BASE, LIMIT)

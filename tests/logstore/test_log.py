@@ -1,4 +1,4 @@
-"""One partition's log: what it gives back, where it rolls, what is left of it (log-format 5, 10.6, 10.7)."""
+"""One partition's log: what it gives back, where it rolls, what is left of it."""
 
 from __future__ import annotations
 
@@ -427,7 +427,7 @@ class TestTruncation:
             assert len(log.epochs) == left, f"truncated to {offset}"
 
     def test_inside_a_batch(self) -> None:
-        """The batch goes whole, the log ends where it was told to, the gap stays (§12 trap 10)."""
+        """The batch goes whole, the log ends where it was told to, the gap stays (pitfall 10)."""
         disk = new_disk()
         log = opened(disk)
         log.append([b"a", b"b", b"c"])
@@ -793,7 +793,7 @@ class TestDamageBelowTheRecoveryPoint:
 
     @pytest.mark.parametrize("clean", [True, False])
     def test_aborts_that_cannot_be_read_are_found_again(self, clean: bool) -> None:
-        """§6.2 step 6: nothing else tells a committed reader what to leave out."""
+        """Nothing else tells a committed reader what to leave out."""
         disk = new_disk()
         log = opened(disk, segment_bytes=300)
         expected = transactions(log)

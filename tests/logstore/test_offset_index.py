@@ -1,4 +1,4 @@
-"""The offset index: a floor, and what is refused on the way in and on opening (log-format 3.1, 10.2)."""
+"""The offset index: a floor, and what is refused on the way in and on opening."""
 
 from __future__ import annotations
 

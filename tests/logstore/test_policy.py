@@ -1,4 +1,4 @@
-"""When a segment rolls: the table of log-format 4.1, each condition alone and at its edge."""
+"""When a segment rolls: each condition alone and at its edge."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Snapshots of the producers' state: which are kept, which is believed, what is replayed (log-format 5.6)."""
+"""Snapshots of the producers' state: which are kept, which is believed, what is replayed."""
 
 from __future__ import annotations
 

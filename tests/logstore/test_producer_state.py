@@ -1,4 +1,4 @@
-"""Producers: sequences, epochs, transactions and snapshots. Rows are those of log-format §10.5."""
+"""Producers: sequences, epochs, transactions and snapshots. Rows: docs/reference/behaviours.md."""
 
 from __future__ import annotations
 
@@ -164,7 +164,7 @@ def test_row_130_no_plain_batch_inside_a_transaction(writer: Writer) -> None:
 
 
 def test_row_131_unstable_until_the_marker_is_replicated() -> None:
-    """Row 131, §12 trap 16: two producers open at 99 and 105, decided at 109 and 112."""
+    """Row 131, pitfall 16: two producers open at 99 and 105, decided at 109 and 112."""
     writer = Writer()
     state = writer.state
     writer.append(writer.data(1, 0, 0, transactional=True, offset=99))
@@ -185,7 +185,7 @@ def test_row_131_unstable_until_the_marker_is_replicated() -> None:
 
 
 def test_last_stable_offset_is_held_between_its_bounds() -> None:
-    """§5.5: never past the high watermark, never below the log start."""
+    """Never past the high watermark, never below the log start."""
     writer = Writer()
     assert writer.state.last_stable_offset(5, 0) == 5
     writer.append(writer.data(1, 0, 0, transactional=True, offset=3))
@@ -216,7 +216,7 @@ def test_row_133_only_a_marker_with_data_before_it_completes_anything(writer: Wr
 
 
 def test_commits_are_not_in_the_index(writer: Writer) -> None:
-    """§3.3: aborts only."""
+    """Aborts only."""
     assert CompletedTransaction(1, 0, 1, False, 2).index_entry() is None
     assert CompletedTransaction(1, 0, 1, True, 2).index_entry() == (1, 0, 1, 2)
 
@@ -234,7 +234,7 @@ def test_rows_134_and_135_five_batches_are_remembered(writer: Writer) -> None:
 
 
 def test_a_repeat_of_an_older_epoch_is_fenced_not_recognised(writer: Writer) -> None:
-    """§12 trap 14: five batches of the *same* epoch."""
+    """Pitfall 14: five batches of the *same* epoch."""
     writer.append(writer.data(1, 0, 0))
     writer.append(writer.data(1, 1, 0))
     writer.refuse(writer.data(1, 0, 0), InvalidProducerEpoch)
@@ -290,7 +290,7 @@ def test_row_140_an_emptied_marker_changes_nothing(writer: Writer) -> None:
 
 
 def test_other_control_records_change_nothing(writer: Writer) -> None:
-    """§1.6: unknown types are ignored; a marker that is too short to be one is not."""
+    """Unknown types are ignored; a marker that is too short to be one is not."""
     unknown = encode_batch(
         [Record(0, T0, ControlRecord(0, 99).encode(), b"")], producer_id=1, producer_epoch=0, is_control=True
     )
@@ -332,14 +332,14 @@ def test_row_144_a_snapshot_keeps_one_batch_and_the_open_transaction(writer: Wri
 
 
 def test_a_producer_of_unknown_epoch_may_start_anywhere(writer: Writer) -> None:
-    """§5.4: a snapshot may name a producer without an epoch; it says no more than no entry."""
+    """A snapshot may name a producer without an epoch; it says no more than no entry."""
     writer.state = ProducerState.load([ProducerEntry(1)], end_offset=0)
     writer.append(writer.data(1, 3, 17))
     writer.refuse(writer.data(1, 3, 17, count=2), OutOfOrderSequence)
 
 
 def test_loading_drops_the_expired(writer: Writer) -> None:
-    """§5.4: also when a snapshot is loaded."""
+    """Also when a snapshot is loaded."""
     writer.append(writer.data(1, 0, 0))
     entries = decode_snapshot(writer.state.encode_snapshot())
     assert len(ProducerState.load(entries, end_offset=1, now_ms=T0 + 1000, expiration_ms=1000)) == 0
@@ -347,7 +347,7 @@ def test_loading_drops_the_expired(writer: Writer) -> None:
 
 
 def test_a_coordinators_own_batches_have_no_sequences_to_check(writer: Writer) -> None:
-    """§5.4: internal topics write -1 or 0 always; epochs still fence."""
+    """Internal topics write -1 or 0 always; epochs still fence."""
     for _ in range(3):
         batch = writer.data(1, 1, 0)
         assert writer.state.check(batch, AppendOrigin.COORDINATOR) is None

@@ -72,7 +72,7 @@ def raw(
 def test_row_16_round_trip(
     rows: list[tuple[int, bytes | None, bytes | None, tuple[Header, ...]]], base_offset: int, gaps: list[int]
 ) -> None:
-    """§10.1 row 16: null is not empty, header order and duplicates are kept, times may be anything legal."""
+    """Row 16: null is not empty, header order and duplicates are kept, times may be anything legal."""
     records: list[Record] = []
     offset = base_offset
     for slot, row in enumerate(rows):
@@ -111,13 +111,13 @@ def test_varint_borders_of_lengths_and_deltas() -> None:
 
 @pytest.mark.parametrize("offsets", [(0, 0), (1, 0), (5, 3)])
 def test_row_23_offsets_must_rise(offsets: tuple[int, int]) -> None:
-    """§10.1 row 23: an offset not above the record's before."""
+    """Row 23: an offset not above the record's before."""
     with pytest.raises(ValueError, match="offsets rise"):
         payload(*(Record(offset, T0, None, b"") for offset in offsets))
 
 
 def test_row_23_times_below_none_are_refused() -> None:
-    """§10.1 row 23: -1 is no time; -2 is a mistake."""
+    """Row 23: -1 is no time; -2 is a mistake."""
     with pytest.raises(ValueError, match="-1 means none"):
         payload(Record(0, -2, None, b""))
 
@@ -129,7 +129,7 @@ def test_names_that_are_not_utf8_survive() -> None:
     assert payload(record) == data
 
 
-# Reading rules (§1.3), each with the check that must agree
+# Reading rules, each with the check that must agree
 
 BAD: dict[str, tuple[bytes, int]] = {
     "row 17: more headers than bytes": (raw(header_part=b"\x7e"), 1),
@@ -233,7 +233,7 @@ def test_check_agrees_with_reading(
 
 
 def test_rows_2_and_3_and_22_no_sequence_unless_the_batch_has_one() -> None:
-    """§10.1 rows 2, 3, 22."""
+    """Rows 2, 3, 22."""
     data = payload(*values(3))
 
     def sequences(base: int) -> Iterator[int]:
@@ -248,14 +248,14 @@ def test_rows_2_and_3_and_22_no_sequence_unless_the_batch_has_one() -> None:
 
 @pytest.mark.parametrize(("sequence", "delta", "sum_"), [(5, 5, 10), (MAX_INT, 1, 0), (MAX_INT - 5, 10, 4)])
 def test_row_4_add_sequence(sequence: int, delta: int, sum_: int) -> None:
-    """§10.1 row 4: sequences wrap to 0 after 2**31 - 1."""
+    """Row 4: sequences wrap to 0 after 2**31 - 1."""
     assert add_sequence(sequence, delta) == sum_
     assert subtract_sequence(sum_, delta) == sequence
 
 
 @pytest.mark.parametrize(("sequence", "delta", "rest"), [(5, 5, 0), (0, 1, MAX_INT)])
 def test_row_5_subtract_sequence(sequence: int, delta: int, rest: int) -> None:
-    """§10.1 row 5."""
+    """Row 5."""
     assert subtract_sequence(sequence, delta) == rest
 
 
@@ -272,7 +272,7 @@ def test_times_wrap_as_kafkas_do() -> None:
 
 @pytest.mark.parametrize("kind", [ControlType.ABORT, ControlType.COMMIT])
 def test_row_13_marker_round_trip(kind: ControlType) -> None:
-    """§10.1 row 13."""
+    """Row 13."""
     marker = EndTransactionMarker(kind, 50)
     record = marker.record(983, T0)
     assert record.value is not None
@@ -281,7 +281,7 @@ def test_row_13_marker_round_trip(kind: ControlType) -> None:
 
 
 def test_row_44_newer_versions_are_read_as_version_0() -> None:
-    """§10.1 row 44: also with bytes that only a newer version understands."""
+    """Row 44: also with bytes that only a newer version understands."""
     key = struct.pack(">hh", 7, ControlType.COMMIT) + b"more"
     record = Record(0, T0, key, struct.pack(">hi", 9, 4) + b"more")
     assert ControlRecord.parse(key).type is ControlType.COMMIT
@@ -289,7 +289,7 @@ def test_row_44_newer_versions_are_read_as_version_0() -> None:
 
 
 def test_row_43_unknown_type_is_no_error_until_it_should_end_a_transaction() -> None:
-    """§10.1 row 43."""
+    """Row 43."""
     key = ControlRecord(0, 99).encode()
     assert ControlRecord.parse(key).type is None
     with pytest.raises(InvalidRecord, match="does not end"):
@@ -297,7 +297,7 @@ def test_row_43_unknown_type_is_no_error_until_it_should_end_a_transaction() -> 
 
 
 def test_row_40_leader_change_is_known_and_ends_nothing() -> None:
-    """§10.1 row 40."""
+    """Row 40."""
     key = ControlRecord(0, 2).encode()
     assert ControlRecord.parse(key).type is ControlType.LEADER_CHANGE
     batch = Batch(encode_batch([Record(0, T0, key, b"")], is_control=True))
@@ -308,13 +308,13 @@ def test_row_40_leader_change_is_known_and_ends_nothing() -> None:
 
 @pytest.mark.parametrize("key", [None, b"", b"\0\0\0", struct.pack(">hh", -1, 0)])
 def test_bad_control_keys(key: bytes | None) -> None:
-    """Short, missing, or of a negative version (§1.6)."""
+    """Short, missing, or of a negative version."""
     with pytest.raises(InvalidRecord):
         ControlRecord.parse(key)
 
 
 @pytest.mark.parametrize("value", [None, b"", bytes(5), struct.pack(">hi", -1, 0)])
 def test_row_45_bad_marker_values(value: bytes | None) -> None:
-    """§10.1 row 45."""
+    """Row 45."""
     with pytest.raises(InvalidRecord):
         EndTransactionMarker.parse(Record(0, T0, ControlRecord(0, 0).encode(), value))

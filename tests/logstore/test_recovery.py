@@ -1,7 +1,7 @@
 """Loading a log directory: Kafka's own loader on hand-made directories, row by row, then the worst days.
 
-The first part is log-format 6.5. Where this engine is stricter than Kafka (it does not believe an
-index that contradicts the log) the row says so and docs/differences.md explains it.
+The first part is the loading scenarios of docs/reference/behaviours.md. Where this engine is stricter than
+Kafka, which trusts an index that contradicts the log, docs/differences.md explains it.
 """
 
 from __future__ import annotations
@@ -76,7 +76,7 @@ def snapshots(disk: MemoryDisk) -> list[int]:
 
 
 class TestKafkasRows:
-    """Every row of log-format 6.5."""
+    """Every row of docs/reference/behaviours.md."""
 
     def test_two_segments_clean(self) -> None:
         """A clean load believes what it finds and does not rebuild the epoch file."""

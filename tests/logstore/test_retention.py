@@ -1,4 +1,4 @@
-"""Old segments: which go, in what order it is done, and who may still read them (log-format 5.9)."""
+"""Old segments: which go, in what order it is done, and who may still read them."""
 
 from __future__ import annotations
 

@@ -141,7 +141,7 @@ def test_a_batch_larger_than_a_chunk() -> None:
     split=st.integers(1, 30),
 )
 def test_index_entries_follow_the_rule(times: list[int], interval: int, split: int) -> None:
-    """However the batches are handed over, the entries are those of log-format 3.4, counted by hand."""
+    """However the batches are handed over, the entries follow `index.interval.bytes`, counted by hand."""
     batches = [batch(offset, (time,)) for offset, time in enumerate(times)]
     found = IndexEntries(0, interval)
     for first in range(0, len(batches), split):

@@ -1,4 +1,4 @@
-"""One segment: what it appends, finds, cuts and refuses (log-format 4, rows 76 to 95)."""
+"""One segment: what it appends, finds, cuts and refuses (rows 76 to 95 of docs/reference/behaviours.md)."""
 
 from __future__ import annotations
 
@@ -183,7 +183,7 @@ class TestAppending:
         assert segment.next_offset == 53
 
     def test_an_entry_a_batch_also_in_one_append(self) -> None:
-        """log-format 3.4, as later brokers do it: what recovery rebuilds is what appends made."""
+        """As later brokers do it: what recovery rebuilds is what appends made."""
         together, singly = new_segment(), new_segment()
         batches = records(*range(50, 70))
         append(together, *batches)
@@ -295,7 +295,7 @@ class TestTruncating:
         assert bases(segment, BASE) == [40]
 
     def test_inside_a_batch_it_goes_whole(self) -> None:
-        """§12 trap 10."""
+        """Pitfall 10."""
         segment = new_segment()
         append(segment, batch(40, (1, 2, 3)), batch(43, (4, 5, 6)))
         segment.truncate_to(44, 0)

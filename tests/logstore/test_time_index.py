@@ -1,4 +1,4 @@
-"""The time index: from where on records may be as late as asked (log-format 3.2, 10.2)."""
+"""The time index: from where on records may be as late as asked."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The transaction index: rows 70 to 74 of log-format §10, and files that cannot be trusted."""
+"""The transaction index: rows 70 to 74 of docs/reference/behaviours.md, and files that cannot be trusted."""
 
 from __future__ import annotations
 
@@ -65,7 +65,7 @@ def test_row_74_append_says_what_to_write_where() -> None:
 
 
 def test_part_of_an_entry_at_the_end_is_ignored() -> None:
-    """§3.3: at every cut. The next append overwrites it."""
+    """At every cut. The next append overwrites it."""
     data = b"".join(entry.encode() for entry in FOUR)
     for size in range(len(data) + 1):
         index = TransactionIndex.decode(data[:size], base_offset=0)
@@ -73,7 +73,7 @@ def test_part_of_an_entry_at_the_end_is_ignored() -> None:
 
 
 def test_a_newer_version_is_refused() -> None:
-    """§3.3: what a later version means, nobody here knows."""
+    """What a later version means, nobody here knows."""
     data = bytearray(FOUR[0].encode())
     data[1] = 1
     with pytest.raises(CorruptIndex, match="version 1"):

@@ -1,4 +1,4 @@
-"""Transactions in a real log: what committed readers see, and what the log knows (log-format 5.4 to 5.6)."""
+"""Transactions in a real log: what committed readers see, and what the log knows."""
 
 from __future__ import annotations
 

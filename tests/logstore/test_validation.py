@@ -1,4 +1,4 @@
-"""What a leader lets in and how it stamps it; what a follower checks. Rows are those of log-format §10.4."""
+"""What a leader lets in and how it stamps it; what a follower checks. Rows: docs/reference/behaviours.md."""
 
 from __future__ import annotations
 
@@ -125,7 +125,7 @@ def test_row_102_last_offset_delta_and_count_that_lie(lie: tuple[int, int]) -> N
 
 @pytest.mark.parametrize("codec", [Codec.NONE, Codec.GZIP])
 def test_offset_deltas_are_dense(codec: Codec) -> None:
-    """§5.3: Kafka checks a compressed batch; a plain one with gaps would give two records one offset."""
+    """Kafka checks a compressed batch; a plain one with gaps would give two records one offset."""
     sparse = encode_batch([Record(1, T0, None, b""), Record(2, T0, None, b"")], codec=codec)
     with pytest.raises(InvalidRecord, match="offset delta 1, not 0"):
         validate(forge(sparse[61:], attributes=codec, last_offset_delta=1, count=2))
@@ -229,7 +229,7 @@ def test_times_below_none_or_past_64_bits_are_refused() -> None:
 
 
 def test_the_largest_time_is_counted_not_believed() -> None:
-    """§1.9: maxTimestamp is the true maximum of the records, whatever the header claimed."""
+    """MaxTimestamp is the true maximum of the records, whatever the header claimed."""
     records = [Record(0, T0, None, b""), Record(1, T0 + 50, None, b""), Record(2, T0 - 9, None, b"")]
     validated = validate(forge(payload(*records), last_offset_delta=2, count=3, max_timestamp_ms=12))
     batch = Batch(validated.data)
@@ -253,7 +253,7 @@ def test_row_115_size_is_judged_before_anything_is_read() -> None:
 
 
 def test_size_is_judged_again_after_recompression() -> None:
-    """§5.1 step 6: unfolded, the batch may pass the limit that it met."""
+    """Unfolded, the batch may pass the limit that it met."""
     data = encode_batch([Record(0, T0, None, bytes(5000))], codec=Codec.ZSTD)
     with pytest.raises(RecordTooLarge):
         validate(data, LogConfig(max_message_bytes=1000, compression_type="uncompressed"))
@@ -286,7 +286,7 @@ def at(offset: int, *, count: int = 1, epoch: int = 0) -> bytes:
 
 
 def test_bytes_are_kept() -> None:
-    """§1.9: a follower's log is its leader's, byte for byte."""
+    """A follower's log is its leader's, byte for byte."""
     data = at(0, count=2) + at(2, count=3, epoch=1)
     found = analyse_follower_batches(data, next_offset=0, leader_epoch=1)
     assert found is not None
@@ -380,7 +380,7 @@ def test_bounds_that_no_batch_can_have(data: bytes) -> None:
 
 
 def test_emptied_batches_pass() -> None:
-    """§12 trap 30: compaction leaves batches with a count of 0, and a follower has to take them."""
+    """Pitfall 30: compaction leaves batches with a count of 0, and a follower has to take them."""
     found = analyse_follower_batches(forge(b"", count=0, last_offset_delta=4), next_offset=0, leader_epoch=0)
     assert found is not None
     assert found.last_offset == 4

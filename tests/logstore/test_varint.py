@@ -29,21 +29,21 @@ def test_listed_varlongs(value: int, encoded: str) -> None:
 
 @pytest.mark.parametrize("encoded", PRIMITIVES["varint_invalid"])
 def test_row_21_a_sixth_group_is_refused(encoded: str) -> None:
-    """§10.1 row 21: a varint has at most 5 bytes."""
+    """Row 21: a varint has at most 5 bytes."""
     with pytest.raises(InvalidRecord, match="more than 5"):
         decode_varint(bytes.fromhex(encoded), 0)
 
 
 @pytest.mark.parametrize("encoded", PRIMITIVES["varlong_invalid"])
 def test_row_21_an_eleventh_group_is_refused(encoded: str) -> None:
-    """§10.1 row 21: a varlong has at most 10 bytes."""
+    """Row 21: a varlong has at most 10 bytes."""
     with pytest.raises(InvalidRecord, match="more than 10"):
         decode_varlong(bytes.fromhex(encoded), 0)
 
 
 @pytest.mark.parametrize("encoded", ["", "80", "ff", "ffffffff"])
 def test_row_21_the_data_may_end_inside(encoded: str) -> None:
-    """§10.1 row 21: cut data is an error of ours, never an IndexError."""
+    """Row 21: cut data is an error of ours, never an IndexError."""
     with pytest.raises(InvalidRecord, match="ends inside"):
         decode_varint(bytes.fromhex(encoded), 0)
 

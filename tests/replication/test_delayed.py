@@ -1,4 +1,4 @@
-"""Requests that wait: each is answered exactly once (replication 1.17, 6.8, I14, S39, S40)."""
+"""Requests that wait: each is answered exactly once (I14, S39, S40)."""
 
 from __future__ import annotations
 

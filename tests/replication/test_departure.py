@@ -1,4 +1,4 @@
-"""A broker's leave-taking: how often it asks, whom, and when it may stop (replication 1.15)."""
+"""A broker's leave-taking: how often it asks, whom, and when it may stop."""
 
 from __future__ import annotations
 

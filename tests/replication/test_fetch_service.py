@@ -1,4 +1,4 @@
-"""What a fetch waits for, and whom consumers are sent to (replication 1.16, 6.4; KIP-392)."""
+"""What a fetch waits for, and whom consumers are sent to (KIP-392)."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a follower asks next, and which answers are still for it (replication 3.1, 3.2, 3.7, 6.5). Pure."""
+"""What a follower asks next, and which answers are still for it. Pure."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What answers of a leader do to a follower's log (replication 3.3 to 3.6, 6.5), with real logs."""
+"""What answers of a leader do to a follower's log, with real logs."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The rules over the ISR and the high watermark, as pure functions (replication 1.3, 2.4, 2.5, 2.6)."""
+"""The rules over the ISR and the high watermark, as pure functions."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""ISR proposals on their way (replication 2.6 transport row, 6.8 AlterPartitionManager)."""
+"""ISR proposals on their way."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""The vocabulary is Kafka's: fields and error codes (replication 1.5)."""
+"""The vocabulary is Kafka's: fields and error codes."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""What a node last heard of the cluster (replication 1.6)."""
+"""What a node last heard of the cluster."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""A node's registration, and where it sends what comes in (replication 1.5, 1.7; reliability R7)."""
+"""A node's registration, and where it sends what comes in."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One partition's rules on its log, as leader and follower (replication 2.1 to 2.8, 6.2)."""
+"""One partition's rules on its log, as leader and follower."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Where a follower cuts its log (replication 3.3, 6.5), and when a leader says that it must (2.8, 6.2)."""
+"""Where a follower cuts its log, and when a leader says that it must (2.8, 6.2)."""
 
 from __future__ import annotations
 

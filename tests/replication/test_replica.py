@@ -1,4 +1,4 @@
-"""What a leader remembers of a follower (replication 2.3, 6.3)."""
+"""What a leader remembers of a follower."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Requests to a node's replicas, and who waits for what (replication 1.5, 1.6, 1.16, 1.17, 6.4)."""
+"""Requests to a node's replicas, and who waits for what."""
 
 from __future__ import annotations
 

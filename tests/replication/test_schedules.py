@@ -1,4 +1,4 @@
-"""Failure schedules as transcripts: each line an action, and every replica after it (replication 4.1, 4.2).
+"""Failure schedules as transcripts: each line an action, and every replica after it.
 
 `A = 0 0 1 | hw 2` is the leader epoch of each record in A's log, then A's high watermark; `0x5` is five
 records of epoch 0, `·` an empty log. `e1@3` in a comment: epoch 1 starts at offset 3. A replica that is

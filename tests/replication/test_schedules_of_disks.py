@@ -1,4 +1,4 @@
-"""Failure schedules of lost disks (replication 4.4): a replica that comes back with less than it had.
+"""Failure schedules of lost disks: a replica that comes back with less than it had.
 
 The controller knows processes by the incarnation that registered; one that starts over an empty dir, or over
 one that was not closed in order, cannot vouch for what its former life acknowledged.

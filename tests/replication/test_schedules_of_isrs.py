@@ -1,4 +1,4 @@
-"""More failure schedules of ISR, high watermark and acks (replication 4.2).
+"""More failure schedules of ISR, high watermark and acks.
 
 Transcripts in the notation of `test_schedules.py`. What needs a real controller runs in an
 `InProcessCluster` instead.

@@ -1,4 +1,4 @@
-"""More failure schedules of logs (replication 4.1): bounds, checkpoints, answers that come too late.
+"""More failure schedules of logs: bounds, checkpoints, answers that come too late.
 
 Transcripts in the notation of `test_schedules.py`; each line is an action, then every replica after it.
 """

@@ -59,6 +59,8 @@ class SharedStore:
     # --- for the clients ----------------------------------------------------------------------
 
     def begin(self, timeout_ms: int, on_event: OnEvent) -> None:
+        """Open a session; its events go to the given callback."""
+
         def open_session() -> None:
             session_id = self._store.open_session(timeout_ms, self._clock())
             self._owners[session_id] = on_event
@@ -67,6 +69,7 @@ class SharedStore:
         self._inbox.put(open_session)
 
     def submit(self, on_event: OnEvent, call: StoreCall) -> None:
+        """Carry out one operation of a session."""
         self._inbox.put((on_event, call))
 
     def end(self, session_id: int) -> None:

@@ -44,6 +44,7 @@ class Fault:
         assert self.at >= 1, "calls are counted from 1"
 
     def matches(self, operation: str, path: str) -> bool:
+        """Return whether the fault applies to this call."""
         if self.operation is None:
             # A failing close tells nobody anything; it has to be asked for.
             named = operation != "close"

@@ -1,4 +1,4 @@
-"""Metadata, Produce, Fetch, ListOffsets: what trips clients (protocol.md §4), each rule by its name."""
+"""Metadata, Produce, Fetch, ListOffsets: the rules of docs/reference/protocol-traps.md."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""Groups, offsets, SASL: what trips clients (protocol.md §4), each rule by its name, over real sockets."""
+"""Groups, offsets, SASL: the rules of docs/reference/protocol-traps.md, over real sockets."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from logstore.broker.groups.config import GroupConfig
-from logstore.broker.groups.served import OFFSETS_TOPIC, partition_for
-from logstore.broker.handlers.groups import GROUP_OPERATIONS
+from logstore.broker.groups.coordinator import OFFSETS_TOPIC, partition_for
+from logstore.broker.handlers.describe_groups import GROUP_OPERATIONS
 from logstore.broker.handlers.metadata import NOT_ASKED
 from logstore.broker.wire import types as t
 from logstore.disk.errors import ErrorCode

@@ -9,7 +9,7 @@ from logstore.broker.wire.declarations import parse_versions
 
 
 def test_single_versions_that_old_librdkafka_looks_for_are_inside() -> None:
-    """protocol.md §2: without one of these it sends old batches, no compression, or never joins a group."""
+    """Without one of these it sends old batches, no compression, or never joins a group."""
     for key, version in ((0, 0), (0, 3), (0, 7), (1, 4), (1, 10), (2, 1), (10, 0), (22, 0)):
         assert version in APIS[key].advertised, (key, version)
 

@@ -1,0 +1,1 @@
+"""Build the documentation site: generated reference pages and the mkdocs hook."""

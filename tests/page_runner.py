@@ -1,0 +1,122 @@
+"""Run the code blocks of one page in order, in the current folder, as a reader would.
+
+    python tests/page_runner.py PAGE [--spark]
+
+Python blocks share one namespace. Shell blocks run line by line. Blocks for pytest are run by pytest. Blocks
+that need Spark run only with `--spark`, the others only without it.
+"""
+
+from __future__ import annotations
+
+import io
+import json
+import os
+import re
+import shlex
+import subprocess
+import sys
+from pathlib import Path
+from typing import Any, NamedTuple
+
+ROOT = Path(__file__).parent.parent
+LANGUAGES = {"python", "sh", "text", "json", "properties"}
+"""`text` is output or a drawing; every other language is run or parsed."""
+
+
+class Block(NamedTuple):
+    language: str
+    line: int
+    code: str
+
+    def needs_spark(self) -> bool:
+        return "pyspark" in self.code or "spark." in self.code or "spark_logs" in self.code
+
+    def is_for_pytest(self) -> bool:
+        return self.language == "python" and "import pytest" in self.code
+
+
+def blocks_of(page: Path) -> list[Block]:
+    """Every fenced block of a page. A fence without a language is an error."""
+    found: list[Block] = []
+    language, start, lines = "", 0, list[str]()
+    for number, line in enumerate(page.read_text().splitlines(), 1):
+        if match := re.match(r" *```(\w*)\s*$", line):
+            if start:
+                found.append(Block(language, start, "\n".join(lines) + "\n"))
+                start, lines = 0, []
+            else:
+                language, start = match[1], number
+        elif start:
+            lines.append(line)
+    assert not start, f"{page}: the block at line {start} has no end"
+    return found
+
+
+def check(block: Block) -> None:
+    """Parse what cannot be run. Raises for a language that nothing checks."""
+    assert block.language in LANGUAGES, f"line {block.line}: {block.language or 'no language'}"
+    if block.language == "json":
+        json.loads(block.code)
+    elif block.language == "properties":
+        for line in block.code.splitlines():
+            assert not line or line.startswith("#") or re.fullmatch(r"[\w.-]+=.*", line), line
+    elif block.language == "python":
+        compile(block.code, "block", "exec")
+
+
+def run_shell(code: str) -> None:
+    """Run each line: `logstore` in this process, `make` as a dry run; an installation is only checked."""
+    from logstore.cli.main import run
+
+    for line in code.replace("\\\n", " ").splitlines():
+        command = line.split(" #")[0].strip()
+        if not command:
+            continue
+        source, _, command = command.rpartition(" | ")
+        words = shlex.split(command)
+        if source:
+            given = subprocess.run(["bash", "-c", source], check=True, capture_output=True).stdout
+            sys.stdin = io.TextIOWrapper(io.BytesIO(given))
+        match words:
+            case ["logstore", *arguments]:
+                assert run(arguments) == 0, line
+            case ["make", *targets]:
+                subprocess.run(["make", "-n", *targets], cwd=ROOT, check=True, capture_output=True)
+            case ["python", "-m", module, *arguments] if module.startswith("logstore"):
+                subprocess.run([sys.executable, "-m", module, *arguments], check=True)
+            case ["python", example, *arguments] if example.startswith("examples/"):
+                subprocess.run([sys.executable, str(ROOT / example), *arguments], check=True)
+            case ["pip", "install", *names]:
+                assert all(re.fullmatch(r"(\.|pylogstore|kafka-python)(\[[\w,]+\])?", name) for name in names)
+            case _:
+                raise AssertionError(f"no runner for this command: {line}")
+
+
+def run_pytest(block: Block) -> None:
+    """Run a block of tests with the plugins that the package brings."""
+    Path("test_page.py").write_text(block.code)
+    plugins = ["-p", "logstore.testing.pytest_plugin", "-p", "logstore.broker.pytest_plugin"]
+    command = [sys.executable, "-m", "pytest", "-q", "-p", "no:cacheprovider", *plugins, "test_page.py"]
+    environment = {**os.environ, "PYTEST_DISABLE_PLUGIN_AUTOLOAD": "1"}
+    subprocess.run(command, check=True, env=environment)
+
+
+def main(page: Path, *, spark: bool) -> None:
+    """Run the page's blocks."""
+    whole_page = page.name == "spark.md"
+    names: dict[str, Any] = {"__name__": "__main__"}
+    for block in blocks_of(page):
+        check(block)
+        if (whole_page or block.needs_spark()) is not spark:
+            continue
+        print(f"--- {page.name}:{block.line}", flush=True)
+        if block.is_for_pytest():
+            run_pytest(block)
+        elif block.language == "python":
+            exec(compile(block.code, f"{page.name}:{block.line}", "exec"), names)
+        elif block.language == "sh":
+            run_shell(block.code)
+
+
+if __name__ == "__main__":
+    main(Path(sys.argv[1]), spark="--spark" in sys.argv)
