@@ -15,6 +15,7 @@ from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.marks import mark
 from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import CorruptBatch, DiskFull, InvalidRecord, LogDirOffline
+from logstore.replication import following
 from logstore.replication.config import NodeConfig
 from logstore.replication.effects import Effect, Send
 from logstore.replication.errors import InvalidRequest
@@ -91,7 +92,7 @@ class Followers:
         log = partition.log
         if log.latest_epoch == NO_EPOCH and log.log_end_offset > log.high_watermark:
             why = "nothing tells which epochs wrote what lies past the high watermark"
-            partition.truncate_to(log.high_watermark, why=why)
+            following.truncate_to(partition, log.high_watermark, why=why)
         phase = (
             Phase.FETCHING
             if self._config.truncate_on_fetch or log.latest_epoch == NO_EPOCH
@@ -235,14 +236,14 @@ class Followers:
                     mark("follower: its leader has no such partition")
             fetcher.delay(topic_partition, now_ms)
             return
-        following: FetchState | None
+        next_state: FetchState | None
         try:
             if isinstance(answer, FetchResult):
-                following = self._on_fetched(partition, state, answer)
+                next_state = self._on_fetched(partition, state, answer)
             elif isinstance(answer, EpochAnswer):
-                following = self._on_epoch_end(partition, state, answer)
+                next_state = self._on_epoch_end(partition, state, answer)
             else:
-                following = self._on_bound(partition, state, answer)
+                next_state = self._on_bound(partition, state, answer)
         except (CorruptBatch, InvalidRecord, DiskFull):
             # The leader still has the bytes. A full disk may stop half-way, between two segments or before
             # the log start is published: what the log took, it keeps.
@@ -258,10 +259,10 @@ class Followers:
         except EngineError as error:
             self._fail(topic_partition, str(error))
         else:
-            if following is None:
+            if next_state is None:
                 fetcher.delay(topic_partition, now_ms)
                 return
-            fetcher.put(topic_partition, following)
+            fetcher.put(topic_partition, next_state)
             self._on_progress(topic_partition)
             if isinstance(answer, FetchResult) and answer.records:
                 fetcher.move_to_back(topic_partition)
@@ -281,14 +282,15 @@ class Followers:
             mark("follower: the leader's log begins later now")
         is_news = result.records or result.log_start_offset > log.log_start_offset
         if not is_news and result.high_watermark == log.high_watermark:
-            partition.agree()
+            following.agree(partition)
             return state
-        partition.append_fetched(
+        following.append_fetched(
+            partition,
             result.records,
             high_watermark=result.high_watermark,
             log_start_offset=result.log_start_offset,
         )
-        partition.agree()
+        following.agree(partition)
         # Without new records the epoch stands as it was: an empty answer proves nothing new.
         return state.at(log.log_end_offset, log.latest_epoch if result.records else state.last_fetched_epoch)
 
@@ -302,22 +304,24 @@ class Followers:
     ) -> FetchState | None:
         log = partition.log
         before = log.log_end_offset, log.latest_epoch
-        is_final = partition.reconcile(answer).is_final
+        is_final = following.reconcile(partition, answer).is_final
         after = log.log_end_offset, log.latest_epoch
-        following = state.at(*after)
+        next_state = state.at(*after)
         if state.phase is Phase.TRUNCATING:
             return (
-                following if is_final or log.latest_epoch == NO_EPOCH else following.asking(Phase.TRUNCATING)
+                next_state
+                if is_final or log.latest_epoch == NO_EPOCH
+                else next_state.asking(Phase.TRUNCATING)
             )
         if after == before and log.log_start_offset == log.log_end_offset:
             # Nothing is left to cut but what lies below the log start, of an epoch that the leader does not
             # have: an unclean election gave that history up, and none of an older epoch may follow behind it.
-            partition.restart_at(log.log_end_offset, why="what was deleted is of another history")
+            following.restart_at(partition, log.log_end_offset, why="what was deleted is of another history")
             after = log.log_end_offset, log.latest_epoch
-            following = state.at(*after)
+            next_state = state.at(*after)
         # A fetch finds out by itself whether there is more to cut. Without progress it would find
         # the same again at once: pause.
-        return following if after != before else None
+        return next_state if after != before else None
 
     def _on_bound(
         self, partition: Partition, state: FetchState, answer: ListOffsetsResult
@@ -330,10 +334,10 @@ class Followers:
                 return state.asking(Phase.ASKING_START)
             mark("follower: cut to the end of a shorter leader")
             why = f"the log of leader {partition.leader_id} of epoch {partition.leader_epoch} ends there"
-            partition.truncate_to(answer.offset, why=why)
+            following.truncate_to(partition, answer.offset, why=why)
         elif answer.offset > end_offset:
             mark("follower: begins anew where its leader's log does")
-            partition.restart_at(answer.offset)
+            following.restart_at(partition, answer.offset)
         else:
             # In range by now, as far as can be told: not at once, or two nodes could go on for ever.
             fetching = state.at(log.log_end_offset, log.latest_epoch)

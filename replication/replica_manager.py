@@ -25,6 +25,7 @@ from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import LogDirOffline
 from logstore.log.manager import LogManager
+from logstore.replication import membership
 from logstore.replication.config import LagCriterion, NodeConfig
 from logstore.replication.effects import Effect, Send, SyncDone
 from logstore.replication.errors import (
@@ -46,7 +47,7 @@ from logstore.replication.messages import (
     RequestBody,
 )
 from logstore.replication.metadata_cache import MetadataCache
-from logstore.replication.partition import Counters, IsrOutcome, Partition
+from logstore.replication.partition import Counters, Partition
 from logstore.replication.role_retries import RoleRetries
 from logstore.replication.state_change import Side, Sink, StateChange, unheard
 from logstore.replication.waiting import WaitingRequests
@@ -357,7 +358,7 @@ class ReplicaManager:
 
     def report_synced(self, partition: Partition) -> None:
         """Report to the controller once all members have flushed after a switch to `synced`."""
-        pending = partition.propose_synced(own_broker_epoch=self.broker_epoch)
+        pending = membership.propose_synced(partition, own_broker_epoch=self.broker_epoch)
         if pending is not None:
             self.isr_channel.submit(partition.topic_partition, pending)
 
@@ -366,22 +367,26 @@ class ReplicaManager:
             partition = self.partitions.get(topic_partition)
             if partition is None:
                 continue
-            match partition.on_isr_answer(pending, result):
-                case IsrOutcome.ADOPTED:
+            match membership.on_isr_answer(partition, pending, result):
+                case membership.IsrOutcome.ADOPTED:
                     self.record(partition, "adopts an ISR", "", now_ms)
                     self.advance(partition, now_ms)
                     self.waiting.wake(topic_partition)
-                case IsrOutcome.RESEND:
+                case membership.IsrOutcome.RESEND:
                     self.isr_channel.resend(topic_partition, pending, now_ms)
-                case IsrOutcome.STALE | IsrOutcome.REVERTED | IsrOutcome.UNKNOWN:
+                case (
+                    membership.IsrOutcome.STALE
+                    | membership.IsrOutcome.REVERTED
+                    | membership.IsrOutcome.UNKNOWN
+                ):
                     # UNKNOWN keeps the maximal ISR until the controller's next request, and is proposed
                     # again at the next check of all ISRs.
                     pass
 
     def _check_isrs(self, now_ms: int) -> None:
         for topic_partition, partition in self.partitions.items():
-            partition.propose_shrink(now_ms, own_broker_epoch=self.broker_epoch)
-            partition.propose_synced(own_broker_epoch=self.broker_epoch)
+            membership.propose_shrink(partition, now_ms, own_broker_epoch=self.broker_epoch)
+            membership.propose_synced(partition, own_broker_epoch=self.broker_epoch)
             # A refused proposal stays pending until the controller's next request. That request may have
             # been lost, so the proposal is repeated.
             if partition.is_leader and not self.isr_channel.holds(topic_partition):

@@ -12,6 +12,7 @@ from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.marks import mark
 from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import InvalidRecord
+from logstore.replication import membership, reading
 from logstore.replication.durability import Durability
 from logstore.replication.effects import Address, Client, Effect, Reply, answer
 from logstore.replication.errors import InvalidRequiredAcks, UnknownTopicId
@@ -144,8 +145,8 @@ def _read(manager: ReplicaManager, body: FetchRequest) -> tuple[dict[TopicPartit
         is_final |= result.error is not ErrorCode.NONE or result.diverging_epoch is not None
         is_final |= result.preferred_read_replica >= 0
         # An offset in an older segment than the end always has something to send.
-        is_final = is_final or manager.partitions[topic_partition].is_behind_segment(
-            wanted.fetch_offset, to_log_end=body.replica_id >= 0
+        is_final = is_final or reading.is_behind_segment(
+            manager.partitions[topic_partition], wanted.fetch_offset, to_log_end=body.replica_id >= 0
         )
         # A DeleteRecords request may wait until every follower knows the new log start offset.
         is_final |= 0 <= wanted.log_start_offset < result.log_start_offset
@@ -162,15 +163,13 @@ def _read_one(
     room: int,
 ) -> FetchResult:
     try:
-        return _partition_to_read(manager, topic_partition, wanted.topic_id).read(
-            body.replica_id,
+        return reading.read(
+            _partition_to_read(manager, topic_partition, wanted.topic_id),
+            body,
             wanted,
             max_bytes=max(min(wanted.max_bytes, room), 0),
             # The first batch of a response may have any size, or it could never be read.
             at_least_one=room == body.max_bytes,
-            broker_epoch=body.broker_epoch,
-            rack=body.rack,
-            committed_only=body.committed_only,
         )
     except (EngineError, OSError) as error:
         return FetchResult(manager.guard(topic_partition, error))
@@ -191,7 +190,8 @@ def _count_fetch(
     partition = manager.partitions[topic_partition]
     is_awaited = manager.waiting.deletions.deadline_ms is not None
     before = partition.low_watermark if is_awaited else -1
-    has_moved, pending = partition.record_fetch(
+    has_moved, pending = membership.record_fetch(
+        partition,
         body.replica_id,
         body.partitions[topic_partition],
         now_ms,
@@ -269,7 +269,8 @@ def list_offsets(
     results: dict[TopicPartition, ListOffsetsResult] = {}
     for topic_partition, wanted in body.partitions.items():
         try:
-            results[topic_partition] = manager.partition(topic_partition).list_offset(
+            results[topic_partition] = reading.list_offset(
+                manager.partition(topic_partition),
                 wanted.timestamp,
                 replica_id=body.replica_id,
                 current_leader_epoch=wanted.current_leader_epoch,
@@ -289,7 +290,7 @@ def offset_for_leader_epoch(
     for topic_partition, query in body.partitions.items():
         try:
             partition = manager.partition(topic_partition)
-            end = partition.end_of_epoch(query.leader_epoch, query.current_leader_epoch)
+            end = reading.end_of_epoch(partition, query.leader_epoch, query.current_leader_epoch)
             results[topic_partition] = EpochAnswer(ErrorCode.NONE, end.epoch, end.end_offset)
         except (EngineError, OSError) as error:
             results[topic_partition] = EpochAnswer(manager.guard(topic_partition, error))

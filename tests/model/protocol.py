@@ -844,7 +844,7 @@ class Protocol:
     def _serve(
         self, me: int, leader: Replica, fetch: Fetch, committed: Committed
     ) -> tuple[Replica, FetchAnswer, Committed] | None:
-        """A leader's answer, and what it learned (`Partition.read`, `record_fetch`); None for an error."""
+        """A leader's answer and what it learned (`reading.read`, `record_fetch`); None for an error."""
         if not leader.acts_as_leader(me) or self._is_fenced(leader, fetch.epoch):
             return None
         if fetch.broker_epoch < leader.remote[fetch.follower].broker_epoch:

@@ -6,8 +6,7 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-import logstore.replication.partition
-from logstore.replication import orders
+from logstore.replication import membership, orders
 from logstore.replication.controller import alter_partition, election, isr_changes, partition_states
 from logstore.replication.controller.context import Context, Steps
 from logstore.replication.controller.services import SERVICES
@@ -17,7 +16,7 @@ from logstore.replication.messages import ControlledShutdownRequest, UpdateMetad
 from logstore.replication.metadata_cache import MetadataCache
 from logstore.replication.metastore.operations import ANY_VERSION, Check, Multi, Set
 from logstore.replication.node import ORDERS, Node
-from logstore.replication.partition import IsrOutcome, Partition
+from logstore.replication.partition import Partition
 from logstore.replication.replica_manager import ReplicaManager
 from tests.plants.registry import plant, swap, swap_item
 
@@ -90,7 +89,7 @@ def former_life_joins(stack: ExitStack) -> None:
     def eligible(proposal: Any, *facts: Any) -> bool:
         return bool(real_eligible(replace(proposal, broker_epochs=()), *facts))
 
-    real = swap(stack, logstore.replication.partition, "may_join", may_join)
+    real = swap(stack, membership, "may_join", may_join)
     real_eligible = swap(stack, alter_partition, "_eligible", eligible)
 
 
@@ -111,15 +110,15 @@ def old_isr_answer_believed(stack: ExitStack) -> None:
         self._in_flight = self.__dict__.get("sent", {}).get(correlation_id, self._in_flight)
         return bool(real_owns(self, correlation_id))
 
-    def on_isr_answer(self: Partition, pending: Any, answer: Any) -> Any:
-        if answer.isr and self.is_leader and answer.partition_epoch < self.partition_epoch:
-            self.isr = CommittedIsr(frozenset(answer.isr))
-            return IsrOutcome.ADOPTED
-        return real(self, pending, answer)
+    def on_isr_answer(partition: Partition, pending: Any, answer: Any) -> Any:
+        if answer.isr and partition.is_leader and answer.partition_epoch < partition.partition_epoch:
+            partition.isr = CommittedIsr(frozenset(answer.isr))
+            return membership.IsrOutcome.ADOPTED
+        return real(partition, pending, answer)
 
     real_request = swap(stack, IsrChannel, "next_request", next_request)
     real_owns = swap(stack, IsrChannel, "owns", owns)
-    real = swap(stack, Partition, "on_isr_answer", on_isr_answer)
+    real = swap(stack, membership, "on_isr_answer", on_isr_answer)
 
 
 # --- elections and departures ------------------------------------------------------------------

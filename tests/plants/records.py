@@ -13,7 +13,7 @@ from logstore.disk.errors import ErrorCode
 from logstore.errors import UnexpectedAppendOffset
 from logstore.log.log import FetchIsolation, Log
 from logstore.log.producer_state import ProducerState
-from logstore.replication import serving
+from logstore.replication import following, membership, reading, serving
 from logstore.replication.controller import election
 from logstore.replication.durability import Durability
 from logstore.replication.flushes import Flushes
@@ -31,7 +31,7 @@ from tests.plants.registry import plant, swap
 @plant("a follower cuts its log to its high watermark before it fetches (KIP-101)")
 def truncate_by_high_watermark(stack: ExitStack) -> None:
     def add(self: Followers, partition: Partition) -> None:
-        partition.truncate_to(partition.log.high_watermark)
+        following.truncate_to(partition, partition.log.high_watermark)
         real(self, partition)
 
     real = swap(stack, Followers, "add", add)
@@ -42,7 +42,7 @@ def divergence_not_noticed(stack: ExitStack) -> None:
     def divergence_of(**_: object) -> Divergence:
         return Divergence(None, False)
 
-    swap(stack, logstore.replication.partition, "divergence_of", divergence_of)
+    swap(stack, reading, "divergence_of", divergence_of)
 
 
 @plant("a follower believes the leader's end offset whatever epoch it is for (KIP-279)")
@@ -50,7 +50,7 @@ def answer_without_epoch(stack: ExitStack) -> None:
     def truncation_for(answer: Any, **facts: Any) -> Truncation:
         return real(answer._replace(epoch=-1), **facts)  # type: ignore[no-any-return]
 
-    real = swap(stack, logstore.replication.partition, "truncation_for", truncation_for)
+    real = swap(stack, following, "truncation_for", truncation_for)
 
 
 @plant("the high watermark beside a diverging answer is taken over before the log is cut (KAFKA-14704)")
@@ -96,13 +96,13 @@ def epoch_not_noted_at_election(stack: ExitStack) -> None:
     is_rare=True,
 )
 def batch_across_the_log_start_refused(stack: ExitStack) -> None:
-    def append_fetched(self: Partition, records: Any, **bounds: int) -> None:
-        log, first = self.log, int.from_bytes(bytes(records[:8]), "big")
+    def append_fetched(partition: Partition, records: Any, **bounds: int) -> None:
+        log, first = partition.log, int.from_bytes(bytes(records[:8]), "big")
         if records and log.log_start_offset < log.log_end_offset and first < log.log_end_offset:
             raise UnexpectedAppendOffset(first, log.log_end_offset, log.log_end_offset)
-        real(self, records, **bounds)
+        real(partition, records, **bounds)
 
-    real = swap(stack, Partition, "append_fetched", append_fetched)
+    real = swap(stack, following, "append_fetched", append_fetched)
 
 
 # --- the high watermark ------------------------------------------------------------------------
@@ -139,7 +139,7 @@ def no_epoch_start_gate(stack: ExitStack) -> None:
     def may_join(replica: Any, state: Any, **facts: Any) -> bool:
         return bool(real(replica, state, **{**facts, "epoch_start_offset": 0}))
 
-    real = swap(stack, logstore.replication.partition, "may_join", may_join)
+    real = swap(stack, membership, "may_join", may_join)
 
 
 @plant("a follower joins the ISR wherever its log ends")
@@ -147,7 +147,7 @@ def anybody_joins(stack: ExitStack) -> None:
     def may_join(replica: Any, state: Any, **facts: Any) -> bool:
         return bool(real(replica, state, **{**facts, "epoch_start_offset": 0, "high_watermark": 0}))
 
-    real = swap(stack, logstore.replication.partition, "may_join", may_join)
+    real = swap(stack, membership, "may_join", may_join)
 
 
 @plant("acks=all is answered when the leader has the record")
@@ -164,7 +164,7 @@ def acknowledged_too_early(stack: ExitStack) -> None:
     is_rare=True,
 )
 def served_before_the_comparison(stack: ExitStack) -> None:
-    swap(stack, Partition, "_check_agreed", lambda self: None)
+    swap(stack, reading, "check_agreed", lambda partition: None)
 
 
 @plant("consumers are given whatever the leader has")
@@ -207,15 +207,15 @@ def joins_below_the_log_start(stack: ExitStack) -> None:
     def may_join(*args: Any, **kwargs: Any) -> bool:
         return bool(real(*args, **{**kwargs, "log_start_offset": 0}))
 
-    real = swap(stack, logstore.replication.partition, "may_join", may_join)
+    real = swap(stack, membership, "may_join", may_join)
 
 
 @plant("a follower cuts nothing below its log start, also if its leader's log ends there")
 def cut_stops_at_the_log_start(stack: ExitStack) -> None:
-    def truncate_to(self: Partition, offset: int, **why: Any) -> None:
-        real(self, max(offset, self.log.log_start_offset), **why)
+    def truncate_to(partition: Partition, offset: int, **why: Any) -> None:
+        real(partition, max(offset, partition.log.log_start_offset), **why)
 
-    real = swap(stack, Partition, "truncate_to", truncate_to)
+    real = swap(stack, following, "truncate_to", truncate_to)
 
 
 @plant("DeleteRecords is answered when the leader has deleted: followers may lead with what was deleted")
@@ -305,7 +305,7 @@ def claims_outlive_the_switch(stack: ExitStack) -> None:
         before = dict(self.remote_replicas)
         is_new_epoch: bool = real(self, state, now_ms)
         if not is_new_epoch:
-            self._remote = {each: before.get(each, known) for each, known in self._remote.items()}
+            self.remote_replicas = {each: before.get(each, was) for each, was in self.remote_replicas.items()}
         return is_new_epoch
 
     real = swap(stack, Partition, "become_leader", become_leader)

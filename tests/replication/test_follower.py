@@ -10,6 +10,7 @@ from logstore.disk.errors import ErrorCode
 from logstore.disk.files import Disk
 from logstore.disk.memory import MemoryDisk
 from logstore.disk.topic_partition import TopicPartition
+from logstore.replication import following
 from logstore.replication.config import NodeConfig
 from logstore.replication.effects import Send
 from logstore.replication.errors import InvalidRequest
@@ -61,7 +62,7 @@ class Following(Rig):
         self.now_ms = NOW_MS
         self.partition.become_follower(self.state(F1, epoch))
         if records:
-            self.partition.append_fetched(data(*records), high_watermark=0, log_start_offset=0)
+            following.append_fetched(self.partition, data(*records), high_watermark=0, log_start_offset=0)
         self.followers.add(self.partition)
         self.asked: Send | None = None
 
@@ -469,7 +470,7 @@ def test_adding_reads_the_end_of_the_log_when_it_is_called() -> None:
     """3.2: remove first, then read the end: an append of the old epoch must not come in between."""
     rig = Following(records=(5,))
     rig.followers.remove(TP)
-    rig.partition.append_fetched(data(5, base_offset=1), high_watermark=0, log_start_offset=0)
+    following.append_fetched(rig.partition, data(5, base_offset=1), high_watermark=0, log_start_offset=0)
     rig.followers.add(rig.partition)
     assert rig.followers.followed[TP].fetch_offset == 2
     with pytest.raises(AssertionError):

@@ -6,6 +6,7 @@ import errno
 import random
 from collections.abc import Mapping
 from dataclasses import replace
+from functools import partial
 
 import pytest
 
@@ -19,6 +20,7 @@ from logstore.format.batch import encode_batch, walk
 from logstore.format.record import ControlType, Record
 from logstore.log.log import Log
 from logstore.log.manager import LogManager
+from logstore.replication import following, membership, reading
 from logstore.replication.config import NodeConfig
 from logstore.replication.durability import Durability
 from logstore.replication.errors import (
@@ -37,12 +39,13 @@ from logstore.replication.messages import (
     AlterPartitionResult,
     BrokerEndpoint,
     FetchPartition,
+    FetchRequest,
     FetchResult,
     PartitionState,
     UpdateMetadataRequest,
 )
 from logstore.replication.metadata_cache import MetadataCache
-from logstore.replication.partition import ACKS_ALL, Counters, IsrOutcome, Partition
+from logstore.replication.partition import ACKS_ALL, Counters, Partition
 from logstore.replication.replica import NEVER_MS
 from logstore.segment.epochs import EpochEndOffset
 from logstore.testing.disks import Fault, FaultyDisk
@@ -145,22 +148,28 @@ class Rig:
             log_start_offset=0,
             is_synced=self._durability is Durability.SYNCED,
         )
-        result = self.partition.read(
-            replica, wanted, max_bytes=1 << 20, at_least_one=True, broker_epoch=broker_epoch
+        result = reading.read(
+            self.partition,
+            FetchRequest(replica, 0, 1, 1 << 20, {TP: wanted}, broker_epoch),
+            wanted,
+            max_bytes=1 << 20,
+            at_least_one=True,
         )
         if result.diverging_epoch is None:
-            self.partition.record_fetch(
-                replica, wanted, now_ms, broker_epoch=broker_epoch, own_broker_epoch=1
+            membership.record_fetch(
+                self.partition, replica, wanted, now_ms, broker_epoch=broker_epoch, own_broker_epoch=1
             )
         return result
 
     def answer(
         self, error: ErrorCode, *, isr: tuple[int, ...] = (), epoch: int = 1, version: int = 0
-    ) -> IsrOutcome:
+    ) -> membership.IsrOutcome:
         """The controller's answer to what is pending."""
         pending = self.partition.isr
         assert isinstance(pending, PendingExpand | PendingShrink)
-        return self.partition.on_isr_answer(pending, AlterPartitionResult(error, ME, epoch, isr, version))
+        return membership.on_isr_answer(
+            self.partition, pending, AlterPartitionResult(error, ME, epoch, isr, version)
+        )
 
 
 def error_of(call: object, *args: object, **kwargs: object) -> ErrorCode:
@@ -178,10 +187,10 @@ def test_an_election_is_in_the_epoch_cache_before_any_record() -> None:
     """KAFKA-7415: epoch 8 on a log that ends at 4 already answers (8, 4)."""
     rig = Rig()
     rig.partition.become_follower(rig.state(F1, 7))
-    rig.partition.append_fetched(data(7, 7, 7, 7), high_watermark=4, log_start_offset=0)
+    following.append_fetched(rig.partition, data(7, 7, 7, 7), high_watermark=4, log_start_offset=0)
     rig.lead(8)
-    assert rig.partition.end_of_epoch(8, 8) == EpochEndOffset(8, 4)
-    assert rig.partition.end_of_epoch(7, 8) == EpochEndOffset(7, 4)
+    assert reading.end_of_epoch(rig.partition, 8, 8) == EpochEndOffset(8, 4)
+    assert reading.end_of_epoch(rig.partition, 7, 8) == EpochEndOffset(7, 4)
 
 
 @pytest.mark.parametrize(
@@ -198,9 +207,9 @@ def test_requests_to_a_leader_of_epoch_5(named: int, expected: ErrorCode) -> Non
     rig = Rig()
     rig.lead(5)
     assert error_of(rig.fetch, F1, 0, epoch=named) is expected
-    ask = rig.partition.list_offset
+    ask = partial(reading.list_offset, rig.partition)
     assert error_of(ask, EARLIEST_TIMESTAMP, replica_id=CONSUMER, current_leader_epoch=named) is expected
-    assert error_of(rig.partition.end_of_epoch, 5, named) is expected
+    assert error_of(reading.end_of_epoch, rig.partition, 5, named) is expected
 
 
 @pytest.mark.parametrize(
@@ -217,9 +226,9 @@ def test_requests_to_a_follower_of_epoch_5(named: int, expected: ErrorCode) -> N
     rig = Rig()
     rig.partition.become_follower(rig.state(F1, 5))
     assert error_of(rig.fetch, F1, 0, epoch=named) is expected
-    ask = rig.partition.list_offset
+    ask = partial(reading.list_offset, rig.partition)
     assert error_of(ask, EARLIEST_TIMESTAMP, replica_id=CONSUMER, current_leader_epoch=named) is expected
-    assert error_of(rig.partition.end_of_epoch, 5, named) is expected
+    assert error_of(reading.end_of_epoch, rig.partition, 5, named) is expected
 
 
 def test_a_stranger_fetches() -> None:
@@ -289,7 +298,7 @@ def test_a_log_that_outgrew_the_word_of_the_controller() -> None:
     """Epochs only grow in the store: a role of epoch 5 for a log that holds epoch 7 is an old message."""
     rig = Rig()
     rig.partition.become_follower(rig.state(F1, 7))
-    rig.partition.append_fetched(data(7), high_watermark=1, log_start_offset=0)
+    following.append_fetched(rig.partition, data(7), high_watermark=1, log_start_offset=0)
     anew = Partition(rig.log, NodeConfig(node_id=ME), rig.metadata, rig.counters, was_clean=True)
     with pytest.raises(FencedLeaderEpoch):
         anew.become_leader(rig.state(ME, 5), NOW_MS)
@@ -323,7 +332,7 @@ def test_a_suspended_leader_answers_nobody() -> None:
     assert error_of(rig.write) is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert error_of(rig.fetch, F1, 0) is ErrorCode.NOT_LEADER_OR_FOLLOWER
     assert rig.partition.advance_high_watermark(NOW_MS) is False
-    assert rig.partition.propose_shrink(NOW_MS, own_broker_epoch=1) is None
+    assert membership.propose_shrink(rig.partition, NOW_MS, own_broker_epoch=1) is None
     assert rig.partition.tenure != tenure, "what was promised is void"
     rig.lead(2)
     rig.write()
@@ -359,7 +368,7 @@ def test_the_watermark_stands_while_too_few_are_in_sync() -> None:
         rig.fetch(follower, 10)
     assert rig.log.high_watermark == 0
     assert rig.partition.isr.maximal == {ME, F1, F2}
-    assert rig.answer(ErrorCode.NONE, isr=(ME, F1, F2), version=1) is IsrOutcome.ADOPTED
+    assert rig.answer(ErrorCode.NONE, isr=(ME, F1, F2), version=1) is membership.IsrOutcome.ADOPTED
     assert rig.partition.advance_high_watermark(NOW_MS)
     assert rig.log.high_watermark == 10
 
@@ -370,7 +379,7 @@ def test_a_replica_that_died_is_not_waited_for() -> None:
     rig.lead(1, isr=(ME,))
     rig.write(10)
     rig.fetch(F1, 10)
-    assert rig.answer(ErrorCode.INELIGIBLE_REPLICA) is IsrOutcome.REVERTED
+    assert rig.answer(ErrorCode.INELIGIBLE_REPLICA) is membership.IsrOutcome.REVERTED
     rig.write(10)
     assert rig.log.high_watermark == 10
     rig.alive({ME: 1, F2: 1})
@@ -382,18 +391,22 @@ def test_the_checkpointed_watermark_is_where_a_leader_starts() -> None:
     """6.2: 4 in the file: hw 4 until the followers have said where they are."""
     rig = Rig()
     rig.partition.become_follower(rig.state(F1, 1))
-    rig.partition.append_fetched(data(1, 1, 1, 1, 1, 1), high_watermark=4, log_start_offset=0)
+    following.append_fetched(rig.partition, data(1, 1, 1, 1, 1, 1), high_watermark=4, log_start_offset=0)
     rig.lead(2)
     assert rig.log.high_watermark == 4
     with pytest.raises(OffsetNotAvailable):
-        rig.partition.list_offset(LATEST_TIMESTAMP, replica_id=CONSUMER, current_leader_epoch=-1)
-    answer = rig.partition.list_offset(LATEST_TIMESTAMP, replica_id=F1, current_leader_epoch=2)
+        reading.list_offset(rig.partition, LATEST_TIMESTAMP, replica_id=CONSUMER, current_leader_epoch=-1)
+    answer = reading.list_offset(rig.partition, LATEST_TIMESTAMP, replica_id=F1, current_leader_epoch=2)
     assert answer.offset == 6, "a replica gets the end"
-    earliest = rig.partition.list_offset(EARLIEST_TIMESTAMP, replica_id=CONSUMER, current_leader_epoch=-1)
+    earliest = reading.list_offset(
+        rig.partition, EARLIEST_TIMESTAMP, replica_id=CONSUMER, current_leader_epoch=-1
+    )
     assert (earliest.offset, earliest.leader_epoch) == (0, 1)
     for follower in (F1, F2):
         rig.fetch(follower, 6)
-    answer = rig.partition.list_offset(LATEST_TIMESTAMP, replica_id=CONSUMER, current_leader_epoch=-1)
+    answer = reading.list_offset(
+        rig.partition, LATEST_TIMESTAMP, replica_id=CONSUMER, current_leader_epoch=-1
+    )
     assert answer.offset == 6
 
 
@@ -417,7 +430,7 @@ def test_a_failed_or_diverging_read_counts_for_nothing() -> None:
     """KAFKA-8400, 13141: nothing changes on an error, and nothing on a divergence."""
     rig = Rig()
     rig.partition.become_follower(rig.state(F1, 1))
-    rig.partition.append_fetched(data(1, 1, 1), high_watermark=3, log_start_offset=0)
+    following.append_fetched(rig.partition, data(1, 1, 1), high_watermark=3, log_start_offset=0)
     rig.lead(2)
     before = dict(rig.partition.remote_replicas)
     with pytest.raises(OffsetOutOfRange):
@@ -455,10 +468,9 @@ def test_committed_readers_stop_at_the_first_open_transaction() -> None:
     rig.fetch(F1, 5)
 
     def read(*, committed_only: bool) -> FetchResult:
-        return rig.partition.read(
-            CONSUMER, FetchPartition(0, 1 << 20), max_bytes=1 << 20, at_least_one=True,
-            committed_only=committed_only,
-        )  # fmt: skip
+        wanted = FetchPartition(0, 1 << 20)
+        request = FetchRequest(CONSUMER, 0, 1, 1 << 20, {TP: wanted}, committed_only=committed_only)
+        return reading.read(rig.partition, request, wanted, max_bytes=1 << 20, at_least_one=True)
 
     assert (rig.log.high_watermark, rig.log.last_stable_offset) == (5, 2)
     everything, committed = read(committed_only=False), read(committed_only=True)
@@ -469,8 +481,12 @@ def test_committed_readers_stop_at_the_first_open_transaction() -> None:
     assert rig.fetch(F1, 0).last_stable_offset == -1
 
     def offset(timestamp: int, *, committed_only: bool) -> int:
-        return rig.partition.list_offset(
-            timestamp, replica_id=CONSUMER, current_leader_epoch=-1, committed_only=committed_only
+        return reading.list_offset(
+            rig.partition,
+            timestamp,
+            replica_id=CONSUMER,
+            current_leader_epoch=-1,
+            committed_only=committed_only,
         ).offset
 
     for asked, uncommitted, decided in ((LATEST_TIMESTAMP, 5, 2), (40, 1, 1), (LARGEST_TIMESTAMP, 1, 1)):
@@ -485,7 +501,9 @@ def test_the_largest_time_of_a_log_is_the_first_record_that_has_it() -> None:
     rig.alive({ME: 1, F1: 1})
 
     def largest(replica: int = CONSUMER) -> tuple[int, int]:
-        found = rig.partition.list_offset(LARGEST_TIMESTAMP, replica_id=replica, current_leader_epoch=-1)
+        found = reading.list_offset(
+            rig.partition, LARGEST_TIMESTAMP, replica_id=replica, current_leader_epoch=-1
+        )
         return found.offset, found.timestamp
 
     assert largest() == (-1, -1)
@@ -516,7 +534,7 @@ def test_expansion() -> None:
     """6.2: not below the epoch start although above the watermark; proposed at it; then confirmed."""
     rig = Rig()
     rig.partition.become_follower(rig.state(F1, 1))
-    rig.partition.append_fetched(data(*[1] * 6), high_watermark=3, log_start_offset=0)
+    following.append_fetched(rig.partition, data(*[1] * 6), high_watermark=3, log_start_offset=0)
     rig.lead(2, isr=(ME, F1))
     rig.fetch(F2, 5)
     assert rig.partition.isr.maximal == {ME, F1}
@@ -527,7 +545,7 @@ def test_expansion() -> None:
     assert pending.maximal == {ME, F1, F2}
     assert pending.proposal.new_isr == (ME, F1, F2)
     assert pending.proposal.broker_epochs == (1, -1, 1), "F1 has not been seen in this epoch"
-    assert rig.answer(ErrorCode.NONE, isr=(ME, F1, F2), epoch=2, version=7) is IsrOutcome.ADOPTED
+    assert rig.answer(ErrorCode.NONE, isr=(ME, F1, F2), epoch=2, version=7) is membership.IsrOutcome.ADOPTED
     assert rig.partition.isr.committed == rig.partition.isr.maximal == {ME, F1, F2}
     assert rig.partition.partition_epoch == 7
     assert rig.counters.isr_expands == 1
@@ -556,7 +574,7 @@ def test_a_definite_refusal_leaves_the_larger_isr(error: ErrorCode) -> None:
     """6.2: the state has moved on without us; until we hear how, whoever may be in counts."""
     rig = expanding()
     pending = rig.partition.isr
-    assert rig.answer(error) is IsrOutcome.UNKNOWN
+    assert rig.answer(error) is membership.IsrOutcome.UNKNOWN
     assert rig.partition.isr is pending
     rig.fetch(F2, 0)
     assert rig.partition.isr is pending, "and nothing else is proposed"
@@ -566,7 +584,7 @@ def test_a_definite_refusal_leaves_the_larger_isr(error: ErrorCode) -> None:
 def test_what_was_never_written_is_taken_back(error: ErrorCode) -> None:
     """6.2: back to the committed ISR; the next fetch may propose again."""
     rig = expanding()
-    assert rig.answer(error) is IsrOutcome.REVERTED
+    assert rig.answer(error) is membership.IsrOutcome.REVERTED
     assert rig.partition.isr.maximal == {ME, F1}
     rig.fetch(F2, 0)
     assert isinstance(rig.partition.isr, PendingExpand)
@@ -576,16 +594,16 @@ def test_what_was_never_written_is_taken_back(error: ErrorCode) -> None:
 def test_no_real_answer_is_asked_again(error: ErrorCode) -> None:
     rig = expanding()
     pending = rig.partition.isr
-    assert rig.answer(error) is IsrOutcome.RESEND
+    assert rig.answer(error) is membership.IsrOutcome.RESEND
     assert rig.partition.isr is pending
 
 
 def test_answers_of_other_epochs_are_not_taken() -> None:
     """2.6: another leader epoch, or a lower partition epoch; an equal one is a repeat and fine."""
     rig = expanding()
-    assert rig.answer(ErrorCode.NONE, isr=(ME, F1, F2), epoch=2, version=5) is IsrOutcome.STALE
-    assert rig.answer(ErrorCode.NONE, isr=(ME, F1, F2), version=-1) is IsrOutcome.STALE
-    assert rig.answer(ErrorCode.NONE, isr=(ME, F1, F2), version=0) is IsrOutcome.ADOPTED
+    assert rig.answer(ErrorCode.NONE, isr=(ME, F1, F2), epoch=2, version=5) is membership.IsrOutcome.STALE
+    assert rig.answer(ErrorCode.NONE, isr=(ME, F1, F2), version=-1) is membership.IsrOutcome.STALE
+    assert rig.answer(ErrorCode.NONE, isr=(ME, F1, F2), version=0) is membership.IsrOutcome.ADOPTED
 
 
 def test_the_high_watermark_stands_below_the_number_that_the_state_names() -> None:
@@ -604,7 +622,7 @@ def test_the_high_watermark_stands_below_the_number_that_the_state_names() -> No
     pending = rig.partition.isr
     assert isinstance(pending, PendingExpand)
     said = AlterPartitionResult(ErrorCode.NONE, ME, 1, (ME, F1), 5, min_insync=3)
-    assert rig.partition.on_isr_answer(pending, said) is IsrOutcome.ADOPTED
+    assert membership.on_isr_answer(rig.partition, pending, said) is membership.IsrOutcome.ADOPTED
     before = rig.log.high_watermark
     rig.write()
     rig.fetch(F1, 3)
@@ -619,7 +637,7 @@ def test_a_new_word_of_the_controller_ends_what_is_pending() -> None:
     rig.lead(2, isr=(ME, F1))
     assert rig.partition.isr.maximal == {ME, F1}
     late = AlterPartitionResult(ErrorCode.NONE, ME, 1, (ME, F1, F2), 9)
-    assert rig.partition.on_isr_answer(pending, late) is IsrOutcome.STALE
+    assert membership.on_isr_answer(rig.partition, pending, late) is membership.IsrOutcome.STALE
     assert rig.partition.isr.maximal == {ME, F1}
 
 
@@ -631,7 +649,7 @@ def test_a_leadership_that_goes_on_keeps_its_proposal() -> None:
     rig.partition.suspend()
     assert not rig.partition.become_leader(state, NOW_MS)
     assert rig.partition.isr is pending
-    assert rig.answer(ErrorCode.NONE, isr=(ME, F1, F2), version=7) is IsrOutcome.ADOPTED
+    assert rig.answer(ErrorCode.NONE, isr=(ME, F1, F2), version=7) is membership.IsrOutcome.ADOPTED
 
 
 def test_shrinking() -> None:
@@ -640,14 +658,16 @@ def test_shrinking() -> None:
     rig.lead(1)
     rig.write(5)
     rig.fetch(F1, 5)
-    assert rig.partition.propose_shrink(NOW_MS + LAG_MS, own_broker_epoch=1) is None
-    pending = rig.partition.propose_shrink(NOW_MS + LAG_MS + 1, own_broker_epoch=1)
+    assert membership.propose_shrink(rig.partition, NOW_MS + LAG_MS, own_broker_epoch=1) is None
+    pending = membership.propose_shrink(rig.partition, NOW_MS + LAG_MS + 1, own_broker_epoch=1)
     assert pending is not None
     assert pending.proposal.new_isr == (ME, F1)
     assert rig.partition.isr.committed == {ME, F1, F2}
     assert rig.log.high_watermark == 0
-    assert rig.partition.propose_shrink(NOW_MS + 2 * LAG_MS, own_broker_epoch=1) is None, "one at a time"
-    assert rig.answer(ErrorCode.NONE, isr=(ME, F1), version=1) is IsrOutcome.ADOPTED
+    assert membership.propose_shrink(rig.partition, NOW_MS + 2 * LAG_MS, own_broker_epoch=1) is None, (
+        "one at a time"
+    )
+    assert rig.answer(ErrorCode.NONE, isr=(ME, F1), version=1) is membership.IsrOutcome.ADOPTED
     assert rig.partition.advance_high_watermark(NOW_MS + LAG_MS + 1)
     assert rig.log.high_watermark == 5
 
@@ -658,7 +678,7 @@ def test_an_idle_follower_at_the_end_stays() -> None:
     rig.lead(1, isr=(ME, F1))
     rig.write(5)
     rig.fetch(F1, 5)
-    assert rig.partition.propose_shrink(NOW_MS + 100 * LAG_MS, own_broker_epoch=1) is None
+    assert membership.propose_shrink(rig.partition, NOW_MS + 100 * LAG_MS, own_broker_epoch=1) is None
 
 
 def test_a_follower_that_reaches_each_previous_end_stays() -> None:
@@ -670,8 +690,8 @@ def test_a_follower_that_reaches_each_previous_end_stays() -> None:
         rig.write(5)
         now_ms += LAG_MS * 3 // 4
         rig.fetch(F1, end, now_ms=now_ms)
-        assert rig.partition.propose_shrink(now_ms, own_broker_epoch=1) is None
-    assert rig.partition.propose_shrink(now_ms + LAG_MS + 1, own_broker_epoch=1) is not None
+        assert membership.propose_shrink(rig.partition, now_ms, own_broker_epoch=1) is None
+    assert membership.propose_shrink(rig.partition, now_ms + LAG_MS + 1, own_broker_epoch=1) is not None
 
 
 def test_a_follower_that_fetches_without_ever_arriving_goes() -> None:
@@ -682,7 +702,7 @@ def test_a_follower_that_fetches_without_ever_arriving_goes() -> None:
     for step in range(30):
         rig.write(5)
         rig.fetch(F1, step, now_ms=NOW_MS + step * 1000)
-    assert rig.partition.propose_shrink(NOW_MS + LAG_MS + 1, own_broker_epoch=1) is not None
+    assert membership.propose_shrink(rig.partition, NOW_MS + LAG_MS + 1, own_broker_epoch=1) is not None
 
 
 def test_the_message_criterion_is_there_for_who_wants_it() -> None:
@@ -691,9 +711,9 @@ def test_the_message_criterion_is_there_for_who_wants_it() -> None:
     rig.lead(1, isr=(ME, F1))
     rig.fetch(F1, 0)
     rig.write(4)
-    assert rig.partition.propose_shrink(NOW_MS, own_broker_epoch=1) is None
+    assert membership.propose_shrink(rig.partition, NOW_MS, own_broker_epoch=1) is None
     rig.write(1)
-    assert rig.partition.propose_shrink(NOW_MS, own_broker_epoch=1) is not None
+    assert membership.propose_shrink(rig.partition, NOW_MS, own_broker_epoch=1) is not None
 
 
 # --- following --------------------------------------------------------------------------------------
@@ -703,9 +723,9 @@ def test_a_followers_watermark_follows_even_down() -> None:
     """S38; and never past its own end."""
     rig = Rig()
     rig.partition.become_follower(rig.state(F1, 1))
-    rig.partition.append_fetched(data(1, 1, 1), high_watermark=9, log_start_offset=0)
+    following.append_fetched(rig.partition, data(1, 1, 1), high_watermark=9, log_start_offset=0)
     assert rig.log.high_watermark == 3
-    rig.partition.append_fetched(b"", high_watermark=1, log_start_offset=0)
+    following.append_fetched(rig.partition, b"", high_watermark=1, log_start_offset=0)
     assert rig.log.high_watermark == 1
 
 
@@ -714,7 +734,7 @@ def test_a_batch_above_our_epoch_is_refused() -> None:
     rig = Rig()
     rig.partition.become_follower(rig.state(F1, 1))
     with pytest.raises(EngineError):
-        rig.partition.append_fetched(data(3), high_watermark=0, log_start_offset=0)
+        following.append_fetched(rig.partition, data(3), high_watermark=0, log_start_offset=0)
     assert rig.log.log_end_offset == 0
 
 
@@ -722,15 +742,15 @@ def test_a_log_may_begin_inside_a_batch() -> None:
     """S20, 6.2: started at 5, a batch of 4..6 comes: the empty log starts at 4; a later 3 is refused."""
     rig = Rig()
     rig.partition.become_follower(rig.state(F1, 1))
-    rig.partition.restart_at(5)
+    following.restart_at(rig.partition, 5)
     with pytest.raises(UnexpectedAppendOffset):
-        rig.partition.append_fetched(data(1, base_offset=3), high_watermark=0, log_start_offset=0)
+        following.append_fetched(rig.partition, data(1, base_offset=3), high_watermark=0, log_start_offset=0)
     records = [Record(4 + number, 0, None, b"x") for number in range(3)]
     whole = encode_batch(records, base_offset=4, leader_epoch=1)
-    rig.partition.append_fetched(whole, high_watermark=7, log_start_offset=5)
+    following.append_fetched(rig.partition, whole, high_watermark=7, log_start_offset=5)
     assert (rig.log.log_start_offset, rig.log.log_end_offset, rig.log.high_watermark) == (5, 7, 7)
     with pytest.raises(UnexpectedAppendOffset):
-        rig.partition.append_fetched(data(1, base_offset=3), high_watermark=7, log_start_offset=5)
+        following.append_fetched(rig.partition, data(1, base_offset=3), high_watermark=7, log_start_offset=5)
 
 
 def test_a_log_that_the_leaders_start_has_passed_gives_way_to_a_batch_across_it() -> None:
@@ -738,12 +758,12 @@ def test_a_log_that_the_leaders_start_has_passed_gives_way_to_a_batch_across_it(
     logs that the leader could still tell, and all that we have is gone there."""
     rig = Rig()
     rig.partition.become_follower(rig.state(F1, 2))
-    rig.partition.append_fetched(data(0, 0), high_watermark=0, log_start_offset=0)
+    following.append_fetched(rig.partition, data(0, 0), high_watermark=0, log_start_offset=0)
     records = [Record(1 + number, 0, None, b"x") for number in range(3)]
     whole = encode_batch(records, base_offset=1, leader_epoch=2)
     with pytest.raises(UnexpectedAppendOffset):
-        rig.partition.append_fetched(whole, high_watermark=4, log_start_offset=1)
-    rig.partition.append_fetched(whole, high_watermark=4, log_start_offset=2)
+        following.append_fetched(rig.partition, whole, high_watermark=4, log_start_offset=1)
+    following.append_fetched(rig.partition, whole, high_watermark=4, log_start_offset=2)
     assert (rig.log.log_start_offset, rig.log.log_end_offset, rig.log.high_watermark) == (2, 4, 4)
     assert [tuple(entry) for entry in rig.log.epochs] == [(2, 2)]
 
@@ -762,8 +782,8 @@ def test_a_follower_forgets_producers_that_nothing_can_be_compared_of(
     rig.partition.become_follower(rig.state(F1, epoch))
     one = [Record(0, 0, None, b"x")]
     sent = encode_batch(one, leader_epoch=1, producer_id=7, producer_epoch=0, base_sequence=0)
-    rig.partition.append_fetched(sent, high_watermark=0, log_start_offset=0)
-    rig.partition.append_fetched(b"", high_watermark=1, log_start_offset=log_start_offset)
+    following.append_fetched(rig.partition, sent, high_watermark=0, log_start_offset=0)
+    following.append_fetched(rig.partition, b"", high_watermark=1, log_start_offset=log_start_offset)
     assert (rig.log.log_start_offset, rig.log.log_end_offset) == (log_start_offset, 1)
     assert [producer.producer_id for producer in rig.log.producers()] == remembered
 
@@ -774,13 +794,13 @@ def test_without_room_for_the_log_start_the_watermark_does_not_rise_either() -> 
     disk = FaultyDisk(MemoryDisk())
     rig = Rig(disk=disk)
     rig.partition.become_follower(rig.state(F1, 1))
-    rig.partition.append_fetched(data(0, 0), high_watermark=1, log_start_offset=0)
+    following.append_fetched(rig.partition, data(0, 0), high_watermark=1, log_start_offset=0)
     disk.inject(Fault(operation="pwrite", errno=errno.ENOSPC, forever=True))
     with pytest.raises(DiskFull):
-        rig.partition.append_fetched(b"", high_watermark=2, log_start_offset=2)
+        following.append_fetched(rig.partition, b"", high_watermark=2, log_start_offset=2)
     assert (rig.log.log_start_offset, rig.log.high_watermark) == (0, 1)
     disk.heal()
-    rig.partition.append_fetched(b"", high_watermark=2, log_start_offset=2)
+    following.append_fetched(rig.partition, b"", high_watermark=2, log_start_offset=2)
     assert (rig.log.log_start_offset, rig.log.high_watermark) == (2, 2)
 
 
@@ -788,12 +808,12 @@ def test_truncations_are_counted_and_those_below_the_watermark_apart() -> None:
     """S22: in a run without unclean elections or lost disks the second number stays 0."""
     rig = Rig()
     rig.partition.become_follower(rig.state(F1, 1))
-    rig.partition.append_fetched(data(*[1] * 6), high_watermark=4, log_start_offset=0)
-    rig.partition.truncate_to(5)
-    rig.partition.truncate_to(5)
+    following.append_fetched(rig.partition, data(*[1] * 6), high_watermark=4, log_start_offset=0)
+    following.truncate_to(rig.partition, 5)
+    following.truncate_to(rig.partition, 5)
     assert (rig.counters.truncations, rig.counters.records_truncated) == (1, 1)
     assert rig.counters.truncations_below_high_watermark == 0
-    rig.partition.truncate_to(2)
+    following.truncate_to(rig.partition, 2)
     assert (rig.counters.truncations, rig.counters.records_truncated) == (2, 4)
     assert rig.counters.truncations_below_high_watermark == 1
     assert rig.log.high_watermark == 2
@@ -803,9 +823,9 @@ def test_what_a_follower_cuts_is_entered_with_its_reason() -> None:
     """Which leader said so, and of which epoch: that is what one asks afterwards."""
     rig = Rig()
     rig.partition.become_follower(rig.state(F1, 3))
-    rig.partition.append_fetched(data(1, 1, 2), high_watermark=0, log_start_offset=0)
-    rig.partition.reconcile(EpochEndOffset(1, 2))
-    rig.partition.restart_at(40)
+    following.append_fetched(rig.partition, data(1, 1, 2), high_watermark=0, log_start_offset=0)
+    following.reconcile(rig.partition, EpochEndOffset(1, 2))
+    following.restart_at(rig.partition, 40)
     cut, restart = rig.log.losses()
     assert (cut.who, cut.first_offset, cut.last_offset) == ("truncation", 2, 2)
     assert cut.why == f"epoch 1 ends at 2 for leader {F1} of epoch 3"
@@ -816,8 +836,8 @@ def test_a_leader_that_ends_below_our_log_start() -> None:
     """After an unclean election, say: what we had not deleted yet was never its. The two must meet again."""
     rig = Rig()
     rig.partition.become_follower(rig.state(F1, 1))
-    rig.partition.append_fetched(data(*[1] * 6), high_watermark=6, log_start_offset=5)
-    rig.partition.truncate_to(3)
+    following.append_fetched(rig.partition, data(*[1] * 6), high_watermark=6, log_start_offset=5)
+    following.truncate_to(rig.partition, 3)
     assert (rig.log.log_start_offset, rig.log.log_end_offset) == (3, 3)
-    rig.partition.append_fetched(data(1, base_offset=3), high_watermark=4, log_start_offset=0)
+    following.append_fetched(rig.partition, data(1, base_offset=3), high_watermark=4, log_start_offset=0)
     assert [record.offset for record in rig.log.read()] == [3]

@@ -15,13 +15,14 @@ from dataclasses import replace
 import pytest
 
 from logstore.disk.errors import ErrorCode
-from logstore.replication import orders
+from logstore.replication import following, membership, orders, reading
 from logstore.replication.config import NodeConfig
 from logstore.replication.isr import CommittedIsr, PendingExpand, PendingShrink, may_join
 from logstore.replication.messages import (
     LATEST_TIMESTAMP,
     AlterPartitionResult,
     FetchPartition,
+    FetchRequest,
     FetchResult,
     PartitionState,
 )
@@ -976,15 +977,15 @@ def test_s44_reordered_and_repeated_words_of_the_controller() -> None:
 
 def shrink_before_it_is_confirmed(monkeypatch: pytest.MonkeyPatch) -> None:
     """S24: the leader believes its own proposal."""
-    honest = Partition.propose_shrink
+    honest = membership.propose_shrink
 
-    def hasty(self: Partition, now_ms: int, *, own_broker_epoch: int) -> PendingShrink | None:
-        pending = honest(self, now_ms, own_broker_epoch=own_broker_epoch)
+    def hasty(partition: Partition, now_ms: int, *, own_broker_epoch: int) -> PendingShrink | None:
+        pending = honest(partition, now_ms, own_broker_epoch=own_broker_epoch)
         if pending is not None:
-            self.isr = CommittedIsr(pending.last.isr - pending.removed)
+            partition.isr = CommittedIsr(pending.last.isr - pending.removed)
         return pending
 
-    monkeypatch.setattr(Partition, "propose_shrink", hasty)
+    monkeypatch.setattr(membership, "propose_shrink", hasty)
 
 
 def count_the_committed_isr_only(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1004,7 +1005,7 @@ def no_gate_at_the_epoch_start(monkeypatch: pytest.MonkeyPatch) -> None:
     def lax(*args: object, **kwargs: object) -> bool:
         return may_join(*args, **{**kwargs, "epoch_start_offset": 0})  # type: ignore[arg-type]
 
-    monkeypatch.setattr("logstore.replication.partition.may_join", lax)
+    monkeypatch.setattr("logstore.replication.membership.may_join", lax)
 
 
 def no_fence_on_fetches(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -1018,7 +1019,7 @@ def truncate_to_the_high_watermark(monkeypatch: pytest.MonkeyPatch) -> None:
 
     def by_watermark(self: Partition, state: PartitionState) -> bool:
         is_new = honest(self, state)
-        self.truncate_to(self.log.high_watermark)
+        following.truncate_to(self, self.log.high_watermark)
         return is_new
 
     monkeypatch.setattr(Partition, "become_follower", by_watermark)
@@ -1026,24 +1027,27 @@ def truncate_to_the_high_watermark(monkeypatch: pytest.MonkeyPatch) -> None:
 
 def answer_without_the_epoch(monkeypatch: pytest.MonkeyPatch) -> None:
     """KIP-101 alone: the leader says where, not of which epoch (before KIP-279)."""
-    honest = Partition.reconcile
+    honest = following.reconcile
 
-    def blind(self: Partition, answer: EpochEndOffset) -> object:
-        return honest(self, EpochEndOffset(-1, answer.end_offset))
+    def blind(partition: Partition, answer: EpochEndOffset) -> object:
+        return honest(partition, EpochEndOffset(-1, answer.end_offset))
 
-    monkeypatch.setattr(Partition, "reconcile", blind)
+    monkeypatch.setattr(following, "reconcile", blind)
 
 
 def count_failed_fetches(monkeypatch: pytest.MonkeyPatch) -> None:
     """A follower's position counts although its log has left ours (KAFKA-8400)."""
-    honest = Partition.read
+    honest = reading.read
 
-    def counting(self: Partition, replica_id: int, wanted: FetchPartition, **rest: object) -> FetchResult:
-        if replica_id in self.remote_replicas and self.is_leader:
-            self.record_fetch(replica_id, wanted, 0, broker_epoch=-1, own_broker_epoch=-1)
-        return honest(self, replica_id, wanted, **rest)  # type: ignore[arg-type]
+    def counting(
+        partition: Partition, request: FetchRequest, wanted: FetchPartition, **rest: object
+    ) -> FetchResult:
+        replica_id = request.replica_id
+        if replica_id in partition.remote_replicas and partition.is_leader:
+            membership.record_fetch(partition, replica_id, wanted, 0, broker_epoch=-1, own_broker_epoch=-1)
+        return honest(partition, request, wanted, **rest)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Partition, "read", counting)
+    monkeypatch.setattr(reading, "read", counting)
 
 
 @pytest.mark.parametrize(

@@ -12,7 +12,7 @@ import pytest
 from logstore.errors import InvalidRecord, UnexpectedAppendOffset
 from logstore.format.batch import encode_batch
 from logstore.format.record import Record
-from logstore.replication import serving
+from logstore.replication import following, serving
 from logstore.replication.config import NodeConfig
 from logstore.replication.effects import Client
 from logstore.replication.messages import NO_EPOCH, OffsetForLeaderEpochRequest, ProduceRequest
@@ -161,7 +161,7 @@ def test_s20_a_batch_that_lies_across_the_log_start() -> None:
     assert log.segments[0].base_offset == 4
     late = encode_batch([Record(3, 0, None, b"3")], base_offset=3, leader_epoch=0)
     with pytest.raises(UnexpectedAppendOffset):
-        stage.partition("B").append_fetched(late, high_watermark=7, log_start_offset=5)
+        following.append_fetched(stage.partition("B"), late, high_watermark=7, log_start_offset=5)
     stage.check(
         """
         A leads e0, ISR A                   A = · | hw 0; B = · | hw 0
@@ -223,7 +223,7 @@ def test_s21_records_of_a_newer_epoch_than_the_followers() -> None:
     stage.replicate("B")
     newer = encode_batch([Record(2, 0, None, b"?")], base_offset=2, leader_epoch=3)
     with pytest.raises(InvalidRecord):
-        stage.partition("B").append_fetched(newer, high_watermark=2, log_start_offset=0)
+        following.append_fetched(stage.partition("B"), newer, high_watermark=2, log_start_offset=0)
     stage.note("B refuses a record of e3")
     assert [entry.epoch for entry in stage.log("B").epochs] == [1]
     stage.check(

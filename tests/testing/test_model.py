@@ -270,8 +270,8 @@ def test_roles_are_taken_as_the_engine_takes_them(before: int | None, was_clean:
             assert taken is not None
             replica = taken._replace(was_clean=was_clean)
         if before == 0:
-            known = partition._remote[1].fetched(2, log_start_offset=0, leader_end_offset=2, now_ms=0)
-            partition._remote[1] = known
+            known = partition.remote_replicas[1].fetched(2, log_start_offset=0, leader_end_offset=2, now_ms=0)
+            partition.remote_replicas[1] = known
             replica = replica._replace(remote=(Remote(), Remote(2, -1), Remote()))
         taken = Protocol(Rules(), Bounds())._take_role(0, replica, _told(leader, epoch))
         assert _engine_takes(partition, leader, epoch) == (taken is not None), (epochs, leader, epoch)
