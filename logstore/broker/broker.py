@@ -18,13 +18,12 @@ from functools import partial
 from random import Random
 
 from logstore.broker.connection import Connection
-from logstore.broker.dispatch import Dispatch
+from logstore.broker.dispatch import Dispatch, Services
 from logstore.broker.handlers import HANDLERS
 from logstore.broker.identity import claim_log_dirs, find_cluster_id
 from logstore.broker.limits import Address
 from logstore.broker.runtime import Runtime, StoreClient
 from logstore.broker.server import Server
-from logstore.broker.services import Services
 from logstore.broker.settings import Settings
 from logstore.broker.store_session import StoreSession
 from logstore.disk.files import Disk, make_durable_dir
@@ -45,7 +44,7 @@ class Assembly:
     ) -> None:
         self.address, self.server, self.runtime, self.services = address, server, runtime, services
         self._store = store
-        self.dispatch = server.on_frame = Dispatch(services)
+        self.dispatch = server.on_frame = Dispatch(services, HANDLERS)
 
     @classmethod
     async def open(
@@ -109,9 +108,7 @@ class Assembly:
                 logs.abandon()
             await store.close()
             raise
-        services = Services(
-            runtime, settings, HANDLERS.keys(), cluster_id=cluster_id, store=store, random=random
-        )
+        services = Services(runtime, settings, cluster_id=cluster_id, store=store, random=random)
         runtime.after_turn = services.groups.after_turn
         return cls(address, server, runtime, services, store)
 

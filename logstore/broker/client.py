@@ -24,11 +24,11 @@ from typing import Any, Final, Literal, NamedTuple, Protocol, TypeAlias, TypeVar
 from logstore.broker.client_messages import newest, request_of, response_of
 from logstore.broker.errors import PASSING, MalformedMessage, RequestRefused, RequestUnanswered
 from logstore.broker.frames import shared_scratch
-from logstore.broker.interbroker.parts import by_topic, error_of
 from logstore.broker.limits import Address, Limits
 from logstore.broker.links import Link, Then
 from logstore.broker.placement import partition_of_call, partition_of_key
 from logstore.broker.producing import Appendable, Appended, Appender, records_of, split
+from logstore.broker.translation import by_topic, error_of
 from logstore.broker.wire import types as t
 from logstore.broker.wire.apis import API_OF
 from logstore.broker.wire.declarations import Struct

@@ -1,20 +1,18 @@
-"""What our own client asks: the engine's messages ⇄ the wire's, in the newest version that both sides know.
+"""The requests of our own client: the engine's messages ⇄ the wire's, in the newest version of both sides.
 
-Produce, Fetch, Metadata and CreateTopics here; ListOffsets is what followers ask too
-(`interbroker/reads.py`). A client learns less than a broker: of a partition's state only who leads, in which
-epoch, and who is in sync.
+A client learns less than a broker: of a partition only its leader, leader epoch, replicas and ISR.
 
-Fetch has topics by name, so it is asked in version 12 at most: from 13 on they go by their ids, and the tag
-in which our nodes tell each other names means nothing to Kafka's.
+Fetch names topics, so version 12 is the newest: from 13 on topics go by id, and Kafka's brokers do not know
+the tag in which ours tell each other names.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
-from typing import Any, Final
+from typing import Any, Final, TypeAlias
 
-from logstore.broker.interbroker import reads
-from logstore.broker.interbroker.parts import Partitions, by_topic, error_of, id_from_wire, level_from_wire
+from logstore.broker import node_messages
+from logstore.broker.translation import Translation, by_topic, distinct
 from logstore.broker.wire import types as t
 from logstore.broker.wire.apis import API_OF
 from logstore.broker.wire.declarations import Struct
@@ -28,43 +26,16 @@ _NEWEST: Final[Mapping[type[Struct], int]] = {
 """Where it is not the newest version that is served."""
 
 
+_CHECKED: Final = Translation(checks=True)
+
+
 def newest(kind: type[Struct]) -> int:
-    """The newest version in which a client asks for this."""
+    """Return the newest version in which a client sends this request."""
     return _NEWEST.get(kind, API_OF[kind].latest)
 
 
-def _produce_request(request: m.ProduceRequest) -> t.ProduceRequest:
-    return t.ProduceRequest(
-        acks=request.acks,
-        timeout_ms=request.timeout_ms,
-        topic_data=[
-            t.ProduceRequestTopicProduceData(
-                name=topic,
-                partition_data=[
-                    t.ProduceRequestPartitionProduceData(index=partition, records=records)
-                    for partition, records in data
-                ],
-            )
-            for topic, data in by_topic(request.records.items()).items()
-        ],
-        asks_level=True,
-    )
-
-
-def _produce_response(wire: t.ProduceResponse) -> m.ProduceResponse:
-    partitions: Partitions[m.ProduceResult] = Partitions()
-    for topic in wire.responses:
-        for each in topic.partition_responses:
-            result = m.ProduceResult(
-                error_of(each.error_code),
-                each.base_offset,
-                each.log_append_time_ms,
-                each.log_start_offset,
-                each.error_message or "",
-                level_from_wire(each.level),
-            )
-            partitions.put(topic.name, each.index, result)
-    return m.ProduceResponse(partitions)
+def _checked(kind: type[Any]) -> Callable[[Struct], Any]:
+    return lambda wire: _CHECKED.from_wire(wire, kind)
 
 
 def _fetch_request(request: m.FetchRequest) -> t.FetchRequest:
@@ -72,7 +43,7 @@ def _fetch_request(request: m.FetchRequest) -> t.FetchRequest:
         max_wait_ms=request.max_wait_ms,
         min_bytes=request.min_bytes,
         max_bytes=request.max_bytes,
-        isolation_level=reads.isolation_level(request.committed_only),
+        isolation_level=int(request.committed_only),
         topics=[
             t.FetchRequestFetchTopic(
                 topic=topic,
@@ -93,12 +64,16 @@ def _fetch_request(request: m.FetchRequest) -> t.FetchRequest:
     )
 
 
+def _produce_request(request: m.ProduceRequest) -> t.ProduceRequest:
+    wire = _CHECKED.to_wire(request, t.ProduceRequest)
+    wire.asks_level = True
+    return wire
+
+
 def _fetch_response(wire: t.FetchResponse) -> m.FetchResponse:
-    partitions: Partitions[m.FetchResult] = Partitions()
     for topic in wire.responses:
-        for each in topic.partitions:
-            partitions.put(topic.topic, each.partition_index, reads.fetch_result_of(each))
-    return m.FetchResponse(partitions)
+        topic.topic_name = topic.topic
+    return _CHECKED.from_wire(wire, m.FetchResponse)
 
 
 def _metadata_request(request: m.MetadataRequest) -> t.MetadataRequest:
@@ -109,18 +84,15 @@ def _metadata_request(request: m.MetadataRequest) -> t.MetadataRequest:
 
 
 def _metadata_response(wire: t.MetadataResponse) -> m.MetadataResponse:
-    partitions: Partitions[m.PartitionState] = Partitions()
-    for topic in wire.topics:
-        for each in topic.partitions:
-            state = m.PartitionState(
-                _UNKNOWN,
-                each.leader_id,
-                each.leader_epoch,
-                tuple(each.isr_nodes),
-                _UNKNOWN,
-                tuple(each.replica_nodes),
-            )
-            partitions.put(topic.name or "", each.partition_index, state)
+    def state(each: t.MetadataResponsePartition) -> m.PartitionState:
+        isr, replicas = tuple(each.isr_nodes), tuple(each.replica_nodes)
+        return m.PartitionState(_UNKNOWN, each.leader_id, each.leader_epoch, isr, _UNKNOWN, replicas)
+
+    partitions = distinct(
+        (topic.name or "", each.partition_index, state(each))
+        for topic in wire.topics
+        for each in topic.partitions
+    )
     brokers = tuple(
         m.BrokerEndpoint(each.node_id, each.host, each.port, rack=each.rack or "") for each in wire.brokers
     )
@@ -149,39 +121,29 @@ def _new_topic(topic: m.NewTopic) -> t.CreateTopicsRequestCreatableTopic:
     )
 
 
-def _create_topics_response(wire: t.CreateTopicsResponse) -> m.CreateTopicsResponse:
-    return m.CreateTopicsResponse(
-        {
-            topic.name: m.CreateTopicsResult(
-                error_of(topic.error_code), topic.error_message or "", id_from_wire(topic.topic_id)
-            )
-            for topic in wire.topics
-        }
-    )
-
-
-_TO_WIRE: Final[Mapping[type[Any], Callable[[Any], Struct]]] = {
-    m.ProduceRequest: _produce_request,
-    m.FetchRequest: _fetch_request,
-    m.ListOffsetsRequest: reads.list_offsets_request,
-    m.MetadataRequest: _metadata_request,
-    m.CreateTopicsRequest: _create_topics_request,
+_Convert: TypeAlias = Callable[[Any], Any]
+_MESSAGES: Final[Mapping[type[Any], tuple[_Convert, type[Struct], _Convert]]] = {
+    m.ProduceRequest: (_produce_request, t.ProduceResponse, _checked(m.ProduceResponse)),
+    m.FetchRequest: (_fetch_request, t.FetchResponse, _fetch_response),
+    m.ListOffsetsRequest: (node_messages.to_wire, t.ListOffsetsResponse, node_messages.response_of),
+    m.MetadataRequest: (_metadata_request, t.MetadataResponse, _metadata_response),
+    m.CreateTopicsRequest: (
+        _create_topics_request,
+        t.CreateTopicsResponse,
+        _checked(m.CreateTopicsResponse),
+    ),
 }
-_FROM_WIRE: Final[Mapping[type[Struct], Callable[[Any], Any]]] = {
-    t.ProduceResponse: _produce_response,
-    t.FetchResponse: _fetch_response,
-    t.ListOffsetsResponse: reads.list_offsets_response_of,
-    t.MetadataResponse: _metadata_response,
-    t.CreateTopicsResponse: _create_topics_response,
-}
+"""How each request is written, and how its response is read."""
+_READERS: Final = {response: read for _, response, read in _MESSAGES.values()}
 
 
 def request_of(body: m.RequestBody) -> Struct:
-    """The request as the wire has it. Raises `MalformedMessage` for what it cannot say."""
-    return _TO_WIRE[type(body)](body)
+    """Return the request as the wire has it. Raises `MalformedMessage` for what it cannot express."""
+    wire: Struct = _MESSAGES[type(body)][0](body)
+    return wire
 
 
 def response_of(wire: Struct) -> m.ResponseBody:
-    """The answer for the engine. Raises `MalformedMessage` for one that nobody may give."""
-    body: m.ResponseBody = _FROM_WIRE[type(wire)](wire)
+    """Return the response for the engine. Raises `MalformedMessage` for an invalid one."""
+    body: m.ResponseBody = _READERS[type(wire)](wire)
     return body

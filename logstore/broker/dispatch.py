@@ -1,33 +1,307 @@
-"""From a frame to its handler.
+"""From a frame to its handler, and back: one request in hand, and what its handler may use.
 
     frame ─▶ header ─▶ the table of APIs ─▶ body ─▶ handler ─▶ answer, at once or later
 
-What cannot be read, an unknown API, and a version that is not served end the connection: there is no error
-frame. One exception: whoever asks for ApiVersions in a version that is not known here is told the known ones.
+A malformed request, an unknown API, or a version that is not served ends the connection: Kafka has no frame
+for errors. One exception: ApiVersions in an unknown version is answered with the versions that are served.
 """
 
 from __future__ import annotations
 
-from collections.abc import Mapping
+import asyncio
+import logging
+from bisect import bisect_left
+from collections import Counter
+from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from functools import partial
+from random import Random
+from typing import Any, Final, ParamSpec, Protocol, TypeAlias, TypeVar
 
-from logstore.broker.call import Call
+from logstore.broker.clock import stopwatch_s
 from logstore.broker.connection import Connection
 from logstore.broker.errors import MalformedMessage
-from logstore.broker.handlers import HANDLERS, Handler
-from logstore.broker.handlers.api_versions import versions_served
-from logstore.broker.services import Services, finish
-from logstore.broker.wire.apis import API_VERSIONS, APIS
+from logstore.broker.groups.requests import GroupRequest, GroupResponse
+from logstore.broker.groups.served import OFFSETS_TOPIC
+from logstore.broker.groups.service import GroupService
+from logstore.broker.producer_ids import ProducerIds
+from logstore.broker.runtime import CLIENT, Asked, Runtime
+from logstore.broker.settings import Settings
+from logstore.broker.store_session import StoreSession
+from logstore.broker.topic_creation import TopicCreation
+from logstore.broker.wire.apis import API_VERSIONS, APIS, Api, api_versions
 from logstore.broker.wire.codec import decoder
 from logstore.broker.wire.declarations import Struct
-from logstore.broker.wire.headers import RequestHeader, decode_request_header
+from logstore.broker.wire.headers import RequestHeader, decode_request_header, response_frame
 from logstore.disk.errors import ErrorCode
+from logstore.disk.files import Buffer
+from logstore.replication.messages import NewTopic, RequestBody, ResponseBody
+from logstore.replication.metadata_cache import MetadataCache
+from logstore.replication.node import Node
+
+P = ParamSpec("P")
+T = TypeVar("T")
+A = TypeVar("A", bound=Struct)
+
+BOUNDS_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
+"""Upper bounds of the histogram of request times."""
+
+_LOOK_AGAIN_MS: Final = 10
+
+_log = logging.getLogger(__name__)
+
+
+class Caller(Protocol):
+    """The connection of a request."""
+
+    peer: str
+    """The client's address."""
+    software: str
+    """Name and version of the client's software, if known."""
+
+    def answer(self, pieces: Iterable[Buffer], *, throttle_ms: int = 0) -> None: ...
+
+    def refuse(self, reason: str) -> None: ...
+
+
+class Call:
+    """One request in hand. It is answered once: by its handler's result, or by `answer` later."""
+
+    __slots__ = (
+        "api",
+        "client_id",
+        "connection",
+        "correlation_id",
+        "is_done",
+        "on_answer",
+        "throttle_ms",
+        "version",
+    )
+
+    def __init__(
+        self, connection: Caller, api: Api, version: int, correlation_id: int, client_id: str | None
+    ) -> None:
+        self.connection = connection
+        self.api, self.version = api, version
+        self.correlation_id, self.client_id = correlation_id, client_id
+        self.throttle_ms = 0
+        """How long the connection stays muted after the answer. Set it before answering."""
+        self.is_done = False
+        self.on_answer: Callable[[], None] | None = None
+        """Called when the request is answered, or ends without an answer; not if it is refused."""
+
+    def __repr__(self) -> str:
+        who = " ".join(filter(None, (self.connection.peer, self.client_id, self.connection.software)))
+        return f"{self.api.name} v{self.version} of {who}, correlation id {self.correlation_id}"
+
+    def answer(self, body: Struct) -> None:
+        """Send the answer; the connection's next request follows. A late answer has no effect."""
+        self.answer_as(body, self.version)
+
+    def answer_as(self, body: Struct, version: int) -> None:
+        """Send the answer in another version than the request's: only ApiVersions may do that."""
+        if self.is_done:
+            return
+        if self.throttle_ms:
+            body.throttle_time_ms = self.throttle_ms  # type: ignore[attr-defined]
+        try:
+            pieces = response_frame(body, version, self.correlation_id)
+        except Exception:
+            self.fail("failed to encode the response")
+            return
+        self.is_done = True
+        self.connection.answer(pieces, throttle_ms=self.throttle_ms)
+        if self.on_answer is not None:
+            self.on_answer()
+
+    def end(self) -> None:
+        """End the request without an answer (acks=0); the connection's next request follows."""
+        if not self.is_done:
+            self.is_done = True
+            self.connection.answer(())
+            if self.on_answer is not None:
+                self.on_answer()
+
+    def refuse(self, reason: str) -> None:
+        """Close the connection instead: no correct client sends such a request."""
+        if not self.is_done:
+            self.is_done = True
+            self.connection.refuse(f"{self!r}: {reason}")
+
+    def fail(self, what: str) -> None:
+        """Close the connection because of a bug in the broker. Call it in an `except` block."""
+        _log.exception("%r: %s", self, what)
+        self.refuse("internal error")
+
+
+class Traffic:
+    """Counters of the requests and records of a broker. Belongs to the event loop's thread."""
+
+    def __init__(self) -> None:
+        self.errors: Counter[tuple[str, str]] = Counter()
+        """by request and Kafka's name of the error"""
+        self.bytes_in: Counter[str] = Counter()
+        """by topic: bytes of batches that clients produced"""
+        self.messages_in: Counter[str] = Counter()
+        """by topic: records in these batches"""
+        self.bytes_out: Counter[str] = Counter()
+        """by topic: bytes of batches that consumers fetched"""
+        self.replication_bytes_out = 0
+        self._times: dict[str, list[int]] = {}
+        self._seconds: dict[str, float] = {}
+
+    def timing(self, request: str) -> Callable[[], None]:
+        """Start a timer; call the result when the request has been answered.
+
+        The loop's clock will not do: uvloop's counts whole milliseconds, and most requests take less than
+        one.
+        """
+        started_s = stopwatch_s()
+        return lambda: self.answered(request, stopwatch_s() - started_s)
+
+    def answered(self, request: str, seconds: float) -> None:
+        """Count a request, answered `seconds` after its last byte arrived."""
+        buckets = self._times.get(request)
+        if buckets is None:
+            buckets = self._times[request] = [0] * (len(BOUNDS_S) + 1)
+        buckets[bisect_left(BOUNDS_S, seconds)] += 1
+        self._seconds[request] = self._seconds.get(request, 0.0) + seconds
+
+    def times(self) -> Iterator[tuple[str, list[int], float]]:
+        """Yield each request's name, its count in each bucket (the last: above all bounds), total seconds."""
+        for request, buckets in sorted(self._times.items()):
+            yield request, buckets, self._seconds[request]
+
+
+class Services:
+    """What handlers may use: the engine and the broker's knowledge, not its sockets.
+
+    One for all handlers of a broker. Everything here belongs to the event loop's thread.
+    """
+
+    def __init__(
+        self, runtime: Runtime, settings: Settings, *, cluster_id: str, store: StoreSession, random: Random
+    ) -> None:
+        """`store` stays the caller's to close."""
+        self.runtime, self.settings = runtime, settings
+        self.cluster_id = cluster_id
+        self.ask_store = store.ask
+        self.topic_creation = TopicCreation(runtime.ask_controller)
+        self.producer_ids = ProducerIds(runtime.node.node_id, store.ask, random)
+        self.groups = GroupService(runtime, settings.groups, ask_store=store.ask, random=random)
+        self.traffic = Traffic()
+        self._tasks: set[asyncio.Task[Struct]] = set()
+
+    @property
+    def node(self) -> Node:
+        return self.runtime.node
+
+    @property
+    def metadata(self) -> MetadataCache:
+        """What this broker last heard of the whole cluster."""
+        return self.runtime.node.replicas.metadata
+
+    def now_ms(self) -> int:
+        return self.runtime.now_ms()
+
+    def ask(
+        self,
+        call: Call,
+        body: RequestBody,
+        then: Callable[[ResponseBody], Struct | None],
+        *,
+        source: int = CLIENT,
+        number: int = 0,
+    ) -> None:
+        """Put a request to the engine; `then` makes the call's answer of the response (None: later).
+
+        `then` may be called at once, much later, or never: the call is then refused. `source` and `number`
+        belong to a request that another node made.
+        """
+
+        def answered(answer: ResponseBody | None) -> None:
+            if answer is None:
+                call.end()
+                return
+            finish(call, then, answer)
+
+        self.runtime.ask(body, Asked(answered, call.refuse), source=source, number=number)
+
+    def ask_group(self, call: Call, request: GroupRequest, then: Callable[[GroupResponse], Struct]) -> None:
+        """Put a request to the group coordinator; `then` makes the call's answer of the response."""
+
+        def answered(answer: GroupResponse) -> None:
+            finish(call, then, answer)
+
+        self.groups.ask(request, answered, call.refuse)
+
+    def want_offsets_topic(self) -> None:
+        """Have `__consumer_offsets` created, as the groups' settings say."""
+        config = self.settings.groups
+        topic = NewTopic(
+            OFFSETS_TOPIC,
+            config.offsets_topic_num_partitions,
+            config.offsets_topic_replication_factor,
+            configs=config.topic_settings,
+        )
+        self.topic_creation.want(topic)
+
+    def begin(self, call: Call, work: Coroutine[Any, Any, Struct]) -> None:
+        """Run a coroutine for a call, for instance one that asks the store; its result is the answer."""
+
+        def done(task: asyncio.Task[Struct]) -> None:
+            self._tasks.discard(task)
+            if not task.cancelled():
+                finish(call, task.result)
+
+        task = asyncio.get_running_loop().create_task(work)
+        self._tasks.add(task)
+        task.add_done_callback(done)
+
+    def in_thread(self, call: Call, work: Callable[[], T], then: Callable[[T], Struct | None]) -> None:
+        """Run work that may block on a disk in a thread; `then`, on the loop, makes the answer."""
+
+        def done(future: asyncio.Future[T]) -> None:
+            if not future.cancelled():
+                finish(call, lambda: then(future.result()))
+
+        self.runtime.in_thread(work).add_done_callback(done)
+
+    def later(self, call: Call, delay_ms: int, then: Callable[[], Struct | None]) -> asyncio.TimerHandle:
+        """Call `then` after a delay, and answer with what it returns."""
+        loop = asyncio.get_running_loop()
+        return loop.call_later(delay_ms / 1000, finish, call, then)
+
+    def when(
+        self, call: Call, condition: Callable[[], bool], ends_ms: int, then: Callable[[], A | None]
+    ) -> A | None:
+        """Return `then()` once `condition()` holds or the time is over; None: the call is answered later."""
+        if condition() or self.now_ms() >= ends_ms:
+            return then()
+        self.later(call, _LOOK_AGAIN_MS, partial(self.when, call, condition, ends_ms, then))
+        return None
+
+
+Handler: TypeAlias = Callable[[Call, Any, Services], Struct | None]
+
+
+def finish(call: Call, then: Callable[P, Struct | None], *args: P.args, **kwargs: P.kwargs) -> None:
+    """Answer with what `then` returns, if anything. A bug in it costs the client its connection, no more."""
+    try:
+        response = then(*args, **kwargs)
+    except MalformedMessage as error:
+        call.refuse(str(error))
+    except Exception:
+        call.fail("the handler failed")
+    else:
+        if response is not None:
+            call.answer(response)
 
 
 class Dispatch:
-    """Serves frames: what a `Server` calls with each."""
+    """Serves frames: a `Server` calls it with each."""
 
-    def __init__(self, services: Services, handlers: Mapping[int, Handler] = HANDLERS) -> None:
-        """`handlers` are by API key; what has none is not served."""
+    def __init__(self, services: Services, handlers: Mapping[int, Handler]) -> None:
+        """`handlers` are by API key; an API without one is not served."""
         self._services, self._handlers = services, handlers
 
     def __call__(self, connection: Connection, frame: memoryview) -> None:
@@ -53,4 +327,4 @@ class Dispatch:
             connection.refuse(f"API {header.key} version {header.version} is not served")
             return
         call = Call(connection, APIS[API_VERSIONS], 0, header.correlation_id, header.client_id)
-        call.answer(versions_served(self._services, ErrorCode.UNSUPPORTED_VERSION))
+        call.answer(api_versions(ErrorCode.UNSUPPORTED_VERSION))

@@ -7,8 +7,7 @@ It is to a client what a `Link` is. What a handler does for who comes by a socke
 
 from __future__ import annotations
 
-from logstore.broker.call import Call
-from logstore.broker.dispatch import Dispatch
+from logstore.broker.dispatch import Call, Dispatch
 from logstore.broker.errors import RequestUnanswered
 from logstore.broker.limits import Address
 from logstore.broker.links import Then

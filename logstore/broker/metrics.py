@@ -9,10 +9,8 @@ Counting costs an addition or two a request; families are made, and text of them
 
 from __future__ import annotations
 
-from bisect import bisect_left
-from collections import Counter
-from collections.abc import Callable, Iterator
-from typing import Final, Protocol
+from collections.abc import Iterator, Mapping
+from typing import Protocol
 
 from prometheus_client import CollectorRegistry
 from prometheus_client.exposition import CONTENT_TYPE_LATEST, generate_latest
@@ -23,54 +21,13 @@ from prometheus_client.metrics_core import (
     Metric,
 )
 
-from logstore.broker.clock import stopwatch_s
+from logstore.broker.dispatch import BOUNDS_S, Traffic
 from logstore.broker.groups.coordinator import Coordinator
 from logstore.broker.groups.group import State
 from logstore.broker.http import Page
 from logstore.replication.messages import NO_LEADER
 from logstore.replication.node import Node
 from logstore.replication.state_change import Side, StateChange
-
-BOUNDS_S: Final = (0.0005, 0.001, 0.0025, 0.005, 0.01, 0.025, 0.05, 0.1, 0.25, 0.5, 1.0, 2.5, 5.0, 10.0)
-"""Upper bounds of the histogram of request times."""
-
-
-class Traffic:
-    """Counters of what goes through a broker's connections. Belongs to the loop's thread."""
-
-    def __init__(self) -> None:
-        self.errors: Counter[tuple[str, str]] = Counter()
-        """by request and Kafka's name of the error"""
-        self.bytes_in: Counter[str] = Counter()
-        """by topic: batches that clients had appended"""
-        self.messages_in: Counter[str] = Counter()
-        """by topic: records in these batches"""
-        self.bytes_out: Counter[str] = Counter()
-        """by topic: batches that consumers were given"""
-        self.replication_bytes_out = 0
-        self._times: dict[str, list[int]] = {}
-        self._seconds: dict[str, float] = {}
-
-    def timing(self, request: str) -> Callable[[], None]:
-        """Starts now; what is returned is to be called when the request has been answered.
-
-        Not by the loop's clock: uvloop's counts whole milliseconds, and most requests take less than one.
-        """
-        started_s = stopwatch_s()
-        return lambda: self.answered(request, stopwatch_s() - started_s)
-
-    def answered(self, request: str, seconds: float) -> None:
-        """One request of that name was answered, `seconds` after its last byte had come."""
-        buckets = self._times.get(request)
-        if buckets is None:
-            buckets = self._times[request] = [0] * (len(BOUNDS_S) + 1)
-        buckets[bisect_left(BOUNDS_S, seconds)] += 1
-        self._seconds[request] = self._seconds.get(request, 0.0) + seconds
-
-    def times(self) -> Iterator[tuple[str, list[int], float]]:
-        """Request name, how many in each bucket (the last: above all bounds), seconds in all."""
-        for request, buckets in sorted(self._times.items()):
-            yield request, buckets, self._seconds[request]
 
 
 class Watched(Protocol):
@@ -159,7 +116,7 @@ def _counter(name: str, text: str, value: float) -> Metric:
     return CounterMetricFamily(name, text, value=value)
 
 
-def _by(name: str, text: str, label: str, counts: Counter[str]) -> Metric:
+def _by(name: str, text: str, label: str, counts: Mapping[str, int]) -> Metric:
     family = CounterMetricFamily(name, text, labels=[label])
     for key in sorted(counts):
         family.add_metric([key], counts[key])

@@ -19,6 +19,7 @@ from dataclasses import dataclass, field
 
 from logstore.broker.broker import Assembly
 from logstore.broker.clock import SteadyClock
+from logstore.broker.dispatch import Traffic
 from logstore.broker.groups.coordinator import Coordinator
 from logstore.broker.health import Loading, alive, health, partition_directories
 from logstore.broker.http import HttpServer, Page, Route
@@ -26,7 +27,7 @@ from logstore.broker.json_lines import log_as_json
 from logstore.broker.limits import Address
 from logstore.broker.loop import compile_checks, fastest_loop, settle_heap, survive_broken_pipes
 from logstore.broker.metadata.opening import EMBEDDED, StoreOf, store_named, with_defaults
-from logstore.broker.metrics import Elections, Traffic, page
+from logstore.broker.metrics import Elections, page
 from logstore.broker.settings import Settings, read_settings
 from logstore.broker.state_change_file import StateChangeFile
 from logstore.disk.errors import EngineError

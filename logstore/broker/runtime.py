@@ -38,9 +38,9 @@ from typing import Final, Protocol, TypeVar, TypeVarTuple, Unpack
 
 from logstore.broker import client_messages
 from logstore.broker.errors import MalformedMessage, RequestUnanswered
-from logstore.broker.interbroker.translation import response_of, to_wire
 from logstore.broker.limits import Address, Limits
 from logstore.broker.links import Link, client_id_of, is_of_broker
+from logstore.broker.node_messages import response_of, to_wire
 from logstore.broker.server import Server
 from logstore.broker.wire import interbroker as w
 from logstore.broker.wire.apis import API_OF

@@ -9,9 +9,8 @@ from collections.abc import Awaitable, Callable
 
 import pytest
 
-from logstore.broker.call import Call
+from logstore.broker.dispatch import Call, Services
 from logstore.broker.handlers import HANDLERS
-from logstore.broker.services import Services
 from logstore.broker.wire import types as t
 from logstore.broker.wire.apis import APIS
 from logstore.broker.wire.codec import decode

@@ -13,7 +13,7 @@ from typing import Any
 
 import pytest
 
-from logstore.broker.groups.coordinator import OFFSETS_TOPIC, partition_for
+from logstore.broker.groups.served import OFFSETS_TOPIC, partition_for
 from logstore.broker.limits import Address
 from logstore.broker.wire import types as t
 from logstore.disk.errors import ErrorCode

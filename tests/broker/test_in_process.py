@@ -4,8 +4,7 @@ from __future__ import annotations
 
 from typing import cast
 
-from logstore.broker.call import Call
-from logstore.broker.dispatch import Dispatch
+from logstore.broker.dispatch import Call, Dispatch
 from logstore.broker.errors import RequestUnanswered
 from logstore.broker.in_process import InProcess
 from logstore.broker.limits import Address

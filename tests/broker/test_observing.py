@@ -13,11 +13,12 @@ from http import HTTPStatus
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
+from logstore.broker.dispatch import BOUNDS_S, Traffic
 from logstore.broker.groups.coordinator import Coordinator
 from logstore.broker.health import Loading, alive, health, partition_directories
 from logstore.broker.http import HttpServer, Page
 from logstore.broker.limits import Address
-from logstore.broker.metrics import BOUNDS_S, Elections, Traffic, page
+from logstore.broker.metrics import Elections, page
 from logstore.disk.memory import MemoryDisk
 from logstore.disk.topic_partition import TopicPartition
 from logstore.replication.node import Node

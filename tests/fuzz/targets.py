@@ -37,7 +37,7 @@ from tests.broker.wire.samples import Generator
 LARGEST_FRAME: Final = 1 << 20
 _LIVES: Final = 1000
 """Inputs that one broker gets before it is replaced: what they leave behind must not pile up."""
-_LOGGERS: Final = ("broker", "asyncio")
+_LOGGERS: Final = ("logstore.broker", "asyncio")
 """Who tells of handlers and of callbacks that failed."""
 _API_LIST: Final = tuple(APIS.values())
 _KINDS: Final = tuple(kind for api in _API_LIST for kind in (api.request, api.response))

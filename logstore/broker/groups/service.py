@@ -27,9 +27,10 @@ from typing import Final
 
 from logstore.broker.groups.answers import Answer
 from logstore.broker.groups.config import GroupConfig
-from logstore.broker.groups.coordinator import OFFSETS_TOPIC, Append, Coordinator, Effect
+from logstore.broker.groups.coordinator import Coordinator
 from logstore.broker.groups.loading import Loader
 from logstore.broker.groups.requests import GroupRequest, GroupResponse
+from logstore.broker.groups.served import OFFSETS_TOPIC, Append, Effect
 from logstore.broker.identity import AskStore
 from logstore.broker.runtime import Asked, Runtime
 from logstore.disk.errors import EngineError, ErrorCode

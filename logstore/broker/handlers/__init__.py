@@ -1,96 +1,65 @@
-"""One API a file. A handler takes the call, the request's body, and the services that it may use.
+"""The handlers of all APIs, by subject. A handler takes the call, the request's body and the services.
 
-It returns the answer; or None, and then `Services.ask` (or whatever it began) brings the answer later. What
-it raises is a bug: the client loses its connection, the log tells which request it was. A new API is a
-file with a `handle` and a line in `HANDLERS`; ApiVersions tells of it by itself.
+It returns the answer, or None if `Services.ask` (or other work that it began) answers later. An exception is
+a bug: the client loses its connection, and the log names the request. A new API needs a handler and a line in
+`HANDLERS`. `docs/reference/protocol-traps.md` lists the rules of the protocol that clients depend on.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
-from typing import Any, Final, TypeAlias
+from collections.abc import Mapping
+from typing import Final
 
-from logstore.broker.call import Call
+from logstore.broker.dispatch import Handler
 from logstore.broker.handlers import (
-    acls,
-    alter_configs,
-    alter_partition_reassignments,
-    api_versions,
-    create_partitions,
-    create_topics,
-    delete_groups,
-    delete_records,
-    delete_topics,
-    describe_cluster,
-    describe_configs,
-    describe_groups,
-    describe_log_dirs,
-    elect_leaders,
+    configs,
     fetch,
-    find_coordinator,
-    heartbeat,
-    init_producer_id,
-    join_group,
-    leave_group,
-    list_groups,
-    list_offsets,
-    list_partition_reassignments,
+    groups,
     metadata,
     nodes,
-    offset_commit,
-    offset_delete,
-    offset_fetch,
-    offset_for_leader_epoch,
+    offsets,
     produce,
-    sasl,
-    sync_group,
+    sessions,
+    topics,
 )
 from logstore.broker.handlers.forwarding import at_the_controller
-from logstore.broker.services import Services
-from logstore.broker.wire.declarations import Struct
-
-Handler: TypeAlias = Callable[[Call, Any, Services], Struct | None]
 
 HANDLERS: Final[Mapping[int, Handler]] = {
     0: produce.handle,
     1: fetch.handle,
-    2: list_offsets.handle,
+    2: offsets.list_offsets,
     3: metadata.handle,
-    4: nodes.handle,
-    5: nodes.handle,
-    6: nodes.handle,
-    7: nodes.handle,
-    8: offset_commit.handle,
-    9: offset_fetch.handle,
-    10: find_coordinator.handle,
-    11: join_group.handle,
-    12: heartbeat.handle,
-    13: leave_group.handle,
-    14: sync_group.handle,
-    15: describe_groups.handle,
-    16: list_groups.handle,
-    17: sasl.handshake,
-    18: api_versions.handle,
-    19: at_the_controller(create_topics.handle),
-    20: at_the_controller(delete_topics.handle),
-    21: delete_records.handle,
-    22: init_producer_id.handle,
-    23: offset_for_leader_epoch.handle,
-    29: acls.describe,
-    30: acls.create,
-    31: acls.delete,
-    32: describe_configs.handle,
-    33: alter_configs.replace,
-    35: describe_log_dirs.handle,
-    36: sasl.authenticate,
-    37: at_the_controller(create_partitions.handle),
-    42: delete_groups.handle,
-    43: at_the_controller(elect_leaders.handle),
-    44: alter_configs.change,
-    45: at_the_controller(alter_partition_reassignments.handle),
-    46: at_the_controller(list_partition_reassignments.handle),
-    47: offset_delete.handle,
-    56: nodes.handle,
-    60: describe_cluster.handle,
+    **dict.fromkeys((4, 5, 6, 7, 56), nodes.handle),
+    8: groups.offset_commit,
+    9: groups.offset_fetch,
+    10: groups.find_coordinator,
+    11: groups.join,
+    12: groups.heartbeat,
+    13: groups.leave,
+    14: groups.sync,
+    15: groups.describe,
+    16: groups.list_groups,
+    17: sessions.sasl_handshake,
+    18: sessions.api_versions,
+    19: at_the_controller(topics.create),
+    20: at_the_controller(topics.delete),
+    21: offsets.delete_records,
+    22: sessions.init_producer_id,
+    23: offsets.offset_for_leader_epoch,
+    29: sessions.describe_acls,
+    30: sessions.create_acls,
+    31: sessions.delete_acls,
+    32: configs.describe,
+    33: configs.replace,
+    35: metadata.describe_log_dirs,
+    36: sessions.sasl_authenticate,
+    37: at_the_controller(topics.create_partitions),
+    42: groups.delete,
+    43: at_the_controller(topics.elect_leaders),
+    44: configs.change,
+    45: at_the_controller(topics.alter_reassignments),
+    46: at_the_controller(topics.list_reassignments),
+    47: groups.offset_delete,
+    60: metadata.describe_cluster,
 }
 """By API key."""

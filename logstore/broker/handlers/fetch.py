@@ -1,26 +1,26 @@
-"""Fetch: whole batches for a consumer or a follower, at once or when there is enough.
+"""Fetch: whole batches for a consumer or a follower, at once or when there are enough.
 
-Traps (protocol.md §4): records are never null, in error partitions neither, where offsets are -1; every
-partition that is asked for is answered, for sessions are declined: the session is 0 always, and a fetch that
-goes on with one has error 70. Aborted transactions are listed for readers of committed data, and null for
-others. From version 13 on topics go by their ids alone.
+Records are never null, in partitions with errors neither; offsets are -1 there. There are no sessions: the
+session id is always 0, every partition of the request is answered, and a fetch that continues a session is
+FETCH_SESSION_ID_NOT_FOUND (70). Aborted transactions are listed for readers of committed data, and null for
+others. From version 13 on topics go by id.
 
-A range that the page cache does not hold is read once on a thread first, so that the read which counts does
-not keep the event loop, and with it every other client, waiting for a disk.
+A range that is not in the page cache is first read in a thread, so that the event loop, and all other
+clients, do not wait for the disk.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Mapping, Sequence
 from functools import partial
 from typing import Final
 
-from logstore.broker.call import Call
+from logstore.broker.dispatch import Call, Services
 from logstore.broker.limits import LONGEST_WAIT_MS
-from logstore.broker.services import Services
+from logstore.broker.translation import id_from_wire
 from logstore.broker.wire import types as t
 from logstore.disk.errors import EngineError, ErrorCode
-from logstore.disk.ids import ID_BYTES, id_to_text
+from logstore.disk.ids import id_to_text
 from logstore.disk.topic_partition import TopicPartition
 from logstore.log.log import Log
 from logstore.replication.messages import (
@@ -30,14 +30,12 @@ from logstore.replication.messages import (
     FetchResult,
     ResponseBody,
 )
-from logstore.segment.epochs import EpochEndOffset
 
 _BY_ID: Final = 13
 _WITH_RACK: Final = 11
-_NO_ID: Final = bytes(ID_BYTES)
 _COMMITTED: Final = 1
 _FULL: Final = 0
-"""With this session epoch, or -1, all that is wanted is in the request, whatever the session's id."""
+"""With this session epoch, or -1, the request is complete, whatever the session's id."""
 _UNKNOWN_ID: Final = FetchResult(ErrorCode.UNKNOWN_TOPIC_ID)
 
 
@@ -45,6 +43,26 @@ def handle(call: Call, body: t.FetchRequest, services: Services) -> t.FetchRespo
     if body.session_epoch > _FULL:
         return t.FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
     names = _names(call, body, services)
+    request = request_of(body, call.version, names, max_bytes=services.settings.limits.fetch_max_bytes)
+    ask = partial(
+        services.ask,
+        call,
+        request,
+        partial(_response, body, names, services),
+        source=request.replica_id,
+    )
+    reads = _cold_reads(request, services)
+    if not reads:
+        ask()
+        return None
+    services.in_thread(call, partial(_warm, reads), lambda _: ask())
+    return None
+
+
+def request_of(
+    body: t.FetchRequest, version: int, names: Sequence[str | None], *, max_bytes: int
+) -> FetchRequest:
+    """Return the request for the engine; `names` of its topics are None for unknown ids."""
     partitions = {
         TopicPartition(name, wanted.partition): FetchPartition(
             wanted.fetch_offset,
@@ -52,7 +70,7 @@ def handle(call: Call, body: t.FetchRequest, services: Services) -> t.FetchRespo
             wanted.current_leader_epoch,
             wanted.last_fetched_epoch,
             wanted.log_start_offset,
-            topic_id="" if topic.topic_id == _NO_ID else id_to_text(topic.topic_id),
+            topic_id=id_from_wire(topic.topic_id),
             is_synced=wanted.is_synced,
         )
         for topic, name in zip(body.topics, names, strict=True)
@@ -62,34 +80,21 @@ def handle(call: Call, body: t.FetchRequest, services: Services) -> t.FetchRespo
     replica_id, broker_epoch = body.replica_id, -1
     if body.replica_state is not None:
         replica_id, broker_epoch = body.replica_state.replica_id, body.replica_state.replica_epoch
-    request = FetchRequest(
+    return FetchRequest(
         replica_id,
-        # Somebody has to hear at once that a topic is not known.
+        # An unknown topic is answered at once.
         min(body.max_wait_ms, LONGEST_WAIT_MS) if None not in names else 0,
         body.min_bytes,
-        min(body.max_bytes, services.settings.limits.fetch_max_bytes),
+        min(body.max_bytes, max_bytes),
         partitions,
         broker_epoch,
-        rack=body.rack_id if call.version >= _WITH_RACK and body.has_rack else None,
+        rack=body.rack_id if version >= _WITH_RACK and body.has_rack else None,
         committed_only=body.isolation_level == _COMMITTED,
     )
-    ask = partial(
-        services.ask, call, request, partial(_response, call, body, names, services), source=replica_id
-    )
-    reads = _cold_reads(request, services)
-    if not reads:
-        ask()
-        return None
-
-    def warmed(_: None) -> None:
-        ask()
-
-    services.in_thread(call, partial(_warm, reads), warmed)
-    return None
 
 
 def _names(call: Call, body: t.FetchRequest, services: Services) -> list[str | None]:
-    """Each asked topic's name; None for an id that is not known here."""
+    """Return the name of each requested topic; None for an unknown id."""
     if call.version < _BY_ID:
         return [topic.topic for topic in body.topics]
     known = services.metadata.topic_names
@@ -97,12 +102,11 @@ def _names(call: Call, body: t.FetchRequest, services: Services) -> list[str | N
 
 
 def _response(
-    call: Call, body: t.FetchRequest, names: list[str | None], services: Services, answer: ResponseBody
+    body: t.FetchRequest, names: list[str | None], services: Services, answer: ResponseBody
 ) -> t.FetchResponse:
     assert isinstance(answer, FetchResponse)
     _count(body, services, answer)
     return t.FetchResponse(
-        throttle_time_ms=call.throttle_ms,
         responses=[
             t.FetchResponseFetchableTopicResponse(
                 topic=topic.topic,
@@ -146,7 +150,8 @@ def _partition(index: int, result: FetchResult) -> t.FetchResponsePartitionData:
         records=result.records,
     )
     if result.diverging_epoch is not None:
-        response.diverging_epoch = _end_of(result.diverging_epoch)
+        end = result.diverging_epoch
+        response.diverging_epoch = t.FetchResponseEpochEndOffset(epoch=end.epoch, end_offset=end.end_offset)
     if result.aborted is not None:
         response.aborted_transactions = [
             t.FetchResponseAbortedTransaction(producer_id=each.producer_id, first_offset=each.first_offset)
@@ -155,15 +160,11 @@ def _partition(index: int, result: FetchResult) -> t.FetchResponsePartitionData:
     return response
 
 
-def _end_of(end: EpochEndOffset) -> t.FetchResponseEpochEndOffset:
-    return t.FetchResponseEpochEndOffset(epoch=end.epoch, end_offset=end.end_offset)
-
-
 # --- cold reads -------------------------------------------------------------------------------
 
 
 def _cold_reads(request: FetchRequest, services: Services) -> list[Callable[[], None]]:
-    """What to read on a thread first; nearly always nothing."""
+    """Return reads to be done in a thread first; nearly always none."""
     reads: list[Callable[[], None]] = []
     replicas = services.node.replicas.partitions
     left = request.max_bytes
@@ -182,7 +183,7 @@ def _read(log: Log, offset: int, max_bytes: int) -> None:
     try:
         log.read_bytes(offset, max_bytes)
     except EngineError:
-        pass  # the read that counts tells what is wrong
+        pass  # the engine's own read reports it
 
 
 def _warm(reads: list[Callable[[], None]]) -> None:

@@ -1,29 +1,45 @@
-"""What only the controller can do is handed on to it by whichever broker is asked.
+"""Handlers that only translate: to the engine, to the group coordinator, to the controller.
 
-    client ─▶ this broker ─▶ the controller, in the same version; its answer goes back as it is
+    client ─▶ this broker ─▶ the controller, in the same version; its answer goes back unchanged
 
-Clients that ask the controller themselves go on asking the one that they know: librdkafka and aiokafka hear
-of another only when their metadata is old, minutes later. A request is handed on once at most: a broker that
-gets one from another broker, and is not the controller any more, says so (41), as one does that knows of no
+Any broker takes requests for the controller: librdkafka and aiokafka learn of a new controller only when
+their metadata expires, minutes later. A request is forwarded once at most. A broker that gets one from
+another broker, and is not the controller, answers NOT_CONTROLLER (41), and so does one that knows no
 controller or gets no answer.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable
-from typing import Any, TypeAlias
+from functools import partial
+from typing import Any
 
-from logstore.broker.call import Call
-from logstore.broker.services import Services, finish
+from logstore.broker.dispatch import Call, Handler, Services, finish
+from logstore.broker.translation import from_wire, to_wire
 from logstore.broker.wire.declarations import Struct
 
-_Handle: TypeAlias = Callable[[Call, Any, Services], Struct | None]
+
+def asks_engine(request: type[Any], response: type[Struct]) -> Handler:
+    """Return a handler that puts a request to the engine and translates its response, field by field."""
+    return _asks(Services.ask, request, response)
 
 
-def at_the_controller(handle: _Handle) -> _Handle:
-    """`handle` as it is to be called wherever the request arrives."""
+def asks_groups(request: type[Any], response: type[Struct]) -> Handler:
+    """Return a handler that does likewise with the group coordinator."""
+    return _asks(Services.ask_group, request, response)
 
-    def handed_on(call: Call, body: Struct, services: Services) -> Struct | None:
+
+def _asks(ask: Callable[..., None], request: type[Any], response: type[Struct]) -> Handler:
+    def handle(call: Call, body: Struct, services: Services) -> None:
+        ask(services, call, from_wire(body, request), partial(to_wire, kind=response))
+
+    return handle
+
+
+def at_the_controller(handle: Handler) -> Handler:
+    """Return a handler that forwards to the controller, and calls `handle` if this broker is to answer."""
+
+    def forwarded(call: Call, body: Struct, services: Services) -> Struct | None:
         def answered(answer: Struct | None) -> None:
             finish(call, lambda: answer if answer is not None else handle(call, body, services))
 
@@ -31,4 +47,4 @@ def at_the_controller(handle: _Handle) -> _Handle:
             return handle(call, body, services)
         return None
 
-    return handed_on
+    return forwarded

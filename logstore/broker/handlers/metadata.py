@@ -1,10 +1,10 @@
-"""Metadata: who is alive, who leads what, as this broker last heard.
+"""What this broker knows of the cluster: Metadata, DescribeCluster, DescribeLogDirs.
 
-Traps (protocol.md §4): no topics is all of them in version 0, and none of them later, where null is all. A
-topic that is not known has error 3, or is made, if it may; a bad name 17; a partition without a leader 5 and
-leader -1. A leader that is not in the list of brokers is none. What a client may do is told only if asked.
-Who gives an id means it, whatever the name: Java's leaves that empty, not null.
-Who asks a broker that has just started, and has not heard of the cluster itself, waits until it has.
+Metadata without topics means all of them in version 0, and none later, where null means all. An unknown topic
+is UNKNOWN_TOPIC_OR_PARTITION (3), or is created if it may be; a bad name is INVALID_TOPIC_EXCEPTION (17); a
+partition without a leader is LEADER_NOT_AVAILABLE (5), with leader -1. A leader that is not among the live
+brokers counts as none. A topic id takes precedence over a name: Java's client leaves the name empty, not
+null. A broker that has just started waits with its answer until the controller has told it of the cluster.
 """
 
 from __future__ import annotations
@@ -14,13 +14,14 @@ from functools import partial
 from operator import itemgetter
 from typing import Final
 
-from logstore.broker.call import Call
-from logstore.broker.groups.coordinator import OFFSETS_TOPIC
-from logstore.broker.services import Services
+from logstore.broker.dispatch import Call, Services
+from logstore.broker.groups.served import OFFSETS_TOPIC
+from logstore.broker.translation import NO_ID, by_topic, id_to_wire
 from logstore.broker.wire import types as t
 from logstore.disk.errors import ErrorCode, InvalidTopic
-from logstore.disk.ids import ID_BYTES, id_from_text, id_to_text
+from logstore.disk.ids import id_to_text
 from logstore.disk.topic_partition import TopicPartition, check_topic_name
+from logstore.log.log import Log
 from logstore.replication.messages import NO_LEADER, NewTopic, PartitionState
 
 NOT_ASKED: Final = -(2**31)
@@ -29,26 +30,18 @@ TOPIC_OPERATIONS: Final = sum(1 << operation for operation in (3, 4, 5, 6, 7, 8,
 CLUSTER_OPERATIONS: Final = sum(1 << operation for operation in (5, 7, 8, 9, 10, 11, 12))
 """Create, alter, describe, cluster action, describe and alter configs, idempotent write."""
 INTERNAL_TOPICS: Final = frozenset({OFFSETS_TOPIC, "__transaction_state"})
-_NO_ID: Final = bytes(ID_BYTES)
+_BROKERS: Final = 1
 _DEFAULT: Final = -1
 _ALWAYS_CREATES_BELOW: Final = 4
 _NAMES_MAY_BE_NULL: Final = 12
-_LOOK_AGAIN_MS: Final = 10
 _PATIENCE_MS: Final = 5_000
-"""How long an answer waits for the controller's first word: a list without brokers stops librdkafka."""
+"""The longest wait for the controller's first update: librdkafka stops at an empty list of brokers."""
 
 
 def handle(call: Call, body: t.MetadataRequest, services: Services) -> t.MetadataResponse | None:
-    return _when_told(call, body, services, services.now_ms() + _PATIENCE_MS)
-
-
-def _when_told(
-    call: Call, body: t.MetadataRequest, services: Services, ends_ms: int
-) -> t.MetadataResponse | None:
-    if services.metadata.brokers or services.now_ms() >= ends_ms:
-        return _response(call, body, services)
-    services.later(call, _LOOK_AGAIN_MS, partial(_when_told, call, body, services, ends_ms))
-    return None
+    ends_ms = services.now_ms() + _PATIENCE_MS
+    respond = partial(_response, call, body, services)
+    return services.when(call, lambda: bool(services.metadata.brokers), ends_ms, respond)
 
 
 def _response(call: Call, body: t.MetadataRequest, services: Services) -> t.MetadataResponse:
@@ -59,7 +52,6 @@ def _response(call: Call, body: t.MetadataRequest, services: Services) -> t.Meta
             topic.topic_authorized_operations = TOPIC_OPERATIONS
     metadata = services.metadata
     return t.MetadataResponse(
-        throttle_time_ms=call.throttle_ms,
         brokers=[
             t.MetadataResponseBroker(
                 node_id=each.broker_id, host=each.host, port=each.port, rack=each.rack or None
@@ -67,7 +59,7 @@ def _response(call: Call, body: t.MetadataRequest, services: Services) -> t.Meta
             for each in metadata.brokers.values()
         ],
         cluster_id=services.cluster_id,
-        controller_id=metadata.controller_id if metadata.is_alive(metadata.controller_id) else -1,
+        controller_id=_controller_id(services),
         topics=topics,
         cluster_authorized_operations=(
             CLUSTER_OPERATIONS if body.include_cluster_authorized_operations else NOT_ASKED
@@ -79,15 +71,15 @@ def _topics(
     call: Call, body: t.MetadataRequest, services: Services, *, may_create: bool
 ) -> list[t.MetadataResponseTopic]:
     if body.topics is None or (call.version == 0 and not body.topics):
-        return [_topic(services, name, states) for name, states in _by_topic(services).items()]
+        return [_topic(services, name, states) for name, states in _topics_of(services).items()]
     names = [
         services.metadata.topic_names.get(id_to_text(wanted.topic_id)) if _is_by_id(wanted) else wanted.name
         for wanted in body.topics
     ]
-    by_topic = _by_topic(services, {name for name in names if name is not None})
+    known = _topics_of(services, {name for name in names if name is not None})
     topics = []
     for wanted, name in zip(body.topics, names, strict=True):
-        if name is None or (_is_by_id(wanted) and name not in by_topic):
+        if name is None or (_is_by_id(wanted) and name not in known):
             unknown = t.MetadataResponseTopic(
                 error_code=ErrorCode.UNKNOWN_TOPIC_ID,
                 name=None if call.version >= _NAMES_MAY_BE_NULL else "",
@@ -95,7 +87,7 @@ def _topics(
             )
             topics.append(unknown)
             continue
-        states = by_topic.get(name)
+        states = known.get(name)
         if states is None:
             error = _unknown(services, name, may_create=may_create)
             topics.append(t.MetadataResponseTopic(error_code=error, name=name))
@@ -105,24 +97,21 @@ def _topics(
 
 
 def _is_by_id(wanted: t.MetadataRequestTopic) -> bool:
-    return wanted.name is None or wanted.topic_id != _NO_ID
+    return wanted.name is None or wanted.topic_id != NO_ID
 
 
-def _by_topic(
+def _topics_of(
     services: Services, names: Collection[str] | None = None
 ) -> dict[str, list[tuple[int, PartitionState]]]:
-    """The partitions of these topics, or of all: most clients ask for a few of very many."""
+    """Return the partitions of these topics, or of all: most clients ask for a few of very many."""
     partitions: Iterable[tuple[TopicPartition, PartitionState]] = services.metadata.partitions.items()
     if names is not None:
         partitions = [each for each in partitions if each[0].topic in names]
-    found: dict[str, list[tuple[int, PartitionState]]] = {}
-    for (topic, partition), state in sorted(partitions, key=itemgetter(0)):
-        found.setdefault(topic, []).append((partition, state))
-    return found
+    return by_topic(sorted(partitions, key=itemgetter(0)))
 
 
 def _unknown(services: Services, name: str, *, may_create: bool) -> ErrorCode:
-    """Why there is no such topic; one that may be made is asked for, and the client asks again."""
+    """Return the error for an unknown topic. If it may be created, creation is requested: clients retry."""
     try:
         check_topic_name(name)
     except InvalidTopic as error:
@@ -141,7 +130,7 @@ def _topic(
     topic_id = services.metadata.topic_ids.get(name, "")
     return t.MetadataResponseTopic(
         name=name,
-        topic_id=id_from_text(topic_id) if topic_id else _NO_ID,
+        topic_id=id_to_wire(topic_id),
         is_internal=name in INTERNAL_TOPICS,
         partitions=[_partition(services, number, state) for number, state in states],
     )
@@ -159,3 +148,82 @@ def _partition(services: Services, number: int, state: PartitionState) -> t.Meta
         isr_nodes=list(state.isr),
         offline_replicas=[each for each in state.replicas if not metadata.is_alive(each)],
     )
+
+
+def _controller_id(services: Services) -> int:
+    metadata = services.metadata
+    return metadata.controller_id if metadata.is_alive(metadata.controller_id) else -1
+
+
+def describe_cluster(
+    call: Call, body: t.DescribeClusterRequest, services: Services
+) -> t.DescribeClusterResponse:
+    """List brokers, controller and cluster id. Endpoints of controllers (2) are INVALID_REQUEST (42)."""
+    if body.endpoint_type != _BROKERS:
+        return t.DescribeClusterResponse(
+            error_code=ErrorCode.INVALID_REQUEST,
+            error_message="the controller is one of the brokers: ask for endpoint type 1",
+            endpoint_type=body.endpoint_type,
+        )
+    asked = body.include_cluster_authorized_operations
+    return t.DescribeClusterResponse(
+        cluster_id=services.cluster_id,
+        controller_id=_controller_id(services),
+        brokers=[
+            t.DescribeClusterResponseDescribeClusterBroker(
+                broker_id=each.broker_id, host=each.host, port=each.port, rack=each.rack or None
+            )
+            for each in services.metadata.brokers.values()
+        ],
+        cluster_authorized_operations=CLUSTER_OPERATIONS if asked else NOT_ASKED,
+    )
+
+
+# --- log dirs ---------------------------------------------------------------------------------
+
+
+def describe_log_dirs(
+    call: Call, body: t.DescribeLogDirsRequest, services: Services
+) -> t.DescribeLogDirsResponse:
+    """List the replicas in each log dir, with sizes and lags; null topics mean all.
+
+    A failed dir is KAFKA_STORAGE_ERROR (56) and lists nothing. A replica's lag is the distance of its end
+    from the high watermark; a leader has none. Sizes of the file systems are unknown (-1).
+    """
+    wanted = None
+    if body.topics is not None:
+        wanted = {TopicPartition(topic.topic, each) for topic in body.topics for each in topic.partitions}
+    logs = services.node.logs
+    inside: dict[str, dict[TopicPartition, Log]] = {path: {} for path in logs.log_dirs}
+    for topic_partition, log in sorted(logs.logs().items()):
+        if wanted is None or topic_partition in wanted:
+            inside[log.directory.rpartition("/")[0]][topic_partition] = log
+    results = []
+    for path, found in inside.items():
+        is_offline = path in logs.offline_dirs
+        result = t.DescribeLogDirsResponseDescribeLogDirsResult(
+            error_code=ErrorCode.KAFKA_STORAGE_ERROR if is_offline else ErrorCode.NONE,
+            log_dir=path,
+            topics=[] if is_offline else _replicas(found),
+            total_bytes=-1,
+            usable_bytes=-1,
+        )
+        results.append(result)
+    return t.DescribeLogDirsResponse(results=results)
+
+
+def _replicas(logs: dict[TopicPartition, Log]) -> list[t.DescribeLogDirsResponseDescribeLogDirsTopic]:
+    return [
+        t.DescribeLogDirsResponseDescribeLogDirsTopic(
+            name=name,
+            partitions=[
+                t.DescribeLogDirsResponseDescribeLogDirsPartition(
+                    partition_index=number,
+                    partition_size=log.size,
+                    offset_lag=max(log.high_watermark - log.log_end_offset, 0),
+                )
+                for number, log in partitions
+            ],
+        )
+        for name, partitions in by_topic(logs.items()).items()
+    ]

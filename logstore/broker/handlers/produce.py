@@ -1,10 +1,10 @@
-"""Produce: a batch or more for some partitions, answered at once or when `acks` are in.
+"""Produce: batches for some partitions, answered at once or when `acks` are in.
 
-Traps (protocol.md §4): acks 0 has no answer, and a failure closes the connection; zstd is for those who said
-that they know it (version 7); a partition that is listed twice has no one answer, so the client is cut off.
-What a client wrote into an internal topic might stop all groups there: 17, as Kafka has it.
-A transactional batch, which nobody here could ever end, would hold all readers of committed data.
-Our own clients ask for more: which durability level acks=all reached.
+acks=0 has no answer, so a failure closes the connection. zstd needs version 7. A partition that is listed
+twice has no single answer, so the connection is closed. Internal topics are INVALID_TOPIC_EXCEPTION (17), as
+in Kafka: a client's record there might stop all groups. Transactional batches are INVALID_TXN_STATE (48): no
+coordinator here could end them, and they would block all readers of committed data. Our own clients also ask
+for the durability level that acks=all reached.
 """
 
 from __future__ import annotations
@@ -13,11 +13,10 @@ from functools import partial
 from struct import Struct
 from typing import Final
 
-from logstore.broker.call import Call
+from logstore.broker.dispatch import Call, Services
 from logstore.broker.handlers.metadata import INTERNAL_TOPICS
-from logstore.broker.interbroker.parts import level_to_wire
 from logstore.broker.limits import LONGEST_WAIT_MS
-from logstore.broker.services import Services
+from logstore.broker.translation import level_to_wire
 from logstore.broker.wire import types as t
 from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
@@ -26,18 +25,18 @@ from logstore.replication.messages import ProduceRequest, ProduceResponse, Produ
 
 _KNOWS_ZSTD: Final = 7
 _ATTRIBUTES_AT: Final = 22
-"""Where the low byte of a batch's attributes is; a partition has one batch, as the log sees to."""
+"""Position of the low byte of a batch's attributes. The log checks that a partition has one batch."""
 _RECORD_COUNT: Final = Struct(">57xi")
 _CODECS, _TRANSACTIONAL = 0x07, 0x10
 _NO_TRANSACTIONS: Final = ProduceResult(
     ErrorCode.INVALID_TXN_STATE,
-    message="transactions are not served here; produce without a transactional id",
+    message="transactions are not supported; produce without a transactional id",
 )
 _INTERNAL: Final = ProduceResult(
-    ErrorCode.INVALID_TOPIC_EXCEPTION, message="an internal topic is written by brokers alone"
+    ErrorCode.INVALID_TOPIC_EXCEPTION, message="clients cannot write to an internal topic"
 )
 _NO_ZSTD: Final = ProduceResult(
-    ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, message="zstd asks for Produce version 7 or later"
+    ErrorCode.UNSUPPORTED_COMPRESSION_TYPE, message="zstd needs Produce version 7 or later"
 )
 
 
@@ -48,7 +47,7 @@ def handle(call: Call, body: t.ProduceRequest, services: Services) -> None:
         for partition in topic.partition_data:
             topic_partition = TopicPartition(topic.name, partition.index)
             if topic_partition in records or topic_partition in refused:
-                call.refuse(f"{topic_partition} is listed twice")
+                call.refuse(f"partition {topic_partition} is listed twice")
                 return
             data = partition.records if partition.records is not None else b""
             attributes = data[_ATTRIBUTES_AT] if len(data) > _ATTRIBUTES_AT else 0
@@ -79,7 +78,7 @@ def _response(
     assert isinstance(answer, ProduceResponse)
     results = {**answer.partitions, **refused} if refused else answer.partitions
     traffic = services.traffic
-    response = t.ProduceResponse(throttle_time_ms=call.throttle_ms)
+    response = t.ProduceResponse()
     for topic in body.topic_data:
         answers = t.ProduceResponseTopicProduceResponse(name=topic.name)
         response.responses.append(answers)

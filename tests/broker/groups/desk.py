@@ -10,7 +10,7 @@ from typing import Any, TypeVar
 
 from logstore.broker.groups.answers import Answer
 from logstore.broker.groups.config import GroupConfig
-from logstore.broker.groups.coordinator import Append, Coordinator, Effect, partition_for
+from logstore.broker.groups.coordinator import Coordinator
 from logstore.broker.groups.requests import (
     GroupRequest,
     GroupResponse,
@@ -32,6 +32,7 @@ from logstore.broker.groups.requests import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from logstore.broker.groups.served import Append, Effect, partition_for
 from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import Batch, set_offsets_and_epoch

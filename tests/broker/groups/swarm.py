@@ -24,7 +24,7 @@ from typing import Any, TypeAlias
 
 from logstore.broker.groups.answers import Answer
 from logstore.broker.groups.config import GroupConfig
-from logstore.broker.groups.coordinator import Append, Coordinator, Effect, partition_for
+from logstore.broker.groups.coordinator import Coordinator
 from logstore.broker.groups.loading import Loader
 from logstore.broker.groups.records import (
     GroupKey,
@@ -59,6 +59,7 @@ from logstore.broker.groups.requests import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from logstore.broker.groups.served import Append, Effect, partition_for
 from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import Batch, set_offsets_and_epoch

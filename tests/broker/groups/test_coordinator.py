@@ -7,7 +7,6 @@ from typing import Any
 import pytest
 
 from logstore.broker.errors import CorruptGroupRecord
-from logstore.broker.groups.coordinator import partition_for
 from logstore.broker.groups.requests import (
     DeleteGroupsRequest,
     DeleteGroupsResponse,
@@ -32,6 +31,7 @@ from logstore.broker.groups.requests import (
     OffsetFetchResponse,
     SyncGroupRequest,
 )
+from logstore.broker.groups.served import partition_for
 from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import encode_batch_of_pairs, walk

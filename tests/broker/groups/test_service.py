@@ -12,7 +12,6 @@ from typing import Any, cast
 import pytest
 
 from logstore.broker.groups.config import GroupConfig
-from logstore.broker.groups.coordinator import OFFSETS_TOPIC, Append, Effect, partition_for
 from logstore.broker.groups.records import encode_offset_key
 from logstore.broker.groups.requests import (
     DescribeGroupsRequest,
@@ -34,6 +33,7 @@ from logstore.broker.groups.requests import (
     SyncGroupRequest,
     SyncGroupResponse,
 )
+from logstore.broker.groups.served import OFFSETS_TOPIC, Append, Effect, partition_for
 from logstore.broker.groups.service import GroupService
 from logstore.broker.runtime import Asked
 from logstore.disk.errors import ErrorCode

@@ -11,14 +11,13 @@ from typing import Any
 import pytest
 
 import logstore.broker.groups
-from logstore.broker.groups import coordinator as shell
-from logstore.broker.groups import joining, loading, rebalance, sessions, syncing
+from logstore.broker.groups import joining, loading, offset_requests, rebalance, sessions, syncing
 from logstore.broker.groups.answers import Answer, Decision
-from logstore.broker.groups.coordinator import Coordinator
 from logstore.broker.groups.group import Group
 from logstore.broker.groups.offsets import Offsets
 from logstore.broker.groups.records import GroupMetadata
 from logstore.broker.groups.requests import HeartbeatResponse, SyncGroupRequest
+from logstore.broker.groups.served import Commit, Served
 from logstore.disk.errors import ErrorCode
 from logstore.disk.marks import observed
 from tests.broker.groups.swarm import Violation, run
@@ -91,15 +90,15 @@ def assigns_before_the_log_has_it(patch: pytest.MonkeyPatch) -> None:
 
 
 def acknowledges_before_the_log_has_it(patch: pytest.MonkeyPatch) -> None:
-    honest = Coordinator._append
+    honest = Served.append
 
-    def _append(self: Coordinator, records: Iterable[Any], write: Any, now_ms: int) -> None:
-        honest(self, records, write, now_ms)
-        if isinstance(write, shell._Commit):
-            del self._writes[max(self._writes)]
-            self._finish(write, ErrorCode.NONE, 1 << 40, now_ms)
+    def append(served: Served, records: Iterable[Any], write: Any, now_ms: int) -> None:
+        honest(served, records, write, now_ms)
+        if isinstance(write, Commit):
+            del served.writes[max(served.writes)]
+            offset_requests.finish_commit(served, write, ErrorCode.NONE, 1 << 40)
 
-    patch.setattr(Coordinator, "_append", _append)
+    patch.setattr(Served, "append", append)
 
 
 def writes_two_assignments_of_a_generation(patch: pytest.MonkeyPatch) -> None:

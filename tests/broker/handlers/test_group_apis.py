@@ -9,8 +9,8 @@ from typing import Any
 import pytest
 
 from logstore.broker.groups.config import GroupConfig
-from logstore.broker.groups.coordinator import OFFSETS_TOPIC, partition_for
-from logstore.broker.handlers.describe_groups import GROUP_OPERATIONS
+from logstore.broker.groups.served import OFFSETS_TOPIC, partition_for
+from logstore.broker.handlers.groups import GROUP_OPERATIONS
 from logstore.broker.handlers.metadata import NOT_ASKED
 from logstore.broker.wire import types as t
 from logstore.disk.errors import ErrorCode

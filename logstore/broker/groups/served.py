@@ -1,0 +1,179 @@
+"""What a coordinator holds: the groups of the partitions that its node leads, and the appends under way."""
+
+from __future__ import annotations
+
+from collections.abc import Hashable, Iterable
+from dataclasses import dataclass, field
+from heapq import heappush
+from itertools import count
+from typing import Final, TypeAlias
+
+from logstore.broker.groups.answers import Answer
+from logstore.broker.groups.config import GroupConfig
+from logstore.broker.groups.group import Group
+from logstore.broker.groups.loading import Loader
+from logstore.broker.groups.offsets import Offsets
+from logstore.broker.groups.records import OffsetAndMetadata, fits
+from logstore.broker.groups.requests import GroupResponse
+from logstore.disk.errors import ErrorCode
+from logstore.disk.topic_partition import TopicPartition
+from logstore.format.batch import encode_batch_of_pairs
+from logstore.replication.java_hash import java_hash
+
+OFFSETS_TOPIC: Final = "__consumer_offsets"
+
+
+def partition_for(group_id: str, partition_count: int) -> int:
+    """Return the partition of `__consumer_offsets` that holds a group: the hash of FindCoordinator."""
+    return (java_hash(group_id) & 0x7FFF_FFFF) % partition_count
+
+
+@dataclass(frozen=True, slots=True)
+class Append:
+    """Append `batch` to a partition of `__consumer_offsets` that we lead in this epoch.
+
+    With acks=all and `offsets.commit.timeout.ms`; then call `appended` with the token, once and in any case:
+    an outcome that nobody knows is REQUEST_TIMED_OUT.
+    """
+
+    partition: int
+    leader_epoch: int
+    batch: bytes
+    token: int
+
+
+Effect: TypeAlias = Answer | Append
+
+
+@dataclass(slots=True, eq=False)
+class Entry:
+    """One group with its offsets. `wake_ms` is the earliest time at which the heap has it."""
+
+    group: Group
+    offsets: Offsets
+    partition: int
+    wake_ms: int | None = None
+
+
+@dataclass(slots=True)
+class LedPartition:
+    """`loader` while its log is being read, None once it is served."""
+
+    epoch: int
+    loader: Loader | None
+
+
+@dataclass(slots=True)
+class GroupDeletion:
+    """A DeleteGroups request, answered when the last of its groups is decided, `undecided` of them so far."""
+
+    token: Hashable
+    undecided: int
+    results: dict[str, ErrorCode] = field(default_factory=dict)
+
+
+@dataclass(frozen=True, slots=True)
+class OffsetDeletion:
+    """An OffsetDelete request."""
+
+    token: Hashable
+    errors: dict[TopicPartition, ErrorCode]
+
+
+# What an append is for.
+
+
+@dataclass(frozen=True, slots=True)
+class Commit:
+    """`errors` are those of partitions that were refused."""
+
+    entry: Entry
+    token: Hashable
+    values: dict[TopicPartition, OffsetAndMetadata]
+    errors: dict[TopicPartition, ErrorCode]
+
+
+@dataclass(frozen=True, slots=True)
+class Generation:
+    entry: Entry
+    ticket: int
+
+
+@dataclass(frozen=True, slots=True)
+class Removal:
+    """Tombstones, of the whole group if `is_deletion`; `asked` None: nobody did, they have expired."""
+
+    entry: Entry
+    partitions: list[TopicPartition]
+    is_deletion: bool
+    asked: GroupDeletion | OffsetDeletion | None
+
+
+Write: TypeAlias = Commit | Generation | Removal
+
+
+class Served:
+    """The groups of the partitions that this node leads, appends under way, and effects to carry out."""
+
+    def __init__(self, config: GroupConfig) -> None:
+        self.config = config
+        self.partition_count = config.offsets_topic_num_partitions
+        """The partition count of the topic; set to the actual one as soon as the topic exists."""
+        self.partitions: dict[int, LedPartition] = {}
+        self.entries: dict[str, Entry] = {}
+        """The groups that are served, by group id."""
+        self.writes: dict[int, Write] = {}
+        self.wakes: list[tuple[int, int, Entry]] = []
+        self._wake_order = count()
+        self._append_tokens = count(1)
+        self._effects: list[Effect] = []
+
+    def find(self, group_id: str, *, or_empty: bool = False) -> tuple[ErrorCode, Entry | None]:
+        """The group, if there is one; or why nothing can be said of it here.
+
+        `or_empty`: the empty name will do, which can keep offsets and nothing else.
+        """
+        entry = self.entries.get(group_id) if group_id or or_empty else None
+        if entry is not None:
+            return ErrorCode.NONE, entry
+        if not (group_id or or_empty) or not fits(group_id):
+            return ErrorCode.INVALID_GROUP_ID, None
+        partition = self.partitions.get(partition_for(group_id, self.partition_count))
+        if partition is None:
+            return ErrorCode.NOT_COORDINATOR, None
+        is_loading = partition.loader is not None
+        return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_loading else ErrorCode.NONE, None
+
+    def make(self, group_id: str, now_ms: int) -> Entry:
+        entry = Entry(
+            Group(group_id, self.config, now_ms), Offsets(), partition_for(group_id, self.partition_count)
+        )
+        self.entries[group_id] = entry
+        return entry
+
+    def drop(self, entry: Entry) -> None:
+        del self.entries[entry.group.group_id]
+
+    def serves(self, entry: Entry) -> bool:
+        return self.entries.get(entry.group.group_id) is entry
+
+    def answer(self, token: Hashable, response: GroupResponse) -> None:
+        self._effects.append(Answer(token, response))
+
+    def take(self) -> list[Effect]:
+        taken, self._effects = self._effects, []
+        return taken
+
+    def schedule(self, entry: Entry) -> None:
+        """See that the group is woken in time; too early is harmless, and renewed sessions are not noted."""
+        deadline_ms = entry.group.deadline_ms
+        if deadline_ms is not None and (entry.wake_ms is None or deadline_ms < entry.wake_ms):
+            entry.wake_ms = deadline_ms
+            heappush(self.wakes, (deadline_ms, next(self._wake_order), entry))
+
+    def append(self, records: Iterable[tuple[bytes, bytes | None]], write: Write, now_ms: int) -> None:
+        partition = write.entry.partition
+        token = next(self._append_tokens)
+        batch = encode_batch_of_pairs(records, timestamp_ms=now_ms, codec=self.config.codec)
+        self.writes[token] = write
+        self._effects.append(Append(partition, self.partitions[partition].epoch, batch, token))

@@ -1,0 +1,202 @@
+"""Settings of topics and brokers: DescribeConfigs, AlterConfigs, IncrementalAlterConfigs.
+
+Resources are topics (type 2), this broker (type 4, its number) and all brokers (type 4, no name). Another
+broker's settings are INVALID_REQUEST (42): clients must ask that broker. AlterConfigs replaces all settings
+of a topic; IncrementalAlterConfigs changes those that it names.
+
+Settings are in the metadata store, so any broker describes and changes any topic; the controller learns of a
+change from the store. A broker's own settings are set where it is started.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Sequence
+from functools import partial
+from typing import Final, TypeAlias
+
+from logstore.broker import configs
+from logstore.broker.config_nodes import (
+    Settings,
+    change_all_brokers,
+    change_topic,
+    read_all_brokers,
+    read_topic,
+)
+from logstore.broker.configs import Entry, InvalidConfigChange, Operation
+from logstore.broker.dispatch import Call, Services
+from logstore.broker.wire import types as t
+from logstore.disk.errors import EngineError, ErrorCode
+from logstore.disk.topic_partition import check_topic_name
+from logstore.replication.errors import UnknownTopicOrPartition
+
+_TOPIC: Final = 2
+_BROKER: Final = 4
+
+Changes: TypeAlias = Sequence[tuple[str, int, str | None]]
+"""Name, number of the operation, value."""
+Change: TypeAlias = Callable[[Settings], Settings]
+Resource: TypeAlias = (
+    t.AlterConfigsRequestAlterConfigsResource | t.IncrementalAlterConfigsRequestAlterConfigsResource
+)
+
+
+def describe(call: Call, body: t.DescribeConfigsRequest, services: Services) -> None:
+    services.begin(call, _describe(body, services))
+
+
+async def _describe(body: t.DescribeConfigsRequest, services: Services) -> t.DescribeConfigsResponse:
+    results = []
+    for resource in body.resources:
+        result = t.DescribeConfigsResponseDescribeConfigsResult(
+            resource_type=resource.resource_type, resource_name=resource.resource_name
+        )
+        try:
+            entries = await _entries(resource, services)
+            wanted = resource.configuration_keys
+            result.configs = [
+                _config(each, body) for each in entries if wanted is None or each.name in wanted
+            ]
+        except EngineError as error:
+            result.error_code, result.error_message = error.code, str(error)
+        results.append(result)
+    return t.DescribeConfigsResponse(results=results)
+
+
+async def _entries(
+    resource: t.DescribeConfigsRequestDescribeConfigsResource, services: Services
+) -> list[Entry]:
+    name = resource.resource_name
+    if resource.resource_type == _TOPIC:
+        _check_known(services, name)
+        own = await read_topic(services.ask_store, name)
+        of_brokers = await read_all_brokers(services.ask_store)
+        return configs.describe_topic(own, of_brokers, services.settings)
+    if resource.resource_type == _BROKER:
+        of_brokers = await read_all_brokers(services.ask_store)
+        if not name:
+            return configs.describe_all_brokers(of_brokers)
+        if name == str(services.node.node_id):
+            return configs.describe_broker(of_brokers, services.settings)
+        raise InvalidConfigChange(f"this is broker {services.node.node_id}; ask broker {name}")
+    raise InvalidConfigChange(f"resources of type {resource.resource_type} have no settings")
+
+
+def _check_known(services: Services, topic: str) -> None:
+    """Raise `InvalidTopic` or `UnknownTopicOrPartition` unless the topic exists."""
+    check_topic_name(topic)
+    if topic not in services.metadata.topic_ids and not any(
+        each.topic == topic for each in services.metadata.partitions
+    ):
+        raise UnknownTopicOrPartition(f"topic {topic!r} does not exist")
+
+
+def _config(
+    entry: Entry, body: t.DescribeConfigsRequest
+) -> t.DescribeConfigsResponseDescribeConfigsResourceResult:
+    synonyms = [
+        t.DescribeConfigsResponseDescribeConfigsSynonym(
+            name=each.name, value=each.value, source=int(each.source)
+        )
+        for each in entry.synonyms
+    ]
+    return t.DescribeConfigsResponseDescribeConfigsResourceResult(
+        name=entry.name,
+        value=entry.value,
+        read_only=entry.is_read_only,
+        config_source=int(entry.source),
+        synonyms=synonyms if body.include_synonyms else [],
+        config_type=int(entry.kind),
+        documentation=entry.documentation if body.include_documentation else None,
+    )
+
+
+# --- changing ---------------------------------------------------------------------------------
+
+
+def replace(call: Call, body: t.AlterConfigsRequest, services: Services) -> None:
+    """Handle AlterConfigs."""
+
+    async def replaced() -> t.AlterConfigsResponse:
+        responses = []
+        for resource in body.resources:
+            settings = [(each.name, each.value) for each in resource.configs]
+            changes = [(name, int(Operation.SET), value) for name, value in settings]
+            error, message = await _change(
+                services,
+                resource,
+                of_topic=lambda _, settings=settings: configs.replaced(settings),  # type: ignore[misc]
+                of_brokers=partial(_of_brokers, changes, from_nothing=True),
+                validate_only=body.validate_only,
+            )
+            response = t.AlterConfigsResponseAlterConfigsResourceResponse(
+                error_code=error,
+                error_message=message,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+            responses.append(response)
+        return t.AlterConfigsResponse(responses=responses)
+
+    services.begin(call, replaced())
+
+
+def change(call: Call, body: t.IncrementalAlterConfigsRequest, services: Services) -> None:
+    """Handle IncrementalAlterConfigs."""
+
+    async def changed() -> t.IncrementalAlterConfigsResponse:
+        responses = []
+        for resource in body.resources:
+            changes = [(each.name, each.config_operation, each.value) for each in resource.configs]
+            error, message = await _change(
+                services,
+                resource,
+                of_topic=partial(_of_topic, changes),
+                of_brokers=partial(_of_brokers, changes, from_nothing=False),
+                validate_only=body.validate_only,
+            )
+            response = t.IncrementalAlterConfigsResponseAlterConfigsResourceResponse(
+                error_code=error,
+                error_message=message,
+                resource_type=resource.resource_type,
+                resource_name=resource.resource_name,
+            )
+            responses.append(response)
+        return t.IncrementalAlterConfigsResponse(responses=responses)
+
+    services.begin(call, changed())
+
+
+async def _change(
+    services: Services, resource: Resource, *, of_topic: Change, of_brokers: Change, validate_only: bool
+) -> tuple[ErrorCode, str | None]:
+    """Change one resource's settings; return the error and its message."""
+    try:
+        if resource.resource_type == _TOPIC:
+            _check_known(services, resource.resource_name)
+            await change_topic(
+                services.ask_store, resource.resource_name, of_topic, validate_only=validate_only
+            )
+        elif resource.resource_type != _BROKER:
+            raise InvalidConfigChange(f"resources of type {resource.resource_type} have no settings")
+        elif resource.resource_name:
+            raise InvalidConfigChange("a broker's own settings can only be set where it is started")
+        else:
+            await change_all_brokers(services.ask_store, of_brokers, validate_only=validate_only)
+    except EngineError as error:
+        return error.code, str(error)
+    return ErrorCode.NONE, None
+
+
+def _of_topic(changes: Changes, now: Settings) -> Settings:
+    return configs.changed(now, _checked(changes))
+
+
+def _of_brokers(changes: Changes, now: Settings, *, from_nothing: bool) -> Settings:
+    return configs.changed_for_all_brokers({} if from_nothing else now, _checked(changes))
+
+
+def _checked(changes: Changes) -> list[tuple[str, Operation, str | None]]:
+    unknown = sorted({operation for _, operation, _ in changes} - set(Operation))
+    if unknown:
+        raise InvalidConfigChange(f"unknown operation {unknown[0]} (0 to 3)")
+    return [(name, Operation(operation), value) for name, operation, value in changes]

@@ -1,1 +1,0 @@
-"""What nodes say to each other, in Kafka's words: `translation.py`."""
