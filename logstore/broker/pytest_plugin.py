@@ -1,20 +1,20 @@
-"""The pytest plugin: real brokers for users' own tests, on free ports of the loopback, gone when the test is.
+"""The pytest plugin of the broker: real brokers as fixtures, on free loopback ports, stopped after each
+test.
 
     def test_of_mine(kafka_broker: Broker) -> None:
         kafka_broker.create_topic("orders", 3)
         my_program(bootstrap=kafka_broker.bootstrap)
 
-    kafka_broker          in memory
-    kafka_broker_on_disk  in the test's `tmp_path`
+    kafka_broker          one broker in memory
+    kafka_broker_on_disk  one broker in the test's `tmp_path`
     kafka_cluster         three in memory, a `BrokerCluster`
-    kafka_settings        what they are told, under Kafka's names: override it to say more
+    kafka_settings        their settings under Kafka's names: override it to change them
 
-Each test has its own, so tests may run in any order and side by side (xdist). A broker that could not go on
-is an error of the test's teardown, if the test did not notice.
+Each test has its own brokers, so tests may run in any order and in parallel (xdist). A broker that failed
+is an error in the teardown, if the test did not notice.
 
-It is found by its entry point (`logstore-broker`), so every run of pytest in an environment with this package
-imports it: nothing else of the package is imported before a test asks for a fixture. `-p no:logstore-broker`
-leaves it out.
+Its entry point is `logstore-broker`, so every pytest run in an environment with this package imports it.
+It imports nothing else of the package until a test uses a fixture. `-p no:logstore-broker` disables it.
 """
 
 from __future__ import annotations
@@ -33,18 +33,18 @@ QUICK: Final[Mapping[str, str]] = {
     "group.initial.rebalance.delay.ms": "0",
     "offsets.topic.num.partitions": "1",
 }
-"""Tests have no time to wait for more members, and one partition holds their offsets."""
+"""Tests do not wait for more group members, and one partition holds their offsets."""
 
 
 @pytest.fixture
 def kafka_settings() -> Mapping[str, str]:
-    """Settings of the brokers that other fixtures start; override it for a module, a class or all tests."""
+    """Settings of the brokers of the other fixtures; override it for a module, a class or all tests."""
     return {}
 
 
 @pytest.fixture
 def kafka_broker(kafka_settings: Mapping[str, str]) -> Iterator[Broker]:
-    """A broker in memory that is ready: `.bootstrap`, `.create_topic`, `.append`, `.read`, …."""
+    """A broker in memory, ready to use: `.bootstrap`, `.create_topic`, `.append`, `.read`, …."""
     from logstore.broker.embedded import Broker, BrokerConfig
 
     with Broker(BrokerConfig(settings={**QUICK, **kafka_settings})) as broker:
@@ -53,7 +53,7 @@ def kafka_broker(kafka_settings: Mapping[str, str]) -> Iterator[Broker]:
 
 @pytest.fixture
 def kafka_broker_on_disk(kafka_settings: Mapping[str, str], tmp_path: Path) -> Iterator[Broker]:
-    """A broker that is ready, with its logs in `tmp_path / "kafka"`."""
+    """A broker, ready to use, with its logs in `tmp_path / "kafka"`."""
     from logstore.broker.embedded import Broker, BrokerConfig
 
     config = BrokerConfig(log_dirs=(str(tmp_path / "kafka"),), settings={**QUICK, **kafka_settings})
@@ -63,7 +63,7 @@ def kafka_broker_on_disk(kafka_settings: Mapping[str, str], tmp_path: Path) -> I
 
 @pytest.fixture
 def kafka_cluster(kafka_settings: Mapping[str, str]) -> Iterator[BrokerCluster]:
-    """Three brokers in memory that are ready: `.bootstrap`, `.create_topic`, `.kill(1)`, `.start(1)`, …."""
+    """Three brokers in memory, ready to use: `.bootstrap`, `.create_topic`, `.kill(1)`, `.start(1)`, …."""
     from logstore.broker.embedded_cluster import BrokerCluster
 
     with BrokerCluster(3, settings={**QUICK, **kafka_settings}) as cluster:

@@ -1,7 +1,7 @@
-"""The fault atlas: which fault hit whom in what state, counted.
+"""The fault atlas: counts of each fault by the state of its victim.
 
 A campaign that never paused a controller has not tested that, however many seeds it ran. A fault counts
-in each state that its victim was in.
+once for each state of its victim.
 """
 
 from __future__ import annotations
@@ -28,11 +28,11 @@ STATES = (
     "down",
     "cluster",
 )
-"""What a victim can be, often several at once; `cluster` is all of them together."""
+"""The states of a victim, which may have several at once; `cluster` is for faults of all nodes."""
 
 
 def states_of(world: World, host: Host | None) -> list[str]:
-    """The states that `host` is in; None: the fault is for all."""
+    """Return the states of `host`; None: the fault is for all nodes."""
     if host is None:
         return ["cluster"]
     node_id = host.node_id
@@ -73,7 +73,7 @@ def states_of(world: World, host: Host | None) -> list[str]:
 
 
 def table(atlas: Mapping[tuple[str, str], int], faults: Iterable[str]) -> str:
-    """The counts as text: a line for each fault, a column for each state; a dot where nothing was hit."""
+    """Return the counts as text: a line per fault, a column per state; a dot for zero."""
     rows = [["", *STATES]]
     for fault in faults:
         counts = [atlas.get((fault, state), 0) for state in STATES]
@@ -91,7 +91,7 @@ def table(atlas: Mapping[tuple[str, str], int], faults: Iterable[str]) -> str:
 
 
 def merge(atlases: Iterable[Mapping[tuple[str, str], int]]) -> Counter[tuple[str, str]]:
-    """The counts of several runs together."""
+    """Return the sum of the counts of several runs."""
     total: Counter[tuple[str, str]] = Counter()
     for atlas in atlases:
         total.update(atlas)

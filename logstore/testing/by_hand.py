@@ -1,9 +1,9 @@
-"""What is done by hand, past the brokers: by tools that write to the store, by whoever runs the machines.
+"""Changes that bypass the brokers: tools that write to the store, people who operate the machines.
 
-Before there were requests for it, Kafka's tools wrote what they wanted to the store, and brokers wrote the
-state of what they led; people put in what no tool would. None of it may cost a record, and what makes no
-sense must neither be done nor stop the rest. Decisions like all others, at a pace of their own; most seeds
-have none of them.
+Before there were requests for it, Kafka's tools wrote their orders to the store, and brokers wrote the
+state of the partitions they led; people write anything. No such change may cost a record. An order that
+makes no sense must not be carried out, and must not stop the rest. These are decisions like all others, at
+their own pace; most seeds have none.
 """
 
 from __future__ import annotations
@@ -39,12 +39,12 @@ _SUSPENDED_MS = 16 * 60_000
 
 
 def _pick(decision: Decision, count: int) -> int:
-    """One of so many variants, whatever else the decision's number has decided."""
+    """Choose one of `count` variants, independent of the decision's other choices."""
     return int(decision.chance * 100_003) % count
 
 
 def _write(world: World, operation: Create | Set | Delete) -> Outcome:
-    """Whoever writes by hand is no controller: nothing of it is judged, but its topics have to be known."""
+    """Write by hand: this is not judged as a controller's write, but new topics must be known."""
     outcome = world.store_link.write_as_operator(operation)
     if outcome.error is None:
         world.observation.topic_written(operation, by_hand=True)
@@ -52,7 +52,7 @@ def _write(world: World, operation: Create | Set | Delete) -> Outcome:
 
 
 def _put_right(world: World, decision: Decision, path: str, data: bytes | None) -> None:
-    """What cannot be read is seen after a while and replaced, or (None) removed."""
+    """Replace an unreadable node after a while, or remove it (None)."""
 
     spoilt = world.store_link.read_as_operator(path)
 
@@ -63,21 +63,21 @@ def _put_right(world: World, decision: Decision, path: str, data: bytes | None) 
         version = found.stat.version
         _write(world, Delete(path, version) if data is None else Set(path, data, version))
         if data is not None:
-            # Whoever mends a topic's node has the controllers begin anew, so that all of it is read.
+            # Whoever repairs a topic's node makes the controllers start again, so that all of it is read.
             world.store_link.write_as_operator(Delete(layout.CONTROLLER_PATH))
 
     world.until_healed(1 + decision.for_ms, act)
 
 
 def _side_topic(world: World, decision: Decision) -> str:
-    """One that is there, if one is."""
+    """Return a side topic, preferably one that exists."""
     known = sorted({each.topic for each in world.checkers if each.topic in SIDE_TOPICS})
     names = known if known and decision.chance < 0.8 else list(SIDE_TOPICS)
     return names[_pick(decision, len(names))]
 
 
 def _reassign(world: World, decision: Decision) -> None:
-    """The list of the reassignment tool."""
+    """Write the list of the reassignment tool."""
     wanted = {target(world, decision): place(world, decision)}
     match _pick(decision, 6):
         case 0:
@@ -93,7 +93,7 @@ def _reassign(world: World, decision: Decision) -> None:
 
 
 def _delete_topic(world: World, decision: Decision) -> None:
-    """A request to delete a topic, in both forms; of one that moves, of one that is not there; called off."""
+    """Request or withdraw a deletion, in both forms; also of a topic that moves or does not exist."""
     moving = sorted(
         {
             each.topic
@@ -118,14 +118,14 @@ def _delete_topic(world: World, decision: Decision) -> None:
 
 
 def _call_deletion_off(world: World, topic: str) -> None:
-    """Only while it waits for a reassignment: later some replicas are gone, and whoever then keeps the topic
-    has given up what they held (seed 851)."""
+    """Withdraw a deletion, but only while it waits for a reassignment. Later some replicas are deleted,
+    and whoever keeps the topic gives up what they held (seed 851)."""
     if any(checker.is_changing_replicas for each, checker in world.checkers.items() if each.topic == topic):
         _write(world, Delete(layout.delete_topic_path(topic)))
 
 
 def _reassign_and_delete(world: World, decision: Decision) -> None:
-    """Two tools at once, of which the second has to wait."""
+    """Use two tools at once; the second has to wait."""
     known = sorted(each for each in world.checkers if each.topic in SIDE_TOPICS)
     if known:
         each = known[_pick(decision, len(known))]
@@ -140,7 +140,7 @@ def _reassign_and_delete(world: World, decision: Decision) -> None:
 
 
 def _add_partition(world: World, decision: Decision) -> None:
-    """A tool that knows the topic's node only; best of all while the topic is on its way out."""
+    """Add a partition in the topic's node only, preferably while the topic is being deleted."""
     leaving = sorted({each.topic for each, checker in world.checkers.items() if checker.is_being_deleted})
     topic = leaving[0] if leaving else _side_topic(world, decision)
     path = layout.topic_path(topic)
@@ -155,7 +155,7 @@ def _add_partition(world: World, decision: Decision) -> None:
 
 
 def _create_on_the_dead(world: World, decision: Decision) -> None:
-    """A topic none of whose replicas can lead; later somebody moves it."""
+    """Create a topic without a live replica; later it is reassigned."""
     topic = SIDE_TOPICS[_pick(decision, len(SIDE_TOPICS))]
     dead = tuple(host.node_id for host in world.hosts.values() if host.node is None)
     each = TopicPartition(topic, 0)
@@ -173,9 +173,9 @@ def _create(world: World, decision: Decision, topic: str, replicas: tuple[int, .
 
 
 def _wipe_topic(world: World, decision: Decision) -> None:
-    """A topic is removed as it was before there were requests: all nodes stopped, its entries removed.
+    """Remove a topic as was done before there were requests: stop all nodes, remove its entries.
 
-    Often its name is given to another one before they are started; sometimes it was on its way out.
+    Often the name is used again before they are started; sometimes a deletion was under way.
     """
     topic = _side_topic(world, decision)
     hosts = list(world.hosts.values())
@@ -203,7 +203,7 @@ def _wipe_topic(world: World, decision: Decision) -> None:
 
 
 def _replace_topic(world: World, decision: Decision) -> None:
-    """A topic is deleted, and made anew on the same replicas as soon as it is gone."""
+    """Delete a topic and create it again on the same replicas as soon as it is gone."""
     topic = _side_topic(world, decision)
     held = sorted(each for each in world.checkers if each.topic == topic)
     assignment = tuple(world.checkers[each].replicas for each in held) or (place(world, decision),)
@@ -225,8 +225,11 @@ def _replace_topic(world: World, decision: Decision) -> None:
 
 
 def _switch_as_power_goes(world: World, decision: Decision) -> None:
-    """A topic is switched to `synced`, or back. Once the store says so, before all is flushed, or says that
-    what was acknowledged is flushed, all machines lose their power; they come back one by one."""
+    """Switch a topic to `synced`, or back, and cut the power of all machines at a bad moment.
+
+    The cut comes once the store has the new level but before everything is flushed, or once the store says
+    that everything acknowledged is flushed. The machines come back one by one.
+    """
     chosen = target(world, decision)
     state = world.checkers[chosen].state
     if state is None:
@@ -269,7 +272,7 @@ def _switch_as_power_goes(world: World, decision: Decision) -> None:
 
 
 def _spoil_topic(world: World, decision: Decision) -> None:
-    """A topic's node that nobody can read, for a while."""
+    """Make a topic's node unreadable for a while."""
     path = layout.topic_path(target(world, decision).topic)
     found = world.store_link.read_as_operator(path)
     if found.stat is not None and found.data != _NONSENSE:
@@ -278,7 +281,7 @@ def _spoil_topic(world: World, decision: Decision) -> None:
 
 
 def _touch_state(world: World, decision: Decision) -> None:
-    """Somebody writes a state anew, as brokers once did, and says so, or not for a while."""
+    """Rewrite a state as brokers once did, and send the notice at once or later."""
     each = target(world, decision)
     path = layout.partition_state_path(each)
     found = world.store_link.read_as_operator(path)
@@ -294,7 +297,7 @@ def _touch_state(world: World, decision: Decision) -> None:
 
 
 def _raise_controller_epoch(world: World, decision: Decision) -> None:
-    """Whoever leads has to find out that its epoch is not the newest."""
+    """Raise the controller epoch: the controller must find out that its epoch is not the newest."""
     path = layout.CONTROLLER_EPOCH_PATH
     found = world.store_link.read_as_operator(path)
     if found.stat is not None:
@@ -303,25 +306,25 @@ def _raise_controller_epoch(world: World, decision: Decision) -> None:
 
 
 def _renew_session(world: World, decision: Decision) -> None:
-    """A client of the store forgets its session and opens another; the old one may live on for a while."""
+    """Open a new session for a node's client of the store; the old one may live on for a while."""
     host = world.hosts[decision.victim]
     if host.node is not None and host.session_id is not None and not host.is_paused:
         world.store_link.renew_session(host, keeps_old=decision.chance < 0.7)
 
 
 def _suspend(world: World, decision: Decision) -> None:
-    """All machines stand still, the store's too, and go on later as if nothing had been; clocks know."""
+    """Suspend all machines, including the store's; afterwards only clocks show it."""
     world.suspend(_SUSPENDED_MS)
 
 
 def _rot(world: World, decision: Decision) -> None:
-    """A machine loses its power, and a bit of what it had synced is another one when it is back."""
+    """Cut a machine's power and change a bit of its synced data."""
     host = world.hosts[decision.victim]
     if host.node is None or host.disk_is_dead or host.disk_is_full:
         return
     if world.others_hold_everything(host, or_may_lead=True):
-        # And it is on record that it was synced: else nobody can tell it from what was torn. (A full disk
-        # takes no record.)
+        # The recovery point must cover it, too: otherwise a change looks like a torn write. (A full disk
+        # cannot record it.)
         world.flush(host, sealed_only=False)
         world.flush(host, sealed_only=True)
         world.cut_power(host)
@@ -330,7 +333,7 @@ def _rot(world: World, decision: Decision) -> None:
 
 
 def _spoil_log(world: World, host: Host, chance: float) -> None:
-    """Change a bit that one log of a stopped machine had synced in its last segment, or in its epochs."""
+    """Change a bit in the synced part of a stopped machine's last segment, or in its epoch checkpoint."""
     assert host.node is None
     known = [
         (topic_partition, remains)
@@ -368,7 +371,7 @@ def _spoil_log(world: World, host: Host, chance: float) -> None:
 
 
 def _fill_while_down(world: World, decision: Decision) -> None:
-    """A machine loses its power, and finds no room when it is back."""
+    """Cut a machine's power; when it comes back, its disk is full."""
     host = world.hosts[decision.victim]
     if host.node is None or host.disk_is_dead or not world.swarm.disks_may_fail:
         return

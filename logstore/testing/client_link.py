@@ -1,4 +1,4 @@
-"""Requests of clients on their way to a node, and what comes back."""
+"""Carry requests of clients to a node, and the responses back."""
 
 from __future__ import annotations
 
@@ -15,7 +15,7 @@ from logstore.testing.timeline import Timeline
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """A client's request on its way; `on_end` hears the answer, or None if none will come."""
+    """A client's request on its way; `on_end` gets the response, or None if none will come."""
 
     token: int
     node_id: int
@@ -23,12 +23,12 @@ class Call:
     body: RequestBody
     on_end: Callable[[ResponseBody | None], object]
     is_single: bool = True
-    """Sent once and never again: an error that says "not appended" is then the last word."""
+    """Sent once, without retries: an error that says "not appended" is then final."""
     is_over: bool = False
 
 
 class ClientLink:
-    """All clients' connections. `judge` sees an answer before its client can."""
+    """The connections of all clients. `judge` sees a response before its client does."""
 
     def __init__(
         self,
@@ -48,7 +48,7 @@ class ClientLink:
         self._arriving: Counter[type[RequestBody]] = Counter()
 
     def is_under_way(self, kinds: Collection[type[RequestBody]]) -> bool:
-        """Whether a request of one of these kinds waits for its answer, or may still arrive."""
+        """Whether a request of one of these kinds waits for its response, or may still arrive."""
         return any(type(call.body) in kinds for call in self._calls.values()) or any(
             self._arriving[kind] for kind in kinds
         )
@@ -62,7 +62,7 @@ class ClientLink:
         timeout_ms: int,
         is_single: bool = True,
     ) -> None:
-        """Carry a client's request to a node; `on_end` is called once, with None if nothing came back."""
+        """Send a client's request to a node; `on_end` is called once, with None if no response came back."""
         self._next_token += 1
         host = self._hosts[node_id]
         call = Call(self._next_token, node_id, host.life, body, on_end, is_single)
@@ -83,7 +83,7 @@ class ClientLink:
             self._receive(host, ClientRequest(call, call.body))
 
     def reply(self, host: Host, token: object, body: ResponseBody | None, *, close: bool) -> None:
-        assert isinstance(token, Call), "tokens are given out here"
+        assert isinstance(token, Call), "tokens are created here"
         self._judge(host, token, body)
         if self._network.is_lost():
             return
@@ -104,7 +104,7 @@ class ClientLink:
         call.on_end(body)
 
     def break_off(self, node_id: int) -> None:
-        """The process is gone that these were sent to."""
+        """Break the connections to a node whose process is gone."""
         for call in list(self._calls.values()):
             if call.node_id == node_id:
                 self._time.at(self._network.delay(self._network.random), self._end_call, call, None)

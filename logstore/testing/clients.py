@@ -1,9 +1,9 @@
-"""Clients of the simulated cluster: producers that send unique records, consumers that read below the HW.
+"""Clients of the simulation: producers of unique records, consumers that read below the high watermark.
 
-A client knows the leader from the metadata of some node, which may be stale, or is lucky and asks the
-right one; whatever answer it gets, it goes on. Producers without numbers never send a record twice, so
-that a record which is found twice was doubled by the cluster. Producers with numbers (pid, epoch,
-sequence) send the same batch again until it is answered.
+A client learns the leader from the metadata of some node, which may be stale, or asks the right one by luck;
+it continues after any response. A producer without sequence numbers never sends a record twice, so a
+duplicate was made by the cluster. An idempotent producer (producer id, epoch, sequence) sends the same batch
+until it is answered.
 """
 
 from __future__ import annotations
@@ -41,7 +41,7 @@ class _Client:
         self.checker = world.checkers[topic_partition]
 
     def guess(self) -> tuple[int, int]:
-        """A node that may be the leader, and the leader epoch it would lead in."""
+        """Return a node that may be the leader, and the leader epoch it would lead in."""
         state = self.checker.state
         draw = self.random.random()
         nodes = list(self.world.hosts)
@@ -61,7 +61,7 @@ class _Client:
 
 
 class Producer(_Client):
-    """Sends batches of one to three unique records; `is_idempotent` numbers them and retries."""
+    """Send batches of one to three unique records; with `is_idempotent`, number and retry them."""
 
     def __init__(
         self, world: World, number: int, topic_partition: TopicPartition, *, is_idempotent: bool
@@ -71,7 +71,7 @@ class Producer(_Client):
         self.acks = ALL if is_idempotent else self.random.choice((0, 1, ALL, ALL, ALL))
         self.is_finishing = False
         self.most_sends: int | None = None
-        """How many batches it sends at most; None: no bound."""
+        """The largest number of batches to send; None: no limit."""
         self._batches = 0
         self._unanswered = 0
         self._sent = 0
@@ -83,7 +83,7 @@ class Producer(_Client):
 
     @property
     def is_done(self) -> bool:
-        """Nothing is under way, and nothing has to be sent again."""
+        """Nothing is under way and nothing must be retried."""
         if self.checker.is_retired:
             return True
         return not self._unanswered and self._pending is None
@@ -106,7 +106,7 @@ class Producer(_Client):
             self.world.time.at(self.pause_ms(self.world.swarm.produce_interval_ms), self.run)
 
     def send_now(self, acks: int = ALL) -> None:
-        """One more batch, whatever the pace."""
+        """Send one more batch at once."""
         self.acks = acks
         self._send_new(may_be_bad=False)
 
@@ -165,18 +165,18 @@ class Producer(_Client):
             self._sequence += len(self._records)
             self._pending = None
         elif error in (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
-            # A leader that was overtaken may lack what another acknowledged, and its word may travel for
-            # long: only who asked once all was mended has asked the leader that there is. After an unclean
-            # election all may: then the numbers begin anew, in an epoch of their own.
+            # A superseded leader may lack batches that another leader acknowledged, and its response may be
+            # slow: only a request made after everything was mended went to the current leader. After an
+            # unclean election every leader may lack them: then sequence numbers start again in a new epoch.
             if self.checker.floor is not None:
                 self._epoch, self._sequence = self._epoch + 1, 0
                 self._pending = self._encode()
             elif self._asked_in_calm:
-                raise Violation("C4", f"{self.topic_partition}: what {self.name} sent before is not known")
+                raise Violation("C4", f"{self.topic_partition}: earlier batches of {self.name} are unknown")
 
 
 class Consumer(_Client):
-    """Reads from the start on, below the high watermark, in epochs that never go back."""
+    """Read from the start on, below the high watermark, in leader epochs that never go back."""
 
     def __init__(self, world: World, number: int, topic_partition: TopicPartition) -> None:
         super().__init__(world, number, "consumer", topic_partition)
@@ -185,10 +185,10 @@ class Consumer(_Client):
         self._cuts_seen = 0
         self._rack = rack_of(world.swarm, number) or None
         self._preferred: int | None = None
-        """A replica in its own rack that the leader named; it is asked until it has nothing new to say."""
+        """The replica in its own rack that the leader named; it is asked until it has nothing new."""
 
     def run(self) -> None:
-        """Ask for what comes next."""
+        """Fetch from the current position."""
         if self.checker.is_retired:
             return
         if self.checker.unclean_elections != self._cuts_seen:
@@ -224,7 +224,7 @@ class Consumer(_Client):
             if result.preferred_read_replica >= 0:
                 self._preferred = result.preferred_read_replica
             elif result.error is ErrorCode.OFFSET_OUT_OF_RANGE and not asks_leader:
-                pass  # a follower may be behind: the leader is asked again
+                pass  # a follower may be behind: ask the leader again
             elif result.error is ErrorCode.OFFSET_OUT_OF_RANGE:
                 self._out_of_range(wanted, epoch)
             elif result.records:
@@ -234,9 +234,9 @@ class Consumer(_Client):
         self.world.time.at(self.pause_ms(2 * self.world.swarm.produce_interval_ms), self.run)
 
     def _out_of_range(self, wanted: int, epoch: int) -> None:
-        # An epoch's leader holds all that was committed before it, and the epoch was named in the request.
+        # A leader holds everything committed before its epoch, and the request named that epoch.
         if wanted < self.checker.log_start:
-            # Retention was faster. Where logs begin now is what a consumer asks for next.
+            # Retention removed the position: continue where logs start now.
             self.view.position = max(self.view.position, self.checker.log_start)
         elif self.checker.unclean_elections == 0:
             raise Violation(

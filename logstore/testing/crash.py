@@ -1,28 +1,28 @@
-"""The crash lab: every disk that a power cut may leave of a program's files, and your check on each of them.
+"""The crash lab: every disk that a power cut may leave of a program's files, with your check on each.
 
-    workload(run)     your program at work: it writes through `run.disk` and tells `run.promise(…)`
-       │              before every call that changes the disk, the lab stops the world
+    workload(run)     your program: it writes through `run.disk` and calls `run.promise(…)`
+       │              before every call that changes the disk, the lab takes images
        ▼
-    images            for both kinds of file system: all of what is unsynced survives, nothing, each
-       │              operation alone, each missing, torn at telling bytes, and a fair sample of the rest
+    images            for two kinds of file system: all unsynced operations survive, none, each alone,
+       │              each missing, torn at telling bytes, and a fair sample of the rest
        ▼
     recover(disk)     your program's start after the crash; returns what it finds
        ▼
-    judge(found, promise)      raises for what was promised and is not there, or is there and never was
+    judge(found, promise)      raises if something promised is missing, or something was never written
 
     lab = CrashLab(recover, judge)
     report = lab.explore(workload)
     assert report.is_good, report
 
-What the lab asks of each image by itself: `recover` raises nothing, and a second power cut right after it
-changes nothing (what was found once is found again). At each moment it also kills the process and leaves
-the power on: the next start then finds everything, the unsynced too, and what it shows must survive a power
-cut during or behind that start. With `depth=2` the power also fails before every call that `recover` makes;
-with 3 once more in that recovery. Which images are legal is the matter of `disks/leftovers.py`.
+The lab itself checks on each image that `recover` raises nothing, and that a second power cut right after
+it changes nothing (`recover` finds the same again). At each moment it also kills the process with the
+power on: the next start then finds all data, even unsynced data, and what it shows must survive a power
+cut during or after that start. With `depth=2` the power also fails before every call of `recover`; with 3,
+once more in that recovery. `disks/leftovers.py` defines which images are legal.
 
-Images that hold the same under the same promise are judged once, and equal disks are recovered once: so
-`recover` must be a function of the disk alone. The report says how many images were enumerated and how many
-were different. An image has an id; `replay` makes it again.
+Images with equal content and equal promise are judged once, and equal disks are recovered once. So
+`recover` must be a function of the disk alone. The report counts the enumerated images and the distinct
+ones. Every image has an id; `replay` makes it again.
 """
 
 from __future__ import annotations
@@ -48,9 +48,9 @@ _ID = re.compile(r"(\d+)(?:k|([jp])([0-9a-f]+)-([\d.]*))")
 
 
 class ImageId(NamedTuple):
-    """Which image of a run: the moment (a count of calls), the kind of file system, what survived.
+    """An image of a run: the moment (a count of calls), the kind of file system, and what survived.
 
-    Without a profile it is no image of a power cut: the process was killed, and everything is there.
+    Without a profile it is not a power cut: the process was killed, and everything is there.
     """
 
     moment: int
@@ -65,10 +65,10 @@ class ImageId(NamedTuple):
 
     @classmethod
     def parse(cls, text: str) -> ImageId:
-        """Raises `ValueError` for what is no id."""
+        """Return the id that `text` stands for. Raises `ValueError` if it is not an id."""
         match = _ID.fullmatch(text)
         if match is None:
-            raise ValueError(f"{text!r} is not the id of a crash image, like 47p1f-0.2")
+            raise ValueError(f"{text!r} is not the id of a crash image (such as 47p1f-0.2)")
         if match[2] is None:
             return cls(int(match[1]), None)
         fates = tuple(int(fate) for fate in match[4].split(".")) if match[4] else ()
@@ -77,10 +77,10 @@ class ImageId(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class CrashViolation:
-    """An image that broke a promise. `lost`: how many operations did not survive whole.
+    """An image that broke a promise. `lost` counts the operations that did not survive in full.
 
-    `id` reproduces it (`CrashLab.replay`); with a crash in the recovery there are two ids, joined by `+`.
-    `operations` are the last calls before the cut, `notes` what the workload said it was doing.
+    `id` reproduces it (`CrashLab.replay`); a crash during recovery gives two ids joined by `+`.
+    `operations` are the last calls before the cut, `notes` the notes of the workload.
     """
 
     workload: str
@@ -96,7 +96,7 @@ class CrashViolation:
         return "\n".join(
             [
                 f"{self.workload}: {self.error}",
-                f"  image {self.id}: crash before {self.before}, {self.lost} operations not whole",
+                f"  image {self.id}: crash before {self.before}, {self.lost} operations incomplete",
                 *(f"    {line}" for line in self.left),
                 *(f"  doing: {note}" for note in self.notes[-1:]),
                 "  last calls:",
@@ -107,11 +107,11 @@ class CrashViolation:
 
 @dataclass(slots=True)
 class CrashReport:
-    """What one exploration saw.
+    """The result of one exploration.
 
-    `images` were enumerated at `moments`; `distinct` of them differ in what the disk holds or in what was
-    promised, and `states` of these had to be recovered because no image before had held the same. `second`
-    counts the images of crashes during and after those recoveries. `violations` are in the order found.
+    `images` were enumerated at `moments`. `distinct` of them differ in content or promise. `states` of
+    these had to be recovered, because no earlier image had the same content. `second` counts the images of
+    crashes during and after those recoveries. `violations` are in the order found.
     """
 
     workload: str
@@ -129,7 +129,7 @@ class CrashReport:
 
     @property
     def simplest(self) -> CrashViolation | None:
-        """The violation with the fewest crashes, of those the one with the fewest operations lost."""
+        """The violation with the fewest crashes, and among those with the fewest operations lost."""
         return min(self.violations, key=lambda each: (each.id.count("+"), each.lost), default=None)
 
     def __str__(self) -> str:
@@ -141,7 +141,7 @@ class CrashReport:
 
 
 class CrashRun(Generic[P]):
-    """What a workload works with: a disk to write through, and somebody to make promises to."""
+    """The workload's disk, and its promises."""
 
     def __init__(
         self, memory: MemoryDisk, promise: P, before: Callable[[CrashRun[P], Operation | None], None]
@@ -151,7 +151,7 @@ class CrashRun(Generic[P]):
         self.calls: list[Operation] = []
         self.promised = promise
         self.is_watched = True
-        """Whether the moments that come now are looked at; a workload may leave out what others show."""
+        """Whether images are taken from now on; a workload may skip moments that other workloads show."""
         self.memory = memory
         self.disk: Disk
         self._use(memory)
@@ -165,23 +165,26 @@ class CrashRun(Generic[P]):
         self.calls.append(operation)
 
     def promise(self, value: P) -> None:
-        """From now on, an image is judged by this. Say it before what it allows can reach the disk, and
-        after what it demands has."""
+        """Judge images by this from now on.
+
+        Call it before anything that the new promise allows can reach the disk, and after everything that
+        it demands has reached the disk.
+        """
         self.promised = value
 
     def note(self, text: str) -> None:
-        """What is being done now: for the reader of a violation."""
+        """Record what the workload is doing, for the reader of a violation."""
         self.notes.append(text)
 
     def power_cut(self, random: Random, profile: Profile = Profile.POSIX) -> Disk:
-        """Cut the power within the workload: `disk`, from now on, is a random legal image of it."""
+        """Cut the power within the workload: from now on, `disk` is a random legal image of it."""
         self._use(self.memory.power_cut(random, profile))
         return self.disk
 
 
 @dataclass(slots=True)
 class _Outcome(Generic[F]):
-    """What recovering one state led to; the same whoever asks."""
+    """The result of recovering one state."""
 
     found: F | None = None
     error: str | None = None
@@ -189,25 +192,26 @@ class _Outcome(Generic[F]):
     """The state of the disk after it and one more power cut."""
     has_seconds: bool = False
     on_the_way: dict[int, ImageId] = field(default_factory=dict)
-    """States after a crash in the middle of it, each with an image that shows it."""
+    """States after a crash in the middle of it, each with an image that leads to it."""
     behind: dict[int, ImageId] = field(default_factory=dict)
-    """States after a crash just behind it."""
+    """States after a crash right after it."""
     second_images: int = 0
 
 
 class _Enough(BaseException):
-    """Nothing more is to be learnt from this workload."""
+    """This workload has nothing more to show."""
 
 
 class CrashLab(Generic[F, P]):
-    """Explores workloads with one `recover` and one `judge`; what it learns of a disk serves all of them.
+    """Explores workloads with one `recover` and one `judge`; what it learns of a disk serves all
+    workloads.
 
-    `goes_on`, if given, is run once for each state that recovery ends in, on a disk of its own: it may
-    write, and what it raises counts as a violation. `images` bounds how many images of one moment are
-    looked at in each profile, `second_images` likewise for the moments of a recovery; `depth` is how many
-    times in a row the power fails. Without `kills` no process is killed alone: for programs that may show
-    what is not safe yet. `seed` chooses the sample where the bounds do not let all in. With `stop_after`
-    violations a workload is given up. Modification times come from `clock`.
+    `goes_on`, if given, runs once on a copy of each state that recovery ends in. It may write; an
+    exception counts as a violation. `images` limits the images per moment and profile, `second_images`
+    those of the moments of a recovery. `depth` is the number of power cuts in a row. With `kills=False` no
+    process is killed with the power on: for programs that may show data that is not safe yet. `seed`
+    chooses the sample where the limits apply. After `stop_after` violations a workload is given up.
+    `clock` gives modification times.
     """
 
     def __init__(
@@ -225,7 +229,7 @@ class CrashLab(Generic[F, P]):
         stop_after: int = 100,
         clock: Callable[[], int] = lambda: 0,
     ) -> None:
-        assert depth >= 1, "the power fails at least once"
+        assert depth >= 1, "depth must be 1 or more"
         self._recover = recover
         self._judge = judge
         self._goes_on = goes_on
@@ -253,9 +257,9 @@ class CrashLab(Generic[F, P]):
         name: str = "",
         disk: Callable[[], MemoryDisk] | None = None,
     ) -> CrashReport:
-        """Run `workload` on a new disk (of `disk`, if given), cutting the power before its every call.
+        """Run `workload` on a new disk (of `disk`, if given), with a power cut before its every call.
 
-        `promise` is what holds before it begins. What the workload itself raises comes out.
+        `promise` holds before it starts. Exceptions of the workload itself come out.
         """
         report = CrashReport(name or getattr(workload, "__name__", "workload"))
         exploration = _Exploration(self, report)
@@ -276,9 +280,9 @@ class CrashLab(Generic[F, P]):
         *,
         disk: Callable[[], MemoryDisk] | None = None,
     ) -> tuple[MemoryDisk, P]:
-        """The image with that id, and the promise it has to keep. The workload must be the same.
+        """Return the image with that id, and the promise it must keep. The workload must be the same.
 
-        Raises `ValueError` for an id that is none, or none of this workload.
+        Raises `ValueError` for text that is not an id, or an id of another workload.
         """
         first, *others = [ImageId.parse(part) for part in image.split("+")]
         found: list[tuple[MemoryDisk, P]] = []
@@ -298,7 +302,7 @@ class CrashLab(Generic[F, P]):
         except _Enough:
             pass
         if not found:
-            raise ValueError(f"the workload has {moments} moments, none with number {first.moment}")
+            raise ValueError(f"the workload has only {moments} moments, not number {first.moment}")
         memory, promised = found[0]
         for second in others:
             memory = self._second_image(memory, second)
@@ -325,17 +329,19 @@ class CrashLab(Generic[F, P]):
 
         try:
             _ = self._recover(RecordingDisk(memory, before=before))
-        except Exception:  # the first crash may have left what cannot be recovered: that was the finding
+        except (
+            Exception
+        ):  # the first crash may have left a disk that cannot be recovered: this was the finding
             pass
         before(None)
         if not found:
-            raise ValueError(f"the recovery has {moments} moments, none with number {image.moment}")
+            raise ValueError(f"the recovery has only {moments} moments, not number {image.moment}")
         return found[0]
 
     # --- what is known of disks -----------------------------------------------------------------------
 
     def state_of(self, leftovers: Leftovers, choice: Choice) -> int:
-        """The number of what the disk then holds."""
+        """Return the number of the content that the disk then has."""
         picture = leftovers.picture(choice)
         state = self._states.get(picture)
         if state is None:
@@ -344,7 +350,7 @@ class CrashLab(Generic[F, P]):
         return state
 
     def sample(self, memory: MemoryDisk, moment: int, limit: int) -> list[tuple[int, ImageId, Leftovers]]:
-        """Images of this moment, each different choice once."""
+        """Return images of this moment, each different choice once."""
         images = []
         for profile in self._profiles:
             leftovers = Leftovers(memory, profile, self._pictures)
@@ -355,14 +361,14 @@ class CrashLab(Generic[F, P]):
         return images
 
     def problems(self, state: int, promise: P, report: CrashReport, depth: int = 0) -> tuple[str, str] | None:
-        """Why this state breaks that promise, and the ids of the later crashes it took."""
+        """Return why this state breaks the promise, and the ids of the later crashes; None if it keeps it."""
         depth = depth or self._depth
         return self._problems(self._outcome(state, report, seconds=depth > 1), promise, report, depth)
 
     def problems_of_a_kill(
         self, memory: MemoryDisk, promise: P, report: CrashReport
     ) -> tuple[str, str] | None:
-        """Likewise for a process that is killed now and started again, the power staying on so far."""
+        """Do the same for a process that is killed now and restarted with the power on."""
         outcome = self._recovered(memory.survivor(), True)
         report.states += 1
         report.second += outcome.second_images
@@ -425,7 +431,7 @@ class CrashLab(Generic[F, P]):
         return outcome
 
     def _end(self, outcome: _Outcome[F], report: CrashReport) -> str | None:
-        """What is wrong with the state that a recovery ends in; None if nothing is."""
+        """Return what is wrong with the state that a recovery ends in; None if nothing is."""
         again = self._outcome(outcome.end, report, seconds=False)
         if (difference := _difference(outcome, again)) is not None:
             return difference
@@ -435,7 +441,7 @@ class CrashLab(Generic[F, P]):
                 try:
                     self._goes_on(self._pictures.disk(self._picture_of[outcome.end]))
                 except Exception as error:
-                    error_text = f"going on after it: {_text(error)}"
+                    error_text = f"continuing after it: {_text(error)}"
             self._ends[outcome.end] = error_text
         return self._ends[outcome.end]
 
@@ -448,7 +454,7 @@ class _Exploration(Generic[F, P]):
         self._report = report
         self._seen: set[tuple[int, int]] = set()
         self._promises: dict[object, int] = {}
-        self._kept: list[P] = []  # so that no other promise gets the identity of one that went
+        self._kept: list[P] = []  # keeps promises alive, so that no other gets the identity of one
         self._lock = threading.RLock()
         self._calls = 0
         self.violations: dict[tuple[int, int], CrashViolation] = {}
@@ -459,7 +465,7 @@ class _Exploration(Generic[F, P]):
                 if run.is_watched:
                     self._moment(run, operation)
                 self._calls += 1
-            # Also at the calls of a workload that is cleaning up behind it.
+            # Also at calls of a workload that cleans up after itself.
             if len(self.violations) >= self._lab.stop_after:
                 raise _Enough
 
@@ -480,7 +486,7 @@ class _Exploration(Generic[F, P]):
                 if problem is None:
                     continue
             elif leftovers.lost(image.choice) < known.lost:
-                # The same disk, with less that has to go wrong for it.
+                # The same disk with fewer operations lost.
                 problem = known.error, "".join(f"+{part}" for part in known.id.split("+")[1:])
             else:
                 continue
@@ -510,7 +516,7 @@ class _Exploration(Generic[F, P]):
             error=error,
             lost=0 if leftovers is None else leftovers.lost(choice),
             before="the end" if operation is None else _call(operation),
-            left=("the process is killed, the power stays on",)
+            left=("the process is killed with the power on",)
             if leftovers is None
             else tuple(leftovers.describe(choice)),
             operations=tuple(_call(call) for call in run.calls[-12:]),
@@ -521,7 +527,7 @@ class _Exploration(Generic[F, P]):
         try:
             key: object = (promise,)
             number = self._promises.setdefault(key, len(self._promises))
-        except TypeError:  # not hashable: itself and nothing else
+        except TypeError:  # not hashable: only equal to itself
             number = self._promises.setdefault(id(promise), len(self._promises))
             self._kept.append(promise)
         return number
@@ -529,9 +535,9 @@ class _Exploration(Generic[F, P]):
 
 def _difference(first: _Outcome[F], again: _Outcome[F]) -> str | None:
     if again.error is not None:
-        return f"recovered once, but not after the next crash: {again.error}"
+        return f"recovered once but not after the next crash: {again.error}"
     if again.found != first.found:
-        return f"found {first.found!r}, and after the next crash {again.found!r}"
+        return f"found {first.found!r}, but {again.found!r} after the next crash"
     return None
 
 

@@ -1,4 +1,4 @@
-"""What happens in a run, as text: one line each for events and effects, batches by offsets and epochs."""
+"""Show the events and effects of a run as text: a line each, batches by offsets and epochs."""
 
 from __future__ import annotations
 
@@ -11,7 +11,7 @@ from logstore.testing.stored import ReplicaView, parse
 
 
 def describe(facts: object) -> str:
-    """The text of a note."""
+    """Return the text of a note."""
     if isinstance(facts, tuple):
         return " ".join(_text(fact) for fact in facts)
     return _text(facts)
@@ -40,7 +40,7 @@ def _text(fact: object) -> str:
             return "{" + ", ".join(f"{_text(key)}: {_text(value)}" for key, value in fact.items()) + "}"
         case list() | tuple() if not hasattr(fact, "_fields"):
             return "(" + ", ".join(map(_text, fact)) + ")"
-    # Of data classes and of tuples by name.
+    # Data classes and named tuples.
     names: tuple[str, ...] | None = getattr(type(fact), "__match_args__", None)
     if names is not None:
         shown = [

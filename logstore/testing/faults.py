@@ -1,9 +1,8 @@
-"""The faults there are: what each does to the world, and what it needs to be fair. Deterministic.
+"""The faults: what each does to the world, and what it needs to be fair. Deterministic.
 
-A `Decision` is one fault with everything that was drawn for it: when, whom, how long, and one number for
-whatever else the fault has to choose. Carrying it out draws nothing more, and does nothing where it no
-longer fits (who is down cannot be killed); so a list of decisions can be written down, replayed, and made
-shorter until only those are left that matter.
+A `Decision` is one fault with everything that was drawn for it: time, victim, duration, and one number for
+all other choices. Carrying it out draws nothing more, and does nothing where it no longer fits (a node
+that is down cannot be killed). So a list of decisions can be recorded, replayed and shortened.
 """
 
 from __future__ import annotations
@@ -27,8 +26,8 @@ NOBODY = -2
 class Decision:
     """One fault, or one command of an operator, as it was decided.
 
-    `at_ms` counts from the end of the set-up. `other` is a second node or the store, where two are
-    concerned. `chance`, in [0, 1), decides between the variants of a fault.
+    `at_ms` counts from the end of the set-up. `other` is a second node or the store, if the fault needs
+    one. `chance`, in [0, 1), chooses between the variants of a fault.
     """
 
     at_ms: int
@@ -43,17 +42,18 @@ class Decision:
 
 
 class Takes(Enum):
-    """What of its victim a fault takes away, at the worst."""
+    """What a fault takes from its victim in the worst case."""
 
     NOTHING = 0
     PROCESS = 1
     DISK = 2
-    """And with it all that was not synced."""
+    """The process and all unsynced data."""
 
 
 @dataclass(frozen=True, slots=True)
 class Fault:
-    """`apply` carries a decision out; it ends what it began after `for_ms`, or `World.heal` does."""
+    """A fault: `apply` carries a decision out, and ends its effect after `for_ms` unless `World.heal` does
+    first."""
 
     apply: Callable[[World, Decision], None]
     takes: Takes = Takes.NOTHING
@@ -81,7 +81,7 @@ def _start(world: World, host: Host) -> None:
 
 
 def _forget_session(world: World, host: Host, decision: Decision) -> None:
-    """Half of the dead are given up at once: most of their time had run out, so to say."""
+    """Expire the session of half of the dead at once, as if most of its timeout had passed."""
     if host.session_id is not None and decision.chance < 0.5:
         world.expire_session(host)
 
@@ -97,7 +97,7 @@ def _kill(world: World, decision: Decision) -> None:
 
 
 def _bounce(world: World, decision: Decision) -> None:
-    """Gone and back before anybody has noticed: the session of the former life is still open."""
+    """Restart a node before its former life's session ends."""
     if host := _victim(world, decision):
         if decision.chance < 0.5:
             world.kill(host)
@@ -111,12 +111,12 @@ def _stop(world: World, decision: Decision) -> None:
     if host is not None and not host.is_paused:
         world.stop(host)
         _later(world, decision, _start, world, host)
-        if decision.chance < 0.25:  # its operator looks at it and starts it once more
+        if decision.chance < 0.25:  # started and stopped once more
             _later(world, decision, _stop_again, world, decision, host, host.life + 1)
 
 
 def _shut_down(world: World, decision: Decision) -> None:
-    """A stop in order, for which the controller is asked to move what the victim leads."""
+    """Shut the victim down in order: the controller moves its leaderships first."""
     host = _victim(world, decision)
     if host is not None and not host.is_paused:
         world.shut_down(host, lambda: _later(world, decision, _start, world, host))
@@ -141,7 +141,7 @@ def _resume(world: World, host: Host, life: int) -> None:
 
 
 def _crash_in_start(world: World, decision: Decision) -> None:
-    """The victim dies, and dies again while it recovers; then it is left alone to come up."""
+    """Kill the victim, and kill it again while it recovers; then let it start."""
     host = world.hosts[decision.victim]
     loses_power = decision.chance < 0.5
     if host.node is not None:
@@ -172,7 +172,7 @@ def _cut_power_of(world: World, decision: Decision, host: Host) -> None:
 
 
 def _cut_rack(world: World, decision: Decision) -> None:
-    """Two machines at once, or all of them."""
+    """Cut the power of two machines at once, or of all."""
     hosts = list(world.hosts.values())
     if decision.chance < 0.5:
         first = hosts.index(world.hosts[decision.victim])
@@ -194,7 +194,7 @@ def _kill_disk(world: World, decision: Decision) -> None:
 
 
 def _fail_sync(world: World, decision: Decision) -> None:
-    """One sync fails and its pages pass for clean; everything after it works."""
+    """Fail one sync and mark its pages as clean; all later calls succeed."""
     host = _victim(world, decision)
     if host is not None and not host.disk_is_dead:
         world.fail_disk(host, "sync", once=True)
@@ -222,7 +222,7 @@ def _slow_disk(world: World, decision: Decision) -> None:
 
 
 def _flush(world: World, decision: Decision) -> None:
-    """No fault: part of the log becomes durable."""
+    """Not a fault: sync a part of the log."""
     if host := _victim(world, decision):
         world.flush(host, sealed_only=decision.chance < 0.5)
 
@@ -274,21 +274,22 @@ def _expire(world: World, decision: Decision) -> None:
 
 
 def _depose(world: World, decision: Decision) -> None:
-    """An operator removes `/controller`: its holder is alive and well, and somebody else takes over."""
+    """Remove `/controller`: its holder is alive, but another node takes over."""
     world.time.note("the operator removes the controller")
     world.tally.depositions += 1
     world.store_link.write_as_operator(Delete(CONTROLLER_PATH))
 
 
 def _store_outage(world: World, decision: Decision) -> None:
-    """Nobody reaches the store, as while it elects a leader of its own; no session ends meanwhile."""
+    """Make the store unreachable, as while it elects its own leader; no session expires meanwhile."""
     if not world.store_link.is_down:
         world.store_link.go_down()
         _later(world, decision, world.store_link.come_back)
 
 
 def _leave_notice(world: World, decision: Decision) -> None:
-    """No fault: a tool asks for preferred leaders, a broker of Kafka's tells of ISRs; some make no sense."""
+    """Not a fault: leave a request for preferred leaders or an ISR notice in the store; some make no
+    sense."""
     listed = layout.encode_partitions(sorted(world.checkers)) if decision.chance < 0.9 else b"?"
     if int(decision.chance * 1000) % 2:
         notice = Create(layout.PREFERRED_ELECTION_PATH, listed, make_parents=True)

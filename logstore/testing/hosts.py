@@ -1,4 +1,4 @@
-"""The machines of a simulated cluster: a disk that stays, and lives of a node that come and go on it."""
+"""The machines of a simulated cluster: a disk that stays, and the processes that come and go on it."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from logstore.testing.swarm import Swarm
 
 @dataclass(slots=True, eq=False)
 class Host:
-    """A machine: its disk, and the life of the node that runs on it, if one does."""
+    """A machine: its disk, and the life of the node that runs on it, if any."""
 
     node_id: int
     config: NodeConfig
@@ -29,43 +29,43 @@ class Host:
     life: int = 0
     session_id: int | None = None
     told_of_end: int | None = None
-    """The session whose end is on its way to the node, or was heard."""
+    """The session whose end was sent to the node."""
     is_paused: bool = False
     backlog: list[Event] = field(default_factory=list)
     unheard: list[Event] = field(default_factory=list)
-    """What the store has to say while it cannot be heard."""
+    """Events of the store that wait until the node can receive them."""
     outstanding: dict[int, int] = field(default_factory=dict)
-    """The node each request that waits for an answer was sent to."""
+    """Requests that wait for a response: correlation id to the node asked."""
     tick_at_ms: int | None = None
     views: dict[TopicPartition, ReplicaView] = field(default_factory=dict)
     seen: dict[TopicPartition, tuple[object, ...]] = field(default_factory=dict)
     live_brokers: Mapping[int, BrokerEndpoint] = field(default_factory=dict)
-    """Who lives, as its node was last seen to believe."""
+    """The live brokers, as last seen in its node's metadata."""
     remains: dict[TopicPartition, Remains] = field(default_factory=dict)
     stopped_in_order: bool | None = True
-    """What its next start must find; None: it died while it started, and either may be."""
+    """What the next start must find; None: it died while starting, so both are possible."""
     faulty: FaultyDisk | None = None
-    """What a node sees of the disk while it runs, where disks may fail."""
+    """The disk as a running node sees it, where disks may fail."""
     rotten: set[TopicPartition] = field(default_factory=set)
-    """Where a bit changed since it last ran."""
+    """Partitions in whose files a bit changed since the last run."""
     disk_is_dead: bool = False
     disk_is_full: bool = False
     sync_delay_ms: int = 0
-    """How much longer than usual a sync takes."""
+    """How many milliseconds longer than usual a sync takes."""
 
     @property
     def broker_epoch(self) -> int:
-        """The incarnation it is registered as; -1 for none."""
+        """The broker epoch of its registration; -1 for none."""
         return self.node.broker_epoch if self.node is not None else -1
 
 
 def rack_of(swarm: Swarm, number: int) -> str:
-    """The rack of a node or a consumer; empty if nobody knows of racks."""
+    """Return the rack of a node or a consumer; empty without racks."""
     return f"rack {number % swarm.racks}" if swarm.racks else ""
 
 
 def node_config(swarm: Swarm, node_id: int) -> NodeConfig:
-    """How the node of a seed's cluster is set."""
+    """Return the configuration of a node in a seed's cluster."""
     return NodeConfig(
         node_id=node_id,
         durability=swarm.durability,

@@ -223,17 +223,12 @@ class SimulatedCluster:
                 del observation.checkers[topic_partition]
             raise RequestFailed(result.error, f"cannot create topic {topic!r}", result.message)
         # Led, and with a log on each ISR member: a log that is lost before that would pass for an empty disk.
-        self.run_until(
-            lambda: (
-                self.is_led(topic)
-                and all(
-                    member in checker_of(self._world, *each).views
-                    for each in made
-                    for member in self.isr(*each)
-                )
-            ),
-            limit_ms,
-        )
+        checkers = self._world.checkers
+
+        def is_there(each: TopicPartition) -> bool:
+            return all(member in checkers[each].views for member in self.isr(*each))
+
+        self.run_until(lambda: self.is_led(topic) and all(map(is_there, made)), limit_ms)
 
     def delete_topic(self, topic: str, *, limit_ms: int = LIMIT_MS) -> None:
         """Delete a topic and wait until it is gone from the store.
@@ -278,13 +273,12 @@ class SimulatedCluster:
 
     def is_led(self, topic: str | None = None) -> bool:
         """Whether each partition has a leader that acts as the leader."""
-        return all(
-            checker_of(self._world, *each).acting_leader is not None for each in self.partitions(topic)
-        )
+        checkers = self._world.checkers
+        return all(checkers[each].acting_leader is not None for each in self.partitions(topic))
 
     def is_in_sync(self, topic: str | None = None) -> bool:
         """Whether each partition is led, and all its replicas are in the ISR, equal and fully committed."""
-        return all(checker_of(self._world, *each).is_in_sync for each in self.partitions(topic))
+        return all(self._world.checkers[each].is_in_sync for each in self.partitions(topic))
 
     def describe(self) -> str:
         """Return the state of the cluster as text: a line for each node and each partition."""

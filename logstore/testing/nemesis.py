@@ -1,11 +1,11 @@
-"""Who breaks things: one decision after another, each at the rate its seed gives it.
+"""Break things: one decision after the other, each at the rate that its seed gives it.
 
-A fault takes a victim, more often than not a leader, since that is where protocols are wrong. Unless
-the seed is `reckless`, no fault takes the last member of an ISR that holds everything: durability
-`replicated` promises nothing then (reliability R2: the partition waits for its operator), and a run
-that waits tests little. With `synced` durability, all may lose their power at once.
+A fault prefers leaders as victims, since that is where protocols go wrong. Unless the seed is `reckless`, no
+fault takes the last ISR member that holds everything: durability `replicated` promises nothing then (the
+partition waits for its operator), and a run that waits tests little. With durability `synced`, all machines
+may lose their power at once.
 
-What is decided is written down. Given such a list, nothing is drawn: the list is carried out.
+Every decision is recorded. Given a list of decisions, the nemesis draws nothing and carries out the list.
 """
 
 from __future__ import annotations
@@ -23,12 +23,12 @@ from logstore.testing.world import World
 
 
 class Nemesis:
-    """Draws faults from the seed's own stream, or replays `script`, until the world is healed."""
+    """Draw faults from the seed's own stream, or replay `script`, until the world is healed."""
 
     def __init__(self, world: World, script: Iterable[Decision] | None = None) -> None:
         self.world = world
         self.decisions: list[Decision] = []
-        """What was carried out so far."""
+        """The decisions carried out so far."""
         self._began_ms = world.now_ms
         self._script = None if script is None else iter(script)
         self._random = stream(world.swarm.seed, "nemesis")
@@ -44,7 +44,7 @@ class Nemesis:
         self._hands = [(name, rate) for name, rate in swarm.hand_rates.items() if rate]
 
     def run(self) -> None:
-        """Begin now."""
+        """Start now."""
         self._began_ms = self.world.now_ms
         if self._script is not None:
             self._replay_next()
@@ -57,8 +57,8 @@ class Nemesis:
             self._soon(0, self._act_by_hand)
 
     def _soon(self, delay_ms: int, callback: Callable[..., None], *arguments: object) -> None:
-        # First of all that happens in its millisecond, and no draw of the world's: so that a replay, which
-        # has no draws to make, comes to the same.
+        # First in its millisecond, and without a draw from the world's streams: a replay, which draws
+        # nothing, must give the same order.
         self.world.time.push(self.world.now_ms + delay_ms, -1.0, callback, arguments)
 
     def _decide(self) -> None:
@@ -166,7 +166,7 @@ class Nemesis:
         return self._random.choice(hosts) if hosts else None
 
     def _may_take(self, victim: Host, takes: Takes) -> bool:
-        """Whether somebody else stays who holds all that is committed."""
+        """Whether another node remains that holds all committed records."""
         if takes is Takes.NOTHING:
             return True
         world = self.world

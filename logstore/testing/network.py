@@ -1,7 +1,7 @@
-"""Messages between machines: late, lost, doubled, out of order, or cut off altogether.
+"""Carry messages between machines: delayed, lost, duplicated, reordered, or cut off.
 
-One place decides how every message fares, whoever sends it: nodes among each other here, clients in
-`client_link`, the metadata store in `store_link`. Links are directed; `cuts` are those that are down.
+One place decides the fate of every message: of nodes here, of clients in `client_link`, of the metadata store
+in `store_link`. Links are directed; `cuts` are those that are down.
 """
 
 from __future__ import annotations
@@ -17,11 +17,11 @@ from logstore.testing.swarm import Swarm, stream
 from logstore.testing.timeline import Timeline
 
 STORE = -1
-"""The metadata store's place among the nodes."""
+"""The metadata store's number among the nodes."""
 
 
 class _Exchange(NamedTuple):
-    """A request and its answer: who asked, in which life, whom, and the number it goes by there."""
+    """A request and its response: the asking host and its life, the node asked, the correlation id."""
 
     asker: Host
     life: int
@@ -39,7 +39,7 @@ def links_between(groups: Sequence[Sequence[int]], *, one_way: bool) -> list[tup
 
 
 class Network:
-    """All links. `receive` hands a message to a node whose process is the one it was meant for."""
+    """All links. `receive` delivers a message to a node, if its process is the one that was addressed."""
 
     def __init__(
         self,
@@ -49,10 +49,10 @@ class Network:
         receive: Callable[[Host, Event], None],
     ) -> None:
         self.is_calm = True
-        """No message is lost, late or doubled while this holds."""
+        """While True, no message is lost, late or duplicated."""
         self.cuts: set[tuple[int, int]] = set()
         self._unnoticed: set[tuple[int, int]] = set()
-        """Cuts of which neither end hears: half-open connections."""
+        """Cuts that neither end notices: half-open connections."""
         self._slow: dict[tuple[int, int], int] = {}
         self.random = stream(swarm.seed, "network")
         self._time = time
@@ -62,7 +62,8 @@ class Network:
         self._lanes: dict[tuple[int, int], tuple[int, float]] = {}
 
     def cut(self, pairs: Iterable[tuple[int, int]], *, is_noticed: bool = True) -> None:
-        """Nothing gets through in these directions; who sends may hear so, or waits in vain."""
+        """Cut these directions. The sender notices a broken connection (`is_noticed`), or waits for its
+        timeout."""
         pairs = sorted(set(pairs))
         self._time.note("cut", pairs)
         self._time.tally.cuts += 1
@@ -71,21 +72,21 @@ class Network:
             self._unnoticed.update(pairs)
 
     def mend(self, pairs: Iterable[tuple[int, int]]) -> None:
-        """These directions work again."""
+        """Mend these directions."""
         pairs = sorted(set(pairs))
         self._time.note("mended", pairs)
         self.cuts.difference_update(pairs)
         self._unnoticed.difference_update(pairs)
 
     def slow(self, pairs: Iterable[tuple[int, int]], extra_ms: int) -> None:
-        """Whatever goes in these directions takes so much longer; 0: as long as ever."""
+        """Make messages in these directions take `extra_ms` longer; 0 ends it."""
         pairs = sorted(set(pairs))
         self._time.note("slow", pairs, "by", extra_ms)
         for pair in pairs:
             self._slow[pair] = extra_ms
 
     def unsettle(self, *, drop_rate: float, duplicate_rate: float, delay_ms: int, reordering: bool) -> None:
-        """From now on messages fare like this, whatever the seed had in mind."""
+        """Treat messages like this from now on, instead of the seed's rates."""
         features = replace(self._swarm.features, reordering=reordering)
         self._swarm = replace(
             self._swarm,
@@ -97,7 +98,7 @@ class Network:
         self.is_calm = False
 
     def calm(self) -> None:
-        """From now on nothing is lost, doubled or slow. Cuts stay."""
+        """Lose, duplicate and delay nothing from now on. Cuts stay."""
         self.is_calm = True
         self._slow.clear()
 
@@ -113,14 +114,14 @@ class Network:
         return delay_ms
 
     def lateness(self, copy: int) -> int:
-        """What a message takes longer the second time, in ms."""
+        """Return by how many milliseconds the second copy of a message is later."""
         is_late = copy and self._swarm.late_copies
         return self.random.randrange(2 * self._swarm.request_timeout_ms) if is_late else 0
 
     def along(
         self, source: int, target: int, delay_ms: int, callback: Callable[..., None], *arguments: object
     ) -> None:
-        """Schedule an arrival; those of one connection keep their order, where the seed wants that."""
+        """Schedule an arrival. Messages of one connection keep their order, unless the seed reorders them."""
         at_ms = self._time.now_ms + delay_ms + self._slow.get((source, target), 0)
         if self._swarm.features.reordering and STORE not in (source, target) and not self.is_calm:
             self._time.push(at_ms, self._time.draw_tie(), callback, arguments)
@@ -137,11 +138,11 @@ class Network:
         return not self.is_calm and self.random.random() < self._swarm.drop_rate
 
     def copies(self) -> int:
-        """How often a message arrives."""
+        """Return how often a message arrives."""
         return 2 if not self.is_calm and self.random.random() < self._swarm.duplicate_rate else 1
 
     def suspend(self, for_ms: int) -> None:
-        """What is under way arrives so much later, and what is sent afterwards does not overtake it."""
+        """Delay messages under way by `for_ms`; messages sent later do not overtake them."""
         self._lanes = {lane: (last_ms + for_ms, tie) for lane, (last_ms, tie) in self._lanes.items()}
 
     # --- requests and answers of nodes -----------------------------------------------------------
@@ -184,7 +185,7 @@ class Network:
             self._receive(asker, response)
 
     def _lose(self, exchange: _Exchange) -> None:
-        """A request or its answer is lost: the sender hears of it, or waits in vain."""
+        """Lose a request or its response: the sender notices it, or waits for its timeout."""
         asker, life, asked, correlation_id = exchange
         if (asker.node_id, asked) in self._unnoticed or (asked, asker.node_id) in self._unnoticed:
             return

@@ -1,7 +1,8 @@
-"""Looking at the cluster from outside, and handing what is seen to the checkers.
+"""Observe the cluster from outside and report to the checkers.
 
-After each turn of a node its replicas are looked at, before anybody else can hear what the turn said;
-so are every answer to a client, every successful write to the store, and what a restart finds on a disk.
+The observer looks at a node's replicas after each of its turns, before any other node can receive its
+messages. It also sees every response to a client, every successful write to the store, and what a restart
+finds on a disk.
 """
 
 from __future__ import annotations
@@ -42,8 +43,8 @@ from logstore.testing.timeline import Timeline
 
 _EVERYTHING = 1 << 30
 
-# Answers that say for certain that nothing was appended. Not among them: NOT_LEADER_OR_FOLLOWER, which is
-# also what a waiting acks=all hears when its leader steps down.
+# Errors that guarantee that nothing was appended. NOT_LEADER_OR_FOLLOWER (6) does not: a waiting acks=all
+# gets it too when its leader steps down.
 _NEVER_APPENDED = frozenset(
     {
         ErrorCode.CORRUPT_MESSAGE,
@@ -57,7 +58,7 @@ _NEVER_APPENDED = frozenset(
 
 
 class Observation:
-    """The checkers of a run, one for each partition, and what they are told."""
+    """The checkers of a run, one per partition, and everything they are told."""
 
     def __init__(
         self,
@@ -69,29 +70,29 @@ class Observation:
     ) -> None:
         self.checkers: dict[TopicPartition, PartitionChecker] = {}
         self._to_be_deleted: dict[str, None] = {}
-        """Topics, there or not, that a request in the store asks to delete."""
+        """Topics with a deletion request in the store, whether they exist or not."""
         self._retired: dict[TopicPartition, PartitionChecker] = {}
-        """The last one of each partition that was deleted."""
+        """The last checker of each deleted partition."""
         self.store_checker = StoreChecker()
         self.news_checker = NewsChecker()
         self.unclean_allowed: set[TopicPartition] = set()
         self.unclean_asked: set[TopicPartition] = set()
-        """Those for which somebody asked for an unclean election, which may be late."""
+        """Partitions with an unclean election request that may arrive late."""
         self.is_unclean_allowed = False
-        """For all of them."""
+        """For all partitions."""
         self.on_new_partition: Callable[[TopicPartition], None] = lambda topic_partition: None
-        """Hears of each partition that the cluster makes and that nobody had announced."""
+        """Called for each partition that the cluster creates without an announcement."""
         self._proposals: dict[tuple[int, TopicPartition], PendingExpand] = {}
-        """The last one of each leader that was looked at."""
+        """The last proposal of each leader that was looked at."""
         self._logs: dict[tuple[int, TopicPartition], Log] = {}
-        """As last looked at: a log whose disk failed is not given out any more."""
+        """As last seen: a node does not return a log whose disk failed."""
         self._time = time
         self._swarm = swarm
         self._hosts = hosts
         self._controller_epoch = controller_epoch
-        """What the store says is the epoch of the controller now."""
+        """Returns the controller epoch in the store."""
         self._registered_epoch = registered_epoch
-        """As which incarnation the store knows a node; -1 for none."""
+        """Returns the broker epoch of a node in the store; -1 for none."""
 
     def expect(
         self, topic_partition: TopicPartition, replicas: tuple[int, ...], *, min_insync: int = 1
@@ -106,7 +107,7 @@ class Observation:
             ),
             incarnation=lambda node_id: self._hosts[node_id].broker_epoch,
         )
-        # A request to delete it may be older than the topic.
+        # A deletion request may be older than the topic.
         checker.is_being_deleted = topic_partition.topic in self._to_be_deleted
         checker.is_deleted_by_hand = any(
             self._swarm.hand_rates.get(name) for name in ("delete_by_hand", "delete_what_moves")
@@ -117,7 +118,7 @@ class Observation:
         return checker
 
     def accept_risks(self, request: RequestBody) -> None:
-        """An operator allows unclean elections or fewer in-sync replicas: valid from the request on."""
+        """Accept an operator's request that may lose records: unclean elections, fewer in-sync replicas."""
         allowed = self.unclean_allowed
         if isinstance(request, ElectLeadersRequest) and request.election_type is ElectionType.UNCLEAN:
             allowed.update(self.checkers if request.partitions is None else request.partitions)
@@ -134,13 +135,13 @@ class Observation:
     def restarted(self, host: Host, logs: LogManager) -> None:
         held_something = any(remains.batches for remains in host.remains.values())
         if held_something and host.stopped_in_order not in (None, logs.was_clean):
-            raise Violation("I14", f"node {host.node_id}: it takes its last stop for what it was not")
+            raise Violation("I14", f"node {host.node_id}: it mistakes its last stop (clean or unclean)")
         host.views, host.seen = {}, {}
         found = logs.logs()
         for topic_partition, remains in host.remains.items():
             log = found.get(topic_partition)
             if log is None and (topic_partition in host.rotten or host.disk_is_full):
-                continue  # it is damaged, or has no room to be opened: its leader has it
+                continue  # it is damaged or the disk is full: its leader has the records
             after = read_all(log) if log is not None else None
             check_recovery(
                 remains,
@@ -150,7 +151,7 @@ class Observation:
                 epochs=log.epochs if log is not None else (),
             )
             if log is not None and logs.checkpointed_high_watermark(topic_partition) > log.log_end_offset:
-                raise Violation("I7", f"{remains.name}: more is on record as committed than the log holds")
+                raise Violation("I7", f"{remains.name}: the checkpointed high watermark is above the log end")
         host.remains = {}
         host.rotten.clear()
         for topic_partition, log in found.items():
@@ -161,7 +162,7 @@ class Observation:
             check_producers(name, view.batches, log.producers(), self._time.now_ms)
 
     def ended(self, host: Host, *, cache_survives: bool) -> None:
-        if host.node is None:  # a machine whose node is down already loses its power
+        if host.node is None:  # the machine of a node that is down loses its power
             host.remains = {
                 topic_partition: Remains(
                     left.name,
@@ -241,7 +242,7 @@ class Observation:
             self.news_checker.heard(process, live)
 
     def _look_at_proposal(self, host: Host, topic_partition: TopicPartition, partition: Partition) -> None:
-        """Who is to join the ISR, at the end of the turn that proposed it."""
+        """Judge a proposed ISR member at the end of the turn that proposed it."""
         pending, key = partition.isr, (host.node_id, topic_partition)
         if not isinstance(pending, PendingExpand) or self._proposals.get(key) is pending:
             return
@@ -253,7 +254,7 @@ class Observation:
             checker.proposed(view, member, proposal.broker_epochs[proposal.new_isr.index(member)])
 
     def _forget_gone(self, host: Host, node: Node) -> None:
-        """Replicas that were deleted, or set aside."""
+        """Forget replicas that were deleted or set aside."""
         held = node.logs.logs()
         for topic_partition in list(host.views):
             if (
@@ -268,14 +269,14 @@ class Observation:
                     checker.replica_deleted(host.node_id)
 
     def _checker_of(self, topic_partition: TopicPartition, view: ReplicaView) -> PartitionChecker | None:
-        """Who judges this replica; nobody if it belongs to a topic that is deleted, or not known yet."""
+        """Return the checker of this replica; None if its topic is deleted or not known yet."""
         checker = self.checkers.get(topic_partition)
         if checker is None or (view.topic_id and checker.topic_id not in ("", view.topic_id)):
             return None
         return checker
 
     def _committed_at_last(self, topic_partition: TopicPartition, view: ReplicaView, log: Log) -> None:
-        """Its disk failed in this turn, in which it may have committed, and said so, before that."""
+        """Judge what a replica committed, and announced, in the turn in which its disk failed later."""
         before, view.high_watermark = view.high_watermark, min(log.high_watermark, view.log_end)
         checker = self._checker_of(topic_partition, view)
         if checker is not None and view.high_watermark > before:
@@ -326,15 +327,17 @@ class Observation:
             checker.replica_changed(view, first_new=first_new, cut_to=cut_to, high_watermark_before=before)
 
     def _judge_checkpoint(self, host: Host, topic_partition: TopicPartition, cut_to: int) -> None:
-        """A crash from now on must not find on record as committed what was cut."""
-        assert host.node is not None, "logs are cut by nodes that run"
+        """A crash from now on must not find a high watermark above a truncated log."""
+        assert host.node is not None, "only running nodes truncate logs"
         recorded = host.node.logs.checkpointed_high_watermark(topic_partition)
         if recorded > cut_to and not host.disk_is_dead:
             name = f"{topic_partition} on node {host.node_id}"
-            raise Violation("I7", f"{name}: cut to {cut_to}, and {recorded} is on record as committed")
+            raise Violation(
+                "I7", f"{name}: truncated to {cut_to}, below the checkpointed high watermark {recorded}"
+            )
 
     def _forget_deleted(self, view: ReplicaView, log_start: int) -> None:
-        """What retention took away is neither there nor cut: the log begins behind it now."""
+        """Retention removes batches without a truncation: the log starts behind them."""
         gone = sum(batch.end <= log_start for batch in view.batches)
         self._time.tally.batches_deleted += gone
         del view.batches[:gone]
@@ -372,7 +375,7 @@ class Observation:
                     is_gone = produced.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and (
                         checker.is_being_deleted or checker.is_deleted_by_hand
                     )
-                    if not is_gone:  # then it may have waited when its replica was deleted, record and all
+                    if not is_gone:  # it may have waited when its replica was deleted with the record
                         checker.refused(identity)
 
         elif isinstance(body, DeleteRecordsResponse):
@@ -386,7 +389,7 @@ class Observation:
                     )
 
     def responded(self, host: Host, target: int, body: ResponseBody) -> None:
-        """A node answers another one."""
+        """A node answers another node."""
         if not isinstance(body, ControlledShutdownResponse) or body.error is not ErrorCode.NONE:
             return
         assert host.node is not None
@@ -423,11 +426,11 @@ class Observation:
             checker.judge_assignment()
 
     def state_touched(self, topic_partition: TopicPartition, version: int) -> None:
-        """Somebody who is no controller wrote the state as it was."""
+        """Another writer than the controller rewrote the state without a change."""
         self.checkers[topic_partition].version = version
 
     def topic_written(self, write: Set | Create | Delete, *, by_hand: bool = False) -> None:
-        """A topic's node or the request to delete it, whoever wrote it; others are no matter."""
+        """Handle a write of a topic's node or of its deletion request; other writes are ignored."""
         directory, _, topic = write.path.rpartition("/")
         if directory == layout.DELETE_TOPICS_PATH:
             if isinstance(write, Create):
@@ -444,17 +447,17 @@ class Observation:
             for topic_partition in [each for each in self.checkers if each.topic == topic]:
                 checker = self._retired[topic_partition] = self.checkers.pop(topic_partition)
                 checker.is_retired = True
-                if not by_hand:  # then the logs are strays, at their nodes' next start
+                if not by_hand:  # otherwise the logs are strays at the next start of their nodes
                     self._judge_deleted(topic_partition, checker.topic_id)
             return
         node = layout.parse_topic(write.data)
         for topic_partition in [each for each in self.checkers if each.topic == topic]:
             if topic_partition.partition not in node.partitions:
-                # Somebody added it to a topic that was to be deleted, which is taken back at once.
+                # A partition added to a topic that is to be deleted is taken back at once.
                 taken_back = self._retired[topic_partition] = self.checkers.pop(topic_partition)
                 taken_back.is_retired = True
                 if taken_back.state is not None:
-                    raise Violation("C13", f"{topic_partition} is taken out of its topic, and had a leader")
+                    raise Violation("C13", f"{topic_partition} was removed from its topic but had a leader")
         for number, replicas in sorted(node.partitions.items()):
             topic_partition = TopicPartition(topic, number)
             known = self.checkers.get(topic_partition)
@@ -473,7 +476,7 @@ class Observation:
         for host in self._hosts.values():
             view = host.views.get(topic_partition)
             if view is not None and topic_id and view.topic_id == topic_id and not host.disk_is_dead:
-                raise Violation("I16", f"{topic_partition} is deleted, and its log is still there: {view}")
+                raise Violation("I16", f"{topic_partition} is deleted but its log still exists: {view}")
 
     def _judge_state(self, checker: PartitionChecker, write: Set | Create, version: int) -> None:
         state = layout.parse_state(write.data)
@@ -491,7 +494,7 @@ class Observation:
         tally.unclean_elections += checker.unclean_elections - unclean
 
     def _departing(self, controller_epoch: int) -> Collection[int]:
-        """The brokers that shut down, by the controller of that epoch."""
+        """Return the brokers in controlled shutdown, as the controller of that epoch knows them."""
         for host in self._hosts.values():
             context = host.node.controller.context if host.node is not None else None
             if context is not None and context.epoch == controller_epoch:
@@ -500,12 +503,12 @@ class Observation:
 
 
 def read_all(log: Log) -> list[Stored]:
-    """Every batch of a log."""
+    """Return every batch of a log."""
     return read_from(log, log.log_start_offset)
 
 
 def read_from(log: Log, offset: int) -> list[Stored]:
-    """The batches of a log from `offset` on; a read goes no further than the end of a segment."""
+    """Return the batches of a log from `offset` on. One read goes no further than the end of a segment."""
     found: list[Stored] = []
     try:
         while records := log.read_bytes(offset, _EVERYTHING).records:

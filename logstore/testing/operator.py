@@ -1,9 +1,8 @@
-"""The operator: commands to a cluster that breaks all the while, and what each must have come to in the end.
+"""The operator's commands to a cluster under faults.
 
-Commands are decisions like faults, each at its seed's rate, written down and replayed in the same way. A
-command goes to some node that may be the controller, once; whatever the answer is, or none, the cluster must
-end in a state that the store's record of the command explains. Only commands that the engine serves are
-given.
+Commands are decisions like faults: each at its seed's rate, recorded, and replayed in the same way. A command
+is sent once, to a node that may be the controller. Whatever the response, the cluster must end in a state
+that the store's record of the command explains. Only commands that the engine serves are given.
 """
 
 from __future__ import annotations
@@ -32,11 +31,11 @@ from logstore.testing.faults import Decision
 from logstore.testing.world import TOPIC, World
 
 SIDE_TOPICS = ("side-0", "side-1", "side-2")
-"""Created, deleted and created again under the same names: no replica may take one for its namesake."""
+"""Topics that are created, deleted and created again: no replica may confuse topics with the same name."""
 
 
 def place(world: World, decision: Decision, *, shift: int = 0) -> tuple[int, ...]:
-    """Some replicas, as the decision chooses them."""
+    """Return some replicas, as the decision chooses them."""
     nodes, count = world.swarm.nodes, world.swarm.replication_factor
     first = int(decision.chance * 1009) + shift
     step = 1 + int(decision.chance * 7919) % (nodes - 1)
@@ -88,7 +87,7 @@ def _elect_preferred(world: World, decision: Decision) -> RequestBody:
 
 
 def _elect_unclean(world: World, decision: Decision) -> RequestBody:
-    """Leave to lose records, for this partition, from now on: the request may arrive late."""
+    """Allow unclean elections of this partition from now on: the request may arrive late."""
     chosen = target(world, decision)
     world.observation.unclean_asked.add(chosen)
     return ElectLeadersRequest(ElectionType.UNCLEAN, (chosen,))
@@ -111,12 +110,12 @@ def _delete_records(world: World, decision: Decision) -> RequestBody:
     end = world.checkers[chosen].committed_end
     offset = -1 if decision.chance < 0.2 else int(end * decision.chance)
     if decision.chance > 0.85:
-        offset = end + int(100 * decision.chance) % 7  # what is not committed must be refused
+        offset = end + int(100 * decision.chance) % 7  # a deletion above the high watermark must be refused
     return DeleteRecordsRequest({chosen: offset}, 2 * world.swarm.request_timeout_ms)
 
 
 def _delete_to_an_end(world: World, decision: Decision) -> RequestBody:
-    """Up to where a log ends that was left behind: for its leader that may be inside a batch."""
+    """Delete up to the end of a log that is behind: for its leader, this may be inside a batch."""
     chosen = target(world, decision)
     checker = world.checkers[chosen]
     ends = [view.log_end for view in checker.views.values() if view.log_end <= checker.committed_end]
@@ -125,7 +124,7 @@ def _delete_to_an_end(world: World, decision: Decision) -> RequestBody:
 
 @dataclass(frozen=True, slots=True)
 class Command:
-    """`request` builds what is asked; `to_leader`: of the partition's leader, else of the controller."""
+    """A command: `request` builds it; it goes to the partition's leader (`to_leader`) or the controller."""
 
     kind: type[RequestBody]
     request: Callable[[World, Decision], RequestBody]
@@ -148,12 +147,12 @@ COMMANDS: Mapping[str, Command] = {
 
 
 def is_served(command: Command) -> bool:
-    """Whether the engine has this procedure."""
+    """Whether the engine serves this command."""
     return command.kind in SERVICES or command.to_leader
 
 
 def give(world: World, decision: Decision) -> None:
-    """Carry a command's decision out."""
+    """Carry out the decision of a command."""
     command = COMMANDS[decision.what]
     if not world.checkers:
         return
@@ -169,12 +168,12 @@ def give(world: World, decision: Decision) -> None:
 
 
 def active_controller(world: World, otherwise: int) -> int:
-    """The node that thinks it is the controller, if one does."""
+    """Return the node that acts as the controller, if there is one."""
     active = [host.node_id for host in world.running if host.node and host.node.controller.is_active]
     return active[-1] if active else otherwise
 
 
 def ask(world: World, node_id: int, body: RequestBody) -> None:
-    """Send a command, once; whatever the answer is."""
+    """Send a command once, and ignore the response."""
     world.tally.commands += 1
     world.client_link.call(node_id, body, lambda answer: None, timeout_ms=4 * world.swarm.request_timeout_ms)

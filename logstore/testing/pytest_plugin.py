@@ -1,13 +1,12 @@
-"""The pytest plugin: a simulated cluster in a fixture, a test repeated over seeds, a seed in every report.
+"""The pytest plugin of the test kit: simulated clusters as a fixture, tests over seeds, seeds in reports.
 
     @pytest.mark.simulation(nodes=3, seeds=range(20))
     def test_nothing_is_lost(simulated_cluster: SimulatedCluster) -> None: ...
 
-    pytest --logstore-seed 7        that seed, in every test that takes one
+    pytest --logstore-seed 7        run every test that takes a seed with this one
 
-It is found by its entry point (`logstore`), so every run of pytest in an environment with this package
-imports it, also of those who want none of it: nothing else of the package is imported before a test asks for
-a fixture. `-p no:logstore` leaves it out.
+Its entry point is `logstore`, so every pytest run in an environment with this package imports it. It
+imports nothing else of the package until a test uses a fixture. `-p no:logstore` disables it.
 """
 
 from __future__ import annotations
@@ -31,28 +30,28 @@ def pytest_addoption(parser: pytest.Parser) -> None:
         type=int,
         default=None,
         metavar="N",
-        help="run simulated clusters and crash labs under this seed, whatever their markers say",
+        help="run simulated clusters and crash labs under this seed instead of their markers'",
     )
 
 
 def pytest_configure(config: pytest.Config) -> None:
     config.addinivalue_line(
         "markers",
-        "simulation(nodes=3, seed=0, seeds=None, **settings): how the `simulated_cluster` of this test is "
-        "made; with `seeds`, the test is repeated over them",
+        "simulation(nodes=3, seed=0, seeds=None, **settings): settings of the fixture `simulated_cluster`; "
+        "with `seeds`, the test runs once per seed",
     )
 
 
 def _settings(item: Any) -> dict[str, Any]:
-    """What the nearest marker says."""
+    """Return the settings of the nearest marker."""
     marker = item.get_closest_marker("simulation")
     if marker is not None and marker.args:
-        raise pytest.UsageError(f"{item.nodeid}: the marker `simulation` takes its settings by name")
+        raise pytest.UsageError(f"{item.nodeid}: pass the settings of the marker `simulation` by name")
     return dict(marker.kwargs) if marker is not None else {}
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """One test for each of the marker's seeds; the ids tell them apart, in reports and across workers."""
+    """Repeat the test for each seed of the marker; the ids name the seeds."""
     if "simulation_seed" not in metafunc.fixturenames:
         return
     seeds = _settings(metafunc.definition).get("seeds")
@@ -71,9 +70,9 @@ def simulation_seed(request: pytest.FixtureRequest) -> int:
 
 @pytest.fixture
 def simulated_cluster(request: pytest.FixtureRequest, simulation_seed: int) -> SimulatedCluster:
-    """A `SimulatedCluster`, made as the marker `simulation` says; healed and judged when the test has passed.
+    """A `SimulatedCluster` with the settings of the marker `simulation`.
 
-    What the judge finds is a failure of the test.
+    When the test has passed, the cluster is healed and checked. A violation fails the test.
     """
     from logstore.testing.kit import SimulatedCluster
 
@@ -84,10 +83,10 @@ def simulated_cluster(request: pytest.FixtureRequest, simulation_seed: int) -> S
 
 @pytest.fixture
 def crash_lab(simulation_seed: int) -> Callable[..., CrashReport]:
-    """`crash_lab(workload, promise, recover=…, judge=…)`: explore every crash, fail the test for a violation.
+    """`crash_lab(workload, promise, recover=…, judge=…)`: explore every crash; a violation fails the test.
 
-    `promise` is what holds before the workload begins; other arguments are those of `CrashLab`. Returns the
-    report of an exploration that was good.
+    `promise` holds before the workload starts; other arguments are those of `CrashLab`. Returns the report
+    of an exploration without violations.
     """
 
     def explore(
@@ -112,7 +111,8 @@ def crash_lab(simulation_seed: int) -> Callable[..., CrashReport]:
 @pytest.hookimpl(wrapper=True)
 def pytest_pyfunc_call(pyfuncitem: pytest.Function) -> Generator[None, object, object]:
     result = yield
-    # Here, not when the fixture is torn down: a violation is a failure of the test, not an error behind it.
+    # Here and not in the teardown of the fixture: a violation is a failure of the test, not an error after
+    # it.
     cluster = pyfuncitem.stash.get(_CLUSTER, None)
     if cluster is not None:
         cluster.finish()

@@ -1,4 +1,4 @@
-"""A world in which nothing happens by itself: what the testing kit's clusters are made of. Pure."""
+"""A world in which nothing happens by itself: the base of the test kit's clusters. Pure."""
 
 from __future__ import annotations
 
@@ -10,12 +10,12 @@ from logstore.testing.swarm import COMMAND_NAMES, FAULT_NAMES, Features, Swarm
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Timings:
-    """How patient the nodes of a cluster are; virtual milliseconds, under Kafka's names."""
+    """Timeouts and intervals of a cluster's nodes in virtual milliseconds, under Kafka's names."""
 
     zookeeper_session_timeout_ms: int = 1000
-    """How long after its last sign of life a node counts as dead."""
+    """A node is dead this long after its last heartbeat."""
     replica_lag_time_max_ms: int = 1000
-    """How long a follower may be behind before it leaves the ISR."""
+    """A follower that is behind for longer leaves the ISR."""
     replica_fetch_wait_max_ms: int = 100
     request_timeout_ms: int = 500
     retry_backoff_ms: int = 50
@@ -32,7 +32,7 @@ def quiet_swarm(
     durability: Durability,
     timings: Timings,
 ) -> Swarm:
-    """The world of a cluster without faults, clients or operator, on disks that may be made to fail."""
+    """Return a world without faults, clients or operator, on disks that can be made to fail."""
     return Swarm(
         seed=seed,
         nodes=nodes,
@@ -59,7 +59,7 @@ def quiet_swarm(
         duplicate_rate=0.0,
         slow_rate=0.0,
         store_loss_rate=0.0,
-        # Nothing draws them here; that disks may fail is read off them.
+        # Nothing draws from these rates; they allow disks to fail.
         rates=dict.fromkeys(FAULT_NAMES, 1.0),
         fault_interval_ms=1,
         command_rates=dict.fromkeys(COMMAND_NAMES, 0.0),

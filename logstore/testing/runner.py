@@ -1,14 +1,14 @@
-"""One seed from beginning to end: set up, break, heal, read everything back.
+"""Run one seed from beginning to end: set up, break, heal, read everything back.
 
-    set-up     a calm network; the topic is made and led
-    faults     until `events` events have happened; safety is judged after every turn
-    healing    everything mended; within a bound every partition has a leader, a full ISR, one log.
-               Disks come last: before that, partitions must be led by those whose disk is well
-    reading    new records are acknowledged, all is read back from the leader and, after an orderly
-               stop, from every disk
+    set-up     a calm network; the topic is created and gets leaders
+    faults     until `events` events have happened; safety is checked after every turn
+    healing    everything is mended; within a bound every partition has a leader, a full ISR, one log.
+               Dead disks are replaced last: until then, nodes with sound disks must lead
+    reading    new records are acknowledged; everything is read back from the leader and, after an
+               orderly stop, from every disk
 
-A partition all of whose in-sync replicas came back with a loss waits for its operator (reliability R2).
-The run then plays the operator: it allows unclean election, and only then may records be lost.
+A partition whose in-sync replicas all came back with losses waits for its operator. The run then plays the
+operator and allows an unclean election. Only then may records be lost.
 """
 
 from __future__ import annotations
@@ -51,9 +51,9 @@ from logstore.testing.world import LOG_DIR, TOPIC, World
 
 SETUP_BOUND_MS = 60_000
 LEADER_BOUND_MS = 2_000
-"""After the last fault every partition is led within its session timeout and this."""
+"""After the last fault, every partition must be led within its session timeout plus this."""
 IN_SYNC_BOUND_MS = 30_000
-"""After the last fault every ISR is full within this."""
+"""After the last fault, every ISR must be full within this."""
 READING_BOUND_MS = 60_000
 OPERATOR_PATIENCE_MS = 500
 _REQUESTS = (layout.REASSIGNMENT_PATH, layout.PREFERRED_ELECTION_PATH)
@@ -69,7 +69,8 @@ _MOST_STEPS = 300_000
 
 @dataclass(frozen=True, slots=True)
 class Report:
-    """How a seed ended. `violation` is empty for a good one; `last_events` explain a bad one."""
+    """The result of one seed. `violation` is empty if all invariants held; otherwise `last_events` explain
+    it."""
 
     swarm: Swarm
     tally: Tally
@@ -84,12 +85,12 @@ class Report:
     marks: Mapping[str, int] = field(default_factory=dict)
     """How often each coverage mark of the engine was reached."""
     led_in_ms: int = -1
-    """How long after the last fault every partition had a leader."""
+    """Milliseconds from the last fault until every partition had a leader."""
     in_sync_in_ms: int = -1
-    """And how long until every ISR was full."""
+    """Milliseconds from the last fault until every ISR was full."""
 
     def transcript(self, events: int, plant: str = "") -> Transcript:
-        """This run, to be replayed."""
+        """Return this run as a transcript that can be replayed."""
         return Transcript(
             seed=self.swarm.seed,
             events=events,
@@ -111,18 +112,18 @@ def run(
     trace: Callable[[str], None] | None = None,
     swarm: Swarm | None = None,
 ) -> Report:
-    """Run `seed` (or the given `swarm`) through all phases; a violation ends it and is reported."""
+    """Run `seed`, or the given `swarm`, through all phases; a violation ends the run and is reported."""
     return _run(swarm if swarm is not None else draw(seed), events, None, trace)
 
 
 def replay(transcript: Transcript, *, trace: Callable[[str], None] | None = None) -> Report:
-    """Run what was written down."""
+    """Run a transcript."""
     return _run(transcript.swarm, transcript.events, transcript, trace)
 
 
 def shortened(report: Report, events: int, plant: str = "") -> Transcript:
-    """The transcript of a failed run, as short as can be. A plant must be in place."""
-    assert not report.is_good, "what did not fail cannot fail with less"
+    """Return the shortest transcript that fails as this run did. Its plant must be in place."""
+    assert not report.is_good, "only a failed run can be shortened"
 
     def breaks(candidate: Transcript) -> bool:
         return replay(candidate).invariant == report.invariant
@@ -182,7 +183,7 @@ class _Run:
         self.nemesis = Nemesis(world, script.decisions if script is not None else None)
         self.led_in_ms = self.in_sync_in_ms = -1
         self._mended_ms = 0
-        """When somebody last did something that the cluster could not do by itself."""
+        """The last time when the operator did something that the cluster could not do by itself."""
         self.producers: list[Producer] = []
         self.consumers: list[Consumer] = []
         self._steps = 0
@@ -196,7 +197,7 @@ class _Run:
         self._start_clients()
         world.tally.events = 0
         while world.tally.events < events:
-            assert world.time.step(), "a world with clients never stops"
+            assert world.time.step(), "clients always have a next event"
         self._heal()
         self._read_back()
 
@@ -206,14 +207,14 @@ class _Run:
         while not holds():
             if world.now_ms >= end_ms:
                 return False
-            # What came to nothing does not count: a replay has less of it.
+            # Void events do not count: a replay has fewer of them.
             enough = world.tally.events + _SLICE
             while world.tally.events < enough:
                 if not world.time.step():
                     return holds()
             self._steps += _SLICE
             if self._steps > _MOST_STEPS:
-                raise Violation("C17", f"{_MOST_STEPS} events in a calm cluster: somebody never rests")
+                raise Violation("C17", f"{_MOST_STEPS} events in a calm cluster: a node never rests")
         return True
 
     # --- set-up -------------------------------------------------------------------------------
@@ -255,7 +256,7 @@ class _Run:
 
         create()
         if not self._until(self._all_lead, SETUP_BOUND_MS):
-            raise Violation("C18", "no leader in a calm cluster")
+            raise Violation("C18", "no leader was elected in a calm cluster")
 
     def _all_lead(self) -> bool:
         checkers = self.world.checkers.values()
@@ -281,7 +282,7 @@ class _Run:
                 world.time.at(number, consumer.run)
 
     def _produce_to_new(self, topic_partition: TopicPartition) -> None:
-        """A topic that the operator made gets a producer; its records are judged like all others."""
+        """Start a producer for a topic that the operator created; its records are judged like all others."""
         producer = Producer(self.world, 100 + len(self.producers), topic_partition, is_idempotent=False)
         self.producers.append(producer)
         if self.script is not None:
@@ -303,7 +304,7 @@ class _Run:
             producer.is_finishing = True
         bound_ms = world.swarm.session_timeout_ms + LEADER_BOUND_MS
         if not self._until(self._is_led_by_the_healthy, bound_ms):
-            raise Violation("C18", f"a dead disk keeps its leadership: {self._complaints()}")
+            raise Violation("C18", f"a node with a dead disk still leads: {self._complaints()}")
         world.replace_dead_disks()
         self._mended_ms = world.now_ms
         self._play_operator()
@@ -313,21 +314,21 @@ class _Run:
         if not self._until_mended(self._is_healed, IN_SYNC_BOUND_MS):
             raise Violation("C18", f"not healed in {IN_SYNC_BOUND_MS} ms: {self._complaints()}")
         self.in_sync_in_ms = world.now_ms - self._mended_ms
-        # A command that was long on its way may still make a topic, or delete one.
+        # A delayed command may still create or delete a topic.
         if not self._until(lambda: not world.client_link.is_under_way(_COMMANDS), IN_SYNC_BOUND_MS):
-            raise Violation("C18", "a command is never answered")
+            raise Violation("C18", "a command got no answer")
         if not self._until(self._is_healed, IN_SYNC_BOUND_MS):
             raise Violation("C18", f"not healed after the last command: {self._complaints()}")
 
     def _until_mended(self, holds: Callable[[], bool], bound_ms: int) -> bool:
-        """`_until`, where the operator's helping hand begins the time anew."""
+        """Like `_until`, but the bound starts again whenever the operator helps."""
         while not self._until(holds, self._mended_ms + bound_ms - self.world.now_ms):
             if self.world.now_ms >= self._mended_ms + bound_ms:
                 return False
         return True
 
     def _is_led_by_the_healthy(self) -> bool:
-        """While disks are still dead: whoever can, leads (F2), and nobody who cannot."""
+        """While some disks are dead: every partition that has a sound ISR member is led (F2)."""
         hosts = self.world.hosts
         for checker in self.world.checkers.values():
             state = checker.state
@@ -357,7 +358,7 @@ class _Run:
         )
 
     def _play_operator(self) -> None:
-        """Allow an unclean election where nobody else can help; keep looking."""
+        """Allow an unclean election where nothing else helps; repeat while the cluster heals."""
         world = self.world
         if world.observation.is_unclean_allowed:
             return
@@ -366,12 +367,12 @@ class _Run:
             if state is None or state.leader >= 0 or topic_partition in world.observation.unclean_allowed:
                 continue
             if any(epoch != LOST_BROKER_EPOCH for epoch in state.isr_broker_epochs):
-                continue  # somebody in it kept everything: the controller must elect by itself
+                continue  # a member kept everything: the controller must elect it without help
             world.time.note("the operator allows an unclean election of", topic_partition)
             world.tally.operator_elections += 1
             self._mended_ms = world.now_ms
             observation = world.observation
-            if world.swarm.seed % 2:  # for all brokers, or for this topic
+            if world.swarm.seed % 2:  # for all brokers, or for this topic only
                 observation.is_unclean_allowed = True
                 data = layout.encode_topic_config({UNCLEAN_ELECTION: "true"})
                 for_all = Create(layout.BROKER_DEFAULTS_PATH, data, make_parents=True)
@@ -385,7 +386,7 @@ class _Run:
             data = layout.encode_topic_config({**settings, UNCLEAN_ELECTION: "true"})
             world.store_link.write_as_operator(
                 Create(path, data, make_parents=True)
-                if found.stat is None  # who made the topic by hand gave it none
+                if found.stat is None  # a topic created by hand has no settings
                 else Set(path, data, found.stat.version)
             )
         world.time.at(OPERATOR_PATIENCE_MS, self._play_operator)
@@ -394,7 +395,7 @@ class _Run:
 
     def _read_back(self) -> None:
         world = self.world
-        # A command that was long on its way may still delete a topic.
+        # A delayed command may still delete a topic.
         for number, (topic_partition, checker) in enumerate(list(world.checkers.items())):
             before = len(checker.acked)
             if checker.is_retired:
@@ -404,7 +405,7 @@ class _Run:
             last.send_now()
             last.run()
             if not self._until(lambda last=last: last.is_done, READING_BOUND_MS):  # type: ignore[misc]
-                raise Violation("C18", f"{topic_partition} takes no records after all is mended")
+                raise Violation("C18", f"{topic_partition} accepts no records after all faults ended")
             assert topic_partition not in world.checkers or len(checker.acked) > before
         if not self._until(self._is_healed, READING_BOUND_MS):
             raise Violation("C18", f"not in sync after the last records: {self._complaints()}")
@@ -413,21 +414,21 @@ class _Run:
             batches = self._read(topic_partition, checker)
             if not checker.is_retired:
                 checker.read_back(batches)
-        # A command that waited in its controller's queue until now may have set something going.
+        # A command that waited in its controller's queue may have started something.
         if not self._until(self._is_healed, READING_BOUND_MS):
-            raise Violation("C18", f"not in sync after all was read: {self._complaints()}")
+            raise Violation("C18", f"not in sync after reading: {self._complaints()}")
         for host in world.hosts.values():
             world.stop(host)
             self._read_disk(host.node_id)
 
     def _judge_rest(self) -> None:
-        """Nobody has anything left to do: requests in the store are gone (I17, I22), few wait anywhere."""
+        """Check a cluster at rest: no requests left in the store (I17, I22), few waiting in memory."""
         world = self.world
         if not self._until(lambda: not self._left_in_store(), IN_SYNC_BOUND_MS):
             raise Violation("C18", f"left in the store: {self._left_in_store()}")
         if not self._until(lambda: not self._disagreement(), IN_SYNC_BOUND_MS):
             raise Violation("I16", self._disagreement())
-        # Every follower's fetch of each partition may wait at its leader, and every client's last requests.
+        # A leader may hold a fetch per follower and partition, and the last requests of every client.
         most = (len(world.hosts) + len(self.consumers) + len(self.producers)) * max(len(world.checkers), 1)
         for host in world.running:
             assert host.node is not None
@@ -439,7 +440,7 @@ class _Run:
             check_bounds(f"node {host.node_id}", sizes, limits)
 
     def _disagreement(self) -> str:
-        """What a node has or believes that the store does not say: logs, settings, leaders, live brokers."""
+        """Describe what a node has or believes against the store: logs, settings, leaders, live brokers."""
         world = self.world
         live = {host.node_id: world.store_link.broker_epoch(host.node_id) for host in world.running}
         states = {each: checker.state for each, checker in world.checkers.items()}
@@ -457,7 +458,7 @@ class _Run:
                 if replicas.partitions[each].log.config != wanted:
                     return f"{name} has not taken over the settings of {each}: {settings}"
             metadata = replicas.metadata
-            # Of topics that were deleted while nobody could tell it a node may remember leaders.
+            # A node may remember leaders of topics that were deleted while it could not be told.
             found = {each: metadata.leader_of(each) for each in leaders}
             if found != leaders:
                 return f"{name} believes in other leaders than {leaders}: {found}"
@@ -466,7 +467,7 @@ class _Run:
         return ""
 
     def _left_in_store(self) -> list[str]:
-        """Requests, and replicas whose deletion nobody has confirmed."""
+        """Return the requests in the store, and the replicas whose deletion is not confirmed."""
         left = []
         for path, node in self.world.store_link.store.tree.nodes():
             if path in _REQUESTS or path.startswith(_REQUESTS_BELOW):
@@ -477,7 +478,7 @@ class _Run:
         return left
 
     def _read(self, topic_partition: TopicPartition, checker: PartitionChecker) -> list[Stored]:
-        """The whole partition, as a consumer gets it from the leader."""
+        """Read the whole partition from its leader, as a consumer does."""
         found: list[Stored] = []
         answers: list[ResponseBody | None] = []
         for _ in range(10_000):
@@ -485,7 +486,7 @@ class _Run:
             leader = checker.acting_leader
             if checker.is_retired:
                 break
-            if leader is None:  # leaderships go home, once in a while
+            if leader is None:  # preferred leaders are elected now and then
                 if not self._until(
                     lambda: checker.is_retired or checker.acting_leader is not None, READING_BOUND_MS
                 ):
@@ -493,7 +494,7 @@ class _Run:
                 continue
             start = checker.views[leader].log_start
             if found and found[-1].end < start:
-                found.clear()  # retention overtook the reader: it begins again where the log does now
+                found.clear()  # retention removed the next records: start at the log start
             position = found[-1].end if found else start
             if position >= checker.views[leader].high_watermark:
                 break
@@ -507,7 +508,7 @@ class _Run:
         return found
 
     def _read_disk(self, node_id: int) -> None:
-        """Stopped in order, a node's logs are clean, whole, and agree with what was committed."""
+        """Check a node's files after an orderly stop: clean, complete, and equal to what was committed."""
         world = self.world
         host = world.hosts[node_id]
         logs = LogManager(
@@ -524,7 +525,7 @@ class _Run:
                 log = logs.get(topic_partition)
                 if log is None or not logs.was_clean:
                     raise Violation(
-                        "I1", f"{topic_partition} on node {node_id} is not there after a clean stop"
+                        "I1", f"{topic_partition} on node {node_id} is missing after a clean stop"
                     )
                 batches = read_all(log)
                 name = f"{topic_partition} on node {node_id}"
@@ -532,7 +533,10 @@ class _Run:
                 check_producers(name, batches, log.producers(), world.now_ms)
                 held = [batch for batch in checker.committed if batch.end > log.log_start_offset]
                 if batches[: len(held)] != held:
-                    raise Violation("C3", f"{topic_partition} on the disk of node {node_id} is another log")
+                    raise Violation(
+                        "C3",
+                        f"{topic_partition} on the disk of node {node_id} differs from what was committed",
+                    )
         finally:
             logs.close()
 

@@ -1,9 +1,8 @@
-"""From a failing run to a short one that fails in the same way.
+"""Turn a failing run into a short one that fails in the same way.
 
-Faults go first, since most of them have nothing to do with it: halves, quarters, eighths of the list are
-left out as long as the same invariant breaks, down to single faults (ddmin). Then clients fall silent and
-producers send less, and at last the noise of the schedule is switched off, kind by kind. What is left
-is a transcript; each of its parts is needed.
+Faults come first, since most are irrelevant: halves, quarters, eighths of the list are left out as long as
+the same invariant breaks, down to single faults (ddmin). Then clients are silenced, producers send less,
+and each kind of noise is switched off. Every part of the resulting transcript is needed.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ _FEWEST_SENDS = (0, 1, 2, 3, 5, 8, 13, 21)
 def shrink(
     transcript: Transcript, breaks: Callable[[Transcript], bool], clients: Sequence[str]
 ) -> Transcript:
-    """A shorter transcript for which `breaks` holds still, as it must for `transcript`."""
+    """Return a shorter transcript for which `breaks` still holds, as it must for `transcript`."""
 
     def without_needless_faults() -> Transcript:
         needed = minimal(
@@ -47,7 +46,8 @@ def shrink(
 
 
 def minimal(items: Sequence[Item], breaks: Callable[[Sequence[Item]], bool]) -> Sequence[Item]:
-    """A part of `items`, in order, for which `breaks` holds, and for no part that lacks one more (ddmin)."""
+    """Return a part of `items`, in order, for which `breaks` holds, but for no part with one item less
+    (ddmin)."""
     parts = 2
     while items:
         size = -(-len(items) // parts)

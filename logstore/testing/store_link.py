@@ -1,8 +1,8 @@
-"""The metadata store as nodes reach it: the real tree, and sessions that live by virtual time.
+"""Connect nodes to the metadata store: the production tree, with sessions in virtual time.
 
-Calls of one node, and its answers, keep their order; watches go before any later answer. A call may be
-lost, or applied and its answer lost. A node that is cut off hears of watches, or of its session's end,
-when the store is heard again.
+Calls of one node and their responses keep their order; watches are delivered before later responses. A call
+may be lost, or applied with its response lost. A node that is cut off gets watches, or the end of its
+session, when it reaches the store again.
 """
 
 from __future__ import annotations
@@ -29,7 +29,7 @@ _FOR_EVER_MS = 1 << 30
 
 
 class StoreLink:
-    """The store and the way to it. `judge` sees every operation that succeeded, as it does."""
+    """The store and the links to it. `judge` sees every successful operation at the moment it is applied."""
 
     def __init__(
         self,
@@ -54,7 +54,7 @@ class StoreLink:
         self._operator = self.store.open_session(_FOR_EVER_MS, time.now_ms)
 
     def delay_ms(self) -> int:
-        """How long a message to or from the store takes."""
+        """Return how long a message to or from the store takes."""
         return self._network.delay(self._random)
 
     # --- calls -----------------------------------------------------------------------------------
@@ -82,7 +82,7 @@ class StoreLink:
             self._time.note("store ◀", host.node_id, call.operation, "gives", outcome.error or "success")
             if outcome.error is None:
                 self._judge(call.operation, outcome)
-            # Before the outcome: whoever reads later must have heard of the change.
+            # Before the outcome: a node that reads later must know of the change.
             self._fire(fired)
             if self._is_lost():
                 outcome = Outcome(StoreError.CONNECTION_LOSS)
@@ -101,12 +101,14 @@ class StoreLink:
         elif isinstance(event, StoreReply):
             lost = StoreReply(event.call_id, Outcome(StoreError.CONNECTION_LOSS))
             if self._swarm.features.store_losses or self._random.random() < 0.5:
-                self._receive(host, lost)  # its own connection tells it; else it waits in vain
+                self._receive(
+                    host, lost
+                )  # its connection reports the loss; otherwise it waits for its timeout
         else:
             host.unheard.append(event)
 
     def hear(self, host: Host) -> None:
-        """The store is heard again: what it had to say comes first, unless the session is over."""
+        """Deliver the events that were held back while the node could not receive from the store."""
         if host.node is None or not self.hears_store(host):
             return
         unheard, host.unheard = host.unheard, []
@@ -122,19 +124,19 @@ class StoreLink:
 
     @property
     def controller_epoch(self) -> int:
-        """The epoch of the newest controller that the store knows."""
+        """The epoch of the newest controller in the store."""
         outcome, _ = self.store.tree.apply(self._operator, Get(layout.CONTROLLER_EPOCH_PATH))
         return layout.parse_controller_epoch(outcome.data) if outcome.stat is not None else 0
 
     def broker_epoch(self, node_id: int) -> int:
-        """As which incarnation a node is registered; -1 for none."""
+        """Return the broker epoch of a registered node; -1 for none."""
         outcome, _ = self.store.tree.apply(self._operator, Get(layout.broker_path(node_id)))
         return outcome.stat.created_txid if outcome.stat is not None else -1
 
     # --- what an operator does -------------------------------------------------------------------
 
     def write_as_operator(self, operation: Operation) -> Outcome:
-        """What an operator's tool writes to the store."""
+        """Write to the store as an operator's tool does."""
         outcome, fired = self.store.call(self._operator, operation, self._time.now_ms)
         self._fire(fired)
         return outcome
@@ -145,11 +147,11 @@ class StoreLink:
     # --- sessions --------------------------------------------------------------------------------
 
     def open_session_later(self, host: Host, timeout_ms: int) -> None:
-        """A node asks for a session."""
+        """Open a session for a node, after the delay of a message."""
         self._time.at(self.delay_ms(), self._open_session, host, host.life, timeout_ms)
 
     def close_session_later(self, session_id: int) -> None:
-        """A node gives its session up."""
+        """Close a node's session, after the delay of a message."""
         self._time.at(self.delay_ms(), self._close_session, session_id)
 
     def _open_session(self, host: Host, life: int, timeout_ms: int) -> None:
@@ -164,11 +166,11 @@ class StoreLink:
         self._schedule_tick()
 
     def keep_session(self, session_id: int) -> None:
-        """The word that this session is given up does not arrive: it lives until its timeout."""
+        """Lose the request to close this session: it lives until its timeout."""
         self._kept.add(session_id)
 
     def renew_session(self, host: Host, *, keeps_old: bool) -> None:
-        """A node's client of the store opens another session; the old one ends now, or by its timeout."""
+        """Open another session for a node's client; the old one ends now, or at its timeout."""
         old = host.session_id
         assert old is not None
         self._time.note("store", "has a new session for", host.node_id)
@@ -180,7 +182,7 @@ class StoreLink:
         self._schedule_tick()
 
     def keep_sessions(self) -> None:
-        """Every session gets its whole timeout anew, as after a failover."""
+        """Begin the timeout of every session anew, as after a failover."""
         for session_id in sorted(self.store.tree.sessions):
             self.store.heartbeat(session_id, self._time.now_ms)
 
@@ -190,7 +192,8 @@ class StoreLink:
         self._fire(self.store.close_session(session_id))
 
     def heartbeat(self, host: Host, life: int) -> None:
-        """A sign of life, three in a session's timeout; who is heard of too late learns that it is over."""
+        """Send a heartbeat, three per session timeout. A node whose heartbeat comes too late learns of the
+        end."""
         if host.life != life or host.node is None:
             return
         self._time.at(host.config.zookeeper_session_timeout_ms // 3, self.heartbeat, host, life)
@@ -229,13 +232,13 @@ class StoreLink:
         self._schedule_tick()
 
     def go_down(self) -> None:
-        """Nobody is served, no session ends: the store is without a leader of its own."""
+        """Stop serving: the store has no leader of its own, so no session expires."""
         self._time.note("store", "is unavailable")
         self._time.stamp("store down")
         self.is_down = True
 
     def come_back(self) -> None:
-        """It serves again. Every session gets its whole timeout anew, as after a failover."""
+        """Serve again. The timeout of every session begins anew, as after a failover."""
         if not self.is_down:
             return
         self._time.note("store", "is back")
@@ -246,7 +249,7 @@ class StoreLink:
         self._schedule_tick()
 
     def expire(self, session_id: int) -> None:
-        """The store gives a session up; whoever had it hears so at its next sign of life."""
+        """Expire a session; its owner learns of it at its next heartbeat."""
         self._time.tally.sessions_expired += 1
         self._time.note("store", "gives up session", session_id)
         self._time.stamp(f"expire{session_id}")

@@ -1,11 +1,11 @@
-"""What one seed is made of: the shape of its cluster, its faults and their rates. Pure.
+"""Draw one seed's world: the shape of its cluster, its faults and their rates. Pure.
 
-Every seed switches about half of the features off. A run with everything in it is mostly noise: two
-faults that must meet would be kept apart by ten others, and some bugs show only where something never
-happens (a topic without a flush, a cluster without a restart).
+Every seed switches about half of the features off. A run with all of them is mostly noise: two faults that
+must meet would be kept apart by ten others, and some bugs show only if something never happens (no flush,
+no restart).
 
-Every concern draws from a stream of its own, named for it, so that a fault that is taken out of a seed
-leaves the clients' draws, and the other faults', as they were.
+Every concern has its own random stream, named for it. A fault that is taken out of a seed leaves the draws
+of clients and of other faults unchanged.
 """
 
 from __future__ import annotations
@@ -19,28 +19,28 @@ from logstore.replication.durability import Durability
 
 
 def stream(seed: int, concern: str) -> Random:
-    """The random numbers of one concern in one seed; a text seeds the same in every process."""
+    """Return the random numbers of one concern in one seed, the same in every process."""
     return Random(f"{seed}/{concern}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Features:
-    """What may happen in a seed at all. Each is on in about half of them."""
+    """What may happen in a seed. Each is on in about half of them."""
 
     drops: bool
-    """A message is lost; its sender hears that the connection broke, or nothing."""
+    """Messages are lost; the sender notices a broken connection, or nothing."""
     duplicates: bool
-    """A message arrives twice (requests of clients only where a retry is harmless)."""
+    """Messages arrive twice (requests of clients only where a retry is harmless)."""
     reordering: bool
     """Messages of one connection overtake each other."""
     slow_links: bool
-    """Now and then a message takes as long as a timeout."""
+    """Some messages take as long as a timeout."""
     store_losses: bool
-    """Store calls are lost, or applied with their answer lost."""
+    """Store calls are lost, or applied with their response lost."""
     bad_batches: bool
     """Clients send batches with a wrong checksum."""
     idempotence: bool
-    """Producers number their batches and send again what was not answered."""
+    """Producers are idempotent: they number their batches and retry them."""
 
 
 FAULT_NAMES = (
@@ -67,7 +67,7 @@ FAULT_NAMES = (
     "store_outage",
     "notice",
 )
-"""What the nemesis can do; `faults.FAULTS` says how."""
+"""Faults of the nemesis, defined in `faults.FAULTS`."""
 COMMAND_NAMES = (
     "create_topic",
     "delete_topic",
@@ -80,9 +80,9 @@ COMMAND_NAMES = (
     "alter_durability",
     "delete_records",
 )
-"""What the operator can ask for; `operator.COMMANDS` says how."""
+"""Commands of the operator, defined in `operator.COMMANDS`."""
 THEMED_COMMAND_NAMES = ("delete_to_an_end",)
-"""What the operator asks for in themes alone."""
+"""Commands that only themes use."""
 HAND_NAMES = (
     "reassign_by_hand",
     "delete_by_hand",
@@ -98,18 +98,18 @@ HAND_NAMES = (
     "rot",
     "fill_while_down",
 )
-"""What is done past the brokers; `by_hand.BY_HAND` says how."""
+"""Changes that bypass the brokers, defined in `by_hand.BY_HAND`."""
 THEMED_HAND_NAMES = ("replace_topic", "switch_as_power_goes")
-"""What is done by hand in themes alone."""
+"""Changes by hand that only themes use."""
 DISK_FAULTS = frozenset({"dead_disk", "failed_sync", "full_disk"})
 _LONGEST_REQUEST_MS = 1500
-"""A request may vanish just before the last fault ends; a leader is due two seconds later."""
+"""A request may be lost just before the last fault ends; a leader is due two seconds later."""
 _LONGEST_BACKOFF_MS = 200
 _LIKELIHOODS = (0.25, 0.5, 1.0, 1.0, 2.0, 4.0)
 
 
 def draw_rates(seed: int, names: Iterable[str]) -> dict[str, float]:
-    """How often each of these happens compared with the others; about half never do."""
+    """Return the relative rate of each name; about half are 0."""
     rates = {}
     for name in names:
         random = stream(seed, f"rate of {name}")
@@ -124,7 +124,7 @@ _LATE_ORDERS: Mapping[str, float] = {
     "duplicate_rate": 0.3,
     "late_copies": True,
 }
-"""The same order arrives twice, the second time long after others have followed."""
+"""The same order arrives twice, the second time long after later ones."""
 _THEMES: tuple[Mapping[str, float], ...] = (
     {
         "kill": 1,
@@ -158,8 +158,10 @@ _THEMES: tuple[Mapping[str, float], ...] = (
     {"full_disk": 0.5, "fill_while_down": 2, "dead_disk": 0.1},
     {"alter_config": 3, "suspend": 0.25, "kill": 0.5},
 )
-"""What has to meet for a rare branch to be taken, and little else; a feature that is named is on, another
-field of the swarm that is named has that value."""
+"""What must meet for a rare branch to be taken, and little else.
+
+A feature named here is on; another field of the swarm named here has that value.
+"""
 _HARMFUL_THEMES: tuple[Mapping[str, float], ...] = (
     {"power_cut": 4, "depose": 1.5, "cut_link": 1, "slow_link": 1},
     {"expire": 1, "cut_link": 2, "elect_preferred": 4, "slow_links": 1, "reordering": 1},
@@ -175,12 +177,12 @@ _HARMFUL_THEMES: tuple[Mapping[str, float], ...] = (
     {"create_topic": 2, "delete_topic": 1, "replace_topic": 2, "command_interval_ms": 60, **_LATE_ORDERS},
     {"reassign": 2, "cancel_reassignment": 2, "command_interval_ms": 60, **_LATE_ORDERS},
 )
-"""What has to meet before the want of some rule does harm; one seed in twenty."""
+"""What must meet before a missing rule does harm; one seed in twenty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Swarm:
-    """One seed's world. Times are milliseconds of virtual time, rates are probabilities."""
+    """One seed's world. Times are virtual milliseconds, rates are probabilities."""
 
     seed: int
     nodes: int
@@ -192,7 +194,7 @@ class Swarm:
     lag_max_messages: int
     unclean_election: bool
     reckless: bool
-    """Faults may take the last in-sync replica: the partition may then have to wait for its operator."""
+    """Faults may take the last in-sync replica; the partition may then wait for its operator."""
     session_timeout_ms: int
     lag_time_max_ms: int
     fetch_wait_ms: int
@@ -202,26 +204,26 @@ class Swarm:
     checkpoint_interval_ms: int
     segment_bytes: int
     retention_bytes: int
-    """Old segments of more than this go on every replica by itself; -1: the log keeps everything."""
+    """Retention size of every log in bytes; -1: no limit."""
     retention_check_interval_ms: int
     delay_ms: int
     drop_rate: float
     duplicate_rate: float
     slow_rate: float
     late_copies: bool = False
-    """The second time, a message is as late as a timeout."""
+    """The second copy of a message is as late as a timeout."""
     store_loss_rate: float
     rates: dict[str, float]
-    """How likely each fault is when the nemesis draws one; 0: it never happens."""
+    """Relative rate of each fault; 0: never."""
     fault_interval_ms: int
     command_rates: dict[str, float]
-    """How likely each command is when the operator gives one."""
+    """Relative rate of each command."""
     command_interval_ms: int
     hand_rates: dict[str, float] = field(default_factory=dict)
-    """How likely each of what is done by hand is; in most seeds nothing."""
+    """Relative rate of each change by hand; empty in most seeds."""
     delete_topic_enable: bool = True
     racks: int = 0
-    """Nodes and consumers stand in so many racks, and are served in their own; 0: nobody knows of racks."""
+    """Number of racks of nodes and consumers, who read from their own rack; 0: no racks."""
     produce_interval_ms: int
     producers: int
     consumers: int
@@ -237,17 +239,17 @@ class Swarm:
 
     @property
     def disks_may_fail(self) -> bool:
-        """Whether nodes run on disks whose calls can fail."""
+        """Whether disk calls of nodes can fail."""
         return any(self.rates[name] for name in DISK_FAULTS)
 
 
 def draw(seed: int) -> Swarm:
-    """The world of `seed`."""
+    """Return the world of `seed`."""
     random = stream(seed, "swarm")
     features = Features(**{each.name: random.random() < 0.5 for each in fields(Features)})
     nodes = random.choice((3, 3, 4, 5))
     factor = min(nodes, random.choice((2, 3, 3, 4)))
-    # A quarter of the clusters live at the pace of real ones: seconds, where the others have fractions.
+    # A quarter of the clusters have timeouts of seconds like real ones; the others have fractions.
     pace = stream(seed, "pace").choice((1, 1, 1, 20))
     session_timeout_ms = pace * random.choice((120, 200, 500))
     lag_time_max_ms = pace * random.choice((100, 250, 600))
@@ -257,7 +259,7 @@ def draw(seed: int) -> Swarm:
     hands = stream(seed, "hands")
     hand_rates = draw_rates(seed, HAND_NAMES) if hands.random() < 0.2 else {}
     if hand_rates.get("spoil_topic"):
-        hand_rates["wipe_topic"] = 0.0  # nobody could tell which of the two topics is to be put right
+        hand_rates["wipe_topic"] = 0.0  # nobody could tell which of the two topics to repair
     theme = stream(seed, "theme")
     kind = theme.random()
     given: dict[str, Any] = {}

@@ -1,9 +1,9 @@
-"""Virtual time: one heap of what is to happen, what did happen, and its digest.
+"""Virtual time: a heap of future events, the record of past ones, and their digest.
 
     (time, tie, number, callback) ─▶ one callback at a time, at its virtual millisecond
 
-Among callbacks of one millisecond a tie drawn from the seed decides, never the order in which they were
-asked for alone. `stamp` enters a fact into the digest of the run, `note` into its text.
+Callbacks of the same millisecond are ordered by a tie drawn from the seed, not by the order of the calls
+alone. `stamp` adds a fact to the digest of the run, `note` to its text.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ _RECENT = 60
 
 @dataclass(slots=True)
 class Tally:
-    """What happened in a run; for people, and to see that the faults did happen."""
+    """What happened in a run; it also shows that the faults did happen."""
 
     events: int = 0
     turns: int = 0
@@ -54,12 +54,12 @@ class Tally:
 
 
 class Timeline:
-    """The heap of one run, and the record of what came off it."""
+    """The heap of one run, and the record of the events that came off it."""
 
     def __init__(self, seed: int, *, trace: Callable[[str], None] | None = None) -> None:
         self.now_ms = START_MS
         self.suspended_ms = 0
-        """How long nothing at all happened."""
+        """How long everything was suspended."""
         self.tally = Tally()
         self.recent: deque[tuple[int, object]] = deque(maxlen=_RECENT)
         self.digest = blake2b(digest_size=16)
@@ -70,26 +70,26 @@ class Timeline:
 
     @property
     def is_traced(self) -> bool:
-        """Whether somebody reads the text of notes."""
+        """Whether notes are printed."""
         return self._trace is not None
 
     def draw_tie(self) -> float:
-        """Where something stands among what happens in the same millisecond."""
+        """Return an event's place among the others of its millisecond."""
         return self._ties.random()
 
     def at(self, delay_ms: int, callback: Callable[..., object], *arguments: object) -> None:
-        """Call back in `delay_ms`; among callbacks of one millisecond the seed decides."""
+        """Call `callback` in `delay_ms`; the seed orders callbacks of the same millisecond."""
         self.push(self.now_ms + delay_ms, self._ties.random(), callback, arguments)
 
     def push(
         self, at_ms: int, tie: float, callback: Callable[..., object], arguments: tuple[object, ...]
     ) -> None:
-        """Call back at `at_ms`; equal ties keep the order of these calls."""
+        """Call `callback` at `at_ms`; equal ties keep the order of these calls."""
         self._number += 1
         heappush(self._heap, (at_ms, tie, self._number, callback, arguments))
 
     def step(self) -> bool:
-        """Let the next thing happen; False if nothing is left to happen."""
+        """Process the next event; False if there is none."""
         if not self._heap:
             return False
         at_ms, _, _, callback, arguments = heappop(self._heap)
@@ -99,22 +99,22 @@ class Timeline:
         return True
 
     def suspend(self, for_ms: int) -> None:
-        """Whatever is to happen happens so much later."""
-        # All by the same: it stays a heap.
+        """Delay every future event by `for_ms`."""
+        # All by the same time: it stays a heap.
         self._heap = [(at_ms + for_ms, *others) for at_ms, *others in self._heap]  # type: ignore[misc]
         self.suspended_ms += for_ms
         self.now_ms += for_ms
 
     def was_nothing(self) -> None:
-        """What just came off the heap had become void: it does not count as an event."""
+        """Do not count the current event: it had become void."""
         self.tally.events -= 1
 
     def note(self, *facts: object) -> None:
-        """Enter something into the trace: as text only if somebody asks."""
+        """Add facts to the trace; they are formatted only when printed."""
         self.recent.append((self.now_ms, facts))
         if self._trace is not None:
             self._trace(f"{self.now_ms - START_MS:>7} {describe(facts)}")
 
     def stamp(self, text: str) -> None:
-        """Enter something into the digest."""
+        """Add text to the digest."""
         self.digest.update(text.encode())

@@ -1,11 +1,11 @@
-"""A run written down: the seed, and every decision that was made in it. JSON, one object.
+"""A recorded run: the seed and every decision made in it. JSON, one object.
 
     {"seed": 7, "events": 2000, "plant": "", "commit": "2bef2d6", "invariant": "C4",
      "decisions": [{"at_ms": 310, "what": "kill", "victim": 1, "other": -2, "for_ms": 90, "chance": 0.2}, …],
      "silent": ["consumer 0"], "most_sends": 4, "quiet": ["drops"]}
 
-Everything else follows from the seed. Replayed with all of its decisions, a run is the same event for
-event; with some of them left out it is another run, and with luck a shorter one that breaks the same rule.
+Everything else follows from the seed. Replayed with all decisions, a run is the same, event for event.
+With some left out it is another run, possibly a shorter one that breaks the same rule.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from logstore.testing.faults import Decision
 from logstore.testing.swarm import Features, Swarm, draw
 
 NOISE = ("drops", "duplicates", "reordering", "slow_links", "store_losses", "bad_batches", "delay")
-"""What a schedule can do without: chance that no decision names."""
+"""Kinds of randomness that no decision names, so that a schedule can do without them."""
 _RATE_OF = {
     "drops": "drop_rate",
     "duplicates": "duplicate_rate",
@@ -36,7 +36,7 @@ class Transcript:
     decisions: tuple[Decision, ...]
     silent: tuple[str, ...] = ()
     most_sends: int | None = None
-    """How many batches each producer sends before the faults end; None: as many as it likes."""
+    """The number of batches each producer sends before faults end; None: no limit."""
     quiet: tuple[str, ...] = ()
     plant: str = ""
     invariant: str = ""
@@ -60,7 +60,7 @@ class Transcript:
 
     @classmethod
     def from_json(cls, text: str) -> Transcript:
-        """Raises `ValueError`, `KeyError` or `TypeError` for anything that `to_json` did not write."""
+        """Read what `to_json` wrote. Raises `ValueError`, `KeyError` or `TypeError` for anything else."""
         found = json.loads(text)
         found["decisions"] = tuple(Decision(**each) for each in found["decisions"])
         return cls(**{**found, "silent": tuple(found["silent"]), "quiet": tuple(found["quiet"])})

@@ -1,17 +1,16 @@
-"""A cluster under one seed: real nodes over real logs, and everything around them that can go wrong.
+"""Simulate one cluster under one seed: production nodes and logs, in an environment that can fail.
 
     Timeline ─▶ one callback at a time, at its virtual millisecond
         │
-        ├─ Network       delay · loss · doubling · overtaking · cuts, one way or both
-        ├─ StoreLink     the real tree behind the same kind of network; sessions end by virtual time
-        ├─ ClientLink    whoever asked `call` for a request to be carried to a node
-        ├─ hosts         a disk, and on it lives of a node: killed, without power, paused, stopped, started
-        └─ Observation   what the checkers are told
+        ├─ Network       delays, losses, duplicates, reordering, cuts in one or both directions
+        ├─ StoreLink     the metadata store behind a network of the same kind; sessions in virtual time
+        ├─ ClientLink    requests of clients
+        ├─ hosts         a disk, and the processes that run on it: killed, without power, paused, stopped
+        └─ Observation   everything that the checkers are told
 
-Nodes, logs, controller and store are the production code, unchanged; only the disk is the one in memory.
-After each turn of a node its replicas are looked at and handed to the checkers, before anybody else can
-hear what the turn said. The seed is the only source of chance, so the same seed gives the same run, and
-`trace_hash` says so.
+Nodes, logs, controller and store are the production code, unchanged; only the disk is in memory. After each
+turn of a node, its replicas are handed to the checkers before any other node can receive its messages. The
+seed is the only source of randomness, so the same seed gives the same run and the same `trace_hash`.
 """
 
 from __future__ import annotations
@@ -64,11 +63,11 @@ LOG_DIR = "data"
 
 
 class _Died(BaseException):
-    """The process ends here; not an error that anybody could handle."""
+    """The process ends here. No code may handle this as an error."""
 
 
 class _DyingDisk(FaultyDisk):
-    """A disk under a process that ends before its call number `dies_after`; None: it does not."""
+    """A disk whose process dies before call number `dies_after`; None: it does not die."""
 
     def __init__(self, inner: Disk, dies_after: int | None) -> None:
         super().__init__(inner)
@@ -81,7 +80,7 @@ class _DyingDisk(FaultyDisk):
 
 
 class World:
-    """One seed's cluster. Start the hosts, then `step` as long as there is something to do."""
+    """One seed's cluster. Start the hosts, then call `step` while there is something to do."""
 
     def __init__(self, swarm: Swarm, *, trace: Callable[[str], None] | None = None) -> None:
         self.swarm = swarm
@@ -90,9 +89,9 @@ class World:
         self._lives = stream(swarm.seed, "lives")
         self._at_healing: list[Callable[[], object]] = []
         self.is_healed = False
-        """No fault happens any more."""
+        """Faults have ended."""
         self.atlas: Counter[tuple[str, str]] = Counter()
-        """How often each fault hit a victim in each state; see `atlas`."""
+        """Count of each fault by the state of its victim; see `atlas`."""
         self.log_config = LogConfig(
             segment_bytes=swarm.segment_bytes,
             segment_index_bytes=512,
@@ -144,14 +143,14 @@ class World:
         return self.observation.checkers
 
     def mend(self, pairs: Iterable[tuple[int, int]]) -> None:
-        """These directions work again; who could not hear the store hears now what it had to say."""
+        """Mend these directions. Nodes that could not receive from the store get its events now."""
         self.network.mend(pairs)
         for host in self.hosts.values():
             if host.unheard:
                 self.store_link.hear(host)
 
     def trace_hash(self) -> str:
-        """The digest of all that happened so far, and of what the disks and the store now hold."""
+        """Return the digest of all events so far, and of the content of the disks and the store."""
         digest = self.time.digest.copy()
         for host in self.hosts.values():
             for path, content in host.disk.files().items():
@@ -163,7 +162,7 @@ class World:
         return digest.hexdigest()
 
     def until_healed(self, delay_ms: int, action: Callable[[], object]) -> None:
-        """Do this in `delay_ms`, or when everything is mended, if that is before."""
+        """Run `action` in `delay_ms`, or when everything heals, if that is earlier."""
         self._at_healing.append(action)
 
         def act() -> None:
@@ -174,7 +173,7 @@ class World:
         self.time.at(delay_ms, act)
 
     def suspend(self, for_ms: int) -> None:
-        """Everything stands still and goes on; only clocks tell. No session ends of it."""
+        """Suspend all machines for a while; only clocks show it. No session expires."""
         self.time.note("everything is suspended")
         self.time.stamp("suspended")
         self.time.suspend(for_ms)
@@ -182,14 +181,14 @@ class World:
         self.store_link.keep_sessions()
 
     def expire_session(self, host: Host) -> None:
-        """The store gives the node's session up; it hears so at its next sign of life."""
+        """Expire the node's session in the store; the node learns of it at its next heartbeat."""
         if host.session_id is not None:
             self.store_link.expire(host.session_id)
 
     # --- the end of all faults --------------------------------------------------------------------
 
     def heal(self) -> None:
-        """Mend all links, start all machines; nothing is lost or late any more. Dead disks stay dead."""
+        """Mend all links, start all machines; no message is lost or late any more. Dead disks stay dead."""
         self.is_healed = True
         due, self._at_healing = self._at_healing, []
         for action in due:
@@ -198,7 +197,7 @@ class World:
         for host in self.hosts.values():
             self.resume(host)
             if host.node is not None and host.node.departure is not None:
-                self.stop(host)  # whoever was about to go, goes now and comes back
+                self.stop(host)  # a node in controlled shutdown stops now and comes back
             if host.node is None:
                 self.start(host)
 
@@ -212,20 +211,20 @@ class World:
             self.make_room(host)
 
     def replace_dead_disks(self) -> None:
-        """Start the machines anew whose disks are dead: what had been synced is there again."""
+        """Restart the machines whose disks are dead, with everything that was synced."""
         for host in self.hosts.values():
             if host.disk_is_dead:
                 self.cut_power(host)
-            if host.node is None:  # or it halted
+            if host.node is None:  # the node may have halted
                 self.start(host)
 
     # --- what may be taken ------------------------------------------------------------------------
 
     def others_hold_everything(self, victim: Host, *, or_may_lead: bool = False) -> bool:
-        """Whether each of its partitions keeps a member in sync without it: alive, its disk and log whole.
+        """Whether each partition of `victim` has another sound ISR member: alive, with a sound disk and log.
 
-        Its partitions are those that it is in sync with; with `or_may_lead` all that it has a replica of:
-        once nobody in sync is whole, it is the one that its operator would have lead.
+        Its partitions are those in whose ISR it is. With `or_may_lead`, all that it has a replica of count:
+        if no ISR member is sound, an operator would elect it.
         """
         for topic_partition, checker in self.checkers.items():
             state = checker.state
@@ -247,7 +246,7 @@ class World:
         return True
 
     def may_lose_power(self, victim: Host) -> bool:
-        """Whether what was acknowledged survives for certain if this machine loses what it had not synced."""
+        """Whether all acknowledged records certainly survive if this machine loses its unsynced data."""
         swarm = self.swarm
         if swarm.reckless or swarm.durability is Durability.SYNCED:
             return True
@@ -268,12 +267,12 @@ class World:
         loses_power: bool = False,
         is_full: bool = False,
     ) -> None:
-        """Start a node; its logs are recovered if need be, and what is found is judged.
+        """Start a node. Its logs are recovered if necessary, and the result is checked.
 
-        With `dies_after`, the process ends before that call to its disk, or the machine `loses_power`;
-        if opening the logs takes fewer calls, the node runs. If it `is_full`, its disk has no room.
+        With `dies_after`, the process ends before that disk call, or the machine `loses_power`; if opening
+        the logs takes fewer calls, the node runs. With `is_full`, its disk has no room.
         """
-        assert host.node is None, f"node {host.node_id} runs"
+        assert host.node is None, f"node {host.node_id} is running"
         host.life += 1
         self.time.note(host.node_id, "starts, life", host.life)
         self.time.stamp(f"start{host.node_id}")
@@ -295,7 +294,7 @@ class World:
         except LogDirOffline:
             if not is_full:
                 raise Violation("I1", f"node {host.node_id} cannot open its logs") from None
-            self._die_in_start(host, loses_power=False)  # whoever makes room starts it again
+            self._die_in_start(host, loses_power=False)  # it is started again once there is room
             host.disk_is_full = False
             return
         except Exception as error:
@@ -342,7 +341,7 @@ class World:
         self.client_link.break_off(host.node_id)
 
     def kill(self, host: Host) -> None:
-        """End the process: memory is gone, the page cache stays. A dead disk takes the machine with it."""
+        """Kill the process: memory is lost, the page cache stays. If the disk is dead, cut the power too."""
         assert host.node is not None
         if host.disk_is_dead:
             self.cut_power(host)
@@ -355,9 +354,9 @@ class World:
         self._end_life(host)
 
     def cut_power(self, host: Host, *, is_noticed: bool = True) -> None:
-        """The machine loses its power: of what was not synced any legal part is left.
+        """Cut the machine's power: of unsynced data, any part that a file system may leave survives.
 
-        Its peers may see their connections break, or wait in vain until they give up.
+        Its peers may notice broken connections (`is_noticed`) or wait for their timeouts.
         """
         self.time.note(host.node_id, "loses its power")
         self.time.stamp(f"power{host.node_id}")
@@ -371,8 +370,9 @@ class World:
             self._end_life(host, is_noticed=is_noticed)
 
     def fail_disk(self, host: Host, operation: str | None, *, once: bool = False) -> None:
-        """This kind of call fails (None: any): the next one, or all until the machine is started anew."""
-        assert host.faulty is not None, "a seed whose disks do not fail"
+        """Make disk calls of this kind fail (None: any kind): the next one, or all until the machine
+        restarts."""
+        assert host.faulty is not None, "disks of this seed cannot fail"
         self.time.note(host.node_id, "has a dead disk:", operation or "all", "fails")
         self.time.stamp(f"disk{host.node_id}")
         self.time.tally.dead_disks += 1
@@ -380,8 +380,8 @@ class World:
         host.faulty.inject(Fault(operation=operation, forever=not once))
 
     def fill_disk(self, host: Host) -> None:
-        """No room is left: what would make a file longer fails, until `make_room`."""
-        assert host.faulty is not None, "a seed whose disks do not fail"
+        """Fill the disk: every write that makes a file longer fails until `make_room`."""
+        assert host.faulty is not None, "disks of this seed cannot fail"
         self.time.note(host.node_id, "has a full disk")
         self.time.stamp(f"full{host.node_id}")
         self.tally.full_disks += 1
@@ -389,22 +389,22 @@ class World:
         host.faulty.inject(Fault(operation="pwrite", errno=errno.ENOSPC, forever=True))
 
     def make_room(self, host: Host) -> None:
-        """There is room again."""
+        """Make room on a full disk."""
         if host.disk_is_full and not host.disk_is_dead:
             assert host.faulty is not None
-            self.time.note(host.node_id, "has room again")
+            self.time.note(host.node_id, "has room on its disk again")
             host.disk_is_full = False
             host.faulty.heal()
 
     def slow_disk(self, host: Host, extra_ms: int) -> None:
-        """Each sync takes so much longer; 0: as long as ever."""
+        """Make each sync take `extra_ms` longer; 0 ends it."""
         self.time.note(host.node_id, "syncs slower by", extra_ms)
         host.sync_delay_ms = extra_ms
 
     def stop(self, host: Host, *, gives_session_up: bool = True) -> None:
-        """End the process in order: its session is given up, its logs are closed.
+        """Stop the process in order: close its session and its logs.
 
-        Without `gives_session_up` the word to the store is lost on the way.
+        Without `gives_session_up`, its request to close the session is lost.
         """
         assert host.node is not None
         if host.disk_is_dead:
@@ -418,17 +418,17 @@ class World:
         if not gives_session_up and host.session_id is not None:
             self.store_link.keep_session(host.session_id)
         self._turn(host, host.node.stop)
-        # A log that was left as it is, damaged, is to be judged again by the next start: no mark beside it.
+        # A log that was left damaged must be checked again at the next start: no clean marker.
         is_clean = host.node.is_clean and not host.node.logs.damaged
         host.node.logs.close(mark_clean=is_clean)
         self._turn(host, host.node.leave)
         self.observation.ended(host, cache_survives=True)
-        # Without room for the mark of a clean stop there is none, or there is: both are right.
+        # Without room for the clean marker it may or may not be there: both are right.
         host.stopped_in_order = None if host.disk_is_full else is_clean
         self._end_life(host)
 
     def shut_down(self, host: Host, then: Callable[[], None]) -> None:
-        """Let the controller move what this node leads, then stop it; `then` follows if it gets there."""
+        """Let the controller move this node's leaderships, then stop it and call `then`."""
         assert host.node is not None
         if host.node.departure is not None:
             return
@@ -447,16 +447,16 @@ class World:
         then()
 
     def pause(self, host: Host) -> None:
-        """The process stands still: it hears nothing, does nothing, and knows nothing of it."""
-        self.time.note(host.node_id, "stands still")
+        """Pause the process: it receives and does nothing, and does not notice."""
+        self.time.note(host.node_id, "is paused")
         self.time.tally.pauses += 1
         host.is_paused = True
 
     def resume(self, host: Host) -> None:
-        """It goes on where it was; what came meanwhile is heard at once."""
+        """Let a paused process continue; events that arrived meanwhile are received at once."""
         if not host.is_paused:
             return
-        self.time.note(host.node_id, "goes on")
+        self.time.note(host.node_id, "continues")
         host.is_paused = False
         backlog, host.backlog = host.backlog, []
         for event in backlog:
@@ -464,7 +464,7 @@ class World:
         self._tick(host, host.life, None)
 
     def flush(self, host: Host, *, sealed_only: bool) -> None:
-        """Make a node's logs durable, wholly or up to the active segments."""
+        """Sync a node's logs: all of them, or only up to their active segments."""
         assert host.node is not None
         logs = host.node.logs
         if sealed_only:
@@ -482,9 +482,7 @@ class World:
         try:
             effects = action(*arguments, self.time.now_ms)
         except Exception as error:
-            raise Violation(
-                "A1", f"node {host.node_id} broke a promise of its own: {type(error).__name__}: {error}"
-            ) from error
+            raise Violation("A1", f"node {host.node_id} raised {type(error).__name__}: {error}") from error
         self.observation.look(host)
         if effects:
             self._carry_out(host, effects)
@@ -559,7 +557,7 @@ class World:
                     self.time.at(self.swarm.session_timeout_ms, self._start_again, host, life)
 
     def _start_again(self, host: Host, life: int) -> None:
-        """Whoever supervises the process starts it again, on a disk that works."""
+        """A supervisor restarts the process, on a working disk."""
         if host.node is None and host.life == life:
             self.start(host)
 

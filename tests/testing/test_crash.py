@@ -178,7 +178,7 @@ def test_what_is_no_id_is_refused(text: str) -> None:
 
 
 def test_an_id_of_another_workload_is_refused() -> None:
-    with pytest.raises(ValueError, match="none with number 999"):
+    with pytest.raises(ValueError, match="moments, not number 999"):
         reader().replay(replacing(well), (None,), "999j0-")
 
 
@@ -281,7 +281,7 @@ def test_going_on_is_asked_of_every_end() -> None:
 
     report = CrashLab(lambda disk: None, anything, kills=False, goes_on=refuse).explore(write_pair, None)
     assert report.simplest is not None
-    assert "going on after it: something is left" in report.simplest.error
+    assert "continuing after it: something is left" in report.simplest.error
 
 
 # --- counting and bounds -----------------------------------------------------------------------------------

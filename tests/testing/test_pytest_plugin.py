@@ -184,7 +184,7 @@ def test_settings_go_by_name(pytester: pytest.Pytester) -> None:
         """,
     )
     assert result.ret != 0
-    result.stdout.fnmatch_lines(["*takes its settings by name*"])
+    result.stdout.fnmatch_lines(["*pass the settings of the marker `simulation` by name*"])
 
 
 def test_workers_agree_on_the_tests(pytester: pytest.Pytester) -> None:

@@ -1,11 +1,11 @@
-"""Disks that stand in for the real one: in tests, in simulations, in demonstrations.
+"""Disks that stand in for the real one in tests, simulations and demonstrations.
 
     MemoryDisk     a file system in memory; draws what a power cut may leave of it
-    VolatileDisk   real files; a power cut takes back from them what was not synced
-    RecordingDisk  around another: keeps the list of operations, in order
-    FaultyDisk     around another: chosen calls fail
+    VolatileDisk   real files; a power cut takes unsynced data away
+    RecordingDisk  wraps another disk and records the operations, in order
+    FaultyDisk     wraps another disk; chosen calls fail
 
-All keep the contract of `logstore.disk.files.Disk`, under one suite (`tests/contracts/test_disk.py`).
+All fulfil the contract of `logstore.disk.files.Disk` and pass one suite (`tests/contracts/test_disk.py`).
 """
 
 from __future__ import annotations

@@ -1,10 +1,10 @@
-"""A disk on which chosen calls fail, as a device or a kernel fails them.
+"""Make chosen disk calls fail, as a device or a kernel makes them fail.
 
     disk = FaultyDisk(inner, [Fault(operation="sync", at=3), Fault(operation="pwrite", short=100)])
     disk = FaultyDisk(inner, [Fault(at=k, errno=errno.ENOSPC, forever=True)])      for every k: sweep
 
-Calls are counted one by one over the whole disk; `calls` after a run without faults is the number of
-places where one can be put.
+Calls are counted over the whole disk. After a run without faults, `calls` is the number of places for a
+fault.
 """
 
 from __future__ import annotations
@@ -21,15 +21,17 @@ from logstore.disk.memory import MemoryFile
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Fault:
-    """The `at`-th matching call from now on (1 is the next) fails with `errno`; with `forever`, all after it.
+    """The `at`-th matching call from now on (1: the next) fails with `errno`; with `forever`, all later
+    ones too.
 
-    A call matches if it is called `operation` (a method of `Disk` or `File`; None: any but `close`) and
-    `path`, given the file's or directory's path at its opening, says so. `rename` goes by its source.
+    A call matches if it has the name `operation` (a method of `Disk` or `File`; None: any but `close`) and
+    if `path` accepts the path under which the file or directory was opened. `rename` goes by its source.
 
-    `short` bytes of a `pwrite` reach the file before it fails. With `done`, the call takes effect and
-    its answer is lost: a caller must not conclude from an error that nothing happened.
+    With `short`, that many bytes of a `pwrite` reach the file before it fails. With `done`, the call takes
+    effect and only its answer is lost: an error does not mean that nothing happened.
 
-    A `sync` that fails on a `MemoryDisk`'s file loses its pages: later syncs succeed without them.
+    A `sync` that fails on a file of a `MemoryDisk` loses the unsynced pages: later syncs succeed without
+    them.
     """
 
     at: int = 1
@@ -46,7 +48,7 @@ class Fault:
     def matches(self, operation: str, path: str) -> bool:
         """Return whether the fault applies to this call."""
         if self.operation is None:
-            # A failing close tells nobody anything; it has to be asked for.
+            # No caller learns of a failing close, so it must be requested by name.
             named = operation != "close"
         else:
             named = self.operation == operation
@@ -54,7 +56,7 @@ class Fault:
 
 
 class _Planned:
-    """A fault that waits, with its own count of the calls that match it."""
+    """A planned fault, with its own count of matching calls."""
 
     __slots__ = ("fault", "seen")
 
@@ -64,10 +66,10 @@ class _Planned:
 
 
 class FaultyDisk:
-    """Passes every call on but those that a plan has for failing.
+    """Pass every call on, except those that the plan makes fail.
 
-    `calls` counts all calls but `close`, `counts` each by name; `fired` lists what has failed, oldest
-    first, as pairs of operation and path.
+    `calls` counts all calls but `close`, `counts` counts them by name. `fired` lists the failed calls,
+    oldest first, as pairs of operation and path.
     """
 
     def __init__(self, inner: Disk, plan: Iterable[Fault] = ()) -> None:
@@ -82,7 +84,7 @@ class FaultyDisk:
         self._plan += [_Planned(fault) for fault in faults]
 
     def heal(self) -> None:
-        """Forget the plan: from now on everything works."""
+        """Drop the plan: all later calls work."""
         self._plan.clear()
 
     def open(
@@ -123,14 +125,14 @@ class FaultyDisk:
         return self.inner.free(directory)
 
     def check(self, operation: str, path: str) -> Fault | None:
-        """Count one call. Raises if it is to fail with no effect; a fault to raise after it is returned."""
+        """Count one call. Raise if it must fail without effect; return a fault to raise after the call."""
         fault = self.due(operation, path)
         if fault is not None and not fault.done:
             raise _error(fault, path)
         return fault
 
     def due(self, operation: str, path: str) -> Fault | None:
-        """Count one call; the fault that it is to fail with, if any."""
+        """Count one call; return the fault it must fail with, if any."""
         self.counts[operation] += 1
         self.calls += operation != "close"
         due = None
@@ -201,7 +203,7 @@ class FaultyFile:
 
     def close(self) -> None:
         fault = self._disk.due("close", self._path)
-        self._inner.close()  # the kernel frees the descriptor also when it reports an error
+        self._inner.close()  # the kernel frees the descriptor even if it reports an error
         if fault is not None:
             raise _error(fault, self._path)
 

@@ -1,23 +1,23 @@
-"""Every disk that a power cut may leave behind, one after the other: what `MemoryDisk.image` draws at random.
+"""Enumerate every disk that a power cut may leave; `MemoryDisk.image` draws one of them.
 
     Leftovers(disk, profile, pictures)     one moment of a `MemoryDisk`
-      choices(limit, random)               which of the unsynced operations survive, and how
-      picture(choice)                      what the disk then holds, as numbers: equal disks, equal pictures
+      choices(limit, random)               which unsynced operations survive, and how
+      picture(choice)                      the content of the disk as numbers: equal disks, equal pictures
     Pictures
-      disk(picture)                        the `MemoryDisk` itself, made only when somebody wants to open it
+      disk(picture)                        the `MemoryDisk` itself, made only when it is needed
 
 Every legal image is one `Choice`: a set of directory operations that survive, and for each file with
-unsynced writes one of the contents that it may have.
+unsynced writes one of its possible contents.
 
     all · none                              of its unsynced operations
     prefix p                                the first p of them, also with the final length, zeros in the gap
-    torn k at c · late k at c               those before k; of write k what lies before, or behind, byte c
+    torn k at c · late k at c               those before k; of write k the bytes before, or behind, byte c
     without k · alone k                     one lost under the later ones, or the only one that survives
     zeros, garbage                          the final length without its bytes (garbage in `posix` only)
     pieces                                  any sectors of any writes, a few drawn
 
-Directory operations survive as a prefix in `journaled`, as any subset in `posix`: all subsets of a few;
-of many none, all, each alone, each missing, and some drawn.
+Directory operations survive as a prefix in `journaled`, as any subset in `posix`: all subsets if there are
+few; otherwise none, all, each alone, each missing, and some drawn.
 """
 
 from __future__ import annotations
@@ -41,9 +41,13 @@ from logstore.disk.memory import (
 )
 
 Picture: TypeAlias = tuple[int, ...]
-"""A whole disk: the numbers that `Pictures` gave to what is in it, ascending."""
+"""A whole disk: the ascending numbers that `Pictures` gave to its content."""
 
-_CUTS = (1, 17, 61)  # inside a header, at the end of Kafka's uncovered 17 bytes, at the end of a header
+_CUTS = (
+    1,
+    17,
+    61,
+)  # inside a header, at the end of Kafka's 17 bytes without checksum, at the end of a header
 _SECTOR = 512
 _FEW = 4
 _DRAWN_SUBSETS = 6
@@ -51,14 +55,14 @@ _DRAWN_PIECES = 3
 
 
 class Choice(NamedTuple):
-    """`names`: bit k says that directory operation k survives; `contents`: which fate of each file."""
+    """`names`: bit k is set if directory operation k survives; `contents`: the fate of each file."""
 
     names: int
     contents: tuple[int, ...]
 
 
 class Fate(NamedTuple):
-    """What becomes of one file's unsynced operations, in this module's words."""
+    """The fate of one file's unsynced operations, in this module's terms."""
 
     kind: str
     step: int = 0
@@ -86,7 +90,7 @@ class Fate(NamedTuple):
 
 
 class Pictures:
-    """Numbers for what can lie on a disk. Two disks with the same picture hold the same."""
+    """Numbers for everything that can be on a disk. Disks with the same picture have the same content."""
 
     def __init__(self, clock: Callable[[], int] = lambda: 0) -> None:
         self._clock = clock
@@ -96,7 +100,7 @@ class Pictures:
         self._places: list[tuple[str, int, int]] = []
 
     def content(self, body: _Body) -> int:
-        """The number of a file's content; a hole at its end is the zeros it reads as."""
+        """Return the number of a file's content; a hole at its end counts as zeros."""
         key = (bytes(body.buffer[: body.size]).rstrip(b"\0"), body.size)
         number = self._contents.get(key)
         if number is None:
@@ -105,7 +109,8 @@ class Pictures:
         return number
 
     def entry(self, path: str, content: int, modified_ms: int) -> int:
-        """The number of a file of that content, or with -1 of a directory, under that path."""
+        """Return the number of a file with that content under that path; -1 as content stands for a
+        directory."""
         key = (path, content, modified_ms)
         number = self._entries.get(key)
         if number is None:
@@ -114,7 +119,7 @@ class Pictures:
         return number
 
     def disk(self, picture: Picture) -> MemoryDisk:
-        """A new disk that holds what the picture shows, all of it durable."""
+        """Return a new disk with the content of the picture, all of it durable."""
         disk = MemoryDisk(clock=self._clock)
         directories = {"": disk._root}
         for path, content, modified_ms in sorted(self._places[number] for number in picture):
@@ -136,14 +141,14 @@ class Pictures:
 
 
 class _Unsynced:
-    """A file with operations since its last sync: what may become of them."""
+    """A file with operations since its last sync, and their possible fates."""
 
     def __init__(self, inode: _Inode, profile: Profile) -> None:
         self.inode = inode
         self.journal = list(inode.journal)
         self._durable = inode.durable()
         self.fates = list(self._all_fates(profile))
-        self.contents: dict[int, int] = {}  # fate → number of the content, as far as asked for
+        self.contents: dict[int, int] = {}  # fate → number of the content, as far as known
 
     def _all_fates(self, profile: Profile) -> Iterator[Fate]:
         steps = len(self.journal)
@@ -169,7 +174,7 @@ class _Unsynced:
                 yield Fate("pieces", number)
 
     def lost(self, fate: Fate) -> int:
-        """How many operations do not survive whole."""
+        """Return how many operations do not survive in full."""
         steps = len(self.journal)
         match fate.kind:
             case "all":
@@ -232,7 +237,7 @@ def _cuts(step: _Step) -> list[int]:
 
 
 class Leftovers:
-    """What a power cut at this moment may leave of `disk`. To be used before the disk goes on."""
+    """What a power cut at this moment may leave of `disk`. Use it before the disk changes again."""
 
     def __init__(self, disk: MemoryDisk, profile: Profile, pictures: Pictures) -> None:
         self._disk = disk
@@ -248,11 +253,11 @@ class Leftovers:
 
     @property
     def least(self) -> Choice:
-        """Nothing survives but what was synced."""
+        """The choice in which only synced data survives."""
         return Choice(self._certain, (1,) * len(self._files))
 
     def choices(self, limit: int, random: Random) -> list[Choice]:
-        """At most `limit` choices: both ends, what tells most, a fair sample of the rest."""
+        """Return at most `limit` choices: both extremes, the most telling ones, a fair sample of the rest."""
         fates = [range(len(file.fates)) for file in self._files]
         masks = self._masks(random)
         size = len(masks)
@@ -283,7 +288,7 @@ class Leftovers:
         return list(dict.fromkeys((*first, *rest, *drawn)))[:limit]
 
     def _masks(self, random: Random) -> list[int]:
-        """Sets of directory operations that may survive together, all of them first."""
+        """Return sets of directory operations that may survive together, starting with all of them."""
         if self._profile is Profile.JOURNALED:
             certain = self._certain.bit_length()
             return [(1 << length) - 1 for length in range(len(self._changes), certain - 1, -1)]
@@ -303,7 +308,7 @@ class Leftovers:
         return list(dict.fromkeys(masks))
 
     def picture(self, choice: Choice) -> Picture:
-        """What the disk holds after it."""
+        """Return the content of the disk after this choice."""
         settled, open_files = self._tree(choice.names)
         if not open_files:
             return tuple(settled)
@@ -318,7 +323,8 @@ class Leftovers:
         return tuple(entries)
 
     def _tree(self, names: int) -> tuple[list[int], list[tuple[str, int]]]:
-        """Entries that are settled under these names, ascending; paths and numbers of unsynced files."""
+        """Return the settled entries under these names, ascending, and the paths and numbers of unsynced
+        files."""
         if (tree := self._trees.get(names)) is not None:
             return tree
         tables = self._disk._tables(
@@ -345,7 +351,7 @@ class Leftovers:
         return tree
 
     def lost(self, choice: Choice) -> int:
-        """How many operations do not survive whole; those on files that are nowhere do not count."""
+        """Return how many operations do not survive in full; those on files without a name do not count."""
         _, open_files = self._tree(choice.names)
         return (self._every & ~choice.names).bit_count() + sum(
             file.lost(file.fates[choice.contents[number]])
@@ -354,7 +360,7 @@ class Leftovers:
         )
 
     def describe(self, choice: Choice) -> list[str]:
-        """One line for each directory operation that is lost and each file that is not whole."""
+        """Return a line for each lost directory operation and each incomplete file."""
         paths = {self._disk._root: "", **_paths(self._disk._root, "")}
         lines = [
             f"lost: {_describe(change, paths)}"
@@ -374,7 +380,7 @@ def _mask(bits: Iterator[bool]) -> int:
 
 
 def _inodes(disk: MemoryDisk) -> dict[_Inode, None]:
-    """Every file that some image may hold, in an order that only the disk's history decides."""
+    """Return every file that an image may hold, in an order that only the disk's history decides."""
     found: dict[_Inode, None] = {}
     seen: set[_Directory] = set()
 

@@ -1,7 +1,7 @@
-"""A disk that passes every call on and keeps a list of what was done, in order.
+"""Record every disk call, in order, and pass it on.
 
-For tests of order ("the directory was synced before the first append") and for crash scripts, which
-look at the disk below it just before each operation:
+For tests of order ("the directory was synced before the first append") and for crash scripts, which look
+at the disk below just before each operation:
 
     names = [operation.name for operation in disk.operations]
     disk = RecordingDisk(memory, before=lambda operation: images.append(memory.image(random)))
@@ -19,9 +19,10 @@ from logstore.disk.files import Buffer, DirectoryEntry, Disk, File, Lock
 class Operation(NamedTuple):
     """One call that reached the disk.
 
-    `name` is the method's, except that an `open` that may create is `create`. Files go by the path that
-    they have now, directories by theirs. `offset` and `length` are bytes: of `pwrite`, `pread`; `length`
-    of `truncate` and `map` is the size asked for. `data` is what `pwrite` wrote. `target` is `rename`'s.
+    `name` is the name of the method, except that an `open` that may create the file is `create`. `path` is
+    the current path of the file or directory. `offset` and `length` are the bytes of a `pwrite` or
+    `pread`; for `truncate` and `map`, `length` is the requested size. `data` are the bytes written,
+    `target` is that of a rename.
     """
 
     name: str
@@ -36,10 +37,11 @@ READS = ("open", "pread", "map", "size", "scan", "free", "close")
 
 
 class RecordingDisk:
-    """Keeps `operations` in the order in which they were tried; one that failed is in the list too.
+    """Keep `operations` in the order in which they were tried, including those that failed.
 
-    `before` is called ahead of each; what it raises, the caller gets, and the call does not happen.
-    Without `reads`, the operations of `READS`, which change nothing, are neither kept nor announced.
+    `before` is called ahead of each; if it raises, the call does not happen and the caller gets the
+    exception. With `reads=False`, the operations of `READS`, which change nothing, are neither recorded
+    nor announced.
     """
 
     def __init__(
@@ -98,7 +100,7 @@ class RecordingDisk:
         return self.inner.free(directory)
 
     def note(self, operation: Operation) -> None:
-        """Announce and keep one operation."""
+        """Announce and record one operation."""
         if self._reads or operation.name not in READS:
             if self._before is not None:
                 self._before(operation)

@@ -1,21 +1,21 @@
-"""A disk over real directories that can lose what was not synced, as in a power cut.
+"""A disk over real directories that can lose unsynced data, as in a power cut.
 
-For programs that want real files and real system calls, and still want to see what a power cut does
-to them (`logstore demo`). Whatever is in the directories when the disk is made counts as durable.
+For programs that use real files and system calls and still want to see the effect of a power cut
+(`logstore demo`). The content of the directories when the disk is made counts as durable.
 
-    file       durable_size ── bytes below it are synced, but for those in
-               undo ────────── what each write or cut below it took away, since the last sync
-    directory  names ───────── creations, renames, removals since its last sync, each with the way back
+    file       durable_size ── bytes below it are synced, except those in
+               undo ────────── the bytes that each write or truncation below it replaced, since the last sync
+    directory  names ───────── creations, renames, removals since its last sync, each with its inverse
 
-What `power_cut` leaves, a subset of what a real one may (`MemoryDisk` has more of it):
+`power_cut` leaves a subset of what a real one may leave (`MemoryDisk` covers more):
 
-* Past the durable size a file keeps a random part from the front; sometimes a length of zeros follows.
-* Of the writes and cuts below it, each is undone or not, sometimes in part. A cut of more than
+* Past the durable size, a file keeps a random prefix; sometimes a run of zeros follows.
+* Each write or truncation below it is undone or not, sometimes in part. A truncation of more than
   `SAVED_BYTES` stays.
-* Of the names of a directory, a random run from its last sync onwards stays, the later ones are undone.
+* Of a directory's names, a random prefix of the changes since its last sync stays; later ones are undone.
   (A file that was removed, or replaced by a rename, is held open until then, for its content.)
-* A rename between directories counts as durable at once, with what was done before in either.
-* A directory whose own name is lost is lost with all that is in it, synced or not.
+* A rename between directories counts as durable at once, with earlier changes in both.
+* A directory whose own name is lost is lost with everything in it, synced or not.
 
 An append costs a comparison; a write into synced bytes first reads what it covers.
 """
@@ -36,7 +36,7 @@ _SECTOR = 512
 
 
 class _Undo(NamedTuple):
-    """`before` stood at `position`, until it was written over or, with `is_cut`, cut off."""
+    """`before` was at `position` until it was overwritten or, with `is_cut`, truncated."""
 
     position: int
     before: bytes
@@ -44,7 +44,7 @@ class _Undo(NamedTuple):
 
 
 class _Node:
-    """A file that was opened, by whatever name it has now."""
+    """A file that was opened, under its current name."""
 
     __slots__ = ("cuts", "durable_size", "mapped", "undo", "written")
 
@@ -57,7 +57,7 @@ class _Node:
 
 
 class _Kept(NamedTuple):
-    """A file that lost its name: held open for its content; None in place of a node never opened."""
+    """A file that lost its name, held open for its content; None stands for a file that was never opened."""
 
     file: File
     node: _Node | None
@@ -83,7 +83,7 @@ _NameChange: TypeAlias = _Created | _Removed | _Renamed
 
 
 class VolatileDisk:
-    """Passes every call on to `inner` and remembers how to undo what is not synced."""
+    """Pass every call on to `inner` and remember how to undo unsynced changes."""
 
     def __init__(self, inner: Disk) -> None:
         self.inner = inner
@@ -195,7 +195,7 @@ class VolatileDisk:
     # - power
 
     def power_cut(self, random: Random) -> VolatileDisk:
-        """Take from the real files what a power cut takes; returns the disk that comes back.
+        """Remove from the real files what a power cut removes; return the disk that comes back.
 
         This disk, its open files and its locks are dead afterwards; maps stay readable as they were.
         """
@@ -207,7 +207,7 @@ class VolatileDisk:
             lock.release()
         for path in sorted(self._nodes):
             self._roll_back_file(path, self._nodes[path], random)
-        # Deepest first: the way back inside a directory is written in terms of where it is now.
+        # Deepest first: inverses inside a directory use its current path.
         for directory in sorted(self._names, key=lambda path: (-path.count("/"), path)):
             changes = self._names[directory]
             kept = random.randint(0, len(changes))
@@ -222,7 +222,7 @@ class VolatileDisk:
             return
         file = self.inner.open(path, write=True)
         if node.mapped:
-            # Cutting a file under a map kills whoever touches the map: leave that file to it.
+            # Truncating a file under a map kills whoever touches the map: leave that file to it.
             try:
                 self.inner.remove(path)
                 self._restore(path, _Kept(file, node), random)
@@ -235,7 +235,7 @@ class VolatileDisk:
             file.close()
 
     def _restore(self, path: str, kept: _Kept, random: Random) -> None:
-        """Give a file that has no name a new one, as a copy, rolled back."""
+        """Give a file without a name a new one, as a copy, rolled back."""
         copy = self.inner.open(path, create=True, exclusive=True)
         try:
             size = kept.file.size()
@@ -282,20 +282,20 @@ class VolatileDisk:
             self._commit(directory)
 
     def _commit(self, directory: str) -> None:
-        """The names in `directory` are durable as they are now."""
+        """Make the names in `directory` durable as they are now."""
         for change in self._names.pop(directory, ()):
             match change:
                 case _Removed(kept=kept) | _Renamed(replaced=kept):
                     _let_go(kept)
 
     def _keep(self, path: str) -> tuple[_Kept | None, bool]:
-        """The file at `path`, None if there is none, and whether taking it away can be undone."""
+        """Return the file at `path` (None if there is none), and whether its removal can be undone."""
         try:
             return _Kept(self.inner.open(path, write=True), self._nodes.get(path)), True
         except FileNotFoundError:
             return None, True
         except OSError:
-            # A directory, a lock file. If something is wrong with it, the operation itself will say so.
+            # A directory or a lock file. If something is wrong with it, the operation itself will report it.
             return None, False
 
     def _is_directory(self, path: str) -> bool:
@@ -304,7 +304,7 @@ class VolatileDisk:
         except FileNotFoundError:
             return False
         except NotADirectoryError:
-            return True  # `make_dir` will say so
+            return True  # `make_dir` will report it
         return True
 
 
@@ -355,7 +355,7 @@ class VolatileFile:
     def sync(self, *, data_only: bool = False) -> None:
         self._check_power()
         node = self._node
-        # Taken before: what another thread writes during the sync is not part of it.
+        # Taken before the sync: what another thread writes during the sync is not part of it.
         size, undo, cuts = self._inner.size(), len(node.undo), node.cuts
         self._inner.sync(data_only=data_only)
         del node.undo[:undo]
@@ -383,7 +383,7 @@ def _let_go(kept: _Kept | None) -> None:
 
 
 def _roll_back(file: File, node: _Node, random: Random) -> None:
-    """Lose, of what was not synced, a random part."""
+    """Lose a random part of the unsynced data."""
     size = file.size()
     if size > node.durable_size:
         keep = node.durable_size + _torn(size - node.durable_size, random)
@@ -399,18 +399,18 @@ def _take_back_write(file: File, undo: _Undo, random: Random) -> None:
     position, before, is_cut = undo
     room = file.size() - position
     if is_cut:
-        # Wholly or not at all, since a file has one length; and not behind a later cut that stays.
+        # As a whole or not at all, since a file has one length; and not behind a later truncation that stays.
         if room >= 0:
             file.pwrite(before, position)
         return
     start = _torn(len(before), random) if random.random() < 0.3 else 0
-    stop = min(len(before), room)  # what was cut off later, and stayed so, has no place
+    stop = min(len(before), room)  # what a later truncation removed has no place
     if start < stop:
         file.pwrite(before[start:stop], position + start)
 
 
 def _torn(size: int, random: Random) -> int:
-    """How much of `size` bytes stays: often all or nothing, else a random part, often of whole sectors."""
+    """Return how many of `size` bytes stay: often all or none, else a random part, often whole sectors."""
     fate = random.random()
     if fate < 0.2:
         return 0
