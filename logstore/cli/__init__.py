@@ -1,8 +1,10 @@
-"""The `logstore` command: one verb a file, options and printing only; the work lives in lower rooms.
+"""The `logstore` command: one verb per file, options and output only; the work is in lower rooms.
 
-main        dispatch, exit codes, one-line errors
-demo        kill leaders in the middle of real input and account for every record
-dump        what is in the files of a log directory, anybody's, without ever writing
-recover     load a partition as after a power cut, or say what that would do
-append, cat lines in, lines out
+main           dispatch, exit codes, one-line errors
+operating      options and helpers of the operators' verbs: topics, reassign, elect
+demo, drill    kill leaders during real input and account for every record
+dump           show the files of any log directory, without writing
+recover        load a partition as after a power cut, or show what that would do
+append, cat    lines in, lines out
+handed_on      pipeline and simulate, which parse their own options
 """

@@ -1,9 +1,9 @@
-"""What operators' verbs decide: pure functions over a reading of the cluster.
+"""Decisions of the operators' verbs: pure functions over a reading of the cluster.
 
-under-replicated     fewer in sync than replicas that are not being added
-unavailable          no leader, or one that does not live
-proposal             where partitions would go over a list of brokers (`reassign generate`)
-standing             what became of a reassignment that was asked for (`reassign verify`)
+under-replicated     fewer in sync than replicas, not counting those being added
+unavailable          no leader, or a dead one
+proposal             the assignment of partitions to a list of brokers (`reassign generate`)
+standing             the result of a reassignment (`reassign verify`)
 """
 
 from __future__ import annotations
@@ -20,13 +20,19 @@ from logstore.replication.controller import assignment
 
 
 class BadPlan(EngineError):
-    """A file or a list that an operator gave makes no sense; nothing was changed."""
+    """An operator's request is invalid; nothing was changed."""
 
     code = ErrorCode.INVALID_REQUEST
 
 
+def check_topics(cluster: Cluster, names: Iterable[str]) -> None:
+    """Raise `BadPlan` if the cluster lacks one of these topics."""
+    if unknown := [name for name in names if name not in cluster.topics]:
+        raise BadPlan(f"no topic {', '.join(map(repr, unknown))}")
+
+
 def is_under_replicated(cluster: Cluster, each: TopicPartition) -> bool:
-    """Replicas that a reassignment is still adding are not missed yet."""
+    """Whether an in-sync replica is missing, apart from those that a reassignment is adding."""
     topic = cluster.topics[each.topic].assignment
     settled = set(topic.partitions[each.partition]) - set(topic.adding_replicas.get(each.partition, ()))
     state = cluster.states.get(each)
@@ -34,6 +40,7 @@ def is_under_replicated(cluster: Cluster, each: TopicPartition) -> bool:
 
 
 def is_unavailable(cluster: Cluster, each: TopicPartition) -> bool:
+    """Whether a partition has no live leader."""
     state = cluster.states.get(each)
     return state is None or state.leader not in cluster.brokers
 
@@ -44,25 +51,28 @@ Plan = dict[TopicPartition, tuple[int, ...]]
 
 
 def parse_topics_to_move(text: str) -> list[str]:
-    """`{"version":1,"topics":[{"topic":"a"},…]}`. Raises `BadPlan`."""
+    """Parse `{"version":1,"topics":[{"topic":"a"},…]}`. Raises `BadPlan`."""
     value = _json_object(text)
     topics = value.get("topics")
     if not isinstance(topics, list) or not topics:
-        raise BadPlan('no "topics" are listed; write {"version":1,"topics":[{"topic":"orders"}]}')
+        raise BadPlan('no "topics" in the file; write {"version":1,"topics":[{"topic":"orders"}]}')
     names = [each.get("topic") if isinstance(each, dict) else None for each in topics]
     if not all(isinstance(name, str) for name in names):
-        raise BadPlan('every entry of "topics" is to be {"topic":"name"}')
+        raise BadPlan('every entry of "topics" must be {"topic":"name"}')
     if len(set(names)) != len(names):
         raise BadPlan("a topic is listed twice")
     return [str(name) for name in names]
 
 
 def parse_plan(text: str) -> Plan:
-    """`{"version":1,"partitions":[{"topic":"a","partition":0,"replicas":[1,2]},…]}`. Raises `BadPlan`."""
+    """Parse `{"version":1,"partitions":[{"topic":"a","partition":0,"replicas":[1,2]},…]}`.
+
+    Raises `BadPlan`.
+    """
     value = _json_object(text)
     entries = value.get("partitions")
     if not isinstance(entries, list) or not entries:
-        raise BadPlan('no "partitions" are listed: the plan is empty')
+        raise BadPlan('no "partitions" in the file: the plan is empty')
     plan: Plan = {}
     for entry in entries:
         if not (
@@ -73,7 +83,7 @@ def parse_plan(text: str) -> Plan:
             and entry["replicas"]
             and all(map(_is_number, entry["replicas"]))
         ):
-            raise BadPlan(f"{json.dumps(entry)[:80]} is no topic, partition and list of replicas")
+            raise BadPlan(f"{json.dumps(entry)[:80]} is not a topic, a partition and a list of replicas")
         each = TopicPartition(entry["topic"], entry["partition"])
         replicas = tuple(entry["replicas"])
         if each in plan:
@@ -88,9 +98,9 @@ def _json_object(text: str) -> dict[str, Any]:
     try:
         value = json.loads(text)
     except (ValueError, RecursionError) as error:
-        raise BadPlan(f"this is not JSON: {error}") from error
+        raise BadPlan(f"the file is not JSON: {error}") from error
     if not isinstance(value, dict):
-        raise BadPlan("this is not a JSON object")
+        raise BadPlan("the file is not a JSON object")
     return value
 
 
@@ -99,7 +109,7 @@ def _is_number(value: object) -> bool:
 
 
 def encode_plan(plan: Mapping[TopicPartition, Sequence[int]]) -> str:
-    """The JSON that `reassign execute` takes, and that rolls a reassignment back."""
+    """Return the plan as JSON for `reassign execute`."""
     return json.dumps(
         {
             "version": 1,
@@ -112,15 +122,10 @@ def encode_plan(plan: Mapping[TopicPartition, Sequence[int]]) -> str:
     )
 
 
-def current_plan(cluster: Cluster, topics: Iterable[str]) -> Plan:
-    """Where the replicas of these topics are. Raises `BadPlan` for one that does not exist."""
-    plan: Plan = {}
-    for name in topics:
-        if name not in cluster.topics:
-            raise BadPlan(f"there is no topic {name!r}")
-        for partition, replicas in cluster.topics[name].assignment.partitions.items():
-            plan[TopicPartition(name, partition)] = replicas
-    return plan
+def current_plan(cluster: Cluster, topics: Collection[str]) -> Plan:
+    """Return the current replicas of these topics. Raises `BadPlan` for an unknown one."""
+    check_topics(cluster, topics)
+    return {each: replicas for each, replicas in cluster.partitions() if each.topic in topics}
 
 
 def proposal(
@@ -132,9 +137,9 @@ def proposal(
     start: int,
     shift: int,
 ) -> Plan:
-    """The topics spread over `brokers` with as many replicas as they have now.
+    """Spread the topics over `brokers`, with as many replicas as they have now.
 
-    Raises `BadPlan`, `InvalidReplicationFactor`.
+    Raises `BadPlan` and `InvalidReplicationFactor`.
     """
     if len(set(brokers)) != len(brokers):
         raise BadPlan(f"a broker is listed twice: {list(brokers)}")
@@ -152,6 +157,8 @@ def proposal(
 
 
 class Standing(Enum):
+    """The result of a reassignment for one partition."""
+
     IN_PROGRESS = "still in progress"
     COMPLETED = "completed"
     FAILED = "failed"
@@ -160,7 +167,7 @@ class Standing(Enum):
 def standing(
     cluster: Cluster, each: TopicPartition, wanted: tuple[int, ...], listed: Collection[TopicPartition]
 ) -> Standing:
-    """What became of the wish that `each` has the replicas `wanted`; `listed` are those still asked for."""
+    """Return whether `each` has the replicas `wanted`; `listed` are the partitions still requested."""
     topic = cluster.topics.get(each.topic)
     if topic is None or each.partition not in topic.assignment.partitions:
         return Standing.FAILED
@@ -169,3 +176,16 @@ def standing(
     if each in listed or moving:
         return Standing.IN_PROGRESS
     return Standing.COMPLETED if known.partitions[each.partition] == wanted else Standing.FAILED
+
+
+def previous_replicas(cluster: Cluster, each: TopicPartition) -> tuple[int, ...] | None:
+    """Return the replicas before the reassignment that is under way; None if there is none."""
+    topic = cluster.topics.get(each.topic)
+    if topic is None:
+        return None
+    known = topic.assignment
+    adding = known.adding_replicas.get(each.partition, ())
+    if not adding and not known.removing_replicas.get(each.partition):
+        return None
+    full = known.partitions.get(each.partition, ())
+    return known.original_replicas.get(each.partition, tuple(one for one in full if one not in adding))

@@ -1,9 +1,8 @@
-"""The cluster as the metadata store has it: what the operators' verbs read, and the session they write in.
+"""The cluster according to the metadata store, and the session of one command with the store.
 
     --metadata zookeeper://host:port[,host:port]/chroot ─▶ Session ─▶ Cluster (brokers, topics, states)
 
-Everything is read anew by each command. A write whose reply is lost is not tried again: the command says
-so and how to look. Nothing here decides; `cluster_plans.py` does.
+Each command reads everything anew. Decisions are in `cluster_plans.py`.
 """
 
 from __future__ import annotations
@@ -27,18 +26,20 @@ _TRIES = 3
 
 
 class MetadataUnavailable(EngineError):
-    """The metadata store does not answer, or took our session away."""
+    """The metadata store does not answer, or the session has expired."""
 
     code = ErrorCode.BROKER_NOT_AVAILABLE
 
 
 class ClosableStore(MetadataStore, Protocol):
+    """A metadata store behind connections."""
+
     def close(self) -> None:
-        """Give up every connection."""
+        """Close every connection."""
 
 
 class Session:
-    """One session with the store, for one command; blocking."""
+    """A blocking session with the store, for one command."""
 
     def __init__(self, store: MetadataStore) -> None:
         self._store = store
@@ -49,37 +50,40 @@ class Session:
         return time.monotonic_ns() // 1_000_000
 
     def read(self, operation: Get | Children) -> Outcome:
-        """A reading; repeated if its reply is lost. Raises `MetadataUnavailable`."""
+        """Read; repeat it if the reply is lost. Raises `MetadataUnavailable`."""
         for _ in range(_TRIES):
             outcome = self.call(operation)
             if outcome.error is not StoreError.CONNECTION_LOSS:
                 return outcome
-        raise MetadataUnavailable("the metadata store does not answer; is it running?")
+        raise MetadataUnavailable("the metadata store does not answer; check that it is running")
 
     def call(self, operation: Operation) -> Outcome:
-        """One operation, once; CONNECTION_LOSS means that it may have been done."""
+        """Send one operation once; CONNECTION_LOSS means that it may have been applied."""
         outcome, _ = self._store.call(self._id, operation, self._now_ms)
         if outcome.error is StoreError.SESSION_EXPIRED:
-            raise MetadataUnavailable("the session with the metadata store is over; run the command again")
+            raise MetadataUnavailable("the session with the metadata store expired; run the command again")
         return outcome
 
     def close(self) -> None:
+        """End the session."""
         self._store.close_session(self._id)
 
 
 @dataclass(frozen=True, slots=True)
 class Topic:
+    """A topic's nodes in the store."""
+
     assignment: TopicAssignment
     config: Mapping[str, str]
     version: int
-    """Of the topic's node."""
+    """Version of the topic's node."""
     config_version: int
-    """Of the settings' node; -1 if there is none."""
+    """Version of the settings' node; -1 if there is none."""
 
 
 @dataclass(frozen=True, slots=True)
 class Cluster:
-    """A reading. `unreadable` holds the nodes that could not be understood, and why."""
+    """A reading of the cluster. `unreadable` has the reason for each node that could not be parsed."""
 
     brokers: Mapping[int, BrokerRegistration]
     topics: Mapping[str, Topic]
@@ -91,18 +95,18 @@ class Cluster:
 
     @property
     def racks(self) -> Mapping[int, str | None]:
-        """Of each broker."""
+        """The rack of each broker."""
         return {broker_id: broker.rack for broker_id, broker in sorted(self.brokers.items())}
 
     def partitions(self) -> Iterator[tuple[TopicPartition, tuple[int, ...]]]:
-        """Every partition and its replicas, in order."""
+        """Yield every partition and its replicas, in order."""
         for name, topic in sorted(self.topics.items()):
             for partition, replicas in sorted(topic.assignment.partitions.items()):
                 yield TopicPartition(name, partition), replicas
 
 
 def open_store(metadata: str) -> ClosableStore:
-    """The store of that address. Raises `MetadataUnavailable`, `ValueError` for no address."""
+    """Connect to a store. Raises `MetadataUnavailable`, and `ValueError` for an invalid address."""
     from logstore.replication.metastore.zookeeper_blocking import BlockingZooKeeperStore
 
     return BlockingZooKeeperStore(metadata)
@@ -110,7 +114,7 @@ def open_store(metadata: str) -> ClosableStore:
 
 @contextmanager
 def session(metadata: str) -> Iterator[Session]:
-    """A session with the store that `metadata` names. Raises `MetadataUnavailable`, `ValueError`."""
+    """Open a session with the store at `metadata`. Raises `MetadataUnavailable` and `ValueError`."""
     store = open_store(metadata)
     try:
         opened = Session(store)
@@ -123,9 +127,9 @@ def session(metadata: str) -> Iterator[Session]:
 
 
 def read_cluster(session: Session, topics: Iterable[str] | None = None) -> Cluster:
-    """Read what operators ask about; not one moment's picture, each node is.
+    """Read brokers, topics and states; with `topics`, only those: each partition takes a round trip.
 
-    Of `topics` alone, where it says which: what lies below a topic takes a round trip a partition.
+    Each node is consistent in itself; together they are not a snapshot.
     """
     unreadable: dict[str, str] = {}
     brokers: dict[int, BrokerRegistration] = {}

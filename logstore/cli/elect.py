@@ -1,8 +1,8 @@
-"""`logstore elect-preferred`: ask the controller to give partitions back to their preferred replicas.
+"""`logstore elect-preferred`: ask the controller to elect preferred leaders.
 
-The wish is a node in the metadata store, which the controller removes when it has tried: a command that
-ends well means "asked for", or with `--wait` "tried". A preferred replica that is dead or not in sync is
-never elected, so nothing can be lost by asking.
+The request is a node in the metadata store, which the controller removes once it has tried. Exit code 0 means
+that the election was requested, or with `--wait` that it was tried. A preferred replica that is dead or out
+of sync is never elected, so the request cannot lose records.
 """
 
 from __future__ import annotations
@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from logstore.cli.operating import Json, Metadata, Wait, is_written, stay
 from logstore.cli.terminal import complain, print_json
-from logstore.cli.topics import Json, Metadata, Wait, check_write, stay
 
 if TYPE_CHECKING:
     from logstore.disk.topic_partition import TopicPartition
@@ -22,14 +22,14 @@ if TYPE_CHECKING:
 def elect_preferred(
     metadata: Metadata,
     partitions: Annotated[
-        list[str] | None, typer.Argument(metavar="[TOPIC-PARTITION]", help="All, if none is named.")
+        list[str] | None, typer.Argument(metavar="[TOPIC-PARTITION]", help="Default: all.")
     ] = None,
     json_file: Annotated[
         Path | None,
         typer.Option(
             "--json-file",
             metavar="FILE",
-            help='Kafka\'s form: {"partitions":[{"topic":"a","partition":0}]}.',
+            help='Partitions in Kafka\'s form: {"partitions":[{"topic":"a","partition":0}]}.',
             exists=True,
             dir_okay=False,
         ),
@@ -37,7 +37,7 @@ def elect_preferred(
     wait: Wait = 0.0,
     as_json: Json = False,
 ) -> int:
-    """Give partitions back to their preferred replicas, where those are in sync."""
+    """Elect preferred replicas as leaders, where they are in sync."""
     from logstore.cli.cluster_state import read_cluster, session
     from logstore.replication.metastore import layout
     from logstore.replication.metastore.operations import Create, Get, StoreError
@@ -50,17 +50,17 @@ def elect_preferred(
         known = [each for each in wanted if each in existing] if wanted is not None else existing
         for each in wanted or ():
             if each not in known:
-                complain(f"there is no partition {each}: skipped")
+                complain(f"no partition {each}: skipped")
         if not known:
-            complain("no partitions to elect leaders of")
+            complain("no partitions to elect leaders for")
             return 1
         path = layout.PREFERRED_ELECTION_PATH
         outcome = opened.call(Create(path, layout.encode_partitions(known), make_parents=True))
         if outcome.error is StoreError.NODE_EXISTS:
-            complain("a preferred election is under way: wait until it is over, then ask again")
+            complain("a preferred election is under way; try again when it is over")
             return 1
-        if code := check_write(outcome, "the election", "logstore topics describe"):
-            return code
+        if not is_written(outcome, "the election", "logstore topics describe"):
+            return 1
         is_over = stay(wait, lambda: opened.read(Get(path)).stat is None) if wait else None
         after = read_cluster(opened, topics) if is_over else cluster
         for each in known:
@@ -68,20 +68,14 @@ def elect_preferred(
             preferred = after.topics[each.topic].assignment.partitions[each.partition][0]
             leader = state.leader if state is not None else -1
             if as_json:
-                print_json(
-                    {
-                        "topic": each.topic,
-                        "partition": each.partition,
-                        "preferred": preferred,
-                        "leader": leader if is_over else None,
-                    }
-                )
+                facts = {"topic": each.topic, "partition": each.partition, "preferred": preferred}
+                print_json({**facts, "leader": leader if is_over else None})
             elif is_over:
                 print(f"{each}  leader {leader}{'' if leader == preferred else f' instead of {preferred}'}")
         if is_over is None and not as_json:
-            print(f"asked for {len(known)} partitions; logstore topics describe shows their leaders")
+            print(f"requested for {len(known)} partitions; logstore topics describe shows their leaders")
         if is_over is False:
-            complain(f"after {wait:g} s the controller has not taken it up; is one alive?")
+            complain(f"no controller handled the request in {wait:g} s; is a broker running?")
         return 1 if is_over is False or (wanted is not None and len(known) < len(wanted)) else 0
 
 
@@ -92,15 +86,12 @@ def _wanted(names: list[str] | None, json_file: Path | None) -> tuple[TopicParti
     from logstore.replication.metastore.errors import CorruptMetadata
 
     if names and json_file is not None:
-        raise typer.BadParameter("name partitions or give --json-file, not both")
-    if json_file is not None:
-        try:
-            return layout.parse_partitions(json_file.read_bytes())
-        except CorruptMetadata as error:
-            raise typer.BadParameter(f"--json-file: {error}") from error
-    if not names:
-        return None
+        raise typer.BadParameter("give partition names or --json-file, not both")
     try:
-        return tuple(map(parse_directory_name, names))
+        if json_file is not None:
+            return layout.parse_partitions(json_file.read_bytes())
+        return tuple(map(parse_directory_name, names)) if names else None
+    except CorruptMetadata as error:
+        raise typer.BadParameter(f"--json-file: {error}") from error
     except InvalidTopic as error:
-        raise typer.BadParameter("a partition is named like orders-0") from error
+        raise typer.BadParameter("a partition name is like orders-0") from error

@@ -1,9 +1,9 @@
-"""Some brokers and their metadata store, as processes of this host: what `logstore cluster` starts and stops.
+"""Run brokers and their metadata store as processes of this host, for `logstore cluster`.
 
-    DIR/cluster.json             what runs: ports and process ids, of the store and of each broker
+    DIR/cluster.json             ports and process ids of the store and of each broker
     DIR/metadata/                the store's journal and snapshot
     DIR/node-<n>/                a broker's log dir
-    DIR/node-<n>.out, .err       what it said when it was ready, and after
+    DIR/node-<n>.out, .err       a broker's output: the line when it was ready, and errors
     DIR/node-<n>.state-changes   its decisions
 
 The processes outlive the command. Ports are chosen at the first start and kept.
@@ -21,18 +21,22 @@ from collections.abc import Callable, Mapping, Sequence
 from dataclasses import asdict, dataclass, field, replace
 from pathlib import Path
 
+from logstore.disk.errors import EngineError, ErrorCode
+
 FILE = "cluster.json"
 _STORE = "metadata"
 _POLL_S = 0.02
 
 
-class ClusterFailed(Exception):
-    """It cannot be started or stopped; the message says what to do."""
+class ClusterFailed(EngineError):
+    """The cluster cannot be started or stopped; the message says what to do."""
+
+    code = ErrorCode.BROKER_NOT_AVAILABLE
 
 
 @dataclass(frozen=True, slots=True)
 class Member:
-    """One process: the store, or a broker. `pid` 0: it does not run."""
+    """A process: the store or a broker. `pid` 0: it is not running."""
 
     name: str
     port: int
@@ -42,7 +46,7 @@ class Member:
 
 @dataclass(frozen=True, slots=True)
 class LocalCluster:
-    """What `cluster.json` says. `store` is None where the metadata store is somebody else's."""
+    """The content of `cluster.json`. `store` is None if the metadata store is an external one."""
 
     metadata: str
     store: Member | None
@@ -55,18 +59,18 @@ class LocalCluster:
 
     @property
     def members(self) -> tuple[Member, ...]:
-        """In the order in which they start."""
+        """All processes, in the order in which they start."""
         return self.nodes if self.store is None else (self.store, *self.nodes)
 
     def with_member(self, member: Member) -> LocalCluster:
-        """`member` in the place of the one with its name."""
+        """Return a copy with `member` in place of the one with its name."""
         if member.name == _STORE:
             return replace(self, store=member)
         return replace(self, nodes=tuple(member if each.name == member.name else each for each in self.nodes))
 
 
 def read_cluster_file(directory: Path) -> LocalCluster | None:
-    """None if there never was one. Raises `ClusterFailed` for a file that makes no sense."""
+    """Return the cluster in a directory; None if there is none. Raises `ClusterFailed` for a bad file."""
     try:
         found = json.loads((directory / FILE).read_text())
         nodes = tuple(Member(**each) for each in found["nodes"])
@@ -75,21 +79,23 @@ def read_cluster_file(directory: Path) -> LocalCluster | None:
     except FileNotFoundError:
         return None
     except (ValueError, KeyError, TypeError) as error:
-        raise ClusterFailed(f"{directory / FILE} makes no sense ({error}); remove it") from error
+        raise ClusterFailed(f"{directory / FILE} is invalid ({error}); remove it") from error
 
 
 def start(
     directory: Path, count: int, settings: Mapping[str, str], *, patience_s: float, metadata: str = ""
 ) -> LocalCluster:
-    """Start all of it, and wait until it is ready; over the store at `metadata`, or over one of its own.
+    """Start a cluster with the store at `metadata`, or with its own, and wait until it is ready.
 
-    Raises `ClusterFailed`; then nothing runs.
+    Raises `ClusterFailed`; then no process is left running.
     """
     cluster = read_cluster_file(directory)
     if cluster is not None and any(is_running(directory, member) for member in cluster.members):
-        raise ClusterFailed(f"a cluster runs there; stop it first: logstore cluster stop {directory}")
+        raise ClusterFailed(f"the cluster is running; stop it first: logstore cluster stop {directory}")
     if cluster is not None and len(cluster.nodes) != count:
-        raise ClusterFailed(f"{directory} has a cluster of {len(cluster.nodes)} brokers; start as many")
+        raise ClusterFailed(
+            f"{directory} has a cluster of {len(cluster.nodes)} brokers; use --nodes {len(cluster.nodes)}"
+        )
     directory.mkdir(parents=True, exist_ok=True)
     cluster = cluster or _planned(count, metadata)
     _write(directory, replace(cluster, settings={**cluster.settings, **settings}))
@@ -103,8 +109,8 @@ def start(
 
 
 def launch(directory: Path, names: Sequence[str], *, patience_s: float) -> LocalCluster:
-    """Start these members of a cluster, and wait until they are ready. Raises `ClusterFailed`."""
-    cluster = _existing(directory)
+    """Start these members of a cluster and wait until they are ready. Raises `ClusterFailed`."""
+    cluster = existing(directory)
     for member in [each for each in cluster.members if each.name in names]:
         cluster = cluster.with_member(_launched(directory, cluster, member))
         _write(directory, cluster)
@@ -113,18 +119,18 @@ def launch(directory: Path, names: Sequence[str], *, patience_s: float) -> Local
 
 
 def tell(directory: Path, name: str, number: signal.Signals) -> None:
-    """Send a member of the cluster a signal, if it runs."""
-    for member in _existing(directory).members:
+    """Send a signal to a member of the cluster, if it is running."""
+    for member in existing(directory).members:
         if member.name == name:
             _signal(directory, member, number)
 
 
 def stop(directory: Path, *, patience_s: float) -> list[str]:
-    """End brokers in order, then the store; who did not end in time is killed, and named.
+    """Stop the brokers in order, then the store; return the members that had to be killed.
 
     Raises `ClusterFailed` if there is no cluster.
     """
-    cluster = _existing(directory)
+    cluster = existing(directory)
     killed = _end(directory, cluster.nodes, patience_s)
     if cluster.store is not None:
         killed += _end(directory, [cluster.store], patience_s)
@@ -134,31 +140,32 @@ def stop(directory: Path, *, patience_s: float) -> list[str]:
     return killed
 
 
-def _existing(directory: Path) -> LocalCluster:
+def existing(directory: Path) -> LocalCluster:
+    """Return the cluster in a directory. Raises `ClusterFailed` if there is none."""
     cluster = read_cluster_file(directory)
     if cluster is None:
-        raise ClusterFailed(f"there is no cluster in {directory}")
+        raise ClusterFailed(f"no cluster in {directory}")
     return cluster
 
 
 def is_running(directory: Path, member: Member) -> bool:
-    """Whether the process is there, and still the one that was started."""
+    """Whether the process exists, and is still the one that was started."""
     if member.pid <= 0:
         return False
     try:
-        os.waitpid(member.pid, os.WNOHANG)  # a child of ours that has ended keeps its number until then
+        os.waitpid(member.pid, os.WNOHANG)  # an ended child keeps its pid until then
     except ChildProcessError:
         pass
     try:
         os.kill(member.pid, 0)
     except (ProcessLookupError, PermissionError):
         return False
-    try:  # a number may have been given to somebody else
+    try:  # the pid may belong to another process by now
         command = Path(f"/proc/{member.pid}/cmdline").read_bytes()
         state = Path(f"/proc/{member.pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:
-        return True  # no /proc here: the number must do
-    # One that is just being started has no command line yet.
+        return True  # without /proc, the pid must do
+    # A process that is just starting has no command line yet.
     return state != "Z" and (not command or str(_home(directory, member)).encode() in command)
 
 
@@ -176,7 +183,7 @@ def _planned(count: int, metadata: str) -> LocalCluster:
 
 
 def _free_ports(count: int) -> list[int]:
-    """Ports that nobody had a moment ago."""
+    """Return ports that were free a moment ago."""
     listeners = [socket.create_server(("127.0.0.1", 0)) for _ in range(count)]
     ports = [listener.getsockname()[1] for listener in listeners]
     for listener in listeners:
@@ -185,7 +192,7 @@ def _free_ports(count: int) -> list[int]:
 
 
 def _defaults(count: int) -> dict[str, str]:
-    """What suits a few brokers that start and stop together, where nothing else is said."""
+    """Return defaults for a few brokers that start and stop together."""
     return {
         "offsets.topic.replication.factor": str(min(count, 3)),
         "controlled.shutdown.retry.backoff.ms": "200",
@@ -209,7 +216,7 @@ def _launched(directory: Path, cluster: LocalCluster, member: Member) -> Member:
         for name, value in {**_defaults(len(cluster.nodes)), **cluster.settings}.items():
             command += ["--set", f"{name}={value}"]
     new, more = os.O_WRONLY | os.O_CREAT | os.O_TRUNC, os.O_WRONLY | os.O_CREAT | os.O_APPEND
-    # Not `subprocess`: that wants to see its children end, and these outlive us.
+    # Not `subprocess`, which waits for its children: these outlive the command.
     pid = os.posix_spawn(
         sys.executable,
         command,
@@ -225,7 +232,7 @@ def _launched(directory: Path, cluster: LocalCluster, member: Member) -> Member:
 
 
 def _wait_for(directory: Path, members: Sequence[Member], patience_s: float) -> None:
-    """Until each has said that it is ready."""
+    """Wait until each has reported that it is ready."""
 
     def are_ready() -> bool:
         for member in members:
@@ -235,7 +242,7 @@ def _wait_for(directory: Path, members: Sequence[Member], patience_s: float) -> 
 
     if not _until(are_ready, patience_s):
         late = [member.name for member in members if not _has_spoken(directory, member)]
-        raise ClusterFailed(f"{', '.join(late)} did not get ready in {patience_s:g} s; see {directory}/*.err")
+        raise ClusterFailed(f"{', '.join(late)} not ready in {patience_s:g} s; see {directory}/*.err")
 
 
 def _has_spoken(directory: Path, member: Member) -> bool:
@@ -247,7 +254,7 @@ def _has_spoken(directory: Path, member: Member) -> bool:
 
 def _last_words(directory: Path, member: Member) -> str:
     lines = Path(f"{_home(directory, member)}.err").read_text(errors="replace").splitlines()
-    return lines[-1] if lines else "without a word"
+    return lines[-1] if lines else "no output"
 
 
 def _end(directory: Path, members: Sequence[Member], patience_s: float) -> list[str]:
@@ -266,7 +273,7 @@ def _signal(directory: Path, member: Member, number: signal.Signals) -> None:
         try:
             os.kill(member.pid, number)
         except ProcessLookupError:
-            pass  # it ended by itself meanwhile
+            pass  # it has ended meanwhile
 
 
 def _until(holds: Callable[[], bool], patience_s: float) -> bool:

@@ -1,10 +1,10 @@
 """Entry point of the `logstore` command.
 
-Exit codes: 0 done; 1 the answer is "no" (damage found, records lost) or the work was refused (the
-log is in use, the disk failed); 2 the command line itself is wrong. Errors are one line on stderr.
+Exit codes: 0 success; 1 the answer is "no" (damage found, records lost) or the command failed (log in use,
+disk failure); 2 invalid command line. Errors are one line on stderr.
 
-`--help` has to be quick, so the verbs import what they work with when they run. What is left is the
-cost of importing typer (docs/decisions/002-command-line.md).
+`--help` must be quick, so verbs import their modules when they run. The remaining cost is the import of typer
+(docs/decisions/002-command-line.md).
 """
 
 from __future__ import annotations
@@ -16,7 +16,7 @@ from collections.abc import Sequence
 from typing import Annotated, Any, NoReturn
 
 if not __debug__:
-    # Broken promises of our own code are asserts: without them a bug could write on.
+    # Invariants are asserts: without them a bug could go on writing.
     sys.exit("logstore: refuses to run under python -O, which strips the checks that guard the data")
 
 try:
@@ -95,7 +95,7 @@ def _options(
 
 
 def run(arguments: Sequence[str]) -> int:
-    """Carry out one command line; returns its exit code."""
+    """Run one command line and return its exit code."""
     try:
         outcome = app(list(arguments) or ["--help"], prog_name="logstore", standalone_mode=False)
     except _USAGE_ERROR as error:
@@ -115,11 +115,11 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def main() -> NoReturn:
-    """The process: like any filter, it ends quietly when the reader of its output has gone."""
+    """Run the process; it ends quietly when the reader of its output has gone, like any filter."""
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     for stream in (sys.stdout, sys.stderr):
-        # A record's text, or a file's name, may not exist in the terminal's encoding.
+        # The terminal's encoding may lack characters of a record or a file name.
         if isinstance(stream, io.TextIOWrapper):
             stream.reconfigure(errors="backslashreplace")
     sys.exit(run(sys.argv[1:]))

@@ -1,24 +1,22 @@
-"""`logstore reassign …`: move replicas between brokers: propose, execute, watch, call off.
+"""`logstore reassign …`: move replicas between brokers: propose, execute, verify, cancel.
 
-generate   topics + brokers ─▶ where the replicas are (keep it: it rolls back) and where they could go
-execute    a plan ─▶ the node /admin/reassign_partitions, which the controller works off
-verify     a plan ─▶ what became of each partition; exit code 1 while one is not where it should be
-cancel     what is under way goes back to the replicas it had, in their order
+generate   topics + brokers ─▶ the current assignment (keep it: it rolls back) and a proposed one
+execute    a plan ─▶ the node /admin/reassign_partitions, which the controller carries out
+verify     a plan ─▶ the result for each partition; exit code 1 while any is not as planned
+cancel     partitions under way go back to their previous replicas, in their order
 """
 
 from __future__ import annotations
 
 from pathlib import Path
-from typing import TYPE_CHECKING, Annotated, NamedTuple
+from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from logstore.cli.operating import Json, Metadata, Wait, is_written, stay
 from logstore.cli.terminal import complain, print_json
-from logstore.cli.topics import Json, Metadata, Wait, check_write, stay
 
 if TYPE_CHECKING:
-    from collections.abc import Mapping
-
     from logstore.cli.cluster_plans import Plan, Standing
     from logstore.cli.cluster_state import Cluster, Session
     from logstore.disk.topic_partition import TopicPartition
@@ -34,24 +32,23 @@ PlanFile = Annotated[
         dir_okay=False,
     ),
 ]
+TopicsFile = Annotated[
+    Path,
+    typer.Argument(
+        metavar="TOPICS", help='{"version":1,"topics":[{"topic":"a"}]}', exists=True, dir_okay=False
+    ),
+]
 
 
 @app.command()
 def generate(
     metadata: Metadata,
-    topics_file: Annotated[
-        Path,
-        typer.Argument(
-            metavar="TOPICS", help='{"version":1,"topics":[{"topic":"a"}]}', exists=True, dir_okay=False
-        ),
-    ],
-    brokers: Annotated[str, typer.Option("--broker-list", metavar="1,2,3", help="Where they may go.")],
-    disable_rack_aware: Annotated[
-        bool, typer.Option("--disable-rack-aware", help="Place without regard to racks.")
-    ] = False,
+    topics_file: TopicsFile,
+    brokers: Annotated[str, typer.Option("--broker-list", metavar="1,2,3", help="Target brokers.")],
+    disable_rack_aware: Annotated[bool, typer.Option("--disable-rack-aware", help="Ignore racks.")] = False,
     as_json: Json = False,
 ) -> int:
-    """Propose a plan; nothing is changed."""
+    """Propose a plan; change nothing."""
     import random
 
     from logstore.cli.cluster_plans import current_plan, encode_plan, parse_topics_to_move, proposal
@@ -66,14 +63,12 @@ def generate(
         cluster = read_cluster(opened, names)
     draw = random.SystemRandom()
     start, shift = draw.randrange(len(ids)), draw.randrange(len(ids))
-    current = encode_plan(current_plan(cluster, names))
-    proposed = encode_plan(
-        proposal(cluster, names, ids, with_racks=not disable_rack_aware, start=start, shift=shift)
-    )
+    plan = proposal(cluster, names, ids, with_racks=not disable_rack_aware, start=start, shift=shift)
+    current, proposed = encode_plan(current_plan(cluster, names)), encode_plan(plan)
     if as_json:
         print(f'{{"current": {current}, "proposed": {proposed}}}')
     else:
-        print(f"where they are (save it, to roll back):\n{current}\n\nwhere they could go:\n{proposed}")
+        print(f"{_kept(current)}\n\nproposed assignment:\n{proposed}")
     return 0
 
 
@@ -82,7 +77,8 @@ def execute(
     metadata: Metadata,
     plan_file: PlanFile,
     additional: Annotated[
-        bool, typer.Option("--additional", help="Join a reassignment that is under way; the later wish wins.")
+        bool,
+        typer.Option("--additional", help="Add to a reassignment that is under way; the later plan wins."),
     ] = False,
     wait: Wait = 0.0,
     as_json: Json = False,
@@ -93,97 +89,76 @@ def execute(
 
     plan = parse_plan(plan_file.read_text())
     with session(metadata) as opened:
-        cluster = read_cluster(opened, _topics(plan))
+        cluster = read_cluster(opened, {each.topic for each in plan})
         current = dict(cluster.partitions())
-        known: Plan = {}
-        for each, replicas in plan.items():
+        for each in plan:
             if each not in current:
-                complain(f"there is no partition {each}: skipped")
-                continue
+                complain(f"no partition {each}: skipped")
+        known = {each: replicas for each, replicas in plan.items() if each in current}
+        for each, replicas in known.items():
             if dead := [broker for broker in replicas if broker not in cluster.brokers]:
                 raise BadPlan(f"{each}: brokers {dead} are not alive")
-            known[each] = replicas
         if not known:
-            complain("nothing is left to move")
+            complain("no partitions to move")
             return 1
         rollback = encode_plan({each: current[each] for each in known})
-        if as_json:
-            print(f'{{"rollback": {rollback}}}', flush=True)
-        else:
-            print(f"where they are (save it, to roll back):\n{rollback}", flush=True)
-        if code := _ask(opened, known, "the reassignment", "logstore reassign verify", may_join=additional):
-            return code
+        shown = f'{{"rollback": {rollback}}}' if as_json else _kept(rollback)
+        print(shown, flush=True)
+        if not _is_requested(
+            opened, known, "the reassignment", "logstore reassign verify", may_join=additional
+        ):
+            return 1
         return _wait_for(opened, known, wait) if wait else int(len(known) < len(plan))
 
 
+def _kept(rollback: str) -> str:
+    return f"current assignment (keep it to roll back):\n{rollback}"
+
+
 @app.command()
-def verify(
-    metadata: Metadata,
-    plan_file: PlanFile,
-    wait: Wait = 0.0,
-    as_json: Json = False,
-) -> int:
-    """What became of a plan, partition by partition."""
+def verify(metadata: Metadata, plan_file: PlanFile, wait: Wait = 0.0, as_json: Json = False) -> int:
+    """Show the result of a plan for each partition."""
     from logstore.cli.cluster_plans import Standing, parse_plan
     from logstore.cli.cluster_state import session
 
     plan = parse_plan(plan_file.read_text())
     with session(metadata) as opened:
-        look = _look(opened, plan, wait)
-    current = dict(look.cluster.partitions())
-    for each, what in sorted(look.standings.items()):
+        cluster, standings = _look(opened, plan, wait)
+    current = dict(cluster.partitions())
+    for each, standing in sorted(standings.items()):
         wanted, found = list(plan[each]), list(current.get(each, ()))
         if as_json:
-            print_json(
-                {
-                    "topic": each.topic,
-                    "partition": each.partition,
-                    "standing": what.value,
-                    "wanted": wanted,
-                    "replicas": found,
-                }
-            )
-        elif what is Standing.FAILED:
-            print(f"{each}  {what.value}: wanted {wanted}, has {found}")
+            facts = {"topic": each.topic, "partition": each.partition, "standing": standing.value}
+            print_json({**facts, "wanted": wanted, "replicas": found})
         else:
-            print(f"{each}  {what.value}")
-    return look.exit_code
+            differs = f": wanted {wanted}, has {found}" if standing is Standing.FAILED else ""
+            print(f"{each}  {standing.value}{differs}")
+    return _exit_code(standings)
 
 
 @app.command()
 def cancel(metadata: Metadata, plan_file: PlanFile, wait: Wait = 0.0) -> int:
-    """Send the partitions of a plan that are under way back to the replicas they had."""
-    from logstore.cli.cluster_plans import parse_plan
+    """Move the partitions of a plan that are under way back to their previous replicas."""
+    from logstore.cli.cluster_plans import parse_plan, previous_replicas
     from logstore.cli.cluster_state import read_cluster, session
 
     plan = parse_plan(plan_file.read_text())
     with session(metadata) as opened:
-        cluster = read_cluster(opened, _topics(plan))
-        back: Plan = {}
-        for each in plan:
-            topic = cluster.topics.get(each.topic)
-            if topic is None:
-                continue
-            known = topic.assignment
-            adding = known.adding_replicas.get(each.partition, ())
-            if adding or known.removing_replicas.get(each.partition):
-                full = known.partitions.get(each.partition, ())
-                origin = tuple(replica for replica in full if replica not in adding)
-                back[each] = known.original_replicas.get(each.partition, origin)
+        cluster = read_cluster(opened, {each.topic for each in plan})
+        before = {each: previous_replicas(cluster, each) for each in plan}
+        back = {each: replicas for each, replicas in before.items() if replicas is not None}
         if not back:
             complain("none of these partitions is being reassigned")
             return 1
-        if code := _ask(opened, back, "the cancellation", "logstore topics describe"):
-            return code
+        if not _is_requested(opened, back, "the cancellation", "logstore topics describe"):
+            return 1
         return _wait_for(opened, back, wait) if wait else 0
 
 
-def _topics(plan: Plan) -> set[str]:
-    return {each.topic for each in plan}
-
-
-def _ask(opened: Session, wanted: Plan, what: str, how_to_look: str, *, may_join: bool = True) -> int:
-    """Write the node that the controller works off, or add to it; the exit code."""
+def _is_requested(
+    opened: Session, wanted: Plan, what: str, how_to_look: str, *, may_join: bool = True
+) -> bool:
+    """Write the node that the controller carries out, or add to it; return whether that succeeded."""
     from logstore.replication.metastore import layout
     from logstore.replication.metastore.operations import Create, Get, Set
 
@@ -195,9 +170,9 @@ def _ask(opened: Session, wanted: Plan, what: str, how_to_look: str, *, may_join
         merged = {**layout.parse_reassignment(node.data), **wanted}
         write = Set(path, layout.encode_reassignment(merged), node.stat.version)
     else:
-        complain("a reassignment is under way: wait until it is over, or join it with --additional")
-        return 1
-    return check_write(opened.call(write), what, how_to_look)
+        complain("a reassignment is under way: try again when it is over, or add to it with --additional")
+        return False
+    return is_written(opened.call(write), what, how_to_look)
 
 
 def _listed(opened: Session) -> frozenset[TopicPartition]:
@@ -211,48 +186,37 @@ def _listed(opened: Session) -> frozenset[TopicPartition]:
     try:
         return frozenset(layout.parse_reassignment(node.data))
     except CorruptMetadata:
-        return frozenset()  # the controller takes such a node for empty, too
+        return frozenset()  # the controller treats such a node as empty, too
 
 
-class _Look(NamedTuple):
-    """One reading, and what became of each partition of a plan by it."""
-
-    cluster: Cluster
-    standings: Mapping[TopicPartition, Standing]
-
-    @property
-    def is_settled(self) -> bool:
-        from logstore.cli.cluster_plans import Standing
-
-        return Standing.IN_PROGRESS not in self.standings.values()
-
-    @property
-    def exit_code(self) -> int:
-        from logstore.cli.cluster_plans import Standing
-
-        return int(any(each is not Standing.COMPLETED for each in self.standings.values()))
-
-
-def _look(opened: Session, plan: Plan, seconds: float) -> _Look:
-    """The first look by which nothing of the plan is in progress; the last there was time for, if none."""
-    from logstore.cli.cluster_plans import standing
+def _look(opened: Session, plan: Plan, seconds: float) -> tuple[Cluster, dict[TopicPartition, Standing]]:
+    """Read the cluster until nothing of the plan is in progress, or `seconds` have passed."""
+    from logstore.cli.cluster_plans import Standing, standing
     from logstore.cli.cluster_state import read_cluster
 
-    looks: list[_Look] = []
+    looks: list[tuple[Cluster, dict[TopicPartition, Standing]]] = []
 
     def is_settled() -> bool:
         listed = _listed(opened)
-        cluster = read_cluster(opened, _topics(plan))
+        cluster = read_cluster(opened, {each.topic for each in plan})
         standings = {each: standing(cluster, each, wanted, listed) for each, wanted in plan.items()}
-        looks[:] = [_Look(cluster, standings)]
-        return looks[0].is_settled
+        looks[:] = [(cluster, standings)]
+        return Standing.IN_PROGRESS not in standings.values()
 
     stay(seconds, is_settled)
     return looks[0]
 
 
 def _wait_for(opened: Session, plan: Plan, seconds: float) -> int:
-    look = _look(opened, plan, seconds)
-    if not look.is_settled:
-        complain(f"after {seconds:g} s it is still in progress; logstore reassign verify shows it")
-    return look.exit_code
+    from logstore.cli.cluster_plans import Standing
+
+    _, standings = _look(opened, plan, seconds)
+    if Standing.IN_PROGRESS in standings.values():
+        complain(f"still in progress after {seconds:g} s; logstore reassign verify shows it")
+    return _exit_code(standings)
+
+
+def _exit_code(standings: dict[TopicPartition, Standing]) -> int:
+    from logstore.cli.cluster_plans import Standing
+
+    return int(any(each is not Standing.COMPLETED for each in standings.values()))

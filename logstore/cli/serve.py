@@ -1,4 +1,4 @@
-"""`logstore serve`: run one broker until told to stop. `logstore metadata-store`: what several share."""
+"""`logstore serve`: run one broker until it is stopped. `logstore metadata-store`: the store of several."""
 
 from __future__ import annotations
 
@@ -6,6 +6,8 @@ from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
+
+from logstore.cli.operating import named_values
 
 if TYPE_CHECKING:
     from collections.abc import Mapping
@@ -15,26 +17,26 @@ if TYPE_CHECKING:
 
 Settings = Annotated[
     list[str] | None,
-    typer.Option("--set", metavar="NAME=VALUE", help="A setting under Kafka's name; give it once for each."),
+    typer.Option("--set", metavar="NAME=VALUE", help="A setting under Kafka's name; repeatable."),
 ]
 
 
 def serve(
     node_id: Annotated[
-        int | None, typer.Option("--node-id", help="This broker's number, 0 or more; no two have the same.")
+        int | None, typer.Option("--node-id", help="This broker's unique number, 0 or more.")
     ] = None,
     listen: Annotated[
-        str | None, typer.Option("--listen", metavar="HOST:PORT", help="Where clients connect; port 0: any.")
+        str | None, typer.Option("--listen", metavar="HOST:PORT", help="Listener for clients; port 0: any.")
     ] = None,
     log_dirs: Annotated[
-        str | None, typer.Option("--log-dirs", metavar="DIR[,DIR]", help="Where the logs are.")
+        str | None, typer.Option("--log-dirs", metavar="DIR[,DIR]", help="Directories of the logs.")
     ] = None,
     metadata: Annotated[
         str | None,
         typer.Option(
             "--metadata",
             metavar="STORE",
-            help="zookeeper://host:port/chroot; or embedded (the default), for a cluster of one.",
+            help="zookeeper://host:port/chroot, or embedded (default): a cluster of one broker.",
         ),
     ] = None,
     config: Annotated[
@@ -44,22 +46,24 @@ def serve(
     settings: Settings = None,
     advertise: Annotated[
         str | None,
-        typer.Option("--advertise", metavar="HOST:PORT", help="Where others find it, if not at --listen."),
+        typer.Option(
+            "--advertise", metavar="HOST:PORT", help="Address for clients and brokers, if not --listen."
+        ),
     ] = None,
     http: Annotated[
         str | None,
-        typer.Option("--http", metavar="HOST:PORT", help="/metrics, /healthz and /livez; port 0: any."),
+        typer.Option("--http", metavar="HOST:PORT", help="Serve /metrics, /healthz and /livez; port 0: any."),
     ] = None,
     state_change_log: Annotated[
         str | None,
         typer.Option(
-            "--state-change-log", metavar="FILE", help="Every decision about a partition, a line each."
+            "--state-change-log", metavar="FILE", help="Log every decision about a partition, one line each."
         ),
     ] = None,
 ) -> int:
-    """Run one broker: it speaks Kafka's protocol. A line of JSON on stdout tells when it is ready.
+    """Run one broker that speaks Kafka's protocol. It prints a line of JSON when it is ready.
 
-    SIGTERM stops it in order: what it leads moves to others first.
+    SIGTERM shuts it down in order: its leaderships move to other brokers first.
     """
     from logstore.broker.process import run
 
@@ -74,20 +78,20 @@ def serve(
             "state.change.log": state_change_log,
         },
         _read_properties(config) if config is not None else {},
-        dict(name_and_value(text) for text in settings or ()),
+        named_values("--set", settings, may_repeat=True),
     )
     return run(options)
 
 
 def metadata_store(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Where its journal and snapshot are.")],
+    directory: Annotated[Path, typer.Argument(metavar="DIR", help="Directory of its journal and snapshot.")],
     listen: Annotated[
-        str, typer.Option("--listen", metavar="HOST:PORT", help="Where brokers find it; port 0: any.")
+        str, typer.Option("--listen", metavar="HOST:PORT", help="Listener for brokers; port 0: any.")
     ] = "127.0.0.1:2181",
 ) -> int:
-    """Run the metadata store that the brokers of a cluster on one host share, as zookeeper://HOST:PORT.
+    """Run a metadata store for the brokers of one host, which reach it as zookeeper://HOST:PORT.
 
-    One process, one disk: for several hosts use ZooKeeper. Killed and started anew it has lost nothing.
+    It is one process with one disk; use ZooKeeper for several hosts. It loses nothing when it is killed.
     """
     from logstore.broker.metadata.process import run
 
@@ -97,7 +101,7 @@ def metadata_store(
 def _options(
     named: Mapping[str, str | None], properties: Mapping[str, str], settings: Mapping[str, str]
 ) -> ServeOptions:
-    """What was said on the command line wins over the file; `--set` over both."""
+    """Options override the properties file; `--set` overrides both."""
     from logstore.broker.process import ServeOptions
     from logstore.broker.properties import split_properties
 
@@ -105,10 +109,10 @@ def _options(
     said = {**listening, **{name: value for name, value in named.items() if value is not None}}
     for name, option in (("node.id", "--node-id"), ("listen", "--listen"), ("log.dirs", "--log-dirs")):
         if name not in said:
-            raise typer.BadParameter(f"a broker needs {option}, or a properties file that says it")
+            raise typer.BadParameter(f"give {option}, or set it in a properties file")
     number = said["node.id"]
     if not (number.isascii() and number.isdecimal()):
-        raise typer.BadParameter(f"--node-id is {number!r}; it takes a number, 0 or more")
+        raise typer.BadParameter(f"--node-id: {number!r} is not a number, 0 or more")
     return ServeOptions(
         node_id=int(number),
         listen=_address(said["listen"], "--listen"),
@@ -128,13 +132,6 @@ def _address(text: str, option: str) -> Address:
         return parse_address(text)
     except ValueError as error:
         raise typer.BadParameter(f"{option}: {error}") from error
-
-
-def name_and_value(text: str) -> tuple[str, str]:
-    name, equals, value = text.partition("=")
-    if not equals or not name:
-        raise typer.BadParameter(f"--set {text!r} is not of the form name=value")
-    return name, value
 
 
 def _read_properties(path: Path) -> dict[str, str]:

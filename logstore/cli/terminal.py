@@ -1,4 +1,4 @@
-"""What the verbs share for talking: one-line complaints, JSON lines, bytes as text."""
+"""Output that the verbs share: one-line errors, JSON lines, bytes as text."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from enum import StrEnum
 
 
 class Encoding(StrEnum):
-    """How keys, values and header values are written as text."""
+    """How keys, values and header values are shown as text."""
 
     UTF8 = "utf8"
     HEX = "hex"
@@ -15,22 +15,22 @@ class Encoding(StrEnum):
 
 
 def complain(text: str) -> None:
-    """One line on stderr."""
+    """Print an error as one line on stderr."""
     print("logstore: " + " ".join(text.split("\n")), file=sys.stderr, flush=True)
 
 
 def print_json(fact: object) -> None:
-    """One object on one line of stdout, in ASCII, so that no terminal setting can break it."""
+    """Print an object on one line of stdout, in ASCII, so that no terminal setting can break it."""
     import json
 
     sys.stdout.write(json.dumps(fact, separators=(", ", ": ")) + "\n")
 
 
 def as_text(data: bytes | None, encoding: Encoding) -> str | None:
-    """`data` in the asked encoding; None stays None.
+    """Return `data` in this encoding; None stays None.
 
-    UTF8 is for reading: a byte that is no UTF-8 appears as `\\xNN`, which looks the same as that text
-    would. HEX and BASE64 give every byte back.
+    UTF8 is for people: a byte that is not UTF-8 becomes `\\xNN`, as the same text would. HEX and BASE64 keep
+    every byte.
     """
     if data is None:
         return None
@@ -44,7 +44,7 @@ def as_text(data: bytes | None, encoding: Encoding) -> str | None:
 
 
 def printable(text: str | None) -> str:
-    """`text` fit for a terminal: control characters escaped, so that a record cannot move the cursor."""
+    """Escape control characters, so that a record cannot move the terminal's cursor."""
     if text is None:
         return "null"
     if text.isprintable():

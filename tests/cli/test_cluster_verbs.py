@@ -16,7 +16,7 @@ from typing import Any
 import pytest
 
 import logstore.cli.cluster_state
-import logstore.cli.topics
+import logstore.cli.operating
 from logstore.disk.memory import MemoryDisk
 from logstore.disk.topic_partition import TopicPartition
 from logstore.replication.config import NodeConfig
@@ -85,7 +85,7 @@ def cluster(monkeypatch: pytest.MonkeyPatch, request: pytest.FixtureRequest) -> 
     running.start()
     assert running.run_until(lambda: len(brokers_known(running)) == 4)
     monkeypatch.setattr(logstore.cli.cluster_state, "open_store", lambda url: Shared(running))
-    monkeypatch.setattr(logstore.cli.topics, "pause", lambda: running.advance(STEP_MS))
+    monkeypatch.setattr(logstore.cli.operating, "pause", lambda: running.advance(STEP_MS))
     yield running
     running.close()
 
@@ -247,7 +247,7 @@ class TestTopics:
         cluster.advance(1000)
         ended = command("topics", "delete", "t", "--metadata", URL, "--wait", 0.2)
         assert ended.code == 1
-        assert "is a broker of its down?" in ended.err
+        assert "is one of its brokers down?" in ended.err
         (listed,) = lines(command("topics", "list", "--metadata", URL, "--json"))
         assert listed["is_being_deleted"]
 

@@ -1,0 +1,72 @@
+"""What the operators' verbs share: options, settings, writes to the metadata store, waiting.
+
+A write whose reply is lost is not repeated: the command says so, and how to look.
+"""
+
+from __future__ import annotations
+
+import time
+from collections.abc import Callable
+from typing import TYPE_CHECKING, Annotated
+
+import typer
+
+from logstore.cli.terminal import complain
+
+if TYPE_CHECKING:
+    from logstore.replication.metastore.operations import Outcome
+
+Metadata = Annotated[
+    str,
+    typer.Option(
+        "--metadata", metavar="URL", help="The metadata store: zookeeper://host:port[,host:port][/chroot]."
+    ),
+]
+Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
+Wait = Annotated[
+    float, typer.Option("--wait", metavar="SECONDS", min=0, help="Wait at most this long until it is done.")
+]
+
+
+def named_values(option: str, texts: list[str] | None, *, may_repeat: bool = False) -> dict[str, str]:
+    """Return the settings of a repeatable option NAME=VALUE; with `may_repeat`, the last value of a name."""
+    settings: dict[str, str] = {}
+    for text in texts or ():
+        name, equals, value = text.partition("=")
+        if not equals or not name:
+            raise typer.BadParameter(f"{option}: {text!r} is not of the form NAME=VALUE")
+        if name in settings and not may_repeat:
+            raise typer.BadParameter(f"{option}: {name} is given twice")
+        settings[name] = value
+    return settings
+
+
+def is_written(outcome: Outcome, what: str, how_to_look: str) -> bool:
+    """Whether the store accepted a write; prints an error if not."""
+    from logstore.replication.metastore.operations import StoreError
+
+    match outcome.error:
+        case None:
+            return True
+        case StoreError.CONNECTION_LOSS:
+            complain(f"{what}: the reply was lost: it may be done; look with {how_to_look}")
+        case StoreError.BAD_VERSION | StoreError.NODE_EXISTS | StoreError.NO_NODE:
+            complain(f"{what}: changed by another program at the same time; nothing was written, try again")
+        case error:
+            complain(f"{what}: the metadata store refused it: {error.value}")
+    return False
+
+
+def stay(seconds: float, holds: Callable[[], bool]) -> bool:
+    """Wait until `holds`, at most `seconds`; return whether it does."""
+    end = time.monotonic() + seconds
+    while not holds():
+        if time.monotonic() >= end:
+            return False
+        pause()
+    return True
+
+
+def pause() -> None:
+    """Wait between two reads of the store."""
+    time.sleep(0.05)
