@@ -1,4 +1,4 @@
-"""A client's calls for programs without an event loop: the same names, each of which waits."""
+"""The calls of `Client` for programs without an event loop: the same names, but each call blocks."""
 
 from __future__ import annotations
 
@@ -27,7 +27,7 @@ _MAX_BYTES = 1 << 20
 
 
 class BlockingCalls(ABC):
-    """What `Client` does, for whoever has one somewhere. Raises as there."""
+    """The calls of a `Client`, blocking. They raise what `Client` raises."""
 
     @property
     @abstractmethod
@@ -75,7 +75,7 @@ class BlockingCalls(ABC):
         wait: float = 0.5,
         timeout: float | None = None,
     ) -> list[Record]:
-        """Committed records from `offset` on: see `Client.read`."""
+        """Return committed records from `offset` on: see `Client.read`."""
         return self._wait(
             self._client.read(topic, partition, offset, max_bytes=max_bytes, wait=wait, timeout=timeout)
         )
@@ -83,7 +83,7 @@ class BlockingCalls(ABC):
     def scan(
         self, topic: str, partition: int = 0, offset: int | None = None, *, follow: bool = False
     ) -> Iterator[Record]:
-        """Committed records one after the other: see `Client.scan`."""
+        """Yield committed records: see `Client.scan`."""
         pages = self._client.pages(topic, partition, offset, follow=follow)
 
         async def next_page() -> list[Record]:
@@ -101,7 +101,7 @@ class BlockingCalls(ABC):
         settings: Mapping[str, str] | None = None,
         timeout: float | None = None,
     ) -> None:
-        """Make a topic, and wait until every broker knows who leads it: see `Client.create_topic`."""
+        """Create a topic and wait until every broker knows its leaders: see `Client.create_topic`."""
         self._wait(
             self._client.create_topic(
                 topic,
@@ -113,16 +113,16 @@ class BlockingCalls(ABC):
         )
 
     def topics(self, *, timeout: float | None = None) -> dict[str, int]:
-        """Every topic with its number of partitions."""
+        """Return the partition count of every topic."""
         return self._wait(self._client.topics(timeout=timeout))
 
     def leader(self, topic: str, partition: int = 0, *, timeout: float | None = None) -> int:
-        """The id of the broker that leads a partition by now; -1 for nobody."""
+        """Return the id of a partition's leader; -1 without one."""
         return self._wait(self._client.leader(topic, partition, timeout=timeout))
 
 
 class BlockingClient(BlockingCalls):
-    """A `Client` with an event loop of its own, which turns while a call waits. Belongs to one thread."""
+    """A `Client` with its own event loop, which runs during calls only. Belongs to one thread."""
 
     def __init__(
         self, bootstrap: Sequence[Address], *, limits: Limits | None = None, timeout_s: float = 60.0
@@ -139,7 +139,7 @@ class BlockingClient(BlockingCalls):
         self.close()
 
     def close(self) -> None:
-        """Close all connections and stop the thread."""
+        """Close all connections."""
         self._wait(self._inner.close())
         self._runner.close()
 
@@ -151,13 +151,13 @@ class BlockingClient(BlockingCalls):
         return self._runner.run(work)
 
     def metadata(self, topics: tuple[str, ...] | None = None) -> MetadataResponse:
-        """Do what `Client.metadata` does, blocking."""
+        """Return the metadata of the best informed broker: see `Client.metadata`."""
         return self._wait(self._client.metadata(topics))
 
     def produce(
         self, topic_partition: TopicPartition, batch: bytes, *, acks: int = ACKS_ALL
     ) -> ProduceResult:
-        """Do what `Client.produce` does, blocking."""
+        """Append one batch: see `Client.produce`."""
         return self._wait(self._client.produce(topic_partition, batch, acks=acks))
 
     def fetch(
@@ -168,11 +168,11 @@ class BlockingClient(BlockingCalls):
         max_bytes: int = _MAX_BYTES,
         max_wait_ms: int = 500,
     ) -> FetchResult:
-        """Do what `Client.fetch` does, blocking."""
+        """Return batches below the high watermark: see `Client.fetch`."""
         return self._wait(
             self._client.fetch(topic_partition, offset, max_bytes=max_bytes, max_wait_ms=max_wait_ms)
         )
 
     def of_controller(self, body: RequestBody) -> ResponseBody:
-        """Do what `Client.of_controller` does, blocking."""
+        """Send a request to the controller: see `Client.of_controller`."""
         return self._wait(self._client.of_controller(body))

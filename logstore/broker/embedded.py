@@ -9,14 +9,15 @@
     Broker ──thread──▶ AsyncBroker (a Client) ──InProcess──▶ handlers ─▶ engine     what this broker leads
                               └────────────────links────────▶ other brokers         what others lead
 
-Kafka's clients reach it at `bootstrap`, whatever loop it runs on. Nothing is global: a process may run any
-number of brokers, of one cluster (they share a `SharedStore`, or ZooKeeper) or of several.
+Kafka's clients connect to `bootstrap`, on whichever loop the broker runs. There is no global state: a
+process may run any number of brokers, of one cluster (they share a `SharedStore`, or ZooKeeper) or of
+several.
 
-A broker that cannot go on is taken down at once, so that others take over, and says so: `BrokerFailed` at
-every call from then on, at those that wait, and when its `with` block ends.
+A broker that fails is stopped at once, so that others take over. Every call from then on raises
+`BrokerFailed`, as do calls that wait and the end of the `with` block.
 
-Threads do not survive a fork, and a broker is threads: after a fork the child has none, and its calls raise
-`BrokerStopped`. Start brokers in the child, or start children by spawning.
+Threads do not survive a fork: in a forked child the broker's calls raise `BrokerStopped`. Start brokers in
+the child, or start children with the spawn method.
 """
 
 from __future__ import annotations
@@ -57,14 +58,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class BrokerConfig:
-    """What a broker is told. Without `log_dirs` its logs are in memory, and gone when it stops.
+    """The configuration of an embedded broker. Without `log_dirs` its logs are in memory only.
 
-    `listen` is host:port, port 0 for any free one; `advertised` is where others find it, if not there.
-    `metadata` is a `SharedStore` that brokers of this process have in common, or names a store: `embedded`
+    `listen` is host:port, with port 0 for any free one; `advertised` is the address for others, if it
+    differs. `metadata` is a `SharedStore` for several brokers of this process, or names a store: `embedded`
     (beside the first log dir, in memory without one), `embedded:DIRECTORY`,
-    `zookeeper://host:port,…/chroot`. `settings` have Kafka's names, the broker's and its topics' defaults
-    alike. `timeout_s` is for calls that do not say theirs, and for getting ready. `disk` is for tests: one
-    that fails, or that outlives the broker.
+    `zookeeper://host:port,…/chroot`. `settings` have Kafka's names, for the broker and for defaults of
+    topics. `timeout_s` is the default timeout of calls and of the start. `disk` is for tests: a disk that
+    fails, or that outlives the broker.
     """
 
     node_id: int = 1
@@ -88,14 +89,14 @@ class BrokerConfig:
 
 
 class AsyncBroker(Client):
-    """A broker on the running event loop, and a client that reaches the leaders of its cluster through it.
+    """A broker on the running event loop, and a client of its cluster.
 
-    Recovery, fsyncs and cold reads are done on threads; all else in turns of the loop, which should not be
-    kept waiting: while it stands still nobody is served, and over ZooKeeper the session may run out.
+    Recovery, fsyncs and cold reads run on threads, everything else on the loop. Do not block the loop:
+    while it is blocked no request is served, and a ZooKeeper session may expire.
     """
 
     def __init__(self, config: BrokerConfig | None = None) -> None:
-        """It is not started yet. Raises `InvalidConfig` for bad settings, `ValueError` for a bad address."""
+        """Check the configuration. Raises `InvalidConfig`, and `ValueError` for a bad address."""
         self.config = config or BrokerConfig()
         self._listen = parse_address(self.config.listen)
         advertised = self.config.advertised
@@ -112,15 +113,15 @@ class AsyncBroker(Client):
         self._store: OpenStore | None = None
         self._watching: asyncio.Task[None] | None = None
         self.down = asyncio.Event()
-        """Set once it has stopped, or failed."""
+        """Set once the broker has stopped or failed."""
         super().__init__([], limits=self._settings.limits, timeout_s=self.config.timeout_s)
 
-    # --- life ---------------------------------------------------------------------------------
+    # --- starting and stopping --------------------------------------------------------------------
 
     async def start(self) -> None:
-        """Open the logs, listen, and join the cluster; `wait_until_ready` tells when that is done.
+        """Open the logs, listen, and begin to join the cluster; see `wait_until_ready`.
 
-        Raises `EngineError` and `OSError` if that cannot be; nothing is left open then.
+        Raises `EngineError` and `OSError` if that fails; everything is closed again then.
         """
         assert self._broker is None, "a broker is started once"
         config = self.config
@@ -145,8 +146,8 @@ class AsyncBroker(Client):
             raise
         address = self.address
         client_id = f"in-process-{self.node_id}"
-        self._ways[address] = InProcess(self._broker.dispatch, address, client_id=client_id)
-        self._addresses = {address: None}
+        self._connections.reach(address, InProcess(self._broker.dispatch, address, client_id=client_id))
+        self._cluster.begin_at(address)
         self._watching = loop.create_task(self._watch(self._broker))
         self._broker.start()
 
@@ -162,9 +163,9 @@ class AsyncBroker(Client):
         await asyncio.get_running_loop().run_in_executor(None, self._resources.close)
 
     async def wait_until_ready(self, timeout: float | None = None) -> None:
-        """Return when the cluster knows this broker, and has a controller.
+        """Wait until the broker is registered and the cluster has a controller.
 
-        Raises `BrokerFailed`, `BrokerStopped`, and `TimeoutError`: it goes on trying then.
+        Raises `BrokerFailed`, `BrokerStopped`, and `TimeoutError`; the broker keeps trying after a timeout.
         """
         joined = asyncio.ensure_future(self._running.runtime.joined.wait())
         down = asyncio.ensure_future(self.down.wait())
@@ -179,12 +180,12 @@ class AsyncBroker(Client):
             raise TimeoutError(f"broker {self.node_id} is not ready after {seconds:g} s")
 
     async def stop(self, reason: str = "") -> None:
-        """Stop in order: what it leads is moved, logs are closed with the mark of it, the session ends.
+        """Shut down: move leadership away, close the logs cleanly, end the session.
 
-        Calls that wait raise `BrokerStopped`, with the reason. Raises `BrokerFailed` if it could not go on.
-        Stopping again does nothing.
+        Calls that wait raise `BrokerStopped` with the reason. Raises `BrokerFailed` if the broker had failed.
+        Does nothing on a stopped broker.
         """
-        if self._broker is None or self._closed is not None:
+        if self._broker is None or self._connections.closed is not None:
             await self._until_down()
             return
         _log.info("broker %d stops%s", self.node_id, reason and f": {reason}")
@@ -195,18 +196,19 @@ class AsyncBroker(Client):
         self.tell_at_exit(None)
 
     async def kill(self, reason: str = "") -> None:
-        """End at once, as if its process had been killed: logs keep no mark, others take over.
+        """Stop at once, as if the process had been killed: no clean-shutdown marker, and others take over.
 
-        What was acknowledged by all in sync is with them. Calls that wait raise `BrokerStopped`.
+        Records acknowledged with acks=all are on the other in-sync replicas. Calls that wait raise
+        `BrokerStopped`.
         """
-        if self._broker is None or self._closed is not None:
+        if self._broker is None or self._connections.closed is not None:
             await self._until_down()
             return
         await self.close(BrokerStopped(f"broker {self.node_id} was killed{reason and f': {reason}'}"))
         await self._end(in_order=False)
 
     async def _until_down(self) -> None:
-        """Whoever came first is taking it down."""
+        """Wait for another call that is stopping the broker."""
         if self._broker is not None:
             await self.down.wait()
 
@@ -219,14 +221,14 @@ class AsyncBroker(Client):
                 await broker.stop()
             if not in_order or broker.runtime.ended.done():
                 if broker.runtime.ended.done():
-                    self._closed = _failure(self.node_id, broker.runtime.ended)
+                    self._connections.closed = _failure(self.node_id, broker.runtime.ended)
                 await broker.abandon()
         finally:
             await self._let_go()
             self.down.set()
 
     async def _watch(self, broker: Assembly) -> None:
-        """Take the broker down when it cannot go on."""
+        """Stop the broker when its engine fails."""
         ended = broker.runtime.ended
         await asyncio.wait((ended,))
         failure = _failure(self.node_id, ended)
@@ -240,7 +242,7 @@ class AsyncBroker(Client):
         try:
             await self.wait_until_ready()
         except BaseException:
-            await self.kill("it did not get ready")
+            await self.kill("it did not become ready")
             raise
         return self
 
@@ -250,19 +252,19 @@ class AsyncBroker(Client):
         try:
             await self.stop()
         except BrokerFailed:
-            pass  # told below, beside what went wrong before
+            pass  # raised below, together with an earlier error
         self.tell_at_exit(error)
 
     def tell_at_exit(self, error: BaseException | None) -> None:
-        """Raise `BrokerFailed` if it could not go on; where `error` is under way, that has it as a note."""
-        closed = self._closed
+        """Raise `BrokerFailed` if the broker failed; add it as a note to `error`, if there is one."""
+        closed = self._connections.closed
         if not isinstance(closed, BrokerFailed) or error is closed:
             return
         if error is None:
             raise closed
         error.add_note(str(closed))
 
-    # --- what it is ---------------------------------------------------------------------------
+    # --- facts ------------------------------------------------------------------------------------
 
     @property
     def node_id(self) -> int:
@@ -271,21 +273,25 @@ class AsyncBroker(Client):
 
     @property
     def address(self) -> Address:
-        """Where others look for it: where it listens, unless it advertises another one."""
+        """The address for clients and brokers: the advertised one, else the one it listens on."""
         return self._advertised or self._running.address
 
     @property
     def bootstrap(self) -> str:
-        """The address as Kafka's clients take it: host:port."""
+        """The `bootstrap.servers` of Kafka's clients: host:port."""
         return str(self.address)
 
     @property
     def is_ready(self) -> bool:
-        """Whether the cluster knows it, and it goes on."""
-        return self._broker is not None and self._closed is None and self._broker.runtime.joined.is_set()
+        """Whether the broker is registered and running."""
+        return (
+            self._broker is not None
+            and self._connections.closed is None
+            and self._broker.runtime.joined.is_set()
+        )
 
     def check(self) -> None:
-        """Raise `BrokerFailed` or `BrokerStopped` if it does not run."""
+        """Raise `BrokerFailed` or `BrokerStopped` if the broker is not running."""
         super().check()
         if (failure := self._failure_of_store()) is not None:
             raise failure
@@ -312,32 +318,32 @@ def _not_started(node_id: int) -> BrokerStopped:
 
 def _failure(node_id: int, ended: asyncio.Future[str]) -> BrokerFailed:
     bug = ended.exception()
-    failure = BrokerFailed(f"broker {node_id} cannot go on: {bug or ended.result()}")
+    failure = BrokerFailed(f"broker {node_id} failed: {bug or ended.result()}")
     failure.__cause__ = bug
     return failure
 
 
 class Broker(BlockingCalls):
-    """A broker in a thread of its own. Any thread may call; calls wait.
+    """A broker in its own thread. Any thread may call; calls block.
 
-    `with` starts it, waits until it is ready, and stops it in the end. `async with` runs it on the caller's
-    event loop instead, and gives the `AsyncBroker` whose calls are awaited.
+    `with` starts it, waits until it is ready, and stops it at the end. `async with` runs it on the caller's
+    event loop instead and returns the `AsyncBroker`, whose calls are awaited.
     """
 
     def __init__(self, config: BrokerConfig | None = None) -> None:
-        """It is not started yet."""
+        """Prepare a broker; nothing is started yet."""
         self.config = config or BrokerConfig()
         self._inner: AsyncBroker | None = None
         self._loop: asyncio.AbstractEventLoop | None = None
         self._thread: threading.Thread | None = None
         self._process_id = -1
 
-    # --- life ---------------------------------------------------------------------------------
+    # --- starting and stopping --------------------------------------------------------------------
 
     def start(self) -> None:
-        """Open the logs, listen, and join the cluster; `wait_until_ready` tells when that is done.
+        """Open the logs, listen, and begin to join the cluster; see `wait_until_ready`.
 
-        Raises `InvalidConfig`, `ValueError` for `listen`, `EngineError` and `OSError`: nothing is left open.
+        Raises `InvalidConfig`, `ValueError` for a bad `listen`, `EngineError` and `OSError`.
         """
         assert self._inner is None, "a broker is started once"
         self._process_id = os.getpid()
@@ -368,23 +374,23 @@ class Broker(BlockingCalls):
         await inner.down.wait()
 
     def wait_until_ready(self, timeout: float | None = None) -> None:
-        """As `AsyncBroker.wait_until_ready`."""
+        """Wait until the broker is ready: see `AsyncBroker.wait_until_ready`."""
         self._wait(self._client.wait_until_ready(timeout))
 
     def stop(self, reason: str = "") -> None:
-        """Stop in order, and wait for that; as `AsyncBroker.stop`."""
+        """Shut down and wait for the end: see `AsyncBroker.stop`."""
         if (inner := self._inner) is not None:
             self._finish(inner.stop(reason))
 
     def kill(self, reason: str = "") -> None:
-        """End at once, as if its process had been killed; as `AsyncBroker.kill`."""
+        """Stop at once, as if the process had been killed: see `AsyncBroker.kill`."""
         if (inner := self._inner) is not None:
             self._finish(inner.kill(reason))
 
     def _finish(self, work: Coroutine[Any, Any, None]) -> None:
         thread = self._thread
         if thread is None or os.getpid() != self._process_id:
-            work.close()  # it runs elsewhere, and is not ours to stop
+            work.close()  # a forked copy, or never started
             return
         try:
             if self._client.down.is_set():
@@ -392,7 +398,7 @@ class Broker(BlockingCalls):
             else:
                 self._in_thread(work)
         except BrokerStopped:
-            pass  # by another thread, at the same time
+            pass  # another thread stopped it meanwhile
         finally:
             thread.join()
 
@@ -401,7 +407,7 @@ class Broker(BlockingCalls):
         try:
             self.wait_until_ready()
         except BaseException:
-            self.kill("it did not get ready")
+            self.kill("it did not become ready")
             raise
         return self
 
@@ -411,7 +417,7 @@ class Broker(BlockingCalls):
         try:
             self.stop()
         except BrokerFailed:
-            pass  # told below, beside what went wrong before
+            pass  # raised below, together with an earlier error
         if self._inner is not None:
             self._inner.tell_at_exit(error)
 
@@ -437,9 +443,9 @@ class Broker(BlockingCalls):
         try:
             self._client.check()
             if self._thread is None:
-                raise BrokerStopped("this broker runs on an event loop: await what `async with` gave")
+                raise BrokerStopped("this broker runs on an event loop: await the calls of its `async with`")
             if os.getpid() != self._process_id:
-                raise BrokerStopped("this process was forked from the broker's; start one of its own")
+                raise BrokerStopped("the broker runs in the parent process; start a broker after the fork")
         except BaseException:
             work.close()
             raise
@@ -450,7 +456,7 @@ class Broker(BlockingCalls):
         assert self._thread is not None, "it was started"
         if threading.current_thread() is self._thread:
             work.close()
-            raise RuntimeError("the broker's own thread cannot wait for the broker")
+            raise RuntimeError("a blocking call on the broker's own thread would wait for itself")
         try:
             future = asyncio.run_coroutine_threadsafe(work, self._loop)
         except RuntimeError:  # the loop is closed
@@ -464,17 +470,17 @@ class Broker(BlockingCalls):
                 except TimeoutError:
                     if future.done():
                         raise
-                    if not self._thread.is_alive():  # its loop ended, and will not come to this
+                    if not self._thread.is_alive():  # its loop ended before it got here
                         self._client.check()
                         raise
-                except CancelledError:  # its loop ended on the way
+                except CancelledError:  # its loop ended meanwhile
                     self._client.check()
                     raise
         except BaseException:
             future.cancel()
             raise
 
-    # --- what it is ---------------------------------------------------------------------------
+    # --- facts ------------------------------------------------------------------------------------
 
     @property
     def node_id(self) -> int:
@@ -483,15 +489,15 @@ class Broker(BlockingCalls):
 
     @property
     def address(self) -> Address:
-        """Where others look for it: where it listens, unless it advertises another one."""
+        """The address for clients and brokers: the advertised one, else the one it listens on."""
         return self._client.address
 
     @property
     def bootstrap(self) -> str:
-        """The address as Kafka's clients take it: host:port."""
+        """The `bootstrap.servers` of Kafka's clients: host:port."""
         return self._client.bootstrap
 
     @property
     def is_ready(self) -> bool:
-        """Whether the cluster knows it, and it goes on."""
+        """Whether the broker is registered and running."""
         return self._inner is not None and self._inner.is_ready

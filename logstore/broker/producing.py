@@ -1,13 +1,14 @@
-"""Writing to one partition without gaps or repetition, across failovers.
+"""Idempotent writes to one partition: no gaps and no duplicates, across failovers.
 
-    append, append, … ─▶ queue ─▶ one batch under way: numbered, the same bytes at every try ─▶ leader
+    append, append, … ─▶ queue ─▶ one batch in flight, the same bytes at every attempt ─▶ leader
 
-A batch has the producer's id and a sequence number, by which every leader knows it again. One is under way at
-a time, so their order is that of the calls; what comes meanwhile makes the next one.
+A batch carries the producer id and a sequence number, so every leader recognises a duplicate. One batch is in
+flight at a time, which keeps the order of calls; records that arrive meanwhile form the next batch.
 
-A producer whose batch has an unknown fate when time is up takes another id: the sequence of the old one would
-have a gap, or not. The same where a leader does not know the sequence any more (it lost what acks=1 had
-answered, or forgot an idle producer): then this batch is not in its log, for it would be the last one there.
+If the fate of a batch is unknown at the deadline, the producer takes a new id: the old sequence may have a
+gap. It does the same when a leader no longer knows the sequence (it lost a batch acknowledged with acks=1,
+or expired an idle producer). The batch is then not in the leader's log, because it would be the last one
+there.
 """
 
 from __future__ import annotations
@@ -31,21 +32,21 @@ if TYPE_CHECKING:
     from logstore.broker.client import Client
 
 Appendable: TypeAlias = bytes | tuple[bytes | None, bytes | None] | Record
-"""A value; a key and a value; or a record, whose offset is ignored and whose time is now if it is -1."""
+"""A value; a (key, value) pair; or a record, whose offset is ignored and whose timestamp -1 means now."""
 
 _ACKS_ALL: Final = -1
 _LAST_SEQUENCE: Final = 2**31
 _BATCH_BYTES: Final = 512 << 10
 _RECORD_BYTES: Final = 24
-"""What a record takes beside its bytes, at most, but for its headers."""
+"""The most that a record takes beside key, value and headers."""
 _LAST_WORD_S: Final = 0.2
 _SEQUENCE_LOST: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.UNKNOWN_PRODUCER_ID})
 
 
 class Appended(NamedTuple):
-    """Where a record went; the offset is -1 with acks=0, which nobody answers.
+    """Where a record was written; the offset is -1 with acks=0, which has no response.
 
-    `durability` is the level that acks=all reached, None for other acks, which promise neither.
+    `durability` is the level that acks=all reached; None for other acks, which promise none.
     """
 
     topic: str
@@ -55,7 +56,7 @@ class Appended(NamedTuple):
 
 
 class Producer:
-    """Writes to one partition: batches carry sequence numbers, one is under way at a time."""
+    """Writes numbered batches to one partition, one at a time."""
 
     def __init__(
         self,
@@ -65,7 +66,7 @@ class Producer:
         producer_id: int | None = None,
         producer_epoch: int = 0,
     ) -> None:
-        """`producer_id` is this producer's alone for the partition; by default the cluster gives one."""
+        """`producer_id` must be unique in the partition; by default the cluster assigns one."""
         self._client, self._topic_partition = client, topic_partition
         self._producer_id, self._producer_epoch = producer_id, producer_epoch
         self._may_renew = producer_id is None
@@ -74,10 +75,10 @@ class Producer:
     async def send(
         self, values: Sequence[bytes], *, acks: int = _ACKS_ALL, timestamp_ms: int | None = None
     ) -> int:
-        """Have one record a value appended, in order; the first one's offset. Their time is now by default.
+        """Append one record for each value, in order; return the first offset. The timestamp defaults to now.
 
-        Raises as `Client.produce`; with an id that was given, send the same values again then, or stop: any
-        others would leave a gap.
+        Raises as `Client.produce`. With a given producer id, send the same values again or stop: any other
+        values would leave a gap in the sequence.
         """
         time_ms = wall_clock_ms() if timestamp_ms is None else timestamp_ms
         records = [Record(number, time_ms, None, value) for number, value in enumerate(values)]
@@ -86,9 +87,9 @@ class Producer:
     async def send_records(
         self, records: Sequence[Record], *, acks: int = _ACKS_ALL, timeout: float | None = None
     ) -> ProduceResult:
-        """Have one batch appended; offsets count from 0. Raises as `Client.produce`.
+        """Append one batch, whose record offsets count from 0. Raises as `Client.produce`.
 
-        acks=0 is sent unnumbered and once: nobody would tell of a gap.
+        With acks=0 it is sent once and without a sequence number: a gap could not be detected.
         """
         if acks == 0:
             batch = encode_batch(records)
@@ -131,11 +132,11 @@ class _Waiting:
     acks: int
     deadline: float
     done: asyncio.Future[tuple[int, ProduceResult]]
-    """The first record's offset, and what was answered."""
+    """The first record's offset, and the result."""
 
 
 class Appender:
-    """Has the records of many calls appended to one partition, in the calls' order."""
+    """Appends the records of many calls to one partition, in the order of the calls."""
 
     def __init__(self, client: Client, topic_partition: TopicPartition) -> None:
         self._producer = Producer(client, topic_partition)
@@ -144,25 +145,25 @@ class Appender:
         self._task: asyncio.Task[None] | None = None
 
     async def append(self, piece: Piece, acks: int, deadline: float) -> list[Appended]:
-        """Raises as `Client.append`; records whose time is over before they are sent are not sent."""
+        """Append a piece; raises as `Client.append`. Records past their deadline are not sent."""
         loop = asyncio.get_running_loop()
         waiting = _Waiting(piece.records, piece.size, acks, deadline, loop.create_future())
         self._queue.append(waiting)
         if self._task is None:
             self._task = loop.create_task(self._run())
         try:
-            # What is under way has its own deadline; its last word says more than ours.
+            # The batch in flight has its own deadline, and its error says more than a timeout here.
             async with asyncio.timeout_at(deadline + _LAST_WORD_S):
                 first, result = await waiting.done
         except TimeoutError:
-            raise RequestUnanswered(f"{self._topic_partition} took nothing for too long") from None
+            raise RequestUnanswered(f"{self._topic_partition} did not accept the records in time") from None
         topic, partition = self._topic_partition
         count = len(piece.records)
         offsets = range(first, first + count) if first >= 0 else [-1] * count
         return [Appended(topic, partition, offset, result.durability) for offset in offsets]
 
     async def finished(self) -> None:
-        """Wait until nothing is under way: the client was closed."""
+        """Wait until no batch is in flight: the client was closed."""
         if self._task is not None:
             await self._task
 
@@ -172,11 +173,11 @@ class Appender:
                 await self._send(together)
         finally:
             self._task = None
-            _fail(self._queue, RequestUnanswered("appending was broken off"))  # nothing, as a rule
+            _fail(self._queue, RequestUnanswered("the append was cancelled"))  # usually empty
             self._queue.clear()
 
     def _next(self) -> list[_Waiting]:
-        """What makes the next batch: the same acks, not too much at once."""
+        """Take the records of the next batch: the same acks, within the size of a batch."""
         together: list[_Waiting] = []
         size = 0
         while self._queue:
@@ -202,12 +203,12 @@ class Appender:
             if refusal.is_passing or len(together) == 1:
                 _fail(together, refusal)
                 return
-            for each in together:  # who is at fault pays alone
+            for each in together:  # only the faulty call fails
                 await self._send([each])
         except EngineError as error:
             _fail(together, error)
         except BaseException as error:
-            _fail(together, RequestUnanswered(f"appending was broken off: {error!r}"))
+            _fail(together, RequestUnanswered(f"the append was cancelled: {error!r}"))
             raise
         else:
             first = result.base_offset
@@ -232,12 +233,12 @@ def records_of(
     headers: Sequence[tuple[str, bytes | None]],
     now_ms: int,
 ) -> list[Record]:
-    """What `append` was given, as records."""
+    """Return the arguments of `append` as records."""
     if given is None or isinstance(given, bytes | bytearray | memoryview):
         value = None if given is None else bytes(given)
         return [Record(0, now_ms, key, value, tuple(Header(*each) for each in headers))]
     if key is not None or headers:
-        raise ValueError("a key and headers go with one value; many records bring their own")
+        raise ValueError("key and headers are for a single value; give each of many records its own")
     return [_record_of(each, now_ms) for each in given]
 
 
@@ -251,7 +252,7 @@ def _record_of(given: Appendable, now_ms: int) -> Record:
 
 
 class Piece(NamedTuple):
-    """What of a call goes into one batch: which of its records, they themselves, their bytes at most."""
+    """The part of a call that goes into one batch: record numbers, records, and an upper bound of bytes."""
 
     numbers: Sequence[int]
     records: Sequence[Record]
@@ -259,7 +260,7 @@ class Piece(NamedTuple):
 
 
 def split(numbers: Iterable[int], rows: Sequence[Record]) -> Iterator[Piece]:
-    """Cut what goes to one partition into what fits a batch."""
+    """Split the records for one partition into pieces that fit a batch."""
     taken: list[int] = []
     size = 0
     for number in numbers:

@@ -215,4 +215,5 @@ def test_it_costs_next_to_nothing_to_those_who_do_not_use_it() -> None:
         "logstore.lazily",
         "logstore.testing",
         "logstore.testing.pytest_plugin",
+        "logstore.version",
     ]
