@@ -32,8 +32,7 @@ from logstore.disk.marks import mark
 from logstore.log.manager import LogManager
 from logstore.replication import messages, orders, serving
 from logstore.replication.config import NodeConfig
-from logstore.replication.controller.controller import Controller
-from logstore.replication.controller.services import SERVICES
+from logstore.replication.controller.controller import SERVICES, Controller
 from logstore.replication.departure import Departure
 from logstore.replication.effects import (
     Address,

@@ -127,7 +127,7 @@ def create(
     from logstore.config import LogConfig
     from logstore.disk.ids import new_id
     from logstore.replication.controller import assignment as placement
-    from logstore.replication.controller.topic_creation import by_metric_name, check_new_topic
+    from logstore.replication.controller.topics import by_metric_name, check_new_topic
     from logstore.replication.messages import NewTopic
     from logstore.replication.metastore import layout
     from logstore.replication.metastore.operations import Children, Create, Multi

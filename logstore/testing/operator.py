@@ -12,7 +12,7 @@ from dataclasses import dataclass
 
 from logstore.disk.topic_partition import TopicPartition
 from logstore.replication.controller.context import DURABILITY_LEVEL
-from logstore.replication.controller.services import SERVICES
+from logstore.replication.controller.controller import SERVICES
 from logstore.replication.durability import Durability
 from logstore.replication.messages import (
     AlterConfigsRequest,

@@ -1,15 +1,18 @@
-"""The controller: who leads each partition, decided in one place, one event at a time.
+"""The controller: decides which replica leads each partition, in one place, one event at a time.
 
-    controller         the queue, and the procedures' store calls and requests as effects
-      failover           claim, takeover, abdication
-      broker_changes     brokers come, go, bounce; log dirs fail
-      topics             topic nodes and settings appear or change
-      topic_creation     a client creates topics
-      isr_changes        a leader proposes another ISR
-    partition_states   the one way in which a state node is written, and told
-    channel            what still has to reach each broker
-    context            what the active controller knows
-    election, assignment, alter_partition    pure: who leads, where replicas go, what a leader may do
+    controller       the queue of events; store calls and requests as effects; the tables of procedures
+    procedure        how every procedure works: read, decide, write if unchanged, tell
+    context          what the active controller knows
+    channel          the requests that must still reach each broker
+    election, assignment     pure: which replica leads, where replicas go
 
-Another procedure (reassignment, deletion, …) is another file and one more line in `controller`.
+    failover         claim, takeover, abdication
+    brokers          brokers come, go and shut down; log dirs fail; settings of all brokers
+    topics           topics and settings appear or change; clients create topics and partitions
+    alter_partition  a leader proposes another ISR
+    elect_leaders    requested elections, and rebalancing
+    reassignment     replicas move to other brokers
+    deletion         topics are deleted
+
+Each procedure file begins with its pure part. It can be resumed from the store alone.
 """

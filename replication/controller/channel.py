@@ -1,19 +1,19 @@
-"""What still has to reach each broker: per incarnation one queue, one request in flight.
+"""Requests that must still reach each broker: one queue per incarnation, one request in flight.
 
     enqueue ──► [ entry ][ entry ][ entry ] ──► in flight ──► answered
                   newest       oldest │            │ timeout, disconnect, error
                                       └────────────┘ back to the head, sent again after a back-off
 
-An entry is one request to be: a kind (LeaderAndIsr, UpdateMetadata, StopReplica) and partitions. Its
-body is built when it is sent, so it carries the live brokers of that moment. A partition that is
-enqueued again leaves the older entries of the same kind: only its last state matters. Requests are
-sent until answered or until the broker's incarnation is gone; a slow broker delays only itself.
+An entry becomes one request: it has a kind (LeaderAndIsr, UpdateMetadata, StopReplica) and partitions. Its
+body is built when it is sent, so it lists the live brokers of that moment. A partition that is enqueued again
+is removed from older entries of the same kind: only its last state matters. Requests are sent until they are
+answered or the broker's incarnation is gone; a slow broker delays only itself.
 """
 
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
@@ -47,14 +47,19 @@ _RESPONSES = {
 
 @dataclass(slots=True)
 class Entry:
-    """One request to be: its kind, and what it says of each partition.
+    """A future request: its kind, and what it says of each partition.
 
-    `is_full`: a LeaderAndIsr that also names every partition of the broker, as they are when it is sent.
+    `is_full`: a LeaderAndIsr that also names every partition of the broker, as of its sending.
     """
 
     kind: type[ControlRequest]
     partitions: dict[TopicPartition, PartitionState | StopReplicaPartition] = field(default_factory=dict)
     is_full: bool = False
+
+    def drop(self, topic_partitions: Collection[TopicPartition]) -> None:
+        """Remove these partitions from the request."""
+        for topic_partition in [each for each in self.partitions if each in topic_partitions]:
+            del self.partitions[topic_partition]
 
 
 class _InFlight(NamedTuple):
@@ -64,7 +69,7 @@ class _InFlight(NamedTuple):
 
 
 class Answer(NamedTuple):
-    """A broker's answer that ended a request, and what it answers."""
+    """A broker's answer that ended a request, and the entry of that request."""
 
     broker_id: int
     broker_epoch: int
@@ -73,7 +78,7 @@ class Answer(NamedTuple):
 
 
 Build: TypeAlias = Callable[[int, int, Entry], RequestBody]
-"""(broker id, broker epoch, entry) → the request as it is now."""
+"""(broker id, broker epoch, entry) → the request with the present facts."""
 
 
 class Channel:
@@ -94,10 +99,9 @@ class Channel:
         is_full: bool = False,
     ) -> None:
         for entry in self._queue:
-            if entry.kind is kind:
-                for topic_partition in entry.partitions.keys() & partitions.keys():
-                    mark("channel: a word that waits is replaced by a newer one")
-                    del entry.partitions[topic_partition]
+            if entry.kind is kind and entry.partitions.keys() & partitions.keys():
+                mark("channel: a word that waits is replaced by a newer one")
+                entry.drop(partitions.keys())
         if self._queue and self._queue[-1].kind is kind:
             self._queue[-1].partitions.update(partitions)
             self._queue[-1].is_full |= is_full
@@ -106,16 +110,15 @@ class Channel:
         self._drop_empty()
 
     def withdraw(self, topic: str) -> None:
-        """Say no more of a topic that is gone: it would be sent under the id of whatever has its name now."""
+        """Remove a topic that is gone: requests about it would be sent with the id of its namesake."""
         entries = [*self._queue, self._in_flight.entry] if self._in_flight is not None else [*self._queue]
         for entry in entries:
-            for topic_partition in [each for each in entry.partitions if each.topic == topic]:
-                del entry.partitions[topic_partition]
+            entry.drop([each for each in entry.partitions if each.topic == topic])
         self._drop_empty()
 
     def _drop_empty(self) -> None:
-        # An empty UpdateMetadata still brings the live brokers, but any one that is waiting will
-        # bring the list of its own sending: the oldest is enough, and must keep its place in front.
+        # An empty UpdateMetadata still brings the live brokers. But any that waits will bring the list of
+        # its own sending: the oldest is enough, and must keep its place in front.
         kept: deque[Entry] = deque()
         metadata_waits = False
         for entry in self._queue:
@@ -126,7 +129,7 @@ class Channel:
         self._queue = kept
 
     def pump(self, now_ms: int, next_id: Callable[[], int], build: Build) -> Send | None:
-        """The next request, if one is due; gives up waiting for an answer that is overdue."""
+        """Return the next request, if one is due; an overdue answer is given up first."""
         if self._in_flight is not None and now_ms >= self._in_flight.deadline_ms:
             mark("channel: an answer of a broker is overdue")
             self._take_back(now_ms)
@@ -138,7 +141,7 @@ class Channel:
         return Send(self.broker_id, self._in_flight.correlation_id, body)
 
     def answered(self, correlation_id: int, body: ResponseBody, now_ms: int) -> Answer | None:
-        """Take the answer to what is in flight; None if it is not that, or if it will be sent again."""
+        """Take the answer to the request in flight; None if it is another's, or to be sent again."""
         if self._in_flight is None or self._in_flight.correlation_id != correlation_id:
             mark("channel: an answer that nobody waits for any more")
             return None
@@ -148,7 +151,7 @@ class Channel:
         assert isinstance(body, LeaderAndIsrResponse | UpdateMetadataResponse | StopReplicaResponse)
         if body.error not in (ErrorCode.NONE, ErrorCode.STALE_CONTROLLER_EPOCH):
             mark("channel: a broker refuses a request as a whole")
-            # Stale broker epoch: its registration is on its way to us. Others: its trouble may pass.
+            # STALE_BROKER_EPOCH: its registration is on its way to us. Other errors may pass.
             self._take_back(now_ms)
             return None
         entry, self._in_flight = self._in_flight.entry, None
@@ -162,10 +165,9 @@ class Channel:
         assert self._in_flight is not None
         entry = self._in_flight.entry
         for waiting in self._queue:
-            if waiting.kind is entry.kind:
-                for topic_partition in entry.partitions.keys() & waiting.partitions.keys():
-                    mark("channel: what comes back is not sent again, a newer word waits")
-                    del entry.partitions[topic_partition]
+            if waiting.kind is entry.kind and entry.partitions.keys() & waiting.partitions.keys():
+                mark("channel: what comes back is not sent again, a newer word waits")
+                entry.drop(waiting.partitions.keys())
         self._queue.appendleft(entry)
         self._drop_empty()
         self._in_flight = None
@@ -186,7 +188,7 @@ class Channels:
         self._channels: dict[int, Channel] = {}
 
     def open(self, broker_id: int, broker_epoch: int) -> None:
-        """Begin an empty queue; what an older incarnation was owed is forgotten."""
+        """Begin an empty queue; that of an older incarnation is dropped."""
         self._channels[broker_id] = Channel(broker_id, broker_epoch, self._config)
 
     def close(self, broker_id: int) -> None:

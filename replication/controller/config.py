@@ -1,4 +1,4 @@
-"""Settings of the controller, checked once. Names follow Kafka's where it has the setting."""
+"""Settings of the controller, checked once. Names are Kafka's where it has the setting."""
 
 from __future__ import annotations
 
@@ -10,7 +10,7 @@ from logstore.replication.durability import Durability
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ControllerConfig:
-    """One broker's part as a possible controller. Durations in milliseconds."""
+    """Settings of one broker's controller. Durations are in milliseconds."""
 
     request_timeout_ms: int = 30_000
     """Time after which a broker or the store counts as not answering (`controller.socket.timeout.ms` in
@@ -52,26 +52,22 @@ class ControllerConfig:
     """
 
     elect_unclean_restarted_last_member: bool = False
-    """May the last ISR member lead again by itself after a stop that lost acknowledged records?
+    """Let the last ISR member lead again alone after a stop that may have lost acknowledged records.
 
-    False keeps such a partition offline, so that the loss is loud. Partitions whose ISR members all sync
-    before they count (durability `synced`) are elected anyway: an unclean stop loses nothing acknowledged.
+    False keeps such a partition offline, so that the loss is noticed. Partitions at level `synced` are
+    elected anyway: an unclean stop loses no acknowledged record of them.
     """
 
     def __post_init__(self) -> None:
-        for name in (
-            "request_timeout_ms",
-            "retry_backoff_ms",
-            "num_partitions",
-            "default_replication_factor",
-            "leader_imbalance_check_interval_seconds",
-        ):
-            if getattr(self, name) < 1:
-                raise InvalidConfig(
-                    f"{name.replace('_', '.')} is {getattr(self, name)}; it must be at least 1"
-                )
-        for name in ("event_retries", "leader_imbalance_per_broker_percentage"):
-            if getattr(self, name) < 0:
-                raise InvalidConfig(
-                    f"{name.replace('_', '.')} is {getattr(self, name)}; it must not be negative"
-                )
+        least = {
+            "request_timeout_ms": 1,
+            "retry_backoff_ms": 1,
+            "num_partitions": 1,
+            "default_replication_factor": 1,
+            "leader_imbalance_check_interval_seconds": 1,
+            "event_retries": 0,
+            "leader_imbalance_per_broker_percentage": 0,
+        }
+        for name, bound in least.items():
+            if (value := getattr(self, name)) < bound:
+                raise InvalidConfig(f"{name.replace('_', '.')} is {value}; it must be at least {bound}")

@@ -1,7 +1,7 @@
-"""What the active controller knows: a copy of the store, and what it owes the brokers.
+"""What the active controller knows: a copy of the metadata store, and what each broker must be told.
 
-Everything here can be thrown away and read again; a controller that resigns does just that. The
-copy is never evidence for a write: procedures read a state node again right before they decide.
+All of it can be thrown away and read again; a controller that resigns does just that. The copy is never
+evidence for a write: a procedure reads a state node again right before it decides.
 """
 
 from __future__ import annotations
@@ -9,16 +9,14 @@ from __future__ import annotations
 import random
 from collections.abc import Callable, Collection, Generator, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import NamedTuple, TypeAlias, TypeVar
+from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 from logstore.disk.marks import mark
 from logstore.disk.topic_partition import TopicPartition
-from logstore.replication.controller.balance import Imbalance
-from logstore.replication.controller.channel import Channels, ControlRequest, Entry
+from logstore.replication.controller.assignment import Assignment
+from logstore.replication.controller.channel import Channels, Entry
 from logstore.replication.controller.config import ControllerConfig
-from logstore.replication.controller.deletion import Deletion
 from logstore.replication.controller.election import Incarnation
-from logstore.replication.controller.reassignment import Assignment
 from logstore.replication.durability import Durability
 from logstore.replication.messages import (
     BEING_DELETED,
@@ -32,20 +30,26 @@ from logstore.replication.messages import (
     StopReplicaRequest,
     UpdateMetadataRequest,
 )
+from logstore.replication.metastore.errors import CorruptMetadata
 from logstore.replication.metastore.layout import CONTROLLER_EPOCH_PATH, TOPICS_PATH, LeaderAndIsr
-from logstore.replication.metastore.operations import Check, Create, Delete, Multi, Operation, Outcome, Set
+from logstore.replication.metastore.operations import Check, Multi, Operation, Outcome, Write
 from logstore.replication.state_change import Side, Sink, StateChange, unheard
+
+if TYPE_CHECKING:  # their procedures need the context
+    from logstore.replication.controller.deletion import Deletion
+    from logstore.replication.controller.elect_leaders import Imbalance
 
 UNCLEAN_ELECTION = "unclean.leader.election.enable"
 DURABILITY_LEVEL = "durability.level"
 MIN_INSYNC_REPLICAS = "min.insync.replicas"
 
 Result = TypeVar("Result")
+Parsed = TypeVar("Parsed")
 Steps: TypeAlias = Generator[tuple[Operation, ...], tuple[Outcome, ...], Result]
-"""A procedure: it yields store operations, issued together, and is resumed with their outcomes.
+"""A procedure: it yields store operations, which are issued together, and is resumed with their outcomes.
 
-Reads that were lost are repeated underneath it; a write that was lost comes back as
-`CONNECTION_LOSS`, and the procedure must find out what became of it.
+The controller repeats reads whose reply was lost. A write whose reply was lost comes back as
+`CONNECTION_LOSS`; the procedure must find out whether it was applied.
 """
 
 
@@ -86,7 +90,7 @@ class Context:
         now: Callable[[], int],
         state_changes: Sink = unheard,
     ) -> None:
-        """`now` gives the time of the event that is being served, epoch milliseconds."""
+        """`now` gives the time of the event that is being served, in epoch milliseconds."""
         self.node_id, self.epoch, self.config = node_id, epoch, config
         self.random = random_source
         self.now, self._state_changes = now, state_changes
@@ -94,53 +98,76 @@ class Context:
         self.forget_all()
 
     def forget_all(self) -> None:
-        """Back to knowing nothing, for a takeover that starts again."""
+        """Drop everything that was read, for a takeover that starts again."""
         self.channels = Channels(self.config)
         self.brokers: dict[int, Broker] = {}
         self.newcomers: set[int] = set()
-        """Brokers that were met and not yet told their roles: kept here in case the event fails half-way.
+        """New brokers that have not been told their roles; kept in case the event fails half-way.
 
-        Their first word is about all of their roles, and comes when every state accounts for them."""
+        The first request to each lists all of its roles, and is sent when every state accounts for it."""
         self.shutting_down: set[int] = set()
         self.topics: dict[str, Topic] = {}
         self.replicas: dict[TopicPartition, tuple[int, ...]] = {}
         self.assignments: dict[TopicPartition, Assignment] = {}
-        """More about the replicas of those partitions whose list is in motion, see `assignment_of`."""
+        """The full assignment of partitions whose replicas are moving, see `assignment_of`."""
         self.stop_epochs: dict[tuple[TopicPartition, int], int] = {}
-        """The leader epoch in which a broker was last told to delete the replica that leaves it."""
+        """The leader epoch of the last order to a broker to delete a replica that leaves it."""
         self.requested: dict[TopicPartition, tuple[int, ...]] = {}
-        """What `/admin/reassign_partitions` asks for."""
+        """The content of `/admin/reassign_partitions`."""
         self.states: dict[TopicPartition, KnownState] = {}
         self.broker_defaults: dict[str, str] = {}
-        """Settings of all brokers that were changed while they run."""
+        """Dynamic settings of all brokers."""
         self.imbalances: Mapping[int, Imbalance] = {}
-        """What the last check of balance found, by preferred broker; for metrics."""
+        """The result of the last balance check, by preferred broker; for metrics."""
         self.offline_replicas: dict[int, set[TopicPartition]] = {}
-        """Replicas on live brokers that could not take their role, by broker; until they have taken one."""
+        """Replicas on live brokers that could not take their role, by broker; until they take one."""
         self.refusing: dict[int, set[TopicPartition]] = {}
-        """Those of which only the word was heard, by broker: a registration that names a damaged log, until a
-        role is taken; or a refusal, while the event that writes it off waits for its turn."""
+        """Replicas reported as unusable and not yet in `offline_replicas`, by broker.
+
+        Either the registration names a damaged log and no role has been taken since, or a refusal was
+        received and its event is still queued."""
         self.deletions: dict[str, Deletion] = {}
-        """Topics that are to be deleted, and what each waits for: they are not balanced any more."""
+        """Topics to be deleted, and the state of each deletion. They are not balanced."""
         self.config_changes: dict[str, int] = {}
-        """Notifications of changed settings, and since when we know of each, epoch milliseconds."""
+        """Config change notifications, and when each was first seen, in epoch milliseconds."""
         self.unreadable: dict[str, str] = {}
-        """Nodes that could not be understood, and why. They are left alone and reported."""
+        """Nodes that could not be parsed, and why. They are reported and never overwritten."""
 
     # --- the store ----------------------------------------------------------------------------
 
-    def fenced(self, *writes: Create | Set | Delete | Check) -> Multi:
-        """These writes, provided that no other controller was elected since."""
+    def fenced(self, *writes: Write) -> Multi:
+        """Return a Multi of these writes that fails if another controller has been elected."""
         return Multi((self._fence, *writes))
+
+    def parsed(
+        self, path: str, read: Outcome, parse: Callable[[bytes], Parsed], *, report_as: str = ""
+    ) -> Parsed | None:
+        """Return the parsed data of a node; None if it is missing, or unreadable and so reported.
+
+        A report about one of many short-lived nodes is kept under `report_as`, their directory.
+        """
+        self.unreadable.pop(path, None)
+        if read.stat is None:
+            return None
+        try:
+            return parse(read.data)
+        except CorruptMetadata as error:
+            self.unreadable[report_as or path] = str(error)
+            return None
 
     # --- brokers and partitions ---------------------------------------------------------------
 
+    def has_incarnation(self, broker_id: int, broker_epoch: int) -> bool:
+        """Return whether this very incarnation of the broker is registered now."""
+        broker = self.brokers.get(broker_id)
+        return broker is not None and broker.endpoint.epoch == broker_epoch
+
     def live(self, topic_partition: TopicPartition) -> dict[int, Incarnation]:
-        """The brokers that can serve this partition, and whether each kept all that it had acknowledged."""
+        """Return the brokers that can serve this partition, and whether each kept all it acknowledged."""
         known = self.states.get(topic_partition)
+        # Records of a partition at level `synced` were on disk before they counted, so an unclean stop
+        # cannot lose them. A replaced, empty disk can.
         keeps_all = self.config.elect_unclean_restarted_last_member or (
-            # On disk before it counted: no unclean stop can have cost it (reliability R2). A disk that was
-            # exchanged for an empty one can.
             known is not None and known.state.all_synced
         )
         return {
@@ -154,28 +181,28 @@ class Context:
         }
 
     def failed(self, topic_partition: TopicPartition) -> list[int]:
-        """The brokers that live and cannot use their replica of this partition."""
+        """Return the live brokers that cannot use their replica of this partition."""
         return sorted(each for each, failed in self.offline_replicas.items() if topic_partition in failed)
 
     def refusers(self, broker_id: int) -> set[TopicPartition]:
-        """The replicas of this broker whose last word heard was that they cannot take their role."""
+        """Return the replicas that this broker last reported as unusable."""
         return self.offline_replicas.get(broker_id, set()) | self.refusing.get(broker_id, set())
 
     def refusing_brokers(self, topic_partition: TopicPartition) -> list[int]:
-        """The brokers whose last word heard was that they cannot use their replica of this partition."""
+        """Return the brokers that last reported their replica of this partition as unusable."""
         return [each for each in sorted(self.brokers) if topic_partition in self.refusers(each)]
 
     def staying(self, topic_partition: TopicPartition) -> dict[int, Incarnation]:
-        """Of the brokers that can serve this partition, those that do not shut down."""
+        """Return `live` without the brokers that are shutting down."""
         live = self.live(topic_partition)
         return {broker_id: live[broker_id] for broker_id in live if broker_id not in self.shutting_down}
 
     def assignment_of(self, topic_partition: TopicPartition) -> Assignment:
-        """A known partition's replicas, and where they are going."""
+        """Return a known partition's replicas and where they are moving."""
         return self.assignments.get(topic_partition) or Assignment(self.replicas[topic_partition])
 
     def learn_assignment(self, topic_partition: TopicPartition, assignment: Assignment) -> bool:
-        """Take over what the topic node says of a partition; False if it is no news."""
+        """Take over the topic node's assignment of a partition; return whether it was new to us."""
         is_news = topic_partition not in self.replicas or self.assignment_of(topic_partition) != assignment
         self.replicas[topic_partition] = assignment.replicas
         self.assignments.pop(topic_partition, None)
@@ -184,30 +211,30 @@ class Context:
         return is_news
 
     def is_reassigning(self, topic_partition: TopicPartition) -> bool:
-        """Whether the partition's replicas are being moved. Until then its topic cannot be deleted."""
+        """Return whether the partition is being reassigned, which holds back its topic's deletion."""
         assignment = self.assignments.get(topic_partition)
         return assignment is not None and assignment.is_reassigning
 
     def is_being_deleted(self, topic: str) -> bool:
-        """Whether the topic's deletion has begun: no election, no role, no proposal is for it any more."""
+        """Return whether the topic's deletion has begun: no elections, roles or ISR changes any more."""
         deletion = self.deletions.get(topic)
         return deletion is not None and deletion.has_begun
 
     def unclean_enabled(self, topic: str) -> bool:
-        """The topic's word on unclean election, else that for all brokers, else ours; read at every use."""
+        """Return whether unclean election is allowed: the topic's setting, else the brokers', else ours."""
         word = self.topics[topic].config.get(UNCLEAN_ELECTION, self.broker_defaults.get(UNCLEAN_ELECTION))
         return self.config.unclean_leader_election_enable if word is None else word.lower() == "true"
 
     def durability(self, topic: str) -> Durability:
-        """The level that the topic asks for, else the broker's; read at every use."""
+        """Return the durability level of the topic, else the broker's default."""
         word = self.topics[topic].config.get(DURABILITY_LEVEL)
         return self.config.durability if word is None else Durability(word.strip())
 
     def min_insync(self, topic_partition: TopicPartition, assignment: Assignment | None = None) -> int:
-        """How many must be in sync for the high watermark to move, 0 for any; read at every use.
+        """Return how many replicas must be in sync for the high watermark to move; 0 for any number.
 
-        Never more than there are replicas, those not counted that a reassignment (`assignment` if it is
-        not the one in force) is bringing in.
+        Never more than the number of replicas, without those that a reassignment is adding.
+        `assignment` replaces the current one.
         """
         if not self.config.min_insync_wall:
             return 0
@@ -232,10 +259,10 @@ class Context:
         self.topics.pop(topic, None)
 
     def lose_topic(self, topic: str) -> None:
-        """Forget a topic that the store has no more, or has another one of, by nobody's order to us.
+        """Forget a topic that vanished from the store, or was replaced there, without a request to us.
 
-        Its replicas are strays from now on. Nothing is deleted: every broker is told what is assigned to
-        it, and sets aside what is not. What waits to be said of the topic would be of its namesake.
+        Its replicas become strays. Nothing is deleted: every broker is told its assigned partitions and sets
+        aside the others. Queued requests about the topic are withdrawn; they would reach its namesake.
         """
         lost = self.partitions_of(topic)
         if not lost:
@@ -252,9 +279,8 @@ class Context:
         self.announce((), is_full=True)
 
     def record(self, topic_partition: TopicPartition, change: str, reason: str = "") -> None:
-        """Enter a decision into the state-change log, with the state that it led to."""
-        known = self.states.get(topic_partition)
-        state = known.state if known is not None else None
+        """Write a decision to the state-change log, with the resulting state."""
+        state, partition_epoch = self.states.get(topic_partition) or (None, -1)
         self._state_changes(
             StateChange(
                 self.now(),
@@ -263,16 +289,16 @@ class Context:
                 self.epoch,
                 topic_partition,
                 change,
-                leader=state.leader if state is not None else NO_LEADER,
-                leader_epoch=state.leader_epoch if state is not None else NO_EPOCH,
-                partition_epoch=known.partition_epoch if known is not None else -1,
-                isr=state.isr if state is not None else (),
+                leader=state.leader if state else NO_LEADER,
+                leader_epoch=state.leader_epoch if state else NO_EPOCH,
+                partition_epoch=partition_epoch,
+                isr=state.isr if state else (),
                 replicas=self.replicas.get(topic_partition, ()),
                 reason=reason,
             )
         )
 
-    # --- what brokers are told ----------------------------------------------------------------
+    # --- requests to brokers ------------------------------------------------------------------
 
     def announce(
         self,
@@ -282,13 +308,12 @@ class Context:
         new: Collection[TopicPartition] = (),
         is_full: bool = False,
     ) -> None:
-        """Tell replicas what they are to be, and every broker where the leaders are.
+        """Send replicas their roles, and every broker the leaders.
 
-        `to` restricts both to some brokers, None leaves only newcomers out, who get everything soon;
-        `new` are partitions that nobody can have had before;
-        `is_full` says that these are all there are, so that brokers learn which logs nobody assigned.
-        Metadata comes after, but a broker that has just been met got `announce_brokers` first: a
-        follower must know its leader's address.
+        `to` restricts both to some brokers; None means all but newcomers, which get everything soon.
+        `new` are partitions that no broker can have had before.
+        `is_full` says that these are all partitions, so that brokers can tell which logs are strays.
+        A new broker must have got `announce_brokers` first: a follower needs its leader's address.
         """
         known = [each for each in sorted(topic_partitions) if each in self.states]
         told = [
@@ -309,7 +334,7 @@ class Context:
     def announce_metadata(
         self, topic_partitions: Iterable[TopicPartition], *, to: Collection[int] | None = None
     ) -> None:
-        """Tell brokers, all if `to` is None, who leads these partitions, or that their topic goes."""
+        """Send brokers (all if `to` is None) the leaders of these partitions, or their deletion."""
         states = {
             each: self._wire_state(each)
             for each in sorted(topic_partitions)
@@ -320,22 +345,21 @@ class Context:
                 self.channels[broker_id].enqueue(UpdateMetadataRequest, states)
 
     def announce_brokers(self) -> None:
-        """Tell every broker which brokers live."""
+        """Send every broker the list of live brokers."""
         for broker_id in sorted(self.brokers):
             self.channels[broker_id].enqueue(UpdateMetadataRequest, {})
 
     @property
     def unreadable_topics(self) -> list[str]:
-        """Names under `/brokers/topics` of which nobody can say what they mean."""
+        """The names under `/brokers/topics` whose nodes cannot be parsed."""
         nodes = (path.rpartition("/") for path in self.unreadable)
         return sorted(name for directory, _, name in nodes if directory == TOPICS_PATH)
 
     def assigned_to(self, broker_id: int) -> dict[TopicPartition, str] | None:
-        """Every partition with a replica on this broker, and its topic's id; None if nobody can say.
+        """Return every partition with a replica on this broker, and its topic's id; None if unknown.
 
-        Members of an ISR count whatever the assignment says by now, and so do replicas that leave and
-        topics that are being deleted: those go by orders of their own. A topic node that cannot be read
-        may name any broker.
+        ISR members, leaving replicas and topics under deletion count too: they have orders of their own.
+        A topic node that cannot be read may name any broker, so then nothing is known.
         """
         if self.unreadable_topics:
             mark("controller: a topic that cannot be read keeps every log from counting as a stray")
@@ -349,10 +373,10 @@ class Context:
         }
 
     def _wire_state(self, topic_partition: TopicPartition, *, is_new: bool = False) -> PartitionState:
-        assignment = self.assignment_of(topic_partition)
         if self.is_being_deleted(topic_partition.topic):
-            # A controller that takes over does not read the states of what is to go.
+            # After a takeover the states of such topics have not been read.
             return self._deleted_state(topic_partition)
+        assignment = self.assignment_of(topic_partition)
         state, partition_epoch = self.states[topic_partition]
         return PartitionState(
             controller_epoch=state.controller_epoch,
@@ -371,44 +395,35 @@ class Context:
         )
 
     def _deleted_state(self, topic_partition: TopicPartition) -> PartitionState:
-        replicas = self.replicas[topic_partition]
-        return PartitionState(self.epoch, BEING_DELETED, NO_EPOCH, (), -1, replicas)
+        return PartitionState(self.epoch, BEING_DELETED, NO_EPOCH, (), -1, self.replicas[topic_partition])
 
     def build(self, broker_id: int, broker_epoch: int, entry: Entry) -> RequestBody:
-        """The request for `entry`, with the brokers, topic ids and settings of this moment."""
-        kind: type[ControlRequest] = entry.kind
-        partitions = entry.partitions
-        states = {each: value for each, value in partitions.items() if isinstance(value, PartitionState)}
-        topics = {each.topic: self.topics[each.topic] for each in partitions if each.topic in self.topics}
+        """Return the request for `entry`, with the current brokers, topic ids and settings."""
+        states = {each: word for each, word in entry.partitions.items() if isinstance(word, PartitionState)}
+        orders = {
+            each: word for each, word in entry.partitions.items() if isinstance(word, StopReplicaPartition)
+        }
+        topics = {
+            each.topic: self.topics[each.topic] for each in entry.partitions if each.topic in self.topics
+        }
         topic_ids = {name: topic.topic_id for name, topic in topics.items()}
-        if kind is LeaderAndIsrRequest:
-            leaders = sorted({state.leader for state in states.values()} & self.brokers.keys())
-            return LeaderAndIsrRequest(
-                controller_id=self.node_id,
-                controller_epoch=self.epoch,
-                broker_epoch=broker_epoch,
-                partitions=states,
-                topic_ids=topic_ids,
-                live_leaders=tuple(self.brokers[leader].endpoint for leader in leaders),
-                configs={name: topic.config for name, topic in topics.items()},
-                assigned=self.assigned_to(broker_id) if entry.is_full else None,
-            )
-        if kind is UpdateMetadataRequest:
+        sender = (self.node_id, self.epoch, broker_epoch)
+        if entry.kind is StopReplicaRequest:
+            return StopReplicaRequest(*sender, partitions=orders, topic_ids=topic_ids)
+        if entry.kind is UpdateMetadataRequest:
             return UpdateMetadataRequest(
-                controller_id=self.node_id,
-                controller_epoch=self.epoch,
-                broker_epoch=broker_epoch,
+                *sender,
                 partitions=states,
                 live_brokers=tuple(broker.endpoint for _, broker in sorted(self.brokers.items())),
                 topic_ids=topic_ids,
                 shutting_down=tuple(sorted(self.shutting_down)),
             )
-        return StopReplicaRequest(
-            controller_id=self.node_id,
-            controller_epoch=self.epoch,
-            broker_epoch=broker_epoch,
-            partitions={
-                each: value for each, value in partitions.items() if isinstance(value, StopReplicaPartition)
-            },
+        leaders = sorted({state.leader for state in states.values()} & self.brokers.keys())
+        return LeaderAndIsrRequest(
+            *sender,
+            partitions=states,
             topic_ids=topic_ids,
+            live_leaders=tuple(self.brokers[leader].endpoint for leader in leaders),
+            configs={name: topic.config for name, topic in topics.items()},
+            assigned=self.assigned_to(broker_id) if entry.is_full else None,
         )

@@ -4,65 +4,83 @@
                                                         │
                                                         └──► channels ──► Send to brokers
 
-Every broker has one of these; the one that holds `/controller` is active. An event becomes a
-procedure: a generator that yields store operations. The next event starts when it has ended, so
-procedures never interleave and need no locks. Another procedure is another file and one more line: in
-`_WATCHED` or `_WATCHED_BELOW` for what the store tells, in `services.py` for what is asked.
-
-What can go wrong with an event, and what happens then:
+Every broker has a controller; the one that holds `/controller` is active. An event becomes a procedure: a
+generator that yields store operations. The next event starts when it has ended, so procedures never
+interleave and need no locks. A new procedure is one more line: in `_WATCHED` or `_WATCHED_BELOW` for a change
+in the store, in `SERVICES` for a request.
 
     a read's reply is lost             the read is repeated after a back-off
-    a write's reply is lost            the procedure reads what became of it
-    a refusal nobody planned for       the event starts again, `event_retries` times; then we resign
-    our epoch is not the latest        resign: forget everything, answer those who wait, compete anew
+    a write's reply is lost            the procedure reads whether it was applied
+    an unexpected refusal              the event starts again, `event_retries` times; then we resign
+    our epoch is not the latest        resign: forget everything, answer all waiting requests, compete again
     the session is over                the same, once there is a new one
-    an AssertionError                  is not caught: a bug takes the node down, another takes over
+    an AssertionError                  is not caught: a bug stops the node, and another takes over
 
-Nothing is dropped: an event ends, is tried again, or ends the term, and a term begins with reading
-everything. A crash leaves what the store has; no file is written here.
+Nothing is dropped: an event ends, is tried again, or ends the term, and a term begins by reading everything.
+A crash leaves what the store has; no file is written here.
 """
 
 from __future__ import annotations
 
 import random as random_module
 from collections import deque
-from collections.abc import Callable, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
-from typing import Any
+from typing import Any, NamedTuple
 
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.marks import mark
 from logstore.replication.controller import (
-    broker_changes,
-    broker_defaults,
-    config_changes,
+    alter_partition,
+    brokers,
+    deletion,
     elect_leaders,
     failover,
-    isr_notifications,
-    reassigning,
-    rebalancing,
-    topic_deletion,
+    reassignment,
     topics,
 )
 from logstore.replication.controller.channel import Answer
 from logstore.replication.controller.config import ControllerConfig
 from logstore.replication.controller.context import Context, Steps
 from logstore.replication.controller.errors import ControllerFenced
-from logstore.replication.controller.services import SERVICES
+from logstore.replication.controller.procedure import of_all
 from logstore.replication.effects import Address, Effect, StoreCall, answer
-from logstore.replication.messages import LeaderAndIsrResponse, RequestBody, ResponseBody, StopReplicaResponse
+from logstore.replication.messages import (
+    AdminResult,
+    AlterConfigsRequest,
+    AlterConfigsResponse,
+    AlterPartitionReassignmentsRequest,
+    AlterPartitionRequest,
+    AlterPartitionResponse,
+    ControlledShutdownRequest,
+    ControlledShutdownResponse,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
+    CreateTopicsRequest,
+    CreateTopicsResponse,
+    CreateTopicsResult,
+    DeleteTopicsRequest,
+    DeleteTopicsResponse,
+    ElectLeadersRequest,
+    LeaderAndIsrResponse,
+    ListPartitionReassignmentsRequest,
+    ListPartitionReassignmentsResponse,
+    RequestBody,
+    ResponseBody,
+    StopReplicaResponse,
+)
 from logstore.replication.metastore import layout
 from logstore.replication.metastore.operations import Children, Get, Operation, Outcome, StoreError, WatchKind
 from logstore.replication.state_change import Sink, unheard
 
 _WATCHED: Mapping[str, tuple[str, Callable[[Context], Steps[None]]]] = {
-    layout.BROKER_DEFAULTS_PATH: ("broker defaults", broker_defaults.broker_defaults_changed),
-    layout.BROKER_IDS_PATH: ("brokers", broker_changes.brokers_changed),
-    layout.ISR_NOTIFICATIONS_PATH: ("isr notifications", isr_notifications.isr_changed),
-    layout.REASSIGNMENT_PATH: ("reassignment requests", reassigning.requests_changed),
-    layout.CONFIG_CHANGES_PATH: ("config changes", config_changes.changes_noticed),
-    layout.DELETE_TOPICS_PATH: ("topic deletions", topic_deletion.requests_changed),
-    layout.LOG_DIR_EVENTS_PATH: ("log dirs", broker_changes.log_dirs_failed),
+    layout.BROKER_DEFAULTS_PATH: ("broker defaults", brokers.broker_defaults_changed),
+    layout.BROKER_IDS_PATH: ("brokers", brokers.brokers_changed),
+    layout.ISR_NOTIFICATIONS_PATH: ("isr notifications", alter_partition.isr_changed),
+    layout.REASSIGNMENT_PATH: ("reassignment requests", reassignment.requests_changed),
+    layout.CONFIG_CHANGES_PATH: ("config changes", topics.config_changes_noticed),
+    layout.DELETE_TOPICS_PATH: ("topic deletions", deletion.requests_changed),
+    layout.LOG_DIR_EVENTS_PATH: ("log dirs", brokers.log_dirs_failed),
     layout.PREFERRED_ELECTION_PATH: ("preferred election", elect_leaders.asked_in_store),
     layout.TOPICS_PATH: ("topics", topics.topics_changed),
 }
@@ -75,9 +93,64 @@ _WATCHED_BELOW: Mapping[str, tuple[str, Callable[[Context, str], Steps[None]]]] 
 """Directory → the event's name and the procedure for a node in it, which gets the node's name."""
 
 
+class Service(NamedTuple):
+    """How a request is served: `serve(context, request, results)` does the work.
+
+    It fills `results`, by item, as the result of each item becomes certain, and returns the response; None
+    stands for `answer(request, results)`. A term may end half-way: then `answer` alone responds, with the
+    certain results and NOT_CONTROLLER for the rest. An event that starts again finds its earlier results.
+    """
+
+    name: str
+    serve: Callable[[Context, Any, dict[Any, Any]], Steps[ResponseBody | None]]
+    answer: Callable[[Any, dict[Any, Any]], ResponseBody]
+
+
+def _by_item(
+    response: Callable[[Any], ResponseBody],
+    result: Callable[[ErrorCode, str], Any] = AdminResult,
+    items: Callable[[Any], Iterable[Any]] = lambda request: request.topics,
+) -> Callable[[Any, dict[Any, Any]], ResponseBody]:
+    return lambda request, results: response(of_all(items(request), results, result))
+
+
+def _nothing(response: Callable[[ErrorCode], ResponseBody]) -> Callable[[Any, object], ResponseBody]:
+    return lambda request, results: response(ErrorCode.NOT_CONTROLLER)
+
+
+SERVICES: Mapping[type[RequestBody], Service] = {
+    AlterPartitionRequest: Service(
+        "alter partition", alter_partition.alter_partitions, _nothing(AlterPartitionResponse)
+    ),
+    ControlledShutdownRequest: Service(
+        "controlled shutdown", brokers.shut_down, _nothing(ControlledShutdownResponse)
+    ),
+    CreateTopicsRequest: Service(
+        "create topics",
+        topics.create_topics,
+        _by_item(
+            CreateTopicsResponse, CreateTopicsResult, lambda request: [each.name for each in request.topics]
+        ),
+    ),
+    CreatePartitionsRequest: Service(
+        "create partitions", topics.create_partitions, _by_item(CreatePartitionsResponse)
+    ),
+    AlterConfigsRequest: Service("alter configs", topics.alter_configs, _by_item(AlterConfigsResponse)),
+    DeleteTopicsRequest: Service("delete topics", deletion.delete_topics, _by_item(DeleteTopicsResponse)),
+    ElectLeadersRequest: Service("elect leaders", elect_leaders.elect_leaders, elect_leaders.refuse),
+    AlterPartitionReassignmentsRequest: Service(
+        "alter reassignments", reassignment.alter_reassignments, reassignment.answer
+    ),
+    ListPartitionReassignmentsRequest: Service(
+        "list reassignments", reassignment.list_reassignments, _nothing(ListPartitionReassignmentsResponse)
+    ),
+}
+"""The requests that the active controller serves."""
+
+
 @dataclass(slots=True)
 class _Event:
-    """Something to react to. `key` merges those that would do the same thing twice."""
+    """Something to react to. Events with the same `key` would do the same; only one of them waits."""
 
     name: str
     start: Callable[[], Steps[None]]
@@ -97,14 +170,14 @@ class _Run:
     operations: tuple[Operation, ...] = ()
     outcomes: dict[int, Outcome] = field(default_factory=dict)
     calls: dict[int, int] = field(default_factory=dict)
-    """call id → which operation"""
+    """call id → index of its operation"""
     calls_deadline_ms: int = 0
     repeat_at_ms: dict[int, int] = field(default_factory=dict)
-    """which operation → when to send it again"""
+    """index of an operation → when to send it again"""
 
 
 class Controller:
-    """A broker's part as (possible) controller. Every method returns the effects to carry out."""
+    """A broker's (possible) controller. Every method returns the effects to carry out."""
 
     def __init__(
         self,
@@ -131,18 +204,18 @@ class Controller:
 
     @property
     def is_active(self) -> bool:
-        """Does this node believe to be the controller? (Others may know better: hence the fences.)"""
+        """Whether this node believes to be the controller; the fences guard against a wrong belief."""
         return self._term is not None
 
     @property
     def context(self) -> Context | None:
-        """What the active controller knows; for tests, metrics and tools, to be read only."""
+        """The active controller's state, for tests, metrics and tools; read-only."""
         return self._term
 
     # --- events -------------------------------------------------------------------------------
 
     def on_session(self, session_id: int, broker_epoch: int, now_ms: int) -> list[Effect]:
-        """The node has a session and has registered as incarnation `broker_epoch`: compete."""
+        """Compete: the node has a session and is registered with `broker_epoch`."""
         assert broker_epoch >= 0, "register before competing: an unregistered controller leads nobody"
         self._now_ms = now_ms
         if self._session_id is not None:
@@ -152,43 +225,43 @@ class Controller:
         return self._carry_on()
 
     def on_session_lost(self, now_ms: int) -> list[Effect]:
-        """The session is over: whatever we were, we are no more."""
+        """Resign: the session is over."""
         self._now_ms = now_ms
         self._end_session()
         return self._carry_on()
 
     def on_store_reply(self, call_id: int, outcome: Outcome, now_ms: int) -> list[Effect]:
-        """The outcome of a `StoreCall`; one that nobody waits for any more is ignored."""
+        """Take the outcome of a `StoreCall`; an outdated one is ignored."""
         self._now_ms = now_ms
         if self._run is not None and call_id in self._run.calls:
             self._take_outcome(self._run, self._run.calls.pop(call_id), outcome)
         return self._carry_on()
 
     def on_watch(self, path: str, kind: WatchKind, now_ms: int) -> list[Effect]:
-        """A watch of this session fired; `kind` is not looked at, since everything is read again."""
+        """React to a watch of this session; `kind` is ignored, since everything is read again."""
         self._now_ms = now_ms
         if self._session_id is not None:
             self._notice(path)
         return self._carry_on()
 
     def on_request(self, address: Address, body: RequestBody, now_ms: int) -> list[Effect]:
-        """A request to the controller, of a broker or of a client; one of `SERVICES`."""
+        """Serve a request of a broker or a client; its type is one of `SERVICES`."""
         self._now_ms = now_ms
         service = SERVICES[type(body)]
         results: dict[Any, Any] = {}
 
-        def refuse() -> None:
-            self._effects.append(answer(address, service.refuse(body, results)))
+        def abandon() -> None:
+            self._effects.append(answer(address, service.answer(body, results)))
 
         def serve() -> Steps[None]:
             response = yield from service.serve(self._active, body, results)
-            self._effects.append(answer(address, response))
+            self._effects.append(answer(address, response or service.answer(body, results)))
 
-        self._enqueue(_Event(service.name, serve, refuse))
+        self._enqueue(_Event(service.name, serve, abandon))
         return self._carry_on()
 
     def on_response(self, source: int, correlation_id: int, body: ResponseBody, now_ms: int) -> list[Effect]:
-        """A broker answered one of our requests."""
+        """Take a broker's answer to one of our requests."""
         self._now_ms = now_ms
         answer = self._term and self._term.channels.answered(source, correlation_id, body, now_ms)
         if answer:
@@ -196,7 +269,7 @@ class Controller:
         return self._carry_on()
 
     def on_disconnected(self, source: int, correlation_id: int, now_ms: int) -> list[Effect]:
-        """One of our requests will not be answered; it is sent again while the broker lives."""
+        """Note that a request gets no answer; it is sent again while the broker is alive."""
         self._now_ms = now_ms
         if self._term is not None:
             self._term.channels.disconnected(source, correlation_id, now_ms)
@@ -209,24 +282,22 @@ class Controller:
             self._repeat_and_expire(self._run)
         if self._rebalance_at_ms is not None and self._rebalance_at_ms <= now_ms:
             self._rebalance_at_ms = now_ms + 1000 * self.config.leader_imbalance_check_interval_seconds
-            self._enqueue(_Event("rebalance", lambda: rebalancing.rebalance(self._active), key="rebalance"))
+            self._enqueue(_Event("rebalance", lambda: elect_leaders.rebalance(self._active), key="rebalance"))
         return self._carry_on()
 
     @property
     def deadline_ms(self) -> int | None:
-        """When `tick` is next needed; None if only an event can move us."""
-        deadlines: list[int] = []
+        """When `tick` is next needed; None if only an event can change anything."""
+        deadlines: list[int | None] = [self._rebalance_at_ms]
         if self._run is not None:
             deadlines += self._run.repeat_at_ms.values()
             if self._run.calls:
                 deadlines.append(self._run.calls_deadline_ms)
         elif self._queue:
             deadlines.append(self._queue[0].not_before_ms)
-        if self._rebalance_at_ms is not None:
-            deadlines.append(self._rebalance_at_ms)
-        if self._term is not None and (deadline := self._term.channels.deadline_ms) is not None:
-            deadlines.append(deadline)
-        return min(deadlines, default=None)
+        if self._term is not None:
+            deadlines.append(self._term.channels.deadline_ms)
+        return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     # --- what events mean ---------------------------------------------------------------------
 
@@ -236,59 +307,54 @@ class Controller:
         return self._term
 
     def _notice(self, path: str) -> None:
+        directory, _, child = path.rpartition("/")
         if path == layout.CONTROLLER_PATH:
             self._enqueue(_Event("controller changed", self._controller_changed, key=path, in_term=False))
         elif self._term is None:
             mark("controller: a watch left over from an earlier term")
-            return  # left over from an earlier term of this session; a new term reads it all
         elif path in _WATCHED:
             name, react = _WATCHED[path]
             self._enqueue(_Event(name, lambda: react(self._active), key=path))
-        else:
-            directory, _, child = path.rpartition("/")
-            if directory in _WATCHED_BELOW:
-                name, react_to = _WATCHED_BELOW[directory]
-                self._enqueue(_Event(name, lambda: react_to(self._active, child), key=path))
+        elif directory in _WATCHED_BELOW:
+            name, react_to = _WATCHED_BELOW[directory]
+            self._enqueue(_Event(name, lambda: react_to(self._active, child), key=path))
 
     def _notice_answer(self, answer: Answer) -> None:
-        broker_id, broker_epoch, body, _ = answer
+        broker_id, _, body, _ = answer
         if getattr(body, "error", ErrorCode.NONE) is ErrorCode.STALE_CONTROLLER_EPOCH:
-            # A broker knows a later controller. If the store does not (it was restored from a copy,
-            # say), giving the term up still helps: the next one has a higher epoch.
+            # A broker knows a later controller. If the store does not (it was restored from a copy, say),
+            # giving up the term still helps: the next one has a higher epoch.
             mark("controller: a broker has heard of a later one")
-            self._resign(f"broker {broker_id} has heard of a later controller", abdicate=True)
+            self._resign(f"broker {broker_id} knows a later controller", abdicate=True)
         elif isinstance(body, LeaderAndIsrResponse):
-            failed = frozenset(
-                each for each, error in body.partitions.items() if error is ErrorCode.KAFKA_STORAGE_ERROR
-            )
-            # By what was heard, not by what was done about it: a refusal may still wait in the queue.
-            refusers = self._active.refusers(broker_id)
-            if failed:
-                written_off = self._active.offline_replicas.get(broker_id, set())
-                self._active.refusing.setdefault(broker_id, set()).update(failed - written_off)
-                self._enqueue(
-                    _Event(
-                        "replicas failed",
-                        lambda: broker_changes.replicas_failed(self._active, broker_id, broker_epoch, failed),
-                    )
-                )
-            returned = frozenset(
-                each
-                for each, error in body.partitions.items()
-                if error is ErrorCode.NONE and each in refusers
-            )
-            if returned:
-                self._active.refusing.get(broker_id, set()).difference_update(returned)
-                back = broker_changes.replicas_returned
-                self._enqueue(
-                    _Event("replicas returned", lambda: back(self._active, broker_id, broker_epoch, returned))
-                )
+            self._notice_roles(answer, body)
         elif isinstance(body, StopReplicaResponse):
             self._enqueue(_Event("replicas stopped", lambda: self._replicas_stopped(answer)))
 
+    def _notice_roles(self, answer: Answer, body: LeaderAndIsrResponse) -> None:
+        broker_id, broker_epoch, context = answer.broker_id, answer.broker_epoch, self._active
+        # By what was reported, not by what was done about it: a refusal may still wait in the queue.
+        refusers = context.refusers(broker_id)
+        codes = body.partitions.items()
+        failed = frozenset(each for each, error in codes if error is ErrorCode.KAFKA_STORAGE_ERROR)
+        returned = frozenset(each for each, error in codes if error is ErrorCode.NONE and each in refusers)
+        if failed:
+            written_off = context.offline_replicas.get(broker_id, set())
+            context.refusing.setdefault(broker_id, set()).update(failed - written_off)
+            fail = brokers.replicas_failed
+            self._enqueue(
+                _Event("replicas failed", lambda: fail(self._active, broker_id, broker_epoch, failed))
+            )
+        if returned:
+            context.refusing.get(broker_id, set()).difference_update(returned)
+            back = brokers.replicas_returned
+            self._enqueue(
+                _Event("replicas returned", lambda: back(self._active, broker_id, broker_epoch, returned))
+            )
+
     def _replicas_stopped(self, answer: Answer) -> Steps[None]:
-        yield from reassigning.deletions_answered(self._active, answer)
-        yield from topic_deletion.replicas_stopped(self._active, answer)
+        yield from reassignment.deletions_answered(self._active, answer)
+        yield from deletion.replicas_stopped(self._active, answer)
 
     def _compete(self) -> Steps[None]:
         assert self._session_id is not None
@@ -305,7 +371,7 @@ class Controller:
             state_changes=self._state_changes,
         )
         if self.config.auto_leader_rebalance_enable:
-            self._rebalance_at_ms = self._now_ms + rebalancing.FIRST_CHECK_MS
+            self._rebalance_at_ms = self._now_ms + elect_leaders.FIRST_CHECK_MS
         self._queue.appendleft(_Event("take over", lambda: failover.take_over(self._active)))
 
     def _controller_changed(self) -> Steps[None]:
@@ -314,7 +380,7 @@ class Controller:
             yield from self._compete()
         elif not (yield from failover.still_mine(self.node_id, self._session_id)):
             mark("controller: somebody else is")
-            raise ControllerFenced(f"{layout.CONTROLLER_PATH} does not name this broker any more")
+            raise ControllerFenced(f"{layout.CONTROLLER_PATH} names another broker")
 
     # --- ending a term ------------------------------------------------------------------------
 
@@ -323,7 +389,7 @@ class Controller:
         self._resign("the session with the metadata store is over")
 
     def _resign(self, reason: str, *, abdicate: bool = False) -> None:
-        """Forget the term, answer everybody who waits for it, and compete again if there is a session."""
+        """Forget the term, answer all waiting requests, and compete again if there is a session."""
         ended, self._term = self._term, None
         self._rebalance_at_ms = None
         if ended is not None:
@@ -342,7 +408,7 @@ class Controller:
         compete = _Event("compete", self._compete, in_term=False)
         if abdicate and ended is not None:
             self._enqueue(_Event("abdicate", lambda: failover.abdicate(ended), in_term=False))
-            # Whatever broke here may work elsewhere: let the others try first.
+            # The cause of the failure may not exist elsewhere: let the other nodes try first.
             compete.not_before_ms = self._now_ms + self.config.retry_backoff_ms
         self._enqueue(compete)
 
@@ -356,7 +422,7 @@ class Controller:
             self._queue.append(event)
 
     def _carry_on(self) -> list[Effect]:
-        """Run what can run, send what can be sent, and hand over the effects."""
+        """Run what can run, send what can be sent, and return the effects."""
         while self._run is None and self._queue and self._queue[0].not_before_ms <= self._now_ms:
             event = self._queue.popleft()
             self._run = _Run(event, event.start())
@@ -395,7 +461,7 @@ class Controller:
 
     # --- store calls --------------------------------------------------------------------------
 
-    def _call(self, run: _Run, which: range | list[int]) -> None:
+    def _call(self, run: _Run, which: Iterable[int]) -> None:
         assert self._session_id is not None
         run.calls_deadline_ms = self._now_ms + self.config.request_timeout_ms
         for index in which:
@@ -405,7 +471,7 @@ class Controller:
 
     def _take_outcome(self, run: _Run, index: int, outcome: Outcome) -> None:
         if outcome.error is StoreError.SESSION_EXPIRED:
-            # The node will say so too; but not one more write may be tried until it has a new one.
+            # The node will report it too; but no further write may be tried before there is a new session.
             self._end_session()
             return
         is_read = isinstance(run.operations[index], Get | Children)
@@ -418,7 +484,7 @@ class Controller:
 
     def _repeat_and_expire(self, run: _Run) -> None:
         if run.calls and self._now_ms >= run.calls_deadline_ms:
-            # As good as lost: a reply that comes later finds its call forgotten.
+            # Treated as lost: a later reply finds its call forgotten.
             overdue, run.calls = run.calls, {}
             for index in sorted(overdue.values()):
                 self._take_outcome(run, index, Outcome(StoreError.CONNECTION_LOSS))

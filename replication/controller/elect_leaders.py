@@ -1,18 +1,31 @@
-"""Elections that somebody asks for: of the preferred leaders, or unclean ones (KIP-460).
+"""Requested elections: of the preferred leaders, or unclean ones (KIP-460), and automatic rebalancing.
 
     client          ElectLeaders ─────────────────────────┐
     tool            /admin/preferred_replica_election ────┼──► elect ──► state nodes ──► results
     rebalancing     every few minutes ────────────────────┘
 
-Each partition is decided on its state as read right before the write; a leader that changes its ISR in
-between makes the write fail, and what it left is decided on again. The node is removed once its elections
-are over, whatever became of them; a controller that dies before that leaves it, and the next one begins
-anew: whoever leads already is left alone.
+Each partition is decided on its state as read right before the write. A leader that changes its ISR in
+between makes the write fail, and the new state is decided on again. The node in the store is removed once its
+elections are over, whatever their results. A controller that dies before that leaves it to the next one,
+which starts again: a preferred replica that leads already is left alone.
+
+Rebalancing gives a broker its leaderships back when others lead more than
+`leader.imbalance.per.broker.percentage` of its preferred partitions:
+
+    broker 1 is preferred by 10 partitions; 3 are led by others; of these, 1 could go home now
+
+    ratio            3 / 10     Kafka's: says that something is wrong
+    electable ratio  1 / 10     what an election would mend now
+
+After a broker has died, or while it lacks records, its ratio is high and nothing can be done about it. So
+both are reported, and only partitions that can go home are elected (KAFKA-9866).
 """
 
 from __future__ import annotations
 
 from collections.abc import Iterable
+from dataclasses import dataclass
+from typing import NamedTuple
 
 from logstore.disk.errors import ErrorCode
 from logstore.disk.marks import mark
@@ -20,9 +33,7 @@ from logstore.disk.topic_partition import TopicPartition
 from logstore.replication.controller import election
 from logstore.replication.controller.context import Context, Steps
 from logstore.replication.controller.errors import MetadataConflict
-from logstore.replication.controller.items import of_all
-from logstore.replication.controller.notices import Notice, remove_notices
-from logstore.replication.controller.partition_states import settle
+from logstore.replication.controller.procedure import Notice, elected_state, of_all, remove_notices, settle
 from logstore.replication.messages import (
     NO_LEADER,
     AdminResult,
@@ -31,16 +42,71 @@ from logstore.replication.messages import (
     ElectLeadersResponse,
 )
 from logstore.replication.metastore import layout
-from logstore.replication.metastore.errors import CorruptMetadata
+from logstore.replication.metastore.layout import LeaderAndIsr
 from logstore.replication.metastore.operations import Get
 
-_NOT_NEEDED = AdminResult(ErrorCode.ELECTION_NOT_NEEDED, "it has that leader already")
+FIRST_CHECK_MS = 5_000
+"""The first balance check of a term; the next ones come every `leader.imbalance.check.interval.seconds`."""
+
+_NOT_NEEDED = AdminResult(ErrorCode.ELECTION_NOT_NEEDED, "the partition has that leader already")
+
+
+# --- balance: pure ----------------------------------------------------------------------------
+
+
+class Seat(NamedTuple):
+    """A partition's preferred and present leader, and whether the preferred one could lead now."""
+
+    topic_partition: TopicPartition
+    preferred: int
+    leader: int
+    is_electable: bool
+
+
+@dataclass(frozen=True, slots=True)
+class Imbalance:
+    """The partitions that prefer one broker: how many, those led by others, and those it could lead now."""
+
+    total: int
+    astray: tuple[TopicPartition, ...]
+    electable: tuple[TopicPartition, ...]
+
+    @property
+    def ratio(self) -> float:
+        return len(self.astray) / self.total
+
+    @property
+    def electable_ratio(self) -> float:
+        return len(self.electable) / self.total
+
+    def exceeds(self, percentage: int) -> bool:
+        """Return whether others lead more than `percentage` per cent, in whole numbers: 10 % is 10 %."""
+        return 100 * len(self.astray) > percentage * self.total
+
+
+def imbalances(seats: Iterable[Seat]) -> dict[int, Imbalance]:
+    """Return the imbalance of each preferred broker, in ascending order of brokers and partitions."""
+    by_preferred: dict[int, list[Seat]] = {}
+    for seat in sorted(seats):
+        by_preferred.setdefault(seat.preferred, []).append(seat)
+    found = {}
+    for preferred, seated in sorted(by_preferred.items()):
+        astray = [seat for seat in seated if seat.leader != preferred]
+        found[preferred] = Imbalance(
+            len(seated),
+            tuple(seat.topic_partition for seat in astray),
+            tuple(seat.topic_partition for seat in astray if seat.is_electable),
+        )
+    return found
+
+
+# --- the three ways to an election ------------------------------------------------------------
 
 
 def elect_leaders(
     context: Context, request: ElectLeadersRequest, results: dict[TopicPartition, AdminResult]
 ) -> Steps[ElectLeadersResponse]:
-    """Serve a client. Asked for all partitions, it hears only of those that needed an election."""
+    """Serve a client. A request for all partitions gets results only for those that needed an election."""
     wanted = request.partitions
     if wanted is None:
         wanted = tuple(each for each in context.replicas if each.topic not in context.deletions)
@@ -53,7 +119,7 @@ def answer(
     results: dict[TopicPartition, AdminResult],
     error: ErrorCode = ErrorCode.NONE,
 ) -> ElectLeadersResponse:
-    """What became of each partition; of those that nothing is known of, that another controller may help."""
+    """Return the answer, also if the term ended half-way."""
     if request.partitions is None:
         told = {each: result for each, result in results.items() if result != _NOT_NEEDED}
         return ElectLeadersResponse(error, told)
@@ -70,21 +136,45 @@ def asked_in_store(context: Context) -> Steps[None]:
     (node,) = yield (Get(path, watch=True),)
     if node.stat is None:
         return
-    notice = Notice(path, node.data, node.stat)
-    context.unreadable.pop(path, None)
-    wanted: tuple[TopicPartition, ...] = ()
-    try:
-        wanted = layout.parse_partitions(node.data)
-    except CorruptMetadata as error:
+    wanted = context.parsed(path, node, layout.parse_partitions)
+    if wanted is None:
         mark("elect leaders: the list of a preferred election makes no sense")
-        context.unreadable[path] = str(error)
+    notice = Notice(path, node.data, node.stat)
     try:
-        yield from elect(context, ElectionType.PREFERRED, wanted, {}, reason="asked for in the store")
+        yield from elect(context, ElectionType.PREFERRED, wanted or (), {}, reason="asked for in the store")
     except MetadataConflict:
-        # The tool waits for the node to go, and may ask again.
+        # The tool waits for the removal, and may write its request again.
         yield from remove_notices(context, [notice])
         raise
     yield from remove_notices(context, [notice])
+
+
+def rebalance(context: Context) -> Steps[None]:
+    """Check every broker's share, and elect the preferred leaders of those that lead too little of it."""
+    context.imbalances = imbalances(_seats(context))
+    limit = context.config.leader_imbalance_per_broker_percentage
+    homeless = [found for found in context.imbalances.values() if found.exceeds(limit)]
+    if any(not found.electable for found in homeless):
+        mark("rebalancing: a broker's partitions are led by others and none can go home")
+    wanted = [each for found in homeless for each in found.electable]
+    if wanted:
+        mark("rebalancing: leaderships go home")
+        yield from elect(context, ElectionType.PREFERRED, wanted, {}, reason="rebalancing")
+
+
+def _seats(context: Context) -> list[Seat]:
+    """Return every partition that has, or had, a leader. The copy is good enough: elections read again."""
+    seats = []
+    for each, known in context.states.items():
+        if each.topic in context.deletions:
+            continue
+        replicas = context.replicas[each]
+        staying = context.staying(each)
+        may_go_home = not context.is_reassigning(each) and (
+            election.preferred_state(known.state, replicas, staying, context.epoch) is not None
+        )
+        seats.append(Seat(each, replicas[0], known.state.leader, may_go_home))
+    return seats
 
 
 def elect(
@@ -95,16 +185,16 @@ def elect(
     *,
     reason: str,
 ) -> Steps[None]:
-    """Elect where it is needed and possible; `results` fills as each partition's fate becomes certain.
+    """Elect where it is needed and possible; `results` gets each partition's result once it is certain.
 
-    Partitions that have a result already are left alone: it was given by a first try of the same event.
+    Partitions that have a result already, from a first try of the same event, are left alone.
     """
     undecided = []
     for each in wanted:
         if each in results:
             continue
         if each not in context.replicas:
-            message = "no such partition; list the topics"
+            message = f"partition {each} does not exist"
             results[each] = AdminResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
         elif each.topic in context.deletions:
             mark("elect leaders: the topic is being deleted")
@@ -114,9 +204,9 @@ def elect(
             undecided.append(each)
     decide_one = _preferred if election_type is ElectionType.PREFERRED else _unclean
 
-    def decide(each: TopicPartition, state: layout.LeaderAndIsr | None) -> layout.LeaderAndIsr | None:
+    def decide(each: TopicPartition, state: LeaderAndIsr | None) -> LeaderAndIsr | None:
         verdict = decide_one(context, each, state)
-        if isinstance(verdict, layout.LeaderAndIsr):
+        if isinstance(verdict, LeaderAndIsr):
             return verdict
         results[each] = verdict
         return None
@@ -125,15 +215,14 @@ def elect(
         results[each] = AdminResult(ErrorCode.NONE)
 
     yield from settle(context, undecided, decide, reason=reason, on_change=done)
-    for each in undecided:
-        # Left out by `settle`: the state node cannot be understood.
-        message = "its state in the metadata store cannot be read; mend or remove the node"
+    for each in undecided:  # those left out by `settle`
+        message = "the partition's state in the metadata store cannot be read; repair or remove the node"
         results.setdefault(each, AdminResult(ErrorCode.UNKNOWN_SERVER_ERROR, message))
 
 
 def _preferred(
-    context: Context, topic_partition: TopicPartition, state: layout.LeaderAndIsr | None
-) -> layout.LeaderAndIsr | AdminResult:
+    context: Context, topic_partition: TopicPartition, state: LeaderAndIsr | None
+) -> LeaderAndIsr | AdminResult:
     replicas = context.replicas[topic_partition]
     if state is not None and state.leader == replicas[0]:
         return _NOT_NEEDED
@@ -148,24 +237,13 @@ def _preferred(
 
 
 def _unclean(
-    context: Context, topic_partition: TopicPartition, state: layout.LeaderAndIsr | None
-) -> layout.LeaderAndIsr | AdminResult:
+    context: Context, topic_partition: TopicPartition, state: LeaderAndIsr | None
+) -> LeaderAndIsr | AdminResult:
     if state is not None and state.leader != NO_LEADER and state.leader in context.live(topic_partition):
         return _NOT_NEEDED
-    elected = None
-    if state is not None:
-        elected = election.next_state(
-            state,
-            context.replicas[topic_partition],
-            context.live(topic_partition),
-            context.epoch,
-            shutting_down=context.shutting_down,
-            failed=context.failed(topic_partition),
-            refusing=context.refusing_brokers(topic_partition),
-            unclean_enabled=True,
-        )
+    elected = state and elected_state(context, topic_partition, state, unclean_enabled=True)
     if elected is None or elected.leader == NO_LEADER:
-        message = "no replica is alive with a log that can be used; start one"
+        message = "no live replica has a usable log; start a broker that has one"
         return AdminResult(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, message)
     mark("elect leaders: somebody out of sync leads because a client asked")
     return elected

@@ -1,25 +1,44 @@
-"""Who leads a partition. Pure: the state as persisted, the brokers that live, the verdict.
+"""Which replica leads a partition, and which others may. Pure: the persisted state and the live brokers in.
 
-The order of the assignment decides, never the order of the ISR. The first half are Kafka's
-strategies, one function each. The second half, `next_state`, is the one decision behind every
-failure: given who lives *now*, what should the state node say? It is asked again after any doubt
-and answers None when nothing has to change, so no event needs to be remembered.
+The order of the assignment decides, never the order of the ISR. `next_state` is the one decision behind every
+failure: given the brokers that are alive *now*, what should the state node say? It may be asked again after
+any doubt, and returns None when nothing has to change, so no event needs to be remembered.
 
-An ISR member can be trusted with leadership in this order:
+ISR members are trusted with leadership in this order:
 
-    intact      alive, and the very incarnation that the state node names
-    restarted   alive in a later incarnation that has not lost what it had acknowledged
+    intact      alive, and the same incarnation that the state node names
+    restarted   alive in a later incarnation that kept everything it had acknowledged
     dead        not alive; may hold everything
-    lost        alive in a later incarnation that cannot say that
+    lost        alive in a later incarnation that may have lost acknowledged records
 
-While an intact member exists, all others leave the ISR: a restarted one must catch up before it
-counts, whatever it kept. Without one, the restarted members lead (they hold all that was committed,
-and a new leader epoch fences their former selves). A lost member is never elected unless unclean
-election is allowed; it is remembered as lost in the state node, for its next, clean, restart does
-not bring anything back. The ISR is never emptied: it names those who may have the committed records.
+While an intact member exists, all others leave the ISR: a restarted one must catch up before it counts,
+whatever it kept. Without one, the restarted members lead: they hold all that was committed, and a new leader
+epoch fences their former incarnations. A lost member is elected only if unclean election is allowed. The
+state node remembers it as lost, because its next, clean, restart brings nothing back. The ISR is never
+emptied: it names the replicas that may have the committed records.
 
-Besides the ISR, those may lead whom the state node remembers as `eligible`, by the same standing (intact or
-restarted): they too hold all that was committed. They come second, for an ISR member may have more.
+**Eligible replicas** may lead too, after the ISR and by the same standing (after KIP-966). They left an ISR
+that was too small to commit:
+
+    ISR {A,B,C} ──shrinks──▶ {A}, eligible B, C      the high watermark stands: 1 of 2 is in sync
+                 ──A is lost──▶ {B,C}, led by B      nothing that was committed is lost
+
+While fewer than `min_insync` replicas are in the ISR, the high watermark does not move. So a replica that was
+a member when that began holds, as the recorded incarnation, all that is committed. The state node keeps
+these replicas next to the ISR, and `min_insync` itself: a leader goes by the number in the state that it acts
+on. With a smaller one its high watermark could pass records that an eligible replica lacks.
+
+Every write of a state node passes through `with_eligible` (or leaves ISR and `min_insync` unchanged), so that
+ISR, number and eligible replicas change in one conditional write:
+
+* An ISR that is large enough clears them, before its leader can learn that it may commit again.
+* A smaller `min_insync` clears them too, before any leader learns of it.
+* A replica that leaves an ISR that stays large enough is not eligible: the watermark moves on without it.
+* While a smaller ISR is only proposed, the watermark waits for the leaving members. A leader waits for a
+  member that the controller removed until one message tells it that and the smaller ISR.
+* An election outside both clears them: from then on the new leader's log is what is committed.
+
+A node without these fields, as Kafka writes it, has no eligible replicas.
 """
 
 from __future__ import annotations
@@ -30,10 +49,16 @@ from enum import Enum
 from typing import NamedTuple
 
 from logstore.disk.marks import mark
-from logstore.replication.controller.eligible import with_eligible
 from logstore.replication.durability import Durability
 from logstore.replication.messages import NO_LEADER
-from logstore.replication.metastore.layout import LOST_BROKER_EPOCH, UNKNOWN_BROKER_EPOCH, LeaderAndIsr
+from logstore.replication.metastore.layout import (
+    LOST_BROKER_EPOCH,
+    UNKNOWN_BROKER_EPOCH,
+    Eligible,
+    LeaderAndIsr,
+)
+
+# --- Kafka's strategies -----------------------------------------------------------------------
 
 
 class Elected(NamedTuple):
@@ -44,24 +69,21 @@ class Elected(NamedTuple):
 def offline_leader(
     replicas: Collection[int], isr: Collection[int], live: Collection[int], *, unclean_enabled: bool = False
 ) -> Elected | None:
-    """The first replica that lives and is in sync; unclean: the first that lives at all."""
-    for replica in replicas:
-        if replica in live and replica in isr:
-            return Elected(replica)
-    if unclean_enabled:
-        for replica in replicas:
-            if replica in live:
-                return Elected(replica, unclean=True)
+    """Return the first live replica in sync; with `unclean_enabled`, else the first live one."""
+    if (leader := reassigned_leader(replicas, isr, live)) is not None:
+        return Elected(leader)
+    if unclean_enabled and (leader := reassigned_leader(replicas, replicas, live)) is not None:
+        return Elected(leader, unclean=True)
     return None
 
 
 def reassigned_leader(target: Collection[int], isr: Collection[int], live: Collection[int]) -> int | None:
-    """The first of the target's replicas that lives and is in sync."""
+    """Return the first of the target's replicas that is alive and in sync."""
     return next((replica for replica in target if replica in live and replica in isr), None)
 
 
 def preferred_leader(replicas: Collection[int], isr: Collection[int], live: Collection[int]) -> int | None:
-    """The first replica of the assignment, if it lives and is in sync; nobody else."""
+    """Return the first replica of the assignment if it is alive and in sync, and no other."""
     preferred = next(iter(replicas))
     return preferred if preferred in live and preferred in isr else None
 
@@ -69,15 +91,8 @@ def preferred_leader(replicas: Collection[int], isr: Collection[int], live: Coll
 def shutdown_leader(
     replicas: Collection[int], isr: Collection[int], live: Collection[int], shutting_down: Collection[int]
 ) -> int | None:
-    """The first replica that lives, is in sync and stays. `live` includes those shutting down."""
-    return next(
-        (
-            replica
-            for replica in replicas
-            if replica in live and replica in isr and replica not in shutting_down
-        ),
-        None,
-    )
+    """Return the first replica that is alive, in sync and not shutting down."""
+    return reassigned_leader(_without(replicas, shutting_down), isr, live)
 
 
 # --- the state after a change of brokers ------------------------------------------------------
@@ -87,7 +102,7 @@ def shutdown_leader(
 class Incarnation:
     """A live broker process; `clean` says that it lost nothing acknowledged when it last stopped.
 
-    `continues` are its own former epochs: what it held as one of them it still holds.
+    `continues` are its own former epochs: it still holds what it held in them.
     """
 
     epoch: int
@@ -103,7 +118,7 @@ class Standing(Enum):
 
 
 def standing(recorded_epoch: int, incarnation: Incarnation | None) -> Standing:
-    """What an ISR member is worth, from the incarnation on record and the one that lives."""
+    """Return the standing of an ISR member, from its recorded epoch and its live incarnation."""
     if incarnation is None:
         return Standing.DEAD
     if recorded_epoch == LOST_BROKER_EPOCH:
@@ -121,7 +136,7 @@ def first_state(
     durability: Durability = Durability.REPLICATED,
     min_insync: int = 0,
 ) -> LeaderAndIsr | None:
-    """The state of a partition that never had one: its live replicas, the first of them leading."""
+    """Return a new partition's state: its live replicas in sync, the first leading; None if none is alive."""
     isr = tuple(replica for replica in replicas if replica in live)
     if not isr:
         mark("election: no replica of a new partition lives")
@@ -141,7 +156,7 @@ def first_state(
 
 
 def at_level(state: LeaderAndIsr, durability: Durability, controller_epoch: int) -> LeaderAndIsr:
-    """The same state at another level. What was acknowledged so far need not be on disk: no promise yet."""
+    """Return the state at another durability level; earlier records may not be on disk (`all_synced`)."""
     if durability is state.durability:
         return state
     mark("election: a partition is to be of another level")
@@ -159,19 +174,19 @@ def next_state(
     refusing: Collection[int] = (),
     unclean_enabled: bool = False,
 ) -> LeaderAndIsr | None:
-    """What the state node must say now that just these brokers live; None if it says so already.
+    """Return the state that the live brokers call for; None if it is the persisted one.
 
-    Every change of leader or ISR takes a new leader epoch: it fences the leader that does not know of it. An
-    unclean election takes a replica that is not known to have lost records, if one lives. Whoever is
-    `shutting_down` keeps what it leads until somebody else can, and is given nothing that it could refuse.
-    `failed` are brokers that live while their replica cannot be used: nobody knows what will be left of it;
-    `refusing` have said so last, and may still count as live here: none of them is elected from outside.
+    Every change of leader or ISR takes a new leader epoch, which fences a leader that does not know of it. An
+    unclean election prefers a replica that is not known to have lost records. A broker in `shutting_down`
+    keeps its leaderships until another replica can lead, and gets no new ones. `failed` are live brokers
+    whose replica is unusable: nobody knows what will be left of it. `refusing` last reported that their
+    replica is unusable, and may still count as live: none of them is elected from outside the ISR.
     """
-    recorded = dict(state.eligible) | dict(zip(state.isr, state.isr_broker_epochs, strict=True))
+    recorded = dict(state.eligible) | _recorded(state)
     standings = {member: standing(epoch, live.get(member)) for member, epoch in recorded.items()}
     lost = [member for member in standings if standings[member] is Standing.LOST]
-    staying = [each for each in live if each not in shutting_down]
-    # Who is elected and refuses has pushed all others out of the ISR, those too that may have everything.
+    staying = _without(live, shutting_down)
+    # An elected replica that refuses has already pushed all others out of the ISR, complete ones too.
     able = _without(staying, refusing)
 
     def members(wanted: Standing) -> tuple[int, ...]:
@@ -180,7 +195,7 @@ def next_state(
     recovering = False
     if intact := members(Standing.INTACT):
         isr = intact
-        # Kafka records no incarnations: whoever lives when we first look is the one that counts.
+        # Kafka records no incarnations: the one alive at our first look is the one that counts.
         recorded.update({member: live[member].epoch for member in isr})
         leader = state.leader if state.leader in isr else _first(replicas, isr, shutting_down)
         if leader == state.leader and isr != state.isr:
@@ -206,19 +221,15 @@ def next_state(
         leader, isr, recovering = elected.leader, (elected.leader,), True
         recorded[leader] = live[leader].epoch
     else:
-        # Dead members may have kept everything: they alone stay. If all came back with a loss,
-        # they stay too, marked, because an ISR is never empty.
+        # Dead members may have kept everything: only they stay. If all came back with a loss, they stay
+        # too, marked as lost, because an ISR is never empty.
         mark("election: nobody may lead")
         if not members(Standing.DEAD):
             mark("election: every member came back with a loss")
         isr, leader = members(Standing.DEAD) or state.isr, NO_LEADER
         recorded.update(dict.fromkeys(members(Standing.LOST), LOST_BROKER_EPOCH))
-    decided = with_eligible(
-        state,
-        in_new_epoch(state, leader, isr, recorded, controller_epoch, recovering=recovering),
-        replicas,
-        lost=(*lost, *failed),
-    )
+    decided = in_new_epoch(state, leader, isr, recorded, controller_epoch, recovering=recovering)
+    decided = with_eligible(state, decided, replicas, lost=(*lost, *failed))
     if (leader, isr, decided.isr_broker_epochs) != (state.leader, state.isr, state.isr_broker_epochs):
         return decided
     if decided.eligible != state.eligible:
@@ -228,18 +239,17 @@ def next_state(
 
 
 def preferred_state(
-    state: LeaderAndIsr,
-    replicas: tuple[int, ...],
-    live: Mapping[int, Incarnation],
-    controller_epoch: int,
+    state: LeaderAndIsr, replicas: tuple[int, ...], live: Mapping[int, Incarnation], controller_epoch: int
 ) -> LeaderAndIsr | None:
-    """The preferred replica leads, the ISR stays; None if it may not: dead, out of sync, or a successor of
-    the member on record. `live` are those that stay: nobody goes home to a broker that shuts down."""
+    """Return the state led by the preferred replica, the ISR unchanged; None if it may not lead.
+
+    It may not if it is dead, out of sync, or a later incarnation than the recorded member. `live` must not
+    include brokers that are shutting down.
+    """
     leader = preferred_leader(replicas, _intact(state, live), live)
     if leader is None:
         return None
-    recorded = dict(zip(state.isr, state.isr_broker_epochs, strict=True))
-    return in_new_epoch(state, leader, state.isr, recorded, controller_epoch)
+    return in_new_epoch(state, leader, state.isr, _recorded(state), controller_epoch)
 
 
 def state_after_shutdown(
@@ -249,11 +259,11 @@ def state_after_shutdown(
     shutting_down: Collection[int],
     controller_epoch: int,
 ) -> LeaderAndIsr | None:
-    """Those who shut down neither lead nor count; None if so it is, or if nobody could lead instead.
+    """Return the state without the brokers that shut down; None if unchanged, or if no other can lead.
 
-    `live` includes them. The last member that could lead stays what it is: the records outweigh its wish.
+    `live` includes them. The last member that could lead keeps its role: its records matter more.
     """
-    isr = tuple(member for member in state.isr if member not in shutting_down)
+    isr = _without(state.isr, shutting_down)
     if isr == state.isr or state.leader == NO_LEADER:
         return None
     leader: int | None = state.leader
@@ -261,17 +271,8 @@ def state_after_shutdown(
         leader = shutdown_leader(replicas, _intact(state, live), live, shutting_down)
     if leader is None:
         return None
-    recorded = dict(zip(state.isr, state.isr_broker_epochs, strict=True))
-    return with_eligible(state, in_new_epoch(state, leader, isr, recorded, controller_epoch), replicas)
-
-
-def _without(brokers: Collection[int], others: Collection[int]) -> list[int]:
-    return [each for each in brokers if each not in others]
-
-
-def _intact(state: LeaderAndIsr, live: Mapping[int, Incarnation]) -> tuple[int, ...]:
-    recorded = zip(state.isr, state.isr_broker_epochs, strict=True)
-    return tuple(member for member, epoch in recorded if standing(epoch, live.get(member)) is Standing.INTACT)
+    after = in_new_epoch(state, leader, isr, _recorded(state), controller_epoch)
+    return with_eligible(state, after, replicas)
 
 
 def in_new_epoch(
@@ -283,7 +284,7 @@ def in_new_epoch(
     *,
     recovering: bool = False,
 ) -> LeaderAndIsr:
-    """`state` in its next epoch, led by `leader` with this ISR; `recorded` names its incarnations."""
+    """Return `state` in its next leader epoch, with this leader and ISR; `recorded` has the broker epochs."""
     return replace(
         state,
         leader=leader,
@@ -292,13 +293,67 @@ def in_new_epoch(
         controller_epoch=controller_epoch,
         isr_broker_epochs=tuple(recorded[member] for member in isr),
         recovering=recovering,
-        # Whoever leads from outside the ISR may not have flushed all that it has.
+        # A leader from outside the ISR may not have flushed everything.
         all_synced=state.all_synced and not recovering,
     )
 
 
+def _without(brokers: Collection[int], others: Collection[int]) -> tuple[int, ...]:
+    return tuple(each for each in brokers if each not in others)
+
+
+def _recorded(state: LeaderAndIsr) -> dict[int, int]:
+    return dict(zip(state.isr, state.isr_broker_epochs, strict=True))
+
+
+def _intact(state: LeaderAndIsr, live: Mapping[int, Incarnation]) -> tuple[int, ...]:
+    recorded = _recorded(state).items()
+    return tuple(member for member, epoch in recorded if standing(epoch, live.get(member)) is Standing.INTACT)
+
+
 def _first(replicas: tuple[int, ...], candidates: tuple[int, ...], shutting_down: Collection[int]) -> int:
-    # An ISR member outside the assignment is possible only half-way through a reassignment. One that shuts
-    # down leads only if it is the last.
-    staying = tuple(each for each in candidates if each not in shutting_down) or candidates
+    # An ISR member outside the assignment exists only in the middle of a reassignment. A broker that shuts
+    # down leads only if no other can.
+    staying = _without(candidates, shutting_down) or candidates
     return next((replica for replica in replicas if replica in staying), staying[0])
+
+
+# --- eligible replicas ------------------------------------------------------------------------
+
+
+def with_eligible(
+    before: LeaderAndIsr, after: LeaderAndIsr, replicas: Collection[int], *, lost: Collection[int] = ()
+) -> LeaderAndIsr:
+    """Return `after`, which is to replace `before`, with its eligible replicas.
+
+    `replicas` is the assignment that goes with `after`; `lost` are replicas known to lack records.
+    """
+    if len(after.isr) >= after.min_insync or after.recovering:
+        if before.eligible:
+            mark("eligible: forgotten")
+        return replace(after, eligible=())
+    former = {*map(Eligible, before.isr, before.isr_broker_epochs), *before.eligible}
+    eligible = tuple(
+        sorted(
+            each
+            for each in former
+            # An incarnation that was not recorded cannot be told from any other.
+            if each.replica not in after.isr
+            and each.replica in replicas
+            and each.replica not in lost
+            and each.broker_epoch >= 0
+        )
+    )
+    if eligible and not before.eligible:
+        mark("eligible: an ISR is too small to commit, who leaves it is remembered")
+    return replace(after, eligible=eligible)
+
+
+def with_min_insync(
+    state: LeaderAndIsr, min_insync: int, replicas: Collection[int], controller_epoch: int
+) -> LeaderAndIsr:
+    """Return the state with another `min_insync`, and the eligible replicas that go with it."""
+    if min_insync == state.min_insync:
+        return state
+    after = replace(state, min_insync=min_insync, controller_epoch=controller_epoch)
+    return with_eligible(state, after, replicas)

@@ -1,14 +1,14 @@
-"""Why the controller refuses a request, or stops being one.
+"""Errors of the controller.
 
     EngineError
-    ├── TopicExists                36
-    ├── InvalidPartitions          37   a count of partitions that cannot be
-    ├── InvalidReplicationFactor   38   a count of replicas that cannot be placed
-    ├── InvalidReplicaAssignment   39   replicas listed by hand, and wrong
-    ├── ReassignmentInProgress     60   wait until the replicas have moved
-    ├── NoReassignmentInProgress   85  nothing to call off
-    ├── ControllerFenced           11   another controller was elected: this one resigns
-    └── MetadataConflict           -1   a node kept changing under us; the event is tried again
+    ├── TopicExists                TOPIC_ALREADY_EXISTS (36)
+    ├── InvalidPartitions          INVALID_PARTITIONS (37)
+    ├── InvalidReplicationFactor   INVALID_REPLICATION_FACTOR (38)
+    ├── InvalidReplicaAssignment   INVALID_REPLICA_ASSIGNMENT (39)
+    ├── ReassignmentInProgress     REASSIGNMENT_IN_PROGRESS (60)
+    ├── NoReassignmentInProgress   NO_REASSIGNMENT_IN_PROGRESS (85)
+    ├── ControllerFenced           STALE_CONTROLLER_EPOCH (11): another controller was elected, resign
+    └── MetadataConflict           UNKNOWN_SERVER_ERROR (-1): a node kept changing, try the event again
 
 The first six are answers to a client; the last two never leave the controller.
 """
@@ -55,12 +55,12 @@ class NoReassignmentInProgress(EngineError):
 
 
 class ControllerFenced(EngineError):
-    """`/controller_epoch` has moved on: whatever this controller still believes is history."""
+    """`/controller_epoch` has changed: this controller's copy is outdated."""
 
     code = ErrorCode.STALE_CONTROLLER_EPOCH
 
 
 class MetadataConflict(EngineError):
-    """Conditional writes failed more often than honest races explain."""
+    """Conditional writes failed more often than ordinary races explain."""
 
     code = ErrorCode.UNKNOWN_SERVER_ERROR

@@ -1,14 +1,14 @@
-"""Becoming the controller, and ceasing to be: the claim, the takeover, the abdication.
+"""Becoming the controller, and ceasing to be: claim, takeover, abdication.
 
     claim       one Multi: create /controller (ephemeral) and raise /controller_epoch
-    takeover    watches, with the readings they guard  ·  notices left for the one before are dropped
-                brokers, topics, settings  ·  addresses to all  ·  states settled: replicas of the dead
-                leave, partitions without a leader get one  ·  everything to everybody  ·  RESUME
+    takeover    watches, set by the reads that they guard  ·  notices for the last controller are removed
+                brokers, topics, settings  ·  addresses to all  ·  states settled: dead replicas leave the
+                ISRs, partitions without a leader get one  ·  everything to everybody  ·  RESUME
     abdicate    one Multi: delete /controller, if the epoch is still ours
 
-The epoch is the fence: every later write of this term checks that `/controller_epoch` has not moved.
-A new controller assumes nothing about what the old one managed to say: it reads all states, mends
-what the dead left behind and tells every replica everything. Brokers ignore what they knew.
+The epoch is the fence: every later write of this term checks that `/controller_epoch` has not changed. A new
+controller assumes nothing about the requests of the old one. It reads all states, repairs what the dead left
+behind, and tells every replica everything; brokers ignore what they know already.
 """
 
 from __future__ import annotations
@@ -17,24 +17,40 @@ from collections.abc import Callable
 from typing import NamedTuple
 
 from logstore.disk.marks import mark
-from logstore.replication.controller import config_changes, elect_leaders, reassigning, topic_deletion
-from logstore.replication.controller.broker_changes import meet_brokers, read_brokers
-from logstore.replication.controller.broker_defaults import load_broker_defaults
+from logstore.replication.controller import deletion, elect_leaders, reassignment
+from logstore.replication.controller.brokers import load_broker_defaults, meet_brokers, read_brokers
 from logstore.replication.controller.context import Context, Steps
 from logstore.replication.controller.errors import MetadataConflict
-from logstore.replication.controller.notices import drop_notices
-from logstore.replication.controller.partition_states import ROUNDS, after_failures, check_fence, settle
-from logstore.replication.controller.topics import list_topics, load_topics
+from logstore.replication.controller.procedure import (
+    ROUNDS,
+    after_failures,
+    read_notices,
+    remove_notices,
+    settle,
+    write_all,
+)
+from logstore.replication.controller.topics import list_topics, load_topics, note_config_changes
 from logstore.replication.metastore import layout
-from logstore.replication.metastore.operations import Create, Delete, Get, Multi, Set, StoreError
+from logstore.replication.metastore.operations import Create, Delete, Get, Multi, Set
 
 RESUME: tuple[Callable[[Context], Steps[None]], ...] = (
-    reassigning.resume,
-    topic_deletion.resume,
+    reassignment.resume,
+    deletion.resume,
     elect_leaders.asked_in_store,
 )
-"""What the controller before may have left half-done, in the order in which it is taken up: reassignments,
-deletions, then preferred elections. Each reads its own request from the store and finds what is done."""
+"""The procedures that the last controller may have left half-done, in the order of resumption:
+reassignments, deletions, preferred elections. Each reads its requests from the store."""
+
+# Their children are watched, and a watch needs a node.
+_DIRECTORIES = (
+    layout.BROKER_IDS_PATH,
+    layout.TOPICS_PATH,
+    layout.TOPIC_CONFIGS_PATH,
+    layout.CONFIG_CHANGES_PATH,
+    layout.DELETE_TOPICS_PATH,
+    layout.ISR_NOTIFICATIONS_PATH,
+    layout.LOG_DIR_EVENTS_PATH,
+)
 
 
 class Claim(NamedTuple):
@@ -45,7 +61,7 @@ class Claim(NamedTuple):
 
 
 def claim(node_id: int, session_id: int, now_ms: int) -> Steps[Claim | None]:
-    """Try to become the controller; None if somebody else is. A watch on `/controller` is left."""
+    """Try to become the controller; None if another node is. A watch on `/controller` is left."""
     attempted = -1
     for _ in range(ROUNDS):
         node, epoch_node = yield (
@@ -59,7 +75,7 @@ def claim(node_id: int, session_id: int, now_ms: int) -> Steps[Claim | None]:
             if epoch_node.stat is not None and epoch == attempted:
                 mark("controller: a claim succeeded though its reply was lost")
                 return Claim(epoch, epoch_node.stat.version)
-            # Left of a term that we gave up, or overwritten by an operator: start from nothing.
+            # Left from a term that we gave up, or overwritten by an operator: start from nothing.
             mark("controller: a claim of ours from before is removed")
             yield (Delete(layout.CONTROLLER_PATH, node.stat.version),)
             continue
@@ -74,12 +90,12 @@ def claim(node_id: int, session_id: int, now_ms: int) -> Steps[Claim | None]:
             stat = outcome.results[1].stat
             assert stat is not None
             return Claim(attempted, stat.version)
-        # Lost the race, or lost the reply: the next reading tells which.
-    raise MetadataConflict("/controller kept changing hands")
+        # Another node was faster, or the reply is lost: the next reading tells which.
+    raise MetadataConflict(f"{layout.CONTROLLER_PATH} kept changing")
 
 
 def still_mine(node_id: int, session_id: int) -> Steps[bool]:
-    """Does `/controller` name this session's node? The watch is set again."""
+    """Return whether `/controller` names this node in this session. The watch is set again."""
     (node,) = yield (Get(layout.CONTROLLER_PATH, watch=True),)
     if node.stat is None or node.stat.ephemeral_owner != session_id:
         return False
@@ -87,46 +103,27 @@ def still_mine(node_id: int, session_id: int) -> Steps[bool]:
 
 
 def abdicate(context: Context) -> Steps[None]:
-    """Let others try. Whatever this Multi's fate is, the next claim looks at what is there."""
+    """Let other nodes try. The next claim reads the result of this Multi."""
     mark("controller: a term is given up for others to try")
     yield (context.fenced(Delete(layout.CONTROLLER_PATH)),)
 
 
 def take_over(context: Context) -> Steps[None]:
-    """Build the copy from the store, mend the states, tell everybody. Repeatable from the start."""
+    """Build the copy from the store, repair the states, tell every broker. Repeatable from the start."""
     context.forget_all()
-    yield from _make_directories(context)
+    for path in _DIRECTORIES:
+        yield from write_all(context, {path: (Create(path, make_parents=True),)}, "could not be created")
     for directory in (layout.ISR_NOTIFICATIONS_PATH, layout.LOG_DIR_EVENTS_PATH):
-        yield from drop_notices(context, directory)
+        # All states are read, and all brokers told, in a moment.
+        yield from remove_notices(context, (yield from read_notices(context, directory)))
     meet_brokers(context, (yield from read_brokers(context)))
-    names = yield from list_topics(context)
-    yield from load_topics(context, names)
+    yield from load_topics(context, (yield from list_topics(context)))
     yield from load_broker_defaults(context)
-    yield from config_changes.note_changes(context)
+    yield from note_config_changes(context)
     context.announce_brokers()
-    yield from topic_deletion.learn_requests(context)  # before elections: none for what is to go
-    yield from settle(context, context.replicas, after_failures(context), announce=False)
+    yield from deletion.learn_requests(context)  # before elections: none for topics that are to go
+    yield from settle(context, context.replicas, after_failures(context), tell=lambda *partitions: None)
     context.announce(context.states, to=context.newcomers, is_full=True)
     context.newcomers.clear()
     for resume in RESUME:
         yield from resume(context)
-
-
-def _make_directories(context: Context) -> Steps[None]:
-    # Their children are watched, and a watch needs a node to sit on.
-    for path in (
-        layout.BROKER_IDS_PATH,
-        layout.TOPICS_PATH,
-        layout.TOPIC_CONFIGS_PATH,
-        layout.CONFIG_CHANGES_PATH,
-        layout.DELETE_TOPICS_PATH,
-        layout.ISR_NOTIFICATIONS_PATH,
-        layout.LOG_DIR_EVENTS_PATH,
-    ):
-        for _ in range(ROUNDS):
-            (outcome,) = yield (context.fenced(Create(path, make_parents=True)),)
-            check_fence(outcome)
-            if outcome.error in (None, StoreError.NODE_EXISTS):
-                break
-        else:
-            raise MetadataConflict(f"{path} could not be made")

@@ -1,33 +1,85 @@
-"""Topics as the store has them: which exist, where their replicas are, how they are configured.
+"""Topics: the ones in the store, new ones, more partitions, changed settings.
 
-A topic may be made by this controller, by a tool that writes the store directly, or by a controller
-that died half-way. All three look the same here: a topic node appears, and its partitions get the
-states that they lack.
+    CreateTopics      ──▶ check, assign ──▶ topic node + settings ──▶ first states ──▶ answer
+    CreatePartitions  ──▶ check, assign ──▶ topic node ──▶ first states ──▶ answer
+    AlterConfigs      ──▶ check ──▶ settings + notification ──▶ answer; the watch ──▶ LeaderAndIsr
+    a tool's write    ──▶ the watch ──▶ read ──▶ first states
+
+A topic may be created by this controller, by a tool that writes to the store, or by a controller that died
+half-way. All three look the same here: a topic node appears, and its partitions get the states that they
+lack. So a crash after the first write only delays the leaders. An error in an answer means that the request
+created nothing. Existing lists of a topic node are never changed here.
+
+The notification of changed settings (`/config/changes`) is for Kafka's brokers and tools. One that a tool
+writes, in any of Kafka's forms, is followed too. Old ones are removed when a new one arrives, 15 minutes
+after they were first seen: until then a broker that was away may still want to read them.
 """
 
 from __future__ import annotations
 
+from collections import Counter
 from collections.abc import Iterable, Mapping
+from dataclasses import replace
 
 from logstore.config import LogConfig
-from logstore.disk.errors import InvalidTopic
+from logstore.disk.errors import EngineError, ErrorCode, InvalidTopic
+from logstore.disk.ids import new_id
+from logstore.disk.marks import mark
 from logstore.disk.topic_partition import TopicPartition, check_topic_name
 from logstore.errors import InvalidConfig
-from logstore.replication.controller import topic_deletion
+from logstore.replication.controller import assignment, deletion
+from logstore.replication.controller.assignment import assignment_in
 from logstore.replication.controller.context import Context, Steps, Topic
-from logstore.replication.controller.errors import MetadataConflict
-from logstore.replication.controller.partition_states import after_failures, settle
-from logstore.replication.controller.reassignment import assignment_in
+from logstore.replication.controller.errors import (
+    InvalidReplicaAssignment,
+    MetadataConflict,
+    ReassignmentInProgress,
+    TopicExists,
+)
+from logstore.replication.controller.procedure import (
+    ROUNDS,
+    Notice,
+    after_failures,
+    check_fence,
+    one_by_one,
+    read_notices,
+    remove_notices,
+    settle,
+    write_unchanged,
+)
+from logstore.replication.errors import InvalidRequest, UnknownTopicOrPartition
+from logstore.replication.messages import (
+    AdminResult,
+    AlterConfigsRequest,
+    CreatePartitionsRequest,
+    CreateTopicsRequest,
+    CreateTopicsResult,
+    NewPartitions,
+    NewTopic,
+)
 from logstore.replication.metastore import layout
-from logstore.replication.metastore.errors import CorruptMetadata
-from logstore.replication.metastore.operations import Children, Get, Outcome
+from logstore.replication.metastore.operations import (
+    Children,
+    Create,
+    Get,
+    Multi,
+    Outcome,
+    Set,
+    StoreError,
+    Write,
+)
+
+CHANGE_EXPIRATION_MS = 15 * 60 * 1000
+
+
+# --- what the store has -----------------------------------------------------------------------
 
 
 def list_topics(context: Context) -> Steps[list[str]]:
-    """The names under `/brokers/topics` that are topic names; the watch is set again."""
+    """Return the valid topic names under `/brokers/topics`; the watch is set again."""
     (listing,) = yield (Children(layout.TOPICS_PATH, watch=True),)
     if listing.stat is None:
-        raise MetadataConflict(f"{layout.TOPICS_PATH} is gone")
+        raise MetadataConflict(f"{layout.TOPICS_PATH} is missing")
     for path in list(context.unreadable):
         directory, _, name = path.rpartition("/")
         if directory == layout.TOPICS_PATH and name not in listing.children:
@@ -38,73 +90,56 @@ def list_topics(context: Context) -> Steps[list[str]]:
             check_topic_name(name)
         except InvalidTopic as error:
             context.unreadable[layout.topic_path(name)] = str(error)
-            continue
-        names.append(name)
+        else:
+            names.append(name)
     return names
 
 
 def load_topics(context: Context, names: Iterable[str]) -> Steps[list[TopicPartition]]:
-    """Read these topics' nodes and settings, watches set again. Returns their partitions without a state.
+    """Read these topics' nodes and settings, watches set again; return their partitions without a state.
 
-    Not those that are new to us: an event that starts again has met them, and must settle them still.
+    Partitions that we knew before count too: an event that starts again must still settle them.
     """
     wanted = list(names)
     nodes = yield tuple(Get(layout.topic_path(name), watch=True) for name in wanted)
     configs = yield tuple(Get(layout.topic_config_path(name), watch=True) for name in wanted)
     stateless: list[TopicPartition] = []
     is_in_doubt = False
-    for name, node, config in zip(wanted, nodes, configs, strict=True):
-        assignment = _parse_topic(context, name, node)
-        if assignment is None:
-            if node.stat is None and name not in context.deletions:
+    for name, read, config in zip(wanted, nodes, configs, strict=True):
+        node = context.parsed(layout.topic_path(name), read, layout.parse_topic)
+        if node is None:
+            if read.stat is None and name not in context.deletions:
                 context.lose_topic(name)
             continue
-        settings = _parse_config(context, name, config)
-        if name in context.topics and context.topics[name].topic_id != assignment.topic_id:
+        settings = _usable_settings(context, name, config)
+        if name in context.topics and context.topics[name].topic_id != node.topic_id:
             # Replaced behind our back: the states that we know are of its former namesake.
             context.lose_topic(name)
-        is_in_doubt |= topic_deletion.is_in_doubt(context, name, assignment.topic_id)
-        context.topics[name] = Topic(assignment.topic_id, settings)
-        for partition in assignment.partitions:
+        is_in_doubt |= deletion.is_in_doubt(context, name, node.topic_id)
+        context.topics[name] = Topic(node.topic_id, settings)
+        for partition in node.partitions:
             topic_partition = TopicPartition(name, partition)
-            # A list that changed or shrank is a reassignment's or a deletion's business.
+            # Changed and missing lists are handled by reassignment and deletion.
             if topic_partition not in context.replicas:
-                context.learn_assignment(topic_partition, assignment_in(assignment, partition))
+                context.learn_assignment(topic_partition, assignment_in(node, partition))
             if topic_partition not in context.states:
                 stateless.append(topic_partition)
     if is_in_doubt:
-        yield from topic_deletion.requests_changed(context)
+        yield from deletion.requests_changed(context)
     return stateless
 
 
-def _parse_topic(context: Context, name: str, node: Outcome) -> layout.TopicAssignment | None:
-    path = layout.topic_path(name)
-    context.unreadable.pop(path, None)
-    if node.stat is None:
-        return None
-    try:
-        return layout.parse_topic(node.data)
-    except CorruptMetadata as error:
-        context.unreadable[path] = str(error)
-        return None
+def _usable_settings(context: Context, name: str, node: Outcome) -> Mapping[str, str]:
+    """Return the settings that brokers understand; others are reported and have no effect.
 
-
-def _parse_config(context: Context, name: str, node: Outcome) -> Mapping[str, str]:
-    """The settings that brokers will understand; any other is reported and has no effect.
-
-    A broker takes no role with a setting that makes no sense to it, so one word written by a tool could
-    take the topic's leaders away. A node that cannot be read at all changes nothing.
+    A broker refuses a role with an invalid setting, so one typo of a tool could take away the topic's
+    leaders. A node that cannot be read changes nothing.
     """
     path = layout.topic_config_path(name)
-    context.unreadable.pop(path, None)
-    if node.stat is None:
-        return {}
-    known = context.topics.get(name)
-    try:
-        settings = layout.parse_topic_config(node.data)
-    except CorruptMetadata as error:
-        context.unreadable[path] = str(error)
-        return known.config if known is not None else {}
+    settings = context.parsed(path, node, layout.parse_topic_config)
+    if settings is None:
+        known = context.topics.get(name)
+        return known.config if known is not None and node.stat is not None else {}
     usable: dict[str, str] = {}
     for setting, value in sorted(settings.items()):
         try:
@@ -116,31 +151,321 @@ def _parse_config(context: Context, name: str, node: Outcome) -> Mapping[str, st
     return usable
 
 
+def load_and_settle(context: Context, names: Iterable[str]) -> Steps[None]:
+    """Read these topics and give their partitions the states that they lack."""
+    stateless = yield from load_topics(context, names)
+    yield from settle(context, stateless, after_failures(context))
+
+
 def topics_changed(context: Context) -> Steps[None]:
     """React to names that appeared in, or vanished from, `/brokers/topics`."""
     names = yield from list_topics(context)
-    # Those that are to be deleted have a watch of their own, and that is the deletion's business.
+    # Topics under deletion have a watch of their own (`deletion.topic_changed`).
     for topic in sorted(context.topics.keys() - set(names) - context.deletions.keys()):
         context.lose_topic(topic)
     unsettled = {each.topic for each in context.replicas.keys() - context.states.keys()}
-    wanted = [name for name in names if name not in context.topics or name in unsettled]
-    stateless = yield from load_topics(context, wanted)
-    yield from settle(context, stateless, after_failures(context))
+    yield from load_and_settle(
+        context, [name for name in names if name not in context.topics or name in unsettled]
+    )
 
 
 def topic_changed(context: Context, topic: str) -> Steps[None]:
-    """React to a topic node that was written: only partitions that are new matter here."""
+    """React to a topic node that was written: only new partitions matter here."""
     if topic in context.deletions:
-        yield from topic_deletion.topic_changed(context, topic)
+        yield from deletion.topic_changed(context, topic)
         if topic in context.deletions or topic not in context.topics:
             return
-    stateless = yield from load_topics(context, [topic])
-    yield from settle(context, stateless, after_failures(context))
+    yield from load_and_settle(context, [topic])
 
 
 def topic_config_changed(context: Context, topic: str) -> Steps[None]:
-    """Hand a topic's new settings to its replicas; they may allow an election, or ask for another level."""
+    """Send a topic's new settings to its replicas; they may allow an election, or change the level."""
     yield from load_topics(context, [topic])
     partitions = context.partitions_of(topic)
     context.announce(partitions)
     yield from settle(context, partitions, after_failures(context))
+
+
+# --- creating topics --------------------------------------------------------------------------
+
+
+def create_topics(
+    context: Context, request: CreateTopicsRequest, results: dict[str, CreateTopicsResult]
+) -> Steps[None]:
+    """Create the valid topics; answered when their leaders are in the store."""
+    planned: dict[str, tuple[NewTopic, layout.TopicAssignment]] = {}
+    listed = Counter(topic.name for topic in request.topics)
+    count, taken = 0, by_metric_name(context.topics)
+    for topic in request.topics:
+        if topic.name in results:
+            continue
+        try:
+            if listed[topic.name] > 1:
+                raise InvalidRequest(
+                    f"topic {topic.name!r} is listed {listed[topic.name]} times; list it once"
+                )
+            if topic.name in context.deletions:
+                raise TopicExists(f"topic {topic.name!r} is being deleted; create it again afterwards")
+            check_new_topic(topic, taken)
+            assignment.check_new_partitions(count + (len(topic.assignment) or topic.partitions))
+            node = assign(context, topic)
+            count += len(node.partitions)
+            planned[topic.name] = (topic, node)
+            taken |= by_metric_name([topic.name])
+        except EngineError as error:
+            results[topic.name] = CreateTopicsResult(error.code, str(error))
+    if request.validate_only:
+        results |= {name: _created(node) for name, (_, node) in planned.items()}
+        return
+    yield from _write_topics(context, planned, results)
+    yield from load_and_settle(context, [name for name in listed if results[name].error is ErrorCode.NONE])
+
+
+def _created(node: layout.TopicAssignment) -> CreateTopicsResult:
+    replicas = tuple(node.partitions[number] for number in sorted(node.partitions))
+    return CreateTopicsResult(ErrorCode.NONE, topic_id=node.topic_id, replicas=replicas)
+
+
+def check_new_topic(topic: NewTopic, taken: Mapping[str, str]) -> None:
+    """Raise an error for an invalid name or setting; `taken` has the existing topics, `by_metric_name`."""
+    check_topic_name(topic.name)
+    other = taken.get(_metric_name(topic.name))
+    if other == topic.name:
+        raise TopicExists(f"topic {topic.name!r} exists")
+    if other is not None:
+        raise InvalidTopic(f"topic {topic.name!r} collides with {other!r}: '.' and '_' count as the same")
+    LogConfig.from_kafka(topic.configs)
+
+
+def by_metric_name(topics: Iterable[str]) -> dict[str, str]:
+    """Return topics by their names in metrics, where '.' and '_' are the same."""
+    return {_metric_name(name): name for name in topics}
+
+
+def _metric_name(topic: str) -> str:
+    return topic.replace(".", "_")
+
+
+def assign(context: Context, topic: NewTopic) -> layout.TopicAssignment:
+    """Return the new topic's node: an id, and the replicas as listed or by the requested formula."""
+    if topic.assignment:
+        assignment.check_manual(topic.assignment)
+        lists = list(topic.assignment)
+    else:
+        config = context.config
+        partitions = config.num_partitions if topic.partitions == -1 else topic.partitions
+        factor = topic.replication_factor
+        if factor == -1:
+            factor = config.default_replication_factor
+        lists = _by_formula(context, topic.spread, partitions, factor)
+    return layout.TopicAssignment(new_id(context.random), dict(enumerate(lists)))
+
+
+def _by_formula(context: Context, formula: str, partitions: int, factor: int) -> list[assignment.Replicas]:
+    racks = _racks_of(context)
+    match formula:
+        case "round-robin":
+            return assignment.round_robin(list(racks), partitions, factor)
+        case "kafka":
+            start, shift = (context.random.randrange(max(1, len(racks))) for _ in range(2))
+            return assignment.placed(racks, partitions, factor, start=start, shift=shift)
+    raise InvalidReplicaAssignment(f"unknown placement {formula!r}; use 'kafka' or 'round-robin'")
+
+
+def _racks_of(context: Context) -> assignment.Racks:
+    """Return the brokers that may get replicas, in order, and their racks: not those shutting down."""
+    brokers = sorted(context.brokers.keys() - context.shutting_down)
+    return {broker_id: context.brokers[broker_id].endpoint.rack for broker_id in brokers}
+
+
+def _write_topics(
+    context: Context,
+    planned: Mapping[str, tuple[NewTopic, layout.TopicAssignment]],
+    results: dict[str, CreateTopicsResult],
+) -> Steps[None]:
+    remaining = list(planned)
+    configs: dict[str, int] = {}
+    for _ in range(ROUNDS):
+        if not remaining:
+            return
+        outcomes = yield tuple(_creation(context, *planned[name], configs.get(name)) for name in remaining)
+        in_doubt = []
+        for name, outcome in zip(remaining, outcomes, strict=True):
+            check_fence(outcome)
+            if outcome.error is None:
+                results[name] = _created(planned[name][1])
+            elif outcome.error in (StoreError.NODE_EXISTS, StoreError.CONNECTION_LOSS):
+                in_doubt.append(name)
+            else:
+                raise MetadataConflict(f"the store refused topic {name!r}: {outcome.error.value}")
+        # The topic id is random: a node with the id that we drew is ours, and only the reply was lost.
+        reads = yield tuple(Get(layout.topic_path(name)) for name in in_doubt)
+        left = yield tuple(Get(layout.topic_config_path(name)) for name in in_doubt)
+        configs = {name: read.stat.version for name, read in zip(in_doubt, left, strict=True) if read.stat}
+        remaining = []
+        for name, read in zip(in_doubt, reads, strict=True):
+            if read.stat is None:
+                remaining.append(name)
+            elif read.data == layout.encode_topic(planned[name][1]):
+                mark("topics: the reply to a creation was lost")
+                results[name] = _created(planned[name][1])
+            else:
+                mark("topics: somebody else's topic has the name")
+                results[name] = CreateTopicsResult(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} exists")
+    if remaining:
+        raise MetadataConflict(f"topics {', '.join(remaining)} could not be written")
+
+
+def _creation(
+    context: Context, topic: NewTopic, node: layout.TopicAssignment, config_version: int | None
+) -> Multi:
+    """Return the writes of a new topic; `config_version` is that of settings already in the store."""
+    path, settings = layout.topic_config_path(topic.name), layout.encode_topic_config(topic.configs)
+    return context.fenced(
+        Create(layout.topic_path(topic.name), layout.encode_topic(node), make_parents=True),
+        _written_over(path, settings, config_version),
+    )
+
+
+def _written_over(path: str, data: bytes, version: int | None) -> Write:
+    return Create(path, data, make_parents=True) if version is None else Set(path, data, version)
+
+
+# --- adding partitions ------------------------------------------------------------------------
+
+
+def create_partitions(
+    context: Context, request: CreatePartitionsRequest, results: dict[str, AdminResult]
+) -> Steps[None]:
+    """Add partitions to each topic; answered when their first states are in the store."""
+
+    def extend(name: str, wanted: NewPartitions) -> Steps[None]:
+        _check_alive(context, name)
+        attempted = b""
+
+        def decide(read: Outcome) -> tuple[Write, ...]:
+            nonlocal attempted
+            if read.stat is None:
+                raise _unknown(name)
+            if read.data == attempted:
+                mark("partitions: the reply to their creation was lost")
+                return ()
+            if name in context.deletions:
+                raise _being_deleted(name)
+            node = layout.parse_topic(read.data)
+            if moving := sorted(node.adding_replicas.keys() | node.removing_replicas.keys()):
+                raise ReassignmentInProgress(
+                    f"partitions {moving} of {name!r} are being reassigned; wait, or cancel the reassignment"
+                )
+            new = _new_partitions(context, node, wanted)
+            if request.validate_only:
+                return ()
+            attempted = layout.encode_topic(replace(node, partitions={**node.partitions, **new}))
+            return (Set(layout.topic_path(name), attempted, read.stat.version),)
+
+        yield from write_unchanged(context, [Get(layout.topic_path(name))], decide)
+
+    yield from one_by_one(request.topics, results, extend)
+    if not request.validate_only:
+        yield from load_and_settle(
+            context, [name for name in request.topics if results[name].error is ErrorCode.NONE]
+        )
+
+
+def _new_partitions(
+    context: Context, node: layout.TopicAssignment, wanted: NewPartitions
+) -> Mapping[int, assignment.Replicas]:
+    existing, lists = len(node.partitions), wanted.assignment
+    count = wanted.total - existing
+    assignment.check_new_partitions(count)
+    if not lists:
+        return assignment.added_partitions(node.partitions, _racks_of(context), wanted.total)
+    assignment.check_growth(existing, wanted.total)
+    if len(lists) != count:
+        raise InvalidReplicaAssignment(
+            f"{len(lists)} replica lists for {count} new partitions; give one for each"
+        )
+    assignment.check_manual(lists)
+    if len(lists[0]) != len(node.partitions[0]):
+        raise InvalidReplicaAssignment(
+            f"{len(lists[0])} replicas for the new partitions, but partition 0 has {len(node.partitions[0])}"
+        )
+    return dict(enumerate(lists, existing))
+
+
+def _check_alive(context: Context, name: str) -> None:
+    # Before any read: a client's topic name may be an invalid path, or the path of another node.
+    if name not in context.topics:
+        raise _unknown(name)
+
+
+def _unknown(name: str) -> UnknownTopicOrPartition:
+    return UnknownTopicOrPartition(f"topic {name!r} does not exist")
+
+
+def _being_deleted(name: str) -> InvalidTopic:
+    return InvalidTopic(f"topic {name!r} is being deleted")
+
+
+# --- settings ---------------------------------------------------------------------------------
+
+
+def alter_configs(
+    context: Context, request: AlterConfigsRequest, results: dict[str, AdminResult]
+) -> Steps[None]:
+    """Change settings of each topic; answered when they are in the store, the replicas get them at once."""
+
+    def alter(name: str, changes: Mapping[str, str | None]) -> Steps[None]:
+        _check_alive(context, name)
+        if name in context.deletions:
+            raise _being_deleted(name)
+        path = layout.topic_config_path(name)
+        attempts = 0
+
+        def decide(read: Outcome) -> tuple[Write, ...]:
+            nonlocal attempts
+            if attempts:
+                mark("configs: written by somebody else, or the reply was lost")
+            settings = layout.parse_topic_config(read.data) if read.stat is not None else {}
+            merged = {**settings, **changes}
+            wanted = {key: value for key, value in merged.items() if value is not None}
+            LogConfig.from_kafka(wanted)
+            if request.validate_only or wanted == settings:
+                return ()  # nothing to change, or written already and only the reply was lost
+            attempts += 1
+            version = None if read.stat is None else read.stat.version
+            data, prefix = layout.encode_config_change(name), layout.CONFIG_CHANGE_PREFIX
+            return (
+                _written_over(path, layout.encode_topic_config(wanted), version),
+                Create(prefix, data, sequential=True, make_parents=True),
+            )
+
+        yield from write_unchanged(context, [Get(path)], decide)
+
+    yield from one_by_one(request.topics, results, alter)
+
+
+def config_changes_noticed(context: Context) -> Steps[None]:
+    """React to `/config/changes`: read the named settings again, remove expired notifications."""
+    notices = yield from read_notices(context, layout.CONFIG_CHANGES_PATH)
+    seen, now_ms = context.config_changes, context.now()
+    expired: list[Notice] = []
+    for notice in notices:
+        if notice.path not in seen:
+            topic = context.parsed(notice.path, notice.outcome(), layout.parse_config_change)
+            if topic in context.topics and not context.is_being_deleted(topic):
+                yield from topic_config_changed(context, topic)
+            seen[notice.path] = now_ms  # only now: an event that starts again must not find it done
+        elif now_ms - seen[notice.path] > CHANGE_EXPIRATION_MS:
+            expired.append(notice)
+    if expired:
+        mark("configs: notifications that everybody has seen are removed")
+    yield from remove_notices(context, expired)
+    for path in sorted(seen.keys() - {notice.path for notice in notices if notice not in expired}):
+        del seen[path]
+
+
+def note_config_changes(context: Context) -> Steps[None]:
+    """Take note of the notifications, the watch set; a takeover reads all settings anyway."""
+    notices = yield from read_notices(context, layout.CONFIG_CHANGES_PATH)
+    context.config_changes = {notice.path: context.now() for notice in notices}

@@ -39,8 +39,8 @@ from typing import NamedTuple, TypeAlias
 
 from logstore.format.crc import crc32c
 from logstore.replication.metastore.errors import CorruptMetadata
-from logstore.replication.metastore.operations import Check, Create, Delete, Multi, Set
-from logstore.replication.metastore.tree import ROOT, Node, Tree, Write
+from logstore.replication.metastore.operations import Check, Create, Delete, Multi, Set, Write
+from logstore.replication.metastore.tree import ROOT, Node, Tree
 
 SNAPSHOT_FILE = "snapshot"
 JOURNAL_PREFIX = "journal-"

@@ -22,7 +22,7 @@ broker had acknowledged was not lost when it last stopped, nor since it had one 
 `isr_broker_epochs` in a state node (which incarnation of each ISR member is known to hold every
 committed record: without it, a controller that takes over could not tell a member from its own
 restarted, perhaps emptier, successor), `min_insync`, `eligible` and `eligible_broker_epochs` there
-(`controller/eligible.py`), and in a topic node, while a partition is being reassigned,
+(`controller/election.py`), and in a topic node, while a partition is being reassigned,
 `original_replicas` (its list before, in its order) and `leaving_replicas` (brokers that have not
 confirmed the deletion of a replica that they are to have no more).
 
@@ -142,7 +142,7 @@ class LeaderAndIsr:
     `isr_broker_epochs` is parallel to `isr`; `recovering` marks a leader that was elected outside
     the ISR and has not reported since; for `durability` and `all_synced` see `durability.py`. While fewer
     than `min_insync` (0: any) are in the ISR, the high watermark stands, and `eligible` are those outside
-    it that may lead too (`controller/eligible.py`). The node's version is the partition epoch.
+    it that may lead too (`controller/election.py`). The node's version is the partition epoch.
     """
 
     leader: int

@@ -95,14 +95,17 @@ class Check:
     version: int
 
 
+Write: TypeAlias = Create | Set | Delete | Check
+
+
 @dataclass(frozen=True, slots=True)
 class Multi:
     """All of these writes, in order, or none of them."""
 
-    writes: tuple[Create | Set | Delete | Check, ...]
+    writes: tuple[Write, ...]
 
 
-Operation: TypeAlias = Get | Children | Create | Set | Delete | Check | Multi
+Operation: TypeAlias = Get | Children | Write | Multi
 
 
 @dataclass(frozen=True, slots=True)

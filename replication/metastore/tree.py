@@ -18,7 +18,6 @@ from __future__ import annotations
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from types import MappingProxyType
-from typing import TypeAlias
 
 from logstore.replication.effects import WatchFired
 from logstore.replication.metastore.operations import (
@@ -35,12 +34,11 @@ from logstore.replication.metastore.operations import (
     Stat,
     StoreError,
     WatchKind,
+    Write,
 )
 
 ROOT = "/"
 _SEQUENCE_DIGITS = 10
-
-Write: TypeAlias = Create | Set | Delete | Check
 
 
 @dataclass(slots=True)

@@ -36,8 +36,17 @@ except ModuleNotFoundError as missing:
     ) from missing
 
 from logstore.errors import InvalidConfig
-from logstore.replication.metastore.operations import Check, Create, Delete, Outcome, Set, Stat, StoreError
-from logstore.replication.metastore.tree import ROOT, Write, parent_of
+from logstore.replication.metastore.operations import (
+    Check,
+    Create,
+    Delete,
+    Outcome,
+    Set,
+    Stat,
+    StoreError,
+    Write,
+)
+from logstore.replication.metastore.tree import ROOT, parent_of
 
 _EPHEMERAL, _SEQUENTIAL = 1, 2
 

@@ -48,8 +48,8 @@ from logstore.replication.metastore.operations import (
     Outcome,
     StoreError,
     WatchKind,
+    Write,
 )
-from logstore.replication.metastore.tree import Write
 from logstore.replication.metastore.zookeeper_requests import (
     Address,
     error_of,

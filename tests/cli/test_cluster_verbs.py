@@ -149,7 +149,7 @@ class TestTopics:
             (["delete", "nobody"], 1, "nobody"),
             (["alter", "nobody", "--partitions", "3"], 1, "nobody"),
             (["alter", "orders"], 2, "nothing to alter"),
-            (["alter", "orders", "--partitions", "1"], 1, "only grow"),
+            (["alter", "orders", "--partitions", "1"], 1, "cannot shrink"),
             (["alter", "orders", "--config", "retention.ms=soon"], 1, "retention.ms"),
             (["alter", "orders", "--delete-config", "retention.ms"], 1, "no setting"),
         ],
@@ -402,7 +402,7 @@ class TestReassign:
             ('{"topics":[{"topic":"x"}]}', "0,1", "no topic 'x'"),
             ('{"topics":[{"topic":"t"}]}', "0,0", "listed twice"),
             ('{"topics":[{"topic":"t"}]}', "0,9", "[9] are not alive"),
-            ('{"topics":[{"topic":"t"}]}', "0", "2 replicas were asked for"),
+            ('{"topics":[{"topic":"t"}]}', "0", "2 replicas requested"),
         ],
     )
     def test_a_proposal_that_cannot_be(

@@ -7,7 +7,7 @@ What the engine decides by pure functions is decided here by the same functions,
 must go (`isr.may_join`, `members_to_drop`), how far the high watermark may go
 (`isr.next_high_watermark`), whether two logs part and where to cut (`reconcile`), and what an epoch cache
 answers. Written again, in short, is what shells do around them: roles, restarts, and the exchange of
-messages (`partition.py`, `follower.py`, `broker_changes.py`).
+messages (`partition.py`, `follower.py`, `brokers.py`).
 
 Time is left out: whoever is not at the leader's end may be thrown out of the ISR at any moment. A role
 may come late (several at once, each addressed to one life of a broker), answers to ISR proposals get
@@ -27,8 +27,7 @@ from typing import NamedTuple
 
 from logstore.disk.errors import ErrorCode
 from logstore.replication.controller import alter_partition, election
-from logstore.replication.controller.election import Incarnation
-from logstore.replication.controller.eligible import with_min_insync
+from logstore.replication.controller.election import Incarnation, with_min_insync
 from logstore.replication.isr import (
     CommittedIsr,
     IsrState,

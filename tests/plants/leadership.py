@@ -7,9 +7,9 @@ from dataclasses import replace
 from typing import Any
 
 from logstore.replication import membership, orders
-from logstore.replication.controller import alter_partition, election, isr_changes, partition_states
+from logstore.replication.controller import alter_partition, election, procedure
 from logstore.replication.controller.context import Context, Steps
-from logstore.replication.controller.services import SERVICES
+from logstore.replication.controller.controller import SERVICES
 from logstore.replication.isr import CommittedIsr
 from logstore.replication.isr_channel import IsrChannel
 from logstore.replication.messages import ControlledShutdownRequest, UpdateMetadataRequest
@@ -145,7 +145,7 @@ def departing_broker_readmitted(stack: ExitStack) -> None:
         return real(*args, **{**facts, "shutting_down": ()})
 
     swap(stack, MetadataCache, "may_be_in_sync", MetadataCache.is_alive)
-    real = swap(stack, isr_changes, "judge", judge)
+    real = swap(stack, alter_partition, "judge", judge)
 
 
 @plant("a broker is told that it may stop before anybody else leads what it led")
@@ -220,8 +220,7 @@ def unconditional_writes(stack: ExitStack) -> None:
             )
         )
 
-    real = swap(stack, partition_states, "fenced_write", fenced_write)
-    swap(stack, isr_changes, "fenced_write", fenced_write)
+    real = swap(stack, procedure, "fenced_write", fenced_write)
 
 
 @plant("a new leader keeps the epoch of the one before it")

@@ -9,10 +9,10 @@ from typing import Any
 
 from logstore.log.log import Log
 from logstore.replication import orders
-from logstore.replication.controller import broker_changes, failover, reassigning, topic_deletion
+from logstore.replication.controller import brokers, deletion, failover, reassignment
+from logstore.replication.controller.assignment import Assignment
 from logstore.replication.controller.context import Context, Steps
 from logstore.replication.controller.deletion import Deletion, ReplicaState
-from logstore.replication.controller.reassignment import Assignment
 from logstore.replication.messages import LeaderAndIsrRequest, StopReplicaPartition, StopReplicaRequest
 from logstore.replication.metastore import layout
 from logstore.replication.metastore.operations import ANY_VERSION, Check, Delete, Get, Multi, Outcome
@@ -41,7 +41,7 @@ def replica_deleted_before_it_leaves(stack: ExitStack) -> None:
                 order = {topic_partition: StopReplicaPartition(known.state.leader_epoch, delete=True)}
                 context.channels[broker_id].enqueue(StopReplicaRequest, order)
 
-    real = swap(stack, reassigning, "_tell", tell)
+    real = swap(stack, reassignment, "_tell", tell)
 
 
 @plant("a reassignment writes the topic node first and the state after it: two writes, and a crash between")
@@ -61,7 +61,7 @@ def list_written_before_the_isr(stack: ExitStack) -> None:
     def take_step(*args: Any) -> Steps[Any]:
         return rewritten(real(*args), write)
 
-    real = swap(stack, reassigning, "_take_step", take_step)
+    real = swap(stack, reassignment, "_take_step", take_step)
 
 
 @plant(
@@ -73,7 +73,7 @@ def no_new_epoch_for_new_replicas(stack: ExitStack) -> None:
         found = real(before, after, state, controller_epoch)
         return found and replace(found, leader_epoch=state.leader_epoch)
 
-    real = swap(stack, reassigning, "opening_state", opening_state)
+    real = swap(stack, reassignment, "opening_state", opening_state)
 
 
 @plant("replicas that only an earlier target wanted are forgotten, their logs stay")
@@ -95,17 +95,17 @@ def target_not_waited_for(stack: ExitStack) -> None:
         )
         return real(assignment, widened, live, *facts)
 
-    real = swap(stack, reassigning, "closing_state", closing_state)
+    real = swap(stack, reassignment, "closing_state", closing_state)
 
 
 @plant("a broker that was away while its replica left is not asked again to delete it")
 def deletion_ordered_once(stack: ExitStack) -> None:
-    swap(stack, broker_changes, "stop_leaving", lambda context, **which: None)
+    swap(stack, brokers, "stop_leaving", lambda context, **which: None)
 
 
 @plant("a new controller does not take up the reassignments that the old one left half-way")
 def reassignments_not_taken_up(stack: ExitStack) -> None:
-    swap(stack, failover, "RESUME", tuple(each for each in failover.RESUME if each != reassigning.resume))
+    swap(stack, failover, "RESUME", tuple(each for each in failover.RESUME if each != reassignment.resume))
 
 
 @plant("reassignments are written without proof that the controller still is one")
@@ -113,7 +113,7 @@ def unfenced_reassignment(stack: ExitStack) -> None:
     def take_step(*args: Any) -> Steps[Any]:
         return rewritten(real(*args), _unfenced)
 
-    real = swap(stack, reassigning, "_take_step", take_step)
+    real = swap(stack, reassignment, "_take_step", take_step)
 
 
 # --- deletion ----------------------------------------------------------------------------------
@@ -131,13 +131,13 @@ def dead_replica_not_waited_for(stack: ExitStack) -> None:
 @plant("the request to delete a topic is removed when the deletion begins")
 def request_removed_first(stack: ExitStack) -> None:
     def advance(context: Context) -> Steps[None]:
-        for name, deletion in sorted(context.deletions.items()):
+        for name, pending in sorted(context.deletions.items()):
             (read,) = yield (Get(layout.delete_topic_path(name)),)
-            if deletion.has_begun and read.stat is not None:
+            if pending.has_begun and read.stat is not None:
                 yield (context.fenced(Delete(layout.delete_topic_path(name))),)
         yield from real(context)
 
-    real = swap(stack, topic_deletion, "advance", advance)
+    real = swap(stack, deletion, "advance", advance)
 
 
 @plant("a new controller does not take up the deletions that the old one left half-way")
@@ -145,8 +145,8 @@ def deletions_not_taken_up(stack: ExitStack) -> None:
     def nothing(context: Context) -> Steps[None]:
         yield ()
 
-    swap(stack, failover, "RESUME", tuple(each for each in failover.RESUME if each != topic_deletion.resume))
-    swap(stack, failover, "topic_deletion", SimpleNamespace(learn_requests=nothing))
+    swap(stack, failover, "RESUME", tuple(each for each in failover.RESUME if each != deletion.resume))
+    swap(stack, failover, "deletion", SimpleNamespace(learn_requests=nothing))
 
 
 @plant("the nodes of a topic are removed without proof that the controller still is one")
@@ -154,7 +154,7 @@ def unfenced_deletion(stack: ExitStack) -> None:
     def remove_nodes(*args: Any) -> Steps[Any]:
         return rewritten(real(*args), _unfenced)
 
-    real = swap(stack, topic_deletion, "_remove_nodes", remove_nodes)
+    real = swap(stack, deletion, "_remove_nodes", remove_nodes)
 
 
 # --- namesakes, ghosts and strays --------------------------------------------------------------

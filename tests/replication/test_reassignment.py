@@ -23,9 +23,10 @@ from logstore.disk.errors import ErrorCode
 from logstore.disk.memory import MemoryDisk
 from logstore.disk.topic_partition import TopicPartition
 from logstore.replication import Envelope, InProcessCluster, NodeConfig
-from logstore.replication.controller import reassigning
+from logstore.replication.controller import reassignment
+from logstore.replication.controller.assignment import Assignment, assignment_in
 from logstore.replication.controller.context import Context
-from logstore.replication.controller.reassignment import Assignment, assignment_in, closing_state
+from logstore.replication.controller.reassignment import closing_state
 from logstore.replication.effects import Request, Response, WatchFired
 from logstore.replication.messages import (
     AlterPartitionReassignmentsRequest,
@@ -714,7 +715,7 @@ def test_a_program_moves_its_partition() -> None:
     scene.target = TARGET
     scene.cluster.reassign(TP, TARGET)
     scene.finish()
-    with pytest.raises(ValueError, match="name at least one broker"):
+    with pytest.raises(ValueError, match="list at least one broker"):
         scene.cluster.reassign(TP, ())
     scene.cluster.kill_node(3, expire_session=True)
     scene.cluster.settle()
@@ -731,7 +732,7 @@ def test_a_program_moves_its_partition() -> None:
 
 
 def test_planted_deletion_before_the_isr_excludes(monkeypatch: pytest.MonkeyPatch) -> None:
-    honest = reassigning.stop_leaving
+    honest = reassignment.stop_leaving
 
     def early(context: Context, topic_partitions: Iterable[TopicPartition] | None = None, **to: Any) -> None:
         honest(context, topic_partitions, **to)
@@ -740,7 +741,7 @@ def test_planted_deletion_before_the_isr_excludes(monkeypatch: pytest.MonkeyPatc
                 order = {each: StopReplicaPartition(context.states[each].state.leader_epoch, delete=True)}
                 context.channels[broker_id].enqueue(StopReplicaRequest, order)
 
-    monkeypatch.setattr(reassigning, "stop_leaving", early)
+    monkeypatch.setattr(reassignment, "stop_leaving", early)
     scene = Scene()
     scene.request()
     with pytest.raises(AssertionError, match="I5"):
@@ -755,7 +756,7 @@ def test_planted_list_before_isr(monkeypatch: pytest.MonkeyPatch) -> None:
         after = honest(assignment, state, *rest)
         return after and replace(after, isr=state.isr, isr_broker_epochs=state.isr_broker_epochs)
 
-    monkeypatch.setattr("logstore.replication.controller.reassigning.closing_state", hasty)
+    monkeypatch.setattr("logstore.replication.controller.reassignment.closing_state", hasty)
     scene = Scene()
     scene.request()
     with pytest.raises(AssertionError, match="I11"):
@@ -802,7 +803,7 @@ def test_planted_target_not_awaited(monkeypatch: pytest.MonkeyPatch) -> None:
         epoch = state.leader_epoch + 1
         return replace(state, leader=4, leader_epoch=epoch, isr=assignment.target, isr_broker_epochs=())
 
-    monkeypatch.setattr("logstore.replication.controller.reassigning.closing_state", impatient)
+    monkeypatch.setattr("logstore.replication.controller.reassignment.closing_state", impatient)
     scene = Scene()
     scene.request()
     with pytest.raises(AssertionError, match="I5"):

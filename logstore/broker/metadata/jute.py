@@ -37,8 +37,9 @@ from logstore.replication.metastore.operations import (
     Set,
     StoreError,
     WatchKind,
+    Write,
 )
-from logstore.replication.metastore.tree import ROOT, Node, Write
+from logstore.replication.metastore.tree import ROOT, Node
 
 PASSWORD_BYTES: Final = 16
 SIZE: Final = struct.Struct(">i")

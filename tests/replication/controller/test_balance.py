@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from logstore.disk.topic_partition import TopicPartition
-from logstore.replication.controller.balance import Imbalance, Seat, imbalances
+from logstore.replication.controller.elect_leaders import Imbalance, Seat, imbalances
 
 
 def seat(partition: int, preferred: int, leader: int, *, electable: bool = True) -> Seat:

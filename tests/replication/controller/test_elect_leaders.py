@@ -9,9 +9,9 @@ import pytest
 
 from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.controller.assignment import Assignment
 from logstore.replication.controller.config import ControllerConfig
 from logstore.replication.controller.deletion import Deletion
-from logstore.replication.controller.reassignment import Assignment
 from logstore.replication.messages import (
     NO_LEADER,
     ElectionType,

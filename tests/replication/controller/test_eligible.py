@@ -11,8 +11,13 @@ from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
 from logstore.replication.controller.alter_partition import judge
 from logstore.replication.controller.config import ControllerConfig
-from logstore.replication.controller.election import Incarnation, next_state, state_after_shutdown
-from logstore.replication.controller.eligible import with_eligible, with_min_insync
+from logstore.replication.controller.election import (
+    Incarnation,
+    next_state,
+    state_after_shutdown,
+    with_eligible,
+    with_min_insync,
+)
 from logstore.replication.durability import Durability
 from logstore.replication.messages import (
     NO_LEADER,

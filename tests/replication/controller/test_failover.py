@@ -11,7 +11,7 @@ import pytest
 
 from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
-from logstore.replication.controller import elect_leaders, failover, reassigning, topic_deletion
+from logstore.replication.controller import deletion, elect_leaders, failover, reassignment
 from logstore.replication.messages import (
     NO_LEADER,
     AlterPartitionReassignmentsRequest,
@@ -96,7 +96,7 @@ def test_a_sole_replica_that_is_the_controller_too() -> None:
 
 def test_what_is_half_done_is_taken_up_in_order() -> None:
     """Reassignments, deletions, preferred elections."""
-    order = [reassigning.resume, topic_deletion.resume, elect_leaders.asked_in_store]
+    order = [reassignment.resume, deletion.resume, elect_leaders.asked_in_store]
     assert list(failover.RESUME) == order
 
 

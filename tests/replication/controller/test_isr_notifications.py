@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
-from logstore.replication.controller.reassignment import Assignment
+from logstore.replication.controller.assignment import Assignment
 from logstore.replication.metastore import layout
 from logstore.replication.metastore.operations import ANY_VERSION, Children, Create, Get, Set
 from tests.replication.controller.world import World, topic

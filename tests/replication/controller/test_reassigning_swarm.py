@@ -13,7 +13,7 @@ from collections.abc import Callable, Mapping
 import pytest
 
 from logstore.disk.topic_partition import TopicPartition
-from logstore.replication.controller.reassignment import Assignment, assignment_in
+from logstore.replication.controller.assignment import Assignment, assignment_in
 from logstore.replication.messages import (
     NO_LEADER,
     AlterPartitionReassignmentsRequest,

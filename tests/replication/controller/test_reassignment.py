@@ -8,14 +8,9 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from logstore.replication.controller.assignment import Assignment, assignment_in, with_assignment
 from logstore.replication.controller.election import Incarnation
-from logstore.replication.controller.reassignment import (
-    Assignment,
-    assignment_in,
-    closing_state,
-    opening_state,
-    with_assignment,
-)
+from logstore.replication.controller.reassignment import closing_state, opening_state
 from logstore.replication.messages import NO_LEADER
 from logstore.replication.metastore.layout import LeaderAndIsr, TopicAssignment, encode_topic, parse_topic
 

@@ -20,7 +20,7 @@ import pytest
 
 from logstore.disk.marks import observed
 from logstore.disk.topic_partition import TopicPartition
-from logstore.replication.controller.reassignment import Assignment, assignment_in
+from logstore.replication.controller.assignment import Assignment, assignment_in
 from logstore.replication.messages import (
     NO_LEADER,
     AlterConfigsRequest,

@@ -6,7 +6,7 @@ import pytest
 
 from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
-from logstore.replication.controller.config_changes import CHANGE_EXPIRATION_MS
+from logstore.replication.controller.topics import CHANGE_EXPIRATION_MS
 from logstore.replication.effects import Client
 from logstore.replication.messages import (
     AdminResult,

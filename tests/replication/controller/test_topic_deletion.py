@@ -12,7 +12,7 @@ import pytest
 
 from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
-from logstore.replication.controller import topic_deletion
+from logstore.replication.controller import deletion as topic_deletion
 from logstore.replication.controller.config import ControllerConfig
 from logstore.replication.controller.context import Context, Steps
 from logstore.replication.controller.deletion import LEGAL, Deletion, Replica, ReplicaState

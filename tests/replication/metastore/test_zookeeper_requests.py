@@ -19,8 +19,16 @@ from kazoo.exceptions import (
 
 from logstore.errors import InvalidConfig
 from logstore.replication.metastore import zookeeper_requests
-from logstore.replication.metastore.operations import Check, Create, Delete, Outcome, Set, Stat, StoreError
-from logstore.replication.metastore.tree import Write
+from logstore.replication.metastore.operations import (
+    Check,
+    Create,
+    Delete,
+    Outcome,
+    Set,
+    Stat,
+    StoreError,
+    Write,
+)
 from logstore.replication.metastore.zookeeper_requests import (
     Address,
     error_of,
