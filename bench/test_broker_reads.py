@@ -21,8 +21,8 @@ from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import walk
 from logstore.format.compression import Codec
 from logstore.spark.logs import OffsetRange
-from logstore.spark.opening import open_logs
 from logstore.spark.read_options import ReadOptions
+from logstore.spark.reading import open_logs
 
 pytestmark = pytest.mark.timeout(600)
 

@@ -148,8 +148,8 @@ def test_planning_a_large_log(
     figure: Callable[[str, str, str, bool], None], benchmark: Any, scratch: Path, pieces: int | None
 ) -> None:
     """50 partitions, 20 GB: from options to ranges, as the planning process does it."""
-    from logstore.spark.batch_reader import BatchReader
     from logstore.spark.read_options import ReadOptions
+    from logstore.spark.readers import BatchReader
 
     stand_in(scratch / "logs", 50, LARGE)
     options = {"path": str(scratch / "logs"), "subscribe": "large"}

@@ -10,7 +10,7 @@ from __future__ import annotations
 
 import os
 import re
-from collections.abc import Iterator
+from collections.abc import Iterable, Iterator
 from typing import TYPE_CHECKING, NamedTuple
 
 from logstore.disk.errors import InvalidTopic
@@ -71,20 +71,28 @@ def set_aside_fate(name: str) -> str | None:
     return match["fate"] if match else None
 
 
-def partition_directories(disk: Disk, directory: str) -> Iterator[tuple[TopicPartition, str]]:
-    """The partitions in `directory`, a log dir or itself a partition, with their absolute paths.
+def partitions_among(names: Iterable[str]) -> Iterator[tuple[TopicPartition, str]]:
+    """Yield the partitions among the names of directories, each with its name.
 
-    Directories that were set aside, and those of other names, are passed over. Raises `OSError`.
+    Directories that were set aside, and those with other names, are skipped.
+    """
+    for name in names:
+        try:
+            yield parse_directory_name(name), name
+        except InvalidTopic:
+            continue
+
+
+def partition_directories(disk: Disk, directory: str) -> Iterator[tuple[TopicPartition, str]]:
+    """Yield the partitions in `directory`, a log dir or itself a partition, with their absolute paths.
+
+    Directories that were set aside, and those with other names, are skipped. Raises `OSError`.
     """
     directory = os.path.abspath(directory)
     entries = disk.scan(directory)
-    is_partition = any(entry.name.endswith(".log") and not entry.is_directory for entry in entries)
-    below = [f"{directory}/{entry.name}" for entry in entries if entry.is_directory]
-    for path in [directory] if is_partition else below:
-        name = os.path.basename(path)
-        if set_aside_fate(name) is not None:
-            continue
-        try:
-            yield parse_directory_name(name), path
-        except InvalidTopic:
-            continue
+    names = [entry.name for entry in entries if entry.is_directory]
+    if any(entry.name.endswith(".log") and not entry.is_directory for entry in entries):
+        directory, name = os.path.split(directory)
+        names = [name]
+    for partition, name in partitions_among(names):
+        yield partition, os.path.join(directory, name)

@@ -1,1 +1,65 @@
+"""PySpark for logstore: a data source (batch and streaming, read and write) and jobs.
 
+    spark.read.format("logstore")          options and columns: docs/spark.md
+    logstore pipeline JOB                  export, ingest, compact, profile, verify, merge-state-changes
+
+Spark finds the format by itself, through the module `pyspark_logstore`. Programs import from here:
+
+    LogstoreDataSource       for `spark.dataSource.register`, where Spark does not find the format
+    check_java               fail early, in one line, if Java is missing or too old
+    lags, Behind             how far a streaming query is behind the end of the log
+    InvalidOption, …         the errors; inside Spark's exceptions they are text, outside they are these
+    classes
+"""
+
+from __future__ import annotations
+
+from typing import TYPE_CHECKING
+
+from logstore.lazily import names_from
+
+if TYPE_CHECKING:
+    from logstore.spark.data_source import LogstoreDataSource
+    from logstore.spark.errors import (
+        CorruptLedger,
+        DataLoss,
+        InvalidOption,
+        NoMatchingTime,
+        PublicationBroken,
+        RowRefused,
+        StagedFileGone,
+        UnknownTopic,
+        WriteRefused,
+    )
+    from logstore.spark.java import JavaMissing, check_java
+    from logstore.spark.offsets import Behind, lags
+
+__all__ = [
+    "Behind",
+    "CorruptLedger",
+    "DataLoss",
+    "InvalidOption",
+    "JavaMissing",
+    "LogstoreDataSource",
+    "NoMatchingTime",
+    "PublicationBroken",
+    "RowRefused",
+    "StagedFileGone",
+    "UnknownTopic",
+    "WriteRefused",
+    "check_java",
+    "lags",
+]
+
+__getattr__ = names_from(
+    __name__,
+    {
+        "data_source": ("LogstoreDataSource",),
+        "java": ("JavaMissing", "check_java"),
+        "offsets": ("Behind", "lags"),
+        "errors": (
+            *("CorruptLedger", "DataLoss", "InvalidOption", "NoMatchingTime", "PublicationBroken"),
+            *("RowRefused", "StagedFileGone", "UnknownTopic", "WriteRefused"),
+        ),
+    },
+)

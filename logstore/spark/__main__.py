@@ -1,4 +1,4 @@
-"""`python -m logstore.spark JOB …`, `spark-submit … logstore/spark/__main__.py JOB …`."""
+"""Run a job: `python -m logstore.spark JOB …` or `spark-submit … logstore/spark/__main__.py JOB …`."""
 
 from __future__ import annotations
 
@@ -9,8 +9,8 @@ if not __debug__:
     sys.exit("logstore: refuses to run under python -O, which strips the checks that guard the data")
 
 if not __package__:
-    # Run as a file: Python looks for modules beside it, where ours stand without their package's name.
-    sys.path[0] = os.path.dirname(os.path.dirname(os.path.abspath(__file__)))
+    # Run as a file, Python puts this directory first on the path; our imports need the package's parent.
+    sys.path[0] = os.path.dirname(os.path.dirname(os.path.dirname(os.path.abspath(__file__))))
 
 from logstore.spark.jobs.command import main
 

@@ -1,7 +1,18 @@
-"""Logs that brokers serve, ours or any Kafka: offsets by ListOffsets, rows by Fetch (`range_fetch.py`).
+"""`Logs` of brokers, ours or any Kafka: offsets by ListOffsets, rows by Fetch from each partition's leader.
 
-What fails because brokers die or leaders move is tried again: by the client for its own time
-(`kafka.default.api.timeout.ms`), and that as often as `fetchOffset.numRetries` says.
+    task's thread     ask for A │ wait │ decode A, yield rows │ decode B, yield rows │ …
+    client's thread              A ════╪═ B ══════════════════╪═ C ══════════════════╪═ …
+
+The next fetch runs while the last one is decoded; one is under way at a time. Requests that fail because a
+broker died or a leader moved are retried: by the client for `kafka.default.api.timeout.ms`, and that as often
+as `fetchOffset.numRetries` says. An empty response loses nothing: a new leader's high watermark lags for a
+while after a failover, so the fetch is repeated for `kafkaConsumer.pollTimeoutMs`. Lost records are
+recognized by:
+
+    offset below the log start       EXPIRED, up to the log start
+    range ends past the log          TRUNCATED, from the last record on
+    partition does not exist         EXPIRED, all that is left
+    the same bytes wrong twice       DAMAGED, their batch (all that is left if the header is unusable)
 """
 
 from __future__ import annotations
@@ -11,29 +22,41 @@ from collections.abc import Callable, Coroutine, Iterator, Mapping, Sequence
 from concurrent.futures import Future
 from typing import Any, Final, TypeVar
 
+import numpy as np
+import numpy.typing as npt
+
 from logstore.broker.client import Client
 from logstore.broker.clock import stopwatch_s
 from logstore.broker.errors import RequestRefused, RequestUnanswered
 from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
-from logstore.replication.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, FetchResult
-from logstore.spark.client_settings import ClientSettings
-from logstore.spark.client_thread import ClientThread
+from logstore.format.batch import CONTROL, HEADER_BYTES
+from logstore.format.record import MAX_LONG
+from logstore.replication.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP, Aborted, FetchResult
+from logstore.segment.scan import HEADER_DTYPE, Fault, scan_buffer
+from logstore.segment.transaction_index import AbortedTransaction
+from logstore.spark.client import ClientSettings, ClientThread
+from logstore.spark.counting import Count
 from logstore.spark.errors import UnknownTopic
-from logstore.spark.logs import Bounds, Headers, Missing, OffsetRange
-from logstore.spark.losses import LOGGER
+from logstore.spark.logs import LOGGER, Bounds, Cause, Headers, Missing, OffsetRange
 from logstore.spark.read_options import BOOTSTRAP_SERVERS, Isolation, ReadOptions
 
 T = TypeVar("T")
 
+FIRST_FETCH_BYTES: Final = 1 << 20
+"""Small, because the size of a range in bytes is not known yet."""
+_SMALLEST_FETCH_BYTES: Final = 1 << 16
 _PUBLISH_TIMEOUT_S: Final = 10.0
+
+Fetch = Callable[[Client, int, int], Coroutine[Any, Any, FetchResult]]
+"""Fetches about so many bytes of the partition from an offset on. Raises as `Client.fetch`."""
 
 
 class BrokerLogs:
-    """`Logs` of the cluster at `kafka.bootstrap.servers`."""
+    """The `Logs` of the cluster at `kafka.bootstrap.servers`."""
 
     def __init__(self, options: ReadOptions, on_batches: Callable[[Headers], None] | None = None) -> None:
-        """Asks nobody yet. Raises `InvalidOption`."""
+        """Connects to no broker yet. Raises `InvalidOption`."""
         self._on_batches = on_batches
         self._settings = ClientSettings.parse(options.bootstrap_servers, options.kafka)
         self._servers = options.bootstrap_servers
@@ -51,7 +74,7 @@ class BrokerLogs:
         return self._thread
 
     def close(self) -> None:
-        """Hang up, once what is being published has had its time."""
+        """Close the connections, after waiting for a commit of offsets under way."""
         if self._thread is not None:
             self._await_publication()
             self._thread.close()
@@ -61,13 +84,13 @@ class BrokerLogs:
 
     def partitions(self) -> Sequence[TopicPartition]:
         if self._unused:
-            LOGGER.warning("options that do nothing here: %s", ", ".join(self._unused))
+            LOGGER.warning("options without effect here: %s", ", ".join(self._unused))
             self._unused = ()
         topics = self._asked(lambda client: client.topics())
         return [TopicPartition(topic, number) for topic in sorted(topics) for number in range(topics[topic])]
 
     def bounds(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, Bounds]:
-        """Raises `UnknownTopic` for one that is not there."""
+        """Return the readable bounds of each partition. Raises `UnknownTopic`."""
 
         async def both(client: Client) -> tuple[dict[TopicPartition, int], dict[TopicPartition, int]]:
             return await asyncio.gather(
@@ -81,12 +104,12 @@ class BrokerLogs:
         return {each: Bounds(starts[each], max(starts[each], ends[each])) for each in partitions}
 
     def offsets_by_time(self, times_ms: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
-        """Raises as `bounds`."""
+        """Return the offset of the first record at or after each time. Raises `UnknownTopic`."""
         found = self._asked(lambda client: client.offsets(times_ms, committed_only=self._committed_only))
         return {each: offset if offset >= 0 else None for each, offset in found.items()}
 
     def cut_points(self, wanted: OffsetRange, pieces: int) -> Sequence[int]:
-        """None: brokers do not tell where their batches begin."""
+        """Return nothing: brokers do not tell where their batches begin."""
         return ()
 
     def _asked(self, ask: Callable[[Client], Coroutine[Any, Any, T]]) -> T:
@@ -103,10 +126,11 @@ class BrokerLogs:
                             raise
                     if not left:
                         raise RequestUnanswered(
-                            f"{self._servers}: {error}. See that brokers run there, that {BOOTSTRAP_SERVERS} "
-                            "names some of them, and that this host reaches the addresses they advertise"
+                            f"{self._servers}: {error}. Check that brokers run there, that "
+                            f"{BOOTSTRAP_SERVERS} names some of them, and that this host reaches their "
+                            "advertised addresses"
                         ) from error
-                    LOGGER.warning("%s: %s; it is asked again, %d times at most", self._servers, error, left)
+                    LOGGER.warning("%s: %s; retrying, up to %d times", self._servers, error, left)
                 left -= 1
                 await asyncio.sleep(self._pause_s)
 
@@ -115,8 +139,6 @@ class BrokerLogs:
     # --- rows -----------------------------------------------------------------------------------------------
 
     def read(self, wanted: OffsetRange, columns: Sequence[str], missing: list[Missing]) -> Iterator[Any]:
-        from logstore.spark.range_fetch import RangeFetch
-
         topic_partition = wanted.topic_partition
 
         async def fetch(client: Client, offset: int, max_bytes: int) -> FetchResult:
@@ -144,9 +166,9 @@ class BrokerLogs:
     # --- progress -------------------------------------------------------------------------------------------
 
     def publish(self, group: str, offsets: Mapping[TopicPartition, int]) -> None:
-        """Note a group's progress, without waiting; a failure is a warning, for nothing relies on it.
+        """Commit the offsets of a group without waiting; a failure only logs a warning.
 
-        If the last one is still under way, this one is left to the next call.
+        If the last commit is still under way, this one is skipped.
         """
         if self._publishing is not None and not self._publishing.done():
             return
@@ -157,7 +179,7 @@ class BrokerLogs:
             try:
                 await client.commit(group, offsets, timeout=min(_PUBLISH_TIMEOUT_S, timeout_s))
             except (RequestUnanswered, RequestRefused) as error:
-                LOGGER.warning("the progress of group %s could not be published: %s", group, error)
+                LOGGER.warning("failed to commit the offsets of group %s: %s", group, error)
 
         self._publishing = self._client.start(commit)
 
@@ -165,3 +187,175 @@ class BrokerLogs:
         if self._publishing is not None:
             self._publishing.result()
             self._publishing = None
+
+
+class RangeFetch:
+    """Reads `wanted` once; offsets without rows are added to `missing`."""
+
+    # Nine parameters: tests replace each callable, and the rest are settings of one read.
+    def __init__(
+        self,
+        client: ClientThread,
+        fetch: Fetch,
+        bounds: Callable[[], Bounds],
+        wanted: OffsetRange,
+        missing: list[Missing],
+        *,
+        fetch_bytes: int,
+        poll_timeout_s: float,
+        clock_s: Callable[[], float],
+        on_batches: Callable[[Headers], None] | None = None,
+    ) -> None:
+        """`bounds` returns the readable bounds of the partition now; `fetch_bytes` limits a fetch."""
+        self._client, self._fetch, self._bounds = client, fetch, bounds
+        self._wanted, self._missing = wanted, missing
+        self._count, self._on_batches = Count(wanted), on_batches
+        self._position = wanted.start_offset
+        self._max_bytes = fetch_bytes
+        self._bytes = min(FIRST_FETCH_BYTES, fetch_bytes)
+        self._ahead: Future[FetchResult] | None = None
+        self._patience_s, self._clock_s = poll_timeout_s, clock_s
+        self._moved_s = clock_s()
+        self._suspect: bytes | None = None
+        """the header of the batch at the position, if it was bad in the last fetch"""
+
+    def rows(self, columns: Sequence[str]) -> Iterator[Any]:
+        """Yield rows as `Logs.read` does. Raises the client's `EngineError` when the poll timeout ends."""
+        try:
+            while self._position < self._wanted.end_offset:
+                before = self._position
+                try:
+                    response = self._response()
+                except RequestRefused as error:
+                    self._refused(error)
+                else:
+                    yield from self._decoded(response, columns)
+                if self._position == before:
+                    self._check_patience()
+        finally:
+            if self._ahead is not None:
+                self._ahead.cancel()
+        self._missing.extend(self._count.missing())
+
+    def _response(self) -> FetchResult:
+        ahead, self._ahead = self._ahead, None
+        return (ahead or self._begun(self._position)).result()
+
+    def _begun(self, offset: int) -> Future[FetchResult]:
+        return self._client.start(lambda client: self._fetch(client, offset, self._bytes))
+
+    def _decoded(self, response: FetchResult, columns: Sequence[str]) -> Iterator[Any]:
+        from logstore.columnar.columnar import decode
+
+        found = scan_buffer(response.records, len(response.records))
+        if not found.end:
+            self._no_whole_batch(response, found.fault)
+            return
+        after = max(int(found.last_offsets[-1]) + 1, self._position)
+        if after < self._wanted.end_offset:
+            self._bytes = self._next_bytes(after, found.end)
+            self._ahead = self._begun(after)
+        aborted = aborted_spans(response.aborted or (), found.headers)
+        rows = 0
+        for batch in decode(
+            memoryview(response.records)[: found.end],
+            columns=columns,
+            start_offset=self._position,
+            end_offset=self._wanted.end_offset,
+            aborted=aborted,
+        ):
+            rows += batch.num_rows
+            yield batch
+        self._count.add(found.headers, rows, aborted)
+        if self._on_batches is not None:
+            self._on_batches(found.headers)
+        self._move(after)
+
+    def _next_bytes(self, after: int, size: int) -> int:
+        """Return about the size of the rest of the range, judged by the last fetch."""
+        per_offset = size / max(after - self._position, 1)
+        rest = int((self._wanted.end_offset - after) * per_offset * 1.1) + _SMALLEST_FETCH_BYTES
+        return min(max(rest, _SMALLEST_FETCH_BYTES), self._max_bytes, 8 * self._bytes)
+
+    def _move(self, position: int) -> None:
+        self._position = position
+        self._moved_s = self._clock_s()
+        self._suspect = None
+
+    # --- responses without rows -----------------------------------------------------------------------------
+
+    def _no_whole_batch(self, response: FetchResult, fault: Fault | None) -> None:
+        """Handle a response without a readable batch: fetch again, or record the loss."""
+        records = response.records
+        if len(records) and fault is not Fault.TORN:
+            header = bytes(records[:HEADER_BYTES])
+            if header == self._suspect:
+                self._lose(_end_of(header, self._position, self._wanted.end_offset), Cause.DAMAGED)
+            self._suspect = header
+            return
+        if len(records):
+            self._bytes = min(8 * self._bytes, (1 << 31) - 1)  # this broker cuts even the first batch
+        elif self._is_cut_off():
+            self._lose(self._wanted.end_offset, Cause.TRUNCATED)
+
+    def _check_patience(self) -> None:
+        if self._clock_s() - self._moved_s > self._patience_s:
+            raise RequestUnanswered(
+                f"{self._wanted.topic_partition}: no records from offset {self._position} on for "
+                f"{self._patience_s:g} s, but the end was {self._wanted.end_offset} when this was planned; "
+                "check that its replicas are in sync, or raise kafkaConsumer.pollTimeoutMs"
+            )
+
+    def _is_cut_off(self) -> bool:
+        """Return whether the log ends below the range, so that its records will never come."""
+        end_offset = self._wanted.end_offset
+        try:
+            self._client.wait(lambda client: self._fetch(client, end_offset, 1))
+        except RequestRefused as error:
+            return error.error is ErrorCode.OFFSET_OUT_OF_RANGE
+        return False
+
+    def _refused(self, error: RequestRefused) -> None:
+        """Record what is lost. Raises `error` if it reports no loss."""
+        match error.error:
+            case ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
+                self._lose(self._wanted.end_offset, Cause.EXPIRED, "the partition no longer exists")
+            case ErrorCode.OFFSET_OUT_OF_RANGE:
+                bounds = self._bounds()
+                if self._position < bounds.start_offset:
+                    self._lose(min(bounds.start_offset, self._wanted.end_offset), Cause.EXPIRED)
+                elif self._position > bounds.end_offset:
+                    detail = f"the log ends at {bounds.end_offset}"
+                    self._lose(self._wanted.end_offset, Cause.TRUNCATED, detail)
+                # Otherwise another broker leads now and has the offset.
+            case _:
+                raise error
+
+    def _lose(self, until: int, cause: Cause, detail: str = "") -> None:
+        self._missing.append(self._wanted.lost(self._position, until, cause, detail))
+        self._count.skip_to(until)
+        self._move(until)
+
+
+def _end_of(header: bytes, position: int, end: int) -> int:
+    """Return where a damaged batch ends according to its header; `end` if that is impossible."""
+    fields = np.frombuffer(header.ljust(HEADER_BYTES, b"\0"), HEADER_DTYPE)[0]
+    after = int(fields["base_offset"]) + int(fields["last_offset_delta"]) + 1
+    return after if position < after < end else end
+
+
+def aborted_spans(aborted: Sequence[Aborted], headers: npt.NDArray[np.void]) -> list[AbortedTransaction]:
+    """Return the aborted transactions of a response, each up to its marker, or open-ended without one.
+
+    A producer's transactions follow one another, so the first marker after a transaction's start is its own.
+    """
+    if not aborted:
+        return []
+    markers = headers[headers["attributes"] & CONTROL != 0]
+    bases = markers["base_offset"].astype(np.int64)
+    spans = []
+    for each in aborted:
+        ends = bases[(markers["producer_id"] == each.producer_id) & (bases > each.first_offset)]
+        last_offset = int(ends[0]) if len(ends) else MAX_LONG
+        spans.append(AbortedTransaction(each.producer_id, each.first_offset, last_offset, last_offset))
+    return spans

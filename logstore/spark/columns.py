@@ -1,4 +1,4 @@
-"""The columns of the source: those of Spark's own source for Kafka, in its order and types, and two of ours.
+"""The columns of the source: those of Spark's Kafka source, with its order and types, and two of our own.
 
     key            binary       binary
     value          binary       binary
@@ -7,13 +7,13 @@
     offset         bigint       int64
     timestamp      timestamp    timestamp[us, UTC]
     timestampType  int          int32     0 create time, 1 log append time
-    headers        array        list<struct<key: string, value: binary>>; with `includeHeaders`; null: none
-    leaderEpoch    int          int32     if named in `columns`
+    headers        array        list<struct<key: string, value: binary>>; with `includeHeaders`; null if none
+    leaderEpoch    int          int32     if `columns` names it
     segment        bigint       int64     likewise
 
-All nullable. As there, a record without a time has 1969-12-31 23:59:59.999 (Kafka's -1), and bytes of a
-header's name that are no UTF-8 become U+FFFD. A time that Spark's type cannot hold is null. Rows come as
-`logstore.columnar.columnar` batches, and nothing is done per record.
+All are nullable. As in Spark's Kafka source, a record without a time has 1969-12-31 23:59:59.999 (Kafka's
+-1), and bytes of a header name that are not UTF-8 become U+FFFD. A time outside the range of Spark's type is
+null. Rows come as `logstore.columnar.columnar` batches; no Python runs per record.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ if TYPE_CHECKING:
 
 HEADERS: Final = "headers"
 SEGMENT: Final = "segment"
-"""The base offset of the segment that holds the record: which file it is in. Directories only."""
+"""The base offset of the segment file that holds the record. Directories only."""
 CONNECTOR_COLUMNS: Final = ("key", "value", "topic", "partition", "offset", "timestamp", "timestampType")
 ALL_COLUMNS: Final = (*CONNECTOR_COLUMNS, HEADERS, "leaderEpoch", SEGMENT)
 _EVERYTHING: Final = "*"
@@ -43,13 +43,13 @@ _READ_AS: Final[Mapping[str, str]] = {
     "leaderEpoch": "leader_epoch",
     SEGMENT: SEGMENT,
 }
-"""What is read for a column; topic and partition are known without reading."""
+"""The column to read for each of ours; topic and partition are known without reading."""
 
 
 def parse_columns(text: str | None, *, include_headers: bool) -> tuple[str, ...]:
-    """The columns that `columns` names, in that order; `*` stands for the connector's.
+    """Return the columns that option `columns` names, in that order; `*` and None mean the standard ones.
 
-    None is `*`. Names go by Spark's rule: letter case makes no difference. Raises `InvalidOption`.
+    As everywhere in Spark, letter case makes no difference. Raises `InvalidOption`.
     """
     standard = (*CONNECTOR_COLUMNS, HEADERS) if include_headers else CONNECTOR_COLUMNS
     if text is None:
@@ -59,7 +59,7 @@ def parse_columns(text: str | None, *, include_headers: bool) -> tuple[str, ...]
     for part in (part.strip() for part in text.split(",")):
         if part != _EVERYTHING and part.lower() not in known:
             raise InvalidOption(
-                f"option columns: no column {part!r}; there are {', '.join(ALL_COLUMNS)}, and * for the usual"
+                f"option columns: unknown column {part!r}; use {', '.join(ALL_COLUMNS)}, or *"
             )
         chosen.extend(standard if part == _EVERYTHING else (known[part.lower()],))
     if len(set(chosen)) < len(chosen):
@@ -68,12 +68,12 @@ def parse_columns(text: str | None, *, include_headers: bool) -> tuple[str, ...]
 
 
 def read_columns(columns: Sequence[str]) -> tuple[str, ...]:
-    """What `Logs.read` is asked for to give `columns`: at least the offset, for rows must be counted."""
+    """Return the columns to ask of `Logs.read`: at least the offset, because rows must be counted."""
     return tuple(_READ_AS[name] for name in columns if name in _READ_AS) or ("offset",)
 
 
 def spark_schema(columns: Sequence[str]) -> StructType:
-    """The schema as Spark has it."""
+    """Return Spark's schema of these columns."""
     from pyspark.sql import types
 
     header = types.StructType(
@@ -95,7 +95,7 @@ def spark_schema(columns: Sequence[str]) -> StructType:
 
 
 def arrow_schema(columns: Sequence[str]) -> Any:
-    """The same as Arrow has it: what every record batch must be."""
+    """Return Arrow's schema of these columns, which every record batch must have."""
     import pyarrow as pa
 
     header = pa.struct([pa.field("key", pa.string()), pa.field("value", pa.binary())])
@@ -115,7 +115,7 @@ def arrow_schema(columns: Sequence[str]) -> Any:
 
 
 class RowMaker:
-    """Turns what `Logs.read` gives of one partition into Spark's rows."""
+    """Turns the record batches of `Logs.read`, for one partition, into Spark's rows."""
 
     def __init__(self, topic: str, partition: int, columns: Sequence[str]) -> None:
         self._schema = arrow_schema(columns)
@@ -123,7 +123,7 @@ class RowMaker:
         self._made: dict[str, Any] = {}
 
     def rows(self, read: Any) -> Any:
-        """A `pyarrow.RecordBatch` of Spark's columns for one of those that were read."""
+        """Return a `pyarrow.RecordBatch` of Spark's columns for one that was read."""
         import pyarrow as pa
 
         made = [self._column(field, read) for field in self._schema]
@@ -141,7 +141,7 @@ class RowMaker:
         return column if column.type == field.type else column.cast(field.type)
 
     def _constant(self, field: Any, count: int) -> Any:
-        """The same value in every row, a part of one array that grows to the largest batch."""
+        """Return a column of one value: a slice of an array as long as the largest batch so far."""
         import pyarrow as pa
 
         made = self._made.get(field.name)
@@ -167,7 +167,7 @@ def _microseconds(times: Any, kind: Any) -> Any:
 
 
 def _named_in_text(headers: Any, kind: Any) -> Any:
-    """Header names as text."""
+    """Return the headers with their names as text."""
     import pyarrow as pa
 
     if headers.null_count == len(headers):

@@ -1,4 +1,4 @@
-"""What of a range gave no rows although nothing was lost: offsets that compaction or an abort took.
+"""Count the offsets of a range that compaction or aborted transactions removed, which is no loss.
 
     offsets    10   11   12   13   14   15   16   17   18   19
     batches   ├ a    –    c ┤         ├ x    y ┤├ ✗ ┤├ d    e ┤   x, y: aborted, by marker ✗
@@ -6,8 +6,8 @@
     compacted        1         1    1                                 3 of them
     aborted                             1    1                        2
 
-A batch says which offsets it spans; what of them gave no row was compacted, and so was what lies between
-batches. Markers of transactions are neither rows nor missing. Numpy on headers, nothing per record.
+A batch header tells its span of offsets. Those without a row were compacted, and so were the offsets between
+batches. Transaction markers are neither rows nor missing. Numpy on headers; no Python runs per record.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from logstore.spark.logs import Cause, Missing, OffsetRange
 
 
 class Count:
-    """Told the batches of a range in order of offset, with the rows that they gave."""
+    """Counts the missing offsets of a range, from its batches in offset order and the rows they gave."""
 
     def __init__(self, wanted: OffsetRange) -> None:
         self._wanted = wanted
@@ -32,13 +32,13 @@ class Count:
         self._found = {cause: _Scattered() for cause in (Cause.COMPACTED, Cause.ABORTED)}
 
     def skip_to(self, offset: int) -> None:
-        """What lies before `offset` is accounted for otherwise."""
+        """Do not count offsets before `offset`: the caller accounts for them."""
         self._next = max(self._next, offset)
 
     def add(
         self, headers: npt.NDArray[np.void], rows: int, aborted: Sequence[AbortedTransaction] = ()
     ) -> None:
-        """Batches that follow those before; of `aborted` transactions no rows were given."""
+        """Add the next batches, which gave `rows` rows, none of them of `aborted` transactions."""
         if not len(headers):
             return
         end = self._wanted.end_offset
@@ -60,17 +60,16 @@ class Count:
         self._next = int(nexts[-1])
 
     def missing(self) -> list[Missing]:
-        """One item a cause that took anything."""
-        topic, partition = self._wanted.topic_partition
+        """Return one item for each cause that removed offsets."""
         return [
-            Missing(topic, partition, found.first, found.end, cause, number=found.number)
+            self._wanted.lost(found.first, found.end, cause)._replace(number=found.number)
             for cause, found in self._found.items()
             if found.number
         ]
 
 
 class _Scattered:
-    """Offsets here and there: the bounds of all, and how many they are."""
+    """Scattered offsets: the bounds around all of them, and their number."""
 
     def __init__(self) -> None:
         self.first, self.end, self.number = -1, -1, 0

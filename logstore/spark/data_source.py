@@ -1,7 +1,6 @@
-"""The format `logstore`: what Spark asks for a reader or a writer. Thin: all else is imported when needed.
+"""The format `logstore`: Spark asks it for a schema, readers and writers; the rest is imported when needed.
 
-Spark makes this object anew for each load, save or start, in processes of its own, and pickles it: so no
-I/O here.
+Spark creates and pickles this object for each load, save or start, in several processes, so it does no I/O.
 """
 
 from __future__ import annotations
@@ -12,7 +11,7 @@ from pyspark.sql.datasource import DataSource
 
 
 class LogstoreDataSource(DataSource):
-    """`spark.read.format("logstore")` and its three sisters; options as of Spark's own source for Kafka."""
+    """The source and sink `logstore`, for batches and streams, with the options of Spark's Kafka source."""
 
     @classmethod
     def name(cls) -> str:
@@ -22,16 +21,16 @@ class LogstoreDataSource(DataSource):
         from logstore.spark.columns import spark_schema
         from logstore.spark.read_options import ReadOptions
 
-        # Of batches and streams, and what both refuse is refused at `load`.
+        # Options that neither a batch nor a stream accepts fail at `load`.
         return spark_schema(ReadOptions.parse(self.options, streaming=None).columns)
 
     def reader(self, schema: Any) -> Any:
-        from logstore.spark.batch_reader import batch_reader
+        from logstore.spark.readers import batch_reader
 
         return batch_reader(self.options, schema)
 
     def streamReader(self, schema: Any) -> Any:
-        from logstore.spark.stream_reader import StreamReader
+        from logstore.spark.readers import StreamReader
 
         return StreamReader(self.options, schema)
 

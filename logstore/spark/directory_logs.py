@@ -1,14 +1,14 @@
-"""`Logs` over bare directories: log dirs and partition directories, whoever owns them, dead or alive.
+"""`Logs` over bare directories: log dirs and partition directories, with or without a running owner.
 
     path=/data/node1,  load([…, …]),  globs        a log dir: its partitions; a partition's directory: itself
       orders-0  orders-1  …                        one partition in several of them: copies; the one with the
       replication-offset-checkpoint                newest (leader epoch, log end offset) is read
 
-A partition is read up to the high watermark that its log dirs last wrote down; without one, to its end, with
-a warning. Below it everything is decided, so copies agree, and an end that lies below it is a loss that is
-told. For committed data the end is the last stable offset (`directory_transactions.py`).
+A partition is read up to the last checkpointed high watermark; without one, to its end, with a warning. Below
+the high watermark copies agree, so a log that ends below it has lost records, and that is reported. For
+committed reads the end is the last stable offset (`directory_files.py`).
 
-Files are read as `LogReader` reads them: the owner may append, roll, delete, compact and cut meanwhile.
+Files are read as `LogReader` reads them: the owner may append, roll, delete, compact and truncate meanwhile.
 Nothing is written, locked or mapped.
 """
 
@@ -16,6 +16,7 @@ from __future__ import annotations
 
 import glob
 import re
+from bisect import bisect_left
 from collections import defaultdict
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
@@ -25,9 +26,9 @@ import numpy as np
 
 from logstore.checkpoint.meta_properties import META_PROPERTIES
 from logstore.checkpoint.offset_checkpoint import HIGH_WATERMARK_CHECKPOINT, read_offset_checkpoint
-from logstore.disk.errors import CorruptCheckpoint, InvalidTopic
+from logstore.disk.errors import CorruptCheckpoint
 from logstore.disk.files import Disk, OsDisk, read_small_file
-from logstore.disk.topic_partition import TopicPartition, parse_directory_name
+from logstore.disk.topic_partition import TopicPartition, parse_directory_name, partitions_among
 from logstore.errors import CorruptBatch, DamagedLog, InvalidRecord, LogDirOffline, LogGone, OffsetOutOfRange
 from logstore.log.stretches import Stretch, StretchReader
 from logstore.segment.scan import Fault
@@ -35,23 +36,20 @@ from logstore.segment.segment import LOG_SUFFIX
 from logstore.segment.transaction_index import AbortedTransaction
 from logstore.spark.columns import SEGMENT
 from logstore.spark.counting import Count
-from logstore.spark.directory_transactions import DirectoryTransactions
+from logstore.spark.directory_files import DirectoryTransactions, SegmentFiles
 from logstore.spark.errors import InvalidOption, UnknownTopic
-from logstore.spark.logs import Bounds, Cause, Headers, Missing, OffsetRange
-from logstore.spark.losses import LOGGER
-from logstore.spark.ranges import near
+from logstore.spark.logs import LOGGER, Bounds, Cause, Headers, Missing, OffsetRange
 from logstore.spark.read_options import Isolation
-from logstore.spark.segment_files import SegmentFiles
 
 _TAIL_BYTES: Final = 1 << 20
 _SCHEME = re.compile(r"(?P<scheme>[a-zA-Z][a-zA-Z0-9+.-]+):(//(?P<host>[^/]*))?(?=/)")
 
 _Marks = dict[str, Mapping[TopicPartition, int]]
-"""The high watermarks that log dirs wrote down, by log dir."""
+"""The checkpointed high watermarks, by log dir."""
 
 
 class _End(NamedTuple):
-    """How far a copy goes; its epoch is -1 where no batch tells one."""
+    """The bounds of a copy; its leader epoch is -1 if no batch has one."""
 
     leader_epoch: int
     log_start_offset: int
@@ -60,7 +58,7 @@ class _End(NamedTuple):
 
 @dataclass(slots=True)
 class _Copy:
-    """What is kept of one directory from call to call; `reader` stands at its end."""
+    """The state of one directory between calls; `reader` is at its end."""
 
     transactions: DirectoryTransactions
     reader: StretchReader | None = None
@@ -68,7 +66,7 @@ class _Copy:
 
 
 class _Chosen(NamedTuple):
-    """The directory to read, and how far; `is_settled`: no further until a high watermark is written down."""
+    """The directory to read and its bounds; `is_settled`: final until the next checkpoint."""
 
     directory: str
     bounds: Bounds
@@ -76,9 +74,9 @@ class _Chosen(NamedTuple):
 
 
 class DirectoryLogs:
-    """`Logs` of the directories in `paths`: local or mounted, globs among them.
+    """The `Logs` of the directories in `paths`: local or mounted, globs among them.
 
-    One that is gone is `LogGone`, one that cannot be read `LogDirOffline`.
+    A missing directory raises `LogGone`, an unreadable one `LogDirOffline`.
     """
 
     def __init__(
@@ -95,37 +93,35 @@ class DirectoryLogs:
         self._copies: dict[str, _Copy] = {}
         self._warned: set[str] = set()
         self._marks: _Marks = {}
-        """the high watermarks that `bounds` read last"""
+        """the high watermarks as `bounds` last read them"""
         self._settled: dict[TopicPartition, Bounds] = {}
-        """bounds that reach up to these: they stay until somebody writes down another one"""
+        """bounds that reach up to these; they stay until another one is checkpointed"""
 
     def close(self) -> None:
         self._copies.clear()
 
-    # --- what is there --------------------------------------------------------------------------------------
+    # --- partitions and bounds ------------------------------------------------------------------------------
 
     def partitions(self) -> Sequence[TopicPartition]:
         return sorted(self._find())
 
     def _find(self) -> Mapping[TopicPartition, Sequence[str]]:
-        """The directories of every partition."""
+        """Return the directories of every partition."""
         found: defaultdict[TopicPartition, list[str]] = defaultdict(list)
         for path in self._paths:
             try:
                 entries = self._disk.scan(path)
             except (FileNotFoundError, NotADirectoryError) as error:
-                raise LogGone(f"{path} is no directory: give a log dir or a partition's directory") from error
+                raise LogGone(
+                    f"{path} is not a directory; name a log dir or a partition's directory"
+                ) from error
             except OSError as error:
-                raise LogDirOffline(f"{path} cannot be read: {error}. Check its permissions") from error
+                raise LogDirOffline(f"{path} is unreadable: {error}. Check its permissions") from error
             if any(entry.name.endswith(LOG_SUFFIX) and not entry.is_directory for entry in entries):
                 found[parse_directory_name(path.rpartition("/")[2])].append(path)
                 continue
-            for entry in entries:
-                if entry.is_directory:
-                    try:
-                        found[parse_directory_name(entry.name)].append(f"{path}/{entry.name}")
-                    except InvalidTopic:
-                        continue  # waits for its deletion, or is none of a log's
+            for partition, name in partitions_among(each.name for each in entries if each.is_directory):
+                found[partition].append(f"{path}/{name}")
         return {partition: list(dict.fromkeys(places)) for partition, places in found.items()}
 
     def bounds(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, Bounds]:
@@ -146,22 +142,22 @@ class DirectoryLogs:
     ) -> _Chosen:
         directories = places.get(partition)
         if not directories:
-            raise UnknownTopic(f"there is no {partition} in {', '.join(self._paths)}: deleted, or moved")
-        # The watermarks first: what a live owner commits later lies behind them.
+            raise UnknownTopic(f"{partition} does not exist in {', '.join(self._paths)}: deleted or moved")
+        # High watermarks first: records that a running owner commits later are above them.
         known = {each: self._high_watermark(partition, each, marks) for each in directories}
         ends = {each: self._end(each) for each in directories}
         best = max(directories, key=lambda each: (ends[each].leader_epoch, ends[each].log_end_offset))
         leader_epoch, start, end = ends[best]
         committed = {each: mark for each, mark in known.items() if mark is not None}
         if committed:
-            # That of a copy that stayed behind in an older epoch proves nothing of this one's end.
+            # The high watermark of a copy with an older leader epoch does not prove where this one ends.
             same = [mark for each, mark in committed.items() if ends[each].leader_epoch == leader_epoch]
             end = max(min(end, max(committed.values())), max(same, default=0))
         elif best not in self._warned and self._is_owned(best):
             self._warned.add(best)
             LOGGER.warning(
-                "%s: its log dir says no high watermark for it; read to its end, where records may be that "
-                "were never committed",
+                "%s: no high watermark is checkpointed for it; reading to its end, which may include records "
+                "that were never committed",
                 best,
             )
         end = max(end, start)
@@ -185,11 +181,11 @@ class DirectoryLogs:
         try:
             marks[log_dir] = read_offset_checkpoint(self._disk, log_dir, HIGH_WATERMARK_CHECKPOINT)
         except (CorruptCheckpoint, OSError) as error:
-            LOGGER.warning("no high watermarks of %s: %s", log_dir, error)
+            LOGGER.warning("cannot read the high watermarks of %s: %s", log_dir, error)
             marks[log_dir] = {}
 
     def _is_owned(self, directory: str) -> bool:
-        """Whether it is one of a node's, not a log that stands alone."""
+        """Return whether the directory belongs to a node; a stand-alone log does not."""
         return read_small_file(self._disk, f"{directory.rpartition('/')[0]}/{META_PROPERTIES}") is not None
 
     def _copy(self, directory: str) -> _Copy:
@@ -198,7 +194,7 @@ class DirectoryLogs:
         return self._copies[directory]
 
     def _end(self, directory: str) -> _End:
-        """Where a copy starts and ends now; only what came since the last call is read."""
+        """Return the bounds of a copy now, reading only what was appended since the last call."""
         copy = self._copy(directory)
         while True:
             if copy.reader is None:
@@ -215,16 +211,16 @@ class DirectoryLogs:
                 return _End(copy.leader_epoch, max(start, 0), max(start, end, 0))
             except OffsetOutOfRange as error:
                 if error.offset < error.log_start_offset:
-                    reader.seek(error.log_start_offset)  # all that was known of has been deleted
+                    reader.seek(error.log_start_offset)  # everything read so far was deleted
                 else:
-                    copy.reader = None  # cut
+                    copy.reader = None  # truncated
             except DamagedLog:
-                # Who reads the records says so; here it is the end that counts.
+                # The reader of the records reports damage; only the end matters here.
                 if reader.skip_damage() is None:
                     raise
 
     def _near_end(self, directory: str) -> int | None:
-        """An offset near the end of the log; None if it has none."""
+        """Return an offset near the end of the log; None if it has no segments."""
         files = SegmentFiles(self._disk, directory)
         segments = files.segments()
         if not segments:
@@ -233,7 +229,7 @@ class DirectoryLogs:
         indexed = files.offset_index(base_offset).offsets
         return int(indexed[-1]) if len(indexed) else base_offset
 
-    # --- where to cut, where to begin -----------------------------------------------------------------------
+    # --- cut points and times -------------------------------------------------------------------------------
 
     def cut_points(self, wanted: OffsetRange, pieces: int) -> Sequence[int]:
         files = SegmentFiles(self._disk, self._directory(wanted.topic_partition))
@@ -244,7 +240,7 @@ class DirectoryLogs:
             if is_below or base_offset >= wanted.end_offset:
                 continue
             indexed = files.offset_index(base_offset)
-            # An entry's batch ends with its offset: the next one begins behind it.
+            # An entry has the last offset of its batch; the next batch begins after it.
             offsets.append(np.concatenate(([base_offset], indexed.offsets + 1)))
             places.append(np.concatenate(([0], indexed.positions)) + size_before)
             size_before += size
@@ -272,7 +268,8 @@ class DirectoryLogs:
         for base_offset, next_base in zip(bases, [*bases[1:], None], strict=True):
             index = files.time_index(base_offset)
             end = bounds.end_offset if next_base is None else min(next_base, bounds.end_offset)
-            # The last entry of a segment that was rolled is its latest time; the active one has none yet.
+            # The last entry of a rolled segment has its latest time; the active segment has no such entry
+            # yet.
             if next_base is not None and len(index.times_ms) and index.times_ms[-1] < time_ms:
                 continue
             older = int(np.searchsorted(index.times_ms, time_ms)) - 1
@@ -303,7 +300,7 @@ class DirectoryLogs:
         try:
             directory = self._directory(wanted.topic_partition)
         except UnknownTopic as error:
-            missing.append(_lost(wanted, wanted.start_offset, wanted.end_offset, Cause.EXPIRED, str(error)))
+            missing.append(wanted.lost(wanted.start_offset, wanted.end_offset, Cause.EXPIRED, str(error)))
             return
         aborted: Sequence[AbortedTransaction] = ()
         if self._isolation is Isolation.READ_COMMITTED:
@@ -311,31 +308,31 @@ class DirectoryLogs:
             aborted = transactions.aborted(wanted.start_offset, wanted.end_offset)
         read = tuple(name for name in columns if name != SEGMENT) or ("offset",)
         count = Count(wanted)
-        told = 0
+        counted = 0
         for stretch in self._stretches(directory, wanted, missing):
-            for lost in missing[told:]:
+            for lost in missing[counted:]:
                 count.skip_to(lost.end_offset)
-            told = len(missing)
+            counted = len(missing)
             rows = 0
             for batch in _decoded(stretch, wanted, read, aborted, missing):
                 rows += batch.num_rows
                 yield _with_segment(batch, columns, stretch.base_offset) if SEGMENT in columns else batch
-            unreadable = sum(each.offsets for each in missing[told:])
+            unreadable = sum(each.offsets for each in missing[counted:])
             count.add(stretch.headers, rows + unreadable, aborted)
             if self._on_batches is not None:
                 self._on_batches(stretch.headers)
-            told = len(missing)
+            counted = len(missing)
         missing.extend(count.missing())
 
     def _stretches(self, directory: str, wanted: OffsetRange, missing: list[Missing]) -> Iterator[Stretch]:
-        """The stretches that hold what is wanted; what is not to be had of it is added to `missing`."""
+        """Yield the stretches with the wanted offsets; add those that are lost to `missing`."""
         end = wanted.end_offset
         reader: StretchReader | None = None
 
         def lose(first: int, until: int, cause: Cause, detail: str = "") -> None:
             first, until = max(first, wanted.start_offset), min(until, end)
             if first < until:
-                missing.append(_lost(wanted, first, until, cause, detail))
+                missing.append(wanted.lost(first, until, cause, detail))
 
         offset = wanted.start_offset
         while offset < end:
@@ -371,28 +368,36 @@ class DirectoryLogs:
 
 
 def expand(path: str) -> list[str]:
-    """The directories that `path` means: `file:` in front is taken off, `*`, `?` and `[…]` are globs.
+    """Return the directories of a path: without its `file:`, and with `*`, `?` and `[…]` expanded.
 
-    Raises `InvalidOption` for another file system, and where nothing matches.
+    Raises `InvalidOption` for another file system, and if nothing matches.
     """
     match = _SCHEME.match(path)
     if match is not None:
         if match["scheme"].lower() != "file" or match["host"] not in (None, "", "localhost"):
             raise InvalidOption(
-                f"path {path!r} is on another file system: mount it where every executor sees it, and give "
-                "the mounted directory"
+                f"path {path!r} is on another file system: mount it on every executor and name the mounted "
+                "directory"
             )
         path = path[match.end() :]
     if not glob.has_magic(path):
         return [path.rstrip("/") or "/"]
     found = sorted(each.rstrip("/") for each in glob.glob(path))
     if not found:
-        raise InvalidOption(f"nothing matches path {path!r}; give a log dir, or a partition's directory")
+        raise InvalidOption(f"nothing matches path {path!r}; name a log dir or a partition's directory")
     return found
 
 
-def _lost(wanted: OffsetRange, start: int, end: int, cause: Cause, detail: str) -> Missing:
-    return Missing(wanted.topic, wanted.partition, start, end, cause, detail)
+def near(places: Sequence[int], wanted: Sequence[int]) -> list[int]:
+    """Return the slots of the places nearest to each of `wanted`, ascending, each once; both ascend."""
+    found: list[int] = []
+    for target in wanted:
+        slot = bisect_left(places, target)
+        if slot == len(places) or (slot and target - places[slot - 1] <= places[slot] - target):
+            slot -= 1
+        if slot >= 0 and (not found or slot > found[-1]):
+            found.append(slot)
+    return found
 
 
 def _decoded(
@@ -402,7 +407,7 @@ def _decoded(
     aborted: Sequence[AbortedTransaction],
     missing: list[Missing],
 ) -> Iterator[Any]:
-    """The rows of a stretch. A batch whose records cannot be read is damage: its neighbours' rows come."""
+    """Yield the rows of a stretch. A batch with unreadable records is damaged; the others are still read."""
     from logstore.columnar.columnar import decode
 
     def rows_of(data: Any) -> Iterator[Any]:
@@ -417,7 +422,7 @@ def _decoded(
         return
     except (CorruptBatch, InvalidRecord):
         pass
-    # One after the other, without the rows that came before the fault was met.
+    # Batch by batch, without the rows that were yielded before the error.
     for slot in range(len(stretch.positions)):
         batch = stretch.batch(slot)
         try:
@@ -430,7 +435,7 @@ def _decoded(
             first = max(batch.base_offset, wanted.start_offset)
             until = min(batch.next_offset, wanted.end_offset)
             if first < until:
-                missing.append(_lost(wanted, first, until, Cause.DAMAGED, str(error)))
+                missing.append(wanted.lost(first, until, Cause.DAMAGED, str(error)))
 
 
 def _with_segment(rows: Any, columns: Sequence[str], base_offset: int) -> Any:

@@ -1,15 +1,15 @@
-"""What the pipeline may refuse or fail with, one line each: Spark wraps it, so the line must stand alone.
+"""Errors of the Spark integration. Spark wraps each one, so every message is one complete line.
 
 EngineError
-├── InvalidOption    40   an option that is unknown, malformed, or contradicts another
-├── UnknownTopic      3   nothing among the paths or brokers has that name
-├── NoMatchingTime    1   `error` was asked for where no record is that young
-├── DataLoss          1   offsets of a range gave no rows, and `failOnDataLoss` is true
-├── WriteRefused     42   a write that cannot be done as asked for: nothing of it was published
-├── RowRefused       87   a row that no partition can take: nothing of its write was published
-├── CorruptLedger    56   what was published before cannot be told
-├── StagedFileGone   56   a staged file is not there, or not what its task wrote
-└── PublicationBroken 56  a publication was begun, and is for the next commit to complete
+├── InvalidOption    40   INVALID_CONFIG: an option is unknown, malformed, or contradicts another
+├── UnknownTopic      3   UNKNOWN_TOPIC_OR_PARTITION: no path or broker has a topic of that name
+├── NoMatchingTime    1   OFFSET_OUT_OF_RANGE: no record is at or after the starting time
+├── DataLoss          1   OFFSET_OUT_OF_RANGE: requested records are gone and `failOnDataLoss` is true
+├── WriteRefused     42   INVALID_REQUEST: the write is not possible; nothing was published
+├── RowRefused       87   INVALID_RECORD: no partition accepts the row; nothing was published
+├── CorruptLedger    56   KAFKA_STORAGE_ERROR: the ledger of published writes is unreadable
+├── StagedFileGone   56   KAFKA_STORAGE_ERROR: a staged file is missing or changed
+└── PublicationBroken 56  KAFKA_STORAGE_ERROR: a publication stopped halfway; the next commit completes it
 """
 
 from __future__ import annotations
@@ -18,54 +18,54 @@ from logstore.disk.errors import EngineError, ErrorCode
 
 
 class InvalidOption(EngineError):
-    """An option of a read or write; the message names it and says what to give instead."""
+    """An invalid option of a read or write. The message names the option and a valid value."""
 
     code = ErrorCode.INVALID_CONFIG
 
 
 class UnknownTopic(EngineError):
-    """A topic or partition was asked for by name and is not there."""
+    """A topic or partition that was requested by name and does not exist."""
 
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 class NoMatchingTime(EngineError):
-    """No record of a partition is as young as the time to start from."""
+    """A starting time after the last record of a partition."""
 
     code = ErrorCode.OFFSET_OUT_OF_RANGE
 
 
 class DataLoss(EngineError):
-    """Records that were asked for are gone; the message names topic, partition, offsets and cause."""
+    """Requested records are gone. The message names topic, partition, offsets and cause."""
 
     code = ErrorCode.OFFSET_OUT_OF_RANGE
 
 
 class WriteRefused(EngineError):
-    """A write that cannot be done as it was asked for; nothing of it was published."""
+    """A write that is not possible as requested. Nothing was published."""
 
     code = ErrorCode.INVALID_REQUEST
 
 
 class RowRefused(EngineError):
-    """A row that no partition can take; nothing of its write was published."""
+    """A row that no partition accepts. Nothing of its write was published."""
 
     code = ErrorCode.INVALID_RECORD
 
 
 class CorruptLedger(EngineError):
-    """A ledger that does not say what was published."""
+    """A ledger that is unreadable, so earlier publications are unknown."""
 
     code = ErrorCode.KAFKA_STORAGE_ERROR
 
 
 class StagedFileGone(EngineError):
-    """A staged file is not there, or is not what its task wrote."""
+    """A staged file that is missing, or differs from what its task wrote."""
 
     code = ErrorCode.KAFKA_STORAGE_ERROR
 
 
 class PublicationBroken(EngineError):
-    """A publication was begun and cannot go on; the next commit of its writer carries it out."""
+    """A publication that stopped halfway. The next commit of the same writer completes it."""
 
     code = ErrorCode.KAFKA_STORAGE_ERROR

@@ -1,18 +1,21 @@
-"""What was decided to be published, and what has been: how a sink writes each thing once.
+"""The ledger of a writer: which publication is decided and which are complete, so that each happens once.
 
     <ledger>/ledger             CRC-32C of the rest of the line, then JSON: done, state, intent
-    <ledger>/staged/<number>/   what the tasks of a publication wrote, durable before it is decided
+    <ledger>/staged/<number>/   the files of a publication's tasks, durable before it is decided
     <ledger>/.lock              one committer at a time
 
                         decide                       carry out, finish
         done = N - 1 ───────────▶ done = N - 1 ────────────────────────▶ done = N
         no intent                 intent N: its plan                     no intent
 
-A publication has a number above those before it: a stream's batch id, a version that the user gives. Its
-plan names all that carrying it out needs, so whoever finds an intent can carry it out, again if need be:
-that must be idempotent. A crash leaves one of the three states. In the first nothing was published, and
-staged files mean nothing; in the second any part was, and the intent is carried out before anything else,
-with its own staged files, whatever a replay has staged meanwhile; in the third all was.
+Publications have ascending numbers: a stream's batch ids, or versions that the user gives. A plan names
+everything that carrying it out needs, and carrying it out is idempotent, so any process that finds an intent
+can complete it. A crash leaves one of the three states:
+
+    no intent, done = N - 1   nothing of N was published; its staged files are ignored
+    intent N                  any part of N was published; it is completed before anything else, from the
+                              files that it names, whatever a replay has staged since
+    no intent, done = N       all of N was published
 """
 
 from __future__ import annotations
@@ -20,7 +23,6 @@ from __future__ import annotations
 import json
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass, field
-from types import TracebackType
 from typing import Any, Final, NamedTuple, Self, TypeAlias
 
 from logstore.disk.files import (
@@ -43,19 +45,19 @@ _VERSION: Final = 1
 
 
 class Intent(NamedTuple):
-    """A publication that was decided and is not known to be complete."""
+    """A publication that is decided, and not known to be complete."""
 
     number: int
     plan: Json
 
 
 CarryOut: TypeAlias = Callable[[Intent], Json | None]
-"""Does what an intent says, as often as it is asked; durable when it returns, with the state to keep."""
+"""Carries out an intent, idempotently; all is durable when it returns the state to keep (None: unchanged)."""
 
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """What a ledger says. `state` is the last publication's word to the next, for its sink to read."""
+    """The content of a ledger. `state` is what the last publication left for the next one."""
 
     done: int = NOTHING_DONE
     state: Json = field(default_factory=dict)
@@ -63,28 +65,27 @@ class Entry:
 
 
 def staging_directory(ledger: str, number: int) -> str:
-    """Where the tasks of publication `number` put their files; `make_durable_dir` makes it."""
+    """Return the directory for staged files of publication `number`; `make_durable_dir` creates it."""
     return f"{ledger}/{STAGED}/{number}"
 
 
 def read_ledger(disk: Disk, directory: str) -> Entry:
-    """What the ledger says now, for who does not own it. Raises `CorruptLedger` and `OSError`."""
+    """Return the ledger's content without owning it. Raises `CorruptLedger` and `OSError`."""
     data = read_small_file(disk, f"{directory}/{LEDGER_FILE}")
     return Entry() if data is None else _decode(data, directory)
 
 
 class Ledger:
-    """The ledger in `directory`, held until `close`."""
+    """The ledger in `directory`, locked until `close`."""
 
     def __init__(self, disk: Disk, directory: str) -> None:
-        """Open it, or make it. Raises `DirectoryLocked`, `CorruptLedger`, `OSError`."""
+        """Open or create it. Raises `DirectoryLocked`, `CorruptLedger`, `OSError`."""
         self._disk, self.directory = disk, directory
         make_durable_dir(disk, directory)
         self._lock = disk.lock(directory)
         try:
             self._entry = read_ledger(disk, directory)
-            # What is acted on must not go with the next power cut: its writer may have died before it was
-            # durable.
+            # Its writer may have died before the entry was durable; it must survive a power cut from now on.
             if self._entry.intent is not None or self._entry.done != NOTHING_DONE:
                 self._sync()
         except BaseException:
@@ -94,18 +95,16 @@ class Ledger:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.close()
 
     def close(self) -> None:
-        """Let others have it. An open intent stays for them."""
+        """Release the lock. An open intent stays for the next owner."""
         self._lock.release()
 
     @property
     def done(self) -> int:
-        """The last publication that is complete; -1 for none."""
+        """The number of the last complete publication; -1 for none."""
         return self._entry.done
 
     @property
@@ -117,25 +116,25 @@ class Ledger:
         return self._entry.intent
 
     def decide(self, number: int, plan: Json) -> Intent:
-        """From here on `number` will be published as `plan` says. Raises `OSError`: perhaps it will.
+        """Write the intent to publish `number` by `plan`. After an `OSError` it may or may not be decided.
 
-        While an intent is open it may be decided anew, under its own number only: by who knows how much of
-        it was carried out, for the new plan is what is carried out from then on.
+        An open intent can be replaced under its own number: the new plan must then cover what the old one had
+        not carried out.
         """
-        assert number > self.done, f"{number} is done, as is all up to {self.done}"
-        assert self.intent is None or self.intent.number == number, "an open intent is carried out first"
+        assert number > self.done, f"{number} is already done: all up to {self.done} is"
+        assert self.intent is None or self.intent.number == number, "an open intent must be completed first"
         intent = Intent(number, plan)
         self._write(Entry(self.done, self.state, intent))
         return intent
 
     def finish(self, state: Json | None = None) -> None:
-        """The open intent was carried out, durably; `state` replaces what the last one left."""
+        """Mark the open intent as carried out; `state` replaces the state unless it is None."""
         assert self.intent is not None, "nothing was decided"
         kept = self.state if state is None else state
         self._write(Entry(self.intent.number, kept, None))
 
     def sweep(self) -> None:
-        """Remove the staged files of all that is done, those of dead attempts among them."""
+        """Remove the staged files of complete publications, including those of dead attempts."""
         for entry in _scan(self._disk, f"{self.directory}/{STAGED}"):
             if entry.name.isascii() and entry.name.isdecimal() and int(entry.name) <= self.done:
                 remove_staged(self._disk, f"{self.directory}/{STAGED}/{entry.name}")
@@ -145,16 +144,12 @@ class Ledger:
         self._entry = entry
 
     def _sync(self) -> None:
-        file = self._disk.open(f"{self.directory}/{LEDGER_FILE}", write=True)
-        try:
-            file.sync()
-        finally:
-            file.close()
+        sync_file(self._disk, f"{self.directory}/{LEDGER_FILE}")
         self._disk.sync_dir(self.directory)
 
 
 def complete(ledger: Ledger, carry_out: CarryOut) -> Intent | None:
-    """Carry out what was decided and is not known to be complete; what that was. Raises as `carry_out`."""
+    """Complete an open intent and return it; None if there is none. Raises as `carry_out`."""
     intent = ledger.intent
     if intent is not None:
         ledger.finish(carry_out(intent))
@@ -162,11 +157,10 @@ def complete(ledger: Ledger, carry_out: CarryOut) -> Intent | None:
 
 
 def publish_once(ledger: Ledger, number: int, plan: Callable[[], Json], carry_out: CarryOut) -> bool:
-    """Publish `number` unless that was done before; whether it was done now.
+    """Publish `number` unless it was published before; return whether it was done now.
 
-    `plan` says what is to be published, once nothing else is open. `carry_out` does what an intent says,
-    completes what an earlier try began, and returns when all of it is durable, with the state to keep (None:
-    as it is). Raises what they raise; the intent then stays open, and is carried out by the next call.
+    An open intent is completed first. Then `plan` returns the plan, and `carry_out` carries it out. If one of
+    them raises, the intent stays open and the next call completes it.
     """
     complete(ledger, carry_out)
     published = number > ledger.done
@@ -176,8 +170,18 @@ def publish_once(ledger: Ledger, number: int, plan: Callable[[], Json], carry_ou
     return published
 
 
+def sync_file(disk: Disk, path: str) -> int:
+    """Make a file that another program wrote durable, and return its size in bytes. Raises `OSError`."""
+    file = disk.open(path, write=True)
+    try:
+        file.sync()
+        return file.size()
+    finally:
+        file.close()
+
+
 def remove_staged(disk: Disk, directory: str) -> None:
-    """Remove a directory and all in it, with what a late task may still put there; nothing is synced."""
+    """Remove a directory tree, including files that a late task adds meanwhile; nothing is synced."""
     while True:
         for entry in _scan(disk, directory):
             path = f"{directory}/{entry.name}"
@@ -215,15 +219,15 @@ def _decode(data: bytes, directory: str) -> Entry:
     try:
         sum_text, text = data[:8], data[9:]
         if int(sum_text, 16) != crc32c(text):
-            raise ValueError("its checksum is wrong")
+            raise ValueError("bad checksum")
         content = json.loads(text)
         if content["version"] != _VERSION:
-            raise ValueError(f"it is of version {content['version']}, and {_VERSION} is what is read here")
+            raise ValueError(f"version {content['version']}; only version {_VERSION} is supported")
         found = content.get("intent")
         intent = None if found is None else Intent(found["number"], found["plan"])
         return Entry(content["done"], content["state"], intent)
     except (ValueError, KeyError, TypeError) as error:
         raise CorruptLedger(
-            f"{directory}/{LEDGER_FILE} cannot be read ({error}): what was published before is not known. "
-            "Put a copy of it back, or look what was published and begin with an empty directory"
+            f"{directory}/{LEDGER_FILE} is unreadable ({error}), so earlier publications are unknown. "
+            "Restore a copy of it, or check what was published and start with an empty directory"
         ) from error

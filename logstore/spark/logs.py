@@ -1,24 +1,33 @@
-"""The seam between Spark and whatever holds the log: partitions, how far they may be read, and their rows.
+"""The interface between Spark and a log's storage: partitions, readable bounds, rows, and lost records.
 
     Logs ─┬─ DirectoryLogs   bare log dirs and partition directories (directory_logs.py)
-          └─ BrokerLogs      brokers, by Kafka's protocol (broker_logs.py)
+          └─ BrokerLogs      brokers, over Kafka's protocol (broker_logs.py)
 
-A `Logs` is made from options in every process that needs one: the one that plans, and each that runs a
-task. What travels between them is an `OffsetRange`. Nothing here knows of Spark.
+Every process that reads makes its own `Logs` from the options: the planner, and each task. Only
+`OffsetRange`s travel between them. Nothing here imports Spark.
+
+`failOnDataLoss=true` raises `DataLoss` at the first lost record; `false` logs a warning for each loss. Either
+way, a range with missing offsets logs one line of JSON on the logger `logstore.pipeline`: at WARNING if
+records were lost, at INFO if only compaction or aborted transactions removed them.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping, Sequence
+import json
+import logging
+from collections.abc import Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass
 from enum import StrEnum
-from typing import Any, NamedTuple, Protocol, TypeAlias
+from typing import Any, Final, NamedTuple, Protocol, TypeAlias
 
 from logstore.disk.topic_partition import TopicPartition
+from logstore.spark.errors import DataLoss
+
+LOGGER: Final = logging.getLogger("logstore.pipeline")
 
 
 class Bounds(NamedTuple):
-    """What of a partition can be read: from its log start up to the high watermark or last stable offset."""
+    """The readable offsets of a partition: from its log start to its high watermark or last stable offset."""
 
     start_offset: int
     end_offset: int
@@ -26,7 +35,7 @@ class Bounds(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OffsetRange:
-    """A piece of work: the offsets [start_offset, end_offset) of a partition."""
+    """A unit of work: the offsets [start_offset, end_offset) of one partition."""
 
     topic: str
     partition: int
@@ -40,6 +49,15 @@ class OffsetRange:
     def topic_partition(self) -> TopicPartition:
         return TopicPartition(self.topic, self.partition)
 
+    @property
+    def size(self) -> int:
+        """The number of offsets; 0 or less if the range is empty."""
+        return self.end_offset - self.start_offset
+
+    def lost(self, start: int, end: int, cause: Cause, detail: str = "") -> Missing:
+        """Return the offsets [start, end) of this range as missing."""
+        return Missing(self.topic, self.partition, start, end, cause, detail)
+
 
 class Cause(StrEnum):
     """Why offsets of a range gave no rows. The first two are no loss."""
@@ -47,7 +65,7 @@ class Cause(StrEnum):
     COMPACTED = "compacted"
     ABORTED = "aborted"
     EXPIRED = "expired"
-    """below the log start: retention or somebody deleted them"""
+    """below the log start: deleted by retention or on request"""
     DAMAGED = "damaged"
     TRUNCATED = "truncated"
     """past the end of the log, which was longer when the range was planned"""
@@ -58,10 +76,10 @@ class Cause(StrEnum):
 
 
 class Missing(NamedTuple):
-    """Offsets [start_offset, end_offset) that were asked for and gave no rows, and why.
+    """Requested offsets [start_offset, end_offset) that gave no rows, and the cause.
 
-    What compaction and aborts took lies scattered: one item a range, from the first to the last, and
-    `number` says how many.
+    Compaction and aborted transactions remove scattered offsets. They are one item per range, from the first
+    to the last such offset, and `number` counts them.
     """
 
     topic: str
@@ -74,7 +92,7 @@ class Missing(NamedTuple):
 
     @property
     def offsets(self) -> int:
-        """How many they are."""
+        """The number of missing offsets."""
         return self.end_offset - self.start_offset if self.number is None else self.number
 
 
@@ -83,24 +101,75 @@ Headers: TypeAlias = Any
 
 
 class Logs(Protocol):
-    """For one thread. What cannot be reached or read raises an `EngineError` that says what to do."""
+    """A readable set of partitions, for one thread. An unreachable source raises an `EngineError`."""
 
     def partitions(self) -> Sequence[TopicPartition]:
-        """Every partition there is now, sorted. May look at directories or ask brokers each time."""
+        """List every partition, sorted. Each call may scan directories or query brokers."""
 
     def bounds(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, Bounds]:
-        """What can be read of each now. Cheap: it is asked at every trigger of a stream."""
+        """Return the readable bounds of each partition now. Cheap: a stream calls this at every trigger."""
 
     def offsets_by_time(self, times_ms: Mapping[TopicPartition, int]) -> Mapping[TopicPartition, int | None]:
-        """The first offset whose record is at least that young, None if there is none."""
+        """Return the offset of the first record at or after each time, None if there is none."""
 
     def cut_points(self, wanted: OffsetRange, pieces: int) -> Sequence[int]:
-        """About `pieces` - 1 offsets within the range, ascending, where reading may begin without waste."""
+        """Return about `pieces` - 1 ascending offsets in the range at which a batch begins."""
 
     def read(self, wanted: OffsetRange, columns: Sequence[str], missing: list[Missing]) -> Iterator[Any]:
-        """The rows as `pyarrow.RecordBatch`es of `logstore.columnar.columnar` columns, in order of offset.
+        """Yield the rows in offset order, as `pyarrow.RecordBatch`es of `logstore.columnar.columnar` columns.
 
-        What gives no rows is appended to `missing`; whether that is an error is the caller's to say.
+        Offsets without rows are appended to `missing`; the caller decides whether they are an error.
         """
 
     def close(self) -> None: ...
+
+
+# --- lost records -------------------------------------------------------------------------------------------
+
+_WHY: Final = {
+    Cause.EXPIRED: "they are below the log start: deleted by retention or on request",
+    Cause.DAMAGED: "the log is damaged there; another replica may have a sound copy",
+    Cause.TRUNCATED: "the log ends before them: it was truncated, or lost its tail",
+}
+
+
+def describe(missing: Missing) -> str:
+    """Return one line that names the lost offsets and the cause."""
+    detail = f" ({missing.detail})" if missing.detail else ""
+    return (
+        f"{missing.topic}-{missing.partition}: offsets {missing.start_offset} to {missing.end_offset - 1} "
+        f"are lost, {missing.cause.value}: {_WHY[missing.cause]}{detail}"
+    )
+
+
+def raise_on_loss(missing: Iterable[Missing]) -> None:
+    """Raise `DataLoss` for the first item that is a loss."""
+    for each in missing:
+        if each.cause.is_loss:
+            raise DataLoss(f"{describe(each)}. Set failOnDataLoss to false to continue without them")
+
+
+def report(wanted: OffsetRange, rows: int, missing: Sequence[Missing]) -> None:
+    """Log the offsets of a range that gave no rows; log nothing if there are none."""
+    losses = [each for each in missing if each.cause.is_loss]
+    for each in losses:
+        LOGGER.warning("%s", describe(each))
+    if missing:
+        LOGGER.log(logging.WARNING if losses else logging.INFO, "%s", as_json(wanted, rows, missing))
+
+
+def as_json(wanted: OffsetRange, rows: int, missing: Sequence[Missing]) -> str:
+    """Return the report of a range as one line of JSON."""
+    facts = [
+        {
+            "cause": each.cause.value,
+            "start_offset": each.start_offset,
+            "end_offset": each.end_offset,
+            "offsets": each.offsets,
+            **({"detail": each.detail} if each.detail else {}),
+        }
+        for each in missing
+    ]
+    bounds = {"start_offset": wanted.start_offset, "end_offset": wanted.end_offset}
+    place = {"topic": wanted.topic, "partition": wanted.partition}
+    return json.dumps({"event": "range", **place, **bounds, "rows": rows, "missing": facts})

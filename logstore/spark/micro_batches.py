@@ -1,37 +1,83 @@
-"""A stream's micro-batches: from where to where each goes. What Spark asks, without Spark.
+"""Plan a stream's micro-batches: when each is due, where it starts and ends. Without Spark.
 
     Spark keeps        offsets/0   offsets/1   offsets/2         the end of each batch, before it is read
-    batch              ├─── 0 ───┤├─── 1 ───┤├─── 2 ───┤         commits/N once its rows are out
+    batch              ├─── 0 ───┤├─── 1 ───┤├─── 2 ───┤         commits/N once its rows are written
                     initial                          latest
 
-Only ends are kept, so a batch that is run again has the start and end that it had, except the first: its
-start is asked for anew. Where that need not be what it was (`startingOffsets=latest`), the first batch is
-made to end where it starts, with no rows: then every row is in a batch whose bounds are both written down.
+Spark stores only ends. A repeated batch therefore has its old start and end, except the first one: Spark asks
+for its start again. If that start could differ (`startingOffsets=latest`), the first batch ends where it
+starts and has no rows. Then both bounds of every batch with rows are stored.
 
-Partitions are listed anew every `metadataIntervalMs` at most; an idle stream asks ninety times a second. New
-ones are read from their log start. One that is gone, and one whose end went back below what was read, is a
-loss: `failOnDataLoss` says what follows.
+    minOffsetsPerTrigger   wait for N offsets, at most maxTriggerDelay after the last batch
+    maxOffsetsPerTrigger   read about N, shared out in proportion to the lag
+
+    lag       ████████████████████ 2000      ████ 400      ▏ 3          maxOffsetsPerTrigger=600
+    read      █████ 499                      ▉ 99          ▏ 1
+
+The rules are those of Spark's Kafka source, in whole numbers. Partitions are listed again every
+`metadataIntervalMs` at most, because an idle stream asks ninety times a second. New partitions are read from
+their log start. A partition that is gone, or that ends below the offsets already read, is a loss, handled as
+`failOnDataLoss` says.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping, Sequence
+from dataclasses import dataclass
 from typing import Final
 
 from logstore.disk.topic_partition import TopicPartition
-from logstore.spark.admission import Admission
 from logstore.spark.errors import DataLoss, UnknownTopic
-from logstore.spark.logs import Bounds, Cause, Logs, Missing, OffsetRange
-from logstore.spark.losses import LOGGER, describe, raise_on_loss
+from logstore.spark.logs import LOGGER, Bounds, Cause, Logs, Missing, OffsetRange, describe, raise_on_loss
 from logstore.spark.offsets import LATEST, AtOffsets, AtTime, AtTimes, Latest, Offsets, starting, times_of
-from logstore.spark.ranges import cut
 from logstore.spark.read_options import ReadOptions
+from logstore.spark.reading import cut
+
+
+@dataclass(frozen=True, slots=True)
+class Admission:
+    """The limits of a trigger, in offsets; None for no limit. `max_delay_ms` belongs to `min_offsets`."""
+
+    max_offsets: int | None = None
+    min_offsets: int | None = None
+    max_delay_ms: int = 0
+
+    def is_due(self, start: Offsets, end: Offsets, waited_ms: int | None) -> bool:
+        """Return whether to make a batch now, `waited_ms` after the last one (None: there was none)."""
+        if self.min_offsets is None or waited_ms is None or waited_ms >= self.max_delay_ms:
+            return True
+        return sum(lags(start, end).values()) >= self.min_offsets
+
+    def admitted(self, start: Offsets, end: Offsets) -> dict[TopicPartition, int]:
+        """Return the end of a batch from `start`, not past `end`."""
+        return dict(end) if self.max_offsets is None else within(self.max_offsets, start, end)
+
 
 _EVERYTHING: Final = Admission()
 
 
+def lags(start: Offsets, end: Offsets) -> dict[TopicPartition, int]:
+    """Return how many offsets each partition of `end` is ahead of `start`; 0 if `start` is past it."""
+    return {each: max(offset - start[each], 0) for each, offset in end.items()}
+
+
+def within(limit: int, start: Offsets, end: Offsets) -> dict[TopicPartition, int]:
+    """Return ends about `limit` offsets after `start`, in proportion to each partition's lag.
+
+    Every partition with a lag gets at least one offset, so that large partitions cannot starve a small one.
+    The total can exceed a `limit` that is smaller than the number of partitions.
+    """
+    behind = lags(start, end)
+    total = sum(behind.values())
+    if total <= limit:
+        return dict(end)
+    return {
+        each: start[each] + max(limit * lag // total, 1) if lag else end[each] for each, lag in behind.items()
+    }
+
+
 class MicroBatches:
-    """The batches of one stream while its query runs. Raises `DataLoss`, and `EngineError`s of the logs."""
+    """The batches of one stream while its query runs. Raises `DataLoss`, and the logs' `EngineError`s."""
 
     def __init__(
         self,
@@ -41,7 +87,7 @@ class MicroBatches:
         clock_ms: Callable[[], int],
         pause_s: Callable[[float], None],
     ) -> None:
-        """`pause_s` waits, before an end that cannot be is asked for again."""
+        """`pause_s` waits before an end that went backwards is read again."""
         self._options, self._logs = options, logs
         self._clock_ms, self._pause_s = clock_ms, pause_s
         self._partitions: list[TopicPartition] = []
@@ -51,16 +97,15 @@ class MicroBatches:
         self._is_pinned = False
         self._last_batch_ms: int | None = None
         self.seen: Offsets | None = None
-        """the ends as last seen"""
+        """the ends of the logs when they were last read"""
 
-    # --- where to begin -------------------------------------------------------------------------------------
+    # --- start ----------------------------------------------------------------------------------------------
 
     def initial(self) -> dict[TopicPartition, int]:
-        """Where a new stream begins; the same each time it is asked."""
+        """Return where a new stream starts; the same on every call."""
         if self._initial is None:
             options = self._options
-            where = options.bootstrap_servers or ", ".join(options.paths)
-            options.selection.check(self._logs.partitions(), where)
+            options.selection.check(self._logs.partitions(), options.source)
             bounds = self._bounds()
             times_ms = times_of(options.starting, bounds)
             found = self._logs.offsets_by_time(times_ms) if times_ms else {}
@@ -70,7 +115,7 @@ class MicroBatches:
         return self._initial
 
     def _must_pin(self) -> bool:
-        """Whether the start would be another one if it were asked for later; once."""
+        """Return True once, if a later call of `initial` in another process could differ."""
         if self._is_pinned:
             return False
         self._is_pinned = True
@@ -83,16 +128,16 @@ class MicroBatches:
                 return self._options.latest_if_no_time
         return False
 
-    # --- where to end ---------------------------------------------------------------------------------------
+    # --- end ------------------------------------------------------------------------------------------------
 
     def fix_end(self) -> None:
-        """Nothing that comes from now on belongs to this run of the query (`availableNow`)."""
+        """Exclude records that arrive from now on from this run of the query (`availableNow`)."""
         self._fixed = self._bounds_now()
 
     def latest(self, start: Offsets, limits: Admission | None) -> dict[TopicPartition, int]:
-        """The end of the batch from `start`; `start` itself if there is to be none.
+        """Return the end of the batch from `start`; `start` itself if no batch is due.
 
-        Without `limits` it takes all there is, whatever the options say: it is the only batch.
+        Without `limits` the batch takes everything, whatever the options say: it is the query's only one.
         """
         if limits is not None and start == self._initial and self._must_pin():
             return dict(start)
@@ -100,24 +145,19 @@ class MicroBatches:
         ends = {each: bound.end_offset for each, bound in bounds.items()}
         self.seen = ends
         begins = {each: start.get(each, bound.start_offset) for each, bound in bounds.items()}
-        taken = self._admitted(limits or _EVERYTHING, begins, ends)
-        if taken is None:
-            return dict(start)
-        if taken != start:
-            self._last_batch_ms = self._clock_ms()
-        return taken
-
-    def _admitted(
-        self, limits: Admission, begins: Offsets, ends: Offsets
-    ) -> dict[TopicPartition, int] | None:
-        waited_ms = None if self._last_batch_ms is None else self._clock_ms() - self._last_batch_ms
-        # Who only takes what is there now must not wait for more.
+        limits = limits or _EVERYTHING
+        now_ms = self._clock_ms()
+        waited_ms = None if self._last_batch_ms is None else now_ms - self._last_batch_ms
+        # A query with a fixed end never waits for more records.
         if self._fixed is None and not limits.is_due(begins, ends, waited_ms):
-            return None
-        return limits.admitted(begins, ends)
+            return dict(start)
+        admitted = limits.admitted(begins, ends)
+        if admitted != start:
+            self._last_batch_ms = now_ms
+        return admitted
 
     def _sound_bounds(self, start: Offsets) -> Mapping[TopicPartition, Bounds]:
-        """The bounds by now; ends below `start` are asked for again before they are believed."""
+        """Return the bounds now; ends below `start` are read again before they count as a loss."""
         bounds = self._bounds()
         for _ in range(self._options.fetch_retries):
             if all(start.get(each, 0) <= bound.end_offset for each, bound in bounds.items()):
@@ -129,20 +169,20 @@ class MicroBatches:
             self._lose_partitions(gone, start)
         for each, bound in sorted(bounds.items()):
             if bound.end_offset < start.get(each, 0):
-                self._lose(each, bound.end_offset, start[each], Cause.TRUNCATED, "or the topic was made anew")
+                detail = "or the topic was recreated"
+                self._lose(Missing(*each, bound.end_offset, start[each], Cause.TRUNCATED, detail))
         return bounds
 
     def _lose_partitions(self, gone: Sequence[TopicPartition], start: Offsets) -> None:
-        said = ", ".join(f"{each} (read up to offset {start[each]})" for each in gone)
+        names = ", ".join(f"{each} (read up to offset {start[each]})" for each in gone)
         if self._options.fail_on_data_loss:
             raise DataLoss(
-                f"partitions are not there any more: {said}. If they are only away for now, start the query "
-                "again when they are back; set failOnDataLoss to false to go on without them"
+                f"partitions no longer exist: {names}. If they are only offline, start the query again when "
+                "they are back; set failOnDataLoss to false to continue without them"
             )
-        LOGGER.warning("partitions are not there any more, the stream goes on without them: %s", said)
+        LOGGER.warning("partitions no longer exist; the stream continues without them: %s", names)
 
-    def _lose(self, where: TopicPartition, first: int, until: int, cause: Cause, detail: str = "") -> None:
-        lost = Missing(*where, first, until, cause, detail)
+    def _lose(self, lost: Missing) -> None:
         if self._options.fail_on_data_loss:
             raise_on_loss([lost])
         LOGGER.warning("%s", describe(lost))
@@ -154,7 +194,7 @@ class MicroBatches:
         try:
             return self._logs.bounds(self._listed())
         except UnknownTopic:
-            self._listed_ms = None  # it went since they were listed
+            self._listed_ms = None  # a partition was deleted since they were listed
             return self._logs.bounds(self._listed())
 
     def _listed(self) -> list[TopicPartition]:
@@ -164,10 +204,10 @@ class MicroBatches:
             self._listed_ms = now_ms
         return self._partitions
 
-    # --- what to read ---------------------------------------------------------------------------------------
+    # --- tasks ----------------------------------------------------------------------------------------------
 
     def ranges(self, start: Offsets, end: Offsets) -> list[OffsetRange]:
-        """The tasks of a batch. Nothing of a partition whose start is past its end: that batch had none."""
+        """Return the tasks of a batch; none for a partition whose start is past its end."""
         begins = {each: start[each] if each in start else self._log_start(each, end[each]) for each in end}
         ranges = [OffsetRange(*each, begins[each], end[each]) for each in sorted(end)]
         options = self._options
@@ -179,11 +219,11 @@ class MicroBatches:
         )
 
     def _log_start(self, new: TopicPartition, end: int) -> int:
-        """Where a partition begins that was not there before."""
+        """Return where a partition starts that the last batch did not have."""
         try:
             first = min(self._logs.bounds([new])[new].start_offset, end)
         except UnknownTopic:
             first = end
         if first:
-            self._lose(new, 0, first, Cause.EXPIRED, "a new partition")
+            self._lose(Missing(*new, 0, first, Cause.EXPIRED, "a new partition"))
         return first

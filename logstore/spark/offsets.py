@@ -1,9 +1,17 @@
-"""Offsets as options say them, and what they come to once the partitions' bounds and times are known.
+"""Offsets as options state them, their resolution against a partition's bounds and times, and a query's lag.
 
-    {"orders":{"0":23,"1":-2}}      offsets; -1 latest, -2 earliest      written: sorted, one past the last
-    {"orders":{"0":1700000000000}}  times in epoch milliseconds          record, as Spark's own source does
+    {"orders":{"0":23,"1":-2}}      offsets; -1 latest, -2 earliest      written sorted, one past the last
+    {"orders":{"0":1700000000000}}  times in epoch milliseconds          record, as Spark's Kafka source does
 
-Pure. Every partition that is read must be named where any is, as there.
+Pure functions. As in Spark's Kafka source, an option that names partitions must name all of them.
+
+Spark's Python sources cannot report metrics of their own, so `lags` computes them from the progress that
+Spark reports for every query: the end of the batch, and the end of the log.
+
+    class Lag(StreamingQueryListener):
+        def onQueryProgress(self, event):
+            for behind in lags(event.progress):
+                gauge.set(behind.total)
 """
 
 from __future__ import annotations
@@ -26,17 +34,17 @@ Times: TypeAlias = Mapping[TopicPartition, int | None]
 
 @dataclass(frozen=True, slots=True)
 class Earliest:
-    """From the log start."""
+    """The log start."""
 
 
 @dataclass(frozen=True, slots=True)
 class Latest:
-    """The end, as it is when asked."""
+    """The end of the log, when it is resolved."""
 
 
 @dataclass(frozen=True, slots=True)
 class AtOffsets:
-    """Given offsets, `LATEST` and `EARLIEST` among them."""
+    """Given offsets; `LATEST` and `EARLIEST` may be among them."""
 
     offsets: Offsets
     option: str
@@ -44,7 +52,7 @@ class AtOffsets:
 
 @dataclass(frozen=True, slots=True)
 class AtTime:
-    """The first record that is at least so young, in every partition; epoch milliseconds."""
+    """In every partition, the first record at or after one time; epoch milliseconds."""
 
     timestamp_ms: int
     option: str
@@ -52,7 +60,7 @@ class AtTime:
 
 @dataclass(frozen=True, slots=True)
 class AtTimes:
-    """The same, a time a partition."""
+    """The same with one time per partition."""
 
     times_ms: Offsets
     option: str
@@ -65,7 +73,7 @@ Position: TypeAlias = Earliest | Latest | AtOffsets | AtTime | AtTimes
 
 
 def nested(offsets: Offsets) -> dict[str, dict[str, int]]:
-    """`{"topic": {"0": offset}}`, topics and partitions sorted."""
+    """Return `{"topic": {"0": offset}}`, with topics and partitions sorted."""
     made: dict[str, dict[str, int]] = {}
     for (topic, partition), offset in sorted(offsets.items()):
         made.setdefault(topic, {})[str(partition)] = offset
@@ -73,7 +81,7 @@ def nested(offsets: Offsets) -> dict[str, dict[str, int]]:
 
 
 def flat(offsets: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
-    """The other way."""
+    """Return the offsets by partition: the inverse of `nested`."""
     return {
         TopicPartition(topic, int(partition)): offset
         for topic, partitions in offsets.items()
@@ -82,36 +90,40 @@ def flat(offsets: Mapping[str, Mapping[str, int]]) -> dict[TopicPartition, int]:
 
 
 def format_offsets(offsets: Offsets) -> str:
-    """The JSON of `nested`, without blanks."""
+    """Return `nested` as JSON without spaces."""
     return json.dumps(nested(offsets), separators=(",", ":"))
 
 
 def parse_offsets(text: str, option: str) -> dict[TopicPartition, int]:
-    """The other way, of JSON that a user wrote. Raises `InvalidOption`."""
+    """Parse a user's JSON of offsets or times. Raises `InvalidOption`."""
     found: dict[TopicPartition, int] = {}
     example = '{"topic":{"0":23,"1":42}}'
     for topic, partitions in _object(text, option, example).items():
         if not isinstance(partitions, dict):
-            raise InvalidOption(f"option {option}: {topic!r} has {partitions!r}; write it like {example}")
+            raise InvalidOption(
+                f"option {option}: topic {topic!r} has {partitions!r}; write it like {example}"
+            )
         for partition, number in partitions.items():
             if not partition.isdecimal() or isinstance(number, bool) or not isinstance(number, int):
                 raise InvalidOption(
-                    f"option {option}: partition {partition!r} of {topic!r} has {number!r}; both are whole "
-                    f"numbers, like {example}"
+                    f"option {option}: partition {partition!r} of {topic!r} has {number!r}; both must be "
+                    f"whole numbers, like {example}"
                 )
             found[TopicPartition(topic, int(partition))] = number
     return found
 
 
 def parse_partitions(text: str, option: str) -> tuple[TopicPartition, ...]:
-    """`{"topic":[0,1]}`, sorted. Raises `InvalidOption`."""
+    """Parse `{"topic":[0,1]}` into sorted partitions. Raises `InvalidOption`."""
     example = '{"topic":[0,1]}'
     found: set[TopicPartition] = set()
     for topic, partitions in _object(text, option, example).items():
         if not isinstance(partitions, list) or not all(
             isinstance(each, int) and not isinstance(each, bool) and each >= 0 for each in partitions
         ):
-            raise InvalidOption(f"option {option}: {topic!r} has {partitions!r}; write it like {example}")
+            raise InvalidOption(
+                f"option {option}: topic {topic!r} has {partitions!r}; write it like {example}"
+            )
         found.update(TopicPartition(topic, partition) for partition in partitions)
     if not found:
         raise InvalidOption(f"option {option} names no partition; write it like {example}")
@@ -123,7 +135,7 @@ def _object(text: str, option: str, example: str) -> dict[str, Any]:
         value = json.loads(text)
     except ValueError as error:
         raise InvalidOption(
-            f"option {option} is {text!r}, no JSON ({error}); write it like {example}"
+            f"option {option} is {text!r}, not JSON ({error}); write it like {example}"
         ) from error
     if not isinstance(value, dict):
         raise InvalidOption(f"option {option} is {text!r}; write it like {example}")
@@ -134,7 +146,7 @@ def _object(text: str, option: str, example: str) -> dict[str, Any]:
 
 
 def times_of(position: Position, partitions: Iterable[TopicPartition]) -> dict[TopicPartition, int]:
-    """The times that must be looked up before `starting` or `ending` can be asked. Raises `InvalidOption`."""
+    """Return the times to look up before `starting` or `ending` is called. Raises `InvalidOption`."""
     match position:
         case AtTime(timestamp_ms, _):
             return dict.fromkeys(partitions, timestamp_ms)
@@ -148,68 +160,112 @@ def times_of(position: Position, partitions: Iterable[TopicPartition]) -> dict[T
 def starting(
     position: Position, bounds: Mapping[TopicPartition, Bounds], found: Times, *, latest_if_none: bool
 ) -> dict[TopicPartition, int]:
-    """Where to begin in each partition of `bounds`.
+    """Return the first offset to read in each partition of `bounds`.
 
-    `found` is what was looked up for `times_of`; where nothing was, the end if `latest_if_none`. Raises
+    `found` has the offsets for `times_of`; without one, reading starts at the end if `latest_if_none`. Raises
     `NoMatchingTime`, or `InvalidOption` for partitions that are not named.
     """
     offsets: dict[TopicPartition, int] = {}
-    match position:
-        case Earliest():
-            offsets = {partition: bound.start_offset for partition, bound in bounds.items()}
-        case Latest():
-            offsets = {partition: bound.end_offset for partition, bound in bounds.items()}
-        case AtOffsets():
-            offsets = _at_offsets(position, bounds)
-        case AtTime() | AtTimes():
-            times_ms = times_of(position, bounds)
-            for partition, bound in bounds.items():
-                offset = found.get(partition)
-                if offset is None and not latest_if_none:
-                    raise NoMatchingTime(
-                        f"no record of {partition} is as young as {times_ms[partition]} ms, which "
-                        f"{position.option} asks for; give an earlier time, or set "
-                        "startingOffsetsByTimestampStrategy to latest to begin at the end there"
-                    )
-                offsets[partition] = bound.end_offset if offset is None else offset
+    for partition, offset in _resolved(position, bounds, found).items():
+        if offset is None and not latest_if_none:
+            assert isinstance(position, AtTime | AtTimes), "only times may have no offset"
+            raise NoMatchingTime(
+                f"{partition} has no record at or after {times_of(position, bounds)[partition]} ms (option "
+                f"{position.option}); give an earlier time, or set startingOffsetsByTimestampStrategy to "
+                "latest to start at the end of that partition"
+            )
+        offsets[partition] = bounds[partition].end_offset if offset is None else offset
     return offsets
 
 
 def ending(
     position: Position, bounds: Mapping[TopicPartition, Bounds], found: Times
 ) -> dict[TopicPartition, int]:
-    """Where to end in each partition of `bounds`, exclusive; the end where no record is that young."""
-    match position:
-        case AtOffsets():
-            return _at_offsets(position, bounds)
-        case AtTime() | AtTimes():
-            times_of(position, bounds)  # every partition is named
-            ends: dict[TopicPartition, int] = {}
-            for partition, bound in bounds.items():
-                offset = found.get(partition)
-                ends[partition] = bound.end_offset if offset is None else offset
-            return ends
-    return {partition: bound.end_offset for partition, bound in bounds.items()}
-
-
-def _at_offsets(position: AtOffsets, bounds: Mapping[TopicPartition, Bounds]) -> dict[TopicPartition, int]:
-    _check_all_named(position.offsets, bounds, position.option)
-    special = {
-        partition: {LATEST: bound.end_offset, EARLIEST: bound.start_offset}
-        for partition, bound in bounds.items()
-    }
+    """Return the end, exclusive, of each partition of `bounds`; the log's end if no record is late enough."""
+    resolved = _resolved(position, bounds, found)
     return {
-        partition: special[partition].get(position.offsets[partition], position.offsets[partition])
-        for partition in bounds
+        partition: bounds[partition].end_offset if offset is None else offset
+        for partition, offset in resolved.items()
     }
+
+
+def _resolved(
+    position: Position, bounds: Mapping[TopicPartition, Bounds], found: Times
+) -> dict[TopicPartition, int | None]:
+    """Return an offset for each partition; None if no record is at or after the time."""
+    match position:
+        case Earliest():
+            return {partition: bound.start_offset for partition, bound in bounds.items()}
+        case Latest():
+            return {partition: bound.end_offset for partition, bound in bounds.items()}
+        case AtOffsets(offsets, option):
+            _check_all_named(offsets, bounds, option)
+            return {
+                partition: {LATEST: bound.end_offset, EARLIEST: bound.start_offset}.get(
+                    offsets[partition], offsets[partition]
+                )
+                for partition, bound in bounds.items()
+            }
+        case AtTimes(times_ms, option):
+            _check_all_named(times_ms, bounds, option)
+    return {partition: found.get(partition) for partition in bounds}
 
 
 def _check_all_named(named: Offsets, partitions: Iterable[TopicPartition], option: str) -> None:
     wanted = set(partitions)
     if named.keys() != wanted:
         missing = ", ".join(map(str, sorted(wanted - named.keys()))) or "none"
-        strange = ", ".join(map(str, sorted(named.keys() - wanted))) or "none"
+        unknown = ", ".join(map(str, sorted(named.keys() - wanted))) or "none"
         raise InvalidOption(
-            f"option {option} must name the partitions that are read, all and only those (missing: "
-            f"{missing}; not among them: {strange}); for offsets, -2 is earliest and -1 latest"
+            f"option {option} must name exactly the partitions that are read (missing: {missing}; not read: "
+            f"{unknown}); for offsets, -2 is earliest and -1 latest"
         )
+
+
+# --- lag ----------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Behind:
+    """The lag of one source of a query: the offsets of each partition that no batch has read yet."""
+
+    partitions: Mapping[TopicPartition, int]
+
+    @property
+    def total(self) -> int:
+        """The lag of all partitions together, in offsets."""
+        return sum(self.partitions.values())
+
+    @property
+    def largest(self) -> int:
+        """The lag of the partition that is furthest behind, in offsets."""
+        return max(self.partitions.values(), default=0)
+
+    def metrics(self) -> dict[str, str]:
+        """Return the lag under the names, and in the form, of Spark's Kafka source."""
+        sizes = list(self.partitions.values()) or [0]
+        return {
+            "minOffsetsBehindLatest": str(min(sizes)),
+            "maxOffsetsBehindLatest": str(max(sizes)),
+            "avgOffsetsBehindLatest": str(sum(sizes) / len(sizes)),
+        }
+
+
+def lags(progress: Mapping[str, Any]) -> list[Behind]:
+    """Return the lag of each source of a query, in order, from `query.lastProgress` or a listener's event.
+
+    Sources of other formats have no partitions here, whatever their offsets look like.
+    """
+    return [_behind(source) for source in progress["sources"]]
+
+
+def _behind(source: Mapping[str, Any]) -> Behind:
+    end, latest = (_reported(source.get(name)) for name in ("endOffset", "latestOffset"))
+    return Behind({each: max(offset - end.get(each, 0), 0) for each, offset in sorted(latest.items())})
+
+
+def _reported(offsets: Any) -> dict[TopicPartition, int]:
+    try:
+        return flat(json.loads(offsets) if isinstance(offsets, str) else offsets)
+    except (AttributeError, TypeError, ValueError):
+        return {}

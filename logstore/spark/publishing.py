@@ -1,47 +1,245 @@
-"""From staged files to a topic, once: what a publication owes to each partition, and how it is paid.
+"""From a sink's rows to a topic, once: the files that tasks stage, the plan of a publication, its execution.
+
+A staged file has finished batches without offsets and producer:
+
+    00003-17-3kT….staged
+    ┌────────────────────────┬───┬────────────────────────────────────┬──────────────┬──────────────┐
+    │ batches at offset 0,   │ … │ index: JSON, a row for each run of │ CRC-32C of   │ its length   │
+    │ of one partition, of … │   │ batches of one partition, in order │ it, u32      │ in bytes, u32│
+    └────────────────────────┴───┴────────────────────────────────────┴──────────────┴──────────────┘
+
+    index: [[topic, partition, position, size, records], …]
+
+Big-endian. The file is durable when its task is done; every attempt writes a file with a name of its own. A
+file that a crash leaves behind is ignored unless an intent names it with its size; then it is complete.
 
     plan        files  [[name, size], …] in the order of Spark's partitions
-                topics {topic: partitions} that have to be made first
+                topics {topic: partitions} to create first
                 producer [id, epoch]
                 owed   [[topic, partition, end_offset, first_sequence, skip, records], …]
 
-Of a partition's staged records the first `skip` are in the log already; the others follow as batches of the
-sink's producer, numbered from `first_sequence`, somewhere behind `end_offset`: other writers may come in
-between, so what stands of them is told by producer and sequence. Batches go in order, one after the other, so
-those that stand are the first ones, and the rest is sent. That makes it safe to carry a plan out again, after
-any crash; whatever of it had an unknown fate is looked up, or sent again with the number it had.
+Of a partition's staged records, the first `skip` are already in the log. The rest follow as batches of the
+sink's producer, numbered from `first_sequence`, after `end_offset`. Other writers may append in between, so
+producer id and sequence tell which batches are in the log. Batches are sent one at a time, in order: those in
+the log are the first ones, and the rest is sent. A plan can therefore be repeated after any crash; a batch
+with an unknown outcome is looked up, or sent again with its old sequence number.
 
-A log that does not know the producer's last number any more (it lost records, or was replaced) refuses the
-next one. Then the plan is made anew for what is left, under another producer, before anything else is sent.
+A log that lost the producer's last sequence number (it lost records, or was replaced) refuses the next one.
+Then a new plan is decided for the rest, with another producer, before anything else is sent.
 """
 
 from __future__ import annotations
 
-from collections.abc import Iterable, Iterator, Mapping, Sequence
+import json
+import struct
+from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
-from typing import Final, NamedTuple, Protocol, Self
+from typing import Any, Final, NamedTuple, Protocol, Self
 
-from logstore.disk.files import Disk
+import numpy as np
+import pyarrow as pa
+
+from logstore.columnar.columnar import encode
+from logstore.disk.files import Disk, File, make_durable_dir
 from logstore.disk.topic_partition import TopicPartition
-from logstore.format.batch import Batch, set_producer
+from logstore.format.batch import Batch, set_producer, walk
+from logstore.format.crc import crc32c
 from logstore.format.record import add_sequence, subtract_sequence
-from logstore.spark.errors import PublicationBroken, WriteRefused
+from logstore.log.outgoing import Compression
+from logstore.spark.errors import PublicationBroken, RowRefused, StagedFileGone, WriteRefused
 from logstore.spark.ledger import Intent, Json, Ledger, staging_directory
-from logstore.spark.sink_rows import Topic
-from logstore.spark.staging import Staged, StagedFile
+from logstore.spark.sink_rows import Placed, Topic
+
+SUFFIX: Final = ".staged"
+FLUSH_BYTES: Final = 16 << 20
+"""Rows held until they are worth sorting by partition; each partition's share of them is one run."""
+_FEW: Final = 1 << 15
+_TRAILER: Final = struct.Struct(">II")
+
+
+class Run(NamedTuple):
+    """Consecutive batches of one partition in a staged file; sizes are bytes."""
+
+    position: int
+    size: int
+    records: int
+
+
+@dataclass(frozen=True, slots=True)
+class Staged:
+    """A staged file: its name in the staging directory ("" for none), size, and records per partition."""
+
+    name: str = ""
+    size: int = 0
+    records: Mapping[TopicPartition, int] = field(default_factory=dict)
+
+
+class Stage:
+    """Writes one staged file. It is created with the first rows, so a task without rows leaves none."""
+
+    def __init__(
+        self,
+        disk: Disk,
+        directory: str,
+        name: str,
+        slots: Sequence[TopicPartition],
+        *,
+        compression: Compression,
+        batch_bytes: int,
+        max_batch_bytes: Callable[[str], int],
+        flush_bytes: int = FLUSH_BYTES,
+    ) -> None:
+        """`slots` may grow; `max_batch_bytes` returns a topic's limit for a batch, after compression."""
+        self._disk, self._directory, self._name = disk, directory, name + SUFFIX
+        self._slots, self._compression, self._batch_bytes = slots, compression, batch_bytes
+        self._max_batch_bytes, self._flush_bytes = max_batch_bytes, flush_bytes
+        self._pending: list[Placed] = []
+        self._pending_bytes = 0
+        self._file: File | None = None
+        self._end = 0
+        self._index: list[tuple[TopicPartition, Run]] = []
+
+    def add(self, placed: Placed) -> None:
+        """Add rows. Raises `RowRefused` for rows too large for any batch, and `OSError`."""
+        if not len(placed.slots):
+            return
+        self._pending.append(placed)
+        self._pending_bytes += placed.rows.nbytes
+        if self._pending_bytes >= self._flush_bytes:
+            self._flush()
+
+    def finish(self) -> Staged:
+        """Write the rest and make the file durable. Raises as `add`."""
+        self._flush()
+        if self._file is None:
+            return Staged()
+        rows = [(*partition, *run) for partition, run in self._index]
+        index = json.dumps(rows, separators=(",", ":")).encode()
+        self._write(index + _TRAILER.pack(crc32c(index), len(index)))
+        self._file.sync()
+        self._file.close()
+        self._disk.sync_dir(self._directory)
+        records: dict[TopicPartition, int] = {}
+        for partition, run in self._index:
+            records[partition] = records.get(partition, 0) + run.records
+        return Staged(self._name, self._end, records)
+
+    def close(self) -> None:
+        """Close the file, finished or not."""
+        if self._file is not None:
+            self._file.close()
+
+    def _flush(self) -> None:
+        if not self._pending:
+            return
+        rows = pa.Table.from_batches([placed.rows for placed in self._pending])
+        slots = np.concatenate([placed.slots for placed in self._pending])
+        self._pending, self._pending_bytes = [], 0
+        if len(self._slots) < _FEW:
+            slots = slots.astype(np.int16)  # numpy sorts these by radix
+        order = np.argsort(slots, kind="stable")  # stable: rows of a partition stay in order
+        slots = slots[order]
+        if slots[0] != slots[-1]:
+            rows = rows.combine_chunks().take(pa.array(order))
+        firsts = [0, *(np.flatnonzero(slots[1:] != slots[:-1]) + 1).tolist()]
+        for first, end in zip(firsts, [*firsts[1:], len(slots)], strict=True):
+            self._encode(self._slots[int(slots[first])], rows.slice(first, end - first))
+
+    def _encode(self, partition: TopicPartition, rows: Any) -> None:
+        limit = self._max_batch_bytes(partition.topic)
+        position, records = self._end, 0
+        codec, level = self._compression
+        batch_bytes = min(self._batch_bytes, max(limit // 2, 1))
+        for batches in encode(rows, codec=codec, level=level, batch_bytes=batch_bytes):
+            for batch in walk(batches):
+                if batch.size > limit:
+                    raise RowRefused(
+                        f"{batch.record_count} rows for {partition} are {batch.size} bytes with "
+                        f"kafka.compression.type={codec.name.lower()}; its topic accepts {limit}. Set "
+                        "kafka.compression.type to none. Nothing was published"
+                    )
+                records += batch.record_count
+            self._write(batches)
+        self._index.append((partition, Run(position, self._end - position, records)))
+
+    def _write(self, data: bytes | bytearray) -> None:
+        if self._file is None:
+            make_durable_dir(self._disk, self._directory)
+            path = f"{self._directory}/{self._name}"
+            self._file = self._disk.open(path, create=True, exclusive=True, write=True)
+        self._file.pwrite(data, self._end)
+        self._end += len(data)
+
+
+class StagedFile:
+    """A staged file to publish. It is opened only while it is read: there may be thousands."""
+
+    def __init__(self, disk: Disk, path: str, size: int) -> None:
+        """Read the index. Raises `StagedFileGone` if the file is not what its task wrote, and `OSError`."""
+        self._disk, self._path = disk, path
+        self.runs: dict[TopicPartition, list[Run]] = {}
+        file = self._open()
+        try:
+            index = self._index(file, size)
+        finally:
+            file.close()
+        for topic, partition, *run in json.loads(index):
+            self.runs.setdefault(TopicPartition(topic, partition), []).append(Run(*run))
+
+    def _open(self) -> File:
+        try:
+            return self._disk.open(self._path)
+        except FileNotFoundError:
+            raise StagedFileGone(
+                f"{self._path} does not exist: the driver and all executors must share the directory of "
+                "staged files; name it with option stagingPath"
+            ) from None
+
+    def _index(self, file: File, size: int) -> bytes:
+        trailer = file.pread(_TRAILER.size, max(size - _TRAILER.size, 0))
+        if file.size() == size and len(trailer) == _TRAILER.size:
+            crc, length = _TRAILER.unpack(trailer)
+            if length <= size - _TRAILER.size:
+                index = file.pread(length, size - _TRAILER.size - length)
+                if crc32c(index) == crc:
+                    return index
+        raise StagedFileGone(f"{self._path} differs from what its task wrote: its disk lost or changed it")
+
+    def batches(self, partition: TopicPartition) -> Iterator[memoryview]:
+        """Yield the partition's batches in row order, in writable memory.
+
+        Raises `StagedFileGone`, `OSError`, and `CorruptBatch` for a batch that the disk changed.
+        """
+        runs = self.runs.get(partition, ())
+        file = self._open() if runs else None
+        try:
+            for run in runs:
+                assert file is not None
+                data = bytearray(file.pread(run.size, run.position))
+                position = 0
+                for batch in walk(data):
+                    batch.check_crc()  # now: a new checksum is computed later, which would hide damage
+                    yield memoryview(data)[position : position + batch.size]
+                    position += batch.size
+                if position != run.size:
+                    raise StagedFileGone(f"{self._path} is cut off at byte {run.position + position}")
+        finally:
+            if file is not None:
+                file.close()
+
 
 _RENEWALS: Final = 3
 
 
 class Producer(NamedTuple):
-    """Who a sink's batches are from. One ledger's alone."""
+    """The producer of a sink's batches. It belongs to one ledger."""
 
     id: int
     epoch: int
 
 
 class Owed(NamedTuple):
-    """What of a plan goes to one partition."""
+    """The part of a plan for one partition."""
 
     topic_partition: TopicPartition
     end_offset: int
@@ -54,9 +252,9 @@ class Owed(NamedTuple):
         return self.records - self.skip
 
     def standing(self, batches: Iterable[Batch], producer: Producer) -> int:
-        """How many of the records that are left stand in the log, given all batches behind the end offset.
+        """Return how many of the records left are in the log, given all batches after the end offset.
 
-        By the last of ours, for compaction may have taken others.
+        The last of our batches decides, because compaction may have removed others.
         """
         found = 0
         for batch in batches:
@@ -64,15 +262,15 @@ class Owed(NamedTuple):
                 found = subtract_sequence(batch.last_sequence, self.first_sequence) + 1
         if found > self.left:
             raise PublicationBroken(
-                f"{self.topic_partition}: producer {producer.id} has written sequence numbers behind offset "
-                f"{self.end_offset} that are not of this write: its ledger was copied, or is an old one"
+                f"{self.topic_partition}: after offset {self.end_offset}, producer {producer.id} has "
+                "sequence numbers of another write: the ledger is a copy or an old version"
             )
         return found
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """A publication as its intent has it."""
+    """A publication as its intent stores it."""
 
     files: Sequence[tuple[str, int]]
     producer: Producer
@@ -98,14 +296,14 @@ class Plan:
 
 
 class Payment(NamedTuple):
-    """One partition's part of a plan, with the batches to pay it."""
+    """The part of a plan for one partition, with its staged files."""
 
     owed: Owed
     producer: Producer
     files: Sequence[StagedFile]
 
     def batches(self, standing: int) -> Iterator[memoryview]:
-        """The batches behind the first `standing` records of those that are left, numbered and summed."""
+        """Yield the batches after the first `standing` records left, with sequence numbers and checksums."""
         done, start = 0, self.owed.skip + standing
         for file in self.files:
             for data in file.batches(self.owed.topic_partition):
@@ -121,31 +319,31 @@ class Payment(NamedTuple):
                     yield data
                 elif done + count > start:
                     raise PublicationBroken(
-                        f"{self.owed.topic_partition}: {start} records stand, which is within a staged "
-                        "batch: somebody else has written with this sink's producer id"
+                        f"{self.owed.topic_partition}: {start} records are in the log, which ends inside a "
+                        "staged batch: another program wrote with this sink's producer id"
                     )
                 done += count
 
 
 class Target(Protocol):
-    """Where a sink's partitions are. For one thread; raises `EngineError`."""
+    """The partitions that a sink writes to. For one thread; raises `EngineError`."""
 
     def topic(self, name: str) -> Topic | None:
-        """What is there under that name; None for nothing."""
+        """Return the topic of that name; None if it does not exist."""
 
     def create(self, name: str, partitions: int) -> None:
-        """Make the topic, or what is missing of it."""
+        """Create the topic, or its missing partitions."""
 
     def ends(self, partitions: Sequence[TopicPartition]) -> Mapping[TopicPartition, int]:
-        """Where each log ends. What is published from now on lies behind."""
+        """Return the end of each log. Publications from now on are after it."""
 
     def new_producer(self) -> Producer:
-        """One that nobody else is."""
+        """Return a producer with an id that nothing else uses."""
 
     def pay(self, payments: Sequence[Payment]) -> Mapping[TopicPartition, int]:
-        """Have appended, durably, what does not stand yet; how many records of each then stand.
+        """Append, durably, the records that are not in the log; return how many of each part then are.
 
-        Fewer than are left only where the log refuses the producer's next sequence number.
+        The number is below `Owed.left` only if the log refuses the producer's next sequence number.
         """
 
     def close(self) -> None: ...
@@ -153,7 +351,7 @@ class Target(Protocol):
 
 @dataclass(frozen=True, slots=True)
 class Message:
-    """What a task tells the commit. `new_topics` are those that were not there."""
+    """A task's message to the commit. `new_topics` did not exist: topic → partitions."""
 
     ledger: str
     number: int
@@ -163,13 +361,13 @@ class Message:
 
 
 class Publisher:
-    """Plans and carries out what one ledger decides: the two callables of `publish_once`."""
+    """Plans and carries out publications of one ledger: the two callables of `publish_once`."""
 
     def __init__(self, disk: Disk, ledger: Ledger, target: Target) -> None:
         self._disk, self._ledger, self._target = disk, ledger, target
 
     def plan(self, number: int, messages: Sequence[Message]) -> Json:
-        """What publishing these messages takes. Raises `StagedFileGone`, and what the target raises."""
+        """Return the plan to publish these messages. Raises `StagedFileGone`, and the target's errors."""
         ordered = sorted(messages, key=lambda message: message.spark_partition)
         records: dict[TopicPartition, int] = {}
         topics: dict[str, int] = {}
@@ -181,24 +379,24 @@ class Publisher:
             for partition, count in message.staged.records.items():
                 records[partition] = records.get(partition, 0) + count
         topics = {name: count for name, count in topics.items() if not self._is_there(name, count)}
-        self._open(number, files)  # all of it is there, or nothing is decided
+        self._open(number, files)  # decide only if all files are there
         producer, sequences = self._producer(bool(records))
         counts = {partition: (0, records[partition]) for partition in sorted(records)}
         owed = self._owed(counts, sequences, topics)
         return Plan(files, producer, owed, topics).to_json()
 
     def _is_there(self, topic: str, partitions: int) -> bool:
-        """Whether the topic has been made since tasks did not find it."""
+        """Return whether the topic was created after tasks found it missing. Raises `WriteRefused`."""
         found = self._target.topic(topic)
         if found is not None and found.partitions != partitions:
             raise WriteRefused(
-                f"topic {topic} has been made by somebody else, with {found.partitions} partitions, while "
-                f"rows were placed in {partitions}: write them again. Nothing was published"
+                f"another program created topic {topic} with {found.partitions} partitions, while rows were "
+                f"placed in {partitions}: repeat the write. Nothing was published"
             )
         return found is not None
 
     def carry_out(self, intent: Intent) -> Json:
-        """Carry the plan out. Raises `PublicationBroken`, `StagedFileGone`, and what the target raises."""
+        """Carry out an intent. Raises `PublicationBroken`, `StagedFileGone`, and the target's errors."""
         plan = Plan.of_json(intent.plan)
         for topic, partitions in sorted(plan.topics.items()):
             self._target.create(topic, partitions)
@@ -210,7 +408,7 @@ class Publisher:
             plan = self._renewed(plan, stands)
             self._ledger.decide(intent.number, plan.to_json())
         raise PublicationBroken(
-            "the log refuses the sequence numbers of new producers as well: verify its partitions"
+            f"the log refused the sequence numbers of {_RENEWALS} new producers: run logstore verify"
         )
 
     def _open(self, number: int, files: Iterable[tuple[str, int]]) -> list[StagedFile]:
@@ -218,7 +416,7 @@ class Publisher:
         return [StagedFile(self._disk, f"{directory}/{name}", size) for name, size in files]
 
     def _producer(self, is_needed: bool) -> tuple[Producer, Mapping[str, int]]:
-        """Who publishes, and which sequence number is next in each partition (else 0)."""
+        """Return the producer, and its next sequence number in each partition (0 if missing)."""
         state = self._ledger.state
         if "producer" in state:
             return Producer(*state["producer"]), state["sequences"]
@@ -230,7 +428,7 @@ class Publisher:
         sequences: Mapping[str, int],
         new_topics: Mapping[str, int],
     ) -> list[Owed]:
-        """`records`: how many are in the log, and how many there are."""
+        """`records`: how many are in the log already, and how many there are."""
         there = [partition for partition in records if partition.topic not in new_topics]
         ends = self._target.ends(there)
         return [

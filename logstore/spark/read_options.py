@@ -1,15 +1,14 @@
-"""Every option of a read, parsed once: names in any letter case, as in Spark's own source for Kafka.
+"""Parse the options of a read. As in Spark's Kafka source, letter case of names makes no difference.
 
-What it refuses is refused here, before anything is opened; a name that nobody knows is refused too, for a
-misspelt `maxRecordsPerPartition` would otherwise be no cap at all. Options of writes are passed over, so
-that one set of options can serve both.
+Invalid options fail here, before anything is opened. So do unknown names: a misspelt `maxRecordsPerPartition`
+would otherwise set no limit. Options of writes are ignored, so one set of options can serve both.
 """
 
 from __future__ import annotations
 
 import json
 import re
-from collections.abc import Callable, Iterable, Mapping, Sequence
+from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
 from dataclasses import dataclass
 from difflib import get_close_matches
 from enum import StrEnum
@@ -36,67 +35,35 @@ T = TypeVar("T")
 KAFKA: Final = "kafka."
 BOOTSTRAP_SERVERS: Final = "kafka.bootstrap.servers"
 _PATHS: Final = "paths"
-"""Where Spark puts the list of `load([a, b])`, as JSON."""
+"""Spark passes the list of `load([a, b])` in it, as JSON."""
 
 SOURCE_OPTIONS: Final = (
-    "assign",
-    "subscribe",
-    "subscribePattern",
-    "startingTimestamp",
-    "startingOffsetsByTimestamp",
-    "startingOffsets",
-    "startingOffsetsByTimestampStrategy",
-    "endingTimestamp",
-    "endingOffsetsByTimestamp",
-    "endingOffsets",
-    "failOnDataLoss",
-    "minPartitions",
-    "maxRecordsPerPartition",
-    "maxOffsetsPerTrigger",
-    "minOffsetsPerTrigger",
-    "maxTriggerDelay",
-    "includeHeaders",
-    "kafkaConsumer.pollTimeoutMs",
-    "fetchOffset.numRetries",
-    "fetchOffset.retryIntervalMs",
-    "groupIdPrefix",
-    "path",
-    _PATHS,
-    "columns",
-    "pushdown",
-    "isolation",
-    "commitGroup",
-    "metadataIntervalMs",
-)
+    "assign", "subscribe", "subscribePattern", "startingTimestamp", "startingOffsetsByTimestamp",
+    "startingOffsets", "startingOffsetsByTimestampStrategy", "endingTimestamp", "endingOffsetsByTimestamp",
+    "endingOffsets", "failOnDataLoss", "minPartitions", "maxRecordsPerPartition", "maxOffsetsPerTrigger",
+    "minOffsetsPerTrigger", "maxTriggerDelay", "includeHeaders", "kafkaConsumer.pollTimeoutMs",
+    "fetchOffset.numRetries", "fetchOffset.retryIntervalMs", "groupIdPrefix", "path", _PATHS, "columns",
+    "pushdown", "isolation", "commitGroup", "metadataIntervalMs",
+)  # fmt: skip
 SINK_OPTIONS: Final = (
-    "topic",
-    "partitions",
-    "includeTimestamp",
-    "txnAppId",
-    "txnVersion",
-    "stagingPath",
-    "checkpointLocation",
+    "topic", "partitions", "includeTimestamp", "txnAppId", "txnVersion", "stagingPath", "checkpointLocation",
     "queryName",
-)
+)  # fmt: skip
 _STRATEGIES: Final = ("assign", "subscribe", "subscribePattern")
 _STREAM_ONLY: Final = (
-    "maxOffsetsPerTrigger",
-    "minOffsetsPerTrigger",
-    "maxTriggerDelay",
-    "metadataIntervalMs",
-    "commitGroup",
-)
+    "maxOffsetsPerTrigger", "minOffsetsPerTrigger", "maxTriggerDelay", "metadataIntervalMs", "commitGroup",
+)  # fmt: skip
 _ENDINGS: Final = ("endingTimestamp", "endingOffsetsByTimestamp", "endingOffsets")
 
 _REFUSED: Final = {
-    "kafka.auto.offset.reset": "set startingOffsets to say where to begin; it is Spark that keeps the place",
-    "kafka.key.deserializer": "keys are bytes; use Spark's functions to read them",
-    "kafka.value.deserializer": "values are bytes; use Spark's functions to read them",
-    "kafka.enable.auto.commit": "a read commits nothing; leave it out",
-    "kafka.interceptor.classes": "nothing may change the records on their way; leave it out",
+    "kafka.auto.offset.reset": "set startingOffsets instead; Spark stores the position",
+    "kafka.key.deserializer": "keys are bytes; decode them with Spark's functions",
+    "kafka.value.deserializer": "values are bytes; decode them with Spark's functions",
+    "kafka.enable.auto.commit": "a read commits nothing; remove the option",
+    "kafka.interceptor.classes": "records are read unchanged; remove the option",
 }
 INTERNAL_TOPICS: Final = ("__consumer_offsets", "__transaction_state")
-"""A pattern does not find them; by name they can be read."""
+"""A pattern does not match them; by name they are readable."""
 
 _DURATION = re.compile(r"([0-9]+)\s*([a-z]*)", re.IGNORECASE)
 _UNITS_MS: Final = {
@@ -109,7 +76,7 @@ _UNITS_MS: Final = {
 
 
 class Isolation(StrEnum):
-    """Whether records of undecided and aborted transactions are read."""
+    """Whether to read records of open and aborted transactions."""
 
     READ_UNCOMMITTED = "read_uncommitted"
     READ_COMMITTED = "read_committed"
@@ -117,14 +84,14 @@ class Isolation(StrEnum):
 
 @dataclass(frozen=True, slots=True)
 class Selection:
-    """Which partitions are read: those in `partitions`, of `topics`, or of topics that `pattern` matches."""
+    """The partitions to read: those in `partitions`, of `topics`, or of topics that match `pattern`."""
 
     partitions: tuple[TopicPartition, ...] = ()
     topics: tuple[str, ...] = ()
     pattern: str = ""
 
     def choose(self, available: Iterable[TopicPartition]) -> list[TopicPartition]:
-        """Those of `available` that are meant, sorted. None of them need be there."""
+        """Return the selected ones of `available`, sorted; selected partitions may be missing."""
         if self.pattern:
             match = re.compile(self.pattern).fullmatch
             return sorted(
@@ -134,21 +101,21 @@ class Selection:
         return sorted(each for each in available if each in named or each.topic in named)
 
     def check(self, available: Sequence[TopicPartition], where: str) -> None:
-        """Raise `UnknownTopic` for what is named and not `available`."""
+        """Raise `UnknownTopic` if a named topic or partition is not `available` in `where`."""
         topics = {each.topic for each in available}
         missing = [topic for topic in self.topics if topic not in topics]
         missing += [str(each) for each in self.partitions if each not in available]
         if missing:
-            there = ", ".join(sorted(topics)[:20]) or "none"
-            raise UnknownTopic(f"{where} has no {', '.join(missing)}; topics there: {there}")
+            existing = ", ".join(sorted(topics)[:20]) or "none"
+            raise UnknownTopic(f"{where} has no {', '.join(missing)}; its topics: {existing}")
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
-    """The options of one read; times in milliseconds, None where nothing was said.
+    """The options of one read; times in milliseconds, None for options that were not given.
 
-    Either `paths` or `bootstrap_servers` is empty. `kafka` holds the other `kafka.*` options, without
-    that prefix and in lower case.
+    Either `paths` or `bootstrap_servers` is empty. `kafka` has the other `kafka.*` options, without that
+    prefix and in lower case.
     """
 
     paths: tuple[str, ...] = ()
@@ -175,29 +142,29 @@ class ReadOptions:
     isolation: Isolation = Isolation.READ_UNCOMMITTED
     kafka: Mapping[str, str]
     ignored: tuple[str, ...] = ()
-    """Options of streams that a batch was given: they do nothing there."""
+    """stream options given to a batch, where they have no effect"""
+
+    @property
+    def source(self) -> str:
+        """What is read, for messages: the directories or the brokers."""
+        return self.bootstrap_servers or ", ".join(self.paths)
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool | None) -> ReadOptions:
-        """Read Spark's options; None for `streaming`: it is not known yet. Raises `InvalidOption`."""
+        """Read Spark's options; `streaming` is None while it is not known. Raises `InvalidOption`."""
         given = Given(options)
         given.check_names(_REFUSED)
         if streaming:
             for name in _ENDINGS:
                 if given.has(name):
                     raise InvalidOption(
-                        f"option {name} is for batch reads: a stream has no end; leave it out"
+                        f"option {name} is for batch reads only: a stream has no end; remove it"
                     )
         paths = _paths(given)
         servers = given.text(BOOTSTRAP_SERVERS, "")
-        if bool(paths) == bool(servers):
-            said = "both are given" if paths else "neither is given"
-            raise InvalidOption(
-                f"a read is from directories (option path) or from brokers (option {BOOTSTRAP_SERVERS}), and "
-                f"{said}; give one of the two"
-            )
+        check_one_place("a read takes directories", paths, servers)
         if paths and given.has("commitGroup"):
-            raise InvalidOption("option commitGroup: groups are kept by brokers, and this reads directories")
+            raise InvalidOption("option commitGroup needs brokers; directories have no groups")
         starting = _position(given, "starting", Latest() if streaming else Earliest())
         ending = _position(given, "ending", Latest())
         if streaming is False:
@@ -206,9 +173,7 @@ class ReadOptions:
             given.text("columns", None), include_headers=given.flag("includeHeaders", False)
         )
         if servers and SEGMENT in columns:
-            raise InvalidOption(
-                "column segment says which file a record is in, which no broker tells; read by path"
-            )
+            raise InvalidOption("column segment needs option path: brokers do not tell a record's file")
         strategy = given.choice("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
         return cls(
             paths=paths,
@@ -239,21 +204,21 @@ class ReadOptions:
 
 
 class Given:
-    """What was given, by name; a value that is no such thing is an `InvalidOption`."""
+    """The given options by name. Each method raises `InvalidOption` for a value of the wrong kind."""
 
     def __init__(self, options: Mapping[str, str]) -> None:
         self._values = {name.lower(): value for name, value in options.items()}
 
     def check_names(self, refused: Mapping[str, str]) -> None:
-        """Raise `InvalidOption` for a name that nobody knows, and for one of `refused`, which says why."""
+        """Raise `InvalidOption` for unknown names, and for `refused` ones with the reason given there."""
         known = {name.lower(): name for name in (*SOURCE_OPTIONS, *SINK_OPTIONS)}
         for name in sorted(self._values):
             if name in refused:
                 raise InvalidOption(f"option {name} is not supported: {refused[name]}")
             if name not in known and not name.startswith(KAFKA):
                 close = get_close_matches(name, known, 1)
-                hint = f"did you mean {known[close[0]]}?" if close else "docs/spark.md has them all"
-                raise InvalidOption(f"there is no option {name}: {hint}")
+                hint = f"did you mean {known[close[0]]}?" if close else "docs/spark.md lists them all"
+                raise InvalidOption(f"unknown option {name}: {hint}")
 
     def has(self, name: str) -> bool:
         return name.lower() in self._values
@@ -270,7 +235,7 @@ class Given:
     def choice(self, name: str, values: Sequence[str], default: str) -> str:
         value = self.text(name, default).strip().lower()
         if value not in values:
-            raise InvalidOption(f"option {name} is {value!r}; it takes {' or '.join(values)}")
+            raise InvalidOption(f"option {name} is {value!r}; use {' or '.join(values)}")
         return value
 
     def number(self, name: str, default: T, *, low: int = 1) -> int | T:
@@ -285,20 +250,29 @@ class Given:
 
 
 def whole_number(name: str, text: str, *, low: int = 1) -> int:
-    """The value of option `name`. Raises `InvalidOption` below `low` or past 64 bits."""
+    """Return the value of option `name`. Raises `InvalidOption` below `low` or above 64 bits."""
     try:
         value = int(text)
     except ValueError:
         value = low - 1
     if not low <= value < 2**63:
-        raise InvalidOption(f"option {name} is {text!r}; it takes a whole number from {low} on")
+        raise InvalidOption(f"option {name} is {text!r}; it must be a whole number, {low} or more")
     return value
+
+
+def check_one_place(what: str, paths: Sized, servers: str) -> None:
+    """Raise `InvalidOption` unless exactly one of paths and brokers is given; `what` begins the message."""
+    if bool(paths) == bool(servers):
+        given = "both are given" if servers else "neither is given"
+        raise InvalidOption(
+            f"{what} (option path) or brokers (option {BOOTSTRAP_SERVERS}): {given}; give one of the two"
+        )
 
 
 def _duration_ms(name: str, text: str) -> int:
     match = _DURATION.fullmatch(text.strip())
     if match is None or match[2].lower() not in _UNITS_MS:
-        raise InvalidOption(f"option {name} is {text!r}; it takes a duration like 90s, 15m or 1h")
+        raise InvalidOption(f"option {name} is {text!r}; use a duration like 90s, 15m or 1h")
     return int(match[1]) * _UNITS_MS[match[2].lower()]
 
 
@@ -311,20 +285,18 @@ def _paths(given: Given) -> tuple[str, ...]:
         except ValueError:
             listed = None
         if not isinstance(listed, list) or not all(isinstance(each, str) for each in listed):
-            raise InvalidOption(f"option {_PATHS} is {text!r}; give the list to load([...])")
+            raise InvalidOption(f"option {_PATHS} is {text!r}; pass the list to load([...])")
         paths += listed
     if any(not path.strip() for path in paths):
-        raise InvalidOption("option path is empty; give a log dir or a partition's directory")
+        raise InvalidOption("option path is empty; name a log dir or a partition's directory")
     return tuple(paths)
 
 
 def _selection(given: Given) -> Selection:
     named = [name for name in _STRATEGIES if given.has(name)]
     if len(named) != 1:
-        said = f"{' and '.join(named)} are given" if named else "none is given"
-        raise InvalidOption(
-            f"exactly one of the options {', '.join(_STRATEGIES)} says what to read, and {said}"
-        )
+        found = " and ".join(named) or "none"
+        raise InvalidOption(f"give exactly one of the options {', '.join(_STRATEGIES)} (given: {found})")
     name = named[0]
     text = given.text(name, "")
     match name:
@@ -339,14 +311,14 @@ def _selection(given: Given) -> Selection:
     try:
         re.compile(pattern)
     except re.error as error:
-        raise InvalidOption(f"option {name} is {text!r}, no regular expression: {error}") from error
+        raise InvalidOption(f"option {name} is {text!r}, not a regular expression: {error}") from error
     if not pattern:
-        raise InvalidOption("option subscribePattern is empty; .* is every topic")
+        raise InvalidOption("option subscribePattern is empty; use .* for every topic")
     return Selection(pattern=pattern)
 
 
 def _position(given: Given, word: str, default: Position) -> Position:
-    """Where to start or end; the options by time go first, as there."""
+    """Return the start or end; as in Spark's Kafka source, options by time take precedence."""
     option = f"{word}Timestamp"
     if given.has(option):
         return AtTime(given.number(option, 0, low=0), option)
@@ -367,13 +339,13 @@ def _position(given: Given, word: str, default: Position) -> Position:
             return Latest()
     offsets = parse_offsets(text, option)
     if any(offset < EARLIEST for offset in offsets.values()):
-        raise InvalidOption(f"option {option} has an offset below -2; -2 is earliest, -1 latest")
+        raise InvalidOption(f"option {option} has an offset below -2; -2 means earliest, -1 latest")
     return AtOffsets(offsets, option)
 
 
 def _check_batch_bounds(starting: Position, ending: Position) -> None:
-    late = "a batch cannot start at latest: it would be empty; give earliest, offsets or a time"
-    early = "a batch cannot end at earliest: it would be empty; give latest, offsets or a time"
+    late = "a batch that starts at latest is empty; use earliest, offsets or a time"
+    early = "a batch that ends at earliest is empty; use latest, offsets or a time"
     match starting:
         case Latest():
             raise InvalidOption(f"option startingOffsets: {late}")

@@ -1,11 +1,15 @@
-"""What comes to a sink, judged and placed: Arrow batches in, columns to be written and a partition a row out.
+"""Check and place the rows of a sink: Arrow batches in, columns to write and each row's partition out.
 
-    value       string or binary; null deletes its key     topic      string; the option of that name wins
+    value       string or binary; null deletes its key     topic      string; the option `topic` overrides it
     key         string or binary                           timestamp  if `includeTimestamp`; null: now
-    partition   int; null: by the key, or in turn          headers    array<struct<key:string,value:binary>>
+    partition   int; null: by the key, or round robin      headers    array<struct<key:string,value:binary>>
 
-Other columns are passed over. Nothing is done per row unless one is refused: then the row is named, with the
-reason, and nothing of the write is published.
+Other columns are ignored. No Python runs per row, unless a row is refused: the error then names the row and
+the reason, and nothing of the write is published.
+
+Rows whose `partition` is null are placed as by Kafka's producers (`logstore/broker/placement.py`), a whole
+column at a time: keys are hashed four bytes at a time, all rows side by side, and a row drops out where its
+key ends. Rows of a batch without a key stay together; the next batch's go to the next partition.
 """
 
 from __future__ import annotations
@@ -19,6 +23,7 @@ import numpy.typing as npt
 import pyarrow as pa
 import pyarrow.compute as pc
 
+from logstore.broker.placement import murmur2
 from logstore.columnar.columnar import Blobs
 from logstore.columnar.kernels import Longs
 from logstore.config import LogConfig
@@ -26,11 +31,55 @@ from logstore.disk.errors import InvalidTopic
 from logstore.disk.topic_partition import TopicPartition, check_topic_name
 from logstore.format.batch import HEADER_BYTES
 from logstore.spark.errors import RowRefused, WriteRefused
-from logstore.spark.partitioner import partitions_of
 from logstore.spark.write_options import WriteOptions
 
+_M = np.uint32(0x5BD1E995)
+_SEED = np.uint32(0x9747B28C)
+_LONGEST = 512
+"""Longer keys are hashed one by one: they are rare and would hold up the others."""
+
+
+def murmur2_of(keys: Blobs) -> npt.NDArray[np.uint32]:
+    """Return Kafka's hash of each key, unsigned; arbitrary for a null key."""
+    sizes = np.maximum(keys.size, 0).astype(np.int64)
+    result = _SEED ^ sizes.astype(np.uint32)
+    if not len(sizes):
+        return result
+    # The four bytes at every position of the column, as one number.
+    padded = keys.data if len(keys.data) >= 4 else np.concatenate([keys.data, np.zeros(4, np.uint8)])
+    fours = np.ndarray(len(padded) - 3, "<u4", padded, strides=(1,))
+    at_once = sizes <= _LONGEST
+    for done in range(0, int(sizes[at_once].max(initial=0)) & ~3, 4):
+        rows = np.flatnonzero(at_once & (sizes >= done + 4))
+        k = fours[keys.at[rows] + done] * _M
+        k ^= k >> np.uint32(24)
+        result[rows] = result[rows] * _M ^ k * _M
+    whole, left = sizes & ~3, sizes & 3
+    for tail in (3, 2, 1):
+        rows = np.flatnonzero(at_once & (left == tail))
+        at = keys.at[rows] + whole[rows]
+        last = np.zeros(len(rows), np.uint32)
+        for byte in range(tail):
+            last |= keys.data[at + byte].astype(np.uint32) << np.uint32(8 * byte)
+        result[rows] = (result[rows] ^ last) * _M
+    result ^= result >> np.uint32(13)
+    result *= _M
+    result ^= result >> np.uint32(15)
+    for row in np.flatnonzero(~at_once).tolist():
+        start = int(keys.at[row])
+        result[row] = murmur2(keys.data[start : start + int(sizes[row])].tobytes())
+    return result
+
+
+def partitions_of(keys: Blobs, counts: Longs, turn: int) -> Longs:
+    """Return each row's partition among its topic's `counts`; rows without a key go to partition `turn`."""
+    hashed = (murmur2_of(keys) & np.uint32(0x7FFFFFFF)).astype(np.int64)
+    chosen: Longs = np.where(keys.size >= 0, hashed, turn) % counts
+    return chosen
+
+
 _RECORD_BYTES: Final = 26
-"""What a record takes beside its key, value and headers, at most; a header takes 10."""
+"""The largest overhead of a record, in bytes, without key, value and headers; a header's is 10."""
 _HEADER_PARTS: Final = 10
 _SHOWN: Final = 40
 
@@ -46,7 +95,7 @@ SINK_TYPES: Final[Mapping[str, tuple[str, ...]]] = {
 
 @dataclass(frozen=True, slots=True)
 class Topic:
-    """What placing and judging a row needs to know of its topic; `is_new`: it will be made."""
+    """The facts of a topic that decide on its rows; `is_new`: the write will create it."""
 
     partitions: int
     config: LogConfig
@@ -54,41 +103,37 @@ class Topic:
 
 
 def check_columns(types: Mapping[str, str], options: WriteOptions) -> None:
-    """Raise `WriteRefused` unless rows of these columns (name → Spark's name of the type) can be written."""
+    """Raise `WriteRefused` unless rows with these columns (name → Spark's type name) can be written."""
     if "value" not in types:
-        raise WriteRefused(f"no column value: rows need one, string or binary; there are {', '.join(types)}")
+        raise WriteRefused(f"no column value (string or binary); the columns are {', '.join(types)}")
     if options.topic is None and "topic" not in types:
-        raise WriteRefused("no topic: give the option topic, or a column topic")
+        raise WriteRefused("no topic: set option topic, or add a column topic")
     wanted = _columns(types, options)
     if options.include_timestamp and "timestamp" not in types:
-        raise WriteRefused("includeTimestamp is set, and there is no column timestamp")
+        raise WriteRefused("includeTimestamp is set, but there is no column timestamp")
     for name in wanted:
         if types[name] not in SINK_TYPES[name]:
             raise WriteRefused(f"column {name} is {types[name]}; it must be {' or '.join(SINK_TYPES[name])}")
 
 
 def _columns(names: Mapping[str, str] | Sequence[str], options: WriteOptions) -> list[str]:
-    passed_over = {
-        name
-        for name, is_taken in (
-            ("headers", options.include_headers),
-            ("timestamp", options.include_timestamp),
-            ("topic", options.topic is None),
-        )
-        if not is_taken
+    is_written = {
+        "headers": options.include_headers,
+        "timestamp": options.include_timestamp,
+        "topic": options.topic is None,
     }
-    return [name for name in SINK_TYPES if name in names and name not in passed_over]
+    return [name for name in SINK_TYPES if name in names and is_written.get(name, True)]
 
 
 class Placed(NamedTuple):
-    """Rows to be written, as `columnar.encode` takes them, and the slot (`Intake.slots`) of each."""
+    """Rows to write, as `columnar.encode` accepts them, and each row's slot in `Intake.slots`."""
 
     rows: Any
     slots: Longs
 
 
 class Intake:
-    """Judges and places what one task is given. `turn`: where its rows without a key begin."""
+    """Checks and places the rows of one task. `turn`: the first partition for rows without a key."""
 
     def __init__(
         self,
@@ -99,21 +144,21 @@ class Intake:
         spark_partition: int = 0,
         turn: int = 0,
     ) -> None:
-        """`topic_of` is asked once a topic; it raises `EngineError` for one that cannot be written."""
+        """`topic_of` is called once per topic; it raises `EngineError` for one that cannot be written."""
         self._options, self._topic_of, self._now_ms = options, topic_of, now_ms
         self._spark_partition, self._turn = spark_partition, turn
         self._rows_before = 0
         self.slots: list[TopicPartition] = []
-        """Every partition of the topics seen so far; placed rows say which by its index."""
+        """every partition of the topics so far; `Placed.slots` are indexes into it"""
         self.topics: dict[str, Topic] = {}
         self._first_slots: dict[str, int] = {}
 
     def take(self, batch: Any) -> Placed:
-        """Raises `RowRefused`, and what `topic_of` raises."""
+        """Check and place a batch of rows. Raises `RowRefused`, and the errors of `topic_of`."""
         return _Batch(self, batch).placed()
 
     def _add(self, name: str) -> int:
-        """The slot of the topic's partition 0."""
+        """Add a topic and return the slot of its partition 0."""
         topic = self.topics[name] = self._topic_of(name)
         first = self._first_slots[name] = len(self.slots)
         self.slots += (TopicPartition(name, partition) for partition in range(topic.partitions))
@@ -121,7 +166,7 @@ class Intake:
 
 
 class _Batch:
-    """One Arrow batch on its way in."""
+    """One Arrow batch that is being checked and placed."""
 
     def __init__(self, intake: Intake, batch: Any) -> None:
         self._intake, self._batch = intake, batch
@@ -152,14 +197,14 @@ class _Batch:
     def _blobs(self, name: str) -> Blobs:
         return Blobs.of(self._batch.column(name), name) if name in self._columns else Blobs.none(self._count)
 
-    # --- where to -------------------------------------------------------------------------------------
+    # --- placing --------------------------------------------------------------------------------------
 
     def _read_topics(self) -> None:
         column = self._batch.column("topic")
         if column.null_count:
             row = int(np.flatnonzero(~_valid(column))[0])
             self._topic_codes[:] = -1
-            raise self._refused(row, "its topic is null; fill it in, or give the option topic")
+            raise self._refused(row, "its topic is null; fill it in, or set option topic")
         encoded = column.dictionary_encode()
         self._names = encoded.dictionary.to_pylist()
         self._topic_codes = encoded.indices.to_numpy(zero_copy_only=False).astype(np.int64)
@@ -196,7 +241,7 @@ class _Batch:
         slots: Longs = np.array(firsts, np.int64)[self._topic_codes] + by_key
         return slots
 
-    # --- whether at all -------------------------------------------------------------------------------
+    # --- checking -------------------------------------------------------------------------------------
 
     def _judge(self, topics: Sequence[Topic], now_ms: int) -> None:
         sizes = np.maximum(self._keys.size, 0).astype(np.int64) + np.maximum(self._blobs("value").size, 0)
@@ -210,14 +255,14 @@ class _Batch:
         self._refuse_where(
             sizes > limits,
             lambda row: (
-                f"it has up to {sizes[row]} bytes in a batch of its own, and {limits[row]} are allowed "
+                f"in a batch of its own it has up to {sizes[row]} bytes; the limit is {limits[row]} "
                 "(kafka.max.request.size, and the topic's max.message.bytes)"
             ),
         )
         if any(topic.config.is_compacted for topic in topics):
             needs_key = np.array([topic.config.is_compacted for topic in topics])[self._topic_codes]
             self._refuse_where(
-                needs_key & (self._keys.size < 0), lambda row: "its topic is compacted, and it has no key"
+                needs_key & (self._keys.size < 0), lambda row: "its topic is compacted, but it has no key"
             )
 
     def _header_sizes(self) -> Longs:
@@ -244,9 +289,7 @@ class _Batch:
         )
         self._refuse_where(
             (times < oldest) | (times > newest),
-            lambda row: (
-                f"its timestamp is {times[row]} ms, and its topic takes {oldest[row]} to {newest[row]}"
-            ),
+            lambda row: f"its timestamp is {times[row]} ms; its topic accepts {oldest[row]} to {newest[row]}",
         )
         return pa.array(times)
 

@@ -1,8 +1,8 @@
-"""What a sink is told: every option of a write, read once and refused where it cannot be meant.
+"""Parse the options of a write.
 
-Names and defaults are those of Spark's sink for Kafka; `path`, `partitions`, `stagingPath`, `txnAppId`,
-`txnVersion` and `includeTimestamp` are ours. Options of reads are passed over, and so is what a producer of
-Kafka's would take and this one has no use for (`kafka.linger.ms`).
+Names and defaults are those of Spark's Kafka sink; `path`, `partitions`, `stagingPath`, `txnAppId`,
+`txnVersion` and `includeTimestamp` are our own. Options of reads are ignored, and so are producer settings
+without effect here (`kafka.linger.ms`).
 """
 
 from __future__ import annotations
@@ -19,34 +19,34 @@ from logstore.errors import InvalidConfig
 from logstore.format.batch import HEADER_BYTES
 from logstore.format.compression import Codec
 from logstore.log.outgoing import Compression
-from logstore.spark.client_settings import ClientSettings
+from logstore.spark.client import ClientSettings
 from logstore.spark.errors import InvalidOption
-from logstore.spark.read_options import BOOTSTRAP_SERVERS, Given
+from logstore.spark.read_options import BOOTSTRAP_SERVERS, Given, check_one_place
 
 _REQUEST_BYTES: Final = 1 << 20
 _DELIVERY_TIMEOUT_MS: Final = 120_000
 _REFUSED: Final = {
-    "kafka.key.serializer": "keys are written as their bytes: cast the column to binary or string",
-    "kafka.value.serializer": "values are written as their bytes: cast the column to binary or string",
-    "kafka.transactional.id": "a write is published once without one; txnAppId and txnVersion name it",
-    "kafka.partitioner.class": "rows go where Kafka's producers put them; or give them a column partition",
-    "kafka.interceptor.classes": "rows never become a producer's records",
+    "kafka.key.serializer": "keys are written as bytes; cast the column to binary or string",
+    "kafka.value.serializer": "values are written as bytes; cast the column to binary or string",
+    "kafka.transactional.id": "writes are published once without it; txnAppId and txnVersion name a write",
+    "kafka.partitioner.class": "rows are placed as by Kafka's producers; or use a column partition",
+    "kafka.interceptor.classes": "rows are not sent through a producer; remove the option",
 }
 _LONGEST_NAME: Final = 200
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class WriteOptions:
-    """A sink's options. Exactly one of `path` and `brokers` is there; sizes are bytes."""
+    """The options of a sink. Exactly one of `path` and `brokers` is set; sizes are bytes."""
 
     path: str | None
-    """a log dir, without a slash at its end"""
+    """a log dir, without a trailing slash"""
     brokers: ClientSettings | None
-    """its `timeout_s` is that of `kafka.delivery.timeout.ms`"""
+    """its `timeout_s` is `kafka.delivery.timeout.ms`"""
     topic: str | None
-    """of all rows; None: each row has its own"""
+    """the topic of all rows; None: the column `topic` names it"""
     partitions: int | None
-    """how many a topic gets that is not there; None: then it is refused"""
+    """for topics to create; None: a missing topic is an error"""
     include_headers: bool
     include_timestamp: bool
     staging_path: str | None
@@ -60,17 +60,12 @@ class WriteOptions:
 
     @classmethod
     def parse(cls, options: Mapping[str, str], *, streaming: bool) -> WriteOptions:
-        """Read Spark's options. Raises `InvalidOption`, `InvalidTopic`."""
+        """Read Spark's options. Raises `InvalidOption` and `InvalidTopic`."""
         given = Given(options)
         given.check_names(_REFUSED)
         _check_promises(given)
         paths, servers = given.text("path", ""), given.text(BOOTSTRAP_SERVERS, "")
-        if bool(paths) == bool(servers):
-            said = "both are given" if paths else "neither is given"
-            raise InvalidOption(
-                f"a write is to a log dir (option path) or to brokers (option {BOOTSTRAP_SERVERS}), and "
-                f"{said}; give one of the two"
-            )
+        check_one_place("a write takes a log dir", paths, servers)
         topic = given.text("topic", None)
         if topic is not None:
             check_topic_name(topic)
@@ -98,14 +93,16 @@ def _brokers(servers: str, given: Given) -> ClientSettings:
 
 
 def _check_promises(given: Given) -> None:
-    """Refuse what would make less of a write than it says."""
+    """Raise `InvalidOption` for settings that would break exactly-once writes."""
     if (acks := given.text("kafka.acks", "all")) not in ("all", "-1"):
         raise InvalidOption(
-            f"option kafka.acks is {acks!r}: rows are written once only if all in-sync replicas acknowledge "
-            "every batch; leave it out or set it to all"
+            f"option kafka.acks is {acks!r}: exactly-once writes need the acknowledgement of all in-sync "
+            "replicas; remove the option or set it to all"
         )
     if not given.flag("kafka.enable.idempotence", True):
-        raise InvalidOption("option kafka.enable.idempotence is off: without it rows could be written twice")
+        raise InvalidOption(
+            "option kafka.enable.idempotence is false: rows could be written twice; remove the option"
+        )
 
 
 def _transaction(given: Given, *, streaming: bool) -> tuple[str, int] | None:
@@ -114,13 +111,13 @@ def _transaction(given: Given, *, streaming: bool) -> tuple[str, int] | None:
         return None
     if streaming:
         raise InvalidOption(
-            "options txnAppId and txnVersion are for batch writes: a stream has its checkpoint; for an "
-            "identity of your own write in foreachBatch, with the batch id as txnVersion"
+            "options txnAppId and txnVersion are for batch writes; a stream is identified by its checkpoint. "
+            "For an identity of your own, write in foreachBatch with the batch id as txnVersion"
         )
     if not app or not given.has("txnVersion"):
-        raise InvalidOption("options txnAppId and txnVersion name a write together; give both")
+        raise InvalidOption("options txnAppId and txnVersion identify a write together; give both")
     if len(app) > _LONGEST_NAME:
-        raise InvalidOption(f"option txnAppId has {len(app)} characters; {_LONGEST_NAME} are the most")
+        raise InvalidOption(f"option txnAppId has {len(app)} characters; the limit is {_LONGEST_NAME}")
     return app, given.number("txnVersion", 0, low=0)
 
 
@@ -141,15 +138,18 @@ def _directory(name: str, text: str) -> str:
     path = local_path(text)
     if path is None:
         raise InvalidOption(
-            f"option {name} is {text!r}; it takes a directory that the driver and all executors have "
-            "mounted, without a scheme or with file:"
+            f"option {name} is {text!r}; use a directory that is mounted on the driver and all executors, "
+            "without a scheme or with file:"
         )
     return path
 
 
 def local_path(text: str) -> str | None:
-    """The directory that a path or `file:` URI names, without a slash at its end; None for another scheme."""
-    parts = urlsplit(text)
+    """Return the directory of a path or `file:` URI, without a trailing slash; None for anything else."""
+    try:
+        parts = urlsplit(text)
+    except ValueError:  # a malformed host, such as `file://[x`
+        return None
     if parts.scheme == "file" and parts.netloc in ("", "localhost"):
         text = unquote(parts.path)
     elif len(parts.scheme) > 1 and text[len(parts.scheme) :].startswith(":/"):

@@ -1,7 +1,7 @@
-"""The sink as Spark drives it: tasks stage, the commit publishes. Thin: what is done is in `sink.py`.
+"""Spark's batch and stream writers. Tasks stage rows in files, the commit publishes them (`sink.py`).
 
-A batch's writer is made once and pickled into tasks and commit. A stream's is made anew in each of them:
-there only messages carry what the tasks know, the query's id and the batch's number among it.
+Spark creates a batch's writer once and pickles it into tasks and commit. It creates a stream's writer anew in
+each of them; there only the tasks' messages carry the query's id and the batch's number to the commit.
 """
 
 from __future__ import annotations
@@ -15,15 +15,9 @@ from typing import Any, Final
 from pyspark.sql.datasource import DataSourceArrowWriter, DataSourceStreamArrowWriter, WriterCommitMessage
 
 from logstore.spark.errors import InvalidOption, WriteRefused
+from logstore.spark.ledger import remove_staged
 from logstore.spark.publishing import Message
-from logstore.spark.sink import (
-    Sink,
-    forget,
-    ledger_of_one_write,
-    ledger_of_stream,
-    ledger_of_transaction,
-    os_sink,
-)
+from logstore.spark.sink import Sink, ledger_of_one_write, ledger_of_stream, ledger_of_transaction, os_sink
 from logstore.spark.sink_rows import check_columns
 from logstore.spark.write_options import WriteOptions
 
@@ -35,7 +29,7 @@ _ONLY: Final = 0
 
 @dataclass(frozen=True, slots=True)
 class Written(WriterCommitMessage):
-    """A task's message, in Spark's wrapping."""
+    """A task's message in Spark's wrapper."""
 
     message: Message
 
@@ -47,41 +41,39 @@ class BatchWriter(DataSourceArrowWriter):
         """Raises `InvalidOption`, `WriteRefused`."""
         if overwrite:
             raise WriteRefused(
-                "mode overwrite is refused: a log is only appended to. Use mode append, and delete the topic "
-                "or its records first if they are to go"
+                "mode overwrite is not supported: a log is append-only. Use mode append; to replace records, "
+                "delete the topic or its records first"
             )
         self._options = _checked(options, schema, streaming=False)
-        self._random = Random()
         if self._options.transaction is not None:
             self._ledger = ledger_of_transaction(self._options)
             self._number = self._options.transaction[1]
         else:
-            self._ledger = ledger_of_one_write(self._options, self._random, f"{gettempdir()}/logstore-sink")
+            self._ledger = ledger_of_one_write(self._options, Random(), f"{gettempdir()}/logstore-sink")
             self._number = _ONLY
 
     def write(self, iterator: Iterator[Any]) -> WriterCommitMessage:
         return _stage(self._sink(), iterator, self._ledger, self._number)
 
     def commit(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        sink = self._sink()
-        sink.commit(_of(messages), self._ledger, self._number)
-        self._forget(sink)
+        self._sink().commit(_of(messages), self._ledger, self._number)
+        self._forget()
 
     def abort(self, messages: Sequence[WriterCommitMessage | None]) -> None:
-        sink = self._sink()
-        sink.abort(_of(messages), self._ledger, self._number)
-        self._forget(sink)
+        self._sink().abort(_of(messages), self._ledger, self._number)
+        self._forget()
 
-    def _forget(self, sink: Sink) -> None:
+    def _forget(self) -> None:
+        # Nothing reads the ledger of a write without a name again.
         if self._options.transaction is None:
-            forget(sink.disk, self._ledger)
+            remove_staged(self._sink().disk, self._ledger)
 
     def _sink(self) -> Sink:
         return os_sink(self._options)
 
 
 class StreamWriter(DataSourceStreamArrowWriter):
-    """`df.writeStream.format("logstore")`: every output mode appends, as Spark's sink for Kafka does."""
+    """`df.writeStream.format("logstore")`: every output mode appends, as in Spark's Kafka sink."""
 
     def __init__(self, options: Mapping[str, str], schema: Any, overwrite: bool) -> None:
         """Raises `InvalidOption`, `WriteRefused`."""
@@ -91,12 +83,10 @@ class StreamWriter(DataSourceStreamArrowWriter):
         from pyspark import TaskContext
 
         context = TaskContext.get()
-        assert context is not None, "a task has one"
+        assert context is not None, "a task has a context"
         query_id, batch_id = context.getLocalProperty(_QUERY_ID), context.getLocalProperty(_BATCH_ID)
         if query_id is None or batch_id is None:
-            raise InvalidOption(
-                f"Spark does not tell this query's id ({_QUERY_ID}): it needs Spark 4.2 or newer"
-            )
+            raise InvalidOption(f"Spark passes no query id ({_QUERY_ID}): use Spark 4.2 or newer")
         return _stage(self._sink(), iterator, ledger_of_stream(self._options, query_id), int(batch_id))
 
     def commit(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
@@ -105,7 +95,7 @@ class StreamWriter(DataSourceStreamArrowWriter):
         self._sink().commit(found, found[0].ledger, batchId)
 
     def abort(self, messages: Sequence[WriterCommitMessage | None], batchId: int) -> None:
-        # Without a message nothing is known, and what dead tasks have staged goes with the next commit.
+        # Without a message the ledger is unknown; the next commit removes what dead tasks have staged.
         if found := _of(messages):
             self._sink().abort(found, found[0].ledger, batchId)
 
@@ -123,7 +113,7 @@ def _stage(sink: Sink, batches: Iterator[Any], ledger: str, number: int) -> Writ
     from pyspark import TaskContext
 
     context = TaskContext.get()
-    assert context is not None, "a task has one"
+    assert context is not None, "a task has a context"
     message = sink.stage(
         batches,
         ledger,

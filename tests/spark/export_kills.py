@@ -29,7 +29,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 
 from logstore import Log
-from logstore.spark.jobs.export_publishing import LEDGER_DIRECTORY
+from logstore.spark.jobs.export import LEDGER_DIRECTORY
 
 ROOT: Final = Path(__file__).parents[2]
 PARTITIONS: Final = 3

@@ -12,9 +12,9 @@ from logstore.disk.errors import InvalidTopic
 from logstore.disk.files import Disk
 from logstore.disk.topic_partition import TopicPartition, parse_directory_name
 from logstore.log.log import Log
-from logstore.spark.directory_target import DirectoryTarget
 from logstore.spark.publishing import Message, Target
 from logstore.spark.sink import Sink, topic_config
+from logstore.spark.targets import DirectoryTarget
 from logstore.spark.write_options import WriteOptions
 
 NOW_MS = 1_700_000_000_000

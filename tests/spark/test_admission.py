@@ -7,7 +7,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logstore.disk.topic_partition import TopicPartition
-from logstore.spark.admission import Admission, within
+from logstore.spark.micro_batches import Admission, within
 
 A, B, C = (TopicPartition("t", partition) for partition in range(3))
 

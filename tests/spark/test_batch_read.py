@@ -181,7 +181,7 @@ def test_sql(spark: SparkSession, logs: Path) -> None:
         ),
         (
             {"minPartition": "1"},
-            "InvalidOption: there is no option minpartition: did you mean minPartitions?",
+            "InvalidOption: unknown option minpartition: did you mean minPartitions?",
         ),
         ({"subscribe": "absent"}, "UnknownTopic: "),
         ({"kafka.bootstrap.servers": "h:1"}, "InvalidOption: a read is from directories"),

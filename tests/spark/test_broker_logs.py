@@ -100,7 +100,7 @@ def test_a_progress_that_cannot_be_published_is_a_warning(caplog: pytest.LogCapt
     made = nobody()
     made.publish("analysts", {TP: 3})
     made.close()
-    assert "the progress of group analysts could not be published: " in caplog.text
+    assert "failed to commit the offsets of group analysts: " in caplog.text
 
 
 def test_committed_reads_end_at_the_last_stable_offset(tmp_path: Path) -> None:
@@ -168,7 +168,7 @@ def test_nobody_there_is_told_with_what_to_do(caplog: pytest.LogCaptureFixture) 
         with pytest.raises(RequestUnanswered, match=r"127.0.0.1:1: no .*kafka.bootstrap.servers names some"):
             made.partitions()
         warned = [record.getMessage().rpartition("; ")[2] for record in caplog.records]
-        assert warned == ["it is asked again, 2 times at most", "it is asked again, 1 times at most"]
+        assert warned == ["retrying, up to 2 times", "retrying, up to 1 times"]
     finally:
         made.close()
 

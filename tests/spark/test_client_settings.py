@@ -5,7 +5,7 @@ from __future__ import annotations
 import pytest
 
 from logstore.broker.limits import Address
-from logstore.spark.client_settings import FETCH_BYTES, ClientSettings
+from logstore.spark.client import FETCH_BYTES, ClientSettings
 from logstore.spark.errors import InvalidOption
 
 SERVERS = "one:9092, two:9093"

@@ -94,13 +94,13 @@ def test_a_log_dir_and_a_partitions_directory() -> None:
 
 def test_paths_that_cannot_be() -> None:
     """A name that is not there, another file system, a glob that matches nothing."""
-    with pytest.raises(LogGone, match=r"/data is no directory: give a log dir"):
+    with pytest.raises(LogGone, match=r"/data is not a directory; name a log dir"):
         logs_of(MemoryDisk()).partitions()
-    with pytest.raises(InvalidOption, match="mount it where every executor sees it"):
+    with pytest.raises(InvalidOption, match="mount it on every executor"):
         expand("s3a://bucket/logs")
     with pytest.raises(InvalidOption, match=r"nothing matches path '/nowhere/at/all/\*'"):
         expand("/nowhere/at/all/*")
-    with pytest.raises(UnknownTopic, match="there is no orders-0"):
+    with pytest.raises(UnknownTopic, match="orders-0 does not exist"):
         logs_of(disk_of({"/data": {}})).bounds([ORDERS])
 
 
@@ -140,7 +140,7 @@ def test_a_watermark_file_that_cannot_be_read_is_said(caplog: pytest.LogCaptureF
     """A hint that is lost hides no record."""
     disk = disk_of({"/data/orders-0": {log_file(0): BATCH_0}, "/data": {HIGH_WATERMARK_CHECKPOINT: b"?"}})
     assert bounds(logs_of(disk)) == (0, 3)
-    assert "no high watermarks of /data" in caplog.text
+    assert "cannot read the high watermarks of /data" in caplog.text
 
 
 def test_the_start_is_the_log_start() -> None:
@@ -268,7 +268,7 @@ def test_a_deleted_partition_has_expired() -> None:
     disk = disk_of({"/data": {}})
     rows, missing = read(logs_of(disk), 1, 6)
     assert (rows, missing[0][:5]) == ([], ("orders", 0, 1, 6, Cause.EXPIRED))
-    assert "there is no orders-0" in missing[0].detail
+    assert "orders-0 does not exist" in missing[0].detail
 
 
 @pytest.mark.parametrize("tail", [b"", BATCH_5[:-1], bytes(100)])

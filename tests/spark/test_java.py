@@ -51,9 +51,9 @@ def test_what_is_wrong_is_one_line_that_says_how_to_get_one(tmp_path: Path) -> N
     old = java_that_says(tmp_path / "old", 'java version "1.8.0_402"')
     broken = java_that_says(tmp_path / "broken", 'openjdk version "17"', code=1)
     for environment, said in (
-        ({"PATH": str(tmp_path)}, "there is no Java here"),
-        ({"JAVA_HOME": str(tmp_path / "none"), "PATH": ""}, "cannot be started"),
-        ({"JAVA_HOME": str(broken)}, "does not say its version"),
+        ({"PATH": str(tmp_path)}, "no Java found"),
+        ({"JAVA_HOME": str(tmp_path / "none"), "PATH": ""}, "cannot start .*"),
+        ({"JAVA_HOME": str(broken)}, "does not print a version"),
         ({"JAVA_HOME": str(old)}, "is Java 8"),
     ):
         with pytest.raises(JavaMissing, match=said) as raised:

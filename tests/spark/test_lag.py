@@ -3,7 +3,7 @@
 from __future__ import annotations
 
 from logstore.disk.topic_partition import TopicPartition
-from logstore.spark.lag import Behind, lags
+from logstore.spark.offsets import Behind, lags
 
 A, B = TopicPartition("t", 0), TopicPartition("t", 10)
 

@@ -250,7 +250,7 @@ def test_a_ledger_that_cannot_be_read_is_no_empty_one(spoil: Callable[[bytes], b
         ledger.finish()
     data = read(disk, f"{LEDGER}/ledger")
     write(disk, f"{LEDGER}/ledger", spoil(data))
-    with pytest.raises(CorruptLedger, match="what was published before is not known"):
+    with pytest.raises(CorruptLedger, match="earlier publications are unknown"):
         Ledger(disk, LEDGER)
     write(disk, f"{LEDGER}/ledger", data)
     with Ledger(disk, LEDGER) as ledger:

@@ -8,10 +8,9 @@ from typing import Any
 import pytest
 
 from logstore.disk.topic_partition import TopicPartition
-from logstore.spark.admission import Admission
 from logstore.spark.errors import DataLoss, InvalidOption, NoMatchingTime, UnknownTopic
 from logstore.spark.logs import Bounds, Missing, OffsetRange
-from logstore.spark.micro_batches import MicroBatches
+from logstore.spark.micro_batches import Admission, MicroBatches
 from logstore.spark.read_options import ReadOptions
 
 A, B, C = (TopicPartition("t", partition) for partition in range(3))
@@ -235,12 +234,12 @@ def test_a_new_partition_that_went_again_is_lost() -> None:
 def test_a_partition_that_is_gone(caplog: pytest.LogCaptureFixture) -> None:
     """Told before the batch is written down: who starts again when it is back has lost nothing."""
     log = Log(p0=(0, 10))
-    with pytest.raises(DataLoss, match=r"not there any more: t-1 \(read up to offset 7\)"):
+    with pytest.raises(DataLoss, match=r"no longer exist: t-1 \(read up to offset 7\)"):
         Stream(log).latest({A: 0, B: 7}, ALL)
     lenient = Stream(log, failOnDataLoss="false")
     end = lenient.latest({A: 0, B: 7}, ALL)
     assert end == {A: 10}
-    assert "the stream goes on without them: t-1" in caplog.text
+    assert "the stream continues without them: t-1" in caplog.text
     assert lenient.ranges({A: 0, B: 7}, end) == [OffsetRange("t", 0, 0, 10)]
     log.known[B] = Bounds(0, 3)
     lenient.now_ms += 1_000

@@ -10,7 +10,7 @@ import pytest
 
 from logstore.broker.placement import murmur2, partition_of_key
 from logstore.columnar.columnar import Blobs
-from logstore.spark.partitioner import murmur2_of, partitions_of
+from logstore.spark.sink_rows import murmur2_of, partitions_of
 
 
 def keys_of(random: Random, count: int, longest: int) -> list[bytes | None]:

@@ -26,7 +26,7 @@ from pyspark.sql.datasource import (
 
 from logstore.disk.topic_partition import TopicPartition
 from logstore.spark.logs import Logs, OffsetRange
-from logstore.spark.pushdown import Narrowing
+from logstore.spark.readers import Narrowing
 
 RANGES = [OffsetRange("a", 0, 0, 100), OffsetRange("a", 1, 50, 100), OffsetRange("b", 0, 0, 10)]
 NOON = datetime(2026, 11, 20, 12, tzinfo=UTC)

@@ -15,9 +15,9 @@ from logstore.disk.errors import ErrorCode
 from logstore.format.batch import Batch, encode_batch, encode_marker_batch
 from logstore.format.record import ControlType, EndTransactionMarker, Record
 from logstore.replication.messages import Aborted, FetchResult
-from logstore.spark.client_thread import ClientThread
+from logstore.spark.broker_logs import RangeFetch
+from logstore.spark.client import ClientThread
 from logstore.spark.logs import Bounds, Cause, Missing, OffsetRange
-from logstore.spark.range_fetch import RangeFetch
 
 T = TypeVar("T")
 PRODUCER = 7
@@ -248,7 +248,7 @@ def test_patience_ends() -> None:
     """In silence over records that are there, nothing may be passed over."""
     leader = Leader(batch(0), batch(1))
     leader.high_watermark = 1
-    told = "t-0: nothing came from offset 1 on in 20 s, and 2 was its end"
+    told = "t-0: no records from offset 1 on for 20 s, but the end was 2"
     with pytest.raises(RequestUnanswered, match=told):
         Read(leader, 0, 2)
     assert len(leader.asked) < 30

@@ -8,8 +8,9 @@ import pytest
 from hypothesis import given
 from hypothesis import strategies as st
 
+from logstore.spark.directory_logs import near
 from logstore.spark.logs import OffsetRange
-from logstore.spark.ranges import cut, near, share_out, size_of
+from logstore.spark.reading import cut, share_out
 
 
 def whole(partition: int, start: int, end: int) -> OffsetRange:
@@ -19,7 +20,7 @@ def whole(partition: int, start: int, end: int) -> OffsetRange:
 def tens(wanted: OffsetRange, pieces: int) -> Sequence[int]:
     """Batches of ten offsets; as evenly as that allows."""
     places = list(range(wanted.start_offset // 10 * 10 + 10, wanted.end_offset, 10))
-    targets = [wanted.start_offset + size_of(wanted) * piece // pieces for piece in range(1, pieces)]
+    targets = [wanted.start_offset + wanted.size * piece // pieces for piece in range(1, pieces)]
     return [places[slot] for slot in near(places, targets)]
 
 
@@ -60,7 +61,7 @@ def test_where_nothing_is_known_offsets_are_cut() -> None:
     assert cut([whole(0, 10, 20)], nowhere, min_partitions=3) == [
         whole(0, 10, 13), whole(0, 13, 16), whole(0, 16, 20),
     ]  # fmt: skip
-    assert [size_of(each) for each in cut([whole(0, 0, 10)], nowhere, max_records=4)] == [3, 3, 4]
+    assert [each.size for each in cut([whole(0, 0, 10)], nowhere, max_records=4)] == [3, 3, 4]
     assert len(cut([whole(0, 0, 2)], nowhere, min_partitions=50)) == 2
 
 
@@ -85,9 +86,9 @@ def test_pieces_cover_the_ranges_exactly(
     pieces = cut(
         given_ranges, tens if knows else nowhere, min_partitions=min_partitions, max_records=max_records
     )
-    assert all(size_of(each) > 0 for each in pieces)
+    assert all(each.size > 0 for each in pieces)
     if max_records is not None:
-        assert all(size_of(each) <= max_records for each in pieces)
+        assert all(each.size <= max_records for each in pieces)
     for each in given_ranges:
         parts = [piece for piece in pieces if piece.partition == each.partition]
         covered = [offset for part in parts for offset in range(part.start_offset, part.end_offset)]

@@ -77,14 +77,14 @@ def test_what_is_read(options: dict[str, str], expected: Selection) -> None:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({}, "exactly one of the options assign, subscribe, subscribePattern says what to read, and none is"),
-        ({"assign": '{"a":[0]}', "subscribe": "a"}, "assign and subscribe are given"),
-        ({"assign": "a"}, r"option assign is 'a', no JSON .*; write it like \{\"topic\":\[0,1\]\}"),
+        ({}, r"exactly one of the options assign, subscribe, subscribePattern \(given: none\)"),
+        ({"assign": '{"a":[0]}', "subscribe": "a"}, "given: assign and subscribe"),
+        ({"assign": "a"}, r"option assign is 'a', not JSON .*; write it like \{\"topic\":\[0,1\]\}"),
         ({"assign": '{"a":0}'}, "'a' has 0; write it like"),
         ({"assign": '{"a":[-1]}'}, "write it like"),
         ({"assign": "{}"}, "names no partition"),
         ({"subscribe": " , "}, "option subscribe names no topic"),
-        ({"subscribePattern": "("}, "no regular expression"),
+        ({"subscribePattern": "("}, "not a regular expression"),
         ({"subscribePattern": " "}, "is empty"),
     ],
 )
@@ -102,7 +102,7 @@ def test_a_selection_among_what_is_there() -> None:
     assert Selection(pattern="a").choose(there) == [A0, A1]
     assert Selection(pattern=".*").choose(there) == there[:3]
     assert Selection(topics=("__consumer_offsets",)).choose(there) == there[3:]
-    with pytest.raises(UnknownTopic, match="here has no x, a-7; topics there: __consumer_offsets, a, ab"):
+    with pytest.raises(UnknownTopic, match="here has no x, a-7; its topics: __consumer_offsets, a, ab"):
         Selection(topics=("x", "a"), partitions=(TopicPartition("a", 7),)).check(there, "here")
 
 
@@ -132,19 +132,19 @@ def _position(word: str, **options: str) -> Any:
 @pytest.mark.parametrize(
     ("options", "message"),
     [
-        ({"startingOffsets": "latest"}, "option startingOffsets: a batch cannot start at latest"),
-        ({"startingOffsets": '{"a":{"0":-1}}'}, "a batch cannot start at latest"),
-        ({"endingOffsets": "earliest"}, "option endingOffsets: a batch cannot end at earliest"),
-        ({"endingOffsets": '{"a":{"0":-2}}'}, "a batch cannot end at earliest"),
+        ({"startingOffsets": "latest"}, "option startingOffsets: a batch that starts at latest is empty"),
+        ({"startingOffsets": '{"a":{"0":-1}}'}, "a batch that starts at latest is empty"),
+        ({"endingOffsets": "earliest"}, "option endingOffsets: a batch that ends at earliest is empty"),
+        ({"endingOffsets": '{"a":{"0":-2}}'}, "a batch that ends at earliest is empty"),
         ({"startingOffsets": '{"a":{"0":-3}}'}, "an offset below -2"),
-        ({"startingOffsets": "soon"}, "no JSON"),
+        ({"startingOffsets": "soon"}, "not JSON"),
         ({"startingOffsets": "[]"}, "write it like"),
         ({"startingOffsets": '{"a":[0]}'}, "write it like"),
-        ({"startingOffsets": '{"a":{"x":0}}'}, "both are whole numbers"),
-        ({"startingOffsets": '{"a":{"0":true}}'}, "both are whole numbers"),
+        ({"startingOffsets": '{"a":{"x":0}}'}, "both must be whole numbers"),
+        ({"startingOffsets": '{"a":{"0":true}}'}, "both must be whole numbers"),
         ({"startingOffsetsByTimestamp": '{"a":{"0":-5}}'}, "a negative time"),
-        ({"startingTimestamp": "yesterday"}, "takes a whole number from 0 on"),
-        ({"startingOffsetsByTimestampStrategy": "earliest"}, "takes error or latest"),
+        ({"startingTimestamp": "yesterday"}, "must be a whole number, 0 or more"),
+        ({"startingOffsetsByTimestampStrategy": "earliest"}, "use error or latest"),
     ],
 )
 def test_positions_that_are_refused(options: dict[str, str], message: str) -> None:
@@ -157,7 +157,7 @@ def test_a_stream_may_start_at_latest_and_has_no_end() -> None:
     assert parse(True, startingOffsets="latest").starting == Latest()
     assert parse(True, startingOffsets='{"a":{"0":-1}}').starting == AtOffsets({A0: -1}, "startingOffsets")
     for name in ("endingOffsets", "endingOffsetsByTimestamp", "endingTimestamp"):
-        refused(f"option {name} is for batch reads: a stream has no end", True, **{name: "1"})
+        refused(f"option {name} is for batch reads only: a stream has no end", True, **{name: "1"})
 
 
 def test_what_a_batch_does_not_know_of_triggers() -> None:
@@ -173,7 +173,7 @@ def test_what_a_batch_does_not_know_of_triggers() -> None:
 def test_durations(text: str) -> None:
     """As Spark writes them; a number alone is seconds."""
     assert parse(True, maxTriggerDelay=text).max_trigger_delay_ms == 15_000
-    refused("takes a duration like 90s", True, maxTriggerDelay="soon")
+    refused("use a duration like 90s", True, maxTriggerDelay="soon")
 
 
 @pytest.mark.parametrize(
@@ -183,7 +183,7 @@ def test_durations(text: str) -> None:
 def test_numbers_are_positive(name: str) -> None:
     """Zero would be nothing at all."""
     for text in ("0", "-1", "1.5", "many", str(2**63)):
-        refused(f"option {name} is '{text}'; it takes a whole number from 1 on", **{name: text})
+        refused(f"option {name} is '{text}'; it must be a whole number, 1 or more", **{name: text})
     parse(**{name: "7"})
 
 
@@ -225,7 +225,7 @@ def test_flags() -> None:
     assert parse(includeHeaders="TRUE").columns == (*CONNECTOR_COLUMNS, "headers")
     assert parse(pushdown="true").pushdown
     for name in ("failOnDataLoss", "includeHeaders", "pushdown"):
-        refused(f"option {name} is 'yes'; it takes true or false", **{name: "yes"})
+        refused(f"option {name} is 'yes'; use true or false", **{name: "yes"})
 
 
 def test_columns() -> None:
@@ -234,16 +234,16 @@ def test_columns() -> None:
     assert parse(columns="*,leaderEpoch,segment").columns == (*CONNECTOR_COLUMNS, "leaderEpoch", "segment")
     assert parse(columns="*", includeHeaders="true").columns == (*CONNECTOR_COLUMNS, "headers")
     assert parse(columns="headers").columns == ("headers",)
-    refused("no column 'off'; there are key, value,", columns="off")
+    refused("unknown column 'off'; use key, value,", columns="off")
     refused("names a column twice", columns="*,key")
-    refused("no column ''", columns="")
+    refused("unknown column ''", columns="")
 
 
 def test_isolation() -> None:
     """Ours and Kafka's name for it."""
     assert parse(isolation="read_committed").isolation is Isolation.READ_COMMITTED
     assert parse(**{"kafka.isolation.level": "read_committed"}).isolation is Isolation.READ_COMMITTED
-    refused("takes read_uncommitted or read_committed", isolation="none")
+    refused("use read_uncommitted or read_committed", isolation="none")
     refused("contradict", **{"kafka.isolation.level": "read_committed", "isolation": "read_uncommitted"})
 
 
@@ -254,11 +254,11 @@ def test_directories_or_brokers() -> None:
     assert listed.paths == ("/a", "/b,c")
     brokers = ReadOptions.parse({"kafka.bootstrap.servers": "h:9092", "subscribe": "a"}, streaming=False)
     assert (brokers.paths, brokers.bootstrap_servers) == ((), "h:9092")
-    refused("and both are given", **{"kafka.bootstrap.servers": "h:9092"})
-    with pytest.raises(InvalidOption, match="and neither is given; give one of the two"):
+    refused(": both are given", **{"kafka.bootstrap.servers": "h:9092"})
+    with pytest.raises(InvalidOption, match="neither is given; give one of the two"):
         ReadOptions.parse({"subscribe": "a"}, streaming=None)
     refused("option path is empty", path=" ")
-    refused("give the list to load", paths="x")
+    refused("pass the list to load", paths="x")
     with pytest.raises(InvalidOption, match="which no broker tells"):
         ReadOptions.parse(
             {"kafka.bootstrap.servers": "h:1", "subscribe": "a", "columns": "segment"}, streaming=False
@@ -268,8 +268,8 @@ def test_directories_or_brokers() -> None:
 def test_unknown_names() -> None:
     """A misspelt option would do nothing; those of writes are let pass."""
     refused(
-        "there is no option maxrecordperpartition: did you mean maxRecordsPerPartition?",
+        "unknown option maxrecordperpartition: did you mean maxRecordsPerPartition?",
         maxRecordPerPartition="1",
     )
-    refused("there is no option zzz: docs/spark.md has them all", zzz="1")
+    refused("unknown option zzz: docs/spark.md lists them all", zzz="1")
     parse(topic="t", txnAppId="x", txnVersion="1", checkpointLocation="/c")

@@ -15,8 +15,8 @@ from logstore.format.batch import Batch
 from logstore.format.compression import Codec
 from logstore.log.outgoing import PLAIN, Compression
 from logstore.spark.errors import RowRefused, StagedFileGone
+from logstore.spark.publishing import Stage, Staged, StagedFile
 from logstore.spark.sink_rows import Placed
-from logstore.spark.staging import Stage, Staged, StagedFile
 from logstore.testing.disks import MemoryDisk
 
 SLOTS = [TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)]
@@ -112,11 +112,11 @@ def test_a_file_that_is_not_what_was_staged() -> None:
     batches = sum(len(data) for slot in SLOTS for data in StagedFile(disk, path, staged.size).batches(slot))
     for at in range(batches, staged.size):
         file.pwrite(bytes([content[at] ^ 1]), at)
-        with pytest.raises(StagedFileGone, match="not what its task wrote"):
+        with pytest.raises(StagedFileGone, match="differs from what its task wrote"):
             StagedFile(disk, path, staged.size)
         file.pwrite(content[at : at + 1], at)
     for size in (0, 7, staged.size - 1, staged.size + 1):
-        with pytest.raises(StagedFileGone, match="not what its task wrote"):
+        with pytest.raises(StagedFileGone, match="differs from what its task wrote"):
             StagedFile(disk, path, size)
     with pytest.raises(StagedFileGone, match="option stagingPath"):
         StagedFile(disk, f"{path}x", staged.size)

@@ -17,7 +17,7 @@ from logstore.broker.wire import types as t
 from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
 from logstore.spark.data_source import LogstoreDataSource
-from logstore.spark.lag import lags
+from logstore.spark.offsets import lags
 from tests.broker.asking import Asker
 from tests.spark.groups import progress_of
 

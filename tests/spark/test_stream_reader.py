@@ -10,11 +10,10 @@ import pytest
 from pyspark.sql.streaming.datasource import ReadAllAvailable, ReadMaxRows, ReadMinRows
 
 from logstore.log.log import Log
-from logstore.spark.batch_reader import RangePartition
 from logstore.spark.columns import parse_columns, spark_schema
 from logstore.spark.errors import InvalidOption
 from logstore.spark.logs import OffsetRange
-from logstore.spark.stream_reader import StreamReader
+from logstore.spark.readers import RangePartition, StreamReader
 
 SCHEMA = spark_schema(parse_columns(None, include_headers=False))
 
@@ -88,5 +87,5 @@ def test_what_a_stream_refuses(directory: Path) -> None:
         StreamReader({"path": str(directory), "subscribe": "orders"}, spark_schema(("offset",)))
     with pytest.raises(InvalidOption, match="option endingOffsets is for batch reads"):
         reader_of(directory, endingOffsets="latest")
-    with pytest.raises(InvalidOption, match="option commitGroup: groups are kept by brokers"):
+    with pytest.raises(InvalidOption, match="option commitGroup needs brokers"):
         reader_of(directory, commitGroup="readers")

@@ -72,9 +72,9 @@ def test_a_version_is_written_once(spark: SparkSession, tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("options", "said"),
     [
-        ({"topic": "none"}, "there is no topic none in .*; give the option partitions"),
-        ({}, "no topic: give the option topic, or a column topic"),
-        ({"topic": "t", "txnAppId": "a"}, "txnAppId and txnVersion name a write together"),
+        ({"topic": "none"}, "topic none does not exist in .*; set option partitions"),
+        ({}, "no topic: set option topic, or add a column topic"),
+        ({"topic": "t", "txnAppId": "a"}, "txnAppId and txnVersion identify a write together"),
         ({"topic": "t", "kafka.acks": "1"}, "option kafka.acks is '1'"),
         ({"topic": "t", "partitions": 1, "kafka.max.request.size": 100}, "row 1 of Spark partition 0"),
     ],

@@ -1,14 +1,14 @@
-"""The jobs' command lines, each defined once, for three ways in:
+"""The command line of all jobs, with three entry points:
 
-    logstore pipeline JOB …                        logstore/cli/handed_on.py hands its arguments on
-    python -m logstore.spark JOB …                without the extra `cli`
-    spark-submit … logstore/spark/__main__.py JOB …  in the session, and on the master, that were submitted
+    logstore pipeline JOB …                            logstore/cli/handed_on.py
+    python -m logstore.spark JOB …                     without the extra `cli`
+    spark-submit … logstore/spark/__main__.py JOB …    in the submitted session, on its master
 
-A job is a module that looks like `job.Job`; a line in `JOBS` makes it a command. Nothing heavy is imported
-before a job runs, so that help is quick.
+A job is a module of the form `job.Job`; an entry in `JOBS` makes it a command. Nothing heavy is imported
+before a job runs, so that `--help` is fast.
 
-Exit codes: 0 done; 1 the answer is "no", or the work failed; 2 the command line is wrong. Answers go to
-stdout (`--json`: one object on one line), progress and errors to stderr.
+Exit codes: 0 done; 1 the answer is "no", or the job failed; 2 invalid command line. Answers go to stdout
+(`--json`: one object on one line), progress and errors to stderr.
 """
 
 from __future__ import annotations
@@ -24,8 +24,7 @@ from logstore.disk.errors import EngineError
 from logstore.spark.errors import InvalidOption
 from logstore.spark.jobs import compact, export, ingest, merge_state_changes, profile, verify
 from logstore.spark.jobs.job import Answer, BadUsage, Job, Prepared, named_values
-from logstore.spark.jobs.progress import Progress
-from logstore.spark.jobs.work import Workers
+from logstore.spark.jobs.work import Progress, Workers
 
 DONE, NO, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
 
@@ -40,38 +39,37 @@ JOBS: Final[Mapping[str, Job]] = {
 }
 
 EXTRA: Final = ("pyspark", "py4j", "pyarrow", "numba")
-"""What the extra `spark` brings."""
+"""The modules that the extra `spark` installs."""
 
 
 class _Parser(argparse.ArgumentParser):
-    """Says what is wrong in one line."""
+    """Raises `BadUsage` with one line."""
 
     def error(self, message: str) -> NoReturn:
         raise BadUsage(f"{message} (see {self.prog} --help)")
 
 
 def parser(jobs: Mapping[str, Job], program: str) -> argparse.ArgumentParser:
-    """The command line of all jobs."""
-    top = _Parser(prog=program, description="Jobs on logs, done by Spark.")
+    """Return the command line of all jobs."""
+    top = _Parser(prog=program, description="Run jobs on logs with Spark.")
     verbs = top.add_subparsers(metavar="JOB", dest="job", required=True)
     for name, job in jobs.items():
         verb = verbs.add_parser(name, help=job.HELP, description=f"{job.HELP[0].upper()}{job.HELP[1:]}.")
         job.arguments(verb)
-        shared = verb.add_argument_group("how it runs")
-        shared.add_argument("--plan", action="store_true", help="say what it would do; change nothing")
-        shared.add_argument("--json", action="store_true", help="answer with one JSON object")
+        shared = verb.add_argument_group("execution")
+        shared.add_argument("--plan", action="store_true", help="print what the job would do; change nothing")
+        shared.add_argument("--json", action="store_true", help="print one JSON object")
         shared.add_argument("--master", metavar="URL", help="Spark's master (default: local[*])")
         shared.add_argument(
-            "--conf", metavar="NAME=VALUE", action="append", default=[],
-            help="a setting of Spark; more than once for several",
-        )  # fmt: skip
+            "--conf", metavar="NAME=VALUE", action="append", default=[], help="a Spark setting; repeatable"
+        )
     return top
 
 
 def main(
     arguments: Sequence[str], program: str = "python -m logstore.spark", jobs: Mapping[str, Job] = JOBS
 ) -> int:
-    """Carry out one command line; returns its exit code."""
+    """Run one command line and return its exit code."""
     try:
         options = parser(jobs, program).parse_args(list(arguments) or ["--help"])
         prepared = jobs[options.job].prepare(options)
@@ -97,7 +95,7 @@ def main(
 
 
 def _run(prepared: Prepared, options: argparse.Namespace) -> Answer:
-    settings = named_values("--conf", options.conf, "a setting")
+    settings = named_values("--conf", options.conf)
     progress = Progress(sys.stderr, stopwatch_s)
     with Workers(progress, master=options.master, settings=settings) as workers:
         return prepared.run(workers)

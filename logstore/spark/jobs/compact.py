@@ -1,31 +1,93 @@
-"""`compact`, as it is asked for; how it is done: compacting.py."""
+"""`compact`: write the record with the largest offset of each key of each partition to a table.
+
+    orders/                              the table: appears whole, or is replaced whole
+      topic=orders/partition=0/part-….parquet
+    .orders.logstore-compact/            beside it
+      ledger                             which table is to be moved there
+      staged/<number>/table              the table while Spark writes it
+      replaced-<number>                  the old table, until it is removed
+
+As in a broker's compaction, keys belong to a partition: if a topic's partition count changed, a key may
+appear in two. Spark groups and shuffles. The table is moved into place by renames that can be repeated: it is
+either staged or there. Between the two renames of a replacement, neither table is visible.
+"""
 
 from __future__ import annotations
 
+import json
 from argparse import ArgumentParser, Namespace
-from pathlib import Path
-from typing import Final
+from collections.abc import Mapping
+from dataclasses import asdict
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from logstore.broker.clock import stopwatch_s
+from logstore.disk.errors import EngineError, ErrorCode
+from logstore.disk.files import Disk, OsDisk, make_durable_dir
 from logstore.spark.errors import InvalidOption
-from logstore.spark.jobs.job import Prepared
-from logstore.spark.jobs.source import add_source, source_options
+from logstore.spark.jobs.dated_files import CODECS
+from logstore.spark.jobs.job import Answer, absolute, add_source, source_options
+from logstore.spark.jobs.work import Workers, amount
+from logstore.spark.ledger import (
+    Intent,
+    Json,
+    Ledger,
+    complete,
+    publish_once,
+    read_ledger,
+    remove_staged,
+    staging_directory,
+    sync_file,
+)
+from logstore.spark.logs import OffsetRange
+from logstore.spark.offsets import format_offsets
+from logstore.spark.read_options import ReadOptions
+
+if TYPE_CHECKING:
+    from pyspark.sql import DataFrame, Observation, SparkSession
 
 HELP: Final = "write the latest value of each key, as of an offset or a time, to Parquet"
 
-CODECS: Final = ("none", "snappy", "zstd", "lz4", "gzip")
 COLUMNS: Final = ("value", "offset", "timestamp")
+TABLE: Final = "table"
+_BOUNDS: Final = frozenset(
+    name.lower()
+    for word in ("starting", "ending")
+    for name in (f"{word}Offsets", f"{word}Timestamp", f"{word}OffsetsByTimestamp")
+) | {"assign", "subscribe", "subscribepattern", "startingoffsetsbytimestampstrategy"}
+"""Options that are resolved once and then passed on as offsets."""
+
+
+class OutputExists(EngineError):
+    """The output exists, or was removed during the job."""
+
+    code = ErrorCode.INVALID_REQUEST
+
+
+class NullKeys(EngineError):
+    """The input has records without a key, which have no latest value."""
+
+    code = ErrorCode.INVALID_RECORD
+
+
+class Wanted(NamedTuple):
+    """The content of the table."""
+
+    columns: tuple[str, ...]
+    codec: str
+    keep_tombstones: bool
+    drop_null_keys: bool
 
 
 def arguments(parser: ArgumentParser) -> None:
     add_source(parser)
-    output = parser.add_argument_group("what is written")
+    output = parser.add_argument_group("output")
     output.add_argument(
-        "--output", metavar="DIR", required=True, help="the table's directory, on this host or mounted; new"
+        "--output", metavar="DIR", required=True, help="new directory of the table, local or mounted"
     )
-    output.add_argument("--overwrite", action="store_true", help="put it in the place of one that is there")
+    output.add_argument("--overwrite", action="store_true", help="replace an existing table")
     output.add_argument(
         "--columns", metavar="A,B", default=",".join(COLUMNS),
-        help="beside topic, partition and key: value, offset, timestamp, … (default: %(default)s)",
+        help="besides topic, partition and key: value, offset, timestamp, … (default: %(default)s)",
     )  # fmt: skip
     output.add_argument(
         "--tombstones", choices=("drop", "keep"), default="drop",
@@ -33,23 +95,208 @@ def arguments(parser: ArgumentParser) -> None:
     )  # fmt: skip
     output.add_argument(
         "--null-keys", choices=("refuse", "drop"), default="refuse",
-        help="records without a key have no latest one (default: %(default)s)",
+        help="records without a key, which have no latest value (default: %(default)s)",
     )  # fmt: skip
-    output.add_argument("--codec", choices=CODECS, default="zstd", help="of the files (default: %(default)s)")
+    output.add_argument(
+        "--codec", choices=CODECS, default="zstd", help="compression of the files (default: %(default)s)"
+    )
 
 
-def prepare(options: Namespace) -> Prepared:
-    from logstore.spark.jobs.compacting import Compact, Wanted
-
+def prepare(options: Namespace) -> Compact:
     named = [name.strip() for name in options.columns.split(",")]
     own = ("topic", "partition", "key")
     columns = tuple(name for name in dict.fromkeys(named) if name.lower() not in own)
     if "*" in columns:
-        raise InvalidOption("--columns: name the columns that are wanted beside topic, partition and key")
+        raise InvalidOption(
+            "--columns: * is not supported; name the columns besides topic, partition and key"
+        )
     read = dict.fromkeys((*own, "offset", "value", *columns))
     return Compact(
         source_options(options, tuple(read)),
-        str(Path(options.output).absolute()),
+        absolute(options.output),
         Wanted(columns, options.codec, options.tombstones == "keep", options.null_keys == "drop"),
         options.overwrite,
+    )
+
+
+class Compact:
+    """A prepared compaction. `options` are those of `spark.read`."""
+
+    def __init__(
+        self,
+        options: Mapping[str, str],
+        output: str,
+        wanted: Wanted,
+        overwrite: bool,
+        disk: Disk | None = None,
+    ) -> None:
+        self._options, self._output, self._wanted, self._overwrite = options, output, wanted, overwrite
+        self._parsed = ReadOptions.parse(options, streaming=False)
+        self._disk = disk or OsDisk()
+        above, _, name = output.rpartition("/")
+        self._ledger = f"{above}/.{name}.logstore-compact"
+
+    def _planned(self) -> list[OffsetRange]:
+        from logstore.spark.reading import planned
+
+        return planned(self._parsed)
+
+    def plan(self) -> Answer:
+        unfinished = read_ledger(self._disk, self._ledger).intent is not None
+        ranges = self._planned()
+        offsets = sum(each.size for each in ranges)
+        exists = is_there(self._disk, self._output)
+        facts = {
+            "job": "compact",
+            "output": self._output,
+            "exists": exists,
+            "unfinished": unfinished,
+            "offsets": offsets,
+            "partitions": [asdict(each) for each in ranges],
+        }
+        lines = [str(each) for each in ranges]
+        if unfinished:
+            lines.append("would first move the complete table of the last run into place")
+        elif exists:
+            lines.append("would replace the output" if self._overwrite else "would fail: the output exists")
+        lines.append(f"would compact {amount(offsets)} offsets of {len(ranges)} partitions")
+        return Answer(facts, lines)
+
+    def run(self, workers: Workers) -> Answer:
+        make_durable_dir(self._disk, self._ledger)
+        with Ledger(self._disk, self._ledger) as ledger:
+            if complete(ledger, self._carry_out) is not None:
+                ledger.sweep()
+                if not self._overwrite:
+                    return _answer({**ledger.state, "recovered": True})
+            if is_there(self._disk, self._output) and not self._overwrite:
+                raise OutputExists(f"{self._output} exists; give --overwrite or another --output")
+            number = ledger.done + 1
+            staging = staging_directory(ledger.directory, number)
+            remove_staged(self._disk, staging)
+            make_durable_dir(self._disk, staging)
+            facts = self._write(workers.session, f"{staging}/{TABLE}")
+            sync_tree(self._disk, f"{staging}/{TABLE}")
+            self._disk.sync_dir(staging)
+            publish_once(ledger, number, lambda: facts, self._carry_out)
+        return _answer({**facts, "recovered": False})
+
+    def _carry_out(self, intent: Intent) -> Json:
+        place(self._disk, self._ledger, self._output, intent.number)
+        return intent.plan
+
+    def _write(self, session: SparkSession, path: str) -> dict[str, Any]:
+        """Let Spark write the table to `path`, and return the facts to report."""
+        from pyspark.sql import Observation
+
+        ranges = self._planned()
+        began_s = stopwatch_s()
+        seen, kept = Observation(), Observation()
+        table = self._latest(self._records(session, ranges), seen, kept)
+        writer = table.write.partitionBy("topic", "partition").option("compression", self._wanted.codec)
+        writer.parquet(f"file://{path}")
+        counts = {**seen.get, **kept.get}
+        if counts["null_keys"] and not self._wanted.drop_null_keys:
+            raise NullKeys(
+                f"{counts['null_keys']} records have no key, so they have no latest value; give --null-keys "
+                "drop to omit them"
+            )
+        return {
+            "job": "compact",
+            "output": self._output,
+            "seconds": round(stopwatch_s() - began_s, 3),
+            **counts,
+            "rows": counts["keys"] - (0 if self._wanted.keep_tombstones else counts["tombstones"]),
+            "partitions": [asdict(each) for each in ranges],
+        }
+
+    def _records(self, session: SparkSession, ranges: list[OffsetRange]) -> DataFrame:
+        """Return the records of exactly these ranges."""
+        from logstore.spark.columns import spark_schema
+        from logstore.spark.data_source import LogstoreDataSource
+
+        if not ranges:
+            return session.createDataFrame([], spark_schema(self._parsed.columns))
+        session.dataSource.register(LogstoreDataSource)
+        partitions: dict[str, list[int]] = {}
+        for each in ranges:
+            partitions.setdefault(each.topic, []).append(each.partition)
+        bounds = {
+            "assign": json.dumps(partitions),
+            "startingOffsets": format_offsets({each.topic_partition: each.start_offset for each in ranges}),
+            "endingOffsets": format_offsets({each.topic_partition: each.end_offset for each in ranges}),
+        }
+        given = {name: value for name, value in self._options.items() if name.lower() not in _BOUNDS}
+        return session.read.format("logstore").options(**given, **bounds).load()
+
+    def _latest(self, records: DataFrame, seen: Observation, kept: Observation) -> DataFrame:
+        """Return one row per key."""
+        from pyspark.sql import functions as f
+
+        key, offset, value = records["key"], records["offset"], f.col("last.value")
+        records = records.observe(
+            seen, f.count(f.lit(1)).alias("records"), f.count(f.when(key.isNull(), 1)).alias("null_keys")
+        )
+        columns = dict.fromkeys(("value", *self._wanted.columns))
+        latest = (
+            records.where(key.isNotNull())
+            .groupBy("topic", "partition", "key")
+            .agg(f.max_by(f.struct(*columns), offset).alias("last"))
+            .observe(
+                kept, f.count(f.lit(1)).alias("keys"), f.count(f.when(value.isNull(), 1)).alias("tombstones")
+            )
+        )
+        if not self._wanted.keep_tombstones:
+            latest = latest.where(value.isNotNull())
+        return latest.select("topic", "partition", "key", *(f"last.{name}" for name in self._wanted.columns))
+
+
+def place(disk: Disk, ledger: str, output: str, number: int) -> None:
+    """Move the staged table to its place, and an old one out of the way; repeatable.
+
+    Raises `OSError`, and `OutputExists` if neither table exists any more.
+    """
+    staging = staging_directory(ledger, number)
+    replaced = f"{ledger}/replaced-{number}"
+    if is_there(disk, f"{staging}/{TABLE}"):
+        if is_there(disk, output):
+            disk.rename(output, replaced)
+            disk.sync_dir(ledger)
+        disk.rename(f"{staging}/{TABLE}", output)
+    if not is_there(disk, output):
+        raise OutputExists(f"{output} and its staged replacement are gone: another program removed them")
+    disk.sync_dir(output.rpartition("/")[0] or "/")
+    remove_staged(disk, replaced)
+
+
+def is_there(disk: Disk, directory: str) -> bool:
+    """Return whether a directory, or anything else, has this name."""
+    try:
+        disk.scan(directory)
+    except FileNotFoundError:
+        return False
+    except NotADirectoryError:
+        return True
+    return True
+
+
+def sync_tree(disk: Disk, directory: str) -> None:
+    """Make all files below `directory`, and their names, durable."""
+    for entry in disk.scan(directory):
+        path = f"{directory}/{entry.name}"
+        if entry.is_directory:
+            sync_tree(disk, path)
+        else:
+            sync_file(disk, path)
+    disk.sync_dir(directory)
+
+
+def _answer(facts: Mapping[str, Any]) -> Answer:
+    return Answer(
+        facts,
+        [
+            f"compacted {amount(facts['records'])} records to {amount(facts['rows'])} rows: "
+            f"{amount(facts['keys'])} keys, {amount(facts['tombstones'])} of them deleted, "
+            f"{amount(facts['null_keys'])} records without a key, {facts['seconds']:.1f} s"
+        ],
     )

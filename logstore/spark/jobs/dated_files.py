@@ -1,12 +1,12 @@
-"""Rows of one partition as Parquet files, one or more for each day (UTC) of their timestamps.
+"""Write the rows of one partition to Parquet files, one or more for each day (UTC) of their timestamps.
 
-    <staging>/<start offset>-<token>-<n>        written here, by one attempt of one task
+    <staging>/<token>-<n>                       written here, by one attempt of one task
     topic=orders/partition=0/date=2026-11-20/00000000000000000000-00000000000001048576.parquet
                                              │ its first offset, and one past its last
 
-A file's final name follows from the rows in it: two attempts that read the same offsets name them the same,
-and no two files of a day overlap. Rows stand in order of offset. Files without the ending `.parquet` are no
-part of anything yet. Once `close` returns, all of them are durable.
+A file's final name follows from its rows: two attempts that read the same offsets give the same names, and no
+two files of a day overlap. Rows are in offset order. Readers ignore files without the suffix `.parquet`. All
+files are durable when `close` returns.
 """
 
 from __future__ import annotations
@@ -17,14 +17,18 @@ from typing import Any, Final, NamedTuple
 
 from logstore.disk.files import Disk, OsDisk
 from logstore.spark.columns import RowMaker, arrow_schema
+from logstore.spark.ledger import sync_file
 
+CODECS: Final = ("none", "snappy", "zstd", "lz4", "gzip")
 DAY_MS: Final = 86_400_000
+NEVER: Final = -(1 << 62)
+"""A time in milliseconds before all others."""
 GROUP_BYTES: Final = 32 << 20
-"""Rows held before they are written as a row group; twice as much if they are of several days."""
+"""Rows are held up to this size and then written as a row group; all days together hold twice as much."""
 OPEN_FILES: Final = 64
 
 _NO_DATE: Final = "__HIVE_DEFAULT_PARTITION__"
-"""How Spark and Hive write that there is none."""
+"""Spark's and Hive's name for a null date."""
 _EPOCH: Final = date(1970, 1, 1).toordinal()
 _FIRST_DAY: Final = date.min.toordinal() - _EPOCH
 _LAST_DAY: Final = date.max.toordinal() - _EPOCH
@@ -32,7 +36,7 @@ _UNDATED: Final = _FIRST_DAY - 1
 
 
 class StagedFile(NamedTuple):
-    """A file that is written: its name in the staging directory, and where it belongs in the output."""
+    """A finished file: its name in the staging directory, and its path in the output."""
 
     staged: str
     target: str
@@ -41,18 +45,18 @@ class StagedFile(NamedTuple):
 
 
 class FileFormat(NamedTuple):
-    """How files are written."""
+    """The form of the files."""
 
     columns: tuple[str, ...]
-    """of the data source, but for topic and partition, which are in the names of directories"""
+    """of the data source, except topic and partition, which are in directory names"""
     codec: str
-    """`none`, `snappy`, `zstd`, `lz4` or `gzip`"""
+    """one of `CODECS`"""
     file_bytes: int
-    """rows before compression that make a file full; a row group more may be in it"""
+    """the size of a full file, before compression; it may exceed this by a row group"""
 
 
 class DatedFiles:
-    """The files of one attempt of a task. A context manager: leaving it closes what is open."""
+    """The files of one attempt of a task. A context manager: leaving it closes open files."""
 
     def __init__(
         self,
@@ -63,7 +67,7 @@ class DatedFiles:
         shape: FileFormat,
         disk: Disk | None = None,
     ) -> None:
-        """`token` is used by nobody else in the staging directory `directory`, which is there."""
+        """`token` is unique in the staging directory `directory`, which exists."""
         self._directory, self._token, self._shape = directory, token, shape
         self._place = f"topic={topic}/partition={partition}"
         self._maker = RowMaker(topic, partition, shape.columns)
@@ -78,14 +82,14 @@ class DatedFiles:
 
     def __exit__(self, *_: object) -> None:
         for file in self._open.values():
-            file.abandon()
+            file.close()
 
     def add(self, read: Any) -> None:
-        """Rows in order of offset: what `Logs.read` gives, offset and timestamp among its columns."""
+        """Add rows of `Logs.read` in offset order, with the columns offset and timestamp among them."""
         rows = self._maker.rows(read)
         for day, part, offsets in by_day(read.column("timestamp"), rows, read.column("offset")):
             file = self._open.pop(day, None) or self._new(day)
-            self._open[day] = file  # the last is the one that was used last
+            self._open[day] = file  # keeps the dict in order of last use
             self._held_bytes += file.add(part, offsets)
             if file.held_bytes >= GROUP_BYTES:
                 self._held_bytes -= file.write()
@@ -98,7 +102,7 @@ class DatedFiles:
             self._finish(next(iter(self._open)))
 
     def close(self) -> list[StagedFile]:
-        """Write what is held, and make all files durable."""
+        """Write the held rows, make all files durable, and return them."""
         for day in list(self._open):
             self._finish(day)
         if self._done:
@@ -113,19 +117,14 @@ class DatedFiles:
         file = self._open.pop(day)
         self._held_bytes -= file.write()
         file.close()
-        opened = self._disk.open(file.path, write=True)
-        try:
-            opened.sync()
-            size = opened.size()
-        finally:
-            opened.close()
+        size = sync_file(self._disk, file.path)
         name = f"{file.first_offset:020d}-{file.end_offset:020d}.parquet"
         target = f"{self._place}/date={date_of(day)}/{name}"
         self._done.append(StagedFile(file.path.rpartition("/")[2], target, file.rows, size))
 
 
 class _File:
-    """One Parquet file that is being written; rows are held until they make a row group."""
+    """One open Parquet file; rows are held until they fill a row group."""
 
     def __init__(self, path: str, shape: FileFormat) -> None:
         self.path, self._shape = path, shape
@@ -136,7 +135,7 @@ class _File:
         self.first_offset = self.end_offset = -1
 
     def add(self, rows: Any, offsets: Any) -> int:
-        """Hold these; returns how many bytes they have."""
+        """Hold rows, and return their size in bytes."""
         if self.first_offset < 0:
             self.first_offset = offsets[0].as_py()
         self.end_offset = offsets[-1].as_py() + 1
@@ -147,7 +146,7 @@ class _File:
         return size
 
     def write(self) -> int:
-        """Write what is held; returns how many bytes that was."""
+        """Write the held rows, and return their size in bytes."""
         import pyarrow as pa
 
         size = self.held_bytes
@@ -161,17 +160,15 @@ class _File:
         return size
 
     def close(self) -> None:
-        self._writer.close()
-
-    def abandon(self) -> None:
-        """Let go of the file, whatever is in it."""
+        """Close the file; without all its rows if that is in an error."""
         if self._writer is not None:
             self._writer.close()
 
     def _create(self) -> Any:
         from pyarrow.parquet import ParquetWriter
 
-        # What hardly repeats is not worth a dictionary; offsets and times differ little from row to row.
+        # Keys and values rarely repeat, so a dictionary costs more than it saves; offsets and times grow
+        # slowly.
         columns = self._shape.columns
         deltas = [name for name in columns if name in ("offset", "timestamp")]
         repeated = [name for name in columns if name in ("timestampType", "leaderEpoch", "segment")]
@@ -186,7 +183,7 @@ class _File:
 
 
 def by_day(times: Any, rows: Any, offsets: Any) -> Iterator[tuple[int, Any, Any]]:
-    """The rows of each day since 1970, with their offsets, in the order in which days first appear."""
+    """Yield each day since 1970 with its rows and their offsets, in the order in which days first appear."""
     import numpy as np
     import pyarrow as pa
 
@@ -210,5 +207,5 @@ def by_day(times: Any, rows: Any, offsets: Any) -> Iterator[tuple[int, Any, Any]
 
 
 def date_of(day: int) -> str:
-    """`2026-11-20`; Hive's word for none where there is no time, or none that a date has."""
+    """Return `2026-11-20`; Hive's null for a record without a time, or with one outside the calendar."""
     return _NO_DATE if day == _UNDATED else date.fromordinal(day + _EPOCH).isoformat()

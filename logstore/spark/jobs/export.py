@@ -1,63 +1,395 @@
-"""`export`, as it is asked for; how it is done: exporting.py."""
+"""`export`: append new records to Parquet files, with dates as directories.
+
+    table/topic=orders/partition=0/date=2026-11-20/<first offset>-<end offset>.parquet
+    table/.logstore-export/ledger                            the offset up to which each partition is exported
+    table/.logstore-export/staged/7/orders-0-1024-Xq…-31-1   written by tasks; readers ignore the directory
+         │  rename, repeatable: a file is either staged or in its place
+         ▼
+    table/topic=orders/partition=0/date=2026-11-20/00000000000000001024-00000000000000002048.parquet
+
+A publication is the files of some tasks. Tasks stage them. The driver decides them in the ledger, with the
+offsets up to which each partition is then exported, moves each to its final name, and marks the publication
+as done. If the job is killed, the next run finds no intent, or completes the open one, and continues from
+there. Readers of the table see only whole files and each row at most once; the files of a partition in one
+publication appear in offset order.
+"""
 
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
-from pathlib import Path
-from typing import Final
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import asdict, dataclass, replace
+from random import Random
+from typing import Final, NamedTuple
 
-from logstore.spark.errors import InvalidOption
-from logstore.spark.jobs.job import Prepared
-from logstore.spark.jobs.source import add_source, read_options
+from logstore.broker.clock import stopwatch_s
+from logstore.disk.errors import EngineError, ErrorCode
+from logstore.disk.files import Disk, OsDisk, make_durable_dir
+from logstore.disk.ids import new_id
+from logstore.disk.topic_partition import TopicPartition
+from logstore.spark.columns import read_columns
+from logstore.spark.errors import DataLoss, InvalidOption
+from logstore.spark.jobs.dated_files import CODECS, DatedFiles, FileFormat, StagedFile
+from logstore.spark.jobs.job import Answer, absolute, add_source, check_positive, read_options
+from logstore.spark.jobs.work import Workers, amount, attempt_id
+from logstore.spark.ledger import Intent, Json, Ledger, complete, publish_once, read_ledger, staging_directory
+from logstore.spark.logs import Bounds, Missing, OffsetRange, describe, raise_on_loss
+from logstore.spark.offsets import flat, nested
+from logstore.spark.read_options import ReadOptions
 
-HELP: Final = "append what is new in topics to Parquet files by topic, partition and date"
+HELP: Final = "append new records of topics to Parquet files by topic, partition and date"
 
-CODECS: Final = ("none", "snappy", "zstd", "lz4", "gzip")
 COLUMNS: Final = ("key", "value", "offset", "timestamp", "timestampType")
 _DIRECTORIES: Final = ("topic", "partition")
-"""Columns that are in the names of directories, where readers find them."""
+"""Columns that are in directory names, where readers find them."""
+LEDGER_DIRECTORY: Final = ".logstore-export"
+"""In the table; Spark, Arrow and Hive ignore names that begin with a dot."""
+
+
+class ExportMismatch(EngineError):
+    """The output is not a table that this export can append to."""
+
+    code = ErrorCode.INVALID_CONFIG
 
 
 def arguments(parser: ArgumentParser) -> None:
     add_source(parser)
-    output = parser.add_argument_group("what is written")
+    output = parser.add_argument_group("output")
     output.add_argument(
-        "--output", metavar="DIR", required=True, help="the table's directory, on this host or mounted"
+        "--output", metavar="DIR", required=True, help="directory of the table, local or mounted"
     )
     output.add_argument(
         "--columns", metavar="A,B", default=",".join(COLUMNS),
         help="of key, value, offset, timestamp, timestampType, headers, leaderEpoch, segment (%(default)s)",
     )  # fmt: skip
-    output.add_argument("--codec", choices=CODECS, default="zstd", help="of the files (default: %(default)s)")
     output.add_argument(
-        "--file-megabytes", metavar="N", type=int, default=256,
-        help="begin a new file after so much, before compression (default: %(default)s)",
-    )  # fmt: skip
-    output.add_argument(
-        "--task-records", metavar="N", type=int, default=1 << 20, help="offsets a task (default: %(default)s)"
+        "--codec", choices=CODECS, default="zstd", help="compression of the files (default: %(default)s)"
     )
     output.add_argument(
+        "--file-megabytes", metavar="N", type=int, default=256,
+        help="size of a file, before compression (default: %(default)s)",
+    )  # fmt: skip
+    output.add_argument(
+        "--task-records", metavar="N", type=int, default=1 << 20,
+        help="offsets per task (default: %(default)s)",
+    )  # fmt: skip
+    output.add_argument(
         "--publish-tasks", metavar="N", type=int,
-        help="tasks a publication: what a killed run has to do again (default: 16 a core)",
+        help="tasks per publication: the work that a killed run repeats (default: 16 per core)",
     )  # fmt: skip
 
 
-def prepare(options: Namespace) -> Prepared:
-    for name in ("file_megabytes", "task_records", "publish_tasks"):
-        value = getattr(options, name)
-        if value is not None and value < 1:
-            raise InvalidOption(f"--{name.replace('_', '-')} {value}: it takes a number from 1 on")
-    from logstore.spark.jobs.dated_files import FileFormat
-    from logstore.spark.jobs.exporting import Export
-
+def prepare(options: Namespace) -> Export:
+    check_positive(options, "file_megabytes", "task_records", "publish_tasks")
     columns = read_options(options, [options.columns]).columns
     kept = tuple(name for name in columns if name not in _DIRECTORIES)
     if not kept:
-        raise InvalidOption("--columns names only topic and partition, which are names of directories")
+        raise InvalidOption("--columns names only topic and partition, which are directory names")
     return Export(
         read_options(options, kept),
-        str(Path(options.output).absolute()),
+        absolute(options.output),
         FileFormat(kept, options.codec, options.file_megabytes << 20),
         options.task_records,
         options.publish_tasks,
     )
+
+
+# --- a task -------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The work of a task: stage the rows of these offsets."""
+
+    wanted: OffsetRange
+    options: ReadOptions
+    shape: FileFormat
+    staging: str
+    run: str
+
+    def __str__(self) -> str:
+        return str(self.wanted)
+
+
+class Staged(NamedTuple):
+    """The result of a task."""
+
+    wanted: OffsetRange
+    rows: int
+    files: list[StagedFile]
+    missing: list[Missing]
+
+
+def stage(piece: Piece) -> Staged:
+    """Write the rows of `piece` to durable files with names of this attempt.
+
+    Raises `DataLoss` for lost records if the options ask for it, `EngineError` and `OSError`.
+    """
+    from logstore.spark.reading import open_logs
+
+    wanted = piece.wanted
+    columns = dict.fromkeys(("offset", "timestamp", *read_columns(piece.shape.columns)))
+    missing: list[Missing] = []
+    rows = 0
+    token = f"{wanted.topic_partition}-{wanted.start_offset}-{piece.run}-{attempt_id()}"
+    with (
+        closing(open_logs(piece.options)) as logs,
+        DatedFiles(wanted.topic, wanted.partition, piece.staging, token, piece.shape) as files,
+    ):
+        for read in logs.read(wanted, tuple(columns), missing):
+            rows += read.num_rows
+            files.add(read)
+        if piece.options.fail_on_data_loss:
+            raise_on_loss(missing)
+        return Staged(wanted, rows, files.close(), missing)
+
+
+# --- publishing ---------------------------------------------------------------------------------------------
+
+
+def plan_of(staged: Sequence[Staged], exported: Mapping[TopicPartition, int], columns: Sequence[str]) -> Json:
+    """Return the intent: the target of each file, and the offset up to which each partition is exported."""
+    ends = dict(exported)
+    for each in sorted(staged, key=lambda each: (each.wanted.topic_partition, each.wanted.start_offset)):
+        before = ends.get(each.wanted.topic_partition, each.wanted.start_offset)
+        assert before == each.wanted.start_offset, "offsets are exported in order, without gaps"
+        ends[each.wanted.topic_partition] = each.wanted.end_offset
+    files = [file for each in staged for file in each.files]
+    assert len({file.target for file in files}) == len(files), "two files have the same name"
+    return {
+        "columns": list(columns),
+        "offsets": nested(ends),
+        "files": [[file.staged, file.target] for file in sorted(files, key=_place)],
+    }
+
+
+def _place(file: StagedFile) -> tuple[str, str]:
+    """Return partition and first offset; dates need not be in offset order."""
+    partition, _, name = file.target.rsplit("/", 2)
+    return partition, name
+
+
+def carry_out(disk: Disk, output: str, intent: Intent) -> Json:
+    """Move the files of an intent that are still staged, durably, and return the new state.
+
+    Raises `OSError`, and `ExportMismatch` if a file is gone.
+    """
+    staging = staging_directory(f"{output}/{LEDGER_DIRECTORY}", intent.number)
+    try:
+        waiting = {entry.name for entry in disk.scan(staging)}
+    except FileNotFoundError:
+        waiting = set()
+    directories: dict[str, set[str]] = {}
+    for _, target in intent.plan["files"]:
+        directory, _, name = target.rpartition("/")
+        directories.setdefault(directory, set()).add(name)
+    for directory in directories:
+        make_durable_dir(disk, f"{output}/{directory}")
+    for staged, target in intent.plan["files"]:
+        if staged in waiting:
+            disk.rename(f"{staging}/{staged}", f"{output}/{target}")
+    for directory, names in directories.items():
+        disk.sync_dir(f"{output}/{directory}")
+        found = {entry.name for entry in disk.scan(f"{output}/{directory}")}
+        if missing := sorted(names - found):
+            raise ExportMismatch(
+                f"{output}/{directory}/{missing[0]} is gone before its publication was complete: another "
+                "program removed it. Export into a new directory"
+            )
+    return {"columns": intent.plan["columns"], "offsets": intent.plan["offsets"]}
+
+
+def exported(state: Json) -> dict[TopicPartition, int]:
+    """Return the end of the exported offsets of each partition, from a state or an intent's plan."""
+    return flat(state.get("offsets", {}))
+
+
+# --- the job ------------------------------------------------------------------------------------------------
+
+
+class Export:
+    """A prepared export."""
+
+    def __init__(
+        self,
+        options: ReadOptions,
+        output: str,
+        shape: FileFormat,
+        task_records: int,
+        publish_tasks: int | None,
+        disk: Disk | None = None,
+    ) -> None:
+        self._options, self._output, self._shape = options, output, shape
+        self._task_records, self._publish_tasks = task_records, publish_tasks
+        self._disk = disk or OsDisk()
+        self._ledger = f"{output}/{LEDGER_DIRECTORY}"
+
+    def plan(self) -> Answer:
+        entry = read_ledger(self._disk, self._ledger)
+        state = entry.state if entry.intent is None else entry.intent.plan
+        self._check(state)
+        pieces = self._pieces(exported(state))
+        unfinished = [] if entry.intent is None else entry.intent.plan["files"]
+        ranges = _joined(pieces)
+        offsets = sum(each.size for each in ranges)
+        facts = {
+            "job": "export",
+            "output": self._output,
+            "unfinished_files": len(unfinished),
+            "offsets": offsets,
+            "tasks": len(pieces),
+            "partitions": [asdict(each) for each in ranges],
+        }
+        lines = list(map(str, ranges))
+        if unfinished:
+            lines.append(f"would first publish {len(unfinished)} staged files of the last run")
+        lines.append(
+            f"would export {amount(offsets)} offsets of {len(ranges)} partitions in {len(pieces)} tasks"
+        )
+        return Answer(facts, lines)
+
+    def run(self, workers: Workers) -> Answer:
+        began_s = stopwatch_s()
+        total = _Total()
+        make_durable_dir(self._disk, self._output)
+        with Ledger(self._disk, self._ledger) as ledger:
+            if (unfinished := complete(ledger, self._carry_out)) is not None:
+                total.recovered = len(unfinished.plan["files"])
+                ledger.sweep()
+            self._check(ledger.state)
+            pieces = self._pieces(exported(ledger.state))
+            if pieces:
+                began_s = self._export(workers, ledger, pieces, total)
+        return total.answer(self._output, stopwatch_s() - began_s)
+
+    def _export(
+        self, workers: Workers, ledger: Ledger, pieces: Sequence[OffsetRange], total: _Total
+    ) -> float:
+        """Publish all `pieces`; return the start time, which is after Spark has started."""
+        count = self._publish_tasks or max(16 * workers.session.sparkContext.defaultParallelism, 64)
+        began_s = stopwatch_s()
+        run = new_id(Random())
+        workers.progress.begin("export", sum(each.size for each in pieces), "records")
+        for first in range(0, len(pieces), count):
+            number = ledger.done + 1
+            staging = staging_directory(ledger.directory, number)
+            make_durable_dir(self._disk, staging)
+            ranges = pieces[first : first + count]
+            work = [Piece(each, self._options, self._shape, staging, run) for each in ranges]
+            staged: list[Staged] = []
+            for _, report in workers.reports(work, stage):
+                staged.append(report)
+                workers.progress.advance(report.wanted.size)
+            plan = plan_of(staged, exported(ledger.state), self._shape.columns)
+            self._publish(ledger, number, plan)
+            total.add(staged)
+        workers.progress.end()
+        return began_s
+
+    def _publish(self, ledger: Ledger, number: int, plan: Json) -> None:
+        publish_once(ledger, number, lambda: plan, self._carry_out)
+
+    def _carry_out(self, intent: Intent) -> Json:
+        return carry_out(self._disk, self._output, intent)
+
+    def _check(self, state: Json) -> None:
+        before = state.get("columns")
+        if before is not None and tuple(before) != self._shape.columns:
+            raise ExportMismatch(
+                f"{self._output} has the columns {', '.join(before)}: give --columns {','.join(before)}, or "
+                "another --output"
+            )
+
+    def _pieces(self, done: Mapping[TopicPartition, int]) -> list[OffsetRange]:
+        """Return the remaining work, cut into tasks."""
+        from logstore.spark.reading import cut, open_logs, plan_batch, selected_bounds
+
+        with closing(open_logs(self._options)) as logs:
+            bounds = selected_bounds(self._options, logs)
+            ranges = [
+                self._unexported(each, done.get(each.topic_partition), bounds[each.topic_partition])
+                for each in plan_batch(self._options, logs, bounds)
+            ]
+            return in_turn(cut(ranges, logs.cut_points, max_records=self._task_records))
+
+    def _unexported(self, wanted: OffsetRange, exported: int | None, bounds: Bounds) -> OffsetRange:
+        if exported is None:
+            return wanted
+        if exported > bounds.end_offset and self._options.fail_on_data_loss:
+            raise DataLoss(
+                f"{wanted.topic_partition} ends at {bounds.end_offset} but was exported up to {exported}: it "
+                "was truncated or recreated, or directories of a node are missing. Export it into another "
+                "table, or set --option failOnDataLoss=false to skip it until it grows past that offset"
+            )
+        return replace(wanted, start_offset=exported)
+
+
+class _Total:
+    """The totals of a run."""
+
+    def __init__(self) -> None:
+        self.recovered = self.publications = self.rows = self.size_bytes = self.files = 0
+        self.ranges: dict[TopicPartition, OffsetRange] = {}
+        self.partition_rows: Counter[TopicPartition] = Counter()
+        self.missing: list[Missing] = []
+
+    def add(self, staged: Sequence[Staged]) -> None:
+        self.publications += 1
+        for each in staged:
+            self.rows += each.rows
+            self.files += len(each.files)
+            self.size_bytes += sum(file.size_bytes for file in each.files)
+            self.missing += each.missing
+            self.partition_rows[each.wanted.topic_partition] += each.rows
+        ranges = _joined([*self.ranges.values(), *(each.wanted for each in staged)])
+        self.ranges = {each.topic_partition: each for each in ranges}
+
+    def answer(self, output: str, seconds: float) -> Answer:
+        ranges = sorted(self.ranges.items())
+        facts = {
+            "job": "export",
+            "output": output,
+            "records": self.rows,
+            "files": self.files,
+            "bytes": self.size_bytes,
+            "publications": self.publications,
+            "recovered_files": self.recovered,
+            "seconds": round(seconds, 3),
+            "partitions": [{**asdict(each), "records": self.partition_rows[name]} for name, each in ranges],
+            "missing": [{**each._asdict(), "cause": each.cause.value} for each in self.missing],
+        }
+        lines = [f"{each!s}: {self.partition_rows[name]} records" for name, each in ranges]
+        if self.recovered:
+            lines.append(f"first published {self.recovered} files of an unfinished run")
+        lines += [describe(each) for each in self.missing if each.cause.is_loss]
+        lines.append(
+            f"exported {amount(self.rows)} records into {self.files} files ({amount(self.size_bytes)}B), "
+            f"{seconds:.1f} s, {amount(self.rows / max(seconds, 1e-9))} records/s"
+            if self.rows or self.files
+            else "nothing new to export"
+        )
+        return Answer(facts, lines)
+
+
+def in_turn(pieces: Iterable[OffsetRange]) -> list[OffsetRange]:
+    """Return the first piece of each partition, then the second of each, and so on.
+
+    So all partitions advance and all of their brokers work. Pieces of one partition stay in order.
+    """
+    turns: Counter[TopicPartition] = Counter()
+    placed = []
+    for piece in pieces:
+        placed.append((turns[piece.topic_partition], piece))
+        turns[piece.topic_partition] += 1
+    return [piece for _, piece in sorted(placed, key=lambda pair: pair[0])]
+
+
+def _joined(pieces: Iterable[OffsetRange]) -> list[OffsetRange]:
+    """Return each partition's consecutive pieces as one range."""
+    joined: dict[TopicPartition, OffsetRange] = {}
+    for each in sorted(pieces, key=lambda piece: (piece.topic_partition, piece.start_offset)):
+        before = joined.get(each.topic_partition)
+        joined[each.topic_partition] = each if before is None else replace(before, end_offset=each.end_offset)
+    return list(joined.values())

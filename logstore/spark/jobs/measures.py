@@ -1,16 +1,22 @@
-"""What is counted of a partition, batch of rows by batch of rows, task by task, and put together in order.
+"""Count the records of a partition: batch by batch, task by task, combined in offset order.
 
-    records, bytes        how many, how large their keys and values are
-    keys                  how many different ones, about (distinct.py)
+    records, bytes        number, and size of keys and values
+    keys                  estimated number of distinct keys
     gaps                  offsets between two records that no record has: compacted, aborted, control
-    times                 first, last; of each day; the longest silence; records that came late
+    times                 first, last; records per day; the longest silence; late records
 
-A record is late if one before it in its partition is younger; by how much is its lateness. What lies before
-a task's range is another task's, so each is told the latest time of all that lies before.
+A record is late if an earlier record of its partition has a later time; the difference is its lateness.
+Records before a task's range belong to another task, so each task is given the latest time of all of them.
+
+Distinct keys are estimated by HyperLogLog, in 16 KiB per count. Each key is hashed to 64 bits. 14 of them
+choose a register, which keeps the longest run of leading zeros of the other bits. Two counts are combined by
+the larger register of each pair, so tasks count independently. The standard deviation of the error is 0.8 %
+(1.04 / √2¹⁴), less for small counts.
 """
 
 from __future__ import annotations
 
+import math
 from collections import Counter
 from dataclasses import dataclass, field
 from typing import Any, Final
@@ -18,25 +24,110 @@ from typing import Any, Final
 import numpy as np
 import numpy.typing as npt
 
-from logstore.columnar.kernels import Bytes
+from logstore.columnar.kernels import Bytes, Ints, kernel
 from logstore.format.batch import CODEC_MASK
 from logstore.format.compression import Codec
-from logstore.spark.jobs.dated_files import DAY_MS, date_of
-from logstore.spark.jobs.distinct import add_keys, estimate, joined, no_keys
+from logstore.spark.jobs.dated_files import DAY_MS, NEVER, date_of
+
+# --- distinct keys ------------------------------------------------------------------------------------------
+
+REGISTER_BITS: Final = 14
+REGISTERS: Final = 1 << REGISTER_BITS
+_LARGEST_RANK: Final = 64 - REGISTER_BITS + 1
+
+
+def no_keys() -> Bytes:
+    """Return the registers of an empty count."""
+    return np.zeros(REGISTERS, np.uint8)
+
+
+def add_keys(registers: Bytes, keys: Any) -> None:
+    """Add the keys of a `pyarrow` binary array; null is not a key."""
+    if keys.null_count:
+        keys = keys.drop_null()
+    if len(keys):
+        _, ends, content = keys.buffers()
+        bounds = np.frombuffer(ends, np.int32)[keys.offset : keys.offset + len(keys) + 1]
+        data = np.frombuffer(b"" if content is None else content, np.uint8)
+        _add(registers, data, bounds)
+
+
+def joined(left: Bytes, right: Bytes) -> Bytes:
+    """Return the registers of both counts together."""
+    return np.maximum(left, right)
+
+
+def estimate(registers: Bytes) -> int:
+    """Return the estimated number of distinct keys, by Ertl's estimator, which is unbiased for any number."""
+    counts = np.bincount(registers, minlength=_LARGEST_RANK + 1).tolist()
+    if counts[0] == REGISTERS:
+        return 0
+    weight = REGISTERS * _tau(1 - counts[_LARGEST_RANK] / REGISTERS)
+    for count in reversed(counts[1:_LARGEST_RANK]):
+        weight = (weight + count) / 2
+    weight += REGISTERS * _sigma(counts[0] / REGISTERS)
+    return round(REGISTERS**2 / (2 * math.log(2) * weight))
+
+
+def _sigma(share: float) -> float:
+    """Return the correction for empty registers; `share` is their share."""
+    total, factor = share, 1.0
+    while True:
+        share *= share
+        before = total
+        total += share * factor
+        factor *= 2
+        if total == before:
+            return total
+
+
+def _tau(share: float) -> float:
+    """Return the correction for full registers; `share` is the share of the others."""
+    if share in (0.0, 1.0):
+        return 0.0
+    total, factor = 1 - share, 1.0
+    while True:
+        share = math.sqrt(share)
+        before = total
+        factor /= 2
+        total -= (1 - share) ** 2 * factor
+        if total == before:
+            return total / 3
+
+
+@kernel
+def _add(registers: Bytes, data: Bytes, bounds: Ints) -> None:
+    for row in range(len(bounds) - 1):
+        # FNV-1a, then MurmurHash3's finalizer, because FNV-1a alone hardly changes the high bits.
+        hashed = np.uint64(0xCBF29CE484222325)
+        for at in range(bounds[row], bounds[row + 1]):
+            hashed = (hashed ^ np.uint64(data[at])) * np.uint64(0x100000001B3)
+        hashed = (hashed ^ (hashed >> np.uint64(33))) * np.uint64(0xFF51AFD7ED558CCD)
+        hashed = (hashed ^ (hashed >> np.uint64(33))) * np.uint64(0xC4CEB9FE1A85EC53)
+        hashed ^= hashed >> np.uint64(33)
+        register = hashed >> np.uint64(64 - REGISTER_BITS)
+        rest = (hashed << np.uint64(REGISTER_BITS)) | np.uint64(1 << (REGISTER_BITS - 1))
+        rank = 1
+        while not rest >> np.uint64(63):
+            rest <<= np.uint64(1)
+            rank += 1
+        if registers[register] < rank:
+            registers[register] = rank
+
+
+# --- all counts ---------------------------------------------------------------------------------------------
 
 COLUMNS: Final = ("offset", "timestamp", "key", "value")
 LATENESS_MS: Final = (1_000, 10_000, 60_000, 600_000, 3_600_000, 86_400_000)
 LATENESS_NAMES: Final = ("< 1 s", "< 10 s", "< 1 min", "< 10 min", "< 1 h", "< 1 day", "more")
-NEVER: Final = -(1 << 62)
-"""A time before all others."""
 
 
 @dataclass(slots=True)
 class Measures:
-    """The counts of consecutive records; times are epoch milliseconds, `NEVER` where there are none."""
+    """The counts of consecutive records; times are epoch milliseconds, `NEVER` if there are none."""
 
     latest_before_ms: int = NEVER
-    """of all that lies before these records"""
+    """the latest time of all earlier records"""
     records: int = 0
     key_bytes: int = 0
     value_bytes: int = 0
@@ -65,7 +156,7 @@ class Measures:
     codecs: Counter[str] = field(default_factory=Counter)
 
     def add(self, rows: Any) -> None:
-        """Count what `Logs.read` gave of `COLUMNS`: one or more rows that follow those before."""
+        """Add the next rows of `Logs.read`, with `COLUMNS`; at least one."""
         keys, values = rows.column("key"), rows.column("value")
         self.records += rows.num_rows
         self.null_keys += keys.null_count
@@ -98,7 +189,7 @@ class Measures:
             return
         before = max(self.latest_before_ms, self.latest_ms)
         peaks = np.maximum.accumulate(np.concatenate(([before], times)))
-        behind = peaks[:-1] - times  # above 0: late; below: so long nothing came
+        behind = peaks[:-1] - times  # above 0: lateness; below 0: a silence
         if before == NEVER:
             behind[0] = 0
         late = behind[behind > 0]
@@ -116,7 +207,7 @@ class Measures:
         self.days.update(dict(zip(days.tolist(), counts.tolist(), strict=True)))
 
     def add_batches(self, headers: npt.NDArray[np.void]) -> None:
-        """Count batches, by their headers."""
+        """Add batches, by their headers."""
         sizes = headers["batch_length"].astype(np.int64) + 12
         self.batches += len(headers)
         self.batch_bytes += int(sizes.sum())
@@ -126,7 +217,7 @@ class Measures:
             self.codecs[_codec_name(codec)] += count
 
     def follow(self, later: Measures) -> None:
-        """Take in the counts of what follows, which was told the latest time of these."""
+        """Add the counts of the records that follow, which were given the latest time of these."""
         if later.first_offset >= 0:
             if self.last_offset >= 0:
                 self._add_gaps(np.array([later.first_offset - self.last_offset - 1]))
@@ -147,11 +238,11 @@ class Measures:
 
     @property
     def bytes(self) -> int:
-        """Of keys and values."""
+        """The size of keys and values."""
         return self.key_bytes + self.value_bytes
 
     def facts(self) -> dict[str, Any]:
-        """As JSON has it."""
+        """Return the counts as in the JSON report."""
         timed = self.latest_ms != NEVER
         facts: dict[str, Any] = {
             "records": self.records,
@@ -193,7 +284,7 @@ _LARGEST: Final = ("largest_value_bytes", "largest_gap", "latest_ms", "most_late
 
 
 def _sizes(column: Any) -> npt.NDArray[np.int32]:
-    """Bytes of each row; 0 for null."""
+    """Return the bytes of each row; 0 for null."""
     bounds = np.frombuffer(column.buffers()[1], np.int32)[column.offset : column.offset + len(column) + 1]
     return np.diff(bounds)
 

@@ -1,34 +1,375 @@
-"""`profile`, as it is asked for; how it is done: profiling.py."""
+"""`profile`: count the contents of topics. Tasks count ranges of offsets; the driver combines the counts.
+
+    first pass     the latest time in each range that another range of its partition follows
+    second pass    everything (measures.py); each task is given the latest time of all earlier records
+
+So the result does not depend on how the work was cut. The first pass reads only times. It is skipped if no
+partition is cut. The HTML page needs no script and loads nothing.
+"""
 
 from __future__ import annotations
 
 from argparse import ArgumentParser, Namespace
+from collections import Counter
+from collections.abc import Iterable, Mapping, Sequence
+from contextlib import closing
+from dataclasses import dataclass
+from datetime import UTC, datetime
+from html import escape
+from itertools import groupby, pairwise
 from pathlib import Path
-from typing import Final
+from typing import TYPE_CHECKING, Any, Final, NamedTuple
 
+from logstore.broker.clock import stopwatch_s
 from logstore.spark.errors import InvalidOption
-from logstore.spark.jobs.job import Prepared
-from logstore.spark.jobs.source import add_source, read_options
+from logstore.spark.jobs.dated_files import NEVER
+from logstore.spark.jobs.job import Answer, add_source, check_positive, read_options
+from logstore.spark.jobs.work import Workers, amount
+from logstore.spark.logs import Headers, Missing, OffsetRange, raise_on_loss
+from logstore.spark.read_options import ReadOptions
 
-HELP: Final = "count what is in topics: records, bytes, keys, skew, gaps, late records; as text, JSON, HTML"
+if TYPE_CHECKING:
+    from logstore.spark.jobs.measures import Measures
+
+HELP: Final = "count records, bytes, keys, skew, gaps and late records of topics; as text, JSON, HTML"
 
 
 def arguments(parser: ArgumentParser) -> None:
     add_source(parser)
-    shown = parser.add_argument_group("what comes out")
-    shown.add_argument("--html", metavar="FILE", help="also draw it: one page, nothing else needed")
+    shown = parser.add_argument_group("output")
+    shown.add_argument("--html", metavar="FILE", help="also write one self-contained HTML page")
     shown.add_argument(
-        "--task-records", metavar="N", type=int, default=4 << 20, help="offsets a task (default: %(default)s)"
-    )
+        "--task-records", metavar="N", type=int, default=4 << 20,
+        help="offsets per task (default: %(default)s)",
+    )  # fmt: skip
 
 
-def prepare(options: Namespace) -> Prepared:
-    if options.task_records < 1:
-        raise InvalidOption(f"--task-records {options.task_records}: it takes a number from 1 on")
+def prepare(options: Namespace) -> Profile:
+    check_positive(options, "task_records")
     html = None if options.html is None else Path(options.html)
     if html is not None and not html.absolute().parent.is_dir():
-        raise InvalidOption(f"--html {html}: there is no directory {html.absolute().parent}")
-    from logstore.spark.jobs.profiling import Profile
-
+        raise InvalidOption(f"--html {html}: directory {html.absolute().parent} does not exist")
     source = options.brokers or " ".join(options.paths)
     return Profile(read_options(options, ("offset",)), source, html, options.task_records)
+
+
+# --- tasks --------------------------------------------------------------------------------------------------
+
+
+@dataclass(frozen=True, slots=True)
+class Piece:
+    """The work of a task."""
+
+    wanted: OffsetRange
+    options: ReadOptions
+    latest_before_ms: int = NEVER
+
+    def __str__(self) -> str:
+        return str(self.wanted)
+
+
+class Counted(NamedTuple):
+    """The result of a task."""
+
+    measures: Measures
+    missing: list[Missing]
+
+
+def latest_ms(piece: Piece) -> int:
+    """Return the latest time of all records of a range (first pass); `NEVER` if none has a time."""
+    import pyarrow.compute as pc
+
+    from logstore.spark.reading import open_logs
+
+    latest = NEVER
+    with closing(open_logs(piece.options)) as logs:
+        for rows in logs.read(piece.wanted, ("timestamp",), []):
+            time_ms = pc.max(rows.column("timestamp").cast("int64")).as_py()
+            latest = max(latest, NEVER if time_ms is None else time_ms)
+    return latest
+
+
+def count(piece: Piece) -> Counted:
+    """Count a range (second pass). Raises `DataLoss` for lost records if the options ask for it."""
+    from logstore.spark.jobs.measures import COLUMNS, Measures
+    from logstore.spark.reading import open_logs
+
+    found = Counted(Measures(latest_before_ms=piece.latest_before_ms), [])
+
+    def on_batches(headers: Headers) -> None:
+        # A batch that crosses the end of a range is counted in the range where it ends.
+        lasts = headers["base_offset"].astype("i8") + headers["last_offset_delta"]
+        inside = (lasts >= piece.wanted.start_offset) & (lasts < piece.wanted.end_offset)
+        found.measures.add_batches(headers[inside])
+
+    with closing(open_logs(piece.options, on_batches)) as logs:
+        for rows in logs.read(piece.wanted, COLUMNS, found.missing):
+            found.measures.add(rows)
+    if piece.options.fail_on_data_loss:
+        raise_on_loss(found.missing)
+    return found
+
+
+# --- the job ------------------------------------------------------------------------------------------------
+
+
+class Profile:
+    """A prepared profile."""
+
+    def __init__(self, options: ReadOptions, source: str, html: Path | None, task_records: int) -> None:
+        self._options, self._source, self._html = options, source, html
+        self._task_records = task_records
+
+    def _planned(self) -> list[OffsetRange]:
+        from logstore.spark.reading import planned
+
+        return planned(self._options, max_records=self._task_records)
+
+    def plan(self) -> Answer:
+        pieces = self._planned()
+        offsets = sum(each.size for each in pieces)
+        partitions = len({each.topic_partition for each in pieces})
+        return Answer(
+            {"job": "profile", "offsets": offsets, "partitions": partitions, "tasks": len(pieces)},
+            [f"would read {amount(offsets)} offsets of {partitions} partitions in {len(pieces)} tasks"],
+        )
+
+    def run(self, workers: Workers) -> Answer:
+        pieces = self._planned()
+        began_s = stopwatch_s()
+        found = self._count(workers, pieces)
+        facts = profile_facts(self._source, pieces, found, stopwatch_s() - began_s)
+        if self._html is not None:
+            self._html.write_text(page(facts), encoding="utf-8")
+        return Answer(facts, list(lines(facts)))
+
+    def _count(self, workers: Workers, pieces: Sequence[OffsetRange]) -> dict[OffsetRange, Counted]:
+        followed = [
+            piece for piece, after in pairwise(pieces) if piece.topic_partition == after.topic_partition
+        ]
+        latest = self._each(workers, "times", [Piece(each, self._options) for each in followed], latest_ms)
+        work = []
+        before = NEVER
+        for slot, piece in enumerate(pieces):
+            if slot and pieces[slot - 1].topic_partition != piece.topic_partition:
+                before = NEVER
+            work.append(Piece(piece, self._options, before))
+            before = max(before, latest.get(piece, NEVER))
+        return self._each(workers, "profile", work, count)
+
+    def _each(
+        self, workers: Workers, what: str, work: Sequence[Piece], function: Any
+    ) -> dict[OffsetRange, Any]:
+        workers.progress.begin(what, sum(piece.wanted.size for piece in work), "records")
+        found = {}
+        for piece, report in workers.reports(work, function):
+            found[piece.wanted] = report
+            workers.progress.advance(piece.wanted.size)
+        workers.progress.end()
+        return found
+
+
+def profile_facts(
+    source: str, pieces: Sequence[OffsetRange], found: Mapping[OffsetRange, Counted], seconds: float
+) -> dict[str, Any]:
+    """Return the JSON report: topics and their partitions, in order. `pieces` are sorted."""
+    from logstore.spark.jobs.measures import Measures, estimate, joined, no_keys
+
+    topics = []
+    for topic, of_topic in groupby(pieces, key=lambda piece: piece.topic):
+        partitions: list[dict[str, Any]] = []
+        keys = no_keys()
+        for partition, ranges in groupby(of_topic, key=lambda piece: piece.partition):
+            each = list(ranges)
+            total = Measures()
+            missing: Counter[str] = Counter()
+            for piece in each:
+                total.follow(found[piece].measures)
+                for lost in found[piece].missing:
+                    missing[lost.cause.value] += lost.offsets
+            keys = joined(keys, total.registers)
+            facts = {
+                "partition": partition,
+                "start_offset": each[0].start_offset,
+                "end_offset": each[-1].end_offset,
+                **total.facts(),
+                "missing": dict(sorted(missing.items())),
+            }
+            partitions.append(facts)
+        topics.append(
+            {
+                "topic": topic,
+                "records": sum(each["records"] for each in partitions),
+                "bytes": sum(each["bytes"] for each in partitions),
+                "distinct_keys": estimate(keys),
+                "skew": {name: skew([each[name] for each in partitions]) for name in ("records", "bytes")},
+                "partitions": partitions,
+            }
+        )
+    return {"job": "profile", "source": source, "seconds": round(seconds, 3), "topics": topics}
+
+
+def skew(values: Sequence[int]) -> float:
+    """Return the largest value divided by the average: 1 if all are equal, their number if one has all."""
+    return round(max(values) * len(values) / sum(values), 4) if any(values) else 1.0
+
+
+def lines(facts: Mapping[str, Any]) -> Iterable[str]:
+    """Yield the report as text: two lines per partition, one per topic."""
+    for topic in facts["topics"]:
+        for each in topic["partitions"]:
+            times = each["times"]
+            yield (
+                f"{topic['topic']}-{each['partition']}: {amount(each['records'])} records, "
+                f"{amount(each['bytes'])}B, about {amount(each['distinct_keys'])} keys, "
+                f"{moment(times['earliest_ms']) or 'no times'} to {moment(times['latest_ms'])}"
+            )
+            yield (
+                f"    {amount(each['gaps']['offsets'])} offsets in {amount(each['gaps']['count'])} gaps, "
+                f"{amount(times['late'])} late by up to {span(times['most_late_ms'])}, "
+                f"longest silence {span(times['longest_silence_ms'])}"
+            )
+        yield (
+            f"{topic['topic']}: {amount(topic['records'])} records, {amount(topic['bytes'])}B, about "
+            f"{amount(topic['distinct_keys'])} keys; largest partition {topic['skew']['records']} times the "
+            f"average in records, {topic['skew']['bytes']} times in bytes"
+        )
+    if not facts["topics"]:
+        yield "nothing to read"
+
+
+def moment(time_ms: int | None) -> str:
+    """Return `2026-11-20 12:00:00`, "" for None, or the number for a time outside the calendar."""
+    if time_ms is None:
+        return ""
+    try:
+        return datetime.fromtimestamp(time_ms / 1000, UTC).strftime("%Y-%m-%d %H:%M:%S")
+    except (ValueError, OverflowError, OSError):
+        return f"{time_ms} ms"
+
+
+def span(milliseconds: int) -> str:
+    """Return `15 ms`, `3.2 s`, `5.0 min`, `2.5 h`, `9.1 days`."""
+    for scale, sign in ((86_400_000, "days"), (3_600_000, "h"), (60_000, "min"), (1000, "s")):
+        if milliseconds >= scale:
+            return f"{milliseconds / scale:.1f} {sign}"
+    return f"{milliseconds} ms"
+
+
+# --- the HTML page ------------------------------------------------------------------------------------------
+
+WIDTH: Final = 720
+HEIGHT: Final = 120
+MOST_BARS: Final = 120
+
+_PAGE: Final = """<!doctype html>
+<html lang="en">
+<meta charset="utf-8">
+<meta name="viewport" content="width=device-width">
+<title>{title}</title>
+<style>
+:root {{ color-scheme: light dark; --bar: #3b6ea8; --line: #8884; }}
+@media (prefers-color-scheme: dark) {{ :root {{ --bar: #7fb0e8; }} }}
+body {{ font: 14px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem; }}
+h2 {{ border-top: 1px solid var(--line); padding-top: 1rem; }}
+table {{ border-collapse: collapse; width: 100%; }}
+th, td {{ border-bottom: 1px solid var(--line); padding: .15rem .5rem; text-align: right; }}
+th:first-child, td:first-child {{ text-align: left; }}
+figure {{ margin: 1rem 0; }}
+svg {{ display: block; width: 100%; max-width: {width}px; height: auto; }}
+rect {{ fill: var(--bar); }}
+text {{ fill: currentColor; font-size: 11px; }}
+</style>
+<h1>{title}</h1>
+{topics}
+</html>
+"""
+
+_COLUMNS: Final = (
+    "partition", "offsets", "records", "bytes", "keys", "null keys", "gaps", "late", "most late", "first",
+    "last", "longest silence",
+)  # fmt: skip
+
+
+def page(facts: Mapping[str, Any]) -> str:
+    """Return the HTML page of a report."""
+    topics = "\n".join(map(_topic, facts["topics"])) or "<p>No topic.</p>"
+    return _PAGE.format(title="Profile of " + escape(facts["source"]), topics=topics, width=WIDTH)
+
+
+def _topic(topic: Mapping[str, Any]) -> str:
+    partitions = topic["partitions"]
+    days: Counter[str] = Counter()
+    lateness: Counter[str] = Counter()
+    for each in partitions:
+        days.update(each["days"])
+        lateness.update(each["times"]["lateness"])
+    names = [str(each["partition"]) for each in partitions]
+    skew = topic["skew"]
+    parts = [
+        f"<h2>{escape(topic['topic'])}</h2>",
+        f"<p>{amount(topic['records'])} records, {amount(topic['bytes'])}B of keys and values, about "
+        f"{amount(topic['distinct_keys'])} distinct keys. The largest partition has "
+        f"{skew['records']:.2f} times the records and {skew['bytes']:.2f} times the bytes of the mean.</p>",
+        bars("Records by partition", names, [each["records"] for each in partitions]),
+        bars("Bytes by partition", names, [each["bytes"] for each in partitions]),
+        bars("Records by day (UTC)", sorted(days), [days[day] for day in sorted(days)]),
+    ]
+    if lateness.total():
+        parts.append(bars("Late records by lateness", list(lateness), list(lateness.values())))
+    head = "".join(f"<th>{name}</th>" for name in _COLUMNS)
+    rows = "\n".join(map(_row, partitions))
+    parts.append(f"<table><tr>{head}</tr>\n{rows}</table>")
+    return "\n".join(parts)
+
+
+def _row(each: Mapping[str, Any]) -> str:
+    times = each["times"]
+    cells = (
+        str(each["partition"]),
+        f"{each['start_offset']} … {each['end_offset']}",
+        amount(each["records"]),
+        f"{amount(each['bytes'])}B",
+        amount(each["distinct_keys"]),
+        amount(each["null_keys"]),
+        amount(each["gaps"]["offsets"]),
+        amount(times["late"]),
+        span(times["most_late_ms"]) if times["late"] else "",
+        moment(times["earliest_ms"]),
+        moment(times["latest_ms"]),
+        span(times["longest_silence_ms"]),
+    )
+    return "<tr>" + "".join(f"<td>{escape(cell)}</td>" for cell in cells) + "</tr>"
+
+
+def bars(title: str, names: Sequence[str], values: Sequence[float]) -> str:
+    """Return a bar chart; neighbours are combined if there are more than `MOST_BARS`."""
+    if not names:
+        return ""
+    step = -(-len(names) // MOST_BARS)
+    groups = [range(first, min(first + step, len(names))) for first in range(0, len(names), step)]
+    labels = [
+        names[group[0]] if len(group) == 1 else f"{names[group[0]]} … {names[group[-1]]}" for group in groups
+    ]
+    sums = [sum(values[slot] for slot in group) for group in groups]
+    largest = max(sums) or 1
+    width = WIDTH / len(sums)
+    drawn = []
+    for slot, (label, value) in enumerate(zip(labels, sums, strict=True)):
+        height = HEIGHT * value / largest
+        drawn.append(
+            f'<rect x="{slot * width:.1f}" y="{HEIGHT - height:.1f}" width="{max(width - 1, 0.5):.1f}" '
+            f'height="{height:.1f}"><title>{escape(label)}: {amount(value)}</title></rect>'
+        )
+    few = len(labels) <= 12
+    for slot in range(len(labels)) if few else (0, len(labels) - 1):
+        anchor = "middle" if few else "end" if slot else "start"  # labels at the edges stay inside
+        drawn.append(
+            f'<text x="{(slot + 0.5) * width:.1f}" y="{HEIGHT + 14}" '
+            f'text-anchor="{anchor}">{escape(labels[slot])}</text>'
+        )
+    return (
+        f"<figure><figcaption>{escape(title)}, at most {amount(largest)}</figcaption>"
+        f'<svg viewBox="0 0 {WIDTH} {HEIGHT + 20}" role="img" aria-label="{escape(title)}">'
+        f"{''.join(drawn)}</svg></figure>"
+    )

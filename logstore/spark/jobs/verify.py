@@ -26,12 +26,11 @@ from logstore.spark.jobs.job import Answer, BadUsage
 if TYPE_CHECKING:
     from logstore.disk.topic_partition import TopicPartition
     from logstore.spark.jobs.work import Workers
-    from logstore.spark.verification.check import Run, RunReport
+    from logstore.spark.verification.check import RunReport
     from logstore.spark.verification.compare import Comparison, Difference
     from logstore.spark.verification.compare_records import RecordComparison
     from logstore.spark.verification.findings import Finding
-    from logstore.spark.verification.planning import Plan
-    from logstore.spark.verification.replicas import Replica
+    from logstore.spark.verification.planning import Plan, Replica, Run
 
 HELP = "check every replica of every node, and the replicas of a partition against each other"
 
@@ -63,7 +62,7 @@ def prepare(options: argparse.Namespace) -> Verify:
             re.compile(getattr(options, name) or "")
         except re.error as error:
             raise BadUsage(f"--{name}: {error}") from error
-    from logstore.spark.verification.replicas import node_of
+    from logstore.spark.verification.planning import node_of
 
     nodes: defaultdict[str, list[str]] = defaultdict(list)
     for text in options.node:
@@ -105,8 +104,7 @@ class Verify:
     allow_lag: bool
 
     def _planned(self) -> tuple[Plan, list[str]]:
-        from logstore.spark.verification.planning import plan
-        from logstore.spark.verification.replicas import find_replicas
+        from logstore.spark.verification.planning import find_replicas, plan
 
         replicas, unread = find_replicas(OsDisk(), self.nodes, self.topics)
         if not replicas:

@@ -1,15 +1,14 @@
-"""Work on Spark: a list of items, a function, and the reports as the items finish.
+"""Run work on Spark: a list of items, a function, reports as the items finish, and a line of progress.
 
-    driver     items ──► one Spark task an item ──► function(item) on some executor
-               reports ◄── accumulator ◄─────────── its report, sent with the task's end
+    driver     items ──► one Spark task per item ──► function(item) on an executor
+               reports ◄── accumulator ◄──────────── its report, sent when the task ends
 
-Spark does the rest: where a task runs, how often it is tried (`spark.task.maxFailures`; once if the master is
-`local[…]`), whether it is run twice in a race. The report of one try of each item arrives, that of the try
-that counts; what the other tries left behind (a file, say) is the function's to make harmless. Why this way
-and not as a data source: docs/decisions/038-pipeline-jobs.md.
+Spark decides where a task runs, how often it is retried (`spark.task.maxFailures`; never if the master is
+`local[…]`), and whether it runs twice in a race. One report of each item arrives: that of the attempt that
+counts. The function itself makes leftovers of other attempts, such as files, harmless.
+docs/decisions/038-pipeline-jobs.md tells why this is not a data source.
 
-The function and the items are pickled: the function stands in a module, and modules are installed wherever
-executors run.
+Function and items are pickled, so the function must be in a module that is installed on every executor.
 """
 
 from __future__ import annotations
@@ -21,11 +20,9 @@ import sys
 from collections.abc import Callable, Iterator, Mapping, Sequence
 from pathlib import Path
 from queue import SimpleQueue
-from types import TracebackType
-from typing import TYPE_CHECKING, Any, Final, Generic, Self, TypeVar, cast
+from typing import TYPE_CHECKING, Any, Final, Generic, Self, TextIO, TypeVar, cast
 
 from logstore.disk.errors import EngineError, ErrorCode
-from logstore.spark.jobs.progress import Progress
 
 if TYPE_CHECKING:
     from pyspark import RDD, Accumulator, AccumulatorParam
@@ -33,6 +30,80 @@ if TYPE_CHECKING:
 
 Item = TypeVar("Item")
 Report = TypeVar("Report")
+
+REPAINT_S: Final = 0.2
+LINE_S: Final = 10.0
+
+
+class Progress:
+    """Shows progress on stderr: one line that is rewritten on a terminal, a line every 10 s elsewhere.
+
+    Work of less than a second shows nothing. For one thread. `clock` is monotonic seconds.
+    """
+
+    def __init__(self, stream: TextIO, clock: Callable[[], float]) -> None:
+        self._stream, self._clock = stream, clock
+        self._terminal = stream.isatty()
+        self._what, self._unit = "", ""
+        self._total = self._done = 0
+        self._began_s = self._shown_s = 0.0
+        self._painted = False
+
+    def begin(self, what: str, total: int, unit: str) -> None:
+        """Start a phase of `total` units (records, bytes, items)."""
+        self._what, self._total, self._unit, self._done = what, total, unit, 0
+        self._began_s = self._clock()
+        self._shown_s = self._began_s + (1.0 - REPAINT_S if self._terminal else 1.0 - LINE_S)
+
+    def advance(self, amount: int) -> None:
+        """Add finished units."""
+        self._done += amount
+        now_s = self._clock()
+        if now_s - self._shown_s >= (REPAINT_S if self._terminal else LINE_S):
+            self._shown_s = now_s
+            self._show(self.line(now_s))
+
+    def end(self) -> None:
+        """End the phase and clear the terminal's line."""
+        if self._painted:
+            self._stream.write("\r\x1b[K")
+            self._stream.flush()
+            self._painted = False
+
+    def line(self, now_s: float) -> str:
+        """Return `export: 3.1 M of 10 M records, 31 %, 1.02 M/s, 7 s left`."""
+        passed_s = max(now_s - self._began_s, 1e-9)
+        rate = self._done / passed_s
+        text = f"{self._what}: {amount(self._done)} of {amount(self._total)} {self._unit}"
+        if self._total:
+            text += f", {100 * self._done // self._total} %"
+        text += f", {amount(rate)}/s"
+        if rate and self._done < self._total:
+            text += f", {duration((self._total - self._done) / rate)} left"
+        return text
+
+    def _show(self, text: str) -> None:
+        self._stream.write(f"\r{text}\x1b[K" if self._terminal else f"{text}\n")
+        self._painted = self._terminal
+        self._stream.flush()
+
+
+def amount(number: float) -> str:
+    """Return `999`, `12.3 k`, `4.56 M`, `7.89 G`."""
+    for scale, sign in ((1e9, " G"), (1e6, " M"), (1e3, " k")):
+        if number >= scale:
+            return f"{number / scale:.3g}{sign}"
+    return f"{number:.3g}"
+
+
+def duration(seconds: float) -> str:
+    """Return `42 s`, `3 min`, `5.2 h`."""
+    if seconds < 120:
+        return f"{seconds:.0f} s"
+    return f"{seconds / 60:.0f} min" if seconds < 7200 else f"{seconds / 3600:.1f} h"
+
+
+# --- the session --------------------------------------------------------------------------------------------
 
 _FAILED: Final = "logstore: work item failed: "
 _FAILURE: Final = re.compile(re.escape(_FAILED) + r"(\{.*\})")
@@ -43,29 +114,28 @@ QUIET: Final[Mapping[str, str]] = {
     "spark.python.unix.domain.socket.enabled": "true",  # 45 ms a task become 18 ms
     "spark.sql.session.timeZone": "UTC",
 }
-"""What a session of our own is started with; of a submitted one nothing is changed."""
-
+"""The settings of a session of our own; a submitted session is not changed."""
 
 _LOGGING: Final = f"-Dlog4j2.configurationFile={Path(__file__).with_name('log4j2.properties').as_uri()}"
 
 
 class WorkFailed(EngineError):
-    """An item could not be done, as often as Spark tried; the message names it and says why."""
+    """An item failed as often as Spark retries. The message names the item and the error."""
 
     code = ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 class Workers:
-    """A Spark session, started when it is first needed, and the progress of what is done there.
+    """A Spark session, started when it is first needed, and the progress of its work.
 
-    A context manager: leaving it stops the session if it was started here. A session that is there already,
-    or that `spark-submit` brought, is used as it is. Raises `JavaMissing` before Spark would begin.
+    A context manager: leaving it stops the session if it was started here. An active session, or that of
+    `spark-submit`, is used as it is. Raises `JavaMissing` before it starts Spark.
     """
 
     def __init__(
         self, progress: Progress, *, master: str | None = None, settings: Mapping[str, str] | None = None
     ) -> None:
-        """`master`: `local[*]` where nothing else says it; `settings`: `spark.…` for a new session."""
+        """`master` defaults to `local[*]`; `settings` are `spark.…` settings of a new session."""
         self.progress = progress
         self._master, self._settings = master, dict(settings or {})
         self._session: SparkSession | None = None
@@ -74,9 +144,7 @@ class Workers:
     def __enter__(self) -> Self:
         return self
 
-    def __exit__(
-        self, kind: type[BaseException] | None, error: BaseException | None, trace: TracebackType | None
-    ) -> None:
+    def __exit__(self, *_: object) -> None:
         self.progress.end()
         if self._session is not None and self._is_ours:
             self._session.stop()
@@ -84,7 +152,7 @@ class Workers:
 
     @property
     def session(self) -> SparkSession:
-        """The session; takes seconds the first time."""
+        """The session; the first access takes seconds."""
         if self._session is None:
             self._session = self._open()
         return self._session
@@ -112,11 +180,11 @@ class Workers:
     def reports(
         self, items: Sequence[Item], function: Callable[[Item], Report]
     ) -> Iterator[tuple[Item, Report]]:
-        """Each item with what `function` returned for it, as they finish: in any order, each once.
+        """Yield each item once, with the result of `function`, as the items finish: in any order.
 
-        Items are begun in their order. An iterator that is not read to its end gives up the rest. Raises
-        `WorkFailed` for an item whose function raised an `EngineError` or `OSError`; Spark's own exception,
-        with a note that names the item, for anything else.
+        Items start in their order. Closing the iterator early cancels the rest. Raises `WorkFailed` if the
+        function raised an `EngineError` or `OSError`; for other errors, Spark's own exception with a note
+        that names the item.
         """
         if not items:
             return
@@ -133,12 +201,12 @@ class Workers:
                     seen.add(index)
                     yield items[index], report
         if event.error is not None:
-            raise _told(event.error, items)
-        assert len(seen) == len(items), "Spark ended a job of which tasks are missing"
+            raise _with_item(event.error, items)
+        assert len(seen) == len(items), "Spark ended a job without the reports of all tasks"
 
 
 def attempt_id() -> int:
-    """In a function that works on an item: the number of this try, which no other try of any item has."""
+    """Return the number of this attempt, unique among all attempts of all items; -1 outside a task."""
     from pyspark import TaskContext
 
     context = TaskContext.get()
@@ -146,18 +214,17 @@ def attempt_id() -> int:
 
 
 class _End:
-    """All that arrives has arrived."""
+    """The last event in the queue of a Spark job."""
 
     def __init__(self, error: BaseException | None) -> None:
         self.error = error
 
 
 class _Channel:
-    """An accumulator that keeps nothing: in the driver, what is added goes to a queue.
+    """An accumulator that stores nothing: in the driver it puts what is added into a queue.
 
-    Spark adds what a task added when that task has succeeded, once for each item, however often it ran, and
-    before the job ends. Duck-typed as `pyspark.accumulators.AccumulatorParam`: its module is not imported
-    by who only asks for help.
+    Spark adds a task's values when that task has succeeded, once per item, however often it ran, and before
+    the job ends. Duck-typed as `pyspark.accumulators.AccumulatorParam`, so that `--help` does not import it.
     """
 
     def __init__(self, arrived: SimpleQueue[Any] | None = None) -> None:
@@ -178,7 +245,7 @@ class _Channel:
 
 
 class _Task(Generic[Item, Report]):
-    """What an executor calls."""
+    """The function that an executor calls."""
 
     def __init__(self, function: Callable[[Item], Report], channel: Accumulator[Any]) -> None:
         self._function, self._channel = function, channel
@@ -190,13 +257,14 @@ class _Task(Generic[Item, Report]):
         except Exception as error:
             expected = isinstance(error, EngineError | OSError)
             facts = {"item": index, "error": str(error) or repr(error), "expected": expected}
-            # Only text comes through Spark, amid traces of two languages: one line that can be found again.
+            # Spark passes on only text, between stack traces of two languages: use one line that a regular
+            # expression can find again.
             raise RuntimeError(_FAILED + json.dumps(facts)) from error
         self._channel.add([(index, report)])
 
 
 class _Submitted:
-    """The Spark job, in a thread, because whoever submits one waits for its end; cancelled if left early."""
+    """A Spark job in a thread, because submitting one blocks until its end; cancelled if left early."""
 
     def __init__(self, work: RDD[Any], task: _Task[Any, Any], arrived: SimpleQueue[Any]) -> None:
         from pyspark import InheritableThread
@@ -214,24 +282,24 @@ class _Submitted:
         self._thread.join()
 
     def _run(self) -> None:
+        error: BaseException | None = None
         try:
             self._work.context.setJobGroup(self._group, "logstore pipeline", interruptOnCancel=True)
             self._work.foreach(self._task)
-        except BaseException as error:  # handed to the thread that asked
-            self._arrived.put(_End(error))
-        else:
-            self._arrived.put(_End(None))
+        except BaseException as raised:  # handed to the thread that waits
+            error = raised
+        self._arrived.put(_End(error))
 
 
-def _told(error: BaseException, items: Sequence[Any]) -> BaseException:
-    """What to raise for it."""
+def _with_item(error: BaseException, items: Sequence[Any]) -> BaseException:
+    """Return the exception to raise for a failed Spark job, with the failed item."""
     found = _FAILURE.search(str(error))
     if found is None:
         return error
     facts = json.loads(found[1])
     if facts["expected"]:
-        told = WorkFailed(f"{items[facts['item']]}: {facts['error']}")
-        told.__cause__ = error
-        return told
+        failed = WorkFailed(f"{items[facts['item']]}: {facts['error']}")
+        failed.__cause__ = error
+        return failed
     error.add_note(f"while working on {items[facts['item']]}")
     return error

@@ -33,7 +33,7 @@ from logstore.segment.scan import HEADER_DTYPE, Fault
 from logstore.segment.seal import Seal, broken_blocks, read_seal
 from logstore.segment.segment import file_name
 from logstore.segment.sweep import SWEEP_BYTES, Bad, misplaced, sweep
-from logstore.spark.verification.replicas import SegmentFile
+from logstore.spark.verification.planning import Run, SegmentFile
 
 Longs = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
@@ -85,31 +85,6 @@ class LocalFault(NamedTuple):
     def takes(self) -> bool:
         """Whether what lies in its offsets is known to be bad."""
         return not self.is_doubtful and self.kind is not Kind.TAIL
-
-
-@dataclass(frozen=True, slots=True)
-class Run:
-    """Segments of one replica that follow each other; `following` is the one behind them.
-
-    What begins below `committed` is digested, one sum for each stretch that `cuts` (ascending) begin. A run
-    for a second look may be of a part: from byte `first_byte` of the first segment, where a batch began, to
-    byte `last_byte` of the last one (0: to its end), and seals, which are of whole segments, are left alone.
-    """
-
-    replica: int
-    directory: str
-    segments: tuple[SegmentFile, ...]
-    following: SegmentFile | None
-    log_start_offset: int
-    committed: int
-    cuts: tuple[int, ...] = ()
-    expects_gaps: bool = False
-    first_byte: int = 0
-    last_byte: int = 0
-    is_second_look: bool = False
-
-    def __str__(self) -> str:
-        return f"{self.directory} from segment {self.segments[0].base_offset if self.segments else 0}"
 
 
 class Kept(NamedTuple):

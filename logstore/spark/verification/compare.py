@@ -31,8 +31,8 @@ from logstore.disk.errors import CorruptCheckpoint
 from logstore.disk.files import Disk
 from logstore.format.batch import HEADER_BYTES, LOG_OVERHEAD
 from logstore.segment.segment import file_name
-from logstore.spark.verification.check import Examined, Kept, Kind, Run, examine, header_hashes
-from logstore.spark.verification.replicas import Replica
+from logstore.spark.verification.check import Examined, Kept, Kind, examine, header_hashes
+from logstore.spark.verification.planning import Replica, Run
 
 CANNOT_TELL: Final = "the files cannot tell which one is right"
 

@@ -31,9 +31,9 @@ from logstore.disk.files import Disk, read_small_file
 from logstore.format.batch import LOG_OVERHEAD
 from logstore.segment.segment import file_name
 from logstore.segment.transaction_index import AbortedTransaction, TransactionIndex
-from logstore.spark.verification.check import Kept, Kind, Run, examine
+from logstore.spark.verification.check import Kept, Kind, examine
 from logstore.spark.verification.compare import CANNOT_TELL, Difference, Place, run_over
-from logstore.spark.verification.replicas import Replica
+from logstore.spark.verification.planning import Replica, Run
 
 SPAN_BYTES: Final = 4 << 20
 COLUMNS: Final = ("offset", "key", "value", "timestamp", "headers", "timestamp_type", "leader_epoch")

@@ -24,8 +24,7 @@ from logstore.segment.segment import file_name
 from logstore.spark.verification.check import Kind, LocalFault, RunReport, StretchSum
 from logstore.spark.verification.compare import CANNOT_TELL, Comparison, Difference, Mark, Place, joined
 from logstore.spark.verification.compare_records import RecordComparison
-from logstore.spark.verification.planning import Plan, Shared
-from logstore.spark.verification.replicas import Replica
+from logstore.spark.verification.planning import Plan, Replica, Shared
 
 
 @dataclass(frozen=True, slots=True)

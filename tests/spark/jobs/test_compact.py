@@ -9,8 +9,8 @@ import pyarrow.dataset as ds
 import pytest
 
 from logstore.disk.files import Disk, make_durable_dir
-from logstore.spark.jobs import compacting
-from logstore.spark.jobs.compacting import OutputExists, place
+from logstore.spark.jobs import compact
+from logstore.spark.jobs.compact import OutputExists, place
 from logstore.spark.ledger import Intent, Ledger, publish_once, remove_staged, staging_directory
 from logstore.testing.crash import CrashLab, CrashRun
 from logstore.testing.disks import MemoryDisk
@@ -99,7 +99,7 @@ def test_a_run_that_ended_midway_is_completed(
         raise KeyboardInterrupt
 
     with monkeypatch.context() as patch:
-        patch.setattr(compacting, "place", dies)
+        patch.setattr(compact, "place", dies)
         assert command(*line).code == 130
     assert not (tmp_path / "table").exists()
     assert command(*line, "--plan").facts["unfinished"]
@@ -135,7 +135,7 @@ def write(disk: Disk, directory: str, who: str) -> None:
         file = disk.open(f"{directory}/{name}", create=True, write=True)
         file.pwrite(who.encode(), 0)
         file.close()
-    compacting.sync_tree(disk, directory)
+    compact.sync_tree(disk, directory)
 
 
 def read_files(disk: Disk, directory: str) -> dict[str, bytes]:
@@ -184,7 +184,7 @@ def recover(disk: Disk) -> dict[str, bytes]:
         if ledger.intent is not None:
             place(disk, LEDGER, OUTPUT, ledger.intent.number)
             ledger.finish({})
-    return read_files(disk, OUTPUT) if compacting.is_there(disk, OUTPUT) else {}
+    return read_files(disk, OUTPUT) if compact.is_there(disk, OUTPUT) else {}
 
 
 def go_on(disk: Disk) -> dict[str, bytes]:
@@ -221,7 +221,7 @@ def test_whoever_goes_on_after_a_crash_comes_to_the_end() -> None:
 
 
 def test_the_checker_notices_a_table_that_was_not_synced(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(compacting, "sync_tree", lambda disk, directory: None)
+    monkeypatch.setattr(compact, "sync_tree", lambda disk, directory: None)
     assert not CrashLab(recover, judge, images=8, stop_after=1).explore(workload, "").is_good
 
 

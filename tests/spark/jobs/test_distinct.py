@@ -8,7 +8,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
-from logstore.spark.jobs.distinct import add_keys, estimate, joined, no_keys
+from logstore.spark.jobs.measures import add_keys, estimate, joined, no_keys
 
 
 def keys(first: int, count: int) -> Any:

@@ -13,8 +13,8 @@ import pytest
 
 from logstore.broker.embedded_cluster import BrokerCluster
 from logstore.disk.files import Disk, OsDisk
-from logstore.spark.jobs import exporting
-from logstore.spark.jobs.export_publishing import LEDGER_DIRECTORY, carry_out
+from logstore.spark.jobs import export
+from logstore.spark.jobs.export import LEDGER_DIRECTORY, carry_out
 from logstore.spark.ledger import Intent, Json, Ledger
 from logstore.spark.logs import OffsetRange
 from tests.spark.jobs.conftest import NOON_MS, Command, Row, append
@@ -111,7 +111,7 @@ def test_a_run_that_ended_midway_is_completed_first(
         raise _Killed
 
     with monkeypatch.context() as patch:
-        patch.setattr(exporting, "carry_out", dies)
+        patch.setattr(export, "carry_out", dies)
         with pytest.raises(_Killed):
             command(*line)
     append(data / "orders-0", rows(50, first=100))
@@ -195,7 +195,7 @@ def test_partitions_come_forward_together() -> None:
     """Else a run that is often ended early would export the first one for ever."""
     counts = {0: 3, 1: 1, 2: 2}
     pieces = [OffsetRange("o", each, n, n + 1) for each, count in counts.items() for n in range(count)]
-    assert [(each.partition, each.start_offset) for each in exporting.in_turn(pieces)] == [
+    assert [(each.partition, each.start_offset) for each in export.in_turn(pieces)] == [
         (0, 0), (1, 0), (2, 0), (0, 1), (2, 1), (0, 2),
     ]  # fmt: skip
 
@@ -222,7 +222,7 @@ def test_a_topic_that_was_made_anew_is_noticed(command: Command, data: Path, tmp
     line = ["export", data, "--topics", "other", "--output", table]
     outcome = command(*line)
     assert outcome.code == 1
-    assert "other-0 ends at 10 and was exported up to 11" in outcome.err
+    assert "other-0 ends at 10 but was exported up to 11" in outcome.err
     assert command(*line, "--option", "failOnDataLoss=false").out == "nothing new to export\n"
 
 

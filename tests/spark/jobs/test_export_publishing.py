@@ -9,16 +9,9 @@ import pytest
 
 from logstore.disk.files import Disk, make_durable_dir
 from logstore.disk.topic_partition import TopicPartition
-from logstore.spark.jobs import export_publishing
+from logstore.spark.jobs import export
 from logstore.spark.jobs.dated_files import StagedFile
-from logstore.spark.jobs.export_publishing import (
-    LEDGER_DIRECTORY,
-    ExportMismatch,
-    Staged,
-    carry_out,
-    exported,
-    plan_of,
-)
+from logstore.spark.jobs.export import LEDGER_DIRECTORY, ExportMismatch, Staged, carry_out, exported, plan_of
 from logstore.spark.ledger import Entry, Intent, Json, Ledger, publish_once, staging_directory
 from logstore.spark.logs import OffsetRange
 from logstore.testing.crash import CrashLab, CrashReport, CrashRun
@@ -119,7 +112,7 @@ def _without_sync(disk: Disk, output: str, intent: Intent) -> Json:
         def __getattr__(self, name: str) -> Any:
             return (lambda _: None) if name == "sync_dir" else getattr(disk, name)
 
-    return export_publishing.carry_out(cast(Disk, Forgetful()), output, intent)
+    return export.carry_out(cast(Disk, Forgetful()), output, intent)
 
 
 @pytest.mark.parametrize(("name", "plant"), [("publish_once", _without_intent), ("carry_out", _without_sync)])
@@ -141,7 +134,7 @@ def test_a_plan_says_how_far_all_partitions_are() -> None:
 
 
 def test_a_hole_is_never_planned() -> None:
-    with pytest.raises(AssertionError, match="without a hole"):
+    with pytest.raises(AssertionError, match="without gaps"):
         plan_of([staged(10, 15), staged(16, 20)], {}, ["value"])
 
 

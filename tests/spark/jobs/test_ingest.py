@@ -17,7 +17,7 @@ import pytest
 from logstore.broker import BrokerCluster
 from logstore.format.record import Record
 from logstore.log.reader import LogReader
-from logstore.spark.jobs.ingesting import Input
+from logstore.spark.jobs.ingest import Input
 from tests.spark.jobs.conftest import Command
 
 LINES = [f"line {number}" for number in range(20)]
@@ -49,12 +49,12 @@ def lines(tmp_path: Path) -> Path:
     [
         (["IN", "--topic", "t"], "give either --to DIR or --brokers"),
         (["IN", "--to", "X"], "give either --topic NAME or --topic-from EXPR"),
-        (["IN", "--to", "X", "--topic", "t", "--value-format", "column"], "go together"),
-        (["IN", "--to", "X", "--topic", "t", "--value", "x"], "go together"),
+        (["IN", "--to", "X", "--topic", "t", "--value-format", "column"], "need each other"),
+        (["IN", "--to", "X", "--topic", "t", "--value", "x"], "need each other"),
         (["IN", "--to", "X", "--topic", "t", "--format", "csv", "--value-format", "raw"], "is for text"),
         (["IN", "IN", "--to", "X", "--topic", "t", "--checkpoint", "C"], "one directory or pattern"),
         (["IN", "--to", "X", "--topic", "t", "--write-id", "x"], "NAME:NUMBER"),
-        (["IN", "--to", "X", "--topic", "t", "--write-id", "x:1", "--checkpoint", "C"], "without one"),
+        (["IN", "--to", "X", "--topic", "t", "--write-id", "x:1", "--checkpoint", "C"], "exclude each other"),
         (["IN", "--brokers", "localhost:9092", "--topic", "t"], "needs --staging"),
         (["IN", "--to", "X", "--topic", "t/u"], "topic name"),
         (["IN", "--to", "X", "--topic", "t", "--reader-option", "header"], "NAME=VALUE"),

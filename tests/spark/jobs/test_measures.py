@@ -14,7 +14,8 @@ from hypothesis import strategies as st
 from logstore import Codec, Record, encode_batch
 from logstore.columnar.columnar import schema
 from logstore.segment.scan import scan_buffer
-from logstore.spark.jobs.measures import COLUMNS, LATENESS_MS, NEVER, Measures
+from logstore.spark.jobs.dated_files import NEVER
+from logstore.spark.jobs.measures import COLUMNS, LATENESS_MS, Measures
 
 Row = tuple[int, int | None, bytes | None, bytes | None]
 """Offset, time, key, value."""

@@ -11,8 +11,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from logstore import Codec, Log, Record, encode_batch
-from logstore.spark.jobs.picture import bars, moment, page, span
-from logstore.spark.jobs.profiling import skew
+from logstore.spark.jobs.profile import bars, moment, page, skew, span
 from tests.spark.jobs.conftest import NOON_MS, Command, Row, append
 
 if TYPE_CHECKING:

@@ -6,7 +6,7 @@ from io import StringIO
 
 import pytest
 
-from logstore.spark.jobs.progress import Progress, amount, duration
+from logstore.spark.jobs.work import Progress, amount, duration
 
 
 class Screen(StringIO):

@@ -8,7 +8,7 @@ from pathlib import Path
 import pytest
 
 from logstore.spark.errors import InvalidOption
-from logstore.spark.jobs.source import add_source, read_options
+from logstore.spark.jobs.job import BadUsage, add_source, read_options
 from logstore.spark.offsets import AtOffsets, AtTime, Earliest, Latest
 from logstore.spark.read_options import Isolation, ReadOptions
 
@@ -67,5 +67,5 @@ def test_a_moment_can_be_said_in_several_ways(text: str) -> None:
     ],
 )
 def test_what_makes_no_sense_is_refused(arguments: list[str], said: str) -> None:
-    with pytest.raises(InvalidOption, match=said):
+    with pytest.raises((BadUsage, InvalidOption), match=said):
         parsed(*arguments)

@@ -18,8 +18,7 @@ from typing import TYPE_CHECKING
 
 import pytest
 
-from logstore.spark.jobs.progress import Progress
-from logstore.spark.jobs.work import Workers
+from logstore.spark.jobs.work import Progress, Workers
 from tests.spark.jobs.replica_trees import NODES, Tree, make_tree, plant, unmatched
 from tests.spark.jobs.test_verify import compact, prepared
 

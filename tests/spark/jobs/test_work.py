@@ -10,8 +10,7 @@ from typing import TYPE_CHECKING
 import pytest
 
 from logstore.disk.errors import CorruptCheckpoint
-from logstore.spark.jobs.progress import Progress
-from logstore.spark.jobs.work import Workers, WorkFailed
+from logstore.spark.jobs.work import Progress, Workers, WorkFailed
 
 if TYPE_CHECKING:
     from pyspark.sql import SparkSession
