@@ -1,15 +1,15 @@
-"""Lines of state-change logs as rows: a data source of our own, one file a task.
+"""The data source `logstore-state-changes`: lines of state-change logs as rows, one task per file.
 
-    at         string   the latest time so far in its file: what lines are ordered by
-    file       int      the file's place among those given; then `line`, its number there
-    time       string   as the line says it
-    topic, partition    the first partition named that was asked for
+    at         string   the latest time so far in its file; lines are ordered by it
+    file       int      the file's place in the list; then `line`, the line's number in it
+    time       string   the line's time
+    topic, partition    the first selected partition that the line names
     node, side, controller_epoch, change, leader, leader_epoch, partition_epoch, isr, replicas, reason
-               what one of our own lines says; null for Kafka's
-    text       the line; `json`: what `logstore merge-state-changes --json` prints for it
+               the fields of our own lines; null for Kafka's
+    text       the line; `json`: as `logstore merge-state-changes --json` prints it
 
-A node's own lines never change places, even where its clock was set back: that is how a merge of files goes
-on, and how `at` makes a sort do the same.
+A node's own lines keep their order, even if its clock was set back, as in a merge of files; sorting by `at`
+gives the same order.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ _ROWS: Final = 4096
 
 
 def rows_of(file: int, path: str, raw_lines: Iterable[bytes], wanted: Wanted) -> Iterator[dict[str, object]]:
-    """The wanted lines of a file as rows of `SCHEMA`. Pure."""
+    """Return the wanted lines of a file as rows of `SCHEMA`. Pure."""
     at = ""
     for line in wanted_lines(file, raw_lines, wanted):
         at = max(at, line.time)
@@ -47,7 +47,7 @@ def rows_of(file: int, path: str, raw_lines: Iterable[bytes], wanted: Wanted) ->
 def _row(at: str, path: str, line: Line, wanted: Wanted) -> dict[str, object]:
     facts = line_facts(line)
     named = wanted.named_in(line.text)
-    assert named is not None, "a line that names no partition is not wanted"
+    assert named is not None, "wanted lines name a partition"
     return {
         "at": at,
         "file": line.file,
@@ -63,7 +63,7 @@ def _row(at: str, path: str, line: Line, wanted: Wanted) -> dict[str, object]:
 
 
 class _File(InputPartition):
-    """One file, by its place among those given."""
+    """One file, by its place in the list."""
 
     def __init__(self, number: int) -> None:
         super().__init__(number)

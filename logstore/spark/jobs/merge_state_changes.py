@@ -1,11 +1,11 @@
-"""`merge-state-changes`: the state-change logs of many nodes as one timeline, ordered and filtered.
+"""`merge-state-changes`: merge the state-change logs of many nodes into one ordered, filtered timeline.
 
     merge-state-changes /mnt/*/logs/state-change.log* --output timeline
     merge-state-changes … --topics orders --start-time '2026-11-20 15:00:00,000' --format parquet --output x
 
-The lines are those of `logstore merge-state-changes`, in the same order, which reads ours and Kafka's alike;
-this is for more than one machine cares to read. `--output` is a directory as Spark writes it: its parts, in
-order of their names, are the timeline.
+Lines and order are those of `logstore merge-state-changes`, which reads our logs and Kafka's; this job is for
+more data than one machine can read. `--output` is a directory as Spark writes it: its parts, in order of
+their names, are the timeline.
 """
 
 from __future__ import annotations
@@ -30,29 +30,29 @@ FORMATS: Final = ("text", "json", "parquet")
 
 def arguments(parser: ArgumentParser) -> None:
     parser.add_argument("logs", metavar="FILE", nargs="*", help="state-change logs, ours or Kafka's")
-    parser.add_argument("--logs-regex", metavar="REGEX", help="all files in --directory of such a name")
+    parser.add_argument("--logs-regex", metavar="REGEX", help="all files in --directory that match")
     parser.add_argument("--directory", metavar="DIR", default=".", help="where --logs-regex looks")
-    parser.add_argument("--topics", metavar="A,B", default="", help="lines of these topics only")
-    parser.add_argument("--partitions", metavar="N,N", default="", help="lines of these partitions only")
-    parser.add_argument("--start-time", metavar="TIME", help="not before, as in '2026-11-20 15:19:26,123'")
-    parser.add_argument("--end-time", metavar="TIME", help="not after; both are inclusive")
-    parser.add_argument("--output", metavar="DIR", required=True, help="a new directory, for the timeline")
+    parser.add_argument("--topics", metavar="A,B", default="", help="only lines of these topics")
+    parser.add_argument("--partitions", metavar="N,N", default="", help="only lines of these partitions")
+    parser.add_argument("--start-time", metavar="TIME", help="first time, such as '2026-11-20 15:19:26,123'")
+    parser.add_argument("--end-time", metavar="TIME", help="last time, inclusive")
+    parser.add_argument("--output", metavar="DIR", required=True, help="new directory for the timeline")
     parser.add_argument(
         "--format", choices=FORMATS, default="text",
-        help="lines as they are, a JSON object for each, or columns by date (default: %(default)s)",
+        help="original lines, JSON objects, or Parquet files by date (default: %(default)s)",
     )  # fmt: skip
 
 
 def prepare(options: Namespace) -> Merge:
-    """Check what was given; `BadUsage` if it makes no sense."""
+    """Check the options. Raises `BadUsage`."""
     from logstore.replication.state_change_lines import Wanted
 
     output = Path(options.output).absolute()
     if output.exists():
-        raise BadUsage(f"--output: {output} is there already; name a new directory")
+        raise BadUsage(f"--output: {output} exists; name a new directory")
     numbers = [each.strip() for each in options.partitions.split(",") if each]
     if not all(each.isascii() and each.isdecimal() for each in numbers):
-        raise BadUsage(f"--partitions: {options.partitions!r} is no list of numbers")
+        raise BadUsage(f"--partitions: {options.partitions!r} is not a list of numbers")
     wanted = Wanted(
         frozenset(each for each in options.topics.split(",") if each),
         frozenset(map(int, numbers)),
@@ -64,11 +64,11 @@ def prepare(options: Namespace) -> Merge:
 
 def _files(options: Namespace) -> tuple[str, ...]:
     if bool(options.logs) == bool(options.logs_regex):
-        raise BadUsage("give either files or --logs-regex")
+        raise BadUsage("give either FILEs or --logs-regex")
     if options.logs:
         files = [Path(each) for each in options.logs]
         if missing := [str(file) for file in files if not file.is_file()]:
-            raise BadUsage(f"no such file: {', '.join(missing)}")
+            raise BadUsage(f"files do not exist: {', '.join(missing)}")
     else:
         try:
             pattern = re.compile(options.logs_regex)
@@ -76,12 +76,12 @@ def _files(options: Namespace) -> tuple[str, ...]:
             raise BadUsage(f"--logs-regex: {error}") from error
         directory = Path(options.directory)
         if not directory.is_dir():
-            raise BadUsage(f"--directory: {directory} is no directory")
+            raise BadUsage(f"--directory: {directory} is not a directory")
         files = sorted(
             path for path in directory.iterdir() if path.is_file() and pattern.fullmatch(path.name)
         )
         if not files:
-            raise BadUsage(f"--logs-regex: no file in {directory} has such a name")
+            raise BadUsage(f"--logs-regex: no file in {directory} matches")
     return tuple(str(file.absolute()) for file in files)
 
 
@@ -99,7 +99,7 @@ def _time(option: str, text: str | None, otherwise: str) -> str:
 
 @dataclass(frozen=True, slots=True)
 class Merge:
-    """The job, with options that make sense."""
+    """A prepared merge."""
 
     files: Sequence[str]
     wanted: Wanted
@@ -107,19 +107,19 @@ class Merge:
     format: str
 
     def plan(self) -> Answer:
-        """What it would read."""
         sizes = [Path(file).stat().st_size for file in self.files]
+        sized = list(zip(self.files, sizes, strict=True))
         facts = {
-            "files": [{"path": file, "bytes": size} for file, size in zip(self.files, sizes, strict=True)],
+            "files": [{"path": file, "bytes": size} for file, size in sized],
             "bytes": sum(sizes),
             "output": self.output,
             "format": self.format,
         }
-        lines = [f"{file}  {size} bytes" for file, size in zip(self.files, sizes, strict=True)]
+        lines = [f"{file}  {size} bytes" for file, size in sized]
         return Answer(facts, [*lines, f"{len(sizes)} files, {sum(sizes)} bytes, to {self.output}"])
 
     def run(self, workers: Workers) -> Answer:
-        """Do it. Raises `OSError` for a file that cannot be read."""
+        """Do the job. Raises `OSError` for an unreadable file."""
         from pyspark.sql import Observation, functions
 
         from logstore.spark.state_change_source import NAME, ORDER, StateChangeLines

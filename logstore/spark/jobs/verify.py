@@ -1,14 +1,15 @@
-"""`verify`: is every replica what was written, and are the replicas of a partition the same?
+"""`verify`: check every replica, and compare the replicas of each partition.
 
     verify --node 1=/mnt/a/data --node 2=/mnt/b/data1,/mnt/b/data2 --node 3=/mnt/c/data
-    verify /mnt/a/data /mnt/b/data /mnt/c/data      nodes are called as their meta.properties say
+    verify /mnt/a/data /mnt/b/data /mnt/c/data      nodes have the ids in their meta.properties
 
-1. Runs of segments, one task each: every batch's checksum, its place, its epoch; digests of what is sound.
-2. Stretches of offsets whose digests differ, one task each: batch by batch, below the high watermark. Where
-   compaction ran: record by record.
+1. One task for each run of segments: check every batch's checksum, offset and epoch; digest the sound ones.
+2. One task for each stretch of offsets whose digests differ: compare batch by batch, below the high
+watermark;
+   record by record if compaction ran.
 
-Exit code 1 if anything is wrong. Reads only, also while brokers write. Directories have to be mounted under
-the same path wherever executors run.
+Exit code 1 if anything is wrong. Only reads, also while brokers write. Executors need the directories mounted
+under the same paths.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Any
 
 from logstore.disk.files import OsDisk
-from logstore.spark.jobs.job import Answer, BadUsage
+from logstore.spark.jobs.job import Answer, BadUsage, name_and_value
 
 if TYPE_CHECKING:
     from logstore.disk.topic_partition import TopicPartition
@@ -29,34 +30,33 @@ if TYPE_CHECKING:
     from logstore.spark.verification.check import RunReport
     from logstore.spark.verification.compare import Comparison, Difference
     from logstore.spark.verification.compare_records import RecordComparison
-    from logstore.spark.verification.findings import Finding
-    from logstore.spark.verification.planning import Plan, Replica, Run
+    from logstore.spark.verification.findings import Finding, Gathered
+    from logstore.spark.verification.planning import Plan, Run
 
-HELP = "check every replica of every node, and the replicas of a partition against each other"
+HELP = "check the replicas of all nodes, and compare the replicas of each partition"
 
 
 def arguments(parser: argparse.ArgumentParser) -> None:
-    """Declare what the job's command line takes."""
     parser.add_argument(
-        "directories", metavar="DIR", nargs="*", help="a node's log dir, or a partition in it"
+        "directories", metavar="DIR", nargs="*", help="a log dir of a node, or a partition's directory in it"
     )
     parser.add_argument(
         "--node", metavar="NAME=DIR[,DIR…]", action="append", default=[],
-        help="a node and its log dirs; once for each",
+        help="a node and its log dirs; repeatable",
     )  # fmt: skip
-    parser.add_argument("--topics", metavar="REGEX", help="only topics of such a name")
+    parser.add_argument("--topics", metavar="REGEX", help="only topics that match")
     parser.add_argument(
         "--compacted", metavar="REGEX", default="__consumer_offsets|__transaction_state",
-        help="topics in which gaps are no fault, even without a cleaner's checkpoint (default: %(default)s)",
+        help="topics that may have gaps, even without a cleaner's checkpoint (default: %(default)s)",
     )  # fmt: skip
     parser.add_argument(
         "--allow-lag", action="store_true",
-        help="a replica that ends below the high watermark is a note, unless it held more once",
+        help="a replica that ends below the high watermark is a note, unless it had more before",
     )  # fmt: skip
 
 
 def prepare(options: argparse.Namespace) -> Verify:
-    """Check what was given; `BadUsage` if it makes no sense."""
+    """Check the options. Raises `BadUsage`."""
     for name in ("topics", "compacted"):
         try:
             re.compile(getattr(options, name) or "")
@@ -65,27 +65,28 @@ def prepare(options: argparse.Namespace) -> Verify:
     from logstore.spark.verification.planning import node_of
 
     nodes: defaultdict[str, list[str]] = defaultdict(list)
+    form = "NAME=DIR or NAME=DIR,DIR"
     for text in options.node:
-        name, equals, directories = text.partition("=")
-        if not name or not equals or not all(directories.split(",")):
-            raise BadUsage(f"--node {text!r}: a node is NAME=DIR or NAME=DIR,DIR")
+        name, directories = name_and_value("--node", text, form)
+        if not all(directories.split(",")):
+            raise BadUsage(f"--node {text!r} is not {form}")
         nodes[name] += directories.split(",")
     for directory in options.directories:
         nodes[node_of(OsDisk(), directory)].append(directory)
     if not nodes:
-        raise BadUsage("name the directories to verify, or --node NAME=DIR for each node")
+        raise BadUsage("give the directories to verify, or --node NAME=DIR for each node")
     return Verify(nodes, options.topics, options.compacted, options.allow_lag)
 
 
 def run_task(run: Run) -> RunReport:
-    """What an executor does with a run."""
+    """Check a run on an executor."""
     from logstore.spark.verification.check import check_run
 
     return check_run(OsDisk(), run)
 
 
 def comparison_task(work: Comparison | RecordComparison) -> list[Difference]:
-    """What an executor does with what differs."""
+    """Compare a stretch on an executor."""
     from logstore.spark.verification.compare import compare_stretch
     from logstore.spark.verification.compare_records import RecordComparison, compare_records
 
@@ -96,7 +97,7 @@ def comparison_task(work: Comparison | RecordComparison) -> list[Difference]:
 
 @dataclass(frozen=True, slots=True)
 class Verify:
-    """The job, with options that make sense: which directories each node has, and what is asked."""
+    """A prepared verification: the directories of each node, and the options."""
 
     nodes: Mapping[str, Sequence[str]]
     topics: str | None
@@ -108,7 +109,7 @@ class Verify:
 
         replicas, unread = find_replicas(OsDisk(), self.nodes, self.topics)
         if not replicas:
-            raise BadUsage("no partition of such a topic lies in these directories")
+            raise BadUsage("no partition of a matching topic is in these directories")
         is_compacted = {
             each.topic_partition: re.fullmatch(self.compacted, each.topic_partition.topic) is not None
             for each in replicas
@@ -116,12 +117,11 @@ class Verify:
         return plan(replicas, is_compacted), unread
 
     def plan(self) -> Answer:
-        """What it would read."""
         planned, unread = self._planned()
         facts = {**_totals(planned), "runs": len(planned.runs), "unreadable": unread}
         lines = [
             f"{len(planned.partitions)} partitions, {len(planned.replicas)} replicas, "
-            f"{facts['bytes']} bytes, in {len(planned.runs)} pieces of work"
+            f"{facts['bytes']} bytes, in {len(planned.runs)} tasks"
         ]
         lines += [
             f"{each.topic_partition}  {each.node}  {each.directory}: {len(each.segments)} segments, "
@@ -131,7 +131,7 @@ class Verify:
         return Answer(facts, [*lines, *unread])
 
     def run(self, workers: Workers) -> Answer:
-        """Do it. Raises `EngineError` or `OSError` where it cannot be done."""
+        """Do the job. Raises `EngineError` or `OSError`."""
         from logstore.spark.verification.findings import Gathered, concluded
 
         planned, unread = self._planned()
@@ -149,17 +149,12 @@ class Verify:
         differences: defaultdict[TopicPartition, list[Difference]] = defaultdict(list)
         workers.progress.begin("compare", len(work), "stretches")
         for item, found in workers.reports(work, comparison_task):
-            differences[_partition_of(item)] += found
+            differences[item.topic_partition] += found
             workers.progress.advance(1)
         workers.progress.end()
         compared = gathered.compared_findings(replicas, differences, allow_lag=self.allow_lag)
         findings = concluded(gathered.local_findings(replicas), compared)
-        return _answer(planned, gathered.batches, gathered.records, findings, unread)
-
-
-def _partition_of(work: Comparison | RecordComparison) -> TopicPartition:
-    any_replica: Replica = next(iter(work.replicas.values()))
-    return any_replica.topic_partition
+        return _answer(planned, gathered, findings, unread)
 
 
 def _totals(planned: Plan) -> dict[str, Any]:
@@ -170,23 +165,20 @@ def _totals(planned: Plan) -> dict[str, Any]:
     }
 
 
-def _answer(
-    planned: Plan, batches: int, records: int, findings: Sequence[Finding], unread: Sequence[str]
-) -> Answer:
+def _answer(planned: Plan, gathered: Gathered, findings: Sequence[Finding], unread: Sequence[str]) -> Answer:
     wrong = [finding for finding in findings if not finding.is_note]
     facts = {
         **_totals(planned),
-        "batches": batches,
-        "records": records,
+        "batches": gathered.batches,
+        "records": gathered.records,
         "wrong": len(wrong),
         "notes": len(findings) - len(wrong),
         "findings": [finding.facts() for finding in findings],
         "unreadable": list(unread),
     }
-    lines = [str(finding) for finding in findings]
-    lines += [f"note  {text}" for text in unread]
+    lines = [*map(str, findings), *(f"note  {text}" for text in unread)]
     lines.append(
         f"{facts['partitions']} partitions, {facts['replicas']} replicas, {facts['bytes']} bytes, "
-        f"{batches} batches: {len(wrong)} wrong, {facts['notes']} notes"
+        f"{gathered.batches} batches: {len(wrong)} wrong, {facts['notes']} notes"
     )
     return Answer(facts, lines, is_yes=not wrong)

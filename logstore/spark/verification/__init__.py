@@ -1,10 +1,9 @@
-"""Replicas of partitions beside each other: what is wrong in one, and where they differ. No Spark in here.
+"""Verify the replicas of partitions: faults of single replicas, and differences between them. Without Spark.
 
-    replicas     which replica lies where, by listing alone
-    planning     replicas ──► runs: files that are swept in one go, and the stretches they are compared by
-    check        one run: batches and their faults, and a sum for each stretch
-    compare      one stretch in all replicas, batch by batch; compare_records: what compaction went over
-    findings     what all of it says: each thing once, with the odd one named
+    planning     find the replicas; cut them into runs of segments, and into stretches to compare
+    check        one run: its batches, its faults, and a sum for each stretch
+    compare      one stretch in all replicas, batch by batch; compare_records: after compaction
+    findings     all results, each fault once, with the odd replica named
 
-`logstore/spark/jobs/verify.py` hands runs and stretches out to Spark and gathers their reports here.
+`logstore/spark/jobs/verify.py` hands runs and stretches to Spark and gathers the reports here.
 """

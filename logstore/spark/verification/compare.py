@@ -1,19 +1,20 @@
-"""Replicas of one partition, side by side: where they differ, and which of them is the odd one.
+"""Compare the replicas of one partition: where they differ, and which one is the odd one.
 
     offset      100        110        120        130
-    node 1      ■ epoch 3  ■ epoch 3  ■ epoch 3  ■          a batch is its header: place, epoch, checksum, …
-    node 2      ■ epoch 3  ░ (fault)  ■ epoch 3  ■          what is known to be bad is not compared again
+    node 1      ■ epoch 3  ■ epoch 3  ■ epoch 3  ■          batches are compared by header: offset, checksum…
+    node 2      ■ epoch 3  ░ (fault)  ■ epoch 3  ■          offsets known to be bad are not compared again
     node 3      ■ epoch 3  ■ epoch 3    (hole)   ■          120: node 3 lacks it
 
-Below the high watermark all replicas must be equal. Where they are not, the odd one is, in this order:
+Below the high watermark all replicas must be equal. If they are not, the odd one is decided in this order:
 
-    a hole            offsets are dense unless compaction ran: who has nothing between two batches lost it
-    an older epoch    only one of two epochs can have written an offset last, and who holds the older one, as
-                      its epoch checkpoint says too, should have truncated it when it followed the new leader
+    a hole            offsets are dense unless compaction ran: a replica with nothing between two batches
+                      lost one
+    an older epoch    two epochs wrote the offset: the replica with the older one should have truncated it
+                      when it followed the new leader; all epoch checkpoints must confirm their epochs
     a minority        at least three replicas, more than half of them equal
-    an older epoch    also without epoch checkpoints, where only two are left
+    an older epoch    also without epoch checkpoints
 
-and otherwise nobody can tell from the files: one leader wrote, and one of two copies changed since.
+Otherwise the files cannot tell: one leader wrote the batch, and one of two copies changed since.
 """
 
 from __future__ import annotations
@@ -21,7 +22,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
-from dataclasses import dataclass, field
+from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
 import numpy as np
@@ -29,6 +30,7 @@ import numpy as np
 from logstore.checkpoint.leader_epoch_checkpoint import read_leader_epoch_checkpoint
 from logstore.disk.errors import CorruptCheckpoint
 from logstore.disk.files import Disk
+from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import HEADER_BYTES, LOG_OVERHEAD
 from logstore.segment.segment import file_name
 from logstore.spark.verification.check import Examined, Kept, Kind, examine, header_hashes
@@ -38,7 +40,7 @@ CANNOT_TELL: Final = "the files cannot tell which one is right"
 
 
 class Place(NamedTuple):
-    """What one replica has at an offset: which bytes of which file, or where the batch would be."""
+    """A replica's content at an offset, and its position in a file; without content, where it would be."""
 
     node: str
     path: str
@@ -49,10 +51,10 @@ class Place(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Difference:
-    """Offsets [offset, end_offset) in which replicas are not equal in the same way; `batches` begin there.
+    """Offsets [offset, end_offset) in which replicas differ in one way; `batches` begin there.
 
-    `odd` are the numbers of the replicas that are wrong, empty if the files do not tell; `why` says what
-    decided it. `places` tell what each replica has at the first offset.
+    `odd` are the numbers of the wrong replicas, empty if the files cannot tell; `why` names the reason.
+    `places` has the content of each replica at the first offset.
     """
 
     kind: Kind
@@ -66,7 +68,7 @@ class Difference:
 
 
 class Mark(NamedTuple):
-    """A byte of a segment at which a batch began when the replica was checked."""
+    """A position in a segment at which a batch began when the replica was checked."""
 
     base_offset: int
     position: int
@@ -74,9 +76,9 @@ class Mark(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Comparison:
-    """A piece of work: these replicas (number → replica, its end as last seen) in [offset, end_offset).
+    """A task: compare these replicas (number → replica, number → its end) in [offset, end_offset).
 
-    `marks`: somewhat before and behind it in each replica, as far as known.
+    `marks` are known positions a little before and after the stretch in each replica.
     """
 
     replicas: Mapping[int, Replica]
@@ -85,13 +87,16 @@ class Comparison:
     end_offset: int
     marks: Mapping[int, tuple[Mark | None, Mark | None]] = field(default_factory=dict)
 
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return next(iter(self.replicas.values())).topic_partition
+
     def __str__(self) -> str:
-        any_replica = next(iter(self.replicas.values()))
-        return f"{any_replica.topic_partition}, offsets {self.offset} to {self.end_offset}"
+        return f"{self.topic_partition}, offsets {self.offset} to {self.end_offset}"
 
 
 def compare_stretch(disk: Disk, work: Comparison) -> list[Difference]:
-    """Every difference between the replicas in the stretch, in order of offset."""
+    """Return every difference between the replicas in the stretch, in offset order."""
     sides = {
         number: _Side.of(disk, number, replica, work) for number, replica in sorted(work.replicas.items())
     }
@@ -100,7 +105,7 @@ def compare_stretch(disk: Disk, work: Comparison) -> list[Difference]:
     offsets = offsets[(offsets >= work.offset) & (offsets < work.end_offset)]
     if not len(offsets):
         return []
-    # Whoever has the same batch as the first one at an offset needs no closer look.
+    # Only offsets at which a replica differs from the first one need a closer look.
     suspicious = np.zeros(len(offsets), np.bool_)
     reference: np.ndarray[tuple[int, ...], np.dtype[np.uint64]] | None = None
     for number, side in sides.items():
@@ -123,7 +128,7 @@ def compare_stretch(disk: Disk, work: Comparison) -> list[Difference]:
 
 
 def joined(differences: Sequence[Difference]) -> list[Difference]:
-    """Neighbours that differ in the same way as one; `differences` are of one partition, in any order."""
+    """Join neighbours that differ in the same way; `differences` of one partition, in any order."""
     found: list[Difference] = []
     for difference in sorted(differences, key=lambda each: each.offset):
         if not (found and _joins(found, difference)):
@@ -132,21 +137,13 @@ def joined(differences: Sequence[Difference]) -> list[Difference]:
 
 
 def _joins(found: list[Difference], later: Difference) -> bool:
-    """Make `later` a part of the last one found, if it goes on there in the same way."""
+    """Join `later` to the last one found, if it continues it in the same way; return whether it did."""
     last = found[-1]
     same = (last.kind, last.odd, last.why) == (later.kind, later.odd, later.why)
     if not same or later.offset > last.end_offset:
         return False
-    found[-1] = Difference(
-        last.kind,
-        last.offset,
-        max(last.end_offset, later.end_offset),
-        last.batches + later.batches,
-        last.epoch,
-        last.odd,
-        last.why,
-        last.places,
-    )
+    end_offset = max(last.end_offset, later.end_offset)
+    found[-1] = replace(last, end_offset=end_offset, batches=last.batches + later.batches)
     return True
 
 
@@ -154,7 +151,7 @@ def _joins(found: list[Difference], later: Difference) -> bool:
 
 
 class _Side:
-    """The batches of one replica in and around the stretch."""
+    """One replica's batches in and around the stretch."""
 
     def __init__(self, number: int, replica: Replica, run: Run, found: Examined, end: int) -> None:
         self.number, self.replica, self.run = number, replica, run
@@ -176,11 +173,11 @@ class _Side:
         return side
 
     def slot_at(self, offset: int) -> int:
-        """The batch that holds `offset`, or the last one before it; -1 for none."""
+        """Return the slot of the batch with `offset`, or of the last one before it; -1 if none."""
         return int(np.searchsorted(self.bases, offset, "right")) - 1
 
     def state_at(self, offset: int) -> tuple[str, int]:
-        """What is there, and the number of the batch: same, other, hole, behind, unknown."""
+        """Return same, other, hole, behind or unknown, and the slot of the batch."""
         if offset < self.replica.log_start_offset or any(a <= offset < b for a, b in self.windows):
             return "unknown", -1
         slot = self.slot_at(offset)
@@ -222,7 +219,7 @@ def run_over(
     begin: Mark | None = None,
     end: Mark | None = None,
 ) -> Run:
-    """The segments that [offset, end_offset) touches, for a second look: no more than the marks say."""
+    """Return a second look at [offset, end_offset): its segments, between the marks if they are known."""
     bases = [segment.base_offset for segment in replica.segments]
     first = max(bisect_right(bases, offset) - 1, 0)
     last = max(bisect_left(bases, end_offset), first + 1)
@@ -252,7 +249,7 @@ def run_over(
 
 
 def _at(sides: Mapping[int, _Side], offset: int, limit: int) -> Difference | None:
-    """What the replicas make of `offset`; None if those that can be compared agree."""
+    """Return the difference at `offset`; None if the replicas that can be compared agree."""
     states = {number: side.state_at(offset) for number, side in sides.items()}
     known = {number: state for number, state in states.items() if state[0] != "unknown"}
     there = {number: slot for number, (state, slot) in known.items() if state in ("same", "other")}
@@ -273,18 +270,18 @@ def _at(sides: Mapping[int, _Side], offset: int, limit: int) -> Difference | Non
         kind = _kind(variants)
         holes = [number for number, (state, _) in known.items() if state == "hole"]
         if holes and kind is Kind.BOUNDARIES:
-            return difference(Kind.MISSING, holes, "offsets are dense, and it has nothing there")
+            return difference(Kind.MISSING, holes, "offsets are dense, but it has nothing there")
         odd, why = odd_ones(variants, epochs, {n: sides[n].has_history for n in there})
         return difference(kind, odd, why)
     holes = [number for number, (state, _) in known.items() if state == "hole"]
     if holes:
-        return difference(Kind.MISSING, holes, "offsets are dense, and it has nothing there")
-    # Only where it ends: that it goes on lacking what follows says nothing new.
+        return difference(Kind.MISSING, holes, "offsets are dense, but it has nothing there")
+    # Only at its end: the offsets after it are missing for the same reason.
     behind = [n for n, (state, _) in known.items() if state == "behind" and sides[n].end == offset]
     if behind:
         why = "it ends below the high watermark"
         if all(sides[number].replica.high_watermark > offset for number in behind):
-            why += " that its own checkpoint knows"
+            why += " of its own checkpoint"
         return difference(Kind.BEHIND, behind, why)
     return None
 
@@ -301,15 +298,15 @@ def _kind(variants: Mapping[int, bytes]) -> Kind:
 def odd_ones(
     variants: Mapping[int, bytes], epochs: Mapping[int, int], has_history: Mapping[int, bool]
 ) -> tuple[list[int], str]:
-    """Which replicas' variant of a batch is the wrong one, and what says so; none if nothing does. Pure."""
+    """Return the replicas with the wrong variant of a batch, none if unknown, and the reason."""
     newest = max(epochs.values())
     older = [number for number in variants if epochs[number] < newest]
     agree = len({variants[number] for number in variants if epochs[number] == newest}) == 1
     if older and agree and min(epochs.values()) >= 0 and all(has_history.values()):
-        return older, f"epoch {newest} wrote there last"
+        return older, f"epoch {newest} wrote the offset last"
     most, count = Counter(variants.values()).most_common(1)[0]
     if len(variants) >= 3 and 2 * count > len(variants):
         return [number for number in variants if variants[number] != most], f"{count} replicas are equal"
     if older and agree and min(epochs.values()) >= 0:
-        return older, f"epoch {newest} wrote there last"
+        return older, f"epoch {newest} wrote the offset last"
     return [], CANNOT_TELL

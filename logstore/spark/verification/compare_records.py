@@ -1,14 +1,14 @@
-"""Replicas of a compacted partition, record by record: each cleans by itself, and may be ahead of the others.
+"""Compare the replicas of a compacted partition record by record: each node compacts independently.
 
     offset      0    1    2    3    4          key     a    b    a    c    b
-    node 1      a0   b1   a2   c3   b4         not cleaned yet
-    node 2                a2   c3   b4         equal: 0 and 1 have a later record of their key
+    node 1      a0   b1   a2   c3   b4         not compacted yet
+    node 2                a2   c3   b4         equal: later records have the keys of 0 and 1
 
-What two replicas hold at an offset must be the same record of the same leader epoch. What one of them lacks
-must be something that compaction may take: a record that is followed by one of its key below the cleaners'
-checkpoint, one without a key, a tombstone, a record of an aborted transaction. (When a tombstone may go is a
-matter of time and settings, which files do not tell; markers are not compared.) Keys are compared as they
-are, not by a hash.
+Two replicas must have the same record, of the same leader epoch, at an offset. A record that one of them
+lacks must be one that compaction may remove: an earlier record of a key that has a later one below the
+cleaners' checkpoint, a record without a key, a tombstone, or a record of an aborted transaction. (Files do
+not tell when a tombstone may go, which depends on time and settings. Markers are not compared.) Keys are
+compared whole, not by hash.
 
 Memory: each key of the partition once, and the records of one stretch.
 """
@@ -28,6 +28,7 @@ import pyarrow.compute as pc
 from logstore.columnar import columnar
 from logstore.disk.errors import EngineError
 from logstore.disk.files import Disk, read_small_file
+from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import LOG_OVERHEAD
 from logstore.segment.segment import file_name
 from logstore.segment.transaction_index import AbortedTransaction, TransactionIndex
@@ -42,9 +43,9 @@ DIFFERENT_TOLD: Final = 100
 
 @dataclass(frozen=True, slots=True)
 class RecordComparison:
-    """A piece of work: these replicas (number → replica, where it ends) in these stretches of offsets.
+    """A task: compare these replicas (number → replica, number → its end) in these stretches of offsets.
 
-    Below `cleaned_to` some replica may have been cleaned.
+    Below `cleaned_to`, some replica may have been compacted.
     """
 
     replicas: Mapping[int, Replica]
@@ -52,15 +53,18 @@ class RecordComparison:
     stretches: tuple[tuple[int, int], ...]
     cleaned_to: int
 
+    @property
+    def topic_partition(self) -> TopicPartition:
+        return next(iter(self.replicas.values())).topic_partition
+
     def __str__(self) -> str:
-        any_replica = next(iter(self.replicas.values()))
-        return f"{any_replica.topic_partition}, records of {len(self.stretches)} stretches"
+        return f"{self.topic_partition}, records of {len(self.stretches)} stretches"
 
 
 def compare_records(disk: Disk, work: RecordComparison) -> list[Difference]:
-    """Every difference that compaction does not explain, in order of offset.
+    """Return every difference that compaction does not explain, in offset order.
 
-    Raises `EngineError` for records that cannot be decoded although their batch is sound.
+    Raises `EngineError` for records of a sound batch that cannot be decoded.
     """
     latest = _latest(disk, work)
     found: list[Difference] = []
@@ -75,7 +79,7 @@ def compare_records(disk: Disk, work: RecordComparison) -> list[Difference]:
 
 
 def _latest(disk: Disk, work: RecordComparison) -> Any:
-    """Each key with the last offset below `cleaned_to` at which any replica has it, as two columns."""
+    """Return each key with its last offset below `cleaned_to` in any replica, as two columns."""
     parts: list[Any] = []
     for number, replica in sorted(work.replicas.items()):
         run = run_over(number, replica, 0, work.cleaned_to)
@@ -99,7 +103,7 @@ def _last_of_keys(rows: Any) -> Any:
 def _decoded(
     disk: Disk, replica: Replica, run: Run, kept: Kept, start: int, end: int, columns: Sequence[str]
 ) -> Iterator[Any]:
-    """The records of the kept batches, without those of aborted transactions."""
+    """Yield the records of the kept batches, without those of aborted transactions."""
     aborted = _aborted(disk, replica)
     sizes = kept.headers["batch_length"].astype(np.int64) + LOG_OVERHEAD
     follows = np.zeros(len(sizes), np.bool_)
@@ -130,12 +134,12 @@ def _aborted(disk: Disk, replica: Replica) -> list[AbortedTransaction]:
             try:
                 found += TransactionIndex.decode(data, base_offset=segment.base_offset).entries
             except EngineError:
-                continue  # a derived file; what it hides is told as a difference
+                continue  # derived data: a record that it hides appears as a difference
     return found
 
 
 class _Records:
-    """One replica's records in a stretch, and the offsets that it says nothing about."""
+    """One replica's records in a stretch, and the damaged offsets, which are not compared."""
 
     def __init__(
         self, replica: Replica, run: Run, kept: Kept, windows: Sequence[tuple[int, int]], rows: Any
@@ -155,7 +159,7 @@ class _Records:
         return cls(replica, run, kept, windows, rows)
 
     def covers(self, offsets: npt.NDArray[np.int64], end: int) -> npt.NDArray[np.bool_]:
-        """Which of the offsets it would hold, had nothing been taken."""
+        """Return which of the offsets the replica would have if compaction had removed nothing."""
         covered: npt.NDArray[np.bool_] = (offsets >= self.replica.log_start_offset) & (offsets < end)
         for first, last in self.windows:
             covered &= (offsets < first) | (offsets >= last)
@@ -183,7 +187,7 @@ def _compare(
         lacking = offsets[~np.isin(offsets, side.offsets) & side.covers(offsets, work.ends[number])]
         for offset in _unexplained(lacking, sides, latest).tolist():
             known = wrong.get(offset, (Kind.MISSING, (), ""))
-            why = "nothing that compaction knows explains that it has no record there"
+            why = "it has no record there, and compaction does not explain that"
             wrong[offset] = (Kind.MISSING, (*known[1], number), why)
     for offset, numbers in _contradictions(sides).items():
         wrong[offset] = _judged(sides, offset, numbers)
@@ -192,7 +196,7 @@ def _compare(
         if offset not in wrong:
             continue
         kind, odd, why = wrong[offset]
-        # Up to the next record, where that is wrong too: between them is what compaction left out.
+        # Up to the next record if that is wrong too: compaction removed the offsets between them.
         following = int(offsets[at + 1]) if at + 1 < len(offsets) else -1
         end_offset = following if following in wrong else offset + 1
         places = {number: side.place(offset) for number, side in sides.items()}
@@ -204,7 +208,7 @@ def _compare(
 def _unexplained(
     lacking: npt.NDArray[np.int64], sides: Mapping[int, _Records], latest: Any
 ) -> npt.NDArray[np.int64]:
-    """Those of the offsets whose record compaction had to keep."""
+    """Return the offsets whose records compaction had to keep."""
     left = lacking
     for side in sides.values():
         here = np.flatnonzero(np.isin(side.offsets, left))
@@ -223,7 +227,7 @@ def _unexplained(
 
 
 def _contradictions(sides: Mapping[int, _Records]) -> dict[int, list[int]]:
-    """Offsets at which replicas hold different records, and who holds one."""
+    """Return the offsets at which replicas have different records, and the numbers of those replicas."""
     found: dict[int, list[int]] = {}
     numbers = list(sides)
     for at, number in enumerate(numbers):
@@ -241,7 +245,7 @@ def _contradictions(sides: Mapping[int, _Records]) -> dict[int, list[int]]:
 
 
 def _unequal_rows(left: Any, right: Any, first: int, last: int) -> Iterator[int]:
-    """Rows that differ, by halves: what is equal is compared once, as a whole."""
+    """Yield the rows that differ, by bisection: equal parts are compared once, as a whole."""
     if left.slice(first, last - first).equals(right.slice(first, last - first)):
         return
     if last - first == 1:
@@ -255,7 +259,7 @@ def _unequal_rows(left: Any, right: Any, first: int, last: int) -> Iterator[int]
 def _judged(
     sides: Mapping[int, _Records], offset: int, numbers: Sequence[int]
 ) -> tuple[Kind, tuple[int, ...], str]:
-    """Who has the wrong record, by what more than half of at least three hold."""
+    """Return the replicas with the wrong record: a minority, if at least three have one."""
     rows = {}
     for number, side in sides.items():
         at = int(np.searchsorted(side.offsets, offset))

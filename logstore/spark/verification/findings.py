@@ -1,12 +1,12 @@
-"""From the reports of runs to findings: what is wrong in one replica, and what beside the others. Pure.
+"""Turn the reports of runs into findings: faults of single replicas, and differences between them. Pure.
 
     reports ──► findings in one replica ───────────────────────────────────────┐
     └─ sums ──► stretches that differ ──► differences ─────────────────────────┴──► findings
-                (all else is equal: nothing more is read)
+                (the rest is equal and not read again)
 
-Gaps in the offsets are what compaction leaves, and nothing else does: the markers of transactions and the
-records of aborted ones have offsets like any other. So a gap is a fault, unless compaction ran: a cleaner's
-checkpoint names the partition, a batch has fewer records than offsets, or the caller says so.
+Only compaction leaves gaps in the offsets: transaction markers, and records of aborted transactions, have
+offsets like all others. So a gap is a fault unless compaction ran: a cleaner's checkpoint has the partition,
+a batch has fewer records than offsets, or the caller knows it.
 """
 
 from __future__ import annotations
@@ -29,11 +29,10 @@ from logstore.spark.verification.planning import Plan, Replica, Shared
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """Something that is wrong, or worth a note. `odd` are the nodes that have it, empty if nobody can tell.
+    """A fault, or a note. `odd` are the nodes that have it, empty if the files cannot tell.
 
-    `path` and `position` are the odd one's place, else that of the first replica. Offsets are
-    [offset, end_offset), `end_offset` -1 where the end is not known; `epoch` -1 likewise. `size` is how many
-    bytes it is about, 0 for the whole file.
+    `path` and `position` are the odd node's place, or the first replica's. Offsets are [offset, end_offset);
+    `end_offset` and `epoch` are -1 if unknown. `size` is the number of bytes concerned, 0 for the whole file.
     """
 
     kind: Kind
@@ -57,7 +56,7 @@ class Finding:
         return f"{'note  ' if self.is_note else ''}{head} ({self.path} at byte {self.position})"
 
     def facts(self) -> dict[str, Any]:
-        """As it stands in the report."""
+        """Return the finding as in the JSON report."""
         return {
             "kind": self.kind.value,
             "topic": self.topic_partition.topic,
@@ -77,7 +76,7 @@ class Finding:
 
 
 class Gathered:
-    """The reports of all runs, as they come in, and what is to be done about them."""
+    """The reports of all runs so far, and the comparisons and findings that follow from them."""
 
     def __init__(self, plan: Plan) -> None:
         self._plan = plan
@@ -97,26 +96,26 @@ class Gathered:
 
     @property
     def shrunken(self) -> list[int]:
-        """Replicas whose owner deleted segments meanwhile: they are to be listed anew."""
+        """The replicas whose owner deleted segments meanwhile; list them again."""
         return [number for number, found in sorted(self._reports.items()) if any(each.gone for each in found)]
 
     def end_of(self, number: int) -> int:
-        """Where the replica's log ends."""
+        """Return the end of the replica's log."""
         ends = [report.end_offset for report in self._reports[number]]
         segments = self._plan.replicas[number].segments
         last_base = segments[-1].base_offset if segments else 0
         return max(*ends, last_base, self._plan.replicas[number].log_start_offset, -1)
 
     def is_thinned(self, shared: Shared) -> bool:
-        """Whether compaction shows in any of the partition's replicas."""
+        """Return whether any of the partition's replicas was compacted."""
         return shared.is_compacted or any(
             report.is_thinned for number in shared.numbers for report in self._reports[number]
         )
 
     def unequal(self, replicas: Sequence[Replica]) -> tuple[list[Comparison], list[RecordComparison]]:
-        """What has to be looked at batch by batch, and what record by record, for it was compacted.
+        """Return what to compare batch by batch, and what record by record because it was compacted.
 
-        `replicas`: as in the plan, those that shrank listed anew.
+        `replicas` are those of the plan, with the shrunken ones listed again.
         """
         by_batch: list[Comparison] = []
         by_record: list[RecordComparison] = []
@@ -172,7 +171,7 @@ class Gathered:
     ) -> Comparison:
         stretch = bisect_right(shared.cuts, first) - 1
         marks = {
-            # A stretch more on either side, for the batches beside those that are compared.
+            # One more stretch on either side, for the neighbours of the compared batches.
             number: (self._mark(number, stretch - 1), self._mark(number, stretch + 2))
             for number in numbers
         }
@@ -185,7 +184,7 @@ class Gathered:
     # --- findings ---------------------------------------------------------------------------------
 
     def local_findings(self, replicas: Sequence[Replica]) -> list[Finding]:
-        """What is wrong in each replica by itself; `replicas` as in `unequal`."""
+        """Return the faults of each replica by itself; `replicas` as in `unequal`."""
         found: list[Finding] = []
         for name, shared in self._plan.partitions.items():
             expects_gaps = self.is_thinned(shared)
@@ -201,12 +200,12 @@ class Gathered:
                             seen.add((fault.path, fault.position))
                             found.append(_local(name, replica, fault))
                     if not expects_gaps:
-                        # What ends at the log start was deleted meanwhile.
+                        # A gap that ends at the log start was deleted meanwhile.
                         gaps = (gap for gap in report.gaps if gap[1] > replica.log_start_offset)
                         found += [_gap(name, replica, *gap) for gap in gaps]
                         if report.gap_count > len(report.gaps):
                             start, _, path, position = report.gaps[-1]
-                            text = f"and {report.gap_count - len(report.gaps)} more gaps behind it"
+                            text = f"and {report.gap_count - len(report.gaps)} more gaps after it"
                             found.append(
                                 replace(_gap(name, replica, start, start, path, position), text=text)
                             )
@@ -221,7 +220,7 @@ class Gathered:
         *,
         allow_lag: bool,
     ) -> list[Finding]:
-        """What is wrong beside the other replicas; neighbours that differ in the same way are one finding."""
+        """Return the differences between replicas; neighbours that differ in the same way are one finding."""
         return [
             self._compared(name, replicas, each, allow_lag)
             for name, found in differences.items()
@@ -269,17 +268,17 @@ def _local(name: TopicPartition, replica: Replica, fault: LocalFault) -> Finding
 def _stranger(name: TopicPartition, replica: Replica, others: Iterable[Replica]) -> Finding:
     path = f"{replica.directory}/{PARTITION_METADATA}"
     known = next(other.topic_id for other in others if other.topic_id is not None)
-    text = f"topic id {replica.topic_id}, not {known}: it is of a topic that had that name another time"
+    text = f"topic id {replica.topic_id}, not {known}: it belongs to an earlier or later topic of that name"
     return Finding(Kind.TOPIC, name, (replica.node,), path, 0, replica.log_start_offset, -1, -1, text)
 
 
 def _gap(name: TopicPartition, replica: Replica, start: int, end: int, path: str, position: int) -> Finding:
-    text = f"offsets {start} to {end - 1} are not there, and nothing here was compacted"
+    text = f"offsets {start} to {end - 1} are missing, and nothing here was compacted"
     return Finding(Kind.GAP, name, (replica.node,), path, position, start, end, -1, text)
 
 
 def _gaps_between(name: TopicPartition, replica: Replica, reports: Sequence[RunReport]) -> Iterable[Finding]:
-    """Where one run ends below the first batch of the next."""
+    """Yield the gaps between the end of a run and the first segment of the next."""
     end = -1
     windows = [
         (fault.offset, fault.end_offset) for report in reports for fault in report.faults if fault.takes
@@ -294,11 +293,11 @@ def _gaps_between(name: TopicPartition, replica: Replica, reports: Sequence[RunR
 
 
 def concluded(local: Sequence[Finding], compared: Sequence[Finding]) -> list[Finding]:
-    """All findings in order, each thing once.
+    """Return all findings in order, each fault once.
 
-    A gap that the comparison tells is told by it. What is in doubt is told where nothing else is wrong there.
-    What a seal says of a block, or of a file's size, is told where nothing else says more precisely what is
-    wrong; and it says which of two copies changed.
+    A gap that the comparison also found is reported by the comparison. A doubtful fault is reported if
+    nothing else is wrong there. A seal's fault is reported if nothing else says more precisely what is wrong;
+    it also tells which of two copies changed.
     """
     seals = [finding for finding in local if finding.kind is Kind.SEAL]
     compared = [_by_seal(finding, seals) for finding in compared]
@@ -339,7 +338,7 @@ def _overlap(one: Finding, two: Finding) -> bool:
 
 
 def _by_seal(finding: Finding, seals: Sequence[Finding]) -> Finding:
-    """If nothing else tells the odd one, a broken seal at one of the places does."""
+    """Return the finding with the node of a broken seal as the odd one, if nothing else tells it."""
     if finding.odd:
         return finding
     broken = [
@@ -350,7 +349,7 @@ def _by_seal(finding: Finding, seals: Sequence[Finding]) -> Finding:
     if not broken or len(broken) == len(finding.places):
         return finding
     place = broken[0]
-    text = finding.text.replace(CANNOT_TELL, "its bytes changed since they were sealed")
+    text = finding.text.replace(CANNOT_TELL, "its bytes changed after they were sealed")
     return replace(
         finding, odd=tuple(each.node for each in broken), path=place.path, position=place.position, text=text
     )

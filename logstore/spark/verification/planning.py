@@ -1,15 +1,13 @@
-"""The replicas of partitions among directories of several nodes: what lies where, by listing alone.
+"""Find the replicas of partitions in the directories of several nodes, and cut the checks into tasks.
 
     node-1=/data/1,/data/2      log dirs of one node
     node-2=/mnt/b/orders-0      or single partitions
 
-Checkpoints are read before directories are listed: what a high watermark covers was there before it was
-written, so a broker that goes on meanwhile cannot make a replica look short.
+Only directories are listed and checkpoints read. Checkpoints are read before directories are listed: records
+below a high watermark exist before it is checkpointed, so a running broker cannot make a replica look short.
 
-From replicas to pieces of work: which files are swept in one go, and how far replicas are compared. Pure.
-
-What is compared ends at the high watermark, the highest that any replica's node has checkpointed. Where there
-is none, nothing is known to be committed, and replicas are compared as far as all of them reach.
+Replicas are compared up to the highest high watermark that any of their nodes has checkpointed. Without one,
+no record is known to be committed, and replicas are compared up to the shortest one's end.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ _CHECKPOINTS: Final = (HIGH_WATERMARK_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT, C
 
 
 class SegmentFile(NamedTuple):
-    """A `.log` as listed; bytes."""
+    """A `.log` file with its size in bytes, as listed."""
 
     base_offset: int
     size: int
@@ -48,10 +46,10 @@ class SegmentFile(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class Replica:
-    """One directory of a partition. Offsets are -1 where no checkpoint names the partition.
+    """One directory of a partition. Offsets are -1 if no checkpoint has the partition.
 
-    `log_start_offset` is at least the first segment's; `cleaned_to` is the first offset that no compaction
-    has looked at.
+    `log_start_offset` is at least the first segment's base offset; `cleaned_to` is the first offset that
+    compaction has not reached.
     """
 
     node: str
@@ -62,22 +60,22 @@ class Replica:
     cleaned_to: int
     segments: tuple[SegmentFile, ...]
     topic_id: str | None = None
-    """as `partition.metadata` says; None: it does not"""
+    """from `partition.metadata`; None if missing"""
 
     @property
     def size(self) -> int:
-        """Bytes of `.log` files."""
+        """The size of the `.log` files in bytes."""
         return sum(segment.size for segment in self.segments)
 
     def listed_anew(self, disk: Disk) -> Replica:
-        """The same one as its directory is now. Raises `OSError`."""
+        """Return the replica with its directory listed again. Raises `OSError`."""
         segments = list_segments(disk, self.directory)
         start = max(self.log_start_offset, segments[0].base_offset if segments else 0)
         return replace(self, segments=segments, log_start_offset=start)
 
 
 def list_segments(disk: Disk, directory: str) -> tuple[SegmentFile, ...]:
-    """The live segments, ascending. Raises `OSError`."""
+    """Return the live segments, ascending. Raises `OSError`."""
     found = []
     for entry in disk.scan(directory):
         if not entry.is_directory and entry.name.endswith(LOG_SUFFIX):
@@ -90,9 +88,9 @@ def list_segments(disk: Disk, directory: str) -> tuple[SegmentFile, ...]:
 def find_replicas(
     disk: Disk, nodes: Mapping[str, Sequence[str]], topics: str | None = None
 ) -> tuple[list[Replica], list[str]]:
-    """Every replica in the nodes' directories, by partition and node, and what could not be read on the way.
+    """Return every replica in the nodes' directories, by partition and node, and the unreadable files.
 
-    `topics` is a regular expression for whole names. Directories that were set aside are left out. Raises
+    `topics` is a regular expression of whole names. Directories that were set aside are skipped. Raises
     `OSError` for a directory of `nodes` that cannot be listed.
     """
     pattern = re.compile(topics) if topics is not None else None
@@ -107,7 +105,7 @@ def find_replicas(
                 parent = os.path.dirname(path)
                 if parent not in known:
                     known[parent] = [_checkpoint(disk, parent, name, unread) for name in _CHECKPOINTS]
-                # A log that stands alone keeps its checkpoints in its own directory.
+                # A stand-alone log has its checkpoints in its own directory.
                 own = [_checkpoint(disk, path, name, unread) for name in _CHECKPOINTS]
                 offsets = tuple(
                     max(above.get(topic_partition, -1), beside.get(topic_partition, -1))
@@ -138,7 +136,7 @@ def _checkpoint(disk: Disk, directory: str, name: str, unread: list[str]) -> dic
 
 
 def node_of(disk: Disk, directory: str) -> str:
-    """What to call the node that `directory` is of: as its `meta.properties` says, else by its path."""
+    """Return the id of the node that owns `directory`, from its `meta.properties`; else the path."""
     for place in (directory, os.path.dirname(os.path.abspath(directory))):
         try:
             properties = read_meta_properties(disk, place)
@@ -152,16 +150,17 @@ def node_of(disk: Disk, directory: str) -> str:
 RUN_BYTES: Final = 128 << 20
 STRETCH_BYTES: Final = 1 << 20
 STRETCHES: Final = 1 << 17
-"""About how many there are at most, however much there is: each is a few hundred bytes in the driver."""
+"""The approximate limit of stretches in all; each takes a few hundred bytes in the driver."""
 
 
 @dataclass(frozen=True, slots=True)
 class Run:
-    """Segments of one replica that follow each other; `following` is the one behind them.
+    """Consecutive segments of one replica; `following` is the next segment after them.
 
-    What begins below `committed` is digested, one sum for each stretch that `cuts` (ascending) begin. A run
-    for a second look may be of a part: from byte `first_byte` of the first segment, where a batch began, to
-    byte `last_byte` of the last one (0: to its end), and seals, which are of whole segments, are left alone.
+    Batches that begin below `committed` are digested, one sum per stretch; `cuts` (ascending) are the starts
+    of the stretches. A second look may read a part: from byte `first_byte` of the first segment, where a
+    batch began, to byte `last_byte` of the last one (0: its end). It does not check seals, which cover whole
+    segments.
     """
 
     replica: int
@@ -182,10 +181,10 @@ class Run:
 
 @dataclass(frozen=True, slots=True)
 class Shared:
-    """What the replicas of a partition have in common.
+    """The facts that the replicas of a partition share.
 
-    `strangers` are of another topic of that name, as their topic ids say: checked, and not compared. `cuts`
-    begin the stretches.
+    `strangers` belong to another topic of the same name, according to their topic ids: they are checked, but
+    not compared. `cuts` are the starts of the stretches.
     """
 
     numbers: tuple[int, ...]
@@ -197,14 +196,14 @@ class Shared:
 
     @property
     def stretches(self) -> Iterable[tuple[int, int, int]]:
-        """Number, first offset, end."""
+        """Number, first offset and end of each stretch."""
         ends = (*self.cuts[1:], self.committed)
         return ((n, start, end) for n, (start, end) in enumerate(zip(self.cuts, ends, strict=True)))
 
 
 @dataclass(frozen=True, slots=True)
 class Plan:
-    """`replicas` by number, partitions by name, and the runs: the largest first."""
+    """All replicas, their partitions, and the runs to check, the largest first."""
 
     replicas: Sequence[Replica]
     partitions: Mapping[TopicPartition, Shared]
@@ -218,7 +217,7 @@ def plan(
     run_bytes: int = RUN_BYTES,
     stretch_bytes: int = STRETCH_BYTES,
 ) -> Plan:
-    """Cut the replicas into runs. `is_compacted` says it of partitions that the caller knows of."""
+    """Cut the replicas into runs. `is_compacted`: partitions that the caller knows to be compacted."""
     stretch_bytes = max(stretch_bytes, sum(each.size for each in replicas) // STRETCHES)
     numbers: defaultdict[TopicPartition, list[int]] = defaultdict(list)
     for number, each in enumerate(replicas):

@@ -176,7 +176,7 @@ def test_of_two_epochs_the_newer_one_wrote_last(tmp_path: Path) -> None:
     (finding,) = wrong(run(*nodes))
     assert (finding["kind"], finding["offset"], finding["end_offset"]) == ("leader-epoch", 3, 6)
     assert (finding["nodes"], finding["epoch"]) == (["b", "c"], 0)
-    assert "epoch 2 wrote there last" in finding["text"]
+    assert "epoch 2 wrote the offset last" in finding["text"]
 
 
 def test_an_epoch_that_its_own_checkpoint_denies(tmp_path: Path) -> None:
@@ -481,7 +481,7 @@ def test_nodes_are_called_as_their_properties_say(tmp_path: Path) -> None:
 @pytest.mark.parametrize(
     ("arguments", "complaint"),
     [
-        ([], "name the directories"),
+        ([], "give the directories"),
         (["--node", "a"], "--node 'a'"),
         (["--node", "a=x,"], "--node 'a=x,'"),
         (["--topics", "(", "."], "--topics"),
