@@ -1,13 +1,13 @@
-"""`logstore compare-replicas`: do the replicas of a partition hold the same committed records?
+"""`logstore compare-replicas`: check that the replicas of a partition hold the same committed records.
 
     compare-replicas NODE-1 NODE-2 NODE-3     log dirs of several nodes: every partition that two of them have
     compare-replicas A/orders-0 B/orders-0    one partition
 
-The replicas are walked side by side, batch by batch, from the highest log start to the highest checkpointed
-high watermark, as far as each one reaches: below any replica's high watermark all must be equal, byte for
-byte. Behind it they may differ, and a replica that ends earlier lags, which is no damage. Reads only, also
-while brokers write. Compacted logs may differ rightly, for each replica cleans by itself: `--topics` leaves
-them out.
+Replicas are compared batch by batch, from the highest log start to the highest checkpointed high
+watermark, as far as each one reaches. Below any replica's high watermark all must be equal, byte for byte.
+Above it they may differ. A replica that ends earlier lags; this is not damage. The command only reads,
+also while brokers write. Compacted logs may differ, since each replica compacts by itself: leave them out
+with `--topics`.
 """
 
 from __future__ import annotations
@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from logstore.cli.operating import Json
 from logstore.cli.terminal import complain, print_json
 
 if TYPE_CHECKING:
@@ -27,7 +28,7 @@ if TYPE_CHECKING:
 
 
 class Replica(NamedTuple):
-    """One directory of a partition, where it was found to begin and end, and its high watermark."""
+    """A partition's directory, where its log starts and ends, and its high watermark."""
 
     directory: str
     log_start_offset: int
@@ -36,7 +37,7 @@ class Replica(NamedTuple):
 
 
 class Difference(NamedTuple):
-    """The first batch of `replica` that is not the one of `reference`."""
+    """The first batch of `replica` that differs from the one of `reference`."""
 
     partition: str
     reference: str
@@ -46,7 +47,7 @@ class Difference(NamedTuple):
 
     def __str__(self) -> str:
         places = f"{self.replica} differs from {self.reference}"
-        return f"{self.partition}  at {self.offset}: {places}: {self.what}"
+        return f"{self.partition}  at offset {self.offset}: {places}: {self.what}"
 
 
 def compare_replicas(
@@ -54,17 +55,17 @@ def compare_replicas(
         list[Path],
         typer.Argument(
             metavar="DIR DIR...",
-            help="Log dirs of several nodes, or one partition's.",
+            help="Log dirs of several nodes, or directories of one partition.",
             exists=True,
             file_okay=False,
         ),
     ],
     topics: Annotated[
-        str | None, typer.Option("--topics", metavar="REGEX", help="Only topics of such a name.")
+        str | None, typer.Option("--topics", metavar="REGEX", help="Only topics with a matching name.")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="One object a line, the total last.")] = False,
+    as_json: Json = False,
 ) -> int:
-    """Compare the replicas of partitions below their high watermarks; exit 1 if any differ."""
+    """Compare replicas below their high watermarks; exit 1 if any differ."""
     from logstore.disk.errors import EngineError
     from logstore.disk.files import OsDisk
 
@@ -99,13 +100,13 @@ def compare_replicas(
         elif difference is not None:
             print(difference)
         elif lag:
-            print(f"{partition}  equal as far as they reach; the shortest lags by {lag}")
+            print(f"{partition}  equal as far as they reach; the shortest lags by {lag} records")
     if as_json:
         print_json({"total": {"partitions": compared, "differing": differing, "max_lag": worst_lag}})
     else:
         print(f"{compared} partitions compared, {differing} differ, the largest lag is {worst_lag}")
     if not compared:
-        complain("no partition is in two of these directories")
+        complain("no partition is in two or more of these directories")
         return 1
     return 1 if differing else 0
 
@@ -138,7 +139,7 @@ def _look(disk: Disk, directory: str) -> Replica:
 
 
 def _first_difference(disk: Disk, partition: str, replicas: list[Replica]) -> Difference | None:
-    """Each replica against the one that reaches furthest."""
+    """Compare each replica with the longest one."""
     reference = max(replicas, key=lambda replica: replica.log_end_offset)
     committed = max(replica.high_watermark for replica in replicas)
     for replica in replicas:
@@ -164,20 +165,21 @@ def _batches(disk: Disk, replica: Replica, start: int, end: int) -> Iterator[Bat
 
 
 def _compare(reference: Iterator[Batch], replica: Iterator[Batch], end: int) -> tuple[int, str] | None:
-    """The offset and the kind of the first difference below `end`."""
+    """Return the offset and a description of the first difference below `end`."""
     for one in reference:
         other = next(replica, None)
         if other is None:
-            return one.base_offset, "has nothing there"
+            return one.base_offset, "the batch is missing"
         if (one.base_offset, one.next_offset) != (other.base_offset, other.next_offset):
             at = min(one.base_offset, other.base_offset)
-            return at, f"a batch of {other.base_offset} to {other.next_offset - 1}, not {one.next_offset - 1}"
+            found = f"a batch of offsets {other.base_offset} to {other.next_offset - 1}"
+            return at, f"{found}, not {one.next_offset - 1}"
         if one.leader_epoch != other.leader_epoch:
             theirs, ours = other.leader_epoch, one.leader_epoch
             return one.base_offset, f"leader epoch {theirs}, not {ours}"
         if one.buffer != other.buffer:
-            return one.base_offset, f"other bytes in a batch of epoch {one.leader_epoch}"
+            return one.base_offset, f"different bytes in a batch of epoch {one.leader_epoch}"
     other = next(replica, None)
     if other is not None:
-        return other.base_offset, "has a batch that is not there"
+        return other.base_offset, "an extra batch"
     return None

@@ -1,8 +1,9 @@
-"""`logstore demo`: real lines, replicas in one process, leaders that die, every record accounted for.
+"""`logstore demo`: real lines, replicas in one process, leaders that lose power, every record accounted
+for.
 
-What is printed last is the verdict: how many records were acknowledged, how many of them are in the
-leader's files, how many are lost or doubled, whether all replicas hold the same bytes. Exit code 1 if
-anything is lost, doubled, foreign or different.
+The last output is the verdict: how many records were acknowledged, how many of them the leader's files
+hold, how many are lost or duplicated, and whether all replicas are identical. Exit code 1 if any is lost,
+duplicated, foreign or different.
 """
 
 from __future__ import annotations
@@ -14,7 +15,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from logstore.cli.terminal import complain, print_json
+from logstore.cli.operating import Json
+from logstore.cli.terminal import print_json
 
 if TYPE_CHECKING:
     from rich.table import Table
@@ -28,27 +30,29 @@ _REDRAW_SECONDS = 0.1
 def demo(
     files: Annotated[
         list[Path] | None,
-        typer.Argument(metavar="[FILE]...", help="Whose lines to send; default: Python's library sources."),
+        typer.Argument(
+            metavar="[FILE]...", help="Send the lines of these files; default: Python's library sources."
+        ),
     ] = None,
     records: Annotated[
         int | None,
-        typer.Option(metavar="N", min=1, help="How many; default: every line, at least 100,000."),
+        typer.Option(metavar="N", min=1, help="Number of records; default: every line, at least 100,000."),
     ] = None,
-    replicas: Annotated[int, typer.Option(metavar="N", min=1, max=9, help="Nodes, each a copy.")] = 3,
-    kill: Annotated[int, typer.Option(metavar="N", min=0, help="How often the leader loses its power.")] = 5,
+    replicas: Annotated[int, typer.Option(metavar="N", min=1, max=9, help="Number of replicas.")] = 3,
+    kill: Annotated[int, typer.Option(metavar="N", min=0, help="Number of power cuts.")] = 5,
     directory: Annotated[
-        Path | None, typer.Option("--dir", metavar="DIR", help="Keep the files there; it must be empty.")
+        Path | None, typer.Option("--dir", metavar="DIR", help="Keep the files in this empty directory.")
     ] = None,
-    seed: Annotated[int, typer.Option(metavar="N", help="Places the kills, draws what survives.")] = 0,
-    as_json: Annotated[bool, typer.Option("--json", help="The verdict as one object.")] = False,
+    seed: Annotated[int, typer.Option(metavar="N", help="Seed of the power cuts.")] = 0,
+    as_json: Json = False,
 ) -> int:
-    """Send real lines through replicas, kill the leader again and again, account for every record.
+    """Send real lines through replicas, cut the leader's power again and again, account for every record.
 
-    Lines are sent again from the first one when there are fewer than N of them.
+    If there are fewer than N lines, they are sent again from the first one.
     """
     import time
 
-    from logstore.cli.drill import PARTITION, Drill, Plan, Refused, Stuck, settle
+    from logstore.cli.drill import PARTITION, Drill, Plan, settle
     from logstore.disk.files import OsDisk
 
     lines = input_lines(files or [], records or (0 if files else DEFAULT_RECORDS))
@@ -71,12 +75,8 @@ def demo(
             tell=tell,
         )
         drill = Drill(plan, disk)
-        try:
-            leader = drill.run()
-        except (Stuck, Refused) as error:
-            complain(str(error))
-            return 1
-        tell(f"{drill.producer.acked:>9,} acked: stopped, reading the files")
+        leader = drill.run()
+        tell(f"{drill.producer.acked:>9,} acked: stopped, now reading the files")
         directories = [f"{plan.log_dir_of(node)}/{PARTITION.directory_name}" for node in range(replicas)]
         account = settle(disk, directories, leader, lines=lines, acked=drill.producer.acked)
         verdict = _verdict(drill, account, time.monotonic() - began)
@@ -88,24 +88,24 @@ def demo(
 
 
 def input_lines(files: list[Path], wanted: int) -> list[bytes]:
-    """The lines of `files` without their ends; of the standard library's sources if there are no files.
+    """Return the lines of `files`, or of the standard library's sources, without line ends.
 
-    No more are read than `wanted` asks for (0: all). Raises `typer.BadParameter` for a file that cannot be
-    read, or if there is not one line.
+    Reads no more than `wanted` (0: all). Raises `typer.BadParameter` if a file cannot be read or there is
+    no line.
     """
     lines: list[bytes] = []
     for path in files or _library_sources():
         try:
             content = path.read_bytes()
         except OSError as error:
-            raise typer.BadParameter(f"{path} cannot be read: {error.strerror}") from error
+            raise typer.BadParameter(f"cannot read {path}: {error.strerror}") from error
         if content:
             lines += content.removesuffix(b"\n").split(b"\n")
         if 0 < wanted <= len(lines):
             del lines[wanted:]
             break
     if not lines:
-        raise typer.BadParameter("there is not one line in the input")
+        raise typer.BadParameter("the input has no lines")
     return lines
 
 
@@ -137,7 +137,7 @@ def _empty_directory(directory: Path | None) -> Iterator[str]:
 
 @contextmanager
 def _display(record_count: int) -> Iterator[tuple[Callable[[Drill], None], Callable[[str], None]]]:
-    """Where progress goes: a live table on a terminal, lines on stderr otherwise."""
+    """Show progress: a live table on a terminal, lines on stderr otherwise."""
     import sys
     import time
 
@@ -210,6 +210,6 @@ def _print_verdict(verdict: dict[str, object], *, is_settled: bool) -> None:
     for name, value in verdict.items():
         print(f"{name:>20}  {f'{value:,}' if isinstance(value, int) and value is not True else value}")
     if is_settled:
-        print("each acknowledged record is in the leader's files once; all replicas hold the same bytes")
+        print("each acknowledged record is in the leader's files once; all replicas are identical")
     else:
-        print("NOT every acknowledged record is where it should be")
+        print("FAILED: records are lost, duplicated or foreign, or replicas differ")

@@ -1,14 +1,14 @@
-"""A drill: real lines through a replicated partition whose leader dies again and again.
+"""A drill: real lines through a replicated partition whose leader loses its power again and again.
 
     lines ──▶ Producer ──acks=all──▶ leader ──▶ followers     one process, one directory a node
-                                       ✗ power cut: what it had not synced is lost
+                                       ✗ power cut: unsynced data is lost
                                        ↻ a new leader; the old one returns, reconciles, catches up
 
-Files, system calls and fsyncs are real. The cluster's clock is not: while nothing is to be delivered it
-jumps to the next deadline, so that waiting for a dead leader's session to expire takes no time.
+Files, system calls and fsyncs are real. The cluster's clock is not: while no message is under way it jumps
+to the next deadline, so waiting for the session of a dead leader takes no time.
 
-The account is settled from the files alone, after the cluster has stopped: `settle` reads them as any
-stranger would and believes neither the engine's memory nor its own.
+The account comes from the files alone, after the cluster has stopped: `settle` reads them as any other
+program would and trusts neither the engine's memory nor its own.
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from dataclasses import dataclass, field
 from itertools import count, zip_longest
 
 from logstore.config import LogConfig
-from logstore.disk.errors import ErrorCode
+from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.files import Disk
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import Batch, encode_batch
@@ -37,10 +37,10 @@ from logstore.testing.disks import VolatileDisk
 
 PARTITION = TopicPartition("demo", 0)
 _NO_REBALANCING = ControllerConfig(auto_leader_rebalance_enable=False)
-"""A leader dies and another one is elected: no election happens for any other reason."""
+"""Elections happen only because a leader died."""
 
 PRODUCER_ID = 1
-# The log remembers this many batches of a producer: more in flight could not be told from duplicates.
+# The log remembers this many batches of a producer: with more in flight, duplicates could not be recognised.
 IN_FLIGHT = 5
 BATCH_RECORDS = 100
 SEGMENT_BYTES = 1 << 20
@@ -58,26 +58,30 @@ _RETRIED = frozenset(
         ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND,
         ErrorCode.REQUEST_TIMED_OUT,
         ErrorCode.FENCED_LEADER_EPOCH,
-        # The batch before it did not make it to this leader: both are sent again, in order.
+        # The batch before it did not reach this leader: both are sent again, in order.
         ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER,
     }
 )
 
 
-class Stuck(Exception):
+class Stuck(EngineError):
     """The cluster made no progress for a long (virtual) time."""
 
+    code = ErrorCode.REQUEST_TIMED_OUT
 
-class Refused(Exception):
-    """The cluster refused a batch for good."""
+
+class Refused(EngineError):
+    """The cluster refused a batch with a permanent error."""
+
+    code = ErrorCode.INVALID_REQUEST
 
 
 class Producer:
     """An idempotent producer: several batches in flight, each sent until it is acknowledged.
 
-    Record number i of the input has the key `i`, so that every record can be told from every other.
-    After a failure everything that is not acknowledged is sent again in order, to whoever leads then; the
-    log knows by the sequence numbers which of it arrived the first time.
+    Record i of the input has the key `i`, so that all records differ. After a failure, every batch that is
+    not acknowledged is sent again in order, to the current leader. The log recognises duplicates by their
+    sequence numbers.
     """
 
     def __init__(self, lines: Sequence[bytes], record_count: int, batch_records: int) -> None:
@@ -97,11 +101,11 @@ class Producer:
 
     @property
     def in_flight(self) -> int:
-        """Batches that are on their way."""
+        """Number of batches under way."""
         return len(self._in_flight)
 
     def pump(self, cluster: InProcessCluster) -> None:
-        """Take in what was answered, send what may be sent. Raises `Refused`."""
+        """Process the responses and send what may be sent. Raises `Refused`."""
         for number, reply in list(self._in_flight.items()):
             if reply.is_done:
                 del self._in_flight[number]
@@ -109,7 +113,7 @@ class Producer:
         if cluster.leader_of(PARTITION) is None:
             self._resume_at_ms = cluster.now_ms + RETRY_MS
         if self._resume_at_ms is not None:
-            # The others in flight fail for the same reason, or are acknowledged: both before we go on.
+            # The others in flight fail for the same reason or are acknowledged: wait for both.
             if self._in_flight or cluster.now_ms < self._resume_at_ms:
                 return
             self._resume_at_ms = None
@@ -151,7 +155,7 @@ class Producer:
 
 @dataclass(frozen=True, slots=True)
 class ReplicaView:
-    """One row of the table that people watch; numbers are -1 for a node that is down."""
+    """One row of the progress table; numbers are -1 for a node that is down."""
 
     node_id: int
     role: str
@@ -163,7 +167,7 @@ class ReplicaView:
 
 @dataclass(slots=True)
 class Tally:
-    """What happened while the drill ran."""
+    """What happened during the drill."""
 
     kills: int = 0
     elections: int = 0
@@ -174,9 +178,9 @@ class Tally:
 
 @dataclass(slots=True)
 class Plan:
-    """How a drill goes. `seed` places the kills and draws what survives them.
+    """How a drill runs. `seed` places the kills and draws what survives them.
 
-    `watch` is called after every step, `tell` with a sentence for people after every kill.
+    `watch` is called after every step, `tell` with a sentence after every kill.
     """
 
     lines: Sequence[bytes]
@@ -190,12 +194,12 @@ class Plan:
     tell: Callable[[str], None] = field(default=lambda text: None)
 
     def log_dir_of(self, node_id: int) -> str:
-        """Where a node keeps its logs."""
+        """Return the log dir of a node."""
         return f"{self.directory}/node-{node_id}"
 
 
 class Drill:
-    """One run: make the cluster, send, kill, let return; then stop, with every replica caught up."""
+    """One run: start the cluster, send, kill, restart; then stop, with every replica caught up."""
 
     def __init__(self, plan: Plan, disk: Disk) -> None:
         self.plan = plan
@@ -203,7 +207,7 @@ class Drill:
         self._disk = disk
         self._random = random.Random(plan.seed)
         self._store = EmbeddedStore(f"{plan.directory}/metadata", disk=disk)
-        # With one replica only a synced ack says anything about a power cut.
+        # With one replica, only a synced ack promises anything about a power cut.
         durability = Durability.REPLICATED if plan.replicas > 1 else Durability.SYNCED
         self.cluster = InProcessCluster(
             [
@@ -222,9 +226,9 @@ class Drill:
         self.producer = Producer(plan.lines, plan.record_count, batch_records)
 
     def run(self) -> int:
-        """Carry the plan out; returns the last leader.
+        """Carry the plan out and return the last leader.
 
-        Raises `Stuck`, `Refused` and what the engine raises.
+        Raises `Stuck`, `Refused`, and the errors of the engine.
         """
         self.cluster.start()
         self.cluster.create_topic(NewTopic(PARTITION.topic, 1, self.plan.replicas))
@@ -234,17 +238,17 @@ class Drill:
             self._kill_and_return()
         self._until(lambda: self.producer.is_done and self._all_in_sync() and self._all_caught_up())
         leader = self.cluster.leader_of(PARTITION)
-        assert leader is not None, "a replica in sync with nobody"
+        assert leader is not None, "all replicas are in sync, so one leads"
         self.cluster.release_all()
         for node_id in self.cluster.nodes:
             self._count(node_id)
-        self.tally.elections -= 1  # the first one replaced nobody
+        self.tally.elections -= 1  # the first election replaced no leader
         self.cluster.close()
         self._store.close()
         return leader
 
     def view(self) -> list[ReplicaView]:
-        """Each replica as it is now."""
+        """Return the current state of each replica."""
         leader = self.cluster.leader_of(PARTITION)
         isr = self._partition(leader).isr.committed if leader is not None else frozenset()
         rows = []
@@ -270,20 +274,20 @@ class Drill:
     # --- steps ----------------------------------------------------------------------------------
 
     def _kill_and_return(self) -> None:
-        """The leader loses its power in the middle of its work, and comes back while the next one works."""
+        """Cut the leader's power during its work, and restart it while the next leader works."""
         for _ in range(self._random.randrange(40)):
             self._turn()
-        # Then a bad moment: one that will not lead holds what the one that will lead does not. Not
-        # waited for for ever: without any input left there is none.
+        # Then wait for a bad moment: another follower holds more than the next leader. Not for ever: without
+        # any input left there is none.
         turns = count()
         self._until(
             lambda: (
                 self.cluster.leader_of(PARTITION) is not None
-                and (self._heir_is_behind() or next(turns) > _PATIENCE_TURNS)
+                and (self._next_leader_is_behind() or next(turns) > _PATIENCE_TURNS)
             )
         )
         victim = self.cluster.leader_of(PARTITION)
-        assert victim is not None, "just seen"
+        assert victim is not None, "a leader was just found"
         self._count(victim)
         before = self._log_bytes(victim)
         self.cluster.kill_node(victim, power_cut=self._random)
@@ -295,7 +299,7 @@ class Drill:
         dead_since_ms = self.cluster.now_ms
         if self.plan.replicas > 1:
             self._until(lambda: self.cluster.leader_of(PARTITION) is not None)
-            # Alone, a leader may lack the in-sync replica it needs: then only the return helps.
+            # Alone, a leader may lack an in-sync replica: then only the restart helps.
             self._until(
                 lambda: (
                     self.producer.acked >= min(returns_at, self.plan.record_count)
@@ -304,8 +308,8 @@ class Drill:
             )
         leader = self.cluster.leader_of(PARTITION)
         self.plan.tell(
-            f"{acked:>9,} acked: node {victim} lost its power and {lost:,} bytes that it had not synced; "
-            f"{f'node {leader} leads' if leader is not None else 'nobody leads until it returns'}"
+            f"{acked:>9,} acked: node {victim} lost its power and {lost:,} unsynced bytes; "
+            f"{f'node {leader} leads' if leader is not None else 'no leader until it returns'}"
         )
         self.cluster.start_node(victim)
 
@@ -335,7 +339,7 @@ class Drill:
         self.plan.watch(self)
 
     def _is_slow(self, envelope: Envelope) -> bool:
-        """Some answers to followers take longer, so that the replicas are not always in step."""
+        """Delay some responses to followers, so that replicas differ."""
         event = envelope.event
         return (
             isinstance(event, Response)
@@ -356,18 +360,18 @@ class Drill:
             and len(self._partition(leader).isr.committed) == self.plan.replicas
         )
 
-    def _heir_is_behind(self) -> bool:
-        """Whether a follower holds more than the one that is elected if the leader dies now."""
+    def _next_leader_is_behind(self) -> bool:
+        """Whether a follower holds more than the one that would be elected now."""
         leader = self.cluster.leader_of(PARTITION)
         if leader is None or len(self.cluster.nodes) < 3:
             return True
         partition = self._partition(leader)
-        heir, *others = [
+        successor, *others = [
             self._partition(replica).log.log_end_offset
             for replica in partition.replicas
             if replica != leader and replica in partition.isr.committed
         ]
-        return any(other > heir for other in others)
+        return any(other > successor for other in others)
 
     def _all_caught_up(self) -> bool:
         logs = [self._partition(node_id).log for node_id in self.cluster.nodes]
@@ -375,7 +379,7 @@ class Drill:
         return all(log.log_end_offset == log.high_watermark == end_offset for log in logs)
 
     def _count(self, node_id: int) -> None:
-        """Take over a node's counters, which die with it."""
+        """Add a node's counters, which are lost when it dies."""
         counters = self.cluster.nodes[node_id].replicas.counters
         self.tally.elections += counters.elections_won
         self.tally.truncations += counters.truncations
@@ -391,11 +395,11 @@ class Drill:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """What the files hold, against what was acknowledged.
+    """The content of the files against what was acknowledged.
 
-    `lost` counts acknowledged records that are missing or changed, `duplicated` records that are there
-    more than once, `foreign` records that nobody sent. `divergent_offset` is the first offset at which
-    the replicas' bytes differ, -1 if they are identical.
+    `lost` counts acknowledged records that are missing or changed, `duplicated` records that occur more
+    than once, `foreign` records that were never sent. `divergent_offset` is the first offset at which the
+    replicas differ, -1 if they are identical.
     """
 
     read_back: int
@@ -417,10 +421,10 @@ def settle(
     lines: Sequence[bytes],
     acked: int,
 ) -> Account:
-    """Read every replica's files and compare: the leader's with the input, all with one another.
+    """Read every replica's files; compare the leader's with the input, and all with one another.
 
-    The first `acked` records of the input were acknowledged; record i carries the key `i` and line
-    i modulo the number of lines. Raises `DamagedLog` for files that cannot be read to the end.
+    The first `acked` records of the input were acknowledged; record i has the key `i` and line i modulo
+    the number of lines. Raises `DamagedLog` for files that cannot be read to the end.
     """
     seen = bytearray(acked)
     read_back = duplicated = foreign = 0
@@ -448,7 +452,7 @@ def _batches(disk: Disk, directory: str) -> Iterator[Batch]:
 
 
 def _first_difference(replicas: Sequence[Iterator[Batch]]) -> int:
-    """Offset of the first batch that is not the same bytes everywhere; -1 if there is none."""
+    """Return the offset of the first batch that differs between replicas; -1 if there is none."""
     for batches in zip_longest(*replicas):
         present = [batch for batch in batches if batch is not None]
         if len(present) < len(replicas) or any(batch.buffer != present[0].buffer for batch in present):

@@ -1,9 +1,8 @@
-"""`logstore merge-state-changes`: the state-change logs of many nodes as one story, ordered by time.
+"""`logstore merge-state-changes`: merge the state-change logs of many nodes, ordered by time.
 
-Reads our lines and Kafka's alike: a line counts if it begins with a time (in brackets) and names a
-partition as `[topic,partition]`; all others are passed over. Nothing is held in memory but one line a file.
-Clocks of different nodes differ: lines of different nodes that are milliseconds apart may stand in either
-order; the epochs in them do not lie.
+Reads our lines and Kafka's: a line counts if it begins with a time (in brackets) and names a partition as
+`[topic,partition]`; others are skipped. Only one line per file is in memory. Clocks differ between nodes:
+lines of different nodes that are milliseconds apart may be in either order. Epochs show the true order.
 """
 
 from __future__ import annotations
@@ -16,6 +15,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from logstore.cli.operating import Json
 from logstore.cli.terminal import complain, print_json, printable
 
 if TYPE_CHECKING:
@@ -25,27 +25,29 @@ if TYPE_CHECKING:
 def merge_state_changes(
     logs: Annotated[
         list[Path] | None,
-        typer.Option("--logs", metavar="FILE", help="A log; give it once for each, or FILE,FILE,…"),
+        typer.Option("--logs", metavar="FILE", help="A log; repeatable, or FILE,FILE,…"),
     ] = None,
     logs_regex: Annotated[
         str | None,
-        typer.Option("--logs-regex", metavar="REGEX", help="All files in --directory of such a name."),
+        typer.Option("--logs-regex", metavar="REGEX", help="All files in --directory with a matching name."),
     ] = None,
     directory: Annotated[
-        Path, typer.Option("--directory", metavar="DIR", help="Where --logs-regex looks.")
+        Path, typer.Option("--directory", metavar="DIR", help="Directory for --logs-regex.")
     ] = Path(),
-    topic: Annotated[str | None, typer.Option("--topic", help="Lines of this topic only.")] = None,
+    topic: Annotated[str | None, typer.Option("--topic", help="Only lines of this topic.")] = None,
     partitions: Annotated[
-        str | None, typer.Option("--partitions", metavar="N,N,…", help="Of these partitions of it only.")
+        str | None, typer.Option("--partitions", metavar="N,N,…", help="Only these partitions of the topic.")
     ] = None,
     start_time: Annotated[
         str | None,
-        typer.Option("--start-time", metavar="TIME", help="Not before, as in '2026-11-20 15:19:26,123'."),
+        typer.Option(
+            "--start-time", metavar="TIME", help="Start (inclusive), such as '2026-11-20 15:19:26,123'."
+        ),
     ] = None,
     end_time: Annotated[
-        str | None, typer.Option("--end-time", metavar="TIME", help="Not after; both are inclusive.")
+        str | None, typer.Option("--end-time", metavar="TIME", help="End (inclusive).")
     ] = None,
-    as_json: Annotated[bool, typer.Option("--json", help="Print one object a line.")] = False,
+    as_json: Json = False,
 ) -> int:
     """Merge state-change logs of many nodes into one timeline."""
     from logstore.replication.state_change_lines import Wanted, line_facts
@@ -84,7 +86,7 @@ def _files(logs: list[Path] | None, regex: str | None, directory: Path) -> list[
         raise typer.BadParameter(f"--logs-regex: {error}") from error
     files = sorted(path for path in directory.iterdir() if path.is_file() and pattern.fullmatch(path.name))
     if not files:
-        raise typer.BadParameter(f"--logs-regex: no file in {directory} has such a name")
+        raise typer.BadParameter(f"--logs-regex: no file in {directory} matches")
     return files
 
 
@@ -95,10 +97,10 @@ def _partitions(text: str | None, topic: str | None) -> frozenset[int]:
         raise typer.BadParameter("--partitions needs --topic")
     numbers = [part.strip() for part in text.split(",")]
     if not all(number.isascii() and number.isdecimal() for number in numbers):
-        raise typer.BadParameter(f"--partitions: {text!r} is no list of numbers")
+        raise typer.BadParameter(f"--partitions: {text!r} is not a list of numbers")
     found = frozenset(map(int, numbers))
     if len(found) != len(numbers):
-        raise typer.BadParameter(f"--partitions: {text!r} names one twice")
+        raise typer.BadParameter(f"--partitions: {text!r} has a number twice")
     return found
 
 

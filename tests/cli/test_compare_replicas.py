@@ -78,7 +78,7 @@ def test_an_earlier_start_is_no_difference(command: Command, tmp_path: Path) -> 
 @pytest.mark.parametrize(
     ("changed", "offset", "what"),
     [
-        ([*good(last=3), batch(3, value=b"VALUE-3"), *good(4)], 3, "other bytes in a batch of epoch 0"),
+        ([*good(last=3), batch(3, value=b"VALUE-3"), *good(4)], 3, "different bytes in a batch of epoch 0"),
         ([*good(last=3), *(batch(each, epoch=1) for each in range(3, BATCHES))], 3, "leader epoch 1, not 0"),
         (
             [
@@ -86,7 +86,7 @@ def test_an_earlier_start_is_no_difference(command: Command, tmp_path: Path) -> 
                 *good(2),
             ],
             0,
-            "a batch of 0 to 1, not 0",
+            "a batch of offsets 0 to 1, not 0",
         ),
     ],
     ids=["bytes", "epoch", "offsets"],
@@ -103,7 +103,7 @@ def test_the_first_difference_is_named(
     assert (report["difference"]["offset"], report["difference"]["what"]) == (offset, what)
     assert report["difference"]["replica"] == str(two / "orders-0")
     assert total["total"]["differing"] == 1
-    assert f"orders-0  at {offset}: " in command("compare-replicas", one, two).out
+    assert f"orders-0  at offset {offset}: " in command("compare-replicas", one, two).out
 
 
 def test_damage_is_told_and_the_others_are_compared(command: Command, tmp_path: Path) -> None:
@@ -126,5 +126,5 @@ def test_nothing_to_compare_is_no_success(command: Command, tmp_path: Path) -> N
     one = node(tmp_path / "a", good(), high_watermark=BATCHES)
     outcome = command("compare-replicas", one)
     assert outcome.code == 1
-    assert "no partition is in two of these" in outcome.err
+    assert "no partition is in two or more of these" in outcome.err
     assert command("compare-replicas", one, "--topics", "(").code == 2

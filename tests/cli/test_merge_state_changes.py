@@ -103,7 +103,7 @@ def test_as_json(command: Command, logs: list[Path]) -> None:
         (["--logs-regex", "no-such-name"], "no file"),
         (["--logs", "LOG", "--partitions", "0"], "needs --topic"),
         (["--logs", "LOG", "--topic", "t", "--partitions", "0,0"], "twice"),
-        (["--logs", "LOG", "--topic", "t", "--partitions", "0,x"], "no list of numbers"),
+        (["--logs", "LOG", "--topic", "t", "--partitions", "0,x"], "not a list of numbers"),
         (["--logs", "LOG", "--start-time", "yesterday"], "--start-time"),
         (["--logs", "LOG", "--end-time", "2026-02-31 00:00:00,000"], "--end-time"),
     ],

@@ -61,9 +61,9 @@ def test_the_page_shows_what_the_lab_prints(capsys: pytest.CaptureFixture[str]) 
     """The text of the page is the text of the program, and its id is the id of that image."""
     names = example(without="5")
     printed = capsys.readouterr().out.splitlines()
-    told = re.search(r"^Without the line marked \(5\).*?\n\n(.*?)\n\n", PAGE.read_text(), re.S | re.M)
+    told = re.search(r"^Without the line marked \(5\).*?^```text\n(.*?)^```", PAGE.read_text(), re.S | re.M)
     assert told is not None
-    shown = [line[4:] for line in told[1].splitlines()]
+    shown = told[1].splitlines()
     assert shown[-1].strip() == "…"
     assert printed[: len(shown) - 1] == shown[:-1]
     exec(compile(REPLAY, str(PAGE), "exec", dont_inherit=True), names)
@@ -271,7 +271,7 @@ def test_a_killed_process_leaves_what_was_not_synced() -> None:
     worst = report.simplest
     assert worst is not None
     assert worst.id.startswith("3k"), "the write is the last call but one"
-    assert worst.error == "found b'x', and after the next crash b''"
+    assert worst.error == "found b'x', but b'' after the next crash"
     assert CrashLab(sync_and_serve, anything).explore(write, None).is_good
 
 
