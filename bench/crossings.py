@@ -6,15 +6,17 @@ caches are filled before the measurement, by running each walk once.
 
 Each walk has a bar. The command exits with status 1 if a walk exceeds its bar. To add a walk, decorate a
 generator function with `@walk(...)`: it receives an empty directory, yields the operation to measure, and
-cleans up after it. An operation that spans threads or an event loop runs `Trace.run` in the thread it wants
-to measure, or yields a function that accepts the trace.
+cleans up after it. The operation runs in this thread, an event loop's callbacks too. `between` cuts a piece
+out of the operation: from the entry of one function to the entry of another.
 """
 
 from __future__ import annotations
 
 import argparse
+import asyncio
 import json
 import shutil
+import socket
 import sys
 import tempfile
 from collections import Counter
@@ -24,7 +26,13 @@ from pathlib import Path
 from types import FrameType
 from typing import Any, NamedTuple
 
+from logstore.broker.embedded import AsyncBroker, BrokerConfig
+from logstore.broker.wire import types as t
+from logstore.broker.wire.apis import API_OF
+from logstore.broker.wire.headers import request_frame
 from logstore.config import LogConfig
+from logstore.format.batch import encode_batch
+from logstore.format.record import Record
 from logstore.log.log import Log
 
 ROOT = Path(__file__).resolve().parent.parent
@@ -37,7 +45,9 @@ Walk = Callable[[Path], Iterator[Callable[[], object]]]
 class Trace:
     """Records which files of ours are entered, and every call from one to another."""
 
-    def __init__(self) -> None:
+    def __init__(self, between: tuple[str, str] | None = None) -> None:
+        """`between` are qualified names of two functions; None records everything."""
+        self._start, self._end = between if between is not None else ("", "")
         self.files: Counter[str] = Counter()
         self.hops: list[tuple[str, str, str]] = []
         """(from file, to file, function), in order."""
@@ -45,12 +55,19 @@ class Trace:
     def _profile(self, frame: FrameType, event: str, _arg: Any) -> None:
         if event != "call" or (entered := _file_of(frame)) is None:
             return
+        function = frame.f_code.co_qualname
+        if self._start:
+            if function != self._start:
+                return
+            self._start = ""
         self.files[entered] += 1
         caller = frame.f_back
         while caller is not None and (came_from := _file_of(caller)) is None:
             caller = caller.f_back
         if caller is not None and came_from is not None and came_from != entered:
-            self.hops.append((came_from, entered, frame.f_code.co_qualname))
+            self.hops.append((came_from, entered, function))
+        if function == self._end:
+            sys.setprofile(None)
 
     @contextmanager
     def on(self) -> Iterator[None]:
@@ -82,6 +99,7 @@ class Bar(NamedTuple):
     walk: Walk
     max_files: int
     max_hops: int | None
+    between: tuple[str, str] | None = None
 
 
 class Result(NamedTuple):
@@ -103,11 +121,13 @@ class Result(NamedTuple):
 WALKS: list[Bar] = []
 
 
-def walk(name: str, *, max_files: int, max_hops: int | None = None) -> Callable[[Walk], Walk]:
-    """Register a walk under `name` with its limits."""
+def walk(
+    name: str, *, max_files: int, max_hops: int | None = None, between: tuple[str, str] | None = None
+) -> Callable[[Walk], Walk]:
+    """Register a walk under `name` with its limits; `between` as for `Trace`."""
 
     def register(function: Walk) -> Walk:
-        WALKS.append(Bar(name, function, max_files, max_hops))
+        WALKS.append(Bar(name, function, max_files, max_hops, between))
         return function
 
     return register
@@ -115,7 +135,7 @@ def walk(name: str, *, max_files: int, max_hops: int | None = None) -> Callable[
 
 def measure(bar: Bar) -> Result:
     """Run a walk twice in directories of its own and count what the second run crosses."""
-    trace = Trace()
+    trace = Trace(bar.between)
     with tempfile.TemporaryDirectory(prefix="crossings-") as directory:
         for number in range(2):
             place = Path(directory, str(number))
@@ -169,6 +189,37 @@ def _open_after_kill(place: Path) -> Iterator[Callable[[], object]]:
     opened: list[Log] = []
     yield lambda: opened.append(Log.open(place / "killed-0", config))
     opened[0].close()
+
+
+@walk("produce, handler to kernel", max_files=8, between=("handle", "OsFile.pwrite"))
+@walk("produce, socket to socket", max_files=22, between=("Frames.get_buffer", "Connection._flush"))
+def _produce(place: Path) -> Iterator[Callable[[], object]]:
+    with asyncio.Runner() as runner, socket.socket() as client:
+        broker = runner.run(_started(BrokerConfig(log_dirs=(str(place),))))
+        client.connect(broker.address)
+        client.setblocking(False)
+        record = Record(0, T0, b"order-17", b"placed")
+        data = t.ProduceRequestPartitionProduceData(index=0, records=encode_batch([record]))
+        topic = t.ProduceRequestTopicProduceData(name="orders", partition_data=[data])
+        request = t.ProduceRequest(acks=1, timeout_ms=1000, topic_data=[topic])
+        frame = b"".join(request_frame(request, API_OF[t.ProduceRequest].latest, 1, "crossings"))
+
+        async def produce() -> None:
+            loop = asyncio.get_running_loop()
+            await loop.sock_sendall(client, frame)
+            assert await loop.sock_recv(client, 1 << 16)
+
+        runner.run(produce())
+        yield lambda: runner.run(produce())
+        runner.run(broker.stop())
+
+
+async def _started(config: BrokerConfig) -> AsyncBroker:
+    broker = AsyncBroker(config)
+    await broker.start()
+    await broker.wait_until_ready()
+    await broker.create_topic("orders", 1, replication_factor=1)
+    return broker
 
 
 # --- the command ------------------------------------------------------------------------------------------

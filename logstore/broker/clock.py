@@ -1,9 +1,9 @@
-"""The clock that a node's engine runs by: epoch milliseconds that never go back and never jump.
+"""A node's clock: epoch milliseconds that never go back and never jump.
 
-Read from the wall once, when the process starts, and from then on advanced by the monotonic clock: how
-long a follower has been silent, or a request has waited, must not depend on somebody setting the time.
-It goes on while the process is stopped, so a pause shows as a gap. The price: a wall clock that was wrong
-at the start, and corrected since, stays wrong here (in append times) until the process is started anew.
+The wall clock is read once, when the process starts; from then on the monotonic clock advances the time.
+Changing the system time does not affect how long a follower has been silent or a request has waited. The
+clock runs while the process is stopped, so a pause shows as a gap. The price: if the wall clock was wrong at
+the start, append times stay wrong until the process is restarted.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from logstore.disk.clock import wall_clock_ms
 
 
 class SteadyClock:
-    """Call it for the time."""
+    """Returns the time when called."""
 
     def __init__(self) -> None:
         self._anchor_ns = wall_clock_ms() * 1_000_000 - time.monotonic_ns()
@@ -25,4 +25,4 @@ class SteadyClock:
 
 
 stopwatch_s: Final = time.perf_counter
-"""Seconds since some moment: what took how long."""
+"""Seconds since an arbitrary moment, to measure durations."""

@@ -1,4 +1,4 @@
-"""Settings of a broker as its clients see it, under Kafka's names."""
+"""Settings of a broker's service to clients, under Kafka's names."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ from dataclasses import dataclass
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceConfig:
-    """`auto_create_topics_enable`: a client that asks for a topic's metadata has it made."""
+    """`auto_create_topics_enable`: create a topic when a client requests its metadata."""
 
     auto_create_topics_enable: bool = True
     """Create a topic when a client requests its metadata."""

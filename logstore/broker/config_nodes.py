@@ -1,7 +1,7 @@
 """Settings in the metadata store, read and changed by any broker: `/config/topics/<t>`, `/config/brokers/…`.
 
-A change is one Multi: the node, over just the version that was read, and the notification by which Kafka's
-brokers and tools hear of it. The controller watches the nodes and tells the replicas.
+A change is one Multi: the node, on condition of the version that was read, and the notification for Kafka's
+brokers and tools. The controller watches the nodes and informs the replicas.
 """
 
 from __future__ import annotations
@@ -18,13 +18,13 @@ _ROUNDS = 20
 
 
 async def read_topic(ask: AskStore, topic: str) -> dict[str, str]:
-    """A topic's own settings. Raises `CorruptMetadata`, and `MetadataStoreFailed`."""
+    """Return a topic's own settings. Raises `CorruptMetadata`, and `MetadataStoreFailed`."""
     found = await _read(ask, layout.topic_config_path(topic))
     return dict(layout.parse_topic_config(found.data)) if found.stat is not None else {}
 
 
 async def read_all_brokers(ask: AskStore) -> dict[str, str]:
-    """What was changed for all brokers. Raises as `read_topic`."""
+    """Return the settings that were changed for all brokers. Raises as `read_topic`."""
     found = await _read(ask, layout.BROKER_DEFAULTS_PATH)
     return dict(layout.parse_broker_defaults(found.data)) if found.stat is not None else {}
 
@@ -32,7 +32,10 @@ async def read_all_brokers(ask: AskStore) -> dict[str, str]:
 async def change_topic(
     ask: AskStore, topic: str, change: Callable[[Settings], Settings], *, validate_only: bool = False
 ) -> None:
-    """Write what `change` makes of a topic's settings; what it raises is raised. Else as `read_topic`."""
+    """Write the settings that `change` returns for a topic's.
+
+    Raises what `change` raises, or as `read_topic`.
+    """
     await _change(
         ask,
         layout.topic_config_path(topic),
@@ -51,7 +54,7 @@ async def change_topic(
 async def change_all_brokers(
     ask: AskStore, change: Callable[[Settings], Settings], *, validate_only: bool = False
 ) -> None:
-    """Likewise, for all brokers."""
+    """Do the same for the settings of all brokers."""
     await _change(
         ask,
         layout.BROKER_DEFAULTS_PATH,
@@ -67,7 +70,7 @@ async def _read(ask: AskStore, path: str) -> Outcome:
         found = await ask(Get(path))
         if found.error in (None, StoreError.NO_NODE):
             return found
-    raise MetadataStoreFailed("the metadata store lost every answer about settings; is it well?")
+    raise MetadataStoreFailed("the metadata store does not answer reads of settings; check the store")
 
 
 async def _change(
@@ -84,7 +87,7 @@ async def _change(
         now = parse(found.data) if found.stat is not None else {}
         wanted = change(now)
         if validate_only or wanted == now:
-            return  # also if it was written, and only the answer was lost
+            return  # also when only the answer of a write was lost
         data = layout.encode_topic_config(wanted)
         write = (
             Create(path, data, make_parents=True)
@@ -94,4 +97,4 @@ async def _change(
         outcome = await ask(Multi((write,) if notice is None else (write, notice)))
         if outcome.error is None:
             return
-    raise MetadataStoreFailed("somebody else kept changing the same settings; try again")
+    raise MetadataStoreFailed("the settings were changed concurrently; try again")

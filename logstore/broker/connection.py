@@ -1,13 +1,24 @@
-"""One connection that a client made: frames in, one request in hand, answers out in order.
+"""Connections: a stream cut into Kafka's frames, and what a server does with each.
 
-    socket ─▶ frame ─▶ on_frame ─▶ … answer(pieces) ─▶ what one wake-up brought goes out in one write
+    frame    size int32, big endian │ that many bytes
+
+`Frames` serves both ends of a connection. Bytes arrive in a scratch buffer that all connections of one loop
+share: selectors and libuv fill it and hand it over in one go, so an idle connection owns no buffer. Complete
+frames are copied out, which takes a microsecond for the largest; a partial frame stays with its connection. A
+frame larger than half of the scratch buffer gets a buffer of its own, which the socket fills without another
+copy. That buffer grows as bytes arrive, and untouched memory is only an address: 100 MiB that are announced
+and never sent cost nothing.
+
+`Connection` is the server's end: frames in, one request in hand, answers out in order.
+
+    socket ─▶ frame ─▶ on_frame ─▶ … answer(pieces) ─▶ the answers of one wake-up go out in one write
                 ▲                        │
-                └── the next one ◀───────┘ unless the answer lingers in the write buffer, or a throttle runs
+                └── the next one ◀───────┘ unless the write buffer is full, or the connection is muted
 
-While a request is in hand the next bytes wait here, one buffer of them at most, and then in the socket: a
-peer that floods fills its own window. Reading goes on until there is something to keep, so that a client that
-leaves while its request waits is noticed. An answer that is not taken stops the next request: one answer is
-all that a slow reader makes us hold, and it is cut off if it takes nothing for `connections.max.idle.ms`.
+While a request is in hand, the next bytes wait here, one buffer at most, and then in the socket: a flooding
+client fills its own window. Reading continues until there is something to keep, so that a client that leaves
+during its request is noticed. The next request waits until the answer has been written: a slow reader makes
+the broker hold one answer, and is disconnected if it reads nothing for `connections.max.idle.ms`.
 """
 
 from __future__ import annotations
@@ -15,32 +26,150 @@ from __future__ import annotations
 import asyncio
 import logging
 import socket
+import struct
+import sys
+from abc import ABC, abstractmethod
 from collections.abc import Iterable
-from typing import TYPE_CHECKING, Final
+from typing import TYPE_CHECKING, Final, cast
 
-from logstore.broker.frames import Frames
+import numpy as np
+
 from logstore.disk.files import Buffer
 
 if TYPE_CHECKING:
     from logstore.broker.server import Server
 
+SCRATCH_BYTES: Final = 1 << 16
+_LARGE_BYTES: Final = SCRATCH_BYTES // 2
+_FIRST_ROOM_BYTES: Final = 1 << 21
+_SIZE: Final = struct.Struct(">i")
 _OWN_WRITE_BYTES: Final = 1 << 16
-"""Pieces from this size on are written as they are; joining smaller ones costs less than a write."""
+"""Larger pieces are written as they are; joining smaller ones costs less than a write."""
 
 _log = logging.getLogger(__name__)
 
 
+def shared_scratch(loop: asyncio.AbstractEventLoop) -> memoryview | None:
+    """Return a buffer for all connections of `loop`; None if each needs its own (Windows reads ahead)."""
+    if sys.platform == "win32" and isinstance(loop, asyncio.ProactorEventLoop):  # pragma: no cover
+        return None
+    return memoryview(bytearray(SCRATCH_BYTES))
+
+
+def _room(size: int) -> memoryview:
+    """Allocate memory without touching it; `bytearray` would fill it with zeros."""
+    return np.empty(size, np.uint8).data
+
+
+class Frames(asyncio.BufferedProtocol, ABC):
+    """Cuts a stream into frames and hands over one after the other, while `takes_frames`."""
+
+    def __init__(self, max_bytes: int, scratch: memoryview | None) -> None:
+        """A frame of less than 1 or more than `max_bytes` bytes ends the connection."""
+        self.transport: asyncio.Transport | None = None
+        self._max_bytes = max_bytes
+        self._scratch = scratch if scratch is not None else memoryview(bytearray(SCRATCH_BYTES))
+        self._rest = b""
+        """Bytes that have arrived and were not handed over yet."""
+        self._large: memoryview | None = None
+        """The buffer of a large frame: `_filled` of `_wanted` bytes have arrived."""
+        self._wanted = self._filled = 0
+
+    @property
+    @abstractmethod
+    def takes_frames(self) -> bool:
+        """Return whether the next frame may be handed over."""
+
+    @abstractmethod
+    def frame_received(self, frame: memoryview) -> None:
+        """Handle a complete frame, without its size. It is read-only and is not reused."""
+
+    @abstractmethod
+    def frames_cut(self) -> None:
+        """Called when the frames of a wake-up have been handed over."""
+
+    @abstractmethod
+    def refuse(self, reason: str) -> None:
+        """End the connection because of a protocol error."""
+
+    def connection_made(self, transport: asyncio.BaseTransport) -> None:
+        self.transport = cast(asyncio.Transport, transport)
+
+    @property
+    def has_rest(self) -> bool:
+        """Return whether bytes wait to be handed over; a large frame counts once it is complete."""
+        return bool(self._rest) or (self._large is not None and self._filled == self._wanted)
+
+    def drop_rest(self) -> None:
+        self._rest, self._large = b"", None
+
+    def get_buffer(self, sizehint: int) -> memoryview:
+        if self._large is not None:
+            if self._filled == len(self._large):
+                larger = _room(min(2 * self._filled, self._wanted))
+                larger[: self._filled] = self._large
+                self._large = larger
+            return self._large[self._filled :]
+        held = len(self._rest)
+        assert held < SCRATCH_BYTES, "reading is paused before the buffer is full"
+        self._scratch[:held] = self._rest
+        return self._scratch[held:]
+
+    def buffer_updated(self, nbytes: int) -> None:
+        if self._large is None:
+            held = len(self._rest) + nbytes
+            self._rest = b""
+            self._cut(self._scratch[:held])
+        else:
+            self._filled += nbytes
+            self._take_large()
+        self.frames_cut()
+
+    def cut_rest(self) -> None:
+        """Hand over the bytes that waited for `takes_frames`. Does not call `frames_cut`."""
+        if self._large is not None:
+            self._take_large()
+        else:
+            rest, self._rest = self._rest, b""
+            self._cut(memoryview(rest))
+
+    def _take_large(self) -> None:
+        if self._large is not None and self._filled == self._wanted and self.takes_frames:
+            frame, self._large = self._large.toreadonly(), None
+            self.frame_received(frame)
+
+    def _cut(self, data: memoryview) -> None:
+        at, end = 0, len(data)
+        while self.takes_frames and end - at >= _SIZE.size:
+            (size,) = _SIZE.unpack_from(data, at)
+            if not 0 < size <= self._max_bytes:
+                self.refuse(f"frame size {size} out of range (1 to {self._max_bytes})")
+                return
+            start = at + _SIZE.size
+            if end - start >= size:
+                at = start + size
+                self.frame_received(memoryview(data[start:at].tobytes()))
+            elif size > _LARGE_BYTES:
+                self._large = _room(min(size, _FIRST_ROOM_BYTES))
+                self._wanted, self._filled = size, end - start
+                self._large[: self._filled] = data[start:]
+                return
+            else:
+                break
+        self._rest = data[at:].tobytes()
+
+
 class Connection(Frames):
-    """A client's, from accept to close. Belongs to the event loop's thread."""
+    """A client's connection, from accept to close. Belongs to the event loop's thread."""
 
     def __init__(self, server: Server) -> None:
         super().__init__(server.limits.socket_request_max_bytes, server.scratch)
         self._server = server
         self._loop = asyncio.get_running_loop()
         self.peer = ""
-        """The client's address, as far as the transport knows it."""
+        """The client's address, if the transport knows it."""
         self.software = ""
-        """Name and version of the client's software, once it has told them (ApiVersions 3)."""
+        """Name and version of the client's software, if it has sent them (ApiVersions 3)."""
         self._is_busy = False
         self._is_clogged = False
         self._is_closing = False
@@ -52,7 +181,7 @@ class Connection(Frames):
         self._active_at = self._loop.time()
         self._left_bytes = 0
 
-    # --- what the loop tells ------------------------------------------------------------------
+    # --- called by the loop -------------------------------------------------------------------
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
         super().connection_made(transport)
@@ -106,7 +235,7 @@ class Connection(Frames):
 
     @property
     def is_busy(self) -> bool:
-        """Whether a request is in hand."""
+        """Return whether a request is in hand."""
         return self._is_busy
 
     @property
@@ -114,9 +243,9 @@ class Connection(Frames):
         return self._is_closing
 
     def answer(self, pieces: Iterable[Buffer], *, throttle_ms: int = 0) -> None:
-        """Answer the request in hand with a whole frame, or with nothing at all, and go on to the next.
+        """Answer the request in hand with a complete frame, or with nothing, and continue with the next.
 
-        A throttled client has its answer at once, and is not listened to for that long.
+        A throttled client gets its answer at once; its connection is then muted for `throttle_ms`.
         """
         if self._is_closing:
             return
@@ -132,12 +261,12 @@ class Connection(Frames):
             self.close()
         elif self._is_cutting:
             if self._out_bytes >= _OWN_WRITE_BYTES:
-                self._flush()  # now, to know before the next request whether it is taken
+                self._flush()  # now, to know before the next request whether the client reads
         else:
             self._active_at = self._loop.time()
             self._flush()
             if self._is_paused or self.has_rest:
-                # Not now: whoever answers late is in the middle of something, mostly a turn of the engine.
+                # Not now: a late answer comes from the middle of other work, mostly a turn of the engine.
                 self._loop.call_soon(self._go_on)
 
     def _unmute(self) -> None:
@@ -145,7 +274,7 @@ class Connection(Frames):
         self._go_on()
 
     def _go_on(self) -> None:
-        """Serve what has come meanwhile, and read on."""
+        """Serve the bytes that have arrived meanwhile, and resume reading."""
         if self._is_cutting or self._is_closing:
             return
         self._flush()
@@ -181,31 +310,31 @@ class Connection(Frames):
     # --- the end ------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Close once what was written has gone out."""
+        """Close the connection once everything written has been sent."""
         if not self._is_closing and self.transport is not None:
             self._flush()
             self._is_closing = True
             self.transport.close()
 
     def refuse(self, reason: str) -> None:
-        """Cut the connection, now: its client breaks the protocol, or is not wanted.
+        """Disconnect now: the client breaks the protocol, or is one too many.
 
-        What was answered before goes out as far as the socket takes it: it was done.
+        Earlier answers are sent as far as the socket accepts them.
         """
         if not self._is_closing and self.transport is not None:
             self._flush()
-            _log.warning("cutting off %s%s: %s", self.peer, self.software and f" ({self.software})", reason)
+            _log.warning("disconnecting %s%s: %s", self.peer, self.software and f" ({self.software})", reason)
             self.abort()
 
     def abort(self) -> None:
-        """Cut the connection, now, with what has not gone out."""
+        """Disconnect now, and drop unsent answers."""
         self._is_closing = True
         self._out.clear()
         if self.transport is not None:
             self.transport.abort()
 
     def close_if_idle(self, now_s: float, idle_s: float) -> None:
-        """Close it if nothing was asked, and nothing taken of what is to go out, for that long."""
+        """Close the connection after `idle_s` seconds without a request or progress of a write."""
         assert self.transport is not None, "connected"
         left_bytes = self.transport.get_write_buffer_size()
         if left_bytes < self._left_bytes:
@@ -214,6 +343,6 @@ class Connection(Frames):
         if self._is_busy or now_s - self._active_at < idle_s:
             return
         if left_bytes:
-            self.refuse(f"it has taken nothing of its answer for {idle_s} s")
+            self.refuse(f"write stalled for {idle_s} s")
         else:
             self.close()

@@ -7,8 +7,8 @@ from collections.abc import Callable, Mapping
 from typing import Any, Protocol
 
 from logstore.broker.client_messages import newest, request_of, response_of
+from logstore.broker.connection import shared_scratch
 from logstore.broker.errors import MalformedMessage, RequestRefused, RequestUnanswered
-from logstore.broker.frames import shared_scratch
 from logstore.broker.limits import Address, Limits
 from logstore.broker.links import Link, Then
 from logstore.broker.wire import types as t

@@ -1,12 +1,12 @@
-"""What can go wrong between a socket and the engine.
+"""Errors between a socket and the engine.
 
 EngineError
-├── MalformedMessage   42   bytes that are no message of ours: their connection is closed
-├── RequestUnanswered  13   the connection broke, or time ran out, before an answer: the fate is unknown
-├── RequestRefused          a broker's refusal, as its `error` says
-├── BrokerFailed       56   the broker in this process cannot go on
-├── BrokerStopped      13   it was stopped, and is asked all the same
-└── CorruptGroupRecord 56   a record of __consumer_offsets that cannot be read: its groups stay unserved
+├── MalformedMessage   INVALID_REQUEST (42)      bytes that are not a valid message: the connection is closed
+├── RequestUnanswered  NETWORK_EXCEPTION (13)    the connection broke, or time ran out: the outcome is unknown
+├── RequestRefused                               a broker's refusal, with its `error`
+├── BrokerFailed       KAFKA_STORAGE_ERROR (56)  the broker in this process failed
+├── BrokerStopped      NETWORK_EXCEPTION (13)    the broker in this process is stopped
+└── CorruptGroupRecord KAFKA_STORAGE_ERROR (56)  an unreadable record of __consumer_offsets
 """
 
 from __future__ import annotations
@@ -17,13 +17,13 @@ from logstore.disk.errors import EngineError, ErrorCode
 
 
 class MalformedMessage(EngineError):
-    """Bytes that do not follow the format, or a message that has no bytes in it."""
+    """Bytes that do not follow the format, or a message that the format cannot express."""
 
     code = ErrorCode.INVALID_REQUEST
 
 
 class RequestUnanswered(EngineError):
-    """No answer will come. Whether the request was served cannot be told."""
+    """No answer will come. The request may or may not have been served."""
 
     code = ErrorCode.NETWORK_EXCEPTION
     retriable = True
@@ -48,11 +48,11 @@ PASSING: Final = frozenset(
         ErrorCode.NOT_COORDINATOR,
     }
 )
-"""Refusals that may be over when the leader is looked up again."""
+"""Errors that may pass: look up the leader and try again."""
 
 
 class RequestRefused(EngineError):
-    """A broker's refusal, which another try would not change; or the last one before time was up."""
+    """A broker's refusal: permanent, or the last one before the timeout."""
 
     code = ErrorCode.UNKNOWN_SERVER_ERROR
 
@@ -62,29 +62,29 @@ class RequestRefused(EngineError):
 
     @property
     def is_passing(self) -> bool:
-        """Whether it was tried until time was up. Of an append: its fate is unknown."""
+        """Whether the request was retried until the timeout. An append's outcome is then unknown."""
         return self.error in PASSING
 
 
 class BrokerFailed(EngineError):
-    """The broker in this process cannot go on: no log dir is left, its store failed, or it has a bug.
+    """The broker in this process failed: no log dir is left, the metadata store failed, or it has a bug.
 
-    What was acknowledged stands as its durability level says; what waits has an unknown fate.
+    Acknowledged records are as safe as their durability level says; the outcome of waiting calls is unknown.
     """
 
     code = ErrorCode.KAFKA_STORAGE_ERROR
 
 
 class BrokerStopped(EngineError):
-    """The broker in this process was stopped, or was never started here."""
+    """The broker in this process was stopped, or was not started in this process."""
 
     code = ErrorCode.NETWORK_EXCEPTION
 
 
 class CorruptGroupRecord(EngineError):
-    """A record of `__consumer_offsets` that is malformed, or of a version that is not known here.
+    """A record of `__consumer_offsets` that is malformed or has an unknown version.
 
-    To go on without it would be to forget a committed offset or a group in silence.
+    The groups of its partition are not served: skipping it would silently lose an offset or a group.
     """
 
     code = ErrorCode.KAFKA_STORAGE_ERROR

@@ -1,10 +1,10 @@
-"""`/healthz`: is this broker alive, is it ready, and how far has it come in loading its logs. Pure.
+"""`/healthz`: whether the broker is alive and ready, and its progress in loading logs. Pure.
 
     200  {"alive":true,"ready":true,"state":"running","broker_epoch":7}
     503  {"alive":true,"ready":false,"state":"recovering","percent":41.7,"log":"data/orders-3"}
 
-A broker is ready when it is registered and does not stop. Who only wants to know whether the process
-should be killed asks for `/livez`: 200 whenever the loop turns.
+A broker is ready when it is registered and not stopping. `/livez` answers 200 whenever the event loop runs:
+use it to decide whether to kill the process.
 """
 
 from __future__ import annotations
@@ -21,50 +21,50 @@ from logstore.replication.node import Node
 
 
 class Loading:
-    """How far the logs are loaded: told by the log manager, on its thread; read on the loop."""
+    """Progress of loading logs: set by the log manager in its thread, read on the loop."""
 
     def __init__(self, directories: Sequence[str]) -> None:
-        """`directories` are those of all partitions, in the order in which they will be opened."""
+        """`directories` are those of all partitions, in the order of opening."""
         self._places = {directory: place for place, directory in enumerate(directories)}
         self._place, self._fraction = 0, 0.0
         self.directory = ""
         self.is_over = False
 
     def __call__(self, directory: str, done: int, total: int) -> None:
-        """A log manager's `progress`."""
+        """Take note of progress; pass it to a log manager as `progress`."""
         self._place = self._places.get(directory, self._place)
         self._fraction = done / total if total else 1.0
         self.directory = directory
 
     @property
     def percent(self) -> float:
-        """Of the logs, by count; a log under way counts by its bytes."""
+        """The share of logs that are loaded; a log in progress counts by its bytes."""
         if self.is_over or not self._places:
             return 100.0
         return round(100 * min((self._place + self._fraction) / len(self._places), 1.0), 1)
 
 
 def partition_directories(disk: Disk, log_dirs: Sequence[str]) -> list[str]:
-    """Every partition's directory, in the order in which a log manager opens them."""
+    """Return every partition's directory, in the order in which a log manager opens them."""
     found = []
     for log_dir in log_dirs:
         try:
             entries = disk.scan(log_dir)
         except OSError:
-            continue  # the log manager will say so
+            continue  # the log manager reports it
         for entry in entries:
             if not entry.is_directory or set_aside_fate(entry.name) is not None:
                 continue
             try:
                 parse_directory_name(entry.name)
             except EngineError:
-                continue  # likewise
+                continue  # the log manager reports it
             found.append(f"{log_dir}/{entry.name}")
     return found
 
 
 def health(node: Node | None, loading: Loading, *, is_stopping: bool = False) -> Page:
-    """The answer, whatever the broker is at; `node` is None until the logs are loaded."""
+    """Return the page; `node` is None until the logs are loaded."""
     state = "running"
     facts: dict[str, object] = {}
     if is_stopping:
@@ -83,5 +83,5 @@ def health(node: Node | None, loading: Loading, *, is_stopping: bool = False) ->
 
 
 def alive() -> Page:
-    """The loop turns, or nobody would say so."""
+    """Return the page of `/livez`; it is read on the loop, so an answer proves that the loop runs."""
     return Page(b'{"alive":true}\n')

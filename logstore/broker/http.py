@@ -1,7 +1,7 @@
-"""One HTTP port for those who watch a broker: `/metrics`, `/healthz`, `/livez`.
+"""A broker's HTTP port: `/metrics`, `/healthz`, `/livez`.
 
-Served by threads of the standard library's server, so that an answer comes even when the broker's loop does
-not turn: then it says just that. What an answer tells is read on the loop.
+Served by threads of the standard library's server, so that a request is answered even while the broker's
+event loop is blocked: the answer then says so. Pages are made on the loop.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _log = logging.getLogger(__name__)
 
 
 class Page(NamedTuple):
-    """An answer: what a route gives."""
+    """The result of a route."""
 
     content: bytes
     content_type: str = "application/json"
@@ -34,14 +34,14 @@ Route = Callable[[], Page]
 
 
 class HttpServer:
-    """Serves pages until it is closed. Made and closed on the loop that its routes read from."""
+    """Serves pages until it is closed. Create and close it on the event loop of its routes."""
 
     def __init__(
         self, address: Address, routes: Mapping[str, Route], *, patience_s: float = PATIENCE_S
     ) -> None:
-        """Bind and serve; port 0 takes a free one. `routes` are called on this loop. Raises `OSError`.
+        """Bind and serve; port 0 means any free one. `routes` are called on this loop. Raises `OSError`.
 
-        If the loop does not come to a route within `patience_s` the answer is 503.
+        If the loop does not run a route within `patience_s`, the answer is 503.
         """
         loop = asyncio.get_running_loop()
 
@@ -49,7 +49,7 @@ class HttpServer:
             route = routes.get(path)
             if route is None:
                 known = ", ".join(sorted(routes)).encode()
-                return Page(b"not here; there are " + known + b"\n", "text/plain", HTTPStatus.NOT_FOUND)
+                return Page(b"not found; known paths: " + known + b"\n", "text/plain", HTTPStatus.NOT_FOUND)
             answer: concurrent.futures.Future[Page] = concurrent.futures.Future()
 
             def read() -> None:
@@ -62,11 +62,11 @@ class HttpServer:
                 loop.call_soon_threadsafe(read)
                 return answer.result(patience_s)
             except (TimeoutError, RuntimeError):
-                late = b'{"alive":false,"why":"the broker\'s loop did not turn in time"}\n'
+                late = b'{"alive":false,"why":"the event loop is blocked"}\n'
                 return Page(late, status=HTTPStatus.SERVICE_UNAVAILABLE)
             except Exception:
                 _log.exception("%s failed", path)
-                return Page(b"a failure here\n", "text/plain", HTTPStatus.INTERNAL_SERVER_ERROR)
+                return Page(b"internal error\n", "text/plain", HTTPStatus.INTERNAL_SERVER_ERROR)
 
         class Handler(BaseHTTPRequestHandler):
             timeout = 30
@@ -100,7 +100,7 @@ class HttpServer:
         self._thread.start()
 
     def close(self) -> None:
-        """Serve nobody any more."""
+        """Stop serving."""
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

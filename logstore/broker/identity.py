@@ -1,10 +1,10 @@
-"""Whose log dirs these are: the cluster's id, and `meta.properties` in every log dir.
+"""The owner of log dirs: the cluster's id, and `meta.properties` in every log dir.
 
     /cluster/id      {"version":"1","id":"…"}     written by the first broker that finds none
     meta.properties  version, broker.id, cluster.id, directory.id
 
-A broker whose log dirs are another cluster's, or another broker's, does not start: its logs would be
-taken for strays, and be deleted. What a dir says is checked before any log in it is opened.
+A broker does not start on log dirs of another cluster or another broker: it would take their logs for strays
+and delete them. The check comes before any log is opened.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class InconsistentBrokerId(EngineError):
 
 
 async def find_cluster_id(ask: AskStore, random: Random) -> str:
-    """The cluster's id; a new one is written if it has none.
+    """Return the cluster's id; write a new one if it has none.
 
     Raises `CorruptMetadata`, and `MetadataStoreFailed` if the store loses every answer.
     """
@@ -49,16 +49,16 @@ async def find_cluster_id(ask: AskStore, random: Random) -> str:
         if found.error is StoreError.NO_NODE:
             data = layout.encode_cluster_id(wanted)
             await ask(Create(layout.CLUSTER_ID_PATH, data, make_parents=True))
-    raise MetadataStoreFailed("the metadata store lost every answer about the cluster's id; is it well?")
+    raise MetadataStoreFailed("the metadata store does not answer reads of the cluster id; check the store")
 
 
 def claim_log_dirs(
     log_dirs: Sequence[str], *, disk: Disk, broker_id: int, cluster_id: str, random: Random
 ) -> list[str]:
-    """Check that every dir is this broker's, and mark those that are nobody's; the dirs that failed.
+    """Check that every dir is this broker's, and mark new ones; return the dirs that failed.
 
-    A dir that cannot be read or written is left to the log manager to judge. Raises
-    `InconsistentClusterId`, `InconsistentBrokerId` and `CorruptCheckpoint`; then nothing was written.
+    The log manager decides about dirs that cannot be read or written. Raises `InconsistentClusterId`,
+    `InconsistentBrokerId` and `CorruptCheckpoint` before anything is written.
     """
     unmarked, failed = [], []
     for directory in log_dirs:
@@ -72,13 +72,13 @@ def claim_log_dirs(
             continue
         if found.node_id != broker_id:
             raise InconsistentBrokerId(
-                f"{directory} belongs to broker {found.node_id}, this is broker {broker_id}: "
-                f"start it with --node-id {found.node_id}, or give it another log dir"
+                f"{directory} belongs to broker {found.node_id}, but this is broker {broker_id}; "
+                f"start it with --node-id {found.node_id} or use another log dir"
             )
         if found.cluster_id not in (None, cluster_id):
             raise InconsistentClusterId(
-                f"{directory} belongs to cluster {found.cluster_id}, the metadata store is that of cluster "
-                f"{cluster_id}: name the right store, or give this broker another log dir"
+                f"{directory} belongs to cluster {found.cluster_id}, but the metadata store to cluster "
+                f"{cluster_id}; name the right store or use another log dir"
             )
     for directory in unmarked:
         properties = MetaProperties(node_id=broker_id, cluster_id=cluster_id, directory_id=new_id(random))

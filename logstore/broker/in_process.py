@@ -1,8 +1,8 @@
-"""The way to a broker on this loop: its handlers are called with the request itself, no bytes, no socket.
+"""Requests to a broker on the same event loop: its handlers are called directly, without bytes or a socket.
 
     client ─▶ InProcess.ask(request) ─▶ handler ─▶ engine ─▶ … ─▶ then(response)
 
-It is to a client what a `Link` is. What a handler does for who comes by a socket it does here as well.
+It replaces a `Link` for a client. Handlers treat such a request like one from a socket.
 """
 
 from __future__ import annotations
@@ -16,20 +16,20 @@ from logstore.broker.wire.declarations import Struct
 
 
 class InProcess:
-    """Asks the broker whose frames `dispatch` serves. Belongs to that broker's event loop."""
+    """Sends requests to the broker of `dispatch`. Belongs to that broker's event loop."""
 
     def __init__(self, dispatch: Dispatch, address: Address, *, client_id: str) -> None:
-        """`address` is where the broker says that it is: what names it to clients."""
+        """`address` is the broker's advertised address."""
         self.address, self.client_id = address, client_id
         self._dispatch = dispatch
         self._outstanding: dict[_Call, Then] = {}
         self._is_closed = False
 
     def ask(self, request: Struct, version: int, then: Then | None) -> None:
-        """Have a request served; `then` may be called from within. None: there is no answer."""
+        """Serve a request; `then` may be called from within. None: no answer is expected."""
         if self._is_closed:
             if then is not None:
-                then(RequestUnanswered(f"the way to {self.address} was closed"))
+                then(RequestUnanswered(f"the connection to {self.address} was closed"))
             return
         call = _Call(self, request, version)
         if then is not None:
@@ -37,10 +37,10 @@ class InProcess:
         self._dispatch.serve(call, request)
 
     def close(self) -> None:
-        """Wait for nothing any more; what was not answered is lost."""
+        """Drop unanswered requests."""
         self._is_closed = True
         for call in list(self._outstanding):
-            call.refuse("the way to this broker was closed")
+            call.refuse("the connection to this broker was closed")
 
     def answered(self, call: _Call, answer: Struct | RequestUnanswered) -> None:
         then = self._outstanding.pop(call, None)
@@ -49,7 +49,7 @@ class InProcess:
 
 
 class _Call(Call):
-    """A request whose answer is handed over as it is."""
+    """A request whose answer is handed over as an object."""
 
     __slots__ = ("_way",)
 
@@ -77,16 +77,16 @@ class _Call(Call):
 
 
 class _Nowhere:
-    """The connection that such a request did not come by."""
+    """Stands for the connection that such a request does not have."""
 
     peer = "in-process"
     software = ""
 
     def answer(self, pieces: object, *, throttle_ms: int = 0) -> None:
-        raise AssertionError("in process there are no bytes")
+        raise AssertionError("in-process requests have no bytes")
 
     def refuse(self, reason: str) -> None:
-        raise AssertionError("in process there is no connection")
+        raise AssertionError("in-process requests have no connection")
 
 
 _NOWHERE = _Nowhere()

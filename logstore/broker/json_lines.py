@@ -1,4 +1,4 @@
-"""Logging as JSON, an object a line, for processes."""
+"""Logging as JSON, one object a line."""
 
 from __future__ import annotations
 
@@ -7,7 +7,7 @@ import logging
 
 
 class JsonLines(logging.Formatter):
-    """time, level, logger, message, and the exception if there is one."""
+    """Formats time, level, logger, message, and the exception if there is one."""
 
     def format(self, record: logging.LogRecord) -> str:
         line = {
@@ -22,7 +22,7 @@ class JsonLines(logging.Formatter):
 
 
 def log_as_json(level: int = logging.INFO) -> None:
-    """Let everything this process logs go to stderr so."""
+    """Log everything of this process to stderr as JSON."""
     handler = logging.StreamHandler()
     handler.setFormatter(JsonLines())
     logging.basicConfig(level=level, handlers=[handler])

@@ -1,4 +1,4 @@
-"""What connections may cost, under Kafka's names; and where a node can be reached."""
+"""Limits of connections, under Kafka's names; and addresses of nodes."""
 
 from __future__ import annotations
 
@@ -6,16 +6,16 @@ from dataclasses import dataclass
 from typing import Final, NamedTuple
 
 LONGEST_WAIT_MS: Final = 300_000
-"""The longest that a request waits here, whatever it asks for: no client waits so long for an answer, and
-what one that has left was waiting for is forgotten by then."""
+"""The longest wait of a request, whatever it asks for. No client waits so long for an answer, and requests of
+clients that have left are dropped by then."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Limits:
     """Sizes are bytes. Names follow Kafka's where it has the setting.
 
-    `connections_max_idle_ms` is also how long a client may take nothing of an answer before its connection is
-    closed. `shutdown_grace_ms` (ours): how long requests in hand have to be answered when the node stops.
+    `connections_max_idle_ms` also limits how long a write to a client may stall. `shutdown_grace_ms` (ours):
+    the time to answer requests in hand when the node stops.
     """
 
     socket_request_max_bytes: int = 100 << 20
@@ -51,8 +51,8 @@ class Address(NamedTuple):
 
 
 def parse_address(text: str) -> Address:
-    """`host:port`. Raises `ValueError`."""
+    """Parse `host:port`. Raises `ValueError`."""
     host, colon, port = text.rpartition(":")
     if not colon or not host or not (port.isascii() and port.isdecimal()) or int(port) > 65535:
-        raise ValueError(f"{text!r} is not of the form host:port")
+        raise ValueError(f"{text!r} is not a valid address; expected host:port")
     return Address(host.removeprefix("[").removesuffix("]"), int(port))

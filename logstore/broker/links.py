@@ -1,9 +1,9 @@
 """The asking side: one connection to one address, on which requests go out as they come.
 
-Answers come back in order. A connection that breaks, stalls for `request.timeout.ms` or breaks the protocol
-loses every request on it: `RequestUnanswered`, which says nothing of their fate. The next request connects
-anew, after a pause that grows while that fails. Nothing is sent twice here, and which version to ask in is
-the asker's to know.
+Answers arrive in order. If a connection breaks, breaks the protocol, or has no answer for
+`request.timeout.ms`, all requests on it fail with `RequestUnanswered`: they may have been served. The next
+request connects again, after a pause that grows while that fails. Nothing is sent twice. The caller chooses
+the version of a request.
 """
 
 from __future__ import annotations
@@ -14,8 +14,8 @@ from collections import deque
 from collections.abc import Callable, Sequence
 from typing import Final, NamedTuple, TypeAlias
 
+from logstore.broker.connection import Frames
 from logstore.broker.errors import MalformedMessage, RequestUnanswered
-from logstore.broker.frames import Frames
 from logstore.broker.limits import Address, Limits
 from logstore.broker.wire.apis import API_OF, Api
 from logstore.broker.wire.codec import decode
@@ -25,7 +25,7 @@ from logstore.broker.wire.headers import decode_response_header, request_frame
 _LAST_CORRELATION_ID = 2**31 - 1
 
 Then: TypeAlias = Callable[[Struct | RequestUnanswered], None]
-"""Told the answer, or why there is none."""
+"""Gets the answer, or the reason why there is none."""
 
 _BROKER: Final = "broker-"
 
@@ -33,7 +33,7 @@ _log = logging.getLogger(__name__)
 
 
 def client_id_of(broker_id: int) -> str:
-    """What a broker calls itself where it asks another."""
+    """Return the client id that a broker uses for its requests to others."""
     return f"{_BROKER}{broker_id}"
 
 
@@ -56,7 +56,7 @@ class _Waiting(NamedTuple):
 
 
 class _Asking(Frames):
-    """One connection that we made."""
+    """One outgoing connection."""
 
     def __init__(self, link: Link) -> None:
         super().__init__(link.limits.socket_request_max_bytes, link.scratch)
@@ -76,7 +76,7 @@ class _Asking(Frames):
         self._link.connection_made(self)
 
     def ask(self, request: Struct, version: int, then: Then | None) -> None:
-        """Write a request. Raises `MalformedMessage` for one that has no bytes."""
+        """Write a request. Raises `MalformedMessage` for one that cannot be encoded."""
         assert self.transport is not None, "connected"
         correlation_id = self._last_id % _LAST_CORRELATION_ID + 1
         pieces = request_frame(request, version, correlation_id, self._link.client_id)
@@ -93,13 +93,13 @@ class _Asking(Frames):
 
     def frame_received(self, frame: memoryview) -> None:
         if not self._outstanding:
-            self.refuse("an answer that nobody asked for")
+            self.refuse("unexpected response")
             return
         asked = self._outstanding[0]
         try:
             correlation_id, used = decode_response_header(frame, asked.api, asked.version)
             if correlation_id != asked.correlation_id:
-                raise MalformedMessage("an answer out of order")
+                raise MalformedMessage("response out of order")
             answer, _ = decode(asked.api.response, asked.version, frame[used:])
         except MalformedMessage as error:
             self.refuse(str(error))
@@ -108,9 +108,9 @@ class _Asking(Frames):
         asked.then(answer)
 
     def refuse(self, reason: str) -> None:
-        """Cut the connection, now."""
+        """Disconnect now."""
         if self.transport is not None:
-            _log.warning("hanging up on %s: %s", self._link.address, reason)
+            _log.warning("disconnecting from %s: %s", self._link.address, reason)
             self.transport.abort()
 
     def connection_lost(self, exc: Exception | None) -> None:
@@ -125,12 +125,12 @@ class _Asking(Frames):
 
 
 class Link:
-    """The way to one node, over at most one connection at a time; connects when there is something to say."""
+    """Sends requests to one node, over at most one connection at a time, opened on demand."""
 
     def __init__(
         self, address: Address, *, client_id: str, limits: Limits | None = None, scratch: memoryview | None
     ) -> None:
-        """`scratch` is the loop's (`frames.shared_scratch`)."""
+        """`scratch` is the loop's buffer (`connection.shared_scratch`)."""
         self.address, self.client_id, self.scratch = address, client_id, scratch
         self.limits = limits or Limits()
         self._connection: _Asking | None = None
@@ -140,13 +140,13 @@ class Link:
         self._not_before = 0.0
 
     def ask(self, request: Struct, version: int, then: Then | None) -> None:
-        """Send, now or once connected; `then` is never called from within. None: there is no answer."""
+        """Send now or once connected; `then` is never called from within. None: no answer is expected."""
         if self._connection is not None:
             self._ask_on(self._connection, _Waiting(request, version, then))
             return
         loop = asyncio.get_running_loop()
         if self._connecting is None and loop.time() < self._not_before:
-            self._lose([then], f"{self.address} could not be reached a moment ago")
+            self._lose([then], f"connecting to {self.address} failed a moment ago")
             return
         self._waiting.append(_Waiting(request, version, then))
         if self._connecting is None:
@@ -164,17 +164,17 @@ class Link:
             async with asyncio.timeout(self.limits.connect_timeout_ms / 1000):
                 await loop.create_connection(lambda: _Asking(self), *self.address)
         except (OSError, TimeoutError, ValueError, OverflowError) as error:
-            # The last two: what was registered as host and port is no name and no number of any.
+            # The last two: the registered host or port is invalid.
             pause_ms = self.limits.reconnect_backoff_ms * 2 ** min(self._failures, 16)
             self._failures += 1
             self._not_before = loop.time() + min(pause_ms, self.limits.reconnect_backoff_max_ms) / 1000
             waiting, self._waiting = self._waiting, []
-            self._lose([each.then for each in waiting], f"{self.address} cannot be reached: {error}")
+            self._lose([each.then for each in waiting], f"failed to connect to {self.address}: {error}")
         finally:
             self._connecting = None
 
     def connection_made(self, connection: _Asking) -> None:
-        """The protocol's word that it can be written to."""
+        """Called by the protocol: the connection is open."""
         self._failures = 0
         self._connection = connection
         waiting, self._waiting = self._waiting, []
@@ -182,7 +182,7 @@ class Link:
             self._ask_on(connection, each)
 
     def connection_lost(self, connection: _Asking, lost: list[Then]) -> None:
-        """The protocol's word that its connection is gone, with the requests that were on it."""
+        """Called by the protocol: the connection is gone, with the requests on it."""
         if self._connection is connection:
             self._connection = None
         self._lose(lost, f"the connection to {self.address} broke")
@@ -194,7 +194,7 @@ class Link:
                 loop.call_soon(then, RequestUnanswered(reason))
 
     def close(self) -> None:
-        """Hang up; what was not answered is lost."""
+        """Close the connection and drop unanswered requests."""
         if self._connecting is not None:
             self._connecting.cancel()
         waiting, self._waiting = self._waiting, []

@@ -1,4 +1,4 @@
-"""What a process of its own runs on: uvloop and compiled checks where they are installed; its heap."""
+"""Set-up of a broker's own process: uvloop and compiled checks if installed, signals, garbage collection."""
 
 from __future__ import annotations
 
@@ -11,13 +11,13 @@ from collections.abc import Callable
 from typing import Final
 
 _YOUNG_OBJECTS: Final = 50_000
-"""Half of that is a thousand requests that wait, and none of it is garbage."""
+"""Half of that is a thousand waiting requests, none of which is garbage."""
 
-_log = logging.getLogger("broker")
+_log = logging.getLogger(__name__)
 
 
 def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
-    """The maker of uvloop's loop, as `asyncio.Runner` takes it; None for the platform's own."""
+    """Return uvloop's factory for `asyncio.Runner`; None for the platform's own loop."""
     try:
         uvloop = importlib.import_module("uvloop")
     except ModuleNotFoundError:
@@ -27,17 +27,16 @@ def fastest_loop() -> Callable[[], asyncio.AbstractEventLoop] | None:
 
 
 def survive_broken_pipes() -> None:
-    """Have a write to a client that has left fail, as it does by default; a command line may have it kill."""
+    """Ignore SIGPIPE, so that a write to a closed connection fails instead of ending the process."""
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_IGN)
 
 
 def settle_heap() -> None:
-    """Let Python look for cycles among the objects of requests alone, and seldom, once a broker has started.
+    """Exclude the objects loaded so far from garbage collection, and collect less often.
 
-    Requests leave no cycles behind; looking through all that the process has loaded, time and again, took a
-    quarter of what a thousand clients cost that wait for records. For the whole process, so not for a
-    broker that is somebody's guest.
+    Requests leave no cycles behind. Collecting over everything that is loaded took a quarter of the time that
+    a thousand waiting clients cost. It affects the whole process, so embedded brokers do not call it.
     """
     gc.collect()
     gc.freeze()
@@ -45,14 +44,14 @@ def settle_heap() -> None:
 
 
 def compile_checks() -> None:
-    """Have leaders check records with compiled code where numba is installed (decision 019).
+    """Make leaders check records with compiled code if numba is installed (decision 019).
 
-    Takes the time of an import, and seconds where nothing was compiled yet: before anybody is served. For the
-    whole process, so not for a broker that is somebody's guest.
+    Call it before serving: it takes the time of an import, or seconds if nothing is compiled yet. It affects
+    the whole process, so embedded brokers do not call it.
     """
     try:
         kernels = importlib.import_module("logstore.columnar.kernels")
-    except ImportError as error:  # numba also refuses a numpy that it does not know
-        _log.info("records are checked by plain code: %s", error)
+    except ImportError as error:  # numba also refuses unknown versions of numpy
+        _log.info("checking records without compiled code: %s", error)
         return
     kernels.warm_up()

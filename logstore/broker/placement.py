@@ -1,10 +1,10 @@
-"""Which partition a record goes to, as Kafka's own producers decide. Pure.
+"""Partitions for records, chosen as Kafka's own producers do. Pure.
 
-    with a key      murmur2 of it, modulo the number of partitions: the same key, the same partition, whatever
-                    client wrote it (as long as nobody adds partitions)
+    with a key      murmur2 of the key, modulo the number of partitions: the same key, the same partition,
+                    from any client, as long as the number of partitions stays
     without         a partition that has a leader, the next one for each call
 
-Producers on librdkafka place keys by CRC-32 unless they are told `partitioner=murmur2_random`.
+Producers on librdkafka place keys by CRC-32 unless they set `partitioner=murmur2_random`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ _MASK: Final = 0xFFFFFFFF
 
 
 def murmur2(data: bytes) -> int:
-    """The 32-bit hash, unsigned; Kafka's is the same number, signed."""
+    """Return the 32-bit hash, unsigned; Kafka's is the same number, signed."""
     length = len(data)
     result = _SEED ^ length
     whole = length & ~3
@@ -33,10 +33,10 @@ def murmur2(data: bytes) -> int:
 
 
 def partition_of_key(key: bytes, count: int) -> int:
-    """Where a key belongs among `count` partitions."""
+    """Return the partition of a key among `count`."""
     return (murmur2(key) & 0x7FFFFFFF) % count
 
 
 def partition_of_call(call: int, with_leader: Sequence[int], count: int) -> int:
-    """Where the records without a key of the `call`th call go; all partitions if none has a leader."""
+    """Return the partition for keyless records of the `call`th call; any of all if none has a leader."""
     return with_leader[call % len(with_leader)] if with_leader else call % count

@@ -1,8 +1,8 @@
-"""One broker in a process of its own: what `logstore serve` runs.
+"""Runs one broker in a process of its own, for `logstore serve`.
 
-One line of JSON on stdout says that the broker is registered and where it listens; what happens after is told
-on stderr, a JSON object a line. SIGTERM and SIGINT stop it in order (code 0). It ends with code 1 if it
-cannot go on, 2 if it cannot start. What a crash leaves is the matter of its logs.
+One line of JSON on stdout says that the broker is registered and where it listens. Later events are logged on
+stderr, a JSON object a line. SIGTERM and SIGINT stop the broker in order (exit code 0). The exit code is 1 if
+it fails while running, 2 if it cannot start. After a crash, the logs recover at the next start.
 """
 
 from __future__ import annotations
@@ -37,22 +37,22 @@ from logstore.replication.node import Node
 from logstore.replication.state_change import Sink, StateChange, unheard
 
 if not __debug__:
-    sys.exit("error: asserts guard the logs; run without python -O")
+    sys.exit("error: assertions protect the logs; run without python -O")
 
 _WILDCARDS = frozenset({"0.0.0.0", "::", ""})
 _PROGRESS_S = 1.0
 _ENOUGH_FILES = 1 << 20
 _FILES_OF_LOGS = 1_000
 
-_log = logging.getLogger("broker")
+_log = logging.getLogger(__name__)
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServeOptions:
-    """What a broker's process is told. `settings` are under Kafka's names.
+    """Options of a broker's process. `settings` have Kafka's names.
 
-    `metadata` is zookeeper://host:port/chroot, or `embedded`, `embedded:DIRECTORY`: a store in this process,
-    for a cluster of one. `advertised` is where clients and brokers find it, if not where it listens.
+    `metadata` is zookeeper://host:port/chroot, or `embedded` or `embedded:DIRECTORY`: a store in this
+    process, for a cluster of one. `advertised` is the address for clients and brokers, if it is not `listen`.
     """
 
     node_id: int
@@ -66,7 +66,7 @@ class ServeOptions:
 
 
 def run(options: ServeOptions, *, disk: Disk | None = None) -> int:
-    """Serve until the end; the exit code. What went wrong at the start is on stderr, in one line."""
+    """Serve until the end and return the exit code. An error at the start is one line on stderr."""
     log_as_json()
     survive_broken_pipes()
     disk = disk or OsDisk()
@@ -76,7 +76,7 @@ def run(options: ServeOptions, *, disk: Disk | None = None) -> int:
         settings = read_settings(given, node_id=options.node_id, host=host, port=port)
         if options.listen.host in _WILDCARDS and options.advertised is None:
             raise InvalidConfig(
-                f"{options.listen} is no address to reach this broker at; give one with --advertise"
+                f"clients cannot connect to {options.listen}; give an address with --advertise"
             )
         sink: Sink = unheard
         if options.state_change_log is not None:
@@ -94,9 +94,9 @@ def run(options: ServeOptions, *, disk: Disk | None = None) -> int:
 
 
 def allow_open_files(connections: int) -> None:
-    """Let this process open as many files as the system allows; warn if so many connections are too many.
+    """Raise the limit of open files to the system's maximum; warn if it is too low for `connections`.
 
-    Segments, indexes and clients all count; most systems start a process with 1,024 and allow far more.
+    Segments, indexes and clients all count. Most systems start a process with 1,024 and allow far more.
     """
     try:
         import resource
@@ -110,15 +110,15 @@ def allow_open_files(connections: int) -> None:
         soft = hard
     if 0 <= soft < connections + _FILES_OF_LOGS:
         _log.warning(
-            "this process may open %d files, and max.connections is %d: raise the one (ulimit -n) or lower "
-            "the other, or clients will wait to be let in",
+            "the limit of open files is %d, too low for max.connections=%d: raise the limit (ulimit -n) or "
+            "lower the setting, or clients will wait for a connection",
             soft,
             connections,
         )
 
 
 class _Served:
-    """What the HTTP port tells of, whatever the broker is at."""
+    """The state that the HTTP port shows, from before the broker is open until its end."""
 
     def __init__(self, loading: Loading) -> None:
         self.loading = loading
@@ -155,7 +155,7 @@ async def serve(
     disk: Disk,
     state_changes: Sink = unheard,
 ) -> int:
-    """Run a broker until it is told to stop (0) or cannot go on (1).
+    """Run a broker; return 0 when it is stopped, 1 when it fails.
 
     Raises `EngineError` and `OSError` if it cannot start.
     """
@@ -206,7 +206,7 @@ async def serve(
         if not ended.done():
             await broker.stop()
         if ended.done():
-            _log.critical("cannot go on: %s", ended.exception() or ended.result())
+            _log.critical("broker failed: %s", ended.exception() or ended.result())
             await broker.abandon()
             return 1
         return 0
@@ -220,7 +220,7 @@ def _routes(served: _Served) -> dict[str, Route]:
 
 
 async def _tell_of_loading(loading: Loading) -> None:
-    """A line a second while logs are being loaded, for those who wait."""
+    """Log the progress of loading, once a second."""
     while True:
         await asyncio.sleep(_PROGRESS_S)
         if loading.directory:

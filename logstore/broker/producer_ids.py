@@ -1,10 +1,10 @@
-"""Numbers for producers that want one, no number twice in a cluster's life.
+"""Producer ids: no number is given out twice in a cluster's life.
 
     /latest_producer_id_block    {"version":1,"broker":1,"block_start":"1000","block_end":"1999","writer":"…"}
 
-A broker takes a thousand at a time by writing the next block over just the version that it read. An answer
-that was lost is looked for: if the node is what was to be written, by this very process (`writer`), the
-block is ours. What a broker had left when it died is never given out.
+A broker takes a thousand at a time: it writes the next block on condition of the version that it read. If the
+answer is lost, it reads the node again: a block with its own `writer` is its own. Ids that a broker had left
+when it stopped are never given out.
 """
 
 from __future__ import annotations
@@ -25,13 +25,13 @@ _ROUNDS = 20
 
 
 class ProducerIdsUnavailable(EngineError):
-    """The metadata store gave no block: try again."""
+    """The metadata store gave no block of ids. Try again."""
 
     code = ErrorCode.COORDINATOR_NOT_AVAILABLE
 
 
 class ProducerIds:
-    """This broker's numbers. Belongs to one event loop."""
+    """This broker's ids. Belongs to one event loop."""
 
     def __init__(self, broker_id: int, ask: AskStore, random: Random) -> None:
         self._broker_id, self._ask = broker_id, ask
@@ -40,7 +40,7 @@ class ProducerIds:
         self._lock = asyncio.Lock()
 
     async def take(self) -> int:
-        """The next number. Raises `ProducerIdsUnavailable`, `CorruptMetadata`, `MetadataStoreFailed`."""
+        """Return the next id. Raises `ProducerIdsUnavailable`, `CorruptMetadata`, `MetadataStoreFailed`."""
         async with self._lock:
             if self._next >= self._end:
                 block = await self._next_block()
@@ -58,7 +58,7 @@ class ProducerIds:
                 return layout.parse_producer_ids(attempted)
             first = layout.parse_producer_ids(found.data).last + 1 if found.stat is not None else 0
             if first > LAST_ID - BLOCK_SIZE:
-                raise ProducerIdsUnavailable("all producer ids are taken")
+                raise ProducerIdsUnavailable("no producer ids are left")
             block = ProducerIdBlock(self._broker_id, first, first + BLOCK_SIZE - 1, self._writer)
             attempted = layout.encode_producer_ids(block)
             if found.stat is not None:

@@ -1,12 +1,12 @@
-"""A Kafka broker's properties file: what of it says who and where we are, and what is a setting. Pure.
+"""Reads a Kafka broker's properties file: identity and addresses, and settings. Pure.
 
-    broker.id, node.id                 the number
-    listeners, advertised.listeners    PLAINTEXT://host:port, one of them; `port`, `host.name` as of old
+    broker.id, node.id                 the broker's number
+    listeners, advertised.listeners    PLAINTEXT://host:port, one of them; also the older `port`, `host.name`
     log.dirs, log.dir                  the log dirs
     zookeeper.connect                  host:port,host:port/chroot
 
-Settings of Kafka's that stand for something that is not here, or that works by itself (threads, socket
-buffers, transactions), are left out; a file that is made for KRaft, or asks for TLS or passwords, is refused.
+Settings of Kafka's parts that do not exist here, or need no setting (threads, socket buffers, transactions),
+are ignored. A file for KRaft, or with TLS or passwords, is refused.
 """
 
 from __future__ import annotations
@@ -44,7 +44,7 @@ WITHOUT_EFFECT: Final = frozenset(
         "num.replica.alter.log.dirs.threads",
     }
 )
-"""Taken, and left out."""
+"""Accepted and ignored."""
 
 _OF_KRAFT: Final = ("process.roles", "controller.quorum.voters", "controller.listener.names")
 _LISTENER: Final = re.compile(
@@ -53,14 +53,14 @@ _LISTENER: Final = re.compile(
 
 
 def split_properties(properties: Mapping[str, str]) -> tuple[dict[str, str], dict[str, str]]:
-    """Who and where (`node.id`, `listen`, `advertise`, `log.dirs`, `metadata`), and the settings.
+    """Return identity and addresses (`node.id`, `listen`, `advertise`, `log.dirs`, `metadata`), and settings.
 
     Raises `InvalidConfig`.
     """
     rest = {name: value.strip() for name, value in properties.items() if name not in WITHOUT_EFFECT}
     for name in _OF_KRAFT:
         if name in rest:
-            raise InvalidConfig(f"{name}: there is no KRaft here; name a metadata store with --metadata")
+            raise InvalidConfig(f"{name}: KRaft is not supported; name a metadata store with --metadata")
     said: dict[str, str] = {}
     for names, key in (
         (("broker.id", "node.id"), "node.id"),
@@ -83,11 +83,11 @@ def split_properties(properties: Mapping[str, str]) -> tuple[dict[str, str], dic
 
 def _listener(name: str, text: str) -> str:
     if "," in text:
-        raise InvalidConfig(f"{name} is {text!r}: one listener is served; name one")
+        raise InvalidConfig(f"{name} is {text!r}: only one listener is supported")
     found = _LISTENER.fullmatch(text)
     if found is None:
-        raise InvalidConfig(f"{name} is {text!r}; it takes PLAINTEXT://host:port")
+        raise InvalidConfig(f"{name} is {text!r}; expected PLAINTEXT://host:port")
     protocol = (found["name"] or "PLAINTEXT").upper()
     if protocol in ("SSL", "SASL_SSL", "SASL_PLAINTEXT"):
-        raise InvalidConfig(f"{name} is {text!r}: neither TLS nor passwords are served; use PLAINTEXT")
+        raise InvalidConfig(f"{name} is {text!r}: TLS and SASL are not supported; use PLAINTEXT")
     return f"{found['host'] or '0.0.0.0'}:{found['port']}"

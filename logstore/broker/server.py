@@ -1,4 +1,4 @@
-"""Listens, and keeps the connections: how many there may be, which are idle, how they end."""
+"""Listens, and keeps the connections: limits their number, closes idle ones, ends them in order."""
 
 from __future__ import annotations
 
@@ -9,8 +9,7 @@ from collections import Counter
 from collections.abc import Callable
 from typing import Final
 
-from logstore.broker.connection import Connection
-from logstore.broker.frames import shared_scratch
+from logstore.broker.connection import Connection, shared_scratch
 from logstore.broker.limits import Address, Limits
 
 _BACKLOG: Final = 1024
@@ -19,7 +18,7 @@ _log = logging.getLogger(__name__)
 
 
 class Server:
-    """Hands every frame to `on_frame`, on the event loop; of each connection one until it is answered."""
+    """Hands each frame to `on_frame`, on the event loop; a connection's next one once it is answered."""
 
     def __init__(
         self, on_frame: Callable[[Connection, memoryview], None], limits: Limits | None = None
@@ -30,14 +29,14 @@ class Server:
         self.is_draining = False
         self.connections: dict[Connection, None] = {}
         self.refused = 0
-        """connections that were one too many"""
+        """connections refused because there were too many"""
         self._by_ip: Counter[str] = Counter()
         self._server: asyncio.Server | None = None
         self._sweep: asyncio.TimerHandle | None = None
         self._all_closed = asyncio.Event()
 
     async def listen(self, address: Address, *, tls: ssl.SSLContext | None = None) -> Address:
-        """Bind and accept; the address with the port that it became. Raises `OSError`."""
+        """Bind and accept; return the address with the actual port. Raises `OSError`."""
         loop = asyncio.get_running_loop()
         self._server = await loop.create_server(
             lambda: Connection(self), address.host, address.port, backlog=_BACKLOG, ssl=tls
@@ -49,21 +48,21 @@ class Server:
     # --- connections --------------------------------------------------------------------------
 
     def opened(self, connection: Connection) -> None:
-        """A connection's word that it is there."""
+        """Register a new connection, or refuse it."""
         self.connections[connection] = None
         self._by_ip[connection.peer] += 1
         self._all_closed.clear()
         if len(self.connections) > self.limits.max_connections:
-            self._refuse(connection, f"there are {self.limits.max_connections} connections (max.connections)")
+            self._refuse(connection, f"max.connections={self.limits.max_connections} exceeded")
         elif self._by_ip[connection.peer] > self.limits.max_connections_per_ip:
-            self._refuse(connection, f"it has {self.limits.max_connections_per_ip} (max.connections.per.ip)")
+            self._refuse(connection, f"max.connections.per.ip={self.limits.max_connections_per_ip} exceeded")
 
     def _refuse(self, connection: Connection, reason: str) -> None:
         self.refused += 1
         connection.refuse(reason)
 
     def closed(self, connection: Connection) -> None:
-        """A connection's word that it is gone."""
+        """Forget a closed connection."""
         if connection not in self.connections:
             return
         del self.connections[connection]
@@ -91,7 +90,7 @@ class Server:
             self._server.close()
 
     async def drain(self) -> None:
-        """Accept nobody any more, answer what is in hand, close; cut off after `shutdown_grace_ms`."""
+        """Stop accepting, answer requests in hand, close; disconnect the rest after `shutdown_grace_ms`."""
         self._stop_listening()
         for connection in list(self.connections):
             if not connection.is_busy:
@@ -101,11 +100,11 @@ class Server:
                 async with asyncio.timeout(self.limits.shutdown_grace_ms / 1000):
                     await self._all_closed.wait()
             except TimeoutError:
-                _log.warning("%d connections are cut off with requests in hand", len(self.connections))
+                _log.warning("disconnecting %d clients with requests in hand", len(self.connections))
         self.close()
 
     def close(self) -> None:
-        """Accept nobody any more and cut every connection off."""
+        """Stop accepting and disconnect every client."""
         self._stop_listening()
         for connection in list(self.connections):
             connection.abort()

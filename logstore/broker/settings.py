@@ -1,13 +1,13 @@
-"""A broker's properties, as `--set name=value` gives them, sorted to those who take them.
+"""A broker's properties (`--set name=value`), distributed to the config classes.
 
     zookeeper.session.timeout.ms, replica.fetch.*, …   NodeConfig
     unclean.leader.election.enable, num.partitions, …  ControllerConfig
     socket.request.max.bytes, connections.max.idle.ms  Limits
     group.max.size, offsets.retention.minutes, …       GroupConfig
     auto.create.topics.enable                          ServiceConfig
-    everything else                                    LogManagerConfig, topics' defaults among it
+    everything else                                    LogManagerConfig, with the topics' defaults
 
-A name that several take (`request.timeout.ms`) goes to all of them.
+A name that several classes have (`request.timeout.ms`) goes to all of them.
 """
 
 from __future__ import annotations
@@ -26,21 +26,21 @@ from logstore.replication.config import NodeConfig
 from logstore.replication.controller.config import ControllerConfig
 
 _NOT_PROPERTIES = frozenset({"node.id", "host", "port", "controller"})
-"""Given otherwise."""
+"""Set in another way."""
 
 _OF_TOPICS = frozenset({"min.insync.replicas"})
-"""The log manager's, for all topics; `Node` tells its controller."""
+"""The log manager's, for all topics; `Node` passes it to its controller."""
 
 
 @dataclass(frozen=True, slots=True)
 class Settings:
-    """A broker's, all of them."""
+    """All settings of a broker."""
 
     node: NodeConfig
     logs: LogManagerConfig
     limits: Limits
     given: Mapping[str, str] = field(default_factory=dict, compare=False)
-    """What was set, as it was given; all else has its default."""
+    """Settings as they were given; all others have their defaults."""
     groups: GroupConfig = field(default_factory=GroupConfig)
     broker: ServiceConfig = field(default_factory=ServiceConfig)
 
@@ -48,7 +48,7 @@ class Settings:
 def read_settings(settings: Mapping[str, str], *, node_id: int, host: str, port: int) -> Settings:
     """Read a broker's properties on top of the defaults.
 
-    Raises `InvalidConfig` for a name that nobody takes, and for a value that is not one of the setting's.
+    Raises `InvalidConfig` for an unknown name or an invalid value.
     """
     rest = dict(settings)
     of_controller = _taken_by(ControllerConfig, settings, rest)
@@ -70,7 +70,7 @@ def read_settings(settings: Mapping[str, str], *, node_id: int, host: str, port:
 
 
 def _taken_by(config: type[Any], settings: Mapping[str, str], rest: dict[str, str]) -> dict[str, Any]:
-    """The values of `config`'s own fields; what it takes is no longer in `rest`."""
+    """Return the values of `config`'s own fields, and remove them from `rest`."""
     hints = get_type_hints(config)
     taken = {}
     for each in fields(config):
@@ -87,13 +87,13 @@ def _value(name: str, text: str, kind: Any) -> object:
     if kind is bool:
         if text.lower() in ("true", "false"):
             return text.lower() == "true"
-        raise InvalidConfig(f"{name} is {text!r}; it takes true or false")
+        raise InvalidConfig(f"{name} is {text!r}; expected true or false")
     if isinstance(kind, type) and issubclass(kind, Enum):
         try:
             return kind(text)
         except ValueError:
             choices = ", ".join(str(member.value) for member in kind)
-            raise InvalidConfig(f"{name} is {text!r}; it takes one of {choices}") from None
+            raise InvalidConfig(f"{name} is {text!r}; expected one of {choices}") from None
     if not (text.removeprefix("-").isascii() and text.removeprefix("-").isdecimal()):
-        raise InvalidConfig(f"{name} is {text!r}; it takes a number")
+        raise InvalidConfig(f"{name} is {text!r}; expected a number")
     return int(text)

@@ -1,7 +1,7 @@
-"""The state-change log of a node: a line a decision, appended as it is made (`replication/state_change.py`).
+"""The state-change log of a node: one line a decision, appended at once (`replication/state_change.py`).
 
-Lines are not synced: after a power cut the last ones may be gone or torn, and the next start begins a new
-line behind them. A disk that fails stops the log, and nothing else.
+Lines are not synced: after a power cut the last ones may be lost or torn, and the next start begins a new
+line. If the disk fails, only this log stops.
 """
 
 from __future__ import annotations
@@ -37,7 +37,7 @@ class StateChangeFile:
             self._size += len(data)
         except OSError as error:
             self._has_failed = True
-            _log.error("%s takes no more lines: %s", self._path, error)
+            _log.error("state-change log %s stopped: %s", self._path, error)
 
     def close(self) -> None:
         self._file.close()

@@ -1,8 +1,8 @@
-"""A conversation with the metadata store, for what is no business of the engine: `await session.ask(Get(…))`.
+"""Questions to the metadata store that are not the engine's: `await session.ask(Get(…))`.
 
-Cluster id, blocks of producer ids, settings that somebody wants to look at: read and written by the broker
-room itself, in a session of its own that holds nothing ephemeral and sets no watch. One that ran out is
-replaced by the next question. The engine's session (`runtime.py`) is another.
+The broker room reads and writes cluster id, blocks of producer ids and settings in a session of its own,
+which holds no ephemeral nodes and sets no watches. If it expires, the next question opens another. The engine
+has its own session (`runtime.py`).
 """
 
 from __future__ import annotations
@@ -19,7 +19,7 @@ from logstore.replication.metastore.operations import Operation, Outcome, StoreE
 
 
 class StoreSession:
-    """Asks the store one thing after the other. Belongs to one event loop."""
+    """Sends operations to the store. Belongs to one event loop."""
 
     def __init__(
         self,
@@ -28,7 +28,7 @@ class StoreSession:
         session_timeout_ms: int = 18_000,
         patience_s: float = 30.0,
     ) -> None:
-        """`store_of` as for `Runtime`. A question that takes longer than `patience_s` counts as lost."""
+        """`store_of` as for `Runtime`. An operation that takes longer than `patience_s` counts as lost."""
         self._loop = asyncio.get_running_loop()
         self._store = store_of(self._from_any_thread)
         self._timeout_ms, self._patience_s = session_timeout_ms, patience_s
@@ -37,9 +37,9 @@ class StoreSession:
         self._opened: asyncio.Future[int] | None = None
 
     async def ask(self, operation: Operation) -> Outcome:
-        """How the operation ended; CONNECTION_LOSS: it may have been applied.
+        """Return the operation's outcome; after CONNECTION_LOSS it may have been applied.
 
-        Raises `MetadataStoreFailed` if no session could be had in time.
+        Raises `MetadataStoreFailed` if no session could be opened in time.
         """
         try:
             async with asyncio.timeout(self._patience_s):
@@ -63,7 +63,7 @@ class StoreSession:
         return outcome
 
     async def close(self) -> None:
-        """End the session; questions under way count as lost."""
+        """End the session; operations under way count as lost."""
         await self._loop.run_in_executor(None, self._store.close)
         for answer in self._answers.values():
             if not answer.done():
@@ -87,7 +87,7 @@ class StoreSession:
         try:
             self._loop.call_soon_threadsafe(self._take, event)
         except RuntimeError:
-            return  # the loop is closed, and nobody waits
+            return  # the loop is closed
 
     def _take(self, event: StoreEvent) -> None:
         match event:

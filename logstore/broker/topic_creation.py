@@ -1,7 +1,7 @@
-"""Topics that are made because somebody needs them: a client that asks for one, or the groups theirs.
+"""Creation of topics on demand: for a client that asks for one, or for groups.
 
-The controller is asked, wherever it is, for each topic once at a time. Whoever needed it asks again until
-its metadata is there, and so will ask again if nothing came of it: and is told then what was wrong.
+The controller is asked, on whichever broker, once at a time for each topic. Clients repeat their request
+until its metadata is there, so a failed creation is requested again; they then get the error.
 """
 
 from __future__ import annotations
@@ -20,17 +20,17 @@ from logstore.replication.messages import (
 )
 
 AskController: TypeAlias = Callable[[RequestBody, Callable[[ResponseBody | None], None]], None]
-"""Has the controller asked; told the answer, or None if there is none."""
+"""Puts a request to the controller; the function gets the answer, or None."""
 
 _NOTHING_WRONG: Final = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.NOT_CONTROLLER)
 _REFUSALS_KEPT: Final = 1_000
-"""Names are the clients': there may be any number of them."""
+"""Clients choose the names, so their number must be limited."""
 
 _log = logging.getLogger(__name__)
 
 
 class TopicCreation:
-    """Asks for topics. Belongs to one event loop."""
+    """Requests topics. Belongs to one event loop."""
 
     def __init__(self, ask_controller: AskController) -> None:
         self._ask_controller = ask_controller
@@ -38,9 +38,9 @@ class TopicCreation:
         self._refusals: dict[str, ErrorCode] = {}
 
     def want(self, topic: NewTopic) -> ErrorCode:
-        """Have the topic made, unless that has been asked for and not been answered.
+        """Request the topic, unless a request is under way.
 
-        Why it could not be made the last time it was wanted; LEADER_NOT_AVAILABLE if nothing is against it.
+        Returns the error of the last creation that failed, else LEADER_NOT_AVAILABLE (5).
         """
         refusal = self._refusals.get(topic.name, ErrorCode.LEADER_NOT_AVAILABLE)
         if topic.name in self._under_way:
@@ -50,7 +50,7 @@ class TopicCreation:
         def answered(answer: ResponseBody | None) -> None:
             self._under_way.discard(topic.name)
             if not isinstance(answer, CreateTopicsResponse):
-                _log.info("no controller answers about topic %s", topic.name)
+                _log.info("no answer from the controller about topic %s", topic.name)
                 return
             result = answer.topics[topic.name]
             self._refusals.pop(topic.name, None)
@@ -58,7 +58,7 @@ class TopicCreation:
                 self._refusals[topic.name] = result.error
                 if len(self._refusals) > _REFUSALS_KEPT:
                     del self._refusals[next(iter(self._refusals))]
-                _log.warning("topic %s cannot be made: %s", topic.name, result.message or result.error.name)
+                _log.warning("failed to create topic %s: %s", topic.name, result.message or result.error.name)
 
         self._ask_controller(CreateTopicsRequest((topic,)), answered)
         return refusal

@@ -15,7 +15,7 @@ from logstore.broker.errors import MalformedMessage
 from logstore.broker.handlers import fetch
 from logstore.broker.limits import LONGEST_WAIT_MS
 from logstore.broker.node_messages import request_of, response_of, to_wire
-from logstore.broker.runtime import _LANES
+from logstore.broker.peers import LANES
 from logstore.broker.wire import interbroker as w
 from logstore.broker.wire import types as t
 from logstore.broker.wire.apis import API_OF
@@ -157,7 +157,7 @@ def test_a_response_comes_out_as_it_went_in(kind: Any, data: st.DataObject) -> N
 
 
 def test_every_request_of_the_controllers_lanes_can_be_said() -> None:
-    assert set(_LANES) <= set(REQUESTS)
+    assert set(LANES) <= set(REQUESTS)
 
 
 def test_epochs_that_are_all_unknown_are_read_as_none_given() -> None:

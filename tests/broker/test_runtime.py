@@ -341,7 +341,7 @@ def test_a_request_that_is_not_wanted_any_more_when_its_turn_comes_is_refused() 
             runtime._turn(in_turn)
             assert not told
             await nodes.until(lambda: len(told) == 4)
-            assert told == [b"a", "in line", "it is not wanted any more", b"c"]
+            assert told == [b"a", "in line", "the request is no longer wanted", b"c"]
             assert await values(nodes, tp) == [b"a", b"c"]
 
     run(test)
@@ -359,7 +359,7 @@ def test_what_stands_in_line_when_the_node_stops_is_refused() -> None:
             runtime._turn(in_turn)
             await nodes.kill(0)
             runtime.in_line(lambda: told.append("done"), told.append)
-            assert told == ["this broker stops"] * 2
+            assert told == ["this broker is stopping"] * 2
 
     run(test)
 

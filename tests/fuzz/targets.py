@@ -21,9 +21,8 @@ from typing import Final
 
 import pytest
 
-from logstore.broker.connection import Connection
+from logstore.broker.connection import Connection, Frames
 from logstore.broker.errors import MalformedMessage
-from logstore.broker.frames import Frames
 from logstore.broker.wire import types as t
 from logstore.broker.wire.apis import APIS
 from logstore.broker.wire.codec import decode, encode

@@ -43,7 +43,7 @@ def at_the_controller(handle: Handler) -> Handler:
         def answered(answer: Struct | None) -> None:
             finish(call, lambda: answer if answer is not None else handle(call, body, services))
 
-        if not services.runtime.hand_on(body, call.version, call.client_id, answered):
+        if not services.runtime.forward(body, call.version, call.client_id, answered):
             return handle(call, body, services)
         return None
 

@@ -456,7 +456,7 @@ def test_partitions_are_moved_and_their_moves_listed_and_called_off() -> None:
         assert await move([stays, 9]) == ErrorCode.INVALID_REPLICA_ASSIGNMENT
         assert await move([stays], "nobody") == ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
         # What the newcomer would fetch is lost, so that the move does not end by itself.
-        nodes.running[comes]._send = lambda *_: None  # type: ignore[method-assign]
+        nodes.running[comes].peers.send = lambda *_: None  # type: ignore[method-assign]
         assert await move([stays, comes]) == ErrorCode.NONE
         listing = await client.ask(t.ListPartitionReassignmentsRequest(topics=None), 0)
         (under_way,) = listing.topics[0].partitions
@@ -467,7 +467,7 @@ def test_partitions_are_moved_and_their_moves_listed_and_called_off() -> None:
         assert await move(None) == ErrorCode.NONE
         listing = await client.ask(t.ListPartitionReassignmentsRequest(topics=None), 0)
         assert listing.topics == []
-        del nodes.running[comes]._send
+        del nodes.running[comes].peers.send
 
     run(test, 3)
 
