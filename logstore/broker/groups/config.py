@@ -14,9 +14,9 @@ _MINUTE_MS: Final = 60_000
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class GroupConfig:
-    """Times are milliseconds unless the name says minutes, sizes bytes.
+    """The coordinator's settings. Times are milliseconds unless named minutes; sizes are bytes.
 
-    Raises `InvalidConfig` for a value outside its range and for settings that contradict each other.
+    Raises `InvalidConfig` for a value outside its range and for contradictory settings.
     """
 
     group_min_session_timeout_ms: int = setting(
@@ -27,7 +27,7 @@ class GroupConfig:
     )
     group_initial_rebalance_delay_ms: int = setting(
         3_000,
-        "how long an empty group waits for more than its first member",
+        "how long the first rebalance of an empty group waits for more members",
         low=0,
         high=MAX_INT,
         at="JoinGroup",
@@ -35,7 +35,7 @@ class GroupConfig:
     group_max_size: int = setting(MAX_INT, "most members of a group", low=1, high=MAX_INT, at="JoinGroup")
     offset_metadata_max_bytes: int = setting(
         4_096,
-        "longest text beside a committed offset, in UTF-16 units",
+        "longest metadata text of a committed offset, in UTF-16 units",
         low=0,
         high=MAX_INT,
         at="OffsetCommit",
@@ -44,30 +44,30 @@ class GroupConfig:
         5_000, "how long a commit waits for the in-sync replicas", low=1, high=MAX_INT, at="appends"
     )
     offsets_retention_minutes: int = setting(
-        10_080, "how long offsets outlive their last use", low=1, high=MAX_INT, at="`Coordinator.tick`"
+        10_080, "how long unused offsets are kept", low=1, high=MAX_INT, at="`Coordinator.tick`"
     )
     offsets_retention_check_interval_ms: int = setting(
-        600_000, "how often expired offsets are looked for", low=1, at="`Coordinator.tick`"
+        600_000, "how often expired offsets are removed", low=1, at="`Coordinator.tick`"
     )
     offsets_load_buffer_size: int = setting(
         5_242_880,
-        "bytes of the log read at a time when a partition is loaded",
+        "bytes of the log read at a time while a partition is loaded",
         low=1,
         high=MAX_INT,
         at="loading",
     )
     offsets_topic_num_partitions: int = setting(
-        50, "partitions of __consumer_offsets when it is made", low=1, high=MAX_INT, at="creation"
+        50, "partitions of __consumer_offsets at creation", low=1, high=MAX_INT, at="creation"
     )
     offsets_topic_replication_factor: int = setting(
-        3, "replicas of __consumer_offsets when it is made", low=1, high=32_767, at="creation"
+        3, "replicas of __consumer_offsets at creation", low=1, high=32_767, at="creation"
     )
     offsets_topic_segment_bytes: int = setting(
-        104_857_600, "segment size of __consumer_offsets when it is made", low=1, high=MAX_INT, at="creation"
+        104_857_600, "segment size of __consumer_offsets at creation", low=1, high=MAX_INT, at="creation"
     )
     offsets_topic_compression_codec: int = setting(
         0,
-        "codec of what the coordinator writes: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd",
+        "codec of the coordinator's records: 0 none, 1 gzip, 2 snappy, 3 lz4, 4 zstd",
         low=0,
         high=4,
         at="appends",
@@ -78,20 +78,22 @@ class GroupConfig:
         if self.group_min_session_timeout_ms > self.group_max_session_timeout_ms:
             raise InvalidConfig(
                 f"group.min.session.timeout.ms ({self.group_min_session_timeout_ms}) is above "
-                f"group.max.session.timeout.ms ({self.group_max_session_timeout_ms}): nobody could join"
+                f"group.max.session.timeout.ms ({self.group_max_session_timeout_ms}): no member could join"
             )
 
     @property
     def offsets_retention_ms(self) -> int:
+        """`offsets.retention.minutes` in milliseconds."""
         return self.offsets_retention_minutes * _MINUTE_MS
 
     @property
     def codec(self) -> Codec:
+        """The codec of the coordinator's records."""
         return Codec(self.offsets_topic_compression_codec)
 
     @property
     def topic_settings(self) -> dict[str, str]:
-        """What __consumer_offsets is made with, besides its partitions and replicas."""
+        """The topic settings of __consumer_offsets at creation."""
         return {
             "cleanup.policy": "compact",
             "compression.type": "producer",

@@ -6,17 +6,17 @@
     elections ─▶ begin_load,         │    │ by partition    │               acks=all; then `appended`
                  end_load, unload ───┘    └─────────────────┘
 
-Every method is a plain function of what it is given and the time, and returns effects for the caller to
-carry out in order. Each Append ends in one call of `appended`, in the order of the partition's log; each
-request ends in one Answer. A group belongs to the partition that its name's hash says, so any node can tell
-where it is, and the partition's leader is its coordinator.
+Every method is a function of its arguments and the time, and returns effects for the caller to carry out in
+order. Each Append ends in one call of `appended`, in the order of the partition's log; each request ends in
+one Answer. A hash of the group id selects the partition, so every node knows where a group is. The
+partition's leader is its coordinator.
 
-    not ours ──begin_load──▶ loading ──end_load──▶ ours, in a leader epoch ──unload──▶ not ours
-       16                    14, and no promise                                  whoever waits: 16
+    not led ──begin_load──▶ loading ──end_load──▶ served, in a leader epoch ──unload──▶ not led
+    NOT_COORDINATOR (16)    COORDINATOR_LOAD_IN_PROGRESS (14)       waiting requests: NOT_COORDINATOR (16)
 
-Nothing counts before the log has it: offsets are served, assignments given and groups gone once the append
-is committed. So whoever leads the partition next has every committed offset and every stable group, with
-its members and what each of them reads, and gives each member a whole session to find it.
+Nothing counts before the log has it: offsets are served, assignments handed out and groups gone once the
+append is committed. The next leader of the partition therefore has every committed offset and every stable
+group, with its members and subscriptions, and gives each member a full session to find it.
 """
 
 from __future__ import annotations
@@ -79,12 +79,12 @@ _ID_SUFFIX_BYTES: Final = 37
 
 
 class Coordinator:
-    """One node's. Tokens are the caller's: never looked into, never None."""
+    """The group coordinator of one node. Tokens are the caller's; they are opaque and never None."""
 
     def __init__(self, config: GroupConfig, *, rng: random.Random, now_ms: int) -> None:
-        """`rng` makes the ids of members: seeded differently in every life of every node.
+        """`rng` makes member ids; seed it differently on every start of every node.
 
-        Raises `UnsupportedCompression` if the library of `offsets.topic.compression.codec` is missing.
+        Raises `UnsupportedCompression` if the library for `offsets.topic.compression.codec` is missing.
         """
         compress(config.codec, b"")
         self._served = Served(config)
@@ -105,15 +105,14 @@ class Coordinator:
     # --- elections ----------------------------------------------------------------------------
 
     def begin_load(self, partition: int, epoch: int) -> Loader | None:
-        """We lead this partition in `epoch`: feed its log to the loader, on any thread, then `end_load`.
+        """Begin to serve a partition that this node leads in `epoch`; return the loader for its log.
 
-        If feeding raises, do no such thing: the partition stays as it is, loading, until another epoch.
-        Better no coordinator than one that has forgotten something. What is loaded is told to clients: it
-        must be committed, so reading waits until the high watermark is where the log ended when we were
-        elected.
+        Feed the log to the loader, on any thread, then call `end_load`. If feeding raises, do not call it:
+        the partition stays in the loading state until the next epoch. No coordinator is better than one
+        that has lost data. Loaded offsets are given to clients, so read only what is committed: wait until
+        the high watermark reaches the end that the log had at the election.
 
-        None: the word is late, or the groups are here already, as this node never ceased to lead (if it
-        did, `unload` comes first).
+        Returns None for a stale notice, and if this node led the partition before and still has its groups.
         """
         if epoch < self._epochs.get(partition, epoch):
             mark("groups: late word of an election")
@@ -128,7 +127,7 @@ class Coordinator:
         return loader
 
     def end_load(self, partition: int, epoch: int, now_ms: int) -> list[Effect]:
-        """All of the log was given: its groups are served from now on."""
+        """Serve the groups of a partition: its whole log was fed to the loader."""
         loading = self._loading(partition, epoch)
         if loading is not None and loading.loader is not None:
             loader, loading.loader = loading.loader, None
@@ -139,7 +138,7 @@ class Coordinator:
         return self._served.take()
 
     def unload(self, partition: int, epoch: int | None, now_ms: int) -> list[Effect]:
-        """Another node leads it in `epoch`, or nobody does any more (None): whoever waits is told."""
+        """Stop serving a partition: another node leads it in `epoch`, or none does (None)."""
         if epoch is not None:
             if epoch < self._epochs.get(partition, epoch):
                 mark("groups: late word of a resignation")
@@ -166,13 +165,13 @@ class Coordinator:
 
     @property
     def deadline_ms(self) -> int:
-        """When `tick` has something to do; calling it earlier is harmless."""
+        """When `tick` has something to do; an earlier call is harmless."""
         return (
             min(self._served.wakes[0][0], self._next_check_ms) if self._served.wakes else self._next_check_ms
         )
 
     def tick(self, now_ms: int) -> list[Effect]:
-        """Sessions, rounds and offsets whose time is up."""
+        """Expire sessions and offsets, and end join phases that are due."""
         due = []
         while self._served.wakes and self._served.wakes[0][0] <= now_ms:
             wake_ms, _, entry = heappop(self._served.wakes)
@@ -191,7 +190,7 @@ class Coordinator:
     # --- appends ------------------------------------------------------------------------------
 
     def appended(self, token: int, error: ErrorCode, base_offset: int, now_ms: int) -> list[Effect]:
-        """How an `Append` ended: NONE once every in-sync replica has it, then `base_offset` is where."""
+        """Report the outcome of an `Append`; with NONE, all in-sync replicas have it at `base_offset`."""
         write = self._served.writes.pop(token, None)
         if write is None:
             mark("groups: an append ends after its partition was unloaded")
@@ -223,7 +222,7 @@ class Coordinator:
     # --- requests -----------------------------------------------------------------------------
 
     def handle(self, request: GroupRequest, token: Hashable, now_ms: int) -> list[Effect]:
-        """Take a request in; its Answer is among the effects, or among those of a later call."""
+        """Handle a request; its Answer is among these effects or those of a later call."""
         match request:
             case HeartbeatRequest():
                 self._heartbeat(request, token, now_ms)
@@ -257,7 +256,7 @@ class Coordinator:
     def topic_partitions_deleted(
         self, topic_partitions: Iterable[TopicPartition], now_ms: int
     ) -> list[Effect]:
-        """These exist no more: nobody is to find an offset of theirs in a topic of the same name."""
+        """Remove the offsets of deleted partitions: a new topic of that name must not inherit them."""
         gone = frozenset(topic_partitions)
         for entry in list(self._served.entries.values()):
             if found := [each for each in entry.offsets.partitions if each in gone]:
@@ -293,7 +292,7 @@ class Coordinator:
     def _sync(self, request: SyncGroupRequest, token: Hashable, now_ms: int) -> None:
         error, entry = self._served.find(request.group_id)
         if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-            # The round was lost with the coordinator before; older clients know no other word for it.
+            # The rebalance was lost with the previous coordinator; older clients understand this error only.
             error = ErrorCode.REBALANCE_IN_PROGRESS
         if error or entry is None:
             error = error or ErrorCode.UNKNOWN_MEMBER_ID
@@ -304,7 +303,7 @@ class Coordinator:
     def _heartbeat(self, request: HeartbeatRequest, token: Hashable, now_ms: int) -> None:
         error, entry = self._served.find(request.group_id)
         if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-            # Whoever it is has a whole session from the end of loading on; older clients know no 14 here.
+            # Every member has a full session once loading ends; older clients do not expect error 14 here.
             self._served.answer(token, HeartbeatResponse())
         elif error or entry is None:
             self._served.answer(token, HeartbeatResponse(error or ErrorCode.UNKNOWN_MEMBER_ID))
@@ -329,7 +328,7 @@ class Coordinator:
             self._carry_out(entry, sessions.leave(entry.group, request, token, now_ms), now_ms)
             self._served.schedule(entry)
 
-    # --- telling ------------------------------------------------------------------------------
+    # --- views ------------------------------------------------------------------------------------
 
     def _describe(self, group_id: str) -> DescribedGroup:
         error, entry = self._served.find(group_id, or_empty=True)
@@ -349,21 +348,19 @@ class Coordinator:
 
     @property
     def states(self) -> Counter[State]:
-        """How many groups there are here in each state."""
+        """The number of groups in each state."""
         return Counter(entry.group.state for entry in self._served.entries.values())
 
     @property
     def committed_offsets(self) -> int:
-        """For how many partitions, group by group."""
+        """The number of committed offsets: partitions, counted for each group."""
         return sum(len(entry.offsets.partitions) for entry in self._served.entries.values())
 
     @property
     def loading(self) -> int:
-        """How many partitions of `__consumer_offsets` are led here and not served yet."""
+        """The number of partitions of `__consumer_offsets` that are led here and still loading."""
         return sum(each.loader is not None for each in self._served.partitions.values())
 
-    # --- who is where -------------------------------------------------------------------------
-
     def partition_of(self, group_id: str) -> int:
-        """Which partition of `__consumer_offsets` the group belongs to."""
+        """Return the partition of `__consumer_offsets` that holds the group."""
         return partition_for(group_id, self.partition_count)

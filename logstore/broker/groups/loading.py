@@ -1,7 +1,7 @@
-"""From the log of one partition of `__consumer_offsets` to the groups that it tells of.
+"""Loading: from the log of one partition of `__consumer_offsets` to its groups.
 
-The last record of a key is the truth, a null value its end. What was committed in a transaction counts once
-its marker says so, as of when it was written: a later commit outside of transactions stands.
+The last record of a key counts, and a null value removes the key. Offsets committed in a transaction count
+once its marker commits them, as of when they were written: a later commit outside the transaction stays.
 """
 
 from __future__ import annotations
@@ -27,18 +27,18 @@ from logstore.format.record import ControlRecord, ControlType, Record
 
 
 class Loader:
-    """Takes the log piece by piece, in order."""
+    """Reads the log piece by piece, in order."""
 
     def __init__(self) -> None:
         self._metadata: dict[str, GroupMetadata] = {}
         self._offsets: dict[str, Offsets] = {}
         self._open: dict[int, dict[str, None]] = {}
-        """Groups for which a producer has a transaction open."""
+        """Groups with offsets in a producer's open transaction, by producer id."""
 
     def feed(self, batches: Buffer) -> None:
-        """Whole batches of the log, compressed or not, as they follow each other there.
+        """Read whole batches of the log, in order.
 
-        Raises `CorruptGroupRecord` for a record that cannot be read, `CorruptBatch`, `InvalidRecord` and
+        Raises `CorruptGroupRecord` for a record that cannot be decoded; `CorruptBatch`, `InvalidRecord` and
         `UnsupportedCompression` for a batch that cannot.
         """
         for batch in walk(batches):
@@ -50,7 +50,7 @@ class Loader:
                     self._take(batch, record)
 
     def groups(self, config: GroupConfig, now_ms: int) -> Iterator[tuple[Group, Offsets]]:
-        """What the log tells of, when all of it was fed; members have whole sessions from now on."""
+        """Yield the groups, once the whole log was fed; members have full sessions from now on."""
         for group_id, metadata in self._metadata.items():
             yield loaded(group_id, metadata, config, now_ms), self._offsets.get(group_id, Offsets())
         for group_id, offsets in self._offsets.items():

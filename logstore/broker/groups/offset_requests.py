@@ -165,7 +165,7 @@ def remove(
     *,
     is_deletion: bool = False,
 ) -> None:
-    """Write tombstones: one batch, so that a group goes whole or not at all."""
+    """Write tombstones in one batch, so that a group is removed as a whole or not at all."""
     group_id = entry.group.group_id
     records: list[tuple[bytes, bytes | None]] = [
         (encode_offset_key(group_id, each), None) for each in partitions
@@ -173,7 +173,7 @@ def remove(
     if is_deletion:
         sessions.set_deleting(entry.group, True)
         if entry.group.generation > 0:
-            # Of a group that only ever kept offsets the log has no metadata.
+            # A group that never had members has no metadata in the log.
             records.append((encode_group_key(group_id), None))
     write = Removal(entry, partitions, is_deletion, asked)
     if records:
@@ -203,7 +203,7 @@ def finish_removal(served: Served, write: Removal, error: ErrorCode, base_offset
 
 
 def clean(served: Served, entry: Entry, now_ms: int) -> None:
-    """Drop what has expired, and the group if nothing is left of it."""
+    """Remove expired offsets, and the group if nothing is left of it."""
     if entry.group.state is State.DEAD:
         return
     expired = entry.offsets.expired(entry.group, now_ms, served.config.offsets_retention_ms)
@@ -236,11 +236,11 @@ def _offset_deletion_error(group: Group) -> ErrorCode:
 
 def _deletion_error(group: Group) -> ErrorCode:
     if group.state is State.DEAD:
-        # Somebody else deletes it, and may yet fail.
+        # Another request is deleting it, and may still fail.
         return ErrorCode.COORDINATOR_NOT_AVAILABLE
     return ErrorCode.NONE if group.state is State.EMPTY else ErrorCode.NON_EMPTY_GROUP
 
 
 def _utf16_units(text: str) -> int:
-    """What Kafka takes for a text's length."""
+    """Return the length of a text as Kafka counts it: UTF-16 units."""
     return len(text) if text.isascii() else len(text.encode("utf-16-le")) // 2

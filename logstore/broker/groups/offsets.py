@@ -1,13 +1,13 @@
-"""One group's committed offsets: in the log, on their way there, past their use. Pure.
+"""The committed offsets of one group: in the log, being written, expired. Pure.
 
-    stage ──▶ the append ──▶ complete    it counts from here on
-                       └───▶ fail        as if it had never been
+    stage ──▶ append ──▶ complete    it counts from here on
+                   └───▶ fail        as if it had never been
 
-An offset counts once the log has it, never before: who reads it may act on it, and the next coordinator
-must know it too. Each remembers the offset of the record that holds it, so that what was written later
-wins, in whatever order one hears of it. Removed is what a tombstone has been written for, and only then.
+An offset counts once the log has it, never before: a client that reads it may act on it, so the next
+coordinator must know it too. Each value remembers the offset of its record, so the later record wins
+whatever the order of notices. An offset is removed once its tombstone is written, and only then.
 
-Offsets in transactions are staged by producer until its marker says what becomes of them.
+Offsets committed in a transaction are kept by producer until the transaction marker arrives.
 """
 
 from __future__ import annotations
@@ -29,30 +29,30 @@ _UNSTABLE: Final = OffsetFetchPartition(error_code=ErrorCode.UNSTABLE_OFFSET_COM
 
 @dataclass(frozen=True, slots=True)
 class _Committed:
-    """`record_offset` is that of the batch in `__consumer_offsets` which says so."""
+    """A committed value; `record_offset` is that of its batch in `__consumer_offsets`."""
 
     record_offset: int
     value: OffsetAndMetadata
 
 
 class Offsets:
-    """How far a group has come, partition by partition."""
+    """The committed offsets of a group, by partition."""
 
     def __init__(self) -> None:
         self._committed: dict[TopicPartition, _Committed] = {}
         self._pending: Counter[TopicPartition] = Counter()
-        """How many appends are under way."""
+        """How many appends are in flight, by partition."""
         self._by_producer: dict[int, dict[TopicPartition, _Committed]] = {}
-        """What open transactions have committed."""
+        """Offsets committed in open transactions, by producer id."""
 
     @property
     def is_empty(self) -> bool:
-        """Nothing is committed, nothing may be soon."""
+        """Whether no offset is committed and none is being committed."""
         return not (self._committed or self._pending or self._by_producer)
 
     @property
     def partitions(self) -> list[TopicPartition]:
-        """Whatever has a record in the log, or may have one soon."""
+        """All partitions that have a record in the log, or may have one soon."""
         open_ones = (each for staged in self._by_producer.values() for each in staged)
         return list(dict.fromkeys((*self._committed, *self._pending, *open_ones)))
 
@@ -63,9 +63,10 @@ class Offsets:
     def fetch(
         self, wanted: Collection[TopicPartition] | None, *, require_stable: bool
     ) -> dict[TopicPartition, OffsetFetchPartition]:
-        """What a group is told; all that is committed for None.
+        """Return the committed offsets of `wanted`; None asks for all.
 
-        With `require_stable` a partition whose offset may change at any moment is refused, to be asked again.
+        With `require_stable` a partition whose offset is being changed gets UNSTABLE_OFFSET_COMMIT (88),
+        which clients retry.
         """
         return {
             each: _UNSTABLE if require_stable and self.is_unstable(each) else self._told(each)
@@ -81,7 +82,7 @@ class Offsets:
         )
 
     def is_unstable(self, topic_partition: TopicPartition) -> bool:
-        """Whether an append or a transaction is about to change it."""
+        """Return whether an append or an open transaction may change the offset."""
         return topic_partition in self._pending or any(
             topic_partition in staged for staged in self._by_producer.values()
         )
@@ -89,17 +90,17 @@ class Offsets:
     # --- committing ---------------------------------------------------------------------------
 
     def stage(self, partitions: Iterable[TopicPartition]) -> None:
-        """Their new offsets are being written."""
+        """Note that new offsets of these partitions are being written."""
         self._pending.update(tuple(partitions))  # not a mapping: a Counter would add its values
 
     def complete(self, values: dict[TopicPartition, OffsetAndMetadata], record_offset: int) -> None:
-        """What was staged is in the log, in the batch at `record_offset`."""
+        """Commit staged values: the log has them in the batch at `record_offset`."""
         self._unstage(values)
         for topic_partition, value in values.items():
             self.put(topic_partition, value, record_offset)
 
     def fail(self, partitions: Iterable[TopicPartition]) -> None:
-        """What was staged is not in the log, or not known to be."""
+        """Drop staged values: they are not known to be in the log."""
         self._unstage(partitions)
 
     def _unstage(self, partitions: Iterable[TopicPartition]) -> None:
@@ -109,13 +110,13 @@ class Offsets:
                 del self._pending[topic_partition]
 
     def put(self, topic_partition: TopicPartition, value: OffsetAndMetadata, record_offset: int) -> None:
-        """The log says so at `record_offset`; what it says later than that stands."""
+        """Take a value that the log has at `record_offset`, unless a later one is known."""
         known = self._committed.get(topic_partition)
         if known is None or known.record_offset <= record_offset:
             self._committed[topic_partition] = _Committed(record_offset, value)
 
     def remove(self, partitions: Iterable[TopicPartition], record_offset: int) -> None:
-        """Their tombstones are in the log at `record_offset`; what was committed later stays."""
+        """Remove offsets whose tombstones are in the log at `record_offset`; later commits stay."""
         for topic_partition in partitions:
             known = self._committed.get(topic_partition)
             if known is not None and known.record_offset <= record_offset:
@@ -132,7 +133,7 @@ class Offsets:
         value: OffsetAndMetadata | None,
         record_offset: int,
     ) -> None:
-        """The log says so, if this producer's transaction is committed; None takes it back."""
+        """Take a value of an open transaction; None removes the staged value."""
         staged = self._by_producer.setdefault(producer_id, {})
         if value is None:
             staged.pop(topic_partition, None)
@@ -140,7 +141,7 @@ class Offsets:
             staged[topic_partition] = _Committed(record_offset, value)
 
     def end_transaction(self, producer_id: int, *, is_commit: bool) -> None:
-        """The marker is in the log: what this producer has staged counts, as of when it was, or is gone."""
+        """Commit or drop what this producer has staged: its transaction marker is in the log."""
         staged = self._by_producer.pop(producer_id, {})
         if is_commit:
             for topic_partition, committed in staged.items():
@@ -149,11 +150,11 @@ class Offsets:
     # --- expiry -------------------------------------------------------------------------------
 
     def expired(self, group: Group, now_ms: int, retention_ms: int) -> list[TopicPartition]:
-        """What nobody has used for `retention_ms` (KIP-211), or has reached an end of its own.
+        """Return the offsets that are unused for `retention_ms` (KIP-211) or past their own expiry time.
 
-        An offset is in use while its group has members; if it is stable, only in topics that one of them
-        reads. Else it was last used when it was committed, or when the last member left, if that was later.
-        What is being committed at this moment stays.
+        An offset is in use while its group has members; in a stable group, only in topics that a member
+        subscribes to. Otherwise it was last used when it was committed, or when the last member left, if
+        that was later. Offsets that are being committed stay.
         """
         idle_since_ms, some_are_read = -1, False
         if group.protocol_type is not None:

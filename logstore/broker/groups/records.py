@@ -37,7 +37,7 @@ from logstore.broker.errors import CorruptGroupRecord
 from logstore.disk.topic_partition import TopicPartition
 
 MAX_TEXT_BYTES: Final = 32_767
-"""Longest text that a record can hold."""
+"""The longest text that a record can hold, in bytes."""
 
 _I16: Final = struct.Struct(">h")
 _I32: Final = struct.Struct(">i")
@@ -63,7 +63,7 @@ class GroupKey(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class OffsetAndMetadata:
-    """How far a group has come in a partition: the next offset to read. Times are epoch ms, -1 for none."""
+    """A committed offset: the next offset to read. Times are epoch milliseconds, -1 for none."""
 
     offset: int
     leader_epoch: int = -1
@@ -74,7 +74,7 @@ class OffsetAndMetadata:
 
 @dataclass(frozen=True, slots=True)
 class MemberMetadata:
-    """One member as a generation knows it. Timeouts are milliseconds."""
+    """One member of a generation. Timeouts are milliseconds."""
 
     member_id: str
     group_instance_id: str | None
@@ -88,7 +88,7 @@ class MemberMetadata:
 
 @dataclass(frozen=True, slots=True)
 class GroupMetadata:
-    """One generation of a group; without members it is empty, and was so since `state_timestamp_ms`."""
+    """One generation of a group; without members the group is empty since `state_timestamp_ms`."""
 
     protocol_type: str
     generation: int
@@ -117,7 +117,7 @@ def encode_group_key(group_id: str) -> bytes:
 
 
 def encode_offset(value: OffsetAndMetadata) -> bytes:
-    """Version 3, or 1 where the offset has an end of its own: no later version can say that."""
+    """Encode in version 3, or in version 1 with an expiry time, which later versions lack."""
     metadata, committed = _text(value.metadata), _I64.pack(value.commit_timestamp_ms)
     if value.expire_timestamp_ms >= 0:
         expires = _I64.pack(value.expire_timestamp_ms)
@@ -127,7 +127,7 @@ def encode_offset(value: OffsetAndMetadata) -> bytes:
 
 
 def encode_group(value: GroupMetadata) -> bytes:
-    """Version 3."""
+    """Encode in version 3."""
     parts = [
         _I16.pack(3),
         _text(value.protocol_type),
@@ -152,7 +152,7 @@ def encode_group(value: GroupMetadata) -> bytes:
 
 
 def fits(text: str | None, *, spare_bytes: int = 0) -> bool:
-    """Whether a record can hold `text`, with so many more bytes behind it."""
+    """Return whether a record can hold `text` and `spare_bytes` more."""
     if text is None:
         return True
     try:
@@ -182,7 +182,7 @@ T = TypeVar("T")
 
 
 def decode_key(key: bytes | None) -> OffsetKey | GroupKey | None:
-    """What a record is about; None for a kind that is not of classic groups. Raises `CorruptGroupRecord`."""
+    """Decode a key; None for a kind other than classic groups. Raises `CorruptGroupRecord`."""
     if key is None:
         raise CorruptGroupRecord("a record without a key in __consumer_offsets")
     version, reader = _opened(key, "key")
@@ -196,19 +196,19 @@ def decode_key(key: bytes | None) -> OffsetKey | GroupKey | None:
 
 
 def decode_offset(value: bytes) -> OffsetAndMetadata:
-    """A committed offset, of any version. Raises `CorruptGroupRecord`."""
+    """Decode a committed offset of any version. Raises `CorruptGroupRecord`."""
     version, reader = _opened(value, "offset")
     return _whole(lambda: _offset(reader, version), "offset")
 
 
 def decode_group(value: bytes) -> GroupMetadata:
-    """A generation of a group, of any version. Raises `CorruptGroupRecord`."""
+    """Decode a generation of any version. Raises `CorruptGroupRecord`."""
     version, reader = _opened(value, "group")
     return _whole(lambda: _group(reader, version), "group")
 
 
 def decode_topics(subscription: bytes) -> frozenset[str]:
-    """The topics that a consumer is subscribed to. Raises `CorruptGroupRecord`."""
+    """Decode the topics of a consumer's subscription. Raises `CorruptGroupRecord`."""
     reader = _Reader(subscription, _I16.size)
     return _whole(lambda: frozenset([reader.text() for _ in range(reader.count())]), "subscription")
 
@@ -245,7 +245,7 @@ def _member(reader: _Reader, version: int) -> MemberMetadata:
 
 
 def _opened(data: bytes, what: str) -> tuple[int, _Reader]:
-    """The version that `data` begins with, and a reader of what follows."""
+    """Return the version at the start of `data`, and a reader of the rest."""
     if len(data) < _I16.size:
         raise CorruptGroupRecord(f"{what} of {len(data)} bytes in __consumer_offsets")
     (version,) = _I16.unpack_from(data)
@@ -265,7 +265,7 @@ def _whole(read: Callable[[], T], what: str) -> T:
 
 
 class _Reader:
-    """Reads one value after another; `struct.error` or `IndexError` where the data ends too soon."""
+    """Reads values in order; raises `struct.error` or `IndexError` if the data is too short."""
 
     def __init__(self, data: bytes, position: int) -> None:
         self._data = data
@@ -291,11 +291,11 @@ class _Reader:
         return self._take(self._number(_I32))
 
     def count(self) -> int:
-        """How many structs follow; each takes a byte at the least."""
+        """Read an array length; each element takes at least a byte."""
         return self._at_most_what_is_left(self._number(_I32))
 
     def end_struct(self) -> None:
-        """Pass over tagged fields, where there can be any."""
+        """Skip tagged fields, in versions that have them."""
 
     def _number(self, layout: struct.Struct) -> int:
         (number,) = layout.unpack_from(self._data, self._position)
@@ -315,7 +315,7 @@ class _Reader:
 
 
 class _FlexibleReader(_Reader):
-    """The same of flexible versions."""
+    """A reader of flexible versions."""
 
     def nullable_text(self) -> str | None:
         size = self._varint() - 1

@@ -1,7 +1,7 @@
-"""What the coordinator can be asked, and what it answers: the wire's messages without their versions.
+"""Requests and responses of the group coordinator: the wire's messages without their versions.
 
-Fields have the wire's names, and its defaults where an older version lacks them; partitions are keys of
-mappings instead of lists within lists. Times are milliseconds. `None` is null.
+Fields have the wire's names, with its defaults where an older version lacks them. Partitions are mapping
+keys, not lists within lists. Times are milliseconds. `None` is null.
 """
 
 from __future__ import annotations
@@ -21,7 +21,7 @@ NO_MEMBER_ID = ""
 
 @dataclass(frozen=True, slots=True)
 class Protocol:
-    """One way of assigning that a member knows, with what it tells the leader about itself."""
+    """An assignment protocol that a member supports, with the member's metadata for the leader."""
 
     name: str
     metadata: bytes
@@ -29,10 +29,10 @@ class Protocol:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinGroupRequest:
-    """`rebalance_timeout_ms` -1, as in version 0: the session timeout.
+    """A join. `rebalance_timeout_ms` -1, as in version 0, means the session timeout.
 
-    `require_known_member_id` from version 4 on: a member without an id is given one first (79).
-    `support_skipping_assignment` from version 9 on.
+    `require_known_member_id`, from version 4 on: a member without an id first gets one, with
+    MEMBER_ID_REQUIRED (79). `support_skipping_assignment`: from version 9 on.
     """
 
     group_id: str
@@ -57,7 +57,7 @@ class JoinGroupMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class JoinGroupResponse:
-    """`protocol_name` is None in errors; versions below 7 say "" for it."""
+    """The answer to a join; `protocol_name` is None in errors, which versions below 7 send as ""."""
 
     error_code: ErrorCode = ErrorCode.NONE
     generation_id: int = NO_GENERATION
@@ -71,7 +71,7 @@ class JoinGroupResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class SyncGroupRequest:
-    """`assignments` by member id, from the leader alone; type and name from version 5 on."""
+    """A sync; `assignments` by member id come from the leader only, type and name from version 5 on."""
 
     group_id: str
     generation_id: int
@@ -105,7 +105,7 @@ class HeartbeatResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MemberIdentity:
-    """Who leaves: by member id, or by instance id alone when an operator removes a static member."""
+    """A leaving member: by member id, or by instance id alone if an operator removes a static member."""
 
     member_id: str = NO_MEMBER_ID
     group_instance_id: str | None = None
@@ -126,7 +126,7 @@ class MemberResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class LeaveGroupResponse:
-    """Versions below 3 name one member and say one error: the group's, else that member's."""
+    """Versions below 3 name one member and have one error: the group's, else that member's."""
 
     error_code: ErrorCode = ErrorCode.NONE
     members: tuple[MemberResponse, ...] = ()
@@ -137,7 +137,7 @@ class LeaveGroupResponse:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommitPartition:
-    """`commit_timestamp_ms` -1: now."""
+    """An offset to commit; `commit_timestamp_ms` -1 means now."""
 
     committed_offset: int
     committed_leader_epoch: int = -1
@@ -147,7 +147,7 @@ class OffsetCommitPartition:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetCommitRequest:
-    """`retention_time_ms`, in versions 2 to 4, gives these offsets an end of their own; -1: none."""
+    """A commit; `retention_time_ms`, in versions 2 to 4, sets an expiry time; -1: none."""
 
     group_id: str
     generation_id: int = NO_GENERATION
@@ -164,7 +164,7 @@ class OffsetCommitResponse:
 
 @dataclass(frozen=True, slots=True)
 class OffsetFetchGroup:
-    """`partitions` None: all that the group has committed."""
+    """A group to fetch; `partitions` None asks for all offsets of the group."""
 
     group_id: str
     partitions: tuple[TopicPartition, ...] | None = None
@@ -178,7 +178,7 @@ class OffsetFetchRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetFetchPartition:
-    """As it is, what is said of a partition without a committed offset."""
+    """A committed offset; the defaults are those of a partition without one."""
 
     committed_offset: int = -1
     committed_leader_epoch: int = -1
@@ -206,7 +206,7 @@ class OffsetDeleteRequest:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class OffsetDeleteResponse:
-    """With an error of the group no partition is named."""
+    """With an error of the group, `partitions` is empty."""
 
     error_code: ErrorCode = ErrorCode.NONE
     partitions: Mapping[TopicPartition, ErrorCode] = field(default_factory=dict)
@@ -232,7 +232,7 @@ class DescribedGroupMember:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class DescribedGroup:
-    """`protocol_data` is the protocol's name, and members have metadata, in a stable group only."""
+    """A described group; `protocol_data` (the protocol's name) and member metadata in a stable group only."""
 
     group_id: str
     error_code: ErrorCode = ErrorCode.NONE
@@ -249,7 +249,7 @@ class DescribeGroupsResponse:
 
 @dataclass(frozen=True, slots=True)
 class ListGroupsRequest:
-    """`states_filter`: names of states, in any case; empty: all."""
+    """A listing; `states_filter` are names of states in any case, none for all."""
 
     states_filter: tuple[str, ...] = ()
 
@@ -263,7 +263,7 @@ class ListedGroup:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ListGroupsResponse:
-    """COORDINATOR_LOAD_IN_PROGRESS means that the list may not be whole."""
+    """A list of groups; with COORDINATOR_LOAD_IN_PROGRESS (14) it may be incomplete."""
 
     error_code: ErrorCode = ErrorCode.NONE
     groups: tuple[ListedGroup, ...] = ()

@@ -32,8 +32,8 @@ def partition_for(group_id: str, partition_count: int) -> int:
 class Append:
     """Append `batch` to a partition of `__consumer_offsets` that we lead in this epoch.
 
-    With acks=all and `offsets.commit.timeout.ms`; then call `appended` with the token, once and in any case:
-    an outcome that nobody knows is REQUEST_TIMED_OUT.
+    Use acks=all and `offsets.commit.timeout.ms`, then call `appended` with the token, exactly once. An
+    unknown outcome is REQUEST_TIMED_OUT (7).
     """
 
     partition: int
@@ -47,7 +47,7 @@ Effect: TypeAlias = Answer | Append
 
 @dataclass(slots=True, eq=False)
 class Entry:
-    """One group with its offsets. `wake_ms` is the earliest time at which the heap has it."""
+    """One group with its offsets; `wake_ms` is its earliest entry in the heap of wake-ups."""
 
     group: Group
     offsets: Offsets
@@ -57,7 +57,7 @@ class Entry:
 
 @dataclass(slots=True)
 class LedPartition:
-    """`loader` while its log is being read, None once it is served."""
+    """A partition of `__consumer_offsets` that this node leads; `loader` is None once it is served."""
 
     epoch: int
     loader: Loader | None
@@ -65,7 +65,7 @@ class LedPartition:
 
 @dataclass(slots=True)
 class GroupDeletion:
-    """A DeleteGroups request, answered when the last of its groups is decided, `undecided` of them so far."""
+    """A DeleteGroups request, answered once `undecided` groups is down to 0."""
 
     token: Hashable
     undecided: int
@@ -80,12 +80,12 @@ class OffsetDeletion:
     errors: dict[TopicPartition, ErrorCode]
 
 
-# What an append is for.
+# Why an append was made.
 
 
 @dataclass(frozen=True, slots=True)
 class Commit:
-    """`errors` are those of partitions that were refused."""
+    """An OffsetCommit; `errors` are those of the refused partitions."""
 
     entry: Entry
     token: Hashable
@@ -95,13 +95,15 @@ class Commit:
 
 @dataclass(frozen=True, slots=True)
 class Generation:
+    """A generation of a group; `ticket` identifies it for `syncing.persisted`."""
+
     entry: Entry
     ticket: int
 
 
 @dataclass(frozen=True, slots=True)
 class Removal:
-    """Tombstones, of the whole group if `is_deletion`; `asked` None: nobody did, they have expired."""
+    """Tombstones, for the whole group if `is_deletion`; `asked` is None for expired offsets."""
 
     entry: Entry
     partitions: list[TopicPartition]
@@ -129,9 +131,9 @@ class Served:
         self._effects: list[Effect] = []
 
     def find(self, group_id: str, *, or_empty: bool = False) -> tuple[ErrorCode, Entry | None]:
-        """The group, if there is one; or why nothing can be said of it here.
+        """Return the group, or None without an error if it does not exist; else an error.
 
-        `or_empty`: the empty name will do, which can keep offsets and nothing else.
+        With `or_empty` the empty group id is valid; it can hold offsets but no members.
         """
         entry = self.entries.get(group_id) if group_id or or_empty else None
         if entry is not None:
@@ -145,6 +147,7 @@ class Served:
         return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS if is_loading else ErrorCode.NONE, None
 
     def make(self, group_id: str, now_ms: int) -> Entry:
+        """Create an empty group."""
         entry = Entry(
             Group(group_id, self.config, now_ms), Offsets(), partition_for(group_id, self.partition_count)
         )
@@ -152,26 +155,30 @@ class Served:
         return entry
 
     def drop(self, entry: Entry) -> None:
+        """Forget a group."""
         del self.entries[entry.group.group_id]
 
     def serves(self, entry: Entry) -> bool:
+        """Return whether this is still the group of that id."""
         return self.entries.get(entry.group.group_id) is entry
 
     def answer(self, token: Hashable, response: GroupResponse) -> None:
         self._effects.append(Answer(token, response))
 
     def take(self) -> list[Effect]:
+        """Return the effects since the last call."""
         taken, self._effects = self._effects, []
         return taken
 
     def schedule(self, entry: Entry) -> None:
-        """See that the group is woken in time; too early is harmless, and renewed sessions are not noted."""
+        """Wake the group at its deadline. A renewed session leaves the earlier wake-up, which is harmless."""
         deadline_ms = entry.group.deadline_ms
         if deadline_ms is not None and (entry.wake_ms is None or deadline_ms < entry.wake_ms):
             entry.wake_ms = deadline_ms
             heappush(self.wakes, (deadline_ms, next(self._wake_order), entry))
 
     def append(self, records: Iterable[tuple[bytes, bytes | None]], write: Write, now_ms: int) -> None:
+        """Decide to append these (key, value) records as one batch."""
         partition = write.entry.partition
         token = next(self._append_tokens)
         batch = encode_batch_of_pairs(records, timestamp_ms=now_ms, codec=self.config.codec)

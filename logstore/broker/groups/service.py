@@ -1,17 +1,18 @@
-"""The coordinator at work: fed with elections, time and the log's answers, and its effects carried out.
+"""Runs the group coordinator: feeds it elections, time and outcomes of appends, and carries out its effects.
 
-    a turn of the engine ─▶ after_turn ─▶ leads a partition now: read its log on a thread, piece by piece
-                                          ceased to: unload        a topic went: so do its offsets
+    a turn of the engine ─▶ after_turn ─▶ leadership gained: read the log on a thread, piece by piece
+                                          leadership lost: unload   topic deleted: remove its offsets
     requests ─▶ ask ─┐
-    a timer ─────────┴─▶ in line with the engine ─▶ Coordinator ─▶ Answer, Append (acks=all)
+    a timer ─────────┴─▶ the engine's queue ─▶ Coordinator ─▶ Answer, Append (acks=all)
 
-Who leads is read off the engine after each turn that has changed roles, so no word of it can be late here. A
-log is read when its high watermark has reached where it ended as this node began to lead; what comes after
-that is the coordinator's own. How many partitions there are is read off the metadata store, once for each
-topic id: metadata may tell of some of them first, and a group would be looked for in the wrong one.
+Leadership is read from the engine after each turn that changed roles, so a notice of it is never stale
+here. A log is read once its high watermark has reached the end that the log had when this node became
+leader; everything after that is written by the coordinator itself. The partition count is read from the
+metadata store once for each topic id: metadata may announce only some partitions at first, and a group
+would be looked up in the wrong one.
 
-A node that stood still for long answers nobody before the store has said that its session lives: requests
-and time stand in the engine's line, and so does the word of the session's end.
+A node that stalled answers no request until the store confirms its session: requests, timers and the end of
+the session share the engine's queue.
 """
 
 from __future__ import annotations
@@ -49,14 +50,14 @@ _log = logging.getLogger(__name__)
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Waiting:
-    """Who is answered, the coordinator's token."""
+    """The token of a request: the callback for its answer."""
 
     answered: Callable[[GroupResponse], None]
 
 
 @dataclass(slots=True, eq=False)
 class _Load:
-    """The log of one partition on its way into `loader`: [offset, end_offset) is to come."""
+    """The load of one partition: [offset, end_offset) of its log is still to be read."""
 
     partition: int
     epoch: int
@@ -65,7 +66,7 @@ class _Load:
     offset: int
     end_offset: int
     deleted: dict[TopicPartition, None] = field(default_factory=dict)
-    """What was deleted meanwhile."""
+    """Partitions deleted during the load."""
 
     @property
     def is_committed(self) -> bool:
@@ -76,33 +77,33 @@ class _Load:
         return self.offset >= self.end_offset
 
     def read_piece(self, max_bytes: int) -> None:
-        """On a thread. Raises what the log and `Loader.feed` raise."""
+        """Read and feed one piece, on a thread. Raises what the log and `Loader.feed` raise."""
         offset = max(self.offset, self.log.log_start_offset)
         if offset < self.end_offset:
             found = self.log.read_bytes(offset, max_bytes, isolation=FetchIsolation.HIGH_WATERMARK)
             if self.log.is_offline:
-                raise LogDirOffline("the log failed while it was read")  # and shows less than it has
+                raise LogDirOffline("the log went offline while it was read")  # it shows less than it has
             self.loader.feed(found.records)
             offset = found.next_offset if found.records else self.end_offset
         self.offset = offset
 
 
 class GroupService:
-    """One broker's. Everything here belongs to the event loop's thread."""
+    """The group service of one broker. All methods belong to the event loop's thread."""
 
     def __init__(self, runtime: Runtime, config: GroupConfig, *, ask_store: AskStore, random: Random) -> None:
-        """`runtime` is to call `after_turn`. Raises as `Coordinator`."""
+        """`runtime` must call `after_turn`. Raises as `Coordinator`."""
         self._runtime, self._config = runtime, config
         self._ask_store, self._random = ask_store, random
         self._replicas = runtime.node.replicas
         self._loop = asyncio.get_running_loop()
         self.coordinator = self._new_coordinator()
         self._topic_id: str | None = None
-        """Of the topic that `coordinator` is for."""
+        """The id of the topic that `coordinator` serves."""
         self._partitions: tuple[TopicPartition, ...] = ()
-        """All of the topic; none until that is known."""
+        """All partitions of the topic; empty until their number is known."""
         self._led: dict[int, int] = {}
-        """Partition → the leader epoch that the coordinator knows of."""
+        """The leader epoch that the coordinator knows, by partition."""
         self._loads: dict[int, _Load] = {}
         self._reading: _Load | None = None
         self._role_changes = 0
@@ -118,7 +119,7 @@ class GroupService:
         return Coordinator(self._config, rng=self._random, now_ms=self._runtime.now_ms())
 
     def close(self) -> None:
-        """Do nothing any more; whoever waits was told when the engine stopped, or is cut off."""
+        """Stop. Waiting requests were answered when the engine stopped, or their connections are closed."""
         self._is_closed = True
         if self._timer is not None:
             self._timer.cancel()
@@ -133,7 +134,7 @@ class GroupService:
         answered: Callable[[GroupResponse], None],
         refused: Callable[[str], None],
     ) -> None:
-        """Put a request to the coordinator; one of the two is called, at once or much later."""
+        """Hand a request to the coordinator; exactly one of the callbacks is called, now or later."""
 
         def take() -> None:
             waiting = _Waiting(answered)
@@ -141,14 +142,14 @@ class GroupService:
                 effects = self.coordinator.handle(request, waiting, self._runtime.now_ms())
             except Exception:
                 _log.exception("the group coordinator failed over %s", request)
-                refused("a failure here")
+                refused("the group coordinator failed")
             else:
                 self._carry_out(effects)
 
         self._runtime.in_line(take, refused)
 
     def home_of(self, group_id: str) -> TopicPartition | None:
-        """The partition whose leader is the group's coordinator; None while that cannot be told."""
+        """Return the partition whose leader coordinates the group; None while it is unknown."""
         if not self._partitions or self._partitions[0] not in self._replicas.metadata.partitions:
             return None
         return self._partitions[self.coordinator.partition_of(group_id)]
@@ -156,7 +157,7 @@ class GroupService:
     # --- effects ------------------------------------------------------------------------------
 
     def _carry_out(self, effects: list[Effect]) -> None:
-        """In order, also of effects that these have: whoever is answered may ask the next thing at once."""
+        """Carry out effects in order. An answered client may send its next request from the callback."""
         self._effects.extend(effects)
         if self._is_carrying_out:
             return
@@ -191,7 +192,7 @@ class GroupService:
             ended(result.error, result.base_offset)
 
         def refused(reason: str) -> None:
-            # It was not appended: this node stops, or leads in another epoch by now, or not at all.
+            # Not appended: this node is stopping, or no longer leads in this epoch.
             ended(ErrorCode.NOT_LEADER_OR_FOLLOWER)
 
         timeout_ms = self._config.offsets_commit_timeout_ms
@@ -219,7 +220,7 @@ class GroupService:
     # --- elections ----------------------------------------------------------------------------
 
     def after_turn(self) -> None:
-        """See what has changed: roles, topics that went, how far logs that are to be read are committed."""
+        """Follow the engine: changed roles, deleted topics, logs that can be read further."""
         metadata = self._replicas.metadata
         effects: list[Effect] = []
         if (topic_id := metadata.topic_ids.get(OFFSETS_TOPIC)) != self._topic_id:
@@ -238,7 +239,7 @@ class GroupService:
             self._carry_out(effects)
 
     def _meet(self, topic_id: str | None) -> list[Effect]:
-        """The topic is another one than before: nothing that was known of it holds."""
+        """Start over: the topic was created anew, or deleted."""
         effects = [effect for number in list(self._led) for effect in self._unload(number)]
         self._topic_id, self._partitions = topic_id, ()
         self.coordinator = self._new_coordinator()
@@ -249,7 +250,7 @@ class GroupService:
         return effects
 
     async def _learn(self, topic_id: str) -> None:
-        """Find out how many partitions the topic has; it never has more."""
+        """Ask the store for the partition count of the topic; it never grows."""
         while True:
             try:
                 found = await self._ask_store(Get(layout.topic_path(OFFSETS_TOPIC)))
@@ -259,10 +260,10 @@ class GroupService:
                         self._begin(len(topic.partitions))
                         return
                 if found.error is not StoreError.CONNECTION_LOSS:
-                    _log.info("%s is not the topic %s any more", OFFSETS_TOPIC, topic_id)
-                    return  # metadata will tell of the one that follows
+                    _log.info("%s is no longer the topic with id %s", OFFSETS_TOPIC, topic_id)
+                    return  # metadata will announce its successor
             except EngineError as error:
-                _log.warning("how many partitions %s has cannot be told: %s", OFFSETS_TOPIC, error)
+                _log.warning("cannot read the partition count of %s: %s", OFFSETS_TOPIC, error)
             await asyncio.sleep(_STORE_AGAIN_S)
 
     def _begin(self, partition_count: int) -> None:
@@ -272,7 +273,7 @@ class GroupService:
         self._read_on()
 
     def _look(self) -> list[Effect]:
-        """Take up what this node leads now, drop what it does not."""
+        """Load the partitions that this node leads now, unload those that it no longer leads."""
         effects: list[Effect] = []
         for number, topic_partition in enumerate(self._partitions):
             replica = self._replicas.partitions.get(topic_partition)
@@ -297,7 +298,7 @@ class GroupService:
         return self.coordinator.unload(number, None, self._runtime.now_ms())
 
     def _read_on(self) -> None:
-        """Read the next piece of a log that can be read; one at a time, on a thread."""
+        """Read the next piece of a log, on a thread; one piece at a time."""
         load = next((each for each in self._loads.values() if each.is_committed), None)
         if load is None or self._reading is not None:
             return
@@ -310,10 +311,14 @@ class GroupService:
         if self._is_closed or reading.cancelled():
             return
         if self._loads.get(load.partition) is not load:
-            pass  # the partition has moved on meanwhile
+            pass  # unloaded, or loading in a later epoch
         elif (error := reading.exception()) is not None:
             topic_partition = self._partitions[load.partition]
-            _log.error("%s cannot be read: its groups are not served", topic_partition, exc_info=error)
+            _log.error(
+                "cannot load %s; its groups are not served until the next election",
+                topic_partition,
+                exc_info=error,
+            )
             del self._loads[load.partition]
         elif load.is_over:
             del self._loads[load.partition]

@@ -625,7 +625,7 @@ class TestTheEnd:
         async def test(world: World) -> None:
             await world.serve()
             assert world.ask(cast(Any, object())) == []
-            assert world.refused == ["a failure here"]
+            assert world.refused == ["the group coordinator failed"]
             assert world.committed() == -1
 
         with caplog.at_level(logging.CRITICAL):
