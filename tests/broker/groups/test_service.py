@@ -396,7 +396,7 @@ class TestElections:
 
         with caplog.at_level(logging.ERROR):
             run(test)
-        assert f"{OFFSETS_TOPIC}-{HOME} cannot be read" in caplog.text
+        assert f"cannot load {OFFSETS_TOPIC}-{HOME}" in caplog.text
 
     def test_a_log_that_failed_does_not_pass_for_a_short_one(self) -> None:
         """After a failed sync a log shows what is on the disk for sure, and that may be less."""
