@@ -198,15 +198,9 @@ class Campaign:
     """A run over many seeds: counts, violations and the remaining time."""
 
     def __init__(self, options: argparse.Namespace) -> None:
+        self._options = options
         self.seeds: range = options.seeds
-        self.events: int = options.events
-        self.plant: str | None = options.plant
-        self.jobs: int = options.jobs
-        self.commit: str = options.commit
-        self.as_json: bool = options.json
         self.progress: Path | None = options.progress
-        self._shows_atlas: bool = options.atlas
-        self._shows_marks: bool = options.marks
         self._began = time.monotonic()
         self._atlas: Counter[tuple[str, str]] = Counter()
         self._marks: Counter[str] = Counter()
@@ -218,15 +212,15 @@ class Campaign:
 
     def run(self) -> int:
         seeds = self._resumed()
-        if not self.as_json:
-            print(f"seeds {self.seeds[0]}..{self.seeds[-1]}, {self.events} events each", flush=True)
+        if not self._options.json:
+            print(f"seeds {self.seeds[0]}..{self.seeds[-1]}, {self._options.events} events each", flush=True)
         for report, cpu_s in self._reports(seeds):
             self._take(report, cpu_s)
-            if self.plant and self._bad:
+            if self._options.plant and self._bad:
                 break
         if sys.stderr.isatty():
             print(file=sys.stderr)
-        if not self.as_json:
+        if not self._options.json:
             self._summarize()
         return 1 if self._bad else 0
 
@@ -235,20 +229,24 @@ class Campaign:
         if self.progress is None or not self.progress.exists():
             return self.seeds
         known = json.loads(self.progress.read_text())
-        if [known["first"], known["last"], known["events"]] != [self.seeds[0], self.seeds[-1], self.events]:
+        if [known["first"], known["last"], known["events"]] != [
+            self.seeds[0],
+            self.seeds[-1],
+            self._options.events,
+        ]:
             raise SystemExit(f"{self.progress} belongs to other seeds; remove it or name another file")
         self._bad = known["bad"]
         return range(known["next"], self.seeds[-1] + 1)
 
     def _reports(self, seeds: range) -> Iterator[tuple[Report, float]]:
-        one = partial(_timed, events=self.events, plant=self.plant)
-        if self.jobs == 1:
+        one = partial(_timed, events=self._options.events, plant=self._options.plant)
+        if self._options.jobs == 1:
             yield from map(one, seeds)
             return
-        with ProcessPoolExecutor(self.jobs) as pool:
+        with ProcessPoolExecutor(self._options.jobs) as pool:
             # A few seeds ahead and no more: a search may stop at any of them.
-            for some in _chunks(seeds, _BATCH * self.jobs):
-                yield from pool.map(one, some, chunksize=max(len(some) // (2 * self.jobs), 1))
+            for some in _chunks(seeds, _BATCH * self._options.jobs):
+                yield from pool.map(one, some, chunksize=max(len(some) // (2 * self._options.jobs), 1))
 
     def _take(self, report: Report, cpu_s: float) -> None:
         self._done += 1
@@ -261,18 +259,18 @@ class Campaign:
         self._slowest_isr_ms = max(self._slowest_isr_ms, report.in_sync_in_ms)
         self._digest.update(report.trace_hash.encode())
         seed = report.swarm.seed
-        if self.as_json:
+        if self._options.json:
             print(json.dumps(_facts(report)), flush=True)
         elif not report.is_good:
-            print(f"seed {seed} at commit {self.commit}: {report.violation}")
-            print(f"    {_again(seed, self.events, self.plant)}", flush=True)
+            print(f"seed {seed} at commit {self._options.commit}: {report.violation}")
+            print(f"    {_again(seed, self._options.events, self._options.plant)}", flush=True)
         if not report.is_good:
             self._bad.append(seed)
         if self.progress is not None:
             state = {
                 "first": self.seeds[0],
                 "last": self.seeds[-1],
-                "events": self.events,
+                "events": self._options.events,
                 "next": seed + 1,
                 "bad": self._bad,
             }
@@ -302,9 +300,9 @@ class Campaign:
                 f"{hours:.2f} simulated hours, {hours / self._cpu_s * 60:.2f} for each minute of one core",
                 file=sys.stderr,
             )
-        if self._shows_atlas:
+        if self._options.atlas:
             print(table(self._atlas, FAULTS))
-        if self._shows_marks:
+        if self._options.marks:
             names = catalogue()
             for name in names:
                 print(f"{self._marks[name]:>8}  {name}")

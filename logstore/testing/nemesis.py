@@ -10,7 +10,8 @@ Every decision is recorded. Given a list of decisions, the nemesis draws nothing
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Iterable, Sequence
+from random import Random
 
 from logstore.testing.atlas import states_of
 from logstore.testing.by_hand import BY_HAND
@@ -49,54 +50,54 @@ class Nemesis:
         if self._script is not None:
             self._replay_next()
             return
-        if self._faults:
-            self._soon(0, self._decide)
-        if self._commands:
-            self._soon(0, self._command)
-        if self._hands:
-            self._soon(0, self._act_by_hand)
+        for known, act in (
+            (self._faults, self._decide),
+            (self._commands, self._command),
+            (self._hands, self._act_by_hand),
+        ):
+            if known:
+                self._soon(0, act)
 
     def _soon(self, delay_ms: int, callback: Callable[..., None], *arguments: object) -> None:
         # First in its millisecond, and without a draw from the world's streams: a replay, which draws
         # nothing, must give the same order.
         self.world.time.push(self.world.now_ms + delay_ms, -1.0, callback, arguments)
 
+    def _chosen(self, random: Random, rates: Sequence[tuple[str, float]]) -> str | None:
+        """Choose a name by its rate; None once the world is healed. The turn itself is not an event."""
+        self.world.time.was_nothing()
+        if self.world.is_healed:
+            return None
+        names, weights = zip(*rates, strict=True)
+        name: str = random.choices(names, weights)[0]
+        return name
+
     def _decide(self) -> None:
-        world, random = self.world, self._random
-        world.time.was_nothing()
-        if world.is_healed:
+        if (name := self._chosen(self._random, self._faults)) is None:
             return
-        names, weights = zip(*self._faults, strict=True)
-        name = random.choices(names, weights)[0]
         decision = self._draw(name, FAULTS[name])
         if decision is not None:
             self._carry_out(decision)
-        self._soon(1 + int(random.expovariate(1.0 / world.swarm.fault_interval_ms)), self._decide)
+        self._soon(_pause_ms(self._random, self.world.swarm.fault_interval_ms), self._decide)
 
     def _command(self) -> None:
         world, random = self.world, self._command_random
-        world.time.was_nothing()
-        if world.is_healed:
+        if (name := self._chosen(random, self._commands)) is None:
             return
-        names, weights = zip(*self._commands, strict=True)
-        name = random.choices(names, weights)[0]
         at_ms = world.now_ms - self._began_ms
         node_id = random.choice(list(world.hosts))
         self._carry_out(Decision(at_ms, name, node_id, chance=random.random()))
-        self._soon(1 + int(random.expovariate(1.0 / world.swarm.command_interval_ms)), self._command)
+        self._soon(_pause_ms(random, world.swarm.command_interval_ms), self._command)
 
     def _act_by_hand(self) -> None:
         world, random = self.world, self._hand_random
-        world.time.was_nothing()
-        if world.is_healed:
+        if (name := self._chosen(random, self._hands)) is None:
             return
-        names, weights = zip(*self._hands, strict=True)
-        name = random.choices(names, weights)[0]
         at_ms = world.now_ms - self._began_ms
-        for_ms = 1 + int(random.expovariate(1.0 / world.swarm.session_timeout_ms))
+        for_ms = _pause_ms(random, world.swarm.session_timeout_ms)
         node_id = random.choice(list(world.hosts))
         self._carry_out(Decision(at_ms, name, node_id, for_ms=for_ms, chance=random.random()))
-        self._soon(1 + int(random.expovariate(1.0 / world.swarm.command_interval_ms)), self._act_by_hand)
+        self._soon(_pause_ms(random, world.swarm.command_interval_ms), self._act_by_hand)
 
     def _replay_next(self) -> None:
         assert self._script is not None
@@ -149,7 +150,7 @@ class Nemesis:
     def _duration_ms(self) -> int:
         swarm = self.world.swarm
         scale = self._random.choice((swarm.backoff_ms, swarm.lag_time_max_ms, swarm.session_timeout_ms))
-        return 1 + int(self._random.expovariate(1.0 / scale))
+        return _pause_ms(self._random, scale)
 
     def _victim(self, *, running_only: bool) -> Host | None:
         hosts = [host for host in self.world.hosts.values() if host.node is not None or not running_only]
@@ -173,3 +174,7 @@ class Nemesis:
         if takes is Takes.DISK:
             return world.may_lose_power(victim)
         return world.swarm.reckless or world.others_hold_everything(victim)
+
+
+def _pause_ms(random: Random, mean_ms: int) -> int:
+    return 1 + int(random.expovariate(1.0 / mean_ms))

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from dataclasses import dataclass
+from dataclasses import dataclass, fields
 
 from logstore.replication.durability import Durability
 from logstore.testing.swarm import COMMAND_NAMES, FAULT_NAMES, Features, Swarm
@@ -40,9 +40,6 @@ def quiet_swarm(
         replication_factor=replication_factor,
         min_insync_replicas=min_insync_replicas,
         durability=durability,
-        truncate_on_fetch=True,
-        lag_max_messages=-1,
-        unclean_election=False,
         reckless=True,
         session_timeout_ms=timings.zookeeper_session_timeout_ms,
         lag_time_max_ms=timings.replica_lag_time_max_ms,
@@ -52,13 +49,8 @@ def quiet_swarm(
         backoff_ms=timings.retry_backoff_ms,
         checkpoint_interval_ms=timings.high_watermark_checkpoint_interval_ms,
         segment_bytes=1 << 20,
-        retention_bytes=-1,
         retention_check_interval_ms=timings.log_retention_check_interval_ms,
         delay_ms=1,
-        drop_rate=0.0,
-        duplicate_rate=0.0,
-        slow_rate=0.0,
-        store_loss_rate=0.0,
         # Nothing draws from these rates; they allow disks to fail.
         rates=dict.fromkeys(FAULT_NAMES, 1.0),
         fault_interval_ms=1,
@@ -67,13 +59,5 @@ def quiet_swarm(
         produce_interval_ms=1,
         producers=0,
         consumers=0,
-        features=Features(
-            drops=False,
-            duplicates=False,
-            reordering=False,
-            slow_links=False,
-            store_losses=False,
-            bad_batches=False,
-            idempotence=True,
-        ),
+        features=Features(**{each.name: each.name == "idempotence" for each in fields(Features)}),
     )

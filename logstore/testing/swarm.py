@@ -190,9 +190,9 @@ class Swarm:
     replication_factor: int
     min_insync_replicas: int
     durability: Durability
-    truncate_on_fetch: bool
-    lag_max_messages: int
-    unclean_election: bool
+    truncate_on_fetch: bool = True
+    lag_max_messages: int = -1
+    unclean_election: bool = False
     reckless: bool
     """Faults may take the last in-sync replica; the partition may then wait for its operator."""
     session_timeout_ms: int
@@ -203,16 +203,16 @@ class Swarm:
     backoff_ms: int
     checkpoint_interval_ms: int
     segment_bytes: int
-    retention_bytes: int
+    retention_bytes: int = -1
     """Retention size of every log in bytes; -1: no limit."""
     retention_check_interval_ms: int
     delay_ms: int
-    drop_rate: float
-    duplicate_rate: float
-    slow_rate: float
+    drop_rate: float = 0.0
+    duplicate_rate: float = 0.0
+    slow_rate: float = 0.0
     late_copies: bool = False
     """The second copy of a message is as late as a timeout."""
-    store_loss_rate: float
+    store_loss_rate: float = 0.0
     rates: dict[str, float]
     """Relative rate of each fault; 0: never."""
     fault_interval_ms: int
