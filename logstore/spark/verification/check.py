@@ -1,15 +1,15 @@
-"""One replica, a run of whole segments at a time: what is wrong with it, and digests to compare it by.
+"""Check one replica, a run of whole segments at a time: find its faults, and digest it for comparison.
 
-    segments   ■───■───■ │ ■───■ │ ■───■───■      a run is one piece of work, some hundred megabytes
+    segments   ■───■───■ │ ■───■ │ ■───■───■      a run is one task, some hundred megabytes
     stretches  ├────┼────┼────┼────┼────┼──┤      offsets, the same for every replica of the partition
 
-A run is swept: every batch that is sound and where it belongs is *kept*, all else is a *fault*, with the
-offsets that it took away. The digest of a stretch is the sum of a hash of each kept header that begins in it.
-A header has its batch's checksum in it, which was right; so equal sums are equal batches, but for chance:
-two times 64 bits of a sum, and 32 of a checksum where the headers are equal and the records are not. Sums of
-parts add up, so a stretch may lie in several runs, and a segment may end in another place in each replica.
+A batch that is sound and belongs where it is is *kept*. All other bytes are a *fault*, with the offsets that
+are lost by it. The digest of a stretch is the sum of a hash of each kept header that begins in it. A header
+contains its batch's checksum, which was checked. So equal sums mean equal batches, except by chance: twice 64
+bits of a sum, and the 32 bits of a checksum if headers are equal and records are not. Sums of parts add up,
+so a stretch may span several runs, and replicas may end their segments at different offsets.
 
-The whole of a segment is walked from its first byte; no index has to be believed.
+Segments are read from their first byte, without indexes.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ from logstore.segment.damage import Listed, judge_chain
 from logstore.segment.scan import HEADER_DTYPE, Fault
 from logstore.segment.seal import Seal, broken_blocks, read_seal
 from logstore.segment.segment import file_name
-from logstore.segment.sweep import SWEEP_BYTES, Bad, misplaced, sweep
+from logstore.segment.sweep import SWEEP_BYTES, Bad, Sweep, misplaced, sweep
 from logstore.spark.verification.planning import Run, SegmentFile
 
 Longs = npt.NDArray[np.int64]
@@ -42,7 +42,7 @@ GAPS_TOLD: Final = 50
 
 
 class Kind(StrEnum):
-    """What is wrong. The first group is wrong in itself, the second beside the other replicas."""
+    """The kind of a fault: first those of one replica, then differences between replicas."""
 
     CHECKSUM = "checksum"
     GARBAGE = "garbage"
@@ -53,7 +53,7 @@ class Kind(StrEnum):
     SEAL = "seal"
     UNREADABLE = "unreadable"
     TAIL = "tail"
-    """being written, or torn by a crash: a note, not a fault"""
+    """being written, or torn by a crash; reported as a note"""
 
     TOPIC = "topic"
     BYTES = "bytes"
@@ -65,10 +65,10 @@ class Kind(StrEnum):
 
 
 class LocalFault(NamedTuple):
-    """Something in one file at byte `position`, `size` bytes of it.
+    """A fault in one file: `size` bytes at byte `position`.
 
-    It takes the offsets [offset, end_offset) away, as far as the batches around it tell; one that is in doubt
-    takes none, for other replicas may tell which of two batches it is. `epoch` is -1 where no batch says one.
+    The offsets [offset, end_offset) are lost, judging by the batches around it. A doubtful fault loses none,
+    because other replicas may tell which of two batches is wrong. `epoch` is -1 if no batch has one.
     """
 
     kind: Kind
@@ -83,12 +83,12 @@ class LocalFault(NamedTuple):
 
     @property
     def takes(self) -> bool:
-        """Whether what lies in its offsets is known to be bad."""
+        """Whether its offsets are known to be lost."""
         return not self.is_doubtful and self.kind is not Kind.TAIL
 
 
 class Kept(NamedTuple):
-    """Batches that are sound and in their place, a row each: segment of the run, position, header."""
+    """Batches that are sound and in their place: segment of the run, position and header of each."""
 
     segments: Longs
     positions: Longs
@@ -111,7 +111,7 @@ class Kept(NamedTuple):
 
 @dataclass(slots=True)
 class Examined:
-    """A run, looked at. `gone` names segments that their owner deleted meanwhile."""
+    """The result of reading a run. `gone` names segments that their owner deleted meanwhile."""
 
     kept: Kept
     faults: list[LocalFault]
@@ -119,7 +119,7 @@ class Examined:
 
 
 class StretchSum(NamedTuple):
-    """How many batches begin in a stretch, the two sums of their hashes, and where the first one lies."""
+    """The batches that begin in a stretch: their number, the two sums of their hashes, the first place."""
 
     batches: int
     one: int
@@ -130,10 +130,10 @@ class StretchSum(NamedTuple):
 
 @dataclass(frozen=True, slots=True)
 class RunReport:
-    """What a run's task tells; `sums` by number of the stretch.
+    """The result of a run's task; `sums` by number of the stretch.
 
-    `end_offset` is behind the last kept batch (-1: there is none), `gaps` are (offset, end, path, position)
-    of offsets that nothing holds, the first of `gap_count`.
+    `end_offset` is the end of the last kept batch, -1 if there is none. `gaps` are (offset, end, path,
+    position) of offsets without a batch: the first `GAPS_TOLD` of `gap_count`.
     """
 
     replica: int
@@ -152,7 +152,7 @@ class RunReport:
 
 
 def check_run(disk: Disk, run: Run) -> RunReport:
-    """Do one piece of work. What cannot be read is told as a fault."""
+    """Check a run. An I/O error becomes a fault."""
     found = examine(disk, run)
     kept = found.kept
     bases, ends = kept.bases, kept.ends
@@ -181,7 +181,7 @@ def check_run(disk: Disk, run: Run) -> RunReport:
 
 
 def header_hashes(headers: npt.NDArray[np.void]) -> Words:
-    """Two hashes of each header, n × 2: it is eight words, mixed one after the other (as splitmix64)."""
+    """Return two hashes of each header, n × 2: its eight words mixed in turn, as in splitmix64."""
     padded = np.zeros((len(headers), 64), np.uint8)
     padded[:, : HEADER_DTYPE.itemsize] = headers.view(np.uint8).reshape(len(headers), HEADER_DTYPE.itemsize)
     words = padded.view(np.uint64)
@@ -199,7 +199,7 @@ def header_hashes(headers: npt.NDArray[np.void]) -> Words:
 
 
 def stretch_sums(run: Run, kept: Kept) -> dict[int, StretchSum]:
-    """The sum of each of the run's stretches that has batches, by its number."""
+    """Return the sum of each stretch of the run that has batches, by its number."""
     if not len(kept.headers) or not run.cuts:
         return {}
     stretches = np.searchsorted(np.array(run.cuts, np.int64), kept.bases, "right") - 1
@@ -219,11 +219,11 @@ def stretch_sums(run: Run, kept: Kept) -> dict[int, StretchSum]:
     }
 
 
-# --- sweeping a run -----------------------------------------------------------------------------------------
+# --- reading a run ------------------------------------------------------------------------------------------
 
 
 def examine(disk: Disk, run: Run) -> Examined:
-    """Sweep the run's segments and judge what is there. What cannot be read is told as a fault."""
+    """Read the run's segments and judge their batches. An I/O error becomes a fault."""
     sweeper = _Sweeper(disk, run)
     for number, segment in enumerate(run.segments):
         sweeper.take(number, segment)
@@ -233,7 +233,7 @@ def examine(disk: Disk, run: Run) -> Examined:
 
 
 class _Stray(NamedTuple):
-    """Bytes that are no batch, in segment `number` of the run; `is_end`: with them the log ends."""
+    """Bytes that are not a sound batch, in segment `number` of the run; `is_end`: they end the log."""
 
     number: int
     bad: Bad
@@ -241,11 +241,12 @@ class _Stray(NamedTuple):
 
 
 class _Sweeper:
-    """The batches of a run end to end, and who of them is where it belongs."""
+    """Reads the batches of a run, end to end, and judges which of them belong where they are."""
 
     def __init__(self, disk: Disk, run: Run) -> None:
         self._disk, self._run = disk, run
-        self._paths = [f"{run.directory}/{file_name(each.base_offset, '.log')}" for each in run.segments]
+        self._listed = (*run.segments, *((run.following,) if run.following else ()))
+        self._paths = [f"{run.directory}/{file_name(each.base_offset, '.log')}" for each in self._listed]
         self._segments: list[Longs] = [np.empty(0, np.int64)]
         self._positions: list[Longs] = [np.empty(0, np.int64)]
         self._headers: list[bytes] = []
@@ -258,111 +259,109 @@ class _Sweeper:
         self._count = 0
 
     def take(self, number: int, segment: SegmentFile) -> None:
-        run, path = self._run, self._paths[number]
+        """Read a segment. An I/O error becomes a fault."""
+        path = self._paths[number]
         try:
             file = self._disk.open(path)
         except FileNotFoundError:
             self._gone.append(path)
             return
         except OSError as error:
-            self._unreadable(path, segment, error)
+            self._unreadable(number, segment, error)
             return
         try:
             self._sweep(file, number, segment)
-            if not run.is_second_look:
-                self._check_seal(file, path, segment)
+            if not self._run.is_second_look:
+                self._check_seal(file, number, segment)
         except OSError as error:
-            self._unreadable(path, segment, error)
+            self._unreadable(number, segment, error)
         finally:
             file.close()
 
     def _sweep(self, file: File, number: int, segment: SegmentFile) -> None:
         run = self._run
-        successors = [*run.segments[number + 1 :], *([run.following] if run.following else [])]
         size = file.size()
         start = run.first_byte if number == 0 else 0
         end = run.last_byte if run.last_byte and number + 1 == len(run.segments) else size
         found = sweep(file, end, start)
         if (start or end < size) and any(bad.position == start or bad.end == end for bad in found.bad):
-            end, found = size, sweep(file, size)  # its owner wrote it anew
-        bases, lasts = found.bases, found.lasts
-        limit = successors[0].base_offset if successors else MAX_LONG
-        self._fits.append(
-            (bases >= segment.base_offset) & (lasts - segment.base_offset <= MAX_INT) & (lasts < limit)
-        )
+            end, found = size, sweep(file, size)  # its owner rewrote it
+        is_last = number + 1 == len(self._listed)
         for bad in found.bad:
-            is_end = bad.end == end == size and not successors
+            is_end = bad.end == end == size and is_last
             self._bad.append(_Stray(number, bad._replace(slot=self._count + bad.slot), is_end))
-        self._add(number, found.positions, found.headers)
+        self._add(number, segment, found, self._next_base(number))
 
-    def _add(self, number: int, positions: Longs, headers: npt.NDArray[np.void]) -> None:
-        self._segments.append(np.full(len(positions), number, np.int64))
-        self._positions.append(positions)
-        self._headers.append(headers.tobytes())
-        self._count += len(positions)
+    def _add(self, number: int, segment: SegmentFile, found: Sweep, limit: int) -> None:
+        """Add the sound batches of a segment; those fit whose offsets lie in it, below `limit`."""
+        bases, lasts = found.bases, found.lasts
+        fits = (bases >= segment.base_offset) & (lasts - segment.base_offset <= MAX_INT) & (lasts < limit)
+        self._fits.append(fits)
+        self._segments.append(np.full(len(found.positions), number, np.int64))
+        self._positions.append(found.positions)
+        self._headers.append(found.headers.tobytes())
+        self._count += len(found.positions)
 
     def peek(self, segment: SegmentFile) -> None:
-        """The first batches of the segment behind the run: what its last ones are held against."""
-        path = f"{self._run.directory}/{file_name(segment.base_offset, '.log')}"
+        """Read the first batches after the run, to compare its last ones with."""
         try:
-            file = self._disk.open(path)
+            file = self._disk.open(self._paths[-1])
             try:
                 found = sweep(file, min(SWEEP_BYTES, segment.size))
             finally:
                 file.close()
         except OSError:
-            return  # told by the run that it is in
-        self._fits.append(
-            (found.bases >= segment.base_offset) & (found.lasts - segment.base_offset <= MAX_INT)
-        )
-        self._add(len(self._run.segments), found.positions, found.headers)
+            return  # reported by the run that has this segment
+        self._add(len(self._run.segments), segment, found, MAX_LONG)
 
-    def _check_seal(self, file: File, path: str, segment: SegmentFile) -> None:
+    def _next_base(self, number: int) -> int:
+        """Return the base offset of the segment after `number`; the largest offset after the last one."""
+        return self._listed[number + 1].base_offset if number + 1 < len(self._listed) else MAX_LONG
+
+    def _unreadable(self, number: int, segment: SegmentFile, error: OSError) -> None:
+        text = f"unreadable: {error.strerror or error}"
+        offsets = segment.base_offset, self._next_base(number)
+        self._faults.append(
+            LocalFault(Kind.UNREADABLE, self._paths[number], 0, segment.size, *offsets, -1, text)
+        )
+
+    # --- seals ------------------------------------------------------------------------------------
+
+    def _check_seal(self, file: File, number: int, segment: SegmentFile) -> None:
+        base = segment.base_offset
+
+        def broken(start: int, size: int, text: str) -> None:
+            self._sealed.append(LocalFault(Kind.SEAL, self._paths[number], start, size, base, base, -1, text))
+
         try:
-            seal = read_seal(self._disk, self._run.directory, segment.base_offset)
+            seal = read_seal(self._disk, self._run.directory, base)
         except CorruptSeal as error:
-            self._sealed.append(self._of_seal(path, segment, 0, 0, str(error)))
+            broken(0, 0, str(error))
             return
         if seal is None:
             return
-        self._seals[segment.base_offset] = seal
+        self._seals[base] = seal
         if file.size() >= seal.size:
             for start, end in broken_blocks(file, seal):
-                text = f"bytes to {end} are not what was sealed"
-                self._sealed.append(self._of_seal(path, segment, start, end - start, text))
+                broken(start, end - start, f"bytes up to {end} differ from those that were sealed")
 
     def _check_chain(self) -> None:
-        """What the seals say of the segments' sizes, and of what has to follow each."""
-        run = self._run
-        listed = [Listed(*each) for each in (*run.segments, *([run.following] if run.following else []))]
-        for damage in judge_chain(listed, self._seals, run.log_start_offset).damages:
-            is_gone = damage.kind is DamageKind.SEGMENT_GONE
+        """Compare the seals with the segments' sizes, and with the segments that follow."""
+        listed = [Listed(*each) for each in self._listed]
+        for damage in judge_chain(listed, self._seals, self._run.log_start_offset).damages:
             end = min((base for base, _ in listed if base > damage.offset), default=damage.offset)
-            path = f"{run.directory}/{damage.file}"
+            path = f"{self._run.directory}/{damage.file}"
+            is_doubtful = damage.kind is not DamageKind.SEGMENT_GONE
             self._sealed.append(
                 LocalFault(
-                    Kind.SEAL, path, damage.position, 0, damage.offset, end, -1, damage.text, not is_gone
+                    Kind.SEAL, path, damage.position, 0, damage.offset, end, -1, damage.text, is_doubtful
                 )
             )
-
-    def _of_seal(self, path: str, segment: SegmentFile, position: int, size: int, text: str) -> LocalFault:
-        return LocalFault(Kind.SEAL, path, position, size, segment.base_offset, segment.base_offset, -1, text)
-
-    def _unreadable(self, path: str, segment: SegmentFile, error: OSError) -> None:
-        following = self._next_base(self._paths.index(path))
-        text = f"cannot be read: {error.strerror or error}"
-        fault = LocalFault(Kind.UNREADABLE, path, 0, segment.size, segment.base_offset, following, -1, text)
-        self._faults.append(fault)
-
-    def _next_base(self, number: int) -> int:
-        """Where the segment behind number `number` begins; the end of all offsets behind the last."""
-        segments = (*self._run.segments, *([self._run.following] if self._run.following else ()))
-        return segments[number + 1].base_offset if number + 1 < len(segments) else MAX_LONG
 
     # --- judging ----------------------------------------------------------------------------------
 
     def judged(self) -> Examined:
-        run = self._run
+        """Judge all batches together."""
         every = Kept(
             np.concatenate(self._segments),
             np.concatenate(self._positions),
@@ -383,32 +382,27 @@ class _Sweeper:
                 doubtful.append((int(slots[at - 1]), slot, fault))
         for slot, expected in self._against_history(every, is_kept):
             wrong[slot] = (Kind.EPOCH, f"{Fault.HISTORY.value}: {expected}")
-        for slot in wrong:
             is_kept[slot] = False
-        own = every.segments < len(run.segments)
         slots = np.flatnonzero(is_kept)
         bases, ends = every.bases, every.ends
-        self._tell_wrong(every, wrong, slots, bases, ends)
-        self._tell_bad(slots, bases, ends)
-        self._tell_doubtful(every, doubtful, bases, ends)
+        self._report_wrong(every, wrong, slots, bases, ends)
+        self._report_bad(slots, bases, ends)
+        self._report_doubtful(every, doubtful, bases, ends)
         self._check_chain()
-        self._faults += self._sealed
-        return Examined(every.among(is_kept & own), self._faults, self._gone)
+        own = every.segments < len(self._run.segments)
+        return Examined(every.among(is_kept & own), [*self._faults, *self._sealed], self._gone)
 
     def _against_history(self, every: Kept, is_kept: npt.NDArray[np.bool_]) -> list[tuple[int, int]]:
-        """The batches, by number, that the epoch checkpoint knows another epoch for, and which."""
+        """Return the slots of batches with another epoch than the epoch checkpoint has, and that epoch."""
         run = self._run
         try:
             history = read_leader_epoch_checkpoint(self._disk, run.directory)
         except CorruptCheckpoint as error:
-            path = f"{run.directory}/leader-epoch-checkpoint"
-            fault = LocalFault(
-                Kind.EPOCH, path, 0, 0, run.log_start_offset, run.log_start_offset, -1, str(error)
-            )
-            self._faults.append(fault)
+            path, start = f"{run.directory}/leader-epoch-checkpoint", run.log_start_offset
+            self._faults.append(LocalFault(Kind.EPOCH, path, 0, 0, start, start, -1, str(error)))
             return []
         except OSError:
-            return []  # the directory went, or its segments cannot be read either
+            return []  # the directory is gone, or its segments are unreadable too
         if not history:
             return []
         starts = np.array([start for _, start in history], np.int64)
@@ -416,16 +410,16 @@ class _Sweeper:
         bases = every.bases
         slots = np.searchsorted(starts, bases, "right") - 1
         written = every.headers["leader_epoch"].astype(np.int64)
-        # Behind the high watermark a running owner may cut and write anew while we read.
+        # Above the high watermark a running owner may truncate and rewrite while we read.
         judged = is_kept & (slots >= 0) & (written >= 0) & (bases < run.committed)
         wrong = np.flatnonzero(judged & (epochs[np.maximum(slots, 0)] != written))
         return [(slot, int(epochs[slots[slot]])) for slot in wrong.tolist()]
 
-    def _tell_wrong(
+    def _report_wrong(
         self, every: Kept, wrong: dict[int, tuple[Kind, str]], slots: Longs, bases: Longs, ends: Longs
     ) -> None:
-        """One fault for batches that follow each other and have the same wrong with them."""
-        previous: tuple[int, LocalFault] | None = None
+        """Report batches in the wrong place; neighbours with the same fault are one fault."""
+        previous = -2
         for slot in sorted(wrong):
             number = int(every.segments[slot])
             if number >= len(self._run.segments):
@@ -435,52 +429,48 @@ class _Sweeper:
             position = int(every.positions[slot])
             size = int(every.headers["batch_length"][slot]) + LOG_OVERHEAD
             if kind is Kind.EPOCH:
-                offset, end_offset = int(bases[slot]), int(ends[slot])
+                window = int(bases[slot]), int(ends[slot])
             else:
-                offset, end_offset = self._window(slot, slot, slots, bases, ends)
-            if previous is not None and previous[0] == slot - 1:
-                last = previous[1]
-                if (last.kind, last.path, last.epoch, last.text) == (kind, self._paths[number], epoch, text):
-                    joined = last._replace(
-                        size=position + size - last.position, end_offset=max(end_offset, last.end_offset)
-                    )
-                    self._faults[-1] = joined
-                    previous = slot, joined
-                    continue
-            fault = LocalFault(kind, self._paths[number], position, size, offset, end_offset, epoch, text)
-            self._faults.append(fault)
-            previous = slot, fault
+                window = self._window(slot, slot, slots, bases, ends)
+            fault = LocalFault(kind, self._paths[number], position, size, *window, epoch, text)
+            last = self._faults[-1] if previous == slot - 1 else None
+            if last and (last.kind, last.path, last.epoch, last.text) == (kind, fault.path, epoch, text):
+                self._faults[-1] = last._replace(
+                    size=position + size - last.position, end_offset=max(fault.end_offset, last.end_offset)
+                )
+            else:
+                self._faults.append(fault)
+            previous = slot
 
-    def _tell_doubtful(
+    def _report_doubtful(
         self, every: Kept, doubtful: Sequence[tuple[int, int, Fault]], bases: Longs, ends: Longs
     ) -> None:
-        """Of two batches that contradict each other either may be wrong: told of the later one."""
+        """Report pairs of batches that contradict each other, at the later one: either may be wrong."""
         for before, slot, fault in doubtful:
             number = int(every.segments[slot])
             if number < len(self._run.segments):
                 position, epoch = int(every.positions[slot]), int(every.headers["leader_epoch"][slot])
-                offset, end_offset = int(min(bases[before], bases[slot])), int(max(ends[before], ends[slot]))
+                window = int(min(bases[before], bases[slot])), int(max(ends[before], ends[slot]))
                 kind = Kind.ORDER if fault is Fault.OFFSETS else Kind.EPOCH
                 self._faults.append(
-                    LocalFault(
-                        kind, self._paths[number], position, 1, offset, end_offset, epoch, fault.value, True
-                    )
+                    LocalFault(kind, self._paths[number], position, 1, *window, epoch, fault.value, True)
                 )
 
-    def _tell_bad(self, slots: Longs, bases: Longs, ends: Longs) -> None:
-        run = self._run
+    def _report_bad(self, slots: Longs, bases: Longs, ends: Longs) -> None:
+        """Report bytes that are not a sound batch."""
+        committed = self._run.committed
         for number, (position, end, fault, slot), is_end in self._bad:
-            offset, end_offset = self._window(slot - 1, slot, slots, bases, ends)
-            text = f"{fault.value}; {end - position} bytes to byte {end} are lost"
+            window = self._window(slot - 1, slot, slots, bases, ends)
+            text = f"{fault.value}; {end - position} bytes up to byte {end} are lost"
             kind = Kind.CHECKSUM if fault is Fault.CHECKSUM else Kind.GARBAGE
-            if is_end and (fault is Fault.TORN or (MAX_LONG > run.committed <= offset)):
+            if is_end and (fault is Fault.TORN or (MAX_LONG > committed <= window[0])):
                 kind, text = Kind.TAIL, f"{end - position} bytes to the end: {fault.value}"
             self._faults.append(
-                LocalFault(kind, self._paths[number], position, end - position, offset, end_offset, -1, text)
+                LocalFault(kind, self._paths[number], position, end - position, *window, -1, text)
             )
 
     def _window(self, before: int, after: int, slots: Longs, bases: Longs, ends: Longs) -> tuple[int, int]:
-        """Offsets between the last kept batch up to number `before` and the first from `after` on."""
+        """Return the offsets between the last kept batch up to slot `before` and the next from `after`."""
         left = int(np.searchsorted(slots, before, "right" if before < after else "left")) - 1
         right = int(np.searchsorted(slots, after, "left" if before < after else "right"))
         start = int(ends[slots[left]]) if left >= 0 else self._run.segments[0].base_offset
@@ -489,7 +479,7 @@ class _Sweeper:
 
 
 def _gaps(run: Run, kept: Kept, faults: Sequence[LocalFault]) -> tuple[list[tuple[int, int, str, int]], int]:
-    """Offsets within the run that neither a batch nor a fault accounts for."""
+    """Return the offsets within the run that neither a batch nor a fault covers, and their number."""
     bases, ends = kept.bases, kept.ends
     if not len(bases):
         return [], 0
