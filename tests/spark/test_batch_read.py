@@ -191,7 +191,7 @@ def test_errors_say_what_to_do(
     spark: SparkSession, logs: Path, options: dict[str, str], expected: str
 ) -> None:
     """Spark wraps them in a traceback; one line of it is ours."""
-    with pytest.raises(Exception, match=r"pipeline\.errors") as error:
+    with pytest.raises(Exception, match=r"logstore\.spark\.errors") as error:
         load(spark, logs, **options).collect()
     assert message(error).startswith(expected)
 
@@ -277,7 +277,7 @@ def test_retention_between_planning_and_reading(spark: SparkSession, found: Path
     for path in (found / "orders-0").glob(f"{0:020d}.*"):
         path.unlink()
     assert [row[0] for row in loose.collect()] == list(range(10, 30))
-    with pytest.raises(Exception, match="offsets 0 to 9 are lost, expired: they lie below the log start"):
+    with pytest.raises(Exception, match="offsets 0 to 9 are lost, expired: they are below the log start"):
         strict.collect()
 
 

@@ -184,5 +184,5 @@ def test_a_query_of_one_batch_and_a_topic_that_goes(
 
     cluster.append("going", b"lost")
     delete_topic(cluster, "going")
-    with pytest.raises(StreamingQueryException, match=r"not there any more: going-0 \(read up to offset 5\)"):
+    with pytest.raises(StreamingQueryException, match=r"no longer exist: going-0 \(read up to offset 5\)"):
         going.run()

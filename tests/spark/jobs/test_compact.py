@@ -116,7 +116,7 @@ def test_an_empty_topic_is_an_empty_table(spark: SparkSession, command: Command,
 def test_a_plan_says_what_stands_in_the_way(command: Command, data: Path, tmp_path: Path) -> None:
     line = ["compact", data, "--output", tmp_path, "--plan"]
     assert command(*line).out.splitlines()[-2:] == [
-        "would refuse: the output is there",
+        "would fail: the output exists",
         "would compact 10 offsets of 2 partitions",
     ]
     assert "would replace" in command(*line, "--overwrite").out
@@ -228,5 +228,5 @@ def test_the_checker_notices_a_table_that_was_not_synced(monkeypatch: pytest.Mon
 def test_a_table_that_somebody_took_is_named() -> None:
     disk = MemoryDisk()
     make_durable_dir(disk, LEDGER)
-    with pytest.raises(OutputExists, match="somebody removed it"):
+    with pytest.raises(OutputExists, match="another program removed them"):
         place(disk, LEDGER, OUTPUT, 0)

@@ -162,7 +162,7 @@ def test_json_rows_and_those_that_are_refused(command: Command, spark: object, t
     assert sorted(each["reason"].split(":")[0] for each in told) == [
         "it cannot be parsed",
         "its topic is null",
-        "no topic has the name no/topic",
+        "invalid topic name no/topic",
     ]
     (first, *_) = records(logs, "y")
     assert json.loads(first.value or b"") == {"id": 0, "kind": "y", "at": 1_700_000_000}

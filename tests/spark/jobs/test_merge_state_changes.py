@@ -91,15 +91,15 @@ def prepared(*arguments: str | Path) -> merge_state_changes.Merge:
     ("arguments", "complaint"),
     [
         ([], "give either files or --logs-regex"),
-        (["no-such-file"], "no such file"),
+        (["no-such-file"], "files do not exist"),
         (["LOG", "--logs-regex", "x"], "give either"),
         (["--logs-regex", "("], "--logs-regex"),
         (["--logs-regex", "nothing", "--directory", "DIR"], "no file in"),
-        (["--logs-regex", "x", "--directory", "LOG"], "is no directory"),
+        (["--logs-regex", "x", "--directory", "LOG"], "is not a directory"),
         (["LOG", "--partitions", "0,x"], "--partitions"),
         (["LOG", "--start-time", "yesterday"], "--start-time"),
         (["LOG", "--end-time", "2026-02-31 00:00:00,000"], "--end-time"),
-        (["LOG", "--output", "DIR"], "is there already"),
+        (["LOG", "--output", "DIR"], " exists; name a new"),
     ],
 )
 def test_bad_usage(tmp_path: Path, arguments: list[str], complaint: str) -> None:
