@@ -20,8 +20,9 @@ from __future__ import annotations
 
 from logstore.replication.config import NodeConfig
 from logstore.replication.controller.config import ControllerConfig
-from logstore.replication.driver import Envelope, InProcessCluster, PendingReply
+from logstore.replication.driver import InProcessCluster
 from logstore.replication.durability import Durability
+from logstore.replication.in_process import Envelope, PendingReply
 from logstore.replication.node import Node
 
 __all__ = [

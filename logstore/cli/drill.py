@@ -27,9 +27,10 @@ from logstore.format.record import Record
 from logstore.log.reader import LogReader
 from logstore.replication.config import NodeConfig
 from logstore.replication.controller.config import ControllerConfig
-from logstore.replication.driver import Envelope, InProcessCluster, PendingReply
+from logstore.replication.driver import InProcessCluster
 from logstore.replication.durability import Durability
 from logstore.replication.effects import Response
+from logstore.replication.in_process import Envelope, PendingReply
 from logstore.replication.messages import FetchResponse, NewTopic, ProduceResponse
 from logstore.replication.metastore.embedded import EmbeddedStore
 from logstore.replication.partition import Partition

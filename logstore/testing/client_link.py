@@ -82,7 +82,7 @@ class ClientLink:
         else:
             self._receive(host, ClientRequest(call, call.body))
 
-    def reply(self, host: Host, token: object, body: ResponseBody | None, *, close: bool) -> None:
+    def reply(self, host: Host, token: object, body: ResponseBody | None, close: bool) -> None:
         assert isinstance(token, Call), "tokens are created here"
         self._judge(host, token, body)
         if self._network.is_lost():

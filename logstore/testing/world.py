@@ -28,24 +28,19 @@ from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import LogDirOffline
 from logstore.log.manager import LogManager
 from logstore.log.manager_config import LogManagerConfig
+from logstore.replication.carrying import Outlets, carry_out, flush
 from logstore.replication.durability import Durability
 from logstore.replication.effects import (
-    CloseSession,
     Disconnected,
     Effect,
     Event,
-    Halt,
-    OpenSession,
-    Reply,
     Request,
     Respond,
     Response,
-    Send,
     SessionExpired,
-    StoreCall,
     Sync,
-    SyncDone,
 )
+from logstore.replication.messages import RequestBody
 from logstore.replication.node import Node
 from logstore.testing.checkers import PartitionChecker
 from logstore.testing.client_link import ClientLink
@@ -85,7 +80,7 @@ class World:
     def __init__(self, swarm: Swarm, *, trace: Callable[[str], None] | None = None) -> None:
         self.swarm = swarm
         self.time = Timeline(swarm.seed, trace=trace)
-        self._disks = stream(swarm.seed, "disks")
+        self.disk_random = stream(swarm.seed, "disks")
         self._lives = stream(swarm.seed, "lives")
         self._at_healing: list[Callable[[], object]] = []
         self.is_healed = False
@@ -109,7 +104,7 @@ class World:
             node_id: Host(node_id, node_config(swarm, node_id), MemoryDisk(clock=lambda: self.now_ms))
             for node_id in range(swarm.nodes)
         }
-        self.network = Network(self.time, swarm, self.hosts, self._receive)
+        self.network = Network(self.time, swarm, self.hosts, self.receive)
         self.observation = Observation(
             self.time,
             swarm,
@@ -118,11 +113,12 @@ class World:
             self._registered_epoch,
         )
         self.store_link = StoreLink(
-            self.time, self.network, swarm, self.hosts, self._receive, self.observation.written
+            self.time, self.network, swarm, self.hosts, self.receive, self.observation.written
         )
         self.client_link = ClientLink(
-            self.time, self.network, self.hosts, self._receive, self.observation.answered
+            self.time, self.network, self.hosts, self.receive, self.observation.answered
         )
+        self._outlets = _outlets_of(self)
 
     @property
     def now_ms(self) -> int:
@@ -319,7 +315,7 @@ class World:
         host.stopped_in_order = None
         if loses_power:
             self.observation.ended(host, cache_survives=False)
-            host.disk = host.disk.power_cut(self._disks)
+            host.disk = host.disk.power_cut(self.disk_random)
         else:
             host.disk = host.disk.survivor()
 
@@ -364,7 +360,7 @@ class World:
         self.observation.ended(host, cache_survives=False)
         if host.node is not None:
             host.node.logs.abandon()
-        host.disk = host.disk.power_cut(self._disks)
+        host.disk = host.disk.power_cut(self.disk_random)
         host.disk_is_dead = False
         if host.node is not None:
             self._end_life(host, is_noticed=is_noticed)
@@ -460,7 +456,7 @@ class World:
         host.is_paused = False
         backlog, host.backlog = host.backlog, []
         for event in backlog:
-            self._receive(host, event)
+            self.receive(host, event)
         self._tick(host, host.life, None)
 
     def flush(self, host: Host, *, sealed_only: bool) -> None:
@@ -485,11 +481,11 @@ class World:
             raise Violation("A1", f"node {host.node_id} raised {type(error).__name__}: {error}") from error
         self.observation.look(host)
         if effects:
-            self._carry_out(host, effects)
+            carry_out(effects, host, self._outlets)
         if host.node is not None:
             self._schedule_tick(host)
 
-    def _receive(self, host: Host, event: Event) -> None:
+    def receive(self, host: Host, event: Event) -> None:
         if host.node is None:
             return
         if host.is_paused:
@@ -527,50 +523,52 @@ class World:
         self.time.stamp(f"{self.time.now_ms}{host.node_id}tick")
         self._turn(host, host.node.tick)
 
-    # --- effects --------------------------------------------------------------------------------------
 
-    def _carry_out(self, host: Host, effects: Iterable[Effect]) -> None:
-        for effect in effects:
-            match effect:
-                case Send(target, correlation_id, body):
-                    host.outstanding[correlation_id] = target
-                    self.network.send(host, target, Request(host.node_id, correlation_id, body))
-                case Respond(target, correlation_id, body):
-                    self.observation.responded(host, target, body)
-                    self.network.respond(host, target, Response(host.node_id, correlation_id, body))
-                case Reply(token, body, close):
-                    self.client_link.reply(host, token, body, close=close)
-                case StoreCall():
-                    self.store_link.call(host, effect)
-                case Sync():
-                    delay_ms = host.sync_delay_ms + self.network.delay(self._disks)
-                    self.time.at(delay_ms, self._sync, host, host.life, effect)
-                case OpenSession(timeout_ms):
-                    self.store_link.open_session_later(host, timeout_ms)
-                case CloseSession(session_id):
-                    host.session_id = None
-                    self.store_link.close_session_later(session_id)
-                case Halt(reason):
-                    self.time.note(host.node_id, "halts:", reason)
-                    life = host.life
-                    self.kill(host)
-                    self.time.at(self.swarm.session_timeout_ms, self._start_again, host, life)
+def _outlets_of(world: World) -> Outlets[Host]:
+    """Return the ways out of a host: a network that delays and loses, a disk that takes its time."""
+    network, time = world.network, world.time
 
-    def _start_again(self, host: Host, life: int) -> None:
-        """A supervisor restarts the process, on a working disk."""
-        if host.node is None and host.life == life:
-            self.start(host)
+    def send(host: Host, target: int, correlation_id: int, body: RequestBody) -> None:
+        host.outstanding[correlation_id] = target
+        network.send(host, target, Request(host.node_id, correlation_id, body))
 
-    def _sync(self, host: Host, life: int, effect: Sync) -> None:
+    def respond(host: Host, effect: Respond) -> None:
+        world.observation.responded(host, effect.target, effect.body)
+        network.respond(host, effect.target, Response(host.node_id, effect.correlation_id, effect.body))
+
+    def close_session(host: Host, session_id: int) -> None:
+        host.session_id = None
+        world.store_link.close_session_later(session_id)
+
+    def sync(host: Host, effect: Sync) -> None:
+        delay_ms = host.sync_delay_ms + network.delay(world.disk_random)
+        time.at(delay_ms, flush_now, host, host.life, effect)
+
+    def flush_now(host: Host, life: int, effect: Sync) -> None:
         if host.life != life or host.node is None:
             return
-        failure = ""
-        try:
-            log = host.node.logs.get(effect.topic_partition)
-            if log is not None:
-                log.flush()
-        except LogDirOffline as error:
-            if not host.disk_is_dead:
-                raise
-            failure = str(error)
-        self._receive(host, SyncDone(effect.topic_partition, effect.end_offset, failure))
+        done = flush(host.node.logs, effect)
+        assert not done.error or host.disk_is_dead, done.error
+        world.receive(host, done)
+
+    def halt(host: Host, reason: str) -> None:
+        time.note(host.node_id, "halts:", reason)
+        life = host.life
+        world.kill(host)
+        time.at(world.swarm.session_timeout_ms, start_again, host, life)
+
+    def start_again(host: Host, life: int) -> None:
+        """A supervisor restarts the process, on a working disk."""
+        if host.node is None and host.life == life:
+            world.start(host)
+
+    return Outlets(
+        send=send,
+        respond=respond,
+        reply=world.client_link.reply,
+        call_store=world.store_link.call,
+        open_session=world.store_link.open_session_later,
+        close_session=close_session,
+        sync=sync,
+        halt=halt,
+    )

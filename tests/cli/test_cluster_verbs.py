@@ -56,7 +56,7 @@ class Shared:
 
     def call(self, session_id: int, operation: Operation, now_ms: int) -> tuple[Outcome, list[WatchFired]]:
         outcome, fired = self._cluster.store.call(session_id, operation, self._cluster.now_ms)
-        self._cluster._fire(fired)
+        self._cluster.store_link.fire(fired)
         if isinstance(operation, Get | Children):
             self.read.append(operation.path)
         if self.loses_write and not isinstance(operation, Get | Children):

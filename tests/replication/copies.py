@@ -22,8 +22,9 @@ import pytest
 
 from logstore.disk.topic_partition import TopicPartition
 from logstore.replication.controller.controller import Controller
-from logstore.replication.driver import Envelope, InProcessCluster
+from logstore.replication.driver import InProcessCluster
 from logstore.replication.effects import Address, Effect, Event, Peer, Request, Response, Send
+from logstore.replication.in_process import Envelope, Links
 from logstore.replication.messages import (
     AlterPartitionResult,
     LeaderAndIsrRequest,
@@ -54,7 +55,8 @@ class Copies:
         self.count = 0
         """how many copies were delivered"""
         self._left: dict[Stage, list[Callable[[], object]]] = {}
-        self._backlogs: dict[InProcessCluster, deque[tuple[Envelope, int]]] = {}
+        self._backlogs: dict[Links, deque[tuple[Envelope, int]]] = {}
+        self._clusters: dict[Links, InProcessCluster] = {}
         self._worlds: dict[World, deque[Callable[[], None]]] = {}
         self._on_stages(monkeypatch)
         self._on_clusters(monkeypatch)
@@ -94,31 +96,36 @@ class Copies:
     # --- a cluster: its queue delivers ----------------------------------------------------------
 
     def _on_clusters(self, monkeypatch: pytest.MonkeyPatch) -> None:
-        post = InProcessCluster._post
+        post, make = Links.post, InProcessCluster.__init__
 
-        def post_again(cluster: InProcessCluster, source: int | None, target: int, event: Event) -> None:
-            length = len(cluster.queue)
-            post(cluster, source, target, event)
-            if source is None or not isinstance(event, Request | Response) or len(cluster.queue) == length:
+        def remember(cluster: InProcessCluster, *args: Any, **settings: Any) -> None:
+            make(cluster, *args, **settings)
+            self._clusters[cluster._links] = cluster
+
+        def post_again(links: Links, source: int | None, target: int, event: Event) -> None:
+            length = len(links.queue)
+            post(links, source, target, event)
+            if source is None or not isinstance(event, Request | Response) or len(links.queue) == length:
                 return
-            envelope = cluster.queue[-1]
+            envelope = links.queue[-1]
             if not self.is_late:
                 self.count += 1
-                cluster.queue.append(envelope)
+                links.queue.append(envelope)
                 return
-            backlog = self._backlogs.setdefault(cluster, deque())
-            backlog.append((envelope, cluster._slots[source].life))
+            backlog = self._backlogs.setdefault(links, deque())
+            backlog.append((envelope, links.slots[source].life))
             if len(backlog) > LATER:
-                self._release(cluster, backlog)
+                self._release(links, backlog)
 
-        monkeypatch.setattr(InProcessCluster, "_post", post_again)
+        monkeypatch.setattr(Links, "post", post_again)
+        monkeypatch.setattr(InProcessCluster, "__init__", remember)
 
-    def _release(self, cluster: InProcessCluster, backlog: deque[tuple[Envelope, int]]) -> None:
+    def _release(self, links: Links, backlog: deque[tuple[Envelope, int]]) -> None:
         envelope, life = backlog.popleft()
         assert envelope.source is not None
-        if cluster._slots[envelope.source].life == life:  # a connection does not outlive its process
+        if links.slots[envelope.source].life == life:  # a connection does not outlive its process
             self.count += 1
-            cluster.queue.append(envelope)
+            links.queue.append(envelope)
 
     # --- controllers alone: `send_request` delivers ---------------------------------------------
 
@@ -175,11 +182,12 @@ class Copies:
                 if not message.is_request:
                     stage.deliver(message)
             assert picture_of_stage(stage) == before
-        for cluster, backlog in list(self._backlogs.items()):
+        for links, backlog in list(self._backlogs.items()):
+            cluster = self._clusters[links]
             cluster.settle()
             before = picture_of_cluster(cluster)
             while backlog:
-                self._release(cluster, backlog)
+                self._release(links, backlog)
             cluster.settle()
             assert picture_of_cluster(cluster) == before
         for world, thunks in list(self._worlds.items()):

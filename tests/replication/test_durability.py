@@ -104,7 +104,7 @@ def switch(made: InProcessCluster, topic: str, level: str) -> None:
             session_id, Create(layout.topic_config_path(topic), data, make_parents=True), made.now_ms
         )
     assert outcome.error is None
-    made._fire(fired)
+    made.store_link.fire(fired)
 
 
 def returns(made: InProcessCluster, topic_partition: TopicPartition) -> bool:

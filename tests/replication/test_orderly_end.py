@@ -14,8 +14,9 @@ from logstore.disk.files import Disk
 from logstore.disk.memory import MemoryDisk
 from logstore.disk.topic_partition import TopicPartition
 from logstore.replication import InProcessCluster, NodeConfig
-from logstore.replication.driver import LOG_DIR, Envelope, three_nodes
+from logstore.replication.driver import LOG_DIR, three_nodes
 from logstore.replication.effects import Request, Response, WatchFired
+from logstore.replication.in_process import Envelope
 from logstore.replication.messages import (
     ControlledShutdownRequest,
     ControlledShutdownResponse,

@@ -140,7 +140,7 @@ class Scene:
         """An operator, or another controller, writes."""
         outcome, fired = self.store.call(self.store.admin, operation, self.cluster.now_ms)
         assert outcome.error is None
-        self.cluster._fire(fired)
+        self.cluster.store_link.fire(fired)
 
     def request(self, target: tuple[int, ...] = TARGET) -> None:
         """An operator writes the request node, which outlives any controller."""

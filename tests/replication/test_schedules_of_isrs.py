@@ -9,8 +9,9 @@ from __future__ import annotations
 from logstore.disk.errors import ErrorCode
 from logstore.disk.memory import MemoryDisk
 from logstore.replication.config import NodeConfig
-from logstore.replication.driver import Envelope, InProcessCluster, three_nodes
+from logstore.replication.driver import InProcessCluster, three_nodes
 from logstore.replication.effects import Response
+from logstore.replication.in_process import Envelope
 from logstore.replication.isr import CommittedIsr, PendingShrink
 from logstore.replication.messages import (
     NO_LEADER,

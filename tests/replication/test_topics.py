@@ -14,8 +14,8 @@ from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
 from logstore.log.manager import LogManager
 from logstore.replication import InProcessCluster, orders, serving
-from logstore.replication.driver import Envelope
 from logstore.replication.effects import Peer, Request
+from logstore.replication.in_process import Envelope
 from logstore.replication.messages import (
     BEING_DELETED,
     AdminResult,
@@ -152,7 +152,7 @@ def wipe(made: InProcessCluster) -> None:
         path = f"/brokers/topics/t{below}"
         outcome, fired = made.store.call(operator, Delete(path), made.now_ms)
         assert outcome.error is None
-        made._fire(fired)
+        made.store_link.fire(fired)
 
 
 def test_a_topic_that_vanishes_from_the_store_leaves_strays_on_running_brokers() -> None:
