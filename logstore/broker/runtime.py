@@ -27,7 +27,7 @@ import asyncio
 import logging
 from asyncio import FIRST_COMPLETED
 from collections import deque
-from collections.abc import Callable, Iterable
+from collections.abc import Callable, Hashable
 from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar, TypeVarTuple, Unpack
@@ -37,21 +37,16 @@ from logstore.broker.links import is_of_broker
 from logstore.broker.peers import Peers
 from logstore.broker.server import Server
 from logstore.broker.wire.declarations import Struct
-from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import LogClosed, LogDirOffline
 from logstore.log.log import Log
+from logstore.replication.carrying import Outlets, carry_out
 from logstore.replication.effects import (
     ClientRequest,
-    CloseSession,
     Effect,
     Event,
-    Halt,
-    OpenSession,
-    Reply,
     Request,
     Respond,
     Response,
-    Send,
     SessionExpired,
     SessionOpened,
     StoreCall,
@@ -167,6 +162,7 @@ class Runtime:
         self._probes = 0
         self._is_in_doubt = False
         self._heartbeat: asyncio.TimerHandle | None = None
+        self._outlets = _outlets_of(self)
 
     # --- life ---------------------------------------------------------------------------------
 
@@ -196,7 +192,7 @@ class Runtime:
         if self.ended.done():
             return  # a bug in the last turn, or in a sync: the state of the logs is unknown
         self.node.logs.close(mark_clean=self.node.is_clean)
-        self._carry_out(self.node.leave(self._clock()))
+        carry_out(self.node.leave(self._clock()), self.node, self._outlets)
         await self._loop.run_in_executor(None, self._store.close)
 
     @property
@@ -253,7 +249,7 @@ class Runtime:
         assert not self._is_in_turn, "turns follow each other"
         self._is_in_turn = True
         try:
-            self._carry_out(act(*args, self._clock()))
+            carry_out(act(*args, self._clock()), self.node, self._outlets)
         except Exception as error:
             # Half a turn: the engine's memory cannot be trusted. Another node takes over.
             _log.exception("the engine failed")
@@ -455,46 +451,44 @@ class Runtime:
         """Run work that may block on a disk in a thread."""
         return self._loop.run_in_executor(self._readers, work)
 
-    # --- effects ------------------------------------------------------------------------------
 
-    def _carry_out(self, effects: Iterable[Effect]) -> None:
-        for effect in effects:
-            match effect:
-                case Send(target, correlation_id, body) if target == self.node.node_id:
-                    self._deliver(Request(target, correlation_id, body))
-                case Send(target, correlation_id, body):
-                    self.peers.send(target, correlation_id, body, self._deliver)
-                case Respond(target, correlation_id, body, token):
-                    if isinstance(token, Asked):
-                        token.then(body)
-                    else:
-                        assert target == self.node.node_id, "only this node's own requests have no connection"
-                        self._deliver(Response(target, correlation_id, body))
-                case Reply(token, body, close):
-                    assert isinstance(token, Asked), "the token was made by `ask`"
-                    if close:
-                        token.refused("produce with acks=0 failed; closing the connection")
-                    else:
-                        token.then(body)
-                case OpenSession(timeout_ms):
-                    self._store.open_session(timeout_ms)
-                case CloseSession(session_id):
-                    self._loop.run_in_executor(None, self._store.close_session, session_id)
-                case StoreCall():
-                    self._store.submit(effect)
-                case Sync(topic_partition, end_offset):
-                    self._sync(topic_partition, end_offset)
-                case Halt(reason):
-                    self._fail(reason)
+def _outlets_of(runtime: Runtime) -> Outlets[Node]:
+    """Return the ways out of the node: connections to peers and clients, threads for fsync and the store."""
+    store, loop, node_id = runtime._store, runtime._loop, runtime.node.node_id
+    deliver = runtime._deliver
 
-    def _sync(self, topic_partition: TopicPartition, end_offset: int) -> None:
+    def send(node: Node, target: int, correlation_id: int, body: RequestBody) -> None:
+        if target == node_id:
+            deliver(Request(target, correlation_id, body))
+        else:
+            runtime.peers.send(target, correlation_id, body, deliver)
+
+    def respond(node: Node, effect: Respond) -> None:
+        if isinstance(effect.token, Asked):
+            effect.token.then(effect.body)
+        else:
+            assert effect.target == node_id, "only this node's own requests have no connection"
+            deliver(Response(effect.target, effect.correlation_id, effect.body))
+
+    def reply(node: Node, token: Hashable, body: ResponseBody | None, close: bool) -> None:
+        assert isinstance(token, Asked), "the token was made by `ask`"
+        if close:
+            token.refused("produce with acks=0 failed; closing the connection")
+        else:
+            token.then(body)
+
+    def close_session(node: Node, session_id: int) -> None:
+        loop.run_in_executor(None, store.close_session, session_id)
+
+    def sync(node: Node, effect: Sync) -> None:
+        topic_partition, end_offset = effect.topic_partition, effect.end_offset
         try:
-            log = self.node.logs.get(topic_partition)
+            log = node.logs.get(topic_partition)
         except LogDirOffline as error:
-            self._deliver(SyncDone(topic_partition, end_offset, str(error)))
+            deliver(SyncDone(topic_partition, end_offset, str(error)))
             return
         if log is None:
-            self._deliver(SyncDone(topic_partition, end_offset))
+            deliver(SyncDone(topic_partition, end_offset))
             return
 
         def flushed(future: asyncio.Future[str]) -> None:
@@ -502,11 +496,22 @@ class Runtime:
                 return
             if (bug := future.exception()) is not None:
                 _log.error("unexpected error in the fsync worker", exc_info=bug)
-                self._fail(bug)
+                runtime._fail(bug)
             else:
-                self._deliver(SyncDone(topic_partition, end_offset, future.result()))
+                deliver(SyncDone(topic_partition, end_offset, future.result()))
 
-        self._loop.run_in_executor(self._threads, _flush, log).add_done_callback(flushed)
+        loop.run_in_executor(runtime._threads, _flush, log).add_done_callback(flushed)
+
+    return Outlets(
+        send=send,
+        respond=respond,
+        reply=reply,
+        call_store=lambda node, call: store.submit(call),
+        open_session=lambda node, timeout_ms: store.open_session(timeout_ms),
+        close_session=close_session,
+        sync=sync,
+        halt=lambda node, reason: runtime._fail(reason),
+    )
 
 
 def _flush(log: Log) -> str:
