@@ -1,25 +1,25 @@
-"""How a message of the protocol is declared: one class a struct, every field with the versions that have it.
+"""Declarations of the protocol's messages: one class a struct, each field with the versions that have it.
 
     class FetchRequest(Struct, key=1, versions="4-16", flexible="12+"):
         replica_id: int = wire("int32", versions="4-14", default=-1)
-        topics: list[FetchRequestFetchTopic] = wire([FetchRequestFetchTopic], factory=list)
-        rack_id: str = wire("string", versions="11+", ignorable=True, default="")
+        topics: list[FetchRequestFetchTopic] = wire([FetchRequestFetchTopic])
+        rack_id: str = wire("string", versions="11+", ignorable=True)
 
-A class has the fields of all versions, in the order of the wire; whoever makes or reads a message need not
-know its version (`codec.py` does). The kinds are Kafka's: `bool int8 int16 int32 int64 uuid string bytes
-records`, another `Struct`, or a list of one kind for an array of it. Versions are written
-`3`, `3-7` or `3+`.
+A class has the fields of all versions, in the order of the wire. Code that makes or reads a message need not
+know its version; `codec.py` does. The kinds are Kafka's: `bool int8 int16 int32 int64 uuid string bytes
+records`, another `Struct`, or a list of one kind for an array of it. Versions are written `3`, `3-7` or `3+`.
 
-    versions    those that have the field; all that its struct is in, if not given
+    versions    versions that have the field; all that its struct is in, if not given
     nullable    versions in which None may be sent
     tag         the field is not in line but in the struct's tag section, and absent while it has its default
-    ignorable   for versions without the field whatever it says is left out; else only its default is
-    default     what the field says where nobody said anything, and on versions without it
+    ignorable   versions without the field leave out any value; else only its default
+    default     the value if none is given, and on versions without the field; zero or empty, or None for a
+                struct, if not declared
 
-Numbers of errors are plain ints, times and durations milliseconds (`…_ms`), uuids 16 bytes, records
-whatever bytes they are in. A tagged struct is None where it is absent.
+Numbers of errors are plain ints, times and durations milliseconds (`…_ms`), uuids 16 bytes, records any
+buffer. A tagged struct is None where it is absent.
 
-Classes have slots and are compared field by field. They are not dataclasses because making two hundred of
+Classes have slots and are compared field by field. They are not dataclasses because creating two hundred of
 those takes a quarter of a second; an `__init__` is compiled when a class is first called.
 """
 
@@ -27,7 +27,7 @@ from __future__ import annotations
 
 import re
 from collections.abc import Callable, Mapping
-from typing import Any, ClassVar, NamedTuple, TypeAlias, dataclass_transform
+from typing import Any, ClassVar, Final, NamedTuple, TypeAlias, dataclass_transform
 
 from logstore.broker.wire.compiling import compiled
 
@@ -38,7 +38,7 @@ _VERSIONS = re.compile(r"(\d+)(?:-(\d+)|(\+))?")
 
 
 class Field(NamedTuple):
-    """A field's declaration; see the module."""
+    """The declaration of a field; see the module."""
 
     kind: Kind | list[Kind]
     versions: range
@@ -54,18 +54,22 @@ class Field(NamedTuple):
 
     @property
     def element(self) -> Kind:
-        """What an array is an array of; any other field's own kind."""
+        """The kind of an array's elements; any other field's own kind."""
         return self.kind[0] if isinstance(self.kind, list) else self.kind
 
 
 def parse_versions(text: str) -> range:
-    """`3`, `3-7` or `3+`; nothing for no versions at all."""
+    """Parse `3`, `3-7` or `3+`; an empty text means no versions."""
     if not text:
         return range(0)
     match = _VERSIONS.fullmatch(text)
     assert match is not None, f"{text!r} is no range of versions"
     first = int(match[1])
     return range(first, _NO_END if match[3] else int(match[2] or first) + 1)
+
+
+_NOT_GIVEN: Final = object()
+_ZEROS: Final = {"bool": False, "string": "", "uuid": bytes(16), "bytes": b"", "records": b""}
 
 
 def wire(
@@ -75,16 +79,20 @@ def wire(
     nullable: str = "",
     tag: int | None = None,
     ignorable: bool = False,
-    default: Any = None,
-    factory: Callable[[], Any] | None = None,
+    default: Any = _NOT_GIVEN,
 ) -> Any:
-    """Declare a field. `factory` makes the default of one that must not be shared: a list."""
+    """Declare a field. The default of an array is a new list."""
+    factory = None
+    if default is _NOT_GIVEN and isinstance(kind, list):
+        default, factory = None, list
+    elif default is _NOT_GIVEN:
+        default = _ZEROS.get(kind, 0) if isinstance(kind, str) else None
     return Field(kind, parse_versions(versions), parse_versions(nullable), tag, ignorable, default, factory)
 
 
-@dataclass_transform(kw_only_default=True, field_specifiers=(wire,))
+@dataclass_transform(kw_only_default=True)
 class _Declared(type):
-    """Takes the fields' declarations out of a class body and puts slots in their place."""
+    """Replaces the declarations in a class body by slots."""
 
     def __new__(
         mcs,
@@ -110,17 +118,17 @@ class _Declared(type):
 
 
 class Struct(metaclass=_Declared):
-    """A message, or a part of one. Made with keywords only; what is not given has its default."""
+    """A message, or a part of one. Construct it with keywords; other fields have their defaults."""
 
     FIELDS: ClassVar[Mapping[str, Field]]
     KEY: ClassVar[int]
-    """Of a whole message: which API it belongs to."""
+    """Of a whole message: the key of its API."""
     VERSIONS: ClassVar[range]
     """Of a whole message: the versions that can be read and written."""
     FLEXIBLE: ClassVar[range]
     """Of a whole message: versions with compact lengths and tag sections."""
 
-    __hash__ = None  # type: ignore[assignment]  # they change
+    __hash__ = None  # type: ignore[assignment]  # mutable
 
     def __init__(self, **values: Any) -> None:
         kind = type(self)
@@ -133,7 +141,7 @@ class Struct(metaclass=_Declared):
         return all(getattr(self, name) == getattr(other, name) for name in self.FIELDS)
 
     def __repr__(self) -> str:
-        """Fields that say something; the others have their defaults."""
+        """Show the fields that do not have their defaults."""
         said = (
             f"{name}={value!r}"
             for name, field in self.FIELDS.items()
@@ -143,7 +151,7 @@ class Struct(metaclass=_Declared):
 
 
 def _init_of(kind: type[Struct]) -> Any:
-    """An `__init__` as one would write it by hand."""
+    """Compile an `__init__`, as one would write it by hand."""
     names: dict[str, object] = {}
     parameters, lines = [], []
     for name, field in kind.FIELDS.items():
@@ -156,6 +164,3 @@ def _init_of(kind: type[Struct]) -> Any:
             lines.append(f" self.{name} = {name}")
     head = f"def __init__(self{', *, ' if parameters else ''}{', '.join(parameters)}):"
     return compiled("__init__", "\n".join([head, *lines, " return None"]), names, shown_as=kind.__name__)
-
-
-_NOT_GIVEN = object()

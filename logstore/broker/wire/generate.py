@@ -89,26 +89,20 @@ _IGNORABLE: Final = {
 """Fields that some version lacks and that Kafka then leaves out, whatever they say."""
 
 _OURS: Final = {
-    "ProduceRequest": [
-        'asks_level: bool = wire("bool", versions="9+", tag=10000, ignorable=True, default=False)'
-    ],
+    "ProduceRequest": ['asks_level: bool = wire("bool", versions="9+", tag=10000, ignorable=True)'],
     "ProduceResponsePartitionProduceResponse": [
         'level: int = wire("int8", versions="9+", tag=10000, default=-1)'
     ],
     "FetchRequest": [
         'has_rack: bool = wire("bool", versions="12+", tag=10000, ignorable=True, default=True)'
     ],
-    "FetchRequestFetchTopic": ['topic_name: str = wire("string", versions="13+", tag=10000, default="")'],
-    "FetchRequestFetchPartition": [
-        'is_synced: bool = wire("bool", versions="12+", tag=10000, default=False)'
-    ],
-    "FetchResponseFetchableTopicResponse": [
-        'topic_name: str = wire("string", versions="13+", tag=10000, default="")'
-    ],
-    "AlterPartitionRequestTopicData": ['topic_name: str = wire("string", tag=10000, default="")'],
-    "AlterPartitionRequestPartitionData": ['all_synced: bool = wire("bool", tag=10000, default=False)'],
-    "AlterPartitionResponseTopicData": ['topic_name: str = wire("string", tag=10000, default="")'],
-    "AlterPartitionResponsePartitionData": ['min_insync: int = wire("int32", tag=10000, default=0)'],
+    "FetchRequestFetchTopic": ['topic_name: str = wire("string", versions="13+", tag=10000)'],
+    "FetchRequestFetchPartition": ['is_synced: bool = wire("bool", versions="12+", tag=10000)'],
+    "FetchResponseFetchableTopicResponse": ['topic_name: str = wire("string", versions="13+", tag=10000)'],
+    "AlterPartitionRequestTopicData": ['topic_name: str = wire("string", tag=10000)'],
+    "AlterPartitionRequestPartitionData": ['all_synced: bool = wire("bool", tag=10000)'],
+    "AlterPartitionResponseTopicData": ['topic_name: str = wire("string", tag=10000)'],
+    "AlterPartitionResponsePartitionData": ['min_insync: int = wire("int32", tag=10000)'],
 }
 """What our nodes tell each other beyond Kafka's fields, in tags that Kafka will not come to use."""
 
@@ -290,7 +284,8 @@ def _field_lines(each: _Field, struct: _Struct, *, ignore: bool) -> list[str]:
         words.append(f"tag={each.tag}")
     if ignore:
         words.append("ignorable=True")
-    words.append(_default_text(each))
+    if default := _default_text(each):
+        words.append(default)
     line = f"    {each.name}: {python} = wire({', '.join(words)})"
     if len(line) <= 110:
         return [line]
@@ -301,11 +296,11 @@ def _field_lines(each: _Field, struct: _Struct, *, ignore: bool) -> list[str]:
 
 
 def _default_text(each: _Field) -> str:
+    """The default, unless it is that of the kind."""
     if each.is_array:
-        return "factory=list" if each.default != "null" else "default=None"
-    if each.kind == "uuid":
-        return "default=bytes(16)"
-    return f"default={each.default!r}".replace("'", '"')
+        return "default=None" if each.default == "null" else ""
+    zero: Any = None if each.kind[0].isupper() else _ZEROS.get(each.kind, 0)
+    return "" if each.default == zero else f"default={each.default!r}".replace("'", '"')
 
 
 if __name__ == "__main__":

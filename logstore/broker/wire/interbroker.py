@@ -15,209 +15,197 @@ from logstore.broker.wire.declarations import Struct, wire
 
 
 class LeaderAndIsrRequestPartitionState(Struct):
-    partition_index: int = wire("int32", default=0)
-    controller_epoch: int = wire("int32", default=0)
-    leader: int = wire("int32", default=0)
-    leader_epoch: int = wire("int32", default=0)
-    isr: list[int] = wire(["int32"], factory=list)
-    partition_epoch: int = wire("int32", default=0)
-    replicas: list[int] = wire(["int32"], factory=list)
-    adding_replicas: list[int] = wire(["int32"], factory=list)
-    removing_replicas: list[int] = wire(["int32"], factory=list)
-    is_new: bool = wire("bool", default=False)
-    leader_recovery_state: int = wire("int8", default=0)
-    durability: int = wire("int8", tag=10000, default=0)
-    all_synced: bool = wire("bool", tag=10001, default=False)
-    min_insync: int = wire("int32", tag=10002, default=0)
-    eligible: list[int] = wire(["int32"], tag=10003, factory=list)
+    partition_index: int = wire("int32")
+    controller_epoch: int = wire("int32")
+    leader: int = wire("int32")
+    leader_epoch: int = wire("int32")
+    isr: list[int] = wire(["int32"])
+    partition_epoch: int = wire("int32")
+    replicas: list[int] = wire(["int32"])
+    adding_replicas: list[int] = wire(["int32"])
+    removing_replicas: list[int] = wire(["int32"])
+    is_new: bool = wire("bool")
+    leader_recovery_state: int = wire("int8")
+    durability: int = wire("int8", tag=10000)
+    all_synced: bool = wire("bool", tag=10001)
+    min_insync: int = wire("int32", tag=10002)
+    eligible: list[int] = wire(["int32"], tag=10003)
 
 
 class LeaderAndIsrRequestConfig(Struct):
-    name: str = wire("string", default="")
-    value: str = wire("string", default="")
+    name: str = wire("string")
+    value: str = wire("string")
 
 
 class LeaderAndIsrRequestTopicState(Struct):
     """One without partition states only tells of the topic."""
 
-    topic_name: str = wire("string", default="")
-    topic_id: bytes = wire("uuid", default=bytes(16))
-    partition_states: list[LeaderAndIsrRequestPartitionState] = wire(
-        [LeaderAndIsrRequestPartitionState], factory=list
-    )
+    topic_name: str = wire("string")
+    topic_id: bytes = wire("uuid")
+    partition_states: list[LeaderAndIsrRequestPartitionState] = wire([LeaderAndIsrRequestPartitionState])
     configs: list[LeaderAndIsrRequestConfig] | None = wire(
         [LeaderAndIsrRequestConfig], tag=10000, nullable="7+", default=None
     )
 
 
 class LeaderAndIsrRequestLiveLeader(Struct):
-    broker_id: int = wire("int32", default=0)
-    host_name: str = wire("string", default="")
-    port: int = wire("int32", default=0)
+    broker_id: int = wire("int32")
+    host_name: str = wire("string")
+    port: int = wire("int32")
     broker_epoch: int = wire("int64", tag=10000, default=-1)
-    rack: str = wire("string", tag=10001, default="")
+    rack: str = wire("string", tag=10001)
 
 
 class LeaderAndIsrRequestAssignedTopic(Struct):
-    topic_name: str = wire("string", default="")
-    topic_id: bytes = wire("uuid", default=bytes(16))
-    partition_indexes: list[int] = wire(["int32"], factory=list)
+    topic_name: str = wire("string")
+    topic_id: bytes = wire("uuid")
+    partition_indexes: list[int] = wire(["int32"])
 
 
 class LeaderAndIsrRequest(Struct, key=4, versions="7", flexible="7"):
     """`type`: 1 for news, 2 for all that the receiver has."""
 
-    controller_id: int = wire("int32", default=0)
-    is_kraft_controller: bool = wire("bool", default=False)
-    controller_epoch: int = wire("int32", default=0)
+    controller_id: int = wire("int32")
+    is_kraft_controller: bool = wire("bool")
+    controller_epoch: int = wire("int32")
     broker_epoch: int = wire("int64", default=-1)
-    type: int = wire("int8", default=0)
-    topic_states: list[LeaderAndIsrRequestTopicState] = wire([LeaderAndIsrRequestTopicState], factory=list)
-    live_leaders: list[LeaderAndIsrRequestLiveLeader] = wire([LeaderAndIsrRequestLiveLeader], factory=list)
+    type: int = wire("int8")
+    topic_states: list[LeaderAndIsrRequestTopicState] = wire([LeaderAndIsrRequestTopicState])
+    live_leaders: list[LeaderAndIsrRequestLiveLeader] = wire([LeaderAndIsrRequestLiveLeader])
     assigned: list[LeaderAndIsrRequestAssignedTopic] | None = wire(
         [LeaderAndIsrRequestAssignedTopic], tag=10000, nullable="7+", default=None
     )
     receiver_id: int = wire("int32", tag=10010, default=-1)
-    number: int = wire("int64", tag=10011, default=0)
+    number: int = wire("int64", tag=10011)
 
 
 class LeaderAndIsrResponsePartitionError(Struct):
-    partition_index: int = wire("int32", default=0)
-    error_code: int = wire("int16", default=0)
+    partition_index: int = wire("int32")
+    error_code: int = wire("int16")
 
 
 class LeaderAndIsrResponseTopicError(Struct):
-    topic_id: bytes = wire("uuid", default=bytes(16))
-    partition_errors: list[LeaderAndIsrResponsePartitionError] = wire(
-        [LeaderAndIsrResponsePartitionError], factory=list
-    )
-    topic_name: str = wire("string", tag=10000, default="")
+    topic_id: bytes = wire("uuid")
+    partition_errors: list[LeaderAndIsrResponsePartitionError] = wire([LeaderAndIsrResponsePartitionError])
+    topic_name: str = wire("string", tag=10000)
 
 
 class LeaderAndIsrResponse(Struct, key=4, versions="7", flexible="7"):
-    error_code: int = wire("int16", default=0)
-    topics: list[LeaderAndIsrResponseTopicError] = wire([LeaderAndIsrResponseTopicError], factory=list)
+    error_code: int = wire("int16")
+    topics: list[LeaderAndIsrResponseTopicError] = wire([LeaderAndIsrResponseTopicError])
 
 
 # --- StopReplica: what the receiver is to be no more ------------------------------------------
 
 
 class StopReplicaRequestPartitionState(Struct):
-    partition_index: int = wire("int32", default=0)
+    partition_index: int = wire("int32")
     leader_epoch: int = wire("int32", default=-1)
-    delete_partition: bool = wire("bool", default=False)
+    delete_partition: bool = wire("bool")
 
 
 class StopReplicaRequestTopicState(Struct):
-    topic_name: str = wire("string", default="")
-    partition_states: list[StopReplicaRequestPartitionState] = wire(
-        [StopReplicaRequestPartitionState], factory=list
-    )
-    topic_id: bytes = wire("uuid", tag=10000, default=bytes(16))
+    topic_name: str = wire("string")
+    partition_states: list[StopReplicaRequestPartitionState] = wire([StopReplicaRequestPartitionState])
+    topic_id: bytes = wire("uuid", tag=10000)
 
 
 class StopReplicaRequest(Struct, key=5, versions="4", flexible="4"):
-    controller_id: int = wire("int32", default=0)
-    is_kraft_controller: bool = wire("bool", default=False)
-    controller_epoch: int = wire("int32", default=0)
+    controller_id: int = wire("int32")
+    is_kraft_controller: bool = wire("bool")
+    controller_epoch: int = wire("int32")
     broker_epoch: int = wire("int64", default=-1)
-    topic_states: list[StopReplicaRequestTopicState] = wire([StopReplicaRequestTopicState], factory=list)
+    topic_states: list[StopReplicaRequestTopicState] = wire([StopReplicaRequestTopicState])
     receiver_id: int = wire("int32", tag=10010, default=-1)
-    number: int = wire("int64", tag=10011, default=0)
+    number: int = wire("int64", tag=10011)
 
 
 class StopReplicaResponsePartitionError(Struct):
-    topic_name: str = wire("string", default="")
-    partition_index: int = wire("int32", default=0)
-    error_code: int = wire("int16", default=0)
+    topic_name: str = wire("string")
+    partition_index: int = wire("int32")
+    error_code: int = wire("int16")
 
 
 class StopReplicaResponse(Struct, key=5, versions="4", flexible="4"):
-    error_code: int = wire("int16", default=0)
-    partition_errors: list[StopReplicaResponsePartitionError] = wire(
-        [StopReplicaResponsePartitionError], factory=list
-    )
+    error_code: int = wire("int16")
+    partition_errors: list[StopReplicaResponsePartitionError] = wire([StopReplicaResponsePartitionError])
 
 
 # --- UpdateMetadata: who is alive and who leads what ------------------------------------------
 
 
 class UpdateMetadataRequestPartitionState(Struct):
-    partition_index: int = wire("int32", default=0)
-    controller_epoch: int = wire("int32", default=0)
-    leader: int = wire("int32", default=0)
-    leader_epoch: int = wire("int32", default=0)
-    isr: list[int] = wire(["int32"], factory=list)
-    zk_version: int = wire("int32", default=0)
-    replicas: list[int] = wire(["int32"], factory=list)
-    offline_replicas: list[int] = wire(["int32"], factory=list)
-    durability: int = wire("int8", tag=10000, default=0)
-    all_synced: bool = wire("bool", tag=10001, default=False)
-    min_insync: int = wire("int32", tag=10002, default=0)
-    eligible: list[int] = wire(["int32"], tag=10003, factory=list)
-    adding_replicas: list[int] = wire(["int32"], tag=10004, factory=list)
-    removing_replicas: list[int] = wire(["int32"], tag=10005, factory=list)
-    is_new: bool = wire("bool", tag=10006, default=False)
+    partition_index: int = wire("int32")
+    controller_epoch: int = wire("int32")
+    leader: int = wire("int32")
+    leader_epoch: int = wire("int32")
+    isr: list[int] = wire(["int32"])
+    zk_version: int = wire("int32")
+    replicas: list[int] = wire(["int32"])
+    offline_replicas: list[int] = wire(["int32"])
+    durability: int = wire("int8", tag=10000)
+    all_synced: bool = wire("bool", tag=10001)
+    min_insync: int = wire("int32", tag=10002)
+    eligible: list[int] = wire(["int32"], tag=10003)
+    adding_replicas: list[int] = wire(["int32"], tag=10004)
+    removing_replicas: list[int] = wire(["int32"], tag=10005)
+    is_new: bool = wire("bool", tag=10006)
 
 
 class UpdateMetadataRequestTopicState(Struct):
     """One without partition states only tells of the topic."""
 
-    topic_name: str = wire("string", default="")
-    topic_id: bytes = wire("uuid", default=bytes(16))
-    partition_states: list[UpdateMetadataRequestPartitionState] = wire(
-        [UpdateMetadataRequestPartitionState], factory=list
-    )
+    topic_name: str = wire("string")
+    topic_id: bytes = wire("uuid")
+    partition_states: list[UpdateMetadataRequestPartitionState] = wire([UpdateMetadataRequestPartitionState])
 
 
 class UpdateMetadataRequestEndpoint(Struct):
-    port: int = wire("int32", default=0)
-    host: str = wire("string", default="")
-    listener: str = wire("string", default="")
-    security_protocol: int = wire("int16", default=0)
+    port: int = wire("int32")
+    host: str = wire("string")
+    listener: str = wire("string")
+    security_protocol: int = wire("int16")
 
 
 class UpdateMetadataRequestBroker(Struct):
-    id: int = wire("int32", default=0)
-    endpoints: list[UpdateMetadataRequestEndpoint] = wire([UpdateMetadataRequestEndpoint], factory=list)
+    id: int = wire("int32")
+    endpoints: list[UpdateMetadataRequestEndpoint] = wire([UpdateMetadataRequestEndpoint])
     rack: str | None = wire("string", nullable="8+", default=None)
     broker_epoch: int = wire("int64", tag=10000, default=-1)
 
 
 class UpdateMetadataRequest(Struct, key=6, versions="8", flexible="8"):
-    controller_id: int = wire("int32", default=0)
-    is_kraft_controller: bool = wire("bool", default=False)
-    controller_epoch: int = wire("int32", default=0)
+    controller_id: int = wire("int32")
+    is_kraft_controller: bool = wire("bool")
+    controller_epoch: int = wire("int32")
     broker_epoch: int = wire("int64", default=-1)
-    topic_states: list[UpdateMetadataRequestTopicState] = wire(
-        [UpdateMetadataRequestTopicState], factory=list
-    )
-    live_brokers: list[UpdateMetadataRequestBroker] = wire([UpdateMetadataRequestBroker], factory=list)
-    type: int = wire("int8", tag=0, default=0)
-    shutting_down: list[int] = wire(["int32"], tag=10000, factory=list)
+    topic_states: list[UpdateMetadataRequestTopicState] = wire([UpdateMetadataRequestTopicState])
+    live_brokers: list[UpdateMetadataRequestBroker] = wire([UpdateMetadataRequestBroker])
+    type: int = wire("int8", tag=0)
+    shutting_down: list[int] = wire(["int32"], tag=10000)
     receiver_id: int = wire("int32", tag=10010, default=-1)
-    number: int = wire("int64", tag=10011, default=0)
+    number: int = wire("int64", tag=10011)
 
 
 class UpdateMetadataResponse(Struct, key=6, versions="8", flexible="8"):
-    error_code: int = wire("int16", default=0)
+    error_code: int = wire("int16")
 
 
 # --- ControlledShutdown: a broker asks to be let go -------------------------------------------
 
 
 class ControlledShutdownRequest(Struct, key=7, versions="3", flexible="3"):
-    broker_id: int = wire("int32", default=0)
+    broker_id: int = wire("int32")
     broker_epoch: int = wire("int64", default=-1)
 
 
 class ControlledShutdownResponseRemainingPartition(Struct):
-    topic_name: str = wire("string", default="")
-    partition_index: int = wire("int32", default=0)
+    topic_name: str = wire("string")
+    partition_index: int = wire("int32")
 
 
 class ControlledShutdownResponse(Struct, key=7, versions="3", flexible="3"):
-    error_code: int = wire("int16", default=0)
+    error_code: int = wire("int16")
     remaining_partitions: list[ControlledShutdownResponseRemainingPartition] = wire(
-        [ControlledShutdownResponseRemainingPartition], factory=list
+        [ControlledShutdownResponseRemainingPartition]
     )

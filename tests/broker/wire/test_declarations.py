@@ -16,7 +16,7 @@ class Part(Struct):
 
 class Whole(Struct, key=99, versions="1-3", flexible="2+"):
     name: str = wire("string", default="")
-    parts: list[Part] = wire([Part], versions="2+", nullable="3+", factory=list)
+    parts: list[Part] = wire([Part], versions="2+", nullable="3+")
 
 
 def test_what_is_not_given_has_its_default() -> None:
