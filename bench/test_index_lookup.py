@@ -9,7 +9,7 @@ from pathlib import Path
 import numpy as np
 
 from logstore.disk.files import OsDisk
-from logstore.segment.offset_index import OffsetIndex
+from logstore.segment.indexes import OffsetIndex
 
 ENTRIES = 1_300_000
 LOOKUPS = 2000

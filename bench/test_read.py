@@ -11,7 +11,8 @@ import pytest
 from bench.material import fill, fresh_log, ready_batch
 from logstore.disk.files import OsDisk
 from logstore.format.crc import crc32c
-from logstore.segment.scan import IndexEntries, scan
+from logstore.segment.indexes import IndexEntries
+from logstore.segment.scan import scan
 
 MIB = 1 << 20
 BATCHES = 8192

@@ -26,7 +26,7 @@ from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import set_offsets_and_epoch
 from logstore.format.compression import Codec
 from logstore.log.log import Log
-from logstore.segment.offset_index import OffsetIndex
+from logstore.segment.indexes import OffsetIndex
 from logstore.segment.segment import file_name
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(3600)]

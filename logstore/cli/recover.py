@@ -143,8 +143,8 @@ def _facts(loaded: LoadedLog) -> dict[str, object]:
         {
             "base_offset": base_offset,
             "size": segment.size,
-            "index_entries": segment.offset_index.entry_count,
-            "time_index_entries": segment.time_index.entry_count,
+            "index_entries": segment.indexes.offsets.entry_count,
+            "time_index_entries": segment.indexes.times.entry_count,
             "max_timestamp": segment.max_timestamp_ms,
         }
         for base_offset, segment in loaded.segments.items()
@@ -176,13 +176,12 @@ def _facts(loaded: LoadedLog) -> dict[str, object]:
 
 def _rebuilt(loaded: LoadedLog) -> list[str]:
     """Also the indexes that recovery had no need to look at, and that were rebuilt when they were counted."""
-    from logstore.segment.offset_index import OffsetIndex
+    from logstore.segment.indexes import OffsetIndex, TimeIndex
     from logstore.segment.segment import file_name
-    from logstore.segment.time_index import TimeIndex
 
     rebuilt = dict.fromkeys(loaded.report.rebuilt)
     for base_offset, segment in loaded.segments.items():
-        if segment.indexes_were_rebuilt:
+        if segment.indexes.were_rebuilt:
             names = (file_name(base_offset, index.suffix) for index in (OffsetIndex, TimeIndex))
             rebuilt.update(dict.fromkeys(names))
     return list(rebuilt)
@@ -194,8 +193,8 @@ def _sentences(loaded: LoadedLog) -> list[str]:
         f"offsets {loaded.log_start_offset} to {loaded.log_end_offset} (exclusive)",
         *(f"epoch {entry.epoch} from offset {entry.start_offset}" for entry in loaded.epochs.entries),
         *(
-            f"segment {base_offset}: {segment.size} bytes, {segment.offset_index.entry_count} offset and "
-            f"{segment.time_index.entry_count} time index entries, latest time {segment.max_timestamp_ms}"
+            f"segment {base_offset}: {segment.size} bytes, {segment.indexes.offsets.entry_count} offset and "
+            f"{segment.indexes.times.entry_count} time index entries, latest time {segment.max_timestamp_ms}"
             for base_offset, segment in loaded.segments.items()
         ),
         *(f"accepted: {damage}" for damage in report.damages),

@@ -90,45 +90,50 @@ def cleanable(
     )
 
 
+class IndexSizes(Protocol):
+    """Bytes of the entries in a segment's offset index and in its time index."""
+
+    @property
+    def sizes(self) -> tuple[int, int]: ...
+
+
 class GroupedSegment(Protocol):
-    """What grouping weighs; all sizes in bytes."""
+    """The facts that grouping weighs; all sizes in bytes."""
 
     @property
     def base_offset(self) -> int: ...
     @property
     def size(self) -> int: ...
     @property
-    def offset_index_bytes(self) -> int: ...
-    @property
-    def time_index_bytes(self) -> int: ...
+    def indexes(self) -> IndexSizes: ...
 
 
 G = TypeVar("G", bound=GroupedSegment)
 
 
 def group_segments(segments: Iterable[G], config: LogConfig, end_offset: int) -> list[list[G]]:
-    """Runs of `segments` that one segment can take the place of; `end_offset` follows the last one.
+    """Group runs of `segments` that one segment can replace; `end_offset` follows the last one.
 
-    A run's logs and indexes together fit the limits of one, and so do its offsets, as far as the next
-    segment's base tells; an empty segment joins any run.
+    A run's logs and indexes together fit the limits of one segment, and so do its offsets, as far as the
+    next segment's base tells; an empty segment joins any run.
     """
     ordered = list(segments)
     end_offsets = [*(segment.base_offset for segment in ordered[1:]), end_offset]
     groups: list[list[G]] = []
-    log_bytes = offset_bytes = time_bytes = 0
+    log_bytes, index_bytes = 0, (0, 0)
     for segment, end in zip(ordered, end_offsets, strict=True):
+        sizes = segment.indexes.sizes
+        together = index_bytes[0] + sizes[0], index_bytes[1] + sizes[1]
         fits = (
             groups
             and log_bytes + segment.size <= config.segment_bytes
-            and offset_bytes + segment.offset_index_bytes <= config.segment_index_bytes
-            and time_bytes + segment.time_index_bytes <= config.segment_index_bytes
+            and max(together) <= config.segment_index_bytes
             and (segment.size == 0 or end - 1 - groups[-1][0].base_offset <= MAX_INT)
         )
         if not fits:
             groups.append([])
-            log_bytes = offset_bytes = time_bytes = 0
+            log_bytes, together = 0, sizes
         groups[-1].append(segment)
         log_bytes += segment.size
-        offset_bytes += segment.offset_index_bytes
-        time_bytes += segment.time_index_bytes
+        index_bytes = together
     return groups

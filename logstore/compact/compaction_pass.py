@@ -217,7 +217,7 @@ class _Pass:
                     end_offset = kept.extents[-1][1] + 1
                 yield found.end + sum(size for size, _, _ in kept.extents)
         entries = [*rules.transactions.take_kept(), *self._undecided(group, rules.upper_bound)]
-        if is_unchanged and entries == list(group[0].transaction_index.entries):
+        if is_unchanged and entries == list(group[0].aborts.index.entries):
             self._drop_cleaned()
             return
         self._finish(cleaned, entries, end_offset, group[-1].base_offset)
@@ -253,7 +253,7 @@ class _Pass:
         return [
             entry
             for segment in group
-            for entry in segment.transaction_index.entries
+            for entry in segment.aborts.index.entries
             if entry.last_offset >= upper_bound
         ]
 
@@ -264,7 +264,7 @@ class _Pass:
         cleaned.become_inactive()
         cleaned.sync_log()
         cleaned.sync_indexes()
-        cleaned.replace_transaction_index(entries)
+        cleaned.aborts.replace(entries)
         cleaned.make_seal(end_offset, successor)
         self._disk.sync_dir(self._log.directory)
 

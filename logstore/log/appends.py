@@ -289,7 +289,7 @@ class LogAppends(LogReads):
                 entry = completed.index_entry() if completed else None
                 if entry is not None:
                     # The marker is in the log already: without its entry only recovery can go on.
-                    self._or_offline(lambda entry=entry: self._segments.active.append_aborted(entry))  # type: ignore[misc]
+                    self._or_offline(lambda entry=entry: self._segments.active.aborts.append(entry))  # type: ignore[misc]
                 if batch.is_transactional:
                     self._guards.spend(batch.producer_id)
         producers.advance_high_watermark(self.high_watermark)

@@ -25,7 +25,7 @@ from logstore.segment.segment import (
     Segment,
     file_name,
 )
-from logstore.segment.segments import Segments
+from logstore.segment.segments import Segments, end_before, locate, truncate_segment
 
 
 class LogCuts(LogAppends):
@@ -63,7 +63,7 @@ class LogCuts(LogAppends):
             # and a log that ends below its recovery point has lost something.
             floor = self._segments.floor(offset)
             assert floor is not None, f"{self!r}: no segment at or below {offset}"
-            end_offset = self._or_offline(lambda: floor.end_before(offset))
+            end_offset = self._or_offline(lambda: end_before(floor, offset))
             self._lower_bounds(end_offset)
             # A batch that holds `offset` goes whole: readers must not come upon it while it goes.
             self._log_end_offset = min(offset, max(end_offset, self._log_start_offset))
@@ -102,7 +102,7 @@ class LogCuts(LogAppends):
         later = [segment for segment in self._segments if segment.base_offset > offset]
         self._drop(later, {segment.base_offset: loss_id for segment in later})
         self._segments = self._segments.replacing(later)
-        floor.truncate_to(offset, self._clock())
+        truncate_segment(floor, offset, self._clock())
         floor.sync_log()
         self._disk.sync_dir(self.directory)
         self._cuts += 1
@@ -197,7 +197,7 @@ class LogCuts(LogAppends):
         """Enter what a cut at `offset` takes, copy what it takes in part; the loss's id, if there is any."""
         holder, *beyond = self._segments.since(offset)
         later = [segment for segment in beyond if segment.size]
-        located = holder.locate(offset)
+        located = locate(holder, offset)
         counted, tail = Survey(), None
         if located is not None:
             name = file_name(holder.base_offset, LOG_SUFFIX)

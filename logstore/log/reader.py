@@ -36,7 +36,7 @@ from logstore.errors import CorruptBatch, DamagedLog, LogDirOffline, LogGone, Of
 from logstore.format.batch import HEADER_BYTES, LOG_OVERHEAD, MIN_LENGTH, Batch
 from logstore.format.record import Record
 from logstore.log.recovery import offset_in
-from logstore.segment.offset_index import OffsetIndex
+from logstore.segment.indexes import OffsetIndex
 from logstore.segment.scan import Fault, find_batch, scan_buffer
 from logstore.segment.segment import LOG_SUFFIX, file_name
 from logstore.segment.swap import SWAP_SUFFIX

@@ -24,6 +24,7 @@ from logstore.log.state import LogState
 from logstore.segment.segment import (
     Segment,
 )
+from logstore.segment.segments import find_timestamp, is_cached, read_batches
 from logstore.segment.transaction_index import AbortedTransaction, TransactionIndex
 
 READ_BYTES = 1 << 20
@@ -131,10 +132,10 @@ class LogReads(LogState):
         if segment is None:
             return False
         try:
-            is_cached = segment.is_cached(start_offset, max_bytes)
+            cached = is_cached(segment, start_offset, max_bytes)
         except OSError:
             return False  # the read says what is wrong
-        return segment is not segments.active if is_cached is None else not is_cached
+        return segment is not segments.active if cached is None else not cached
 
     def _read(
         self, start_offset: int, max_bytes: int, isolation: FetchIsolation, at_least_one: bool
@@ -148,7 +149,7 @@ class LogReads(LogState):
             if segment.base_offset >= end_offset or start_offset >= end_offset:
                 break
             try:
-                found = segment.read(start_offset, max_bytes, end_offset, at_least_one=at_least_one)
+                found = read_batches(segment, start_offset, max_bytes, end_offset, at_least_one=at_least_one)
             except OSError as error:
                 self._read_failed(segment, error)
                 raise _SegmentWent from error
@@ -196,7 +197,7 @@ class LogReads(LogState):
             try:
                 if segment.max_timestamp_ms < timestamp_ms:
                     continue
-                batch = segment.find_timestamp(timestamp_ms, start_offset, end_offset)
+                batch = find_timestamp(segment, timestamp_ms, start_offset, end_offset)
             except OSError as error:
                 self._read_failed(segment, error)
                 raise _SegmentWent from error
@@ -227,7 +228,7 @@ class LogReads(LogState):
     def _transaction_indexes(self, offset: int) -> Iterator[TransactionIndex]:
         for segment in self._segments.since(offset):
             try:
-                yield segment.transaction_index
+                yield segment.aborts.index
             except OSError as error:
                 self._read_failed(segment, error)
                 raise _SegmentWent from error

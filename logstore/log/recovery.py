@@ -58,21 +58,20 @@ from logstore.log.producer_state import CompletedTransaction, ProducerState
 from logstore.segment.damage import Listed, judge_chain
 from logstore.segment.deleted_files import DELETED_SUFFIX
 from logstore.segment.epochs import EpochEntry, LeaderEpochCache
-from logstore.segment.offset_index import OffsetIndex
-from logstore.segment.scan import Fault, IndexEntries, Scanned, check_history, scan
+from logstore.segment.indexes import IndexEntries, OffsetIndex, TimeIndex
+from logstore.segment.scan import Fault, Scanned, check_history, scan
 from logstore.segment.seal import SEAL_SUFFIX, decode_seal, read_seal
 from logstore.segment.segment import (
     LOG_SUFFIX,
     SEGMENT_SUFFIXES,
     SNAPSHOT_SUFFIX,
-    TRANSACTION_INDEX_SUFFIX,
     Segment,
     file_name,
 )
+from logstore.segment.segments import end_offset_of
 from logstore.segment.split import find_runs, leaps_over, split
 from logstore.segment.swap import CLEANED_SUFFIX, SWAP_SUFFIX, give_names, swap
-from logstore.segment.time_index import TimeIndex
-from logstore.segment.transaction_index import AbortedTransaction
+from logstore.segment.transaction_index import TRANSACTION_INDEX_SUFFIX, AbortedTransaction
 
 
 @dataclass(frozen=True, slots=True)
@@ -391,7 +390,7 @@ class _Loader:
         )
 
     def _end_offset(self) -> int:
-        return self.segments.peekitem(-1)[1].next_offset if self.segments else 0
+        return end_offset_of(self.segments.peekitem(-1)[1]) if self.segments else 0
 
     def _tail_is_whole(self) -> bool:
         """Whether the last segment ends with a whole batch, as a clean stop leaves it.
@@ -402,7 +401,7 @@ class _Loader:
         if not self.segments:
             return True
         segment: Segment = self.segments.peekitem(-1)[1]
-        end = start = segment.offset_index.lookup(segment.offset_index.last_offset).position
+        end = start = segment.indexes.offsets.lookup(segment.indexes.offsets.last_offset).position
         for scanned in scan(segment.log_file, start, segment.size, base_offset=segment.base_offset):
             end = scanned.end
             if scanned.fault is not None:
@@ -439,7 +438,7 @@ class _Loader:
         if segment.seal is None and not exists:
             return True
         try:
-            entries = segment.transaction_index.entries
+            entries = segment.aborts.index.entries
         except CorruptIndex:
             return False
         if segment.seal is None:
@@ -552,7 +551,7 @@ class _Loader:
         suffixes = (OffsetIndex.suffix, TimeIndex.suffix)
         names = {suffix: file_name(segment.base_offset, suffix) for suffix in suffixes}
         missing = [suffix for suffix, name in names.items() if name not in self.files]
-        if rebuilt := segment.settle_indexes(found, missing):
+        if rebuilt := segment.indexes.settle(found, missing):
             mark("recovery: an index is built anew")
         self.report.rebuilt.extend(names[suffix] for suffix in rebuilt)
         # What was accepted must be on the disk before anybody reads it.
@@ -652,7 +651,7 @@ class _Loader:
             segment = self.segments[base_offset]
             if segment.seal is None and base_offset in self.recovered:
                 segment.sync_indexes()
-                segment.make_seal(segment.next_offset, successor)
+                segment.make_seal(end_offset_of(segment), successor)
             else:
                 segment.follow_with(successor)
         if bases:
@@ -821,7 +820,7 @@ class _Loader:
 
         if has_producers:
             replay_into(self.producers, segment, note)
-        segment.replace_transaction_index(aborted)
+        segment.aborts.replace(aborted)
 
 
 _KINDS = {Fault.EPOCHS: DamageKind.EPOCH_BACK, Fault.HOLE: DamageKind.HOLE}

@@ -48,11 +48,11 @@ from logstore.segment.deleted_files import DeletedFiles
 from logstore.segment.epochs import EpochEndOffset, EpochEntry, LeaderEpochCache
 from logstore.segment.segment import (
     SNAPSHOT_SUFFIX,
-    TRANSACTION_INDEX_SUFFIX,
     Segment,
     file_name,
 )
-from logstore.segment.segments import Segments
+from logstore.segment.segments import Segments, last_before
+from logstore.segment.transaction_index import TRANSACTION_INDEX_SUFFIX
 
 Clock: TypeAlias = Callable[[], int]
 """Wall-clock time in epoch milliseconds."""
@@ -304,7 +304,7 @@ class LogState:
     def _epoch_before(self, offset: int) -> int:
         """The epoch of the last batch below `offset`, as its header says; -1 if there is none."""
         for segment in reversed(list(self._segments)):
-            if segment.size and (last := self._or_offline(partial(segment.last_before, offset))) is not None:
+            if segment.size and (last := self._or_offline(partial(last_before, segment, offset))) is not None:
                 return last.leader_epoch
         return -1
 

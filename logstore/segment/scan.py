@@ -24,9 +24,6 @@ from logstore.errors import CorruptBatch
 from logstore.format.batch import HEADER_BYTES, LOG_OVERHEAD, MAGIC, Batch
 from logstore.format.crc import crc32c
 from logstore.segment.epochs import EpochEntry
-from logstore.segment.index_rule import IndexState, due_entries
-from logstore.segment.offset_index import OffsetIndex
-from logstore.segment.time_index import NO_TIMESTAMP, TimeIndex
 
 CHUNK_BYTES = 2 << 20
 _BATCHES_AN_ITEM = 4096
@@ -328,75 +325,3 @@ def check_history(
         if wrong.any():
             return found.until(int(wrong.argmax()), Fault.HISTORY)
     return found
-
-
-class IndexEntries:
-    """The index entries that a segment's batches give, gathered while they are scanned.
-
-    The same rule as for live appends (log-format 3.4), a batch at a time: an entry once more than
-    `interval_bytes` lie between the last entry's batch and this one; the first batch never has one.
-    """
-
-    def __init__(self, base_offset: int, interval_bytes: int) -> None:
-        self._base_offset = base_offset
-        self._interval_bytes = interval_bytes
-        self._state = IndexState(0, NO_TIMESTAMP, base_offset)
-        self._offset_entries: list[npt.NDArray[np.void]] = []
-        self._time_entries: list[npt.NDArray[np.void]] = []
-        self._last_time_entry = NO_TIMESTAMP
-
-    @property
-    def max_timestamp_ms(self) -> int:
-        """The largest record time so far; -1 if no record has one."""
-        return self._state.max_timestamp_ms
-
-    @property
-    def offset_of_max_timestamp(self) -> int:
-        """The last offset of the earliest batch that has it."""
-        return self._state.offset_of_max_timestamp
-
-    def add(self, found: Scanned) -> None:
-        """Take in the next batches."""
-        if not len(found.headers):
-            return
-        times = found.headers["max_timestamp"].astype(np.int64)
-        due = due_entries(self._state, self._interval_bytes, found.positions, found.last_offsets, times)
-        self._state = due.state
-        self._offset_entries.append(_table(OffsetIndex.dtype, due.offsets - self._base_offset, due.positions))
-        self._add_time_entries(due.timestamps, due.timestamp_offsets)
-
-    def finish(self) -> None:
-        """Add the time entry that a segment gets when it stops being active."""
-        self._add_time_entries(np.array([self.max_timestamp_ms]), np.array([self.offset_of_max_timestamp]))
-
-    @property
-    def offset_entries(self) -> npt.NDArray[np.void]:
-        """Rows of `OffsetIndex.dtype`."""
-        return _joined(self._offset_entries, OffsetIndex.dtype)
-
-    @property
-    def time_entries(self) -> npt.NDArray[np.void]:
-        """Rows of `TimeIndex.dtype`."""
-        return _joined(self._time_entries, TimeIndex.dtype)
-
-    def _add_time_entries(self, times: npt.NDArray[np.int64], offsets: npt.NDArray[np.int64]) -> None:
-        rises = np.diff(times, prepend=self._last_time_entry) > 0
-        if rises.any():
-            self._time_entries.append(
-                _table(TimeIndex.dtype, times[rises], offsets[rises] - self._base_offset)
-            )
-            self._last_time_entry = int(times[-1])
-
-
-def _table(
-    dtype: np.dtype[np.void], first: npt.NDArray[np.int64], second: npt.NDArray[np.int64]
-) -> npt.NDArray[np.void]:
-    table = np.empty(len(first), dtype)
-    table[(dtype.names or ())[0]] = first
-    table[(dtype.names or ())[1]] = second
-    return table
-
-
-def _joined(tables: list[npt.NDArray[np.void]], dtype: np.dtype[np.void]) -> npt.NDArray[np.void]:
-    # Not np.concatenate: it turns big-endian columns into native ones.
-    return np.frombuffer(b"".join(table.tobytes() for table in tables), dtype)

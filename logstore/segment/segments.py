@@ -1,104 +1,358 @@
-"""The segments of one log, in order: who holds an offset, who comes next, how many bytes in all.
+"""The segments of one log in order, and how offsets and times are found in them.
 
     bases      0     1000    2400    3100
     segments   ■──────■───────■───────■       the last one is active
                floor(1700) = 1000, higher(1700) = 2400, between(1700, 3000) = 1000, 2400
 
-One writer, under the log's lock; readers take no lock. A segment is added in place, at the end, where a
-reader that searches meanwhile either sees it or does not; that costs the same for ten segments and for
-ten thousand. Every other change makes new `Segments`, and a reader goes on in those that it began with.
+One writer, under the log's lock; readers take no lock. A `SortedDict` cannot change while others read it, so
+each change makes a new one, and a reader sees either the old or the new. A roll therefore copies the map:
+2 ms for ten thousand segments, beside several fsyncs (decision 003). `Segments.append` changes the
+segments in place, `replacing` makes new `Segments`.
+
+An index entry is a hint: `walk_from` checks the batch that an entry names, and rebuilds the indexes of a
+segment if it is not there.
 """
 
 from __future__ import annotations
 
-from bisect import bisect_left, bisect_right
 from collections.abc import Collection, Iterable, Iterator, Sequence
+from struct import Struct
+from typing import NamedTuple
 
-from logstore.segment.segment import Segment
+from sortedcontainers import SortedDict
+
+from logstore.disk.files import Buffer
+from logstore.errors import CorruptBatch
+from logstore.format.batch import HEADER_BYTES, LOG_OVERHEAD, MAGIC, Batch
+from logstore.segment.indexes import OffsetPosition
+from logstore.segment.segment import LOG_SUFFIX, Segment
+
+POSITION_HINTS = 32
+_PLACE = Struct(">qiixxxxxxxi")  # base offset, length, leader epoch; last offset delta at byte 23
+assert _PLACE.size == 27
+_OFFSET_AND_LENGTH = Struct(">qi")
+_MAX_TIMESTAMP = Struct(">35xq")
 
 
 class Segments:
     """At least one segment; base offsets ascend. Offsets are absolute."""
 
-    __slots__ = ("_bases", "_segments", "active")
+    __slots__ = ("_by_base", "active")
 
     def __init__(self, segments: Iterable[Segment]) -> None:
-        self._segments = list(segments)
-        self._bases = [segment.base_offset for segment in self._segments]
-        assert self._bases == sorted(set(self._bases)), f"base offsets {self._bases} do not ascend"
-        self.active: Segment = self._segments[-1]
+        self._by_base = _sorted(segments)
+        self.active: Segment = self._by_base.peekitem()[1]
         """The segment that takes appends."""
 
     def __repr__(self) -> str:
-        return f"Segments({self._bases})"
+        return f"Segments({list(self._by_base)})"
 
     def __len__(self) -> int:
-        return len(self._bases)
+        return len(self._by_base)
 
     def __iter__(self) -> Iterator[Segment]:
-        return iter(self._segments)
+        return iter(self._by_base.values())
 
     @property
     def first(self) -> Segment:
         """The oldest segment."""
-        return self._segments[0]
+        first: Segment = self._by_base.peekitem(0)[1]
+        return first
 
     @property
     def size(self) -> int:
         """Bytes in all `.log` files."""
-        return sum(segment.size for segment in self._segments)
+        return sum(segment.size for segment in self)
 
     # --- looking up -------------------------------------------------------------------------------
 
     def get(self, base_offset: int) -> Segment | None:
-        """The segment that begins at `base_offset`."""
-        slot = bisect_left(self._bases, base_offset)
-        found = self._bases[slot : slot + 1] == [base_offset]
-        return self._segments[slot] if found else None
+        """Return the segment that begins at `base_offset`."""
+        found: Segment | None = self._by_base.get(base_offset)
+        return found
 
     def floor(self, offset: int) -> Segment | None:
-        """The last segment that begins at or below `offset`."""
-        slot = bisect_right(self._bases, offset) - 1
-        return self._segments[slot] if slot >= 0 else None
+        """Return the last segment that begins at or below `offset`."""
+        by_base = self._by_base
+        return _at(by_base, by_base.bisect_right(offset) - 1)
 
     def lower(self, offset: int) -> Segment | None:
-        """The last segment that begins below `offset`."""
-        slot = bisect_left(self._bases, offset) - 1
-        return self._segments[slot] if slot >= 0 else None
+        """Return the last segment that begins below `offset`."""
+        by_base = self._by_base
+        return _at(by_base, by_base.bisect_left(offset) - 1)
 
     def higher(self, offset: int) -> Segment | None:
-        """The first segment that begins above `offset`."""
-        slot = bisect_right(self._bases, offset)
-        return self._segments[slot] if slot < len(self._bases) else None
+        """Return the first segment that begins above `offset`."""
+        by_base = self._by_base
+        return _at(by_base, by_base.bisect_right(offset))
 
     def since(self, offset: int) -> Iterator[Segment]:
-        """The segment that may hold `offset` (the first, if all begin above it) and all after it."""
-        slot = max(bisect_right(self._bases, offset) - 1, 0)
-        while slot < len(self._bases):
-            yield self._segments[slot]
-            slot += 1
+        """Yield the segment that may hold `offset` (the first, if all begin above it) and all after it."""
+        active = self.active
+        segment: Segment | None = active
+        if offset < active.base_offset:
+            segment = self.floor(offset) or self.first
+        while segment is not None:
+            yield segment
+            # Asked again at each step: a segment that was appended meanwhile is seen, too.
+            segment = None if segment is self.active else self.higher(segment.base_offset)
 
     def between(self, start_offset: int, end_offset: int) -> Sequence[Segment]:
-        """Those that may hold offsets in [start_offset, end_offset); `ValueError` if that is reversed."""
+        """Return the segments that may hold offsets in [start_offset, end_offset).
+
+        Raises `ValueError` for a reversed range.
+        """
         if end_offset < start_offset:
             raise ValueError(f"offsets [{start_offset}, {end_offset}) are reversed")
         if end_offset == start_offset:
             return ()
-        first = max(bisect_right(self._bases, start_offset) - 1, 0)
-        return self._segments[first : bisect_left(self._bases, end_offset)]
+        by_base = self._by_base
+        first = max(by_base.bisect_right(start_offset) - 1, 0)
+        return by_base.values()[first : by_base.bisect_left(end_offset)]  # type: ignore[no-any-return]
 
     # --- changing ---------------------------------------------------------------------------------
 
     def append(self, segment: Segment) -> None:
-        """Add a segment behind the last one; it is the active one now."""
-        assert segment.base_offset > self._bases[-1], f"{segment!r} does not follow {self._bases[-1]}"
-        # In this order: whoever finds the base finds the segment.
-        self._segments.append(segment)
-        self._bases.append(segment.base_offset)
+        """Add a segment behind the last one; it becomes the active one."""
+        last = self.active.base_offset
+        assert segment.base_offset > last, f"{segment!r} does not follow {last}"
+        # In this order: a reader that meets the new active segment finds it in the map.
+        self._by_base = _sorted([*self, segment])
         self.active = segment
 
     def replacing(self, old: Collection[Segment], new: Iterable[Segment] = ()) -> Segments:
-        """These segments with `new` in the place of `old`."""
+        """Return these segments with `new` in the place of `old`."""
         gone = {segment.base_offset for segment in old}
-        kept = [segment for segment in self._segments if segment.base_offset not in gone]
-        return Segments(sorted([*kept, *new], key=lambda segment: segment.base_offset))
+        return Segments([*(segment for segment in self if segment.base_offset not in gone), *new])
+
+
+def _sorted(segments: Iterable[Segment]) -> SortedDict:
+    rows = [(segment.base_offset, segment) for segment in segments]
+    by_base = SortedDict(rows)
+    assert len(by_base) == len(rows), f"base offsets {[base for base, _ in rows]} are not distinct"
+    # A large list builds its index of positions at the first lookup: readers must not do that at once.
+    by_base.bisect_right(by_base.peekitem()[0])
+    return by_base
+
+
+def _at(by_base: SortedDict, slot: int) -> Segment | None:
+    return by_base.peekitem(slot)[1] if 0 <= slot < len(by_base) else None
+
+
+# --- batches in a segment -----------------------------------------------------------------------------
+
+
+class Located(NamedTuple):
+    """The place of a batch in its segment's `.log`."""
+
+    position: int
+    size: int
+    base_offset: int
+    last_offset: int
+    leader_epoch: int
+
+
+class SegmentRead(NamedTuple):
+    """Whole batches from `position` on; `next_offset` follows the last of them."""
+
+    records: bytes
+    position: int
+    next_offset: int
+
+
+def read_batches(
+    segment: Segment, start_offset: int, max_bytes: int, end_offset: int, *, at_least_one: bool
+) -> SegmentRead | None:
+    """Read whole batches, from the one that holds `start_offset` (or the next after it) on.
+
+    Stops before the first batch that begins at or past `end_offset`, and before `max_bytes` are exceeded;
+    with `at_least_one` the first batch is returned however large it is. None if the segment has nothing at
+    or past `start_offset` below `end_offset`. Raises `OSError`, `CorruptBatch`.
+    """
+    size = segment.size
+    file = segment.log_file
+    hints = segment.indexes.hints
+    position = hints.get(start_offset)
+    data = b""
+    first: Located | None = None
+    if position is not None:
+        data = file.pread(min(max(max_bytes, HEADER_BYTES), max(size - position, 0)), position)
+        first = _place(data, 0)
+        if first is None or not first.base_offset <= start_offset <= first.last_offset:
+            position = None
+    if position is None:
+        located = locate(segment, start_offset)
+        if located is None:
+            return None
+        position = located.position
+        # Past the size that was read above, if a cut and appends came between.
+        data = file.pread(min(max(max_bytes, HEADER_BYTES), max(size - position, 0)), position)
+        first = located
+    assert first is not None
+    if first.base_offset >= end_offset:
+        return None
+    if first.size > max_bytes:
+        if not at_least_one:
+            return SegmentRead(b"", position, start_offset)
+        data = file.pread(first.size, position)
+    length, next_offset = _whole_batches(data, max(max_bytes, first.size), end_offset)
+    if length == 0:  # truncated meanwhile: nothing of it is left to read
+        return None
+    if len(hints) >= POSITION_HINTS:
+        hints.clear()
+    hints[next_offset] = position + length
+    return SegmentRead(data if length == len(data) else data[:length], position, next_offset)
+
+
+def is_cached(segment: Segment, start_offset: int, max_bytes: int) -> bool | None:
+    """Tell whether `read_batches` will hardly wait for the device; None if unknown.
+
+    Looks at no batch: their headers may lie on the device as well.
+    """
+    position = segment.indexes.hints.get(start_offset)
+    if position is None:
+        position = segment.indexes.offsets.lookup(start_offset).position
+    length = min(max(max_bytes, HEADER_BYTES), segment.size - position)
+    return segment.log_file.is_cached(length, position) if length > 0 else True
+
+
+def locate(segment: Segment, offset: int) -> Located | None:
+    """Return the first batch whose last offset is at or past `offset`; None if there is none."""
+    for located in walk_from(segment, offset):
+        if located.last_offset >= offset:
+            return located
+    return None
+
+
+def last_before(segment: Segment, offset: int) -> Located | None:
+    """Return the last batch that lies wholly below `offset`; None if none does."""
+    last = None
+    for located in walk_from(segment, offset - 1):
+        if located.last_offset >= offset:
+            break
+        last = located
+    return last
+
+
+def end_before(segment: Segment, offset: int) -> int:
+    """Return the offset after the last batch wholly below `offset`; the base offset if there is none."""
+    last = last_before(segment, offset)
+    return segment.base_offset if last is None else last.last_offset + 1
+
+
+def end_offset_of(segment: Segment) -> int:
+    """Return the offset after the last batch, read from the log; the base offset if it is empty."""
+    end = segment.base_offset
+    for located in walk_from(segment, segment.indexes.offsets.last_offset):
+        end = located.last_offset + 1
+    return end
+
+
+def find_timestamp(segment: Segment, timestamp_ms: int, start_offset: int, end_offset: int) -> Batch | None:
+    """Return the first batch with a record at or past `timestamp_ms` at or past `start_offset`.
+
+    Only batches below `end_offset` are considered. Raises `CorruptBatch` if its checksum is wrong, and as
+    reading its records does.
+    """
+    floor = segment.indexes.times.lookup(timestamp_ms - 1)
+    # Up to the floor's offset no record is as late as the target.
+    since = max(floor.offset + 1 if floor.timestamp_ms >= 0 else segment.base_offset, start_offset)
+    for located in walk_from(segment, since):
+        if located.base_offset >= end_offset:
+            return None
+        if located.last_offset < start_offset:
+            continue
+        header = segment.log_file.pread(HEADER_BYTES, located.position)
+        if _MAX_TIMESTAMP.unpack_from(header)[0] >= timestamp_ms:
+            batch = Batch(segment.log_file.pread(located.size, located.position))
+            batch.check_crc()
+            if any(
+                record.timestamp_ms >= timestamp_ms and record.offset >= start_offset
+                for record in batch.records()
+            ):
+                return batch
+    return None
+
+
+def truncate_segment(segment: Segment, offset: int, now_ms: int) -> int:
+    """Cut the batch that holds `offset`, and all after it; return the bytes cut.
+
+    The whole batch goes, with its records below `offset`. Not yet durable: sync the log after it.
+    """
+    with segment.lock:
+        located = locate(segment, offset)
+        return 0 if located is None else segment.cut(located.position, offset, now_ms)
+
+
+def walk_from(segment: Segment, offset: int) -> Iterator[Located]:
+    """Yield the batches from the one at or before `offset` that the index names."""
+    floor = segment.indexes.offsets.lookup(offset)
+    if not _names_its_batch(segment, floor):
+        with segment.lock:
+            # Looked up again: a cut that came between is no fault of the index.
+            floor = segment.indexes.offsets.lookup(offset)
+            if not _names_its_batch(segment, floor):
+                segment.indexes.rebuild()
+                floor = segment.indexes.offsets.lookup(offset)
+    return _walk(segment, floor.position)
+
+
+def _names_its_batch(segment: Segment, entry: OffsetPosition) -> bool:
+    """Whether the batch that an index entry names is there."""
+    if entry.position == 0:
+        return True
+    located = _place(segment.log_file.pread(HEADER_BYTES, entry.position), entry.position)
+    return (
+        located is not None
+        and segment.base_offset <= located.base_offset <= entry.offset
+        and located.position + located.size <= segment.size
+    )
+
+
+def _walk(segment: Segment, position: int) -> Iterator[Located]:
+    file, end = segment.log_file, segment.size
+    span = segment.config.index_interval_bytes + HEADER_BYTES
+    while position < end:
+        chunk = file.pread(min(span, end - position), position)
+        start = 0
+        while (located := _place(chunk, position + start, start)) is not None:
+            if located.position + located.size > end:
+                return
+            yield located
+            start += located.size
+        if start == 0:
+            if position >= segment.size:
+                return  # truncated meanwhile
+            raise CorruptBatch(
+                f"{segment.path(LOG_SUFFIX)}: no batch at byte {position}; "
+                "verify the log and recover it, or fetch it from another replica"
+            )
+        position += start
+
+
+def _place(data: Buffer, position: int, start: int = 0) -> Located | None:
+    """The extent of the batch at `data[start:]`; None if there is no header of a batch."""
+    if len(data) - start < _PLACE.size or data[start + 16] != MAGIC:
+        return None
+    base_offset, length, leader_epoch, delta = _PLACE.unpack_from(data, start)
+    if length < HEADER_BYTES - LOG_OVERHEAD or delta < 0:
+        return None
+    return Located(position, length + LOG_OVERHEAD, base_offset, base_offset + delta, leader_epoch)
+
+
+def _whole_batches(data: Buffer, max_bytes: int, end_offset: int) -> tuple[int, int]:
+    """The bytes of `data` that are whole batches below `end_offset`, and the offset after them."""
+    unpack = _OFFSET_AND_LENGTH.unpack_from
+    limit = min(len(data), max_bytes)
+    position, last = 0, -1
+    while position + HEADER_BYTES <= limit:
+        base_offset, length = unpack(data, position)
+        end = position + LOG_OVERHEAD + length
+        if end > limit or base_offset >= end_offset or length <= 0:
+            break
+        last, position = position, end
+    if last < 0:
+        return 0, 0
+    place = _place(data, last, last)
+    assert place is not None, "walked over a header that is none"
+    return position, place.last_offset + 1

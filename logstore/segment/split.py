@@ -27,8 +27,9 @@ from logstore.disk.files import Disk, File, publish, read_small_file
 from logstore.errors import CorruptIndex
 from logstore.format.batch import LOG_OVERHEAD
 from logstore.segment.scan import CHUNK_BYTES, Fault, Scanned, scan, scan_chunks
-from logstore.segment.segment import LOG_SUFFIX, TRANSACTION_INDEX_SUFFIX, Segment
+from logstore.segment.segment import LOG_SUFFIX, Segment
 from logstore.segment.swap import begin_cleaned
+from logstore.segment.transaction_index import TRANSACTION_INDEX_SUFFIX
 
 _BASE_OFFSET = Struct(">q")
 
@@ -114,7 +115,7 @@ def _copy(file: File, run: Run, new: Segment) -> None:
 
 def _divide_aborts(disk: Disk, segment: Segment, new: Sequence[Segment]) -> None:
     try:
-        entries = segment.transaction_index.entries
+        entries = segment.aborts.index.entries
     except CorruptIndex:
         # As it is, for each: a crash from now on must not make of it one that knows of no aborts.
         data = read_small_file(disk, segment.path(TRANSACTION_INDEX_SUFFIX)) or b""
@@ -124,7 +125,7 @@ def _divide_aborts(disk: Disk, segment: Segment, new: Sequence[Segment]) -> None
     ends = [*(each.base_offset for each in new[1:]), MAX_LONG]
     for each, end in zip(new, ends, strict=True):
         mine = [entry for entry in entries if each.base_offset <= entry.last_offset < end]
-        each.replace_transaction_index(mine)
+        each.aborts.replace(mine)
 
 
 def _extents(found: Scanned) -> list[tuple[int, int, int]]:

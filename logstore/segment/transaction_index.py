@@ -13,15 +13,19 @@ rebuilds.
 
 from __future__ import annotations
 
+import posixpath
 import struct
-from collections.abc import Iterable
+from collections.abc import Iterable, Sequence
 from typing import TYPE_CHECKING, Final, NamedTuple
 
+from logstore.disk.files import publish, read_small_file, remove_if_exists
 from logstore.errors import CorruptIndex
 
 if TYPE_CHECKING:
     from logstore.disk.files import Buffer
+    from logstore.segment.segment import Segment
 
+TRANSACTION_INDEX_SUFFIX: Final = ".txnindex"
 ENTRY_BYTES: Final = 34
 VERSION: Final = 0
 _ENTRY: Final = struct.Struct(">hqqqq")
@@ -88,8 +92,12 @@ class TransactionIndex:
 
     @property
     def size_bytes(self) -> int:
-        """What the file holds: where the next entry goes."""
+        """Bytes of the file: the position of the next entry."""
         return len(self._entries) * ENTRY_BYTES
+
+    def encode(self) -> bytes:
+        """Return the content of the file."""
+        return b"".join(entry.encode() for entry in self._entries)
 
     def append(self, entry: AbortedTransaction) -> bytes:
         """Note one more abort; returns the bytes to write at the old `size_bytes`."""
@@ -118,3 +126,70 @@ class TransactionIndex:
             if entry.last_stable_offset >= upper_bound:
                 return Collected(tuple(found), True)
         return Collected(tuple(found), False)
+
+
+class TransactionIndexFile:
+    """The transaction index of one segment and its file. Methods raise `OSError`."""
+
+    def __init__(self, segment: Segment) -> None:
+        self._segment = segment
+        self._index: TransactionIndex | None = None
+        self._is_durable = True
+
+    @property
+    def _path(self) -> str:
+        return self._segment.path(TRANSACTION_INDEX_SUFFIX)
+
+    @property
+    def index(self) -> TransactionIndex:
+        """The aborted transactions whose markers lie in the segment. Raises `CorruptIndex`, `OSError`."""
+        index = self._index
+        if index is None:
+            with self._segment.lock:  # a reader must not replace the writer's by an older one
+                index = self._index
+                if index is None:
+                    self._segment.check_held()  # a missing file would mean no aborted transactions
+                    data = read_small_file(self._segment.disk, self._path)
+                    index = TransactionIndex.decode(data or b"", base_offset=self._segment.base_offset)
+                    self._index = index
+        return index
+
+    def append(self, entry: AbortedTransaction) -> None:
+        """Add an aborted transaction; the first one creates the file."""
+        index = self.index
+        at = index.size_bytes
+        data = index.append(entry)
+        file = self._segment.disk.open(self._path, create=True, write=True)
+        try:
+            file.pwrite(data, at)
+        finally:
+            file.close()
+        self._is_durable = False
+
+    def replace(self, entries: Sequence[AbortedTransaction]) -> None:
+        """Hold these entries instead, durably; no file for none.
+
+        The old entries stay until then: a missing file would hide that transactions were aborted.
+        """
+        self._index = TransactionIndex(entries)
+        if entries:
+            publish(self._segment.disk, *posixpath.split(self._path), self._index.encode())
+        else:
+            remove_if_exists(self._segment.disk, self._path)
+        self._is_durable = True
+
+    def truncate_to(self, offset: int) -> None:
+        """Remove the transactions whose marker is at or past `offset`."""
+        if self.index.truncate_to(offset):
+            self.replace(self.index.entries)
+
+    def sync(self) -> None:
+        """Make the file and its name survive power loss: nothing else would tell that it is missing."""
+        if not self._is_durable:
+            file = self._segment.disk.open(self._path, write=True)
+            try:
+                file.sync()
+            finally:
+                file.close()
+            self._segment.disk.sync_dir(self._segment.directory)
+            self._is_durable = True

@@ -38,10 +38,9 @@ from logstore.log.producer_state import ProducerState, decode_snapshot
 from logstore.log.read_committed import aborted_between
 from logstore.log.reader import checkpointed_offset
 from logstore.log.stretches import Stretch, StretchReader
-from logstore.segment.offset_index import OffsetIndex
-from logstore.segment.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, TRANSACTION_INDEX_SUFFIX, file_name
-from logstore.segment.time_index import TimeIndex
-from logstore.segment.transaction_index import AbortedTransaction, TransactionIndex
+from logstore.segment.indexes import OffsetIndex, TimeIndex
+from logstore.segment.segment import LOG_SUFFIX, SNAPSHOT_SUFFIX, file_name
+from logstore.segment.transaction_index import TRANSACTION_INDEX_SUFFIX, AbortedTransaction, TransactionIndex
 
 
 class SegmentSize(NamedTuple):

@@ -146,7 +146,7 @@ def _answers(manager: LogManager, log: Log) -> tuple[object, ...]:
         tuple((record.offset, record.timestamp_ms, record.key, record.value) for record in log.read()),
         tuple(log.offset_for_timestamp(NOW_MS + after) for after in range(0, 5001, 500)),
         tuple(log.read_bytes(offset, 1).position for offset in range(start, log.log_end_offset, 17)),
-        tuple(entry for segment in log.segments for entry in segment.transaction_index.entries),
+        tuple(entry for segment in log.segments for entry in segment.aborts.index.entries),
         log._producers.encode_snapshot(),
     )
 

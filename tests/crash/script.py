@@ -554,7 +554,7 @@ def _check_producers(log: Log, found: tuple[Held, ...]) -> None:
         if completed is not None and (entry := completed.index_entry()) is not None:
             aborted.append(entry)
     assert entries_of(log._producers) == entries_of(state), "producers are not what the log says"
-    indexed = [entry for segment in log.segments for entry in segment.transaction_index.entries]
+    indexed = [entry for segment in log.segments for entry in segment.aborts.index.entries]
     assert indexed == aborted, "aborted transactions are not what the log says"
     undecided = state.first_undecided_offset
     stable = log.log_end_offset if undecided is None else undecided

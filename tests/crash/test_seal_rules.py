@@ -10,6 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from logstore.disk.errors import EngineError
+from logstore.log import cuts
 from logstore.log.partition_log import PartitionLog
 from logstore.segment.segment import Segment
 from tests.crash.script import Script, check
@@ -63,9 +64,9 @@ def lowered_to_itself(log: PartitionLog, offset: int) -> None:
     LOWER(log, offset or log._recovery_point)
 
 
-RULES_OFF: dict[str, tuple[type, str, Callable[..., object], Callable[[Script], None]]] = {
+RULES_OFF: dict[str, tuple[object, str, Callable[..., object], Callable[[Script], None]]] = {
     "a seal goes before its segment is cut": (Segment, "unseal", sealed_anyway, truncations),
-    "the recovery point is lowered to what stays": (Segment, "end_before", cut_at_the_offset, gaps),
+    "the recovery point is lowered to what stays": (cuts, "end_before", cut_at_the_offset, gaps),
     "and to nothing when all goes": (PartitionLog, "_lower_bounds", lowered_to_itself, restarts),
 }
 

@@ -10,6 +10,7 @@ from logstore.format.batch import encode_batch
 from logstore.format.record import Record
 from logstore.log.recovery import LoadedLog, load
 from logstore.segment.segment import file_name
+from logstore.segment.segments import read_batches
 from logstore.testing.disks import MemoryDisk
 
 DIRECTORY = "/data/orders-0"
@@ -89,7 +90,7 @@ def offsets_in(loaded: LoadedLog) -> list[int]:
     found: list[int] = []
     for segment in loaded.segments.values():
         offset = segment.base_offset
-        while read := segment.read(offset, 1 << 20, loaded.log_end_offset, at_least_one=True):
+        while read := read_batches(segment, offset, 1 << 20, loaded.log_end_offset, at_least_one=True):
             from logstore.format.batch import walk
 
             found.extend(record.offset for each in walk(read.records) for record in each.records())

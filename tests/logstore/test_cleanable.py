@@ -22,6 +22,14 @@ class Stored:
     offset_index_bytes: int = 8
     time_index_bytes: int = 12
 
+    @property
+    def indexes(self) -> Stored:
+        return self
+
+    @property
+    def sizes(self) -> tuple[int, int]:
+        return self.offset_index_bytes, self.time_index_bytes
+
 
 def judged(
     segments: list[Stored], *, dirty: int = 0, stable: int = MAX_INT, config: LogConfig = CONFIG

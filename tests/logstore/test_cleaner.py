@@ -22,10 +22,12 @@ from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import LogDirOffline, OffsetOutOfRange
 from logstore.format.batch import encode_batch
 from logstore.format.record import ControlType, Record
+from logstore.log import reads
 from logstore.log.log import Log
 from logstore.log.manager import LogManager
 from logstore.log.manager_config import LogManagerConfig
 from logstore.log.reads import FetchIsolation
+from logstore.segment import segments
 from logstore.segment.segment import Segment
 from logstore.testing.disks import Fault, FaultyDisk, MemoryDisk
 
@@ -306,7 +308,7 @@ def test_a_reader_of_replaced_segments_looks_again(monkeypatch: pytest.MonkeyPat
     """It had chosen a segment; a swap came first. No record is passed over, and no disk is blamed."""
     log = filled(node(MemoryDisk()))
     expected = [record.offset for record in log.read()]
-    original = Segment.read
+    original = segments.read_batches
     pending = [True]
 
     def interrupted(segment: Segment, *args: object, **names: object) -> object:
@@ -315,7 +317,7 @@ def test_a_reader_of_replaced_segments_looks_again(monkeypatch: pytest.MonkeyPat
             log.compact(START_MS)
         return original(segment, *args, **names)  # type: ignore[arg-type]
 
-    monkeypatch.setattr(Segment, "read", interrupted)
+    monkeypatch.setattr(reads, "read_batches", interrupted)
     found = [record.offset for record in log.read(0)]
     assert not log.is_offline
     left = [record.offset for record in log.read()]

@@ -9,10 +9,8 @@ import pytest
 
 from logstore.disk.files import OsDisk
 from logstore.errors import CorruptIndex
-from logstore.segment.index_file import _WRITE_BEHIND_ENTRIES as WRITE_BEHIND
-from logstore.segment.index_file import IndexFile
-from logstore.segment.offset_index import OffsetIndex
-from logstore.segment.time_index import TimeIndex
+from logstore.segment.indexes import WRITE_BEHIND_ENTRIES as WRITE_BEHIND
+from logstore.segment.indexes import IndexFile, OffsetIndex, TimeIndex
 from logstore.testing.disks import Fault, FaultyDisk, MemoryDisk, RecordingDisk
 
 BASE = 45

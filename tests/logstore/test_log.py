@@ -278,7 +278,7 @@ class TestRolling:
         log = filled(12, index_interval_bytes=0, segment_index_bytes=48)
         assert len(log.segments) > 1
         assert offsets(log) == list(range(12))
-        assert all(segment.time_index.entry_count <= 4 for segment in log.segments)
+        assert all(segment.indexes.times.entry_count <= 4 for segment in log.segments)
 
     def test_row_172_indexes_are_trimmed_at_a_roll(self) -> None:
         disk = new_disk()
@@ -288,7 +288,7 @@ class TestRolling:
         assert len(files[f"{DIRECTORY}/{file_name(0, '.index')}"]) == 9 * 8
         assert len(files[f"{DIRECTORY}/{file_name(0, '.timeindex')}"]) == 9 * 12
         log.truncate_to(0)
-        assert [segment.offset_index.entry_count for segment in log.segments] == [0]
+        assert [segment.indexes.offsets.entry_count for segment in log.segments] == [0]
         assert not log.segments[0].index_is_full
 
     def test_row_203_offsets_too_far_apart_for_one_segment(self) -> None:
@@ -611,7 +611,7 @@ class TestProducers:
             if name.endswith((".txnindex", SNAPSHOT_SUFFIX)) or "checkpoint" in name:
                 image.remove(f"{DIRECTORY}/{name}")
         again = opened(image, segment_bytes=600)
-        assert [entry for each in again.segments for entry in each.transaction_index.entries] == expected
+        assert [entry for each in again.segments for entry in each.aborts.index.entries] == expected
 
     def test_row_212_earlier_segments_are_read_for_the_producers(self) -> None:
         """Snapshots gone, the recovery point late: the state is whole all the same."""
@@ -673,12 +673,12 @@ class TestStoppingAndStarting:
         """Nothing is recovered, and the recovery point is the end."""
         disk = new_disk()
         log = filled(40, disk, segment_bytes=10 * SIZE, index_interval_bytes=SIZE)
-        entries = [segment.offset_index.entry_count for segment in log.segments]
+        entries = [segment.indexes.offsets.entry_count for segment in log.segments]
         log.close()
         again = opened(disk, segment_bytes=10 * SIZE, index_interval_bytes=SIZE)
         assert again.recovery_point == again.log_end_offset == 40
         assert not again.report.scanned_bytes
-        assert [segment.offset_index.entry_count for segment in again.segments] == entries
+        assert [segment.indexes.offsets.entry_count for segment in again.segments] == entries
 
     def test_row_196_unclean(self) -> None:
         """The same content; the recovery point stays until the next flush."""
@@ -806,7 +806,7 @@ class TestDamageBelowTheRecoveryPoint:
                 file = image.open(f"{DIRECTORY}/{name}", write=True)
                 file.pwrite(b"\x00\x07", 0)
         again = opened(image, segment_bytes=300)
-        assert [entry for each in again.segments for entry in each.transaction_index.entries] == expected
+        assert [entry for each in again.segments for entry in each.aborts.index.entries] == expected
 
     def test_more_bytes_in_a_segment_that_nobody_reads_again(self) -> None:
         """Its seal tells, at the price of listing the directory."""

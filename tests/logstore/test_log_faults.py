@@ -17,8 +17,10 @@ from logstore.disk.errors import EngineError
 from logstore.errors import DiskFull, LogDirOffline
 from logstore.format.batch import encode_batch, encode_marker_batch, walk
 from logstore.format.record import ControlType, EndTransactionMarker, Record
+from logstore.log import reads
 from logstore.log.log import Log
 from logstore.log.validation import AppendOrigin
+from logstore.segment import segments
 from logstore.segment.segment import Segment
 from logstore.segment.transaction_index import AbortedTransaction
 from logstore.testing.disks import Fault, FaultyDisk, MemoryDisk, Operation, RecordingDisk
@@ -213,7 +215,7 @@ class TestAFailedWrite:
         assert (log.log_end_offset, log.last_stable_offset) == (2, 0)
         again = opened(memory(disk).copy())
         assert again.last_stable_offset == 2
-        assert again.segments[0].transaction_index.entries == (AbortedTransaction(1, 0, 1, 2),)
+        assert again.segments[0].aborts.index.entries == (AbortedTransaction(1, 0, 1, 2),)
 
 
 def read_across_a_cut(by: str, step: int) -> str:
@@ -258,13 +260,13 @@ class TestReading:
             log.read_bytes(0)
         assert log.is_offline
 
-    @pytest.mark.parametrize("method", ["read", "find_timestamp"])
-    def test_files_that_went_under_a_reader(self, method: str, monkeypatch: pytest.MonkeyPatch) -> None:
+    @pytest.mark.parametrize("function", ["read_batches", "find_timestamp"])
+    def test_files_that_went_under_a_reader(self, function: str, monkeypatch: pytest.MonkeyPatch) -> None:
         """A truncation between two of its steps is no failed disk."""
         log = opened(MemoryDisk(directories=["/data"]))
         for number in range(12):
             log.append(b"%d" % number, timestamp_ms=number)
-        original = getattr(Segment, method)
+        original = getattr(segments, function)
         pending = [True]
 
         def interrupted(segment: Segment, *args: object, **names: object) -> object:
@@ -273,8 +275,8 @@ class TestReading:
                 log.truncate_to(1)
             return original(segment, *args, **names)
 
-        monkeypatch.setattr(Segment, method, interrupted)
-        if method == "read":
+        monkeypatch.setattr(reads, function, interrupted)
+        if function == "read_batches":
             assert log.read_bytes(9).records == b""
         else:
             assert log.offset_for_timestamp(11) is None
@@ -296,21 +298,21 @@ class TestReading:
         log = opened(MemoryDisk(directories=["/data"]), LogConfig())
         for number in range(12):
             log.append(b"%d" % number, timestamp_ms=number)
-        read, locate = Segment.read, Segment.locate
+        read, locate = segments.read_batches, segments.locate
 
         def cut_before(segment: Segment, *args: int, at_least_one: bool) -> object:
-            monkeypatch.setattr(Segment, "read", read)
+            monkeypatch.setattr(reads, "read_batches", read)
             log.truncate_to(3)
-            monkeypatch.setattr(Segment, "locate", appended_before)
+            monkeypatch.setattr(segments, "locate", appended_before)
             return read(segment, *args, at_least_one=at_least_one)
 
         def appended_before(segment: Segment, offset: int) -> object:
-            monkeypatch.setattr(Segment, "locate", locate)
+            monkeypatch.setattr(segments, "locate", locate)
             for _ in range(12):
                 log.append(b"new")
             return locate(segment, offset)
 
-        monkeypatch.setattr(Segment, "read", cut_before)
+        monkeypatch.setattr(reads, "read_batches", cut_before)
         first = next(walk(log.read_bytes(9).records))
         assert first.base_offset == 9
         assert not log.is_offline
@@ -321,7 +323,7 @@ class TestReading:
         log = opened(disk)
         for number in range(12):
             log.append(b"%d" % number)
-        read, remove = Segment.read, disk.remove
+        read, remove = segments.read_batches, disk.remove
         under_way, gone = threading.Event(), threading.Event()
         found: list[bytes] = []
 
@@ -336,7 +338,7 @@ class TestReading:
                 gone.set()
                 reader.join(0.1)  # time enough to answer wrongly; the right answer waits for this thread
 
-        monkeypatch.setattr(Segment, "read", interrupted)
+        monkeypatch.setattr(reads, "read_batches", interrupted)
         reader = threading.Thread(target=lambda: found.append(log.read_bytes(11).records))
         reader.start()
         assert under_way.wait(LIMIT_S)

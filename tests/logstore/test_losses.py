@@ -31,8 +31,9 @@ from logstore.log.losses import (
 )
 from logstore.log.manager import LogManager
 from logstore.log.undo import put_back
-from logstore.segment.offset_index import OffsetIndex
+from logstore.segment.indexes import OffsetIndex
 from logstore.segment.segment import file_name
+from logstore.segment.segments import end_offset_of
 from logstore.testing.disks import FaultyDisk, MemoryDisk, Profile, RecordingDisk
 from logstore.testing.disks.faulty import Fault
 from tests.logstore.logs import (
@@ -267,7 +268,7 @@ class TestNoRoom:
         log = filled(disk)
         first = log.segments[0]
         disk.capacity = disk._used + 2000
-        log.truncate_to(first.next_offset)
+        log.truncate_to(end_offset_of(first))
         assert log.losses()[0].standing is Standing.QUARANTINED
 
     @pytest.mark.parametrize(("suffix", "noted"), [("", False), (".log", True)])

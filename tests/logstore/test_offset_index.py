@@ -11,7 +11,7 @@ from hypothesis import strategies as st
 
 from logstore.config import MAX_INT
 from logstore.errors import CorruptIndex
-from logstore.segment.offset_index import OffsetIndex, OffsetPosition
+from logstore.segment.indexes import OffsetIndex, OffsetPosition
 from logstore.testing.disks import MemoryDisk
 
 BASE = 45

@@ -13,7 +13,8 @@ from logstore.format.compression import Codec
 from logstore.format.record import Record
 from logstore.log.log import Log
 from logstore.log.validation import validate_and_assign, validate_plain_group
-from logstore.segment.scan import IndexEntries, scan
+from logstore.segment.indexes import IndexEntries
+from logstore.segment.scan import scan
 from logstore.testing.disks import MemoryDisk
 
 T0 = 1_700_000_000_000

@@ -18,9 +18,9 @@ from logstore.disk.files import DirectoryEntry
 from logstore.errors import DamagedLog
 from logstore.log.producer_state import ProducerState
 from logstore.log.recovery import LoadedLog
-from logstore.segment.offset_index import OffsetIndex
+from logstore.segment.indexes import OffsetIndex, TimeIndex
 from logstore.segment.segment import SNAPSHOT_SUFFIX, file_name
-from logstore.segment.time_index import TimeIndex
+from logstore.segment.segments import find_timestamp, locate
 from logstore.testing.disks import MemoryDisk, RecordingDisk
 from tests.logstore.logs import (
     BATCH_0,
@@ -66,7 +66,7 @@ def epochs(loaded: LoadedLog) -> list[tuple[int, int]]:
 
 def index_entries(loaded: LoadedLog) -> dict[int, tuple[int, int]]:
     return {
-        base: (segment.offset_index.entry_count, segment.time_index.entry_count)
+        base: (segment.indexes.offsets.entry_count, segment.indexes.times.entry_count)
         for base, segment in loaded.segments.items()
     }
 
@@ -399,10 +399,10 @@ def test_rows_197_and_198_any_index_deleted_or_overwritten(
     assert loaded.log_end_offset == 22
     for offset in range(22):
         segment = loaded.segments[0 if offset < 10 else 10]
-        located = segment.locate(offset)
+        located = locate(segment, offset)
         assert located is not None
         assert located.base_offset <= offset <= located.last_offset
-        found = segment.find_timestamp(1000 + offset, 0, 22)
+        found = find_timestamp(segment, 1000 + offset, 0, 22)
         assert found is not None
         assert found.base_offset <= offset <= found.last_offset
 

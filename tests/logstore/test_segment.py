@@ -13,9 +13,16 @@ from logstore.disk.files import read_small_file
 from logstore.errors import CorruptBatch, CorruptIndex
 from logstore.format.batch import Batch, walk
 from logstore.log.log import Log
-from logstore.segment.offset_index import OffsetIndex, OffsetPosition
-from logstore.segment.segment import Segment, file_name
-from logstore.segment.time_index import NO_TIMESTAMP, TimestampedOffset
+from logstore.segment.indexes import NO_TIMESTAMP, OffsetIndex, OffsetPosition, TimestampedOffset
+from logstore.segment.segment import Segment, SegmentIndexes, file_name
+from logstore.segment.segments import (
+    end_offset_of,
+    find_timestamp,
+    locate,
+    read_batches,
+    truncate_segment,
+    walk_from,
+)
 from logstore.segment.transaction_index import AbortedTransaction
 from logstore.testing.disks import Fault, FaultyDisk, MemoryDisk, RecordingDisk
 from tests.logstore.logs import DIRECTORY, batch, content_of, names, put
@@ -52,7 +59,7 @@ def records(*offsets: int, time: int = 1000) -> list[bytes]:
 
 def bases(segment: Segment, start: int, *, end: int = END, max_bytes: int = 1 << 20) -> list[int] | None:
     """Base offsets of the batches that a read gives; None where it finds nothing."""
-    found = segment.read(start, max_bytes, end, at_least_one=True)
+    found = read_batches(segment, start, max_bytes, end, at_least_one=True)
     return None if found is None else [each.base_offset for each in walk(found.records)]
 
 
@@ -86,8 +93,8 @@ class TestReading:
             append(segment, each)
             assert bases(segment, BASE) == list(range(40, offset + 1))
             assert bases(segment, offset, max_bytes=1) == [offset]
-            assert segment.locate(41 if offset > 40 else 40) is not None
-            assert list(segment._walk(0))
+            assert locate(segment, 41 if offset > 40 else 40) is not None
+            assert list(walk_from(segment, 0))
         assert content_of(disk, file_name(BASE, ".log")) == b"".join(data)
 
     def test_row_50_the_first_batch_that_ends_at_or_past_an_offset(self) -> None:
@@ -96,11 +103,11 @@ class TestReading:
         append(segment, *spans)
         positions = [0, len(spans[0]), len(spans[0]) + len(spans[1])]
         for target, which in ((40, 0), (42, 0), (43, 1), (50, 1), (51, 1), (52, 2), (60, 2)):
-            located = segment.locate(target)
+            located = locate(segment, target)
             assert located is not None
             assert (located.position, located.size) == (positions[which], len(spans[which])), target
-        assert segment.locate(61) is None
-        assert new_segment().locate(40) is None
+        assert locate(segment, 61) is None
+        assert locate(new_segment(), 40) is None
 
     def test_row_53_a_time_from_an_offset_on(self) -> None:
         """The first record that is as late and not below the offset; its batch tells the leader epoch."""
@@ -110,12 +117,12 @@ class TestReading:
             (100, 40, 40, 3), (101, 40, 41, 3), (201, 42, 43, 5), (200, 42, 42, 3), (100, 41, 41, 3),
             (301, 40, 44, 5), (100, 44, 44, 5),
         ):  # fmt: skip
-            found = segment.find_timestamp(time, start, END)
+            found = find_timestamp(segment, time, start, END)
             assert found is not None
             first = next(r for r in found.records() if r.timestamp_ms >= time and r.offset >= start)
             assert (first.offset, found.leader_epoch) == (offset, epoch)
-        assert segment.find_timestamp(401, 40, END) is None
-        assert segment.find_timestamp(100, 45, END) is None
+        assert find_timestamp(segment, 401, 40, END) is None
+        assert find_timestamp(segment, 100, 45, END) is None
 
     def test_row_81_nothing_below_the_bound(self) -> None:
         segment = new_segment()
@@ -129,7 +136,7 @@ class TestReading:
         append(segment, *records(50, 51))
         first = len(records(50)[0])
         for limit in (0, 1, first - 1):
-            found = segment.read(50, limit, END, at_least_one=False)
+            found = read_batches(segment, 50, limit, END, at_least_one=False)
             assert found is not None
             assert found.records == b""
             assert bases(segment, 50, max_bytes=limit) == [50]
@@ -149,7 +156,7 @@ class TestReading:
             for target in range(BASE, 77):
                 expected = [base for base, count in spans if base + count > target]
                 assert bases(segment, target) == (expected or None)
-                found = segment.read(target, 1, END, at_least_one=True)
+                found = read_batches(segment, target, 1, END, at_least_one=True)
                 if expected:
                     assert found is not None
                     assert [each.base_offset for each in walk(found.records)] == expected[:1]
@@ -164,7 +171,7 @@ class TestReading:
         at = len(records(50)[0])
         segment.log_file.pwrite(bytes(17), at)
         with pytest.raises(CorruptBatch, match=rf"no batch at byte {at}; verify the log and recover it"):
-            segment.locate(51)
+            locate(segment, 51)
 
 
 class TestAppending:
@@ -178,9 +185,9 @@ class TestAppending:
 
     def test_row_87_the_next_offset(self) -> None:
         segment = new_segment()
-        assert segment.next_offset == BASE
+        assert end_offset_of(segment) == BASE
         append(segment, *records(50, 51, 52))
-        assert segment.next_offset == 53
+        assert end_offset_of(segment) == 53
 
     def test_an_entry_a_batch_also_in_one_append(self) -> None:
         """As later brokers do it: what recovery rebuilds is what appends made."""
@@ -189,8 +196,8 @@ class TestAppending:
         append(together, *batches)
         for each in batches:
             append(singly, each)
-        assert together.offset_index.entries() == singly.offset_index.entries()
-        assert together.time_index.entries() == singly.time_index.entries()
+        assert together.indexes.offsets.entries() == singly.indexes.offsets.entries()
+        assert together.indexes.times.entries() == singly.indexes.times.entries()
 
     def test_row_95_the_first_timestamp(self) -> None:
         """Of the first append, its largest; none while there is nothing; read again after a reopen."""
@@ -233,7 +240,7 @@ class TestAppending:
                 append(segment, *records(offset))
             appended += 1
         assert len(bases(segment, BASE) or ()) == appended == 650
-        assert segment.offset_index.entry_count == 649
+        assert segment.indexes.offsets.entry_count == 649
 
 
 class TestTruncating:
@@ -243,7 +250,7 @@ class TestTruncating:
         for offset in range(BASE, BASE + 60, 2):
             append(segment, *records(offset))
             append(segment, *records(offset + 1))
-            assert segment.truncate_to(offset + 1, 0) > 0
+            assert truncate_segment(segment, offset + 1, 0) > 0
             assert bases(segment, offset) == [offset]
             assert bases(segment, offset + 1) is None
             append(segment, *records(offset + 1))
@@ -254,22 +261,22 @@ class TestTruncating:
         segment = new_segment(config=LogConfig(index_interval_bytes=2 * size - 1))
         for offset in range(BASE, BASE + 30):
             append(segment, batch(offset, (offset * 10,)))
-        assert segment.time_index.entry_count == 14
-        segment.truncate_to(41, 0)
-        assert segment.time_index.entry_count == 0
+        assert segment.indexes.times.entry_count == 14
+        truncate_segment(segment, 41, 0)
+        assert segment.indexes.times.entry_count == 0
         assert segment.largest_timestamp_ms == 400
-        assert segment.next_offset == 41
+        assert end_offset_of(segment) == 41
 
     def test_row_85_whole(self) -> None:
         """Its age begins anew and the same offsets can be written."""
         segment = new_segment()
         append(segment, *records(*range(40, 60)))
-        segment.truncate_to(BASE, 77)
+        truncate_segment(segment, BASE, 77)
         assert (segment.size, segment.created_ms, segment.first_timestamp_ms) == (0, 77, -1)
         assert segment.max_timestamp_ms == -1
         assert not segment.index_is_full
         append(segment, *records(*range(40, 60)))
-        assert segment.next_offset == 60
+        assert end_offset_of(segment) == 60
 
     def test_row_51_truncating_to_the_end_touches_nothing(self) -> None:
         """A cut is made at an offset: at the end or past it there is nothing to cut, and no file grows."""
@@ -281,9 +288,9 @@ class TestTruncating:
         size = len(content_of(disk, file_name(BASE, ".log")))
         segment = Segment(recording, DIRECTORY, BASE, CONFIG, size=size, now_ms=9)
         for offset in (43, 44, 1 << 40):
-            assert segment.truncate_to(offset, 0) == 0
+            assert truncate_segment(segment, offset, 0) == 0
         assert recording.operations == []
-        assert segment.truncate_to(41, 0) == len(b"".join(records(41, 42)))
+        assert truncate_segment(segment, 41, 0) == len(b"".join(records(41, 42)))
         assert content_of(disk, file_name(BASE, ".log")) == records(40)[0]
 
     def test_row_93_inside_a_gap(self) -> None:
@@ -291,20 +298,20 @@ class TestTruncating:
         segment = new_segment()
         append(segment, *records(40))
         append(segment, *records(43))
-        segment.truncate_to(41, 0)
+        truncate_segment(segment, 41, 0)
         assert bases(segment, BASE) == [40]
 
     def test_inside_a_batch_it_goes_whole(self) -> None:
         """Pitfall 10."""
         segment = new_segment()
         append(segment, batch(40, (1, 2, 3)), batch(43, (4, 5, 6)))
-        segment.truncate_to(44, 0)
-        assert segment.next_offset == 43
+        truncate_segment(segment, 44, 0)
+        assert end_offset_of(segment) == 43
 
     def test_past_the_end_nothing_happens(self) -> None:
         segment = new_segment()
         append(segment, *records(40))
-        assert segment.truncate_to(41, 0) == 0
+        assert truncate_segment(segment, 41, 0) == 0
         assert segment.size
 
     def test_aborted_transactions_go_with_their_markers(self) -> None:
@@ -312,15 +319,15 @@ class TestTruncating:
         segment = new_segment(disk)
         append(segment, *records(*range(40, 50)))
         for last in (42, 46):
-            segment.append_aborted(AbortedTransaction(1, last - 1, last, last + 1))
-        segment.truncate_to(46, 0)
+            segment.aborts.append(AbortedTransaction(1, last - 1, last, last + 1))
+        truncate_segment(segment, 46, 0)
         assert len(content_of(disk, file_name(BASE, ".txnindex"))) == 34
-        segment.append_aborted(AbortedTransaction(1, 44, 45, 46))
+        segment.aborts.append(AbortedTransaction(1, 44, 45, 46))
         segment.let_go()
         segment = reopened(disk)
-        entries = segment.transaction_index.entries
+        entries = segment.aborts.index.entries
         assert [entry.last_offset for entry in entries] == [42, 45]
-        segment.truncate_to(40, 0)
+        truncate_segment(segment, 40, 0)
         assert file_name(BASE, ".txnindex") not in names(disk)
 
 
@@ -352,7 +359,7 @@ class TestTimes:
     def test_the_largest_time_is_its_earliest_batch(self) -> None:
         segment = new_segment()
         append(segment, *(batch(offset, (time,)) for offset, time in ((40, 5), (41, 9), (42, 9), (43, 7))))
-        assert (segment.max_timestamp_ms, segment.offset_of_max_timestamp) == (9, 41)
+        assert segment.largest == (9, 41)
 
     def test_without_times_the_files_own_counts(self) -> None:
         disk = MemoryDisk(directories=[DIRECTORY])
@@ -365,7 +372,7 @@ class TestTimes:
 
 
 def first_at(segment: Segment, time: int, start: int = BASE) -> int | None:
-    found = segment.find_timestamp(time, start, END)
+    found = find_timestamp(segment, time, start, END)
     if found is None:
         return None
     return next(each.offset for each in found.records() if each.timestamp_ms >= time and each.offset >= start)
@@ -388,11 +395,11 @@ class TestIndexesAreNeverEvidence:
             put(disk, name, noise)
         again = reopened(disk)
         for offset in range(40, 140):
-            located = again.locate(offset)
+            located = locate(again, offset)
             assert located is not None
             assert located.base_offset == offset
             assert first_at(again, 10 * offset) == offset
-        assert again.next_offset == 140
+        assert end_offset_of(again) == 140
 
     def test_entries_that_point_into_batches(self) -> None:
         """In order and within the file, but not where batches begin."""
@@ -433,8 +440,8 @@ class TestLifecycle:
         append(segment, batch(42, (5000,)))
         segment.become_inactive()
         segment.become_inactive()
-        assert segment.time_index.last == (5000, 42)
-        assert len(content_of(disk, file_name(BASE, ".timeindex"))) == 12 * segment.time_index.entry_count
+        assert segment.indexes.times.last == (5000, 42)
+        assert len(content_of(disk, file_name(BASE, ".timeindex"))) == 12 * segment.indexes.times.entry_count
 
     def test_row_61_the_kept_slot(self) -> None:
         config = LogConfig(index_interval_bytes=0, segment_index_bytes=48)
@@ -446,7 +453,7 @@ class TestLifecycle:
         append(segment, *records(44))
         assert segment.index_is_full
         segment.become_inactive()
-        assert segment.time_index.entry_count == segment.time_index.capacity == 4
+        assert segment.indexes.times.entry_count == segment.indexes.times.capacity == 4
 
     def test_row_75_delete_with_and_without_files(self) -> None:
         disk = MemoryDisk(directories=[DIRECTORY])
@@ -485,16 +492,16 @@ class TestLifecycle:
         disk = MemoryDisk(directories=[DIRECTORY])
         segment = new_segment(disk)
         entries = [AbortedTransaction(1, 40, 42, 43), AbortedTransaction(2, 41, 44, 45)]
-        segment.append_aborted(entries[0])
+        segment.aborts.append(entries[0])
         segment.close()
         again = reopened(disk)
-        again.append_aborted(entries[1])
+        again.aborts.append(entries[1])
         again.let_go()
-        assert list(reopened(disk).transaction_index.entries) == entries
+        assert list(reopened(disk).aborts.index.entries) == entries
         below = AbortedTransaction(1, 5, BASE - 1, 7).encode()
         put(disk, file_name(BASE, ".txnindex"), below)
         with pytest.raises(CorruptIndex):
-            _ = reopened(disk).transaction_index
+            _ = reopened(disk).aborts.index
 
 
 def test_a_segment_that_was_let_go_leaves_its_names_alone() -> None:
@@ -507,7 +514,7 @@ def test_a_segment_that_was_let_go_leaves_its_names_alone() -> None:
     append(new, *records(40, 41, 42))
     new.sync_indexes()
     before = content_of(disk, file_name(BASE, ".index"))
-    for use in (lambda: bases(old, 55), lambda: old.locate(55), old.rebuild_indexes, old.sync_log):
+    for use in (lambda: bases(old, 55), lambda: locate(old, 55), old.indexes.rebuild, old.sync_log):
         with pytest.raises(FileNotFoundError):
             use()
     assert content_of(disk, file_name(BASE, ".index")) == before
@@ -520,10 +527,10 @@ def test_an_index_that_a_reader_still_holds_keeps_no_map(end: Callable[[Segment]
     segment = new_segment(disk)
     append(segment, *records(*range(40, 60)))
     segment.become_inactive()
-    offsets, times = segment.offset_index, segment.time_index
+    offsets, times = segment.indexes.offsets, segment.indexes.times
     assert offsets.lookup(58).position > 0
     end(segment)
-    assert reopened(disk).truncate_to(45, 0)  # the disk in memory refuses to cut what is mapped
+    assert truncate_segment(reopened(disk), 45, 0)  # the disk in memory refuses to cut what is mapped
     assert offsets.lookup(58) == OffsetPosition(BASE, 0)
     assert times.lookup(1058) == TimestampedOffset(NO_TIMESTAMP, BASE)
 
@@ -539,15 +546,15 @@ def test_an_index_that_was_let_go_is_not_written_by_who_was_about_to_sync_it(
     append(segment, *records(*range(40, 60)))
     segment.become_inactive()
     segment.sync_indexes()
-    offsets, times = segment.offset_index, segment.time_index
+    offsets, times = segment.indexes.offsets, segment.indexes.times
     before = {path: read_small_file(disk, path) for path in (offsets.path, times.path)}
     again = reopened(disk)
-    assert again.offset_index.lookup(58).position > 0
+    assert again.indexes.offsets.lookup(58).position > 0
     end(segment)
     offsets.sync()
     times.flush()
     assert {path: read_small_file(disk, path) for path in before} == before
-    assert again.offset_index.lookup(58).position > 0
+    assert again.indexes.offsets.lookup(58).position > 0
 
 
 def test_a_cut_under_a_reader_does_not_void_the_index(monkeypatch: pytest.MonkeyPatch) -> None:
@@ -561,13 +568,13 @@ def test_a_cut_under_a_reader_does_not_void_the_index(monkeypatch: pytest.Monkey
         entry = lookup(index, offset)
         if pending:
             pending.clear()
-            segment.truncate_to(45, 0)
+            truncate_segment(segment, 45, 0)
             append(segment, *records(45, 46))
         return entry
 
     monkeypatch.setattr(OffsetIndex, "lookup", interrupted)
-    monkeypatch.setattr(Segment, "rebuild_indexes", lambda _: pytest.fail("nothing is wrong with it"))
-    assert segment.locate(58) is None
+    monkeypatch.setattr(SegmentIndexes, "rebuild", lambda _: pytest.fail("nothing is wrong with it"))
+    assert locate(segment, 58) is None
     append(segment, *records(47))
     assert bases(segment, 45) == [45, 46, 47]
 

@@ -125,7 +125,7 @@ def test_segment_index_bytes() -> None:
 
 def test_index_interval_bytes() -> None:
     counts = [
-        filled(20, index_interval_bytes=str(size)).segments[0].offset_index.entry_count
+        filled(20, index_interval_bytes=str(size)).segments[0].indexes.offsets.entry_count
         for size in (0, BATCH, 2 * BATCH, 100 * BATCH)
     ]
     assert counts == [19, 9, 6, 0]
@@ -507,7 +507,7 @@ def test_settings_that_change_take_effect_at_once_or_with_the_next_segment() -> 
     for _ in range(3):
         log.append_as_leader(one(), leader_epoch=0, now_ms=NOW_MS)
     assert bases(log) == [0, 6, 8]
-    assert [segment.offset_index.entry_count for segment in log.segments] == [0, 1, 0]
+    assert [segment.indexes.offsets.entry_count for segment in log.segments] == [0, 1, 0]
     assert log.segments[0].jitter_ms == 0 < log.segments[1].jitter_ms
 
 

@@ -18,10 +18,10 @@ from logstore.log.log import Log
 from logstore.log.reads import FetchIsolation
 from logstore.log.recovery import LoadedLog, Split
 from logstore.segment.seal import SEAL_SUFFIX, decode_seal
-from logstore.segment.segment import TRANSACTION_INDEX_SUFFIX, Segment, file_name
+from logstore.segment.segment import Segment, file_name
 from logstore.segment.split import Run, find_runs, leaps_over, split
 from logstore.segment.swap import CLEANED_SUFFIX, SWAP_SUFFIX, swap
-from logstore.segment.transaction_index import AbortedTransaction
+from logstore.segment.transaction_index import TRANSACTION_INDEX_SUFFIX, AbortedTransaction
 from logstore.testing.crash import CrashLab, CrashRun
 from logstore.testing.disks import MemoryDisk
 from tests.logstore.logs import (
@@ -222,7 +222,7 @@ def test_row_204_aborts_and_producers_stay_what_they_were(index: bytes | None, c
     """Each abort is known where its marker lies; producers' sequences go on."""
     files = TRANSACTIONS | ({file_name(0, TRANSACTION_INDEX_SUFFIX): index} if index else {})
     loaded = opened(disk_with(files), clean=clean, recovery_point=FAR + 5)
-    found = {base: list(each.transaction_index.entries) for base, each in loaded.segments.items()}
+    found = {base: list(each.aborts.index.entries) for base, each in loaded.segments.items()}
     assert found == {0: ENTRIES[:1], FAR: ENTRIES[1:], FAR + 3: []}
     assert {each.producer_id: each.last_sequence for each in loaded.producers} == {7: 1, 8: 0, 9: 0}
     assert loaded.producers.end_offset == FAR + 5
@@ -258,7 +258,7 @@ def recover(disk: Disk, *, clean: bool) -> Found:
         assert not name.endswith((CLEANED_SUFFIX, SWAP_SUFFIX, ".deleted")), name
     assert {each.producer_id: each.last_sequence for each in loaded.producers} == {7: 1, 8: 1, 9: 0}
     return {
-        base: (each.log_file.pread(each.size, 0), each.transaction_index.entries)
+        base: (each.log_file.pread(each.size, 0), each.aborts.index.entries)
         for base, each in loaded.segments.items()
     }
 
@@ -357,7 +357,7 @@ def grown_too_long(disk: Disk) -> Log:
     first = log.segments[0]
     with_more = Segment(disk, DIRECTORY, 0, CONFIG, size=len(LONG), now_ms=NOW_MS)
     put(disk, log_file(0), LONG)
-    with_more.replace_transaction_index(LONG_ENTRIES)
+    with_more.aborts.replace(LONG_ENTRIES)
     with_more.seal = first.seal
     log._segments = log._segments.replacing([first], [with_more])
     return log

@@ -6,7 +6,7 @@ import numpy as np
 import pytest
 
 from logstore.errors import CorruptIndex
-from logstore.segment.time_index import TimeIndex
+from logstore.segment.indexes import TimeIndex
 from logstore.testing.disks import MemoryDisk
 
 BASE = 45

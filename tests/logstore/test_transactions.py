@@ -23,7 +23,7 @@ from logstore.log.log import Log
 from logstore.log.producer_state import OpenTransaction, ProducerStateConfig
 from logstore.log.reads import FetchIsolation
 from logstore.segment.segment import SNAPSHOT_SUFFIX, file_name
-from logstore.segment.transaction_index import AbortedTransaction
+from logstore.segment.transaction_index import AbortedTransaction, TransactionIndexFile
 from logstore.testing.disks import MemoryDisk
 from tests.golden.reading import STREAMS, content, named
 from tests.logstore.logs import names, put
@@ -93,7 +93,7 @@ class TestLastStableOffset:
             end(log, producer_id, ABORT)
             assert log._producers.first_undecided_offset == first
             assert log._producers.first_unstable_offset == 0
-        stored = log.segments[0].transaction_index.entries
+        stored = log.segments[0].aborts.index.entries
         assert [entry.last_stable_offset for entry in stored] == [1, 1, 6]
         for high_watermark, first in ((3, 0), (4, 1), (5, 1), (6, None)):
             log.set_high_watermark(high_watermark)
@@ -229,7 +229,7 @@ class TestReadCommitted:
         log.set_high_watermark(log.log_end_offset)
         bases = [segment.base_offset for segment in log.segments]
         assert len(bases) > 5
-        assert [each.transaction_index.size_bytes > 0 for each in log.segments].index(True) == len(bases) - 1
+        assert [each.aborts.index.size_bytes > 0 for each in log.segments].index(True) == len(bases) - 1
         expected = [offset for offset in range(start, 40) if offset % 4]
         assert committed(log, start) == expected
         assert log.read_bytes(start, 1, isolation=TXN).aborted == (AbortedTransaction(1, 0, 40, 41),)
@@ -248,16 +248,16 @@ class TestReadCommitted:
         log.set_high_watermark(log.log_end_offset)
         asked: list[int] = []
         for segment in log.segments[1:]:
-            segment._transaction_index = None
-        original = type(log.segments[0]).transaction_index
+            segment.aborts._index = None
+        original = TransactionIndexFile.index
 
         class Watching:
-            def __get__(self, segment: Any, owner: Any = None) -> Any:
-                asked.append(segment.base_offset)
-                return original.__get__(segment, owner)
+            def __get__(self, aborts: Any, owner: Any = None) -> Any:
+                asked.append(aborts._segment.base_offset)
+                return original.__get__(aborts, owner)
 
         with pytest.MonkeyPatch.context() as patch:
-            patch.setattr(type(log.segments[0]), "transaction_index", Watching())
+            patch.setattr(TransactionIndexFile, "index", Watching())
             assert len(log.aborted_transactions(0, 1)) == 1
         assert asked == [0]
 
@@ -530,13 +530,13 @@ class TestRecovery:
         for offset, each in zip((100, 102, 104, 106, 107), batches, strict=True):
             log.append_as_follower(at(each, offset), leader_epoch=0)
         expected = (AbortedTransaction(2, 75 if earlier else 102, 106, 100),)
-        assert log.segments[-1].transaction_index.entries == expected
+        assert log.segments[-1].aborts.index.entries == expected
         image = disk.copy()
         for name in names(image):
             if name.endswith(".txnindex"):
                 image.remove(f"{DIRECTORY}/{name}")
         again = restarted(image, LogConfig())
-        assert again.segments[-1].transaction_index.entries == expected
+        assert again.segments[-1].aborts.index.entries == expected
         assert (again._producers.end_offset, open_since(again)) == (108, [])
 
     @pytest.mark.parametrize("lost", ["all", "snapshots and the last segment's index"])
@@ -563,7 +563,7 @@ class TestRecovery:
         expected = [AbortedTransaction(1, 0, 29, 8), AbortedTransaction(2, 8, 74, 36)]
 
         def entries(of: Log) -> list[AbortedTransaction]:
-            return [entry for each in of.segments for entry in each.transaction_index.entries]
+            return [entry for each in of.segments for entry in each.aborts.index.entries]
 
         assert entries(log) == expected
         last = log.segments[-1].base_offset
@@ -750,7 +750,7 @@ class TestMarkers:
         log = manager.get_or_create(ORDERS)
         for coordinator_epoch in (1, 1, 2):
             end(log, 1, COMMIT, epoch=3, coordinator_epoch=coordinator_epoch)
-        assert log.segments[0].transaction_index.entries == ()
+        assert log.segments[0].aborts.index.entries == ()
         manager.close()
         again = manager_on(disk).get(ORDERS)
         for each in (again,):
@@ -782,8 +782,8 @@ class TestMarkers:
             raise OSError(5, "Input/output error")
 
         segment = log.segments[0]
-        segment._transaction_index = None
-        segment._disk = type("Broken", (), {"open": broken})()
+        segment.aborts._index = None
+        segment.disk = type("Broken", (), {"open": broken})()
         with pytest.raises(LogDirOffline):
             log.read_bytes(0, isolation=TXN)
 

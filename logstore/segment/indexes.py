@@ -1,0 +1,598 @@
+"""The offset index and the time index of a segment: files of fixed-size entries, mapped for lookups.
+
+    00000000000000368769.index              named for the segment's base offset
+    ┌──────────────────┬─────────────────┐
+    │ relative offset  │ position        │  8 bytes an entry, two big-endian int32; both ascend.
+    │ of the batch's   │ of that batch   │  About one entry per `index.interval.bytes` of log,
+    │ last record      │ in the .log     │  none for the first batch
+    └──────────────────┴─────────────────┘
+    00000000000000368769.timeindex
+    ┌───────────────┬──────────────────┐
+    │ timestamp     │ relative offset  │  12 bytes an entry, big-endian int64 and int32.
+    │ largest in    │ of the earliest  │  An entry (t, o) is made when o's batch had the segment's
+    │ the segment   │ batch with it    │  largest time so far: every record later than t lies
+    │ so far, ms    │ (its last record)│  after offset o
+    └───────────────┴──────────────────┘
+
+Both are derived from the `.log` and have no checksum: an entry says where to start a search, never what is
+there. `segments.py` checks the batch that an entry names. After a crash a file may be stale, short or zero;
+recovery rebuilds what lies above the recovery point.
+
+New entries gather in memory and reach the file with one `pwrite` for hundreds of them, on a flush, a roll
+and a close: a system call an entry would cost more than the batch it points to. Nothing is ever written
+through the map (a full disk would kill the process), and the map is dropped before the file shrinks (a read
+past its end would, too). Kafka preallocates its files; zeros at their end are ignored.
+
+A batch gets entries once more than `index.interval.bytes` lie between the last entry's batch and it; the
+first batch of a segment never does. A time entry is left out while the largest time has not risen, and the
+time index keeps one slot for the entry that is made when the segment stops being active. `Segment.append`
+applies this rule batch by batch; `due_entries` applies it to the columns of thousands of batches.
+"""
+
+from __future__ import annotations
+
+import posixpath
+import threading
+from bisect import bisect_left, bisect_right
+from collections.abc import Iterable, Sequence
+from operator import itemgetter
+from typing import TYPE_CHECKING, ClassVar, NamedTuple, TypeAlias
+
+import numpy as np
+import numpy.typing as npt
+
+from logstore.config import MAX_INT
+from logstore.disk.files import Disk, File, publish, remove_if_exists
+from logstore.errors import CorruptIndex
+
+if TYPE_CHECKING:
+    from logstore.segment.scan import Scanned
+
+Int64s: TypeAlias = npt.NDArray[np.int64]
+Entries: TypeAlias = npt.NDArray[np.void]
+
+NO_TIMESTAMP = -1
+WRITE_BEHIND_ENTRIES = 512
+
+
+class IndexFile:
+    """Entries of two columns, the first of which ascends. Safe for one writer and many readers.
+
+    Methods that do not say otherwise raise `OSError`. The file is created by the first write, so an index
+    that never had an entry has no file until `flush`.
+    """
+
+    dtype: ClassVar[np.dtype[np.void]]
+    suffix: ClassVar[str]
+    offset_column: ClassVar[int]
+    reserved: ClassVar[int]
+    """Slots that are kept for the moment the segment stops being active."""
+
+    def __init__(self, disk: Disk, path: str, base_offset: int, max_bytes: int) -> None:
+        self._disk = disk
+        self.path = path
+        self.base_offset = base_offset
+        self.capacity = max_bytes // self.dtype.itemsize
+        self._lock = threading.Lock()
+        self._file: File | None = None
+        self._written = 0
+        self._tail: list[tuple[int, int]] = []
+        self._is_let_go = False
+        self._map_written()
+
+    # --- reading --------------------------------------------------------------------------------
+
+    @property
+    def entry_count(self) -> int:
+        """Entries in the file and in memory."""
+        return self._written + len(self._tail)
+
+    @property
+    def is_full(self) -> bool:
+        """Whether only the reserved slot is left, if any: the next append needs a new segment."""
+        return self._written + len(self._tail) >= self.capacity - self.reserved
+
+    def entries(self) -> list[tuple[int, int]]:
+        """Return all entries as stored: offsets are relative."""
+        with self._lock:
+            first, second = self._columns
+            return [*zip(first.tolist(), second.tolist(), strict=True), *self._tail]
+
+    def entry(self, slot: int) -> tuple[int, int]:
+        """Return entry number `slot` as stored. Raises `IndexError` beyond the last."""
+        with self._lock:
+            if not 0 <= slot < self.entry_count:
+                raise IndexError(f"{self.path} has {self.entry_count} entries, none numbered {slot}")
+            return self._entry(slot)
+
+    def _entry(self, slot: int) -> tuple[int, int]:
+        if slot < self._written:
+            first, second = self._columns
+            return int(first[slot]), int(second[slot])
+        return self._tail[slot - self._written]
+
+    def last_entry(self) -> tuple[int, int] | None:
+        """Return the last entry as stored; None if there is none."""
+        if self._tail:
+            return self._tail[-1]
+        return self._entry(self._written - 1) if self._written else None
+
+    def _floor(self, key: int) -> tuple[int, int] | None:
+        """The last entry whose first column is at or below `key`."""
+        with self._lock:
+            tail = self._tail
+            if tail and key >= tail[0][0]:
+                # The second column is below 2**31, so this sorts after any real entry.
+                return tail[bisect_right(tail, (key, MAX_INT + 1)) - 1]
+            first, second = self._columns
+            # bisect, not np.searchsorted: numpy first copies a big-endian column, whole, at every
+            # lookup. 1.3 M entries: 620 µs against 1.3 µs (bench/test_index_lookup.py).
+            slot = bisect_right(first, key) - 1
+            return (int(first[slot]), int(second[slot])) if slot >= 0 else None
+
+    # --- opening --------------------------------------------------------------------------------
+
+    def load(self) -> None:
+        """Take over the entries of an existing file.
+
+        Raises `CorruptIndex` if they cannot belong to this segment: rebuild the index then.
+        """
+        file = self._disk.open(self.path, write=True)
+        try:
+            size = file.size()
+            if size % self.dtype.itemsize:
+                raise CorruptIndex(
+                    f"{self.path}: {size} bytes are not whole entries of {self.dtype.itemsize}"
+                )
+            entries = np.frombuffer(file.pread(size, 0), self.dtype)
+            used = _without_zero_tail(entries)
+            first, second = (entries[name][:used] for name in self.dtype.names or ())
+            if used and not self._are_sane(first, second):
+                raise CorruptIndex(f"{self.path}: the entries do not ascend; the index must be rebuilt")
+        except CorruptIndex:
+            file.close()
+            raise
+        with self._lock:
+            self._file, self._written = file, used
+            self._tail.clear()
+            self._map_written()
+
+    @staticmethod
+    def _are_sane(first: npt.NDArray[np.signedinteger], second: npt.NDArray[np.signedinteger]) -> bool:
+        raise NotImplementedError
+
+    def _map_written(self) -> None:
+        """Map the entries of the file. The caller holds the lock, or nobody else knows the index."""
+        if self._file is None or self._written == 0:
+            entries = np.empty(0, self.dtype)
+        else:
+            data = self._file.map(self._written * self.dtype.itemsize)
+            entries = np.frombuffer(data, self.dtype, count=self._written)
+        first, second = self.dtype.names or ()
+        self._columns = entries[first], entries[second]
+
+    def _unmap(self) -> None:
+        empty = np.empty(0, np.int64)
+        self._columns = empty, empty
+
+    # --- writing --------------------------------------------------------------------------------
+
+    def _append(self, first: int, second: int) -> None:
+        assert self.entry_count < self.capacity, f"{self.path}: appending to a full index"
+        with self._lock:
+            self._tail.append((first, second))
+
+    def _extend(self, entries: Iterable[tuple[int, int]]) -> None:
+        with self._lock:
+            self._tail.extend(entries)
+
+    def write_behind(self) -> None:
+        """Write the entries in memory to the file if they are many; on an error they stay in memory."""
+        if len(self._tail) >= WRITE_BEHIND_ENTRIES:
+            with self._lock:
+                self._write_tail()
+
+    def replace(self, entries: Entries | Sequence[tuple[int, int]], *, durably: bool = False) -> None:
+        """Hold `entries` instead: the index was rebuilt from its log.
+
+        `durably`: wholly or not at all, and safe when it returns. For a segment that recovery will not
+        read again, where half an index would be believed.
+        """
+        fresh = np.asarray(entries, self.dtype)
+        with self._lock:
+            if durably:
+                self._close()
+                publish(self._disk, *posixpath.split(self.path), fresh.tobytes())
+                self._file = self._disk.open(self.path, write=True)
+            else:
+                self._shrink(0)
+                if len(fresh):
+                    self._open().pwrite(fresh.tobytes(), 0)
+            self._written = len(fresh)
+            self._map_written()
+
+    def flush(self) -> None:
+        """Write all entries to the file, which then exists; not yet durable. Does nothing once let go."""
+        with self._lock:
+            self._flush()
+
+    def sync(self) -> None:
+        """`flush`, and make the file's content survive power loss."""
+        with self._lock:
+            if file := self._flush():
+                file.sync()
+
+    def _flush(self) -> File | None:
+        if self._is_let_go:
+            return None
+        file = self._open()
+        self._write_tail()
+        return file
+
+    def truncate_to(self, offset: int) -> None:
+        """Drop the entries whose offset is at or past `offset`."""
+        relative, column = offset - self.base_offset, self.offset_column
+        with self._lock:
+            count = bisect_left(self._columns[column], relative)
+            if count == self._written:
+                count += bisect_left(self._tail, relative, key=itemgetter(column))
+            self._truncate(count)
+
+    def _truncate(self, count: int) -> None:
+        """Keep the first `count` entries."""
+        if count >= self._written:
+            del self._tail[count - self._written :]
+        else:
+            self._shrink(count)
+
+    def _write_tail(self) -> None:
+        if not self._tail:
+            return
+        data = np.array(self._tail, self.dtype).tobytes()
+        self._open().pwrite(data, self._written * self.dtype.itemsize)
+        tail, self._tail = self._tail, []
+        self._written += len(tail)
+        try:
+            self._map_written()
+        except OSError:
+            self._written -= len(tail)
+            self._tail = tail
+            raise
+
+    def _shrink(self, count: int) -> None:
+        self._tail.clear()
+        self._unmap()
+        self._written = count
+        if self._file is not None:
+            self._file.truncate(count * self.dtype.itemsize)
+        self._map_written()
+
+    def _open(self) -> File:
+        assert not self._is_let_go, f"{self.path}: written to after it was let go"
+        if self._file is None:
+            self._file = self._disk.open(self.path, create=True, write=True)
+            # What a crash or another program left under this name is not ours: entries start at 0.
+            self._file.truncate(self._written * self.dtype.itemsize)
+        return self._file
+
+    # --- closing --------------------------------------------------------------------------------
+
+    def trim(self) -> None:
+        """Write all entries and cut a preallocated zero tail: the segment is no longer active."""
+        with self._lock:
+            file = self._open()
+            self._write_tail()
+            if file.size() != self._written * self.dtype.itemsize:
+                self._shrink(self._written)
+
+    def close(self) -> None:
+        """Write all entries and close the file."""
+        with self._lock:
+            if self._tail:
+                self._write_tail()
+            self._close()
+
+    def let_go(self) -> None:
+        """Drop the file and its map without writing, for good; later lookups find nothing.
+
+        Another object may open the file again and cut it. By then this one's map must be gone, and a
+        late flush must not create the file anew.
+        """
+        with self._lock:
+            self._is_let_go = True
+            self._forget()
+
+    def _close(self) -> None:
+        file = self._file
+        self._forget()
+        if file is not None:
+            file.close()
+
+    def _forget(self) -> None:
+        self._tail.clear()
+        self._unmap()
+        self._written = 0
+        self._file = None
+
+    def delete(self) -> None:
+        """Close the file and unlink it, if it exists."""
+        with self._lock:
+            self._close()
+        remove_if_exists(self._disk, self.path)
+
+
+def _without_zero_tail(entries: Entries) -> int:
+    """Count the entries before the zeros that preallocation leaves behind them."""
+    if not len(entries):
+        return 0
+    if any(entries[-1:].tobytes()):  # the usual case: not preallocated
+        return len(entries)
+    used = np.flatnonzero(entries.view((np.uint8, entries.dtype.itemsize)).any(axis=1))
+    return int(used[-1]) + 1 if len(used) else 0
+
+
+class OffsetPosition(NamedTuple):
+    """The batch that ends with `offset` starts at byte `position` of the `.log`."""
+
+    offset: int
+    position: int
+
+
+class OffsetIndex(IndexFile):
+    """The offset index of one segment. Offsets are absolute in all methods but `entries`."""
+
+    dtype: ClassVar[np.dtype[np.void]] = np.dtype([("relative_offset", ">i4"), ("position", ">i4")])
+    suffix: ClassVar[str] = ".index"
+    offset_column: ClassVar[int] = 0
+    reserved: ClassVar[int] = 0
+
+    @property
+    def last_offset(self) -> int:
+        """Offset of the last entry; the base offset if there is none."""
+        last = self.last_entry()
+        return self.base_offset + last[0] if last else self.base_offset
+
+    def append(self, offset: int, position: int) -> None:
+        """Add an entry: the batch at `position` ends with `offset`, which is above all before it."""
+        relative = offset - self.base_offset
+        assert 0 <= relative <= MAX_INT, f"{self.path}: offset {offset} does not fit the segment"
+        last = self.last_entry()
+        assert last is None or relative > last[0], f"{self.path}: offset {offset} does not rise"
+        self._append(relative, position)
+
+    def extend(self, entries: Sequence[tuple[int, int]]) -> None:
+        """`append` for rows of rising (offset, position); rows that exceed the capacity are left out."""
+        room = self.capacity - self.entry_count
+        if entries and room > 0:
+            assert self.entry_count == 0 or entries[0][0] > self.last_offset, f"{self.path}: offsets go back"
+            base_offset = self.base_offset
+            assert entries[-1][0] - base_offset <= MAX_INT, f"{self.path}: {entries[-1][0]} does not fit"
+            self._extend([(offset - base_offset, position) for offset, position in entries[:room]])
+
+    def lookup(self, offset: int) -> OffsetPosition:
+        """Return the entry with the largest offset at or below `offset`; (base offset, 0) if none."""
+        found = self._floor(offset - self.base_offset)
+        if found is None:
+            return OffsetPosition(self.base_offset, 0)
+        return OffsetPosition(self.base_offset + found[0], found[1])
+
+    def upper_bound(self, start: OffsetPosition, size: int) -> OffsetPosition | None:
+        """Return the first entry whose position is at or past `start.position + size`; None if none."""
+        slot = bisect_left(self.entries(), start.position + size, key=itemgetter(1))
+        if slot == self.entry_count:
+            return None
+        offset, position = self.entry(slot)
+        return OffsetPosition(self.base_offset + offset, position)
+
+    @classmethod
+    def position_in(cls, data: bytes, relative_offset: int) -> int:
+        """Return the position to start a search for an offset, by an index file's content; 0 if unknown.
+
+        A hint: zeros and part of an entry at the end are ignored, nothing else is checked.
+        """
+        size = cls.dtype.itemsize
+        used = len(data.rstrip(b"\0"))
+        entries = np.frombuffer(data, cls.dtype, min(-(-used // size), len(data) // size))
+        slot = bisect_right(entries["relative_offset"], relative_offset) - 1
+        return int(entries["position"][slot]) if slot >= 0 else 0
+
+    @staticmethod
+    def _are_sane(first: npt.NDArray[np.signedinteger], second: npt.NDArray[np.signedinteger]) -> bool:
+        # Compared, not subtracted: a difference of two int32 can wrap around.
+        rises = (first[1:] > first[:-1]).all() and (second[1:] > second[:-1]).all()
+        return bool(first[0] >= 0 and second[0] >= 0 and rises)
+
+
+class TimestampedOffset(NamedTuple):
+    """No record up to `offset` has a time above `timestamp_ms`; -1 when there is no entry."""
+
+    timestamp_ms: int
+    offset: int
+
+
+class TimeIndex(IndexFile):
+    """The time index of one segment. Offsets are absolute in all methods but `entries`."""
+
+    dtype: ClassVar[np.dtype[np.void]] = np.dtype([("timestamp", ">i8"), ("relative_offset", ">i4")])
+    suffix: ClassVar[str] = ".timeindex"
+    offset_column: ClassVar[int] = 1
+    reserved: ClassVar[int] = 1
+
+    @property
+    def last(self) -> TimestampedOffset:
+        """The last entry; (-1, base offset) if there is none."""
+        return self._absolute(self.last_entry())
+
+    def _absolute(self, entry: tuple[int, int] | None) -> TimestampedOffset:
+        if entry is None:
+            return TimestampedOffset(NO_TIMESTAMP, self.base_offset)
+        return TimestampedOffset(entry[0], self.base_offset + entry[1])
+
+    def maybe_append(self, timestamp_ms: int, offset: int, *, is_last: bool = False) -> None:
+        """Add an entry: `timestamp_ms` is the largest time up to `offset`. A time that is there is skipped.
+
+        `is_last` may use the reserved slot.
+        """
+        last = self.last_entry()
+        if last is None:
+            if timestamp_ms < 0:
+                return
+        elif timestamp_ms <= last[0]:
+            assert timestamp_ms == last[0], f"{self.path}: time {timestamp_ms} goes back"
+            return
+        relative = offset - self.base_offset
+        assert 0 <= relative <= MAX_INT, f"{self.path}: offset {offset} does not fit the segment"
+        assert last is None or relative >= last[1], f"{self.path}: offset {offset} goes back"
+        assert not self.is_full or is_last, f"{self.path} is full"
+        if self.entry_count == self.capacity:
+            # The segment was inactive once before (a crash took its successor), so the reserved slot is
+            # used. A later entry stands for an earlier one: it takes its place.
+            with self._lock:
+                self._truncate(self.entry_count - 1)
+        self._append(timestamp_ms, relative)
+
+    def extend(self, entries: Iterable[tuple[int, int]]) -> None:
+        """`maybe_append` for rows of (time, offset) that do not fall; excess rows are dropped."""
+        room = self.capacity - self.reserved - self.entry_count
+        newest_ms, base_offset = self.last.timestamp_ms, self.base_offset
+        rising: list[tuple[int, int]] = []
+        for timestamp_ms, offset in entries:
+            if timestamp_ms > newest_ms:
+                rising.append((timestamp_ms, offset - base_offset))
+                newest_ms = timestamp_ms
+        self._extend(rising[: max(room, 0)])
+
+    def lookup(self, timestamp_ms: int) -> TimestampedOffset:
+        """Return the entry with the largest time at or below `timestamp_ms`; (-1, base offset) if none."""
+        return self._absolute(self._floor(timestamp_ms))
+
+    @staticmethod
+    def _are_sane(first: npt.NDArray[np.signedinteger], second: npt.NDArray[np.signedinteger]) -> bool:
+        return bool(second[0] >= 0 and (first[1:] > first[:-1]).all() and (second[1:] >= second[:-1]).all())
+
+
+# --- the rule for many batches ------------------------------------------------------------------
+
+
+class IndexState(NamedTuple):
+    """The rule's state: the last entry's position, and the largest time with its batch's last offset."""
+
+    last_position: int
+    max_timestamp_ms: int
+    offset_of_max_timestamp: int
+
+
+class DueEntries(NamedTuple):
+    """The entries that some batches give, as columns of equal length, and the state after them."""
+
+    offsets: Int64s
+    positions: Int64s
+    timestamps: Int64s
+    timestamp_offsets: Int64s
+    state: IndexState
+
+
+def due_entries(
+    state: IndexState, interval_bytes: int, positions: Int64s, last_offsets: Int64s, times: Int64s
+) -> DueEntries:
+    """Apply the rule to the next batches (at least one), given as columns in log order."""
+    slots, last_position = _due_slots(state.last_position, interval_bytes, positions)
+    running = np.maximum.accumulate(np.maximum(times, state.max_timestamp_ms))
+    # For each batch, the earliest one that had the largest time so far; -1: it was seen before.
+    rises = _steps(running, state.max_timestamp_ms) > 0
+    earliest = np.maximum.accumulate(np.where(rises, np.arange(len(running)), -1))
+    holders = np.where(earliest < 0, state.offset_of_max_timestamp, last_offsets[earliest])
+    return DueEntries(
+        last_offsets[slots],
+        positions[slots],
+        running[slots],
+        holders[slots],
+        IndexState(last_position, int(running[-1]), int(holders[-1])),
+    )
+
+
+def _steps(column: Int64s, before: int) -> Int64s:
+    """The difference of each value to the one before it."""
+    # np.diff(column, prepend=before) takes 23 µs for three values, this one 1.
+    steps = column.copy()
+    steps[0] -= before
+    steps[1:] -= column[:-1]
+    return steps
+
+
+def _due_slots(last: int, interval_bytes: int, positions: Int64s) -> tuple[Int64s, int]:
+    if (_steps(positions, last) > interval_bytes).all():
+        return np.arange(len(positions)), int(positions[-1])
+    rows = positions.tolist()
+    slots: list[int] = []
+    slot = bisect_right(rows, last + interval_bytes)
+    while slot < len(rows):
+        slots.append(slot)
+        last = rows[slot]
+        slot = bisect_right(rows, last + interval_bytes, slot + 1)
+    return np.array(slots, np.int64), last
+
+
+class IndexEntries:
+    """The index entries of a whole segment, gathered while its batches are scanned."""
+
+    def __init__(self, base_offset: int, interval_bytes: int) -> None:
+        self._base_offset = base_offset
+        self._interval_bytes = interval_bytes
+        self._state = IndexState(0, NO_TIMESTAMP, base_offset)
+        self._offset_entries: list[Entries] = []
+        self._time_entries: list[Entries] = []
+        self._last_time_entry = NO_TIMESTAMP
+
+    @property
+    def max_timestamp_ms(self) -> int:
+        """The largest record time so far; -1 if no record has one."""
+        return self._state.max_timestamp_ms
+
+    @property
+    def offset_of_max_timestamp(self) -> int:
+        """The last offset of the earliest batch that has it."""
+        return self._state.offset_of_max_timestamp
+
+    def add(self, found: Scanned) -> None:
+        """Add the entries of the next batches."""
+        if not len(found.headers):
+            return
+        times = found.headers["max_timestamp"].astype(np.int64)
+        due = due_entries(self._state, self._interval_bytes, found.positions, found.last_offsets, times)
+        self._state = due.state
+        self._offset_entries.append(_table(OffsetIndex.dtype, due.offsets - self._base_offset, due.positions))
+        self._add_time_entries(due.timestamps, due.timestamp_offsets)
+
+    def finish(self) -> None:
+        """Add the time entry that a segment gets when it stops being active."""
+        self._add_time_entries(np.array([self.max_timestamp_ms]), np.array([self.offset_of_max_timestamp]))
+
+    @property
+    def offset_entries(self) -> Entries:
+        """Rows of `OffsetIndex.dtype`."""
+        return _joined(self._offset_entries, OffsetIndex.dtype)
+
+    @property
+    def time_entries(self) -> Entries:
+        """Rows of `TimeIndex.dtype`."""
+        return _joined(self._time_entries, TimeIndex.dtype)
+
+    def _add_time_entries(self, times: Int64s, offsets: Int64s) -> None:
+        rises = np.diff(times, prepend=self._last_time_entry) > 0
+        if rises.any():
+            relative = offsets[rises] - self._base_offset
+            self._time_entries.append(_table(TimeIndex.dtype, times[rises], relative))
+            self._last_time_entry = int(times[-1])
+
+
+def _table(dtype: np.dtype[np.void], *columns: Int64s) -> Entries:
+    table = np.empty(len(columns[0]), dtype)
+    for name, column in zip(dtype.names or (), columns, strict=True):
+        table[name] = column
+    return table
+
+
+def _joined(tables: list[Entries], dtype: np.dtype[np.void]) -> Entries:
+    # Not np.concatenate: it turns big-endian columns into native ones.
+    return np.frombuffer(b"".join(table.tobytes() for table in tables), dtype)
