@@ -27,6 +27,8 @@ from logstore.replication.messages import (
 )
 from logstore.replication.metastore import layout
 from logstore.replication.metastore.operations import Create, Delete, Outcome, Set
+from logstore.testing import disk_faults
+from logstore.testing.fairness import may_lose_power, others_hold_everything
 from logstore.testing.faults import Decision
 from logstore.testing.hosts import Host
 from logstore.testing.operator import SIDE_TOPICS, active_controller, ask, place, target
@@ -256,7 +258,7 @@ def _switch_as_power_goes(world: World, decision: Decision) -> None:
 
     def cut() -> None:
         hosts = [host for host in world.hosts.values() if host.node is not None]
-        if world.is_healed or not hosts or not all(map(world.may_lose_power, hosts)):
+        if world.is_healed or not hosts or not all(may_lose_power(world, host) for host in hosts):
             return
         for host in hosts:
             world.cut_power(host)
@@ -322,11 +324,11 @@ def _rot(world: World, decision: Decision) -> None:
     host = world.hosts[decision.victim]
     if host.node is None or host.disk_is_dead or host.disk_is_full:
         return
-    if world.others_hold_everything(host, or_may_lead=True):
+    if others_hold_everything(world, host, or_may_lead=True):
         # The recovery point must cover it, too: otherwise a change looks like a torn write. (A full disk
         # cannot record it.)
-        world.flush(host, sealed_only=False)
-        world.flush(host, sealed_only=True)
+        disk_faults.flush(world.time, host, sealed_only=False)
+        disk_faults.flush(world.time, host, sealed_only=True)
         world.cut_power(host)
         _spoil_log(world, host, decision.chance)
         world.until_healed(1 + decision.for_ms, lambda: world.start(host) if host.node is None else None)
@@ -375,7 +377,7 @@ def _fill_while_down(world: World, decision: Decision) -> None:
     host = world.hosts[decision.victim]
     if host.node is None or host.disk_is_dead or not world.swarm.disks_may_fail:
         return
-    if not world.may_lose_power(host):
+    if not may_lose_power(world, host):
         return
     world.cut_power(host)
 
@@ -386,7 +388,7 @@ def _fill_while_down(world: World, decision: Decision) -> None:
     world.until_healed(1 + decision.for_ms, start)
 
     def make_room() -> None:
-        world.make_room(host)
+        disk_faults.make_room(world.time, host)
         if host.node is None and not world.is_healed:
             world.start(host)
 

@@ -252,7 +252,16 @@ class PartitionChecker:
                 self._fail("C1", f"continues an epoch of its former life at {appended.base}; {view}")
         if epoch not in self._acted:
             self._acted.add(epoch)
-            self._leadership_begins(view)
+            if epoch >= self._unclean_epoch:
+                if self._cut_is_due:
+                    self._cut_is_due = False
+                    end = self._committed.cut(view)
+                    lost = [base for base in self.acked if base >= end]
+                    for base in lost:
+                        del self.acked[base]
+                    self.declared_lost += len(lost)
+                if (newest := self._committed.newest_before(epoch)) is not None:
+                    self._check_holds(view, newest)
         key = view.node, view.life, epoch
         known = self._leader_watermarks.get(key, -1)
         if view.high_watermark < known:
@@ -260,19 +269,6 @@ class PartitionChecker:
         if view.high_watermark > known:
             self._leader_watermarks[key] = view.high_watermark
             self._watermark_rose(view)
-
-    def _leadership_begins(self, view: ReplicaView) -> None:
-        if view.leader_epoch < self._unclean_epoch:
-            return
-        if self._cut_is_due:
-            self._cut_is_due = False
-            end = self._committed.cut(view)
-            lost = [base for base in self.acked if base >= end]
-            for base in lost:
-                del self.acked[base]
-            self.declared_lost += len(lost)
-        if (newest := self._committed.newest_before(view.leader_epoch)) is not None:
-            self._check_holds(view, newest)
 
     def _check_holds(self, view: ReplicaView, batch: Stored) -> None:
         if batch.base >= view.log_start and name_of(view.holding(batch.base)) != name_of(batch):

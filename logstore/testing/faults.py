@@ -15,6 +15,8 @@ from typing import Any
 from logstore.replication.metastore import layout
 from logstore.replication.metastore.layout import CONTROLLER_PATH
 from logstore.replication.metastore.operations import Create, Delete
+from logstore.testing import disk_faults
+from logstore.testing.fairness import may_lose_power
 from logstore.testing.hosts import Host
 from logstore.testing.network import STORE
 from logstore.testing.world import World
@@ -178,7 +180,7 @@ def _cut_rack(world: World, decision: Decision) -> None:
         first = hosts.index(world.hosts[decision.victim])
         hosts = [hosts[first], hosts[(first + 1) % len(hosts)]]
     for host in hosts:
-        if world.may_lose_power(host):
+        if may_lose_power(world, host):
             _cut_power_of(world, decision, host)
 
 
@@ -189,7 +191,7 @@ def _kill_disk(world: World, decision: Decision) -> None:
     host = _victim(world, decision)
     if host is not None and not host.disk_is_dead:
         operation = (None, "pwrite", "sync")[int(decision.chance * 3)]
-        world.fail_disk(host, operation)
+        disk_faults.fail_disk(world.time, host, operation)
         _later(world, decision, _replace, world, decision, host, host.life)
 
 
@@ -197,7 +199,7 @@ def _fail_sync(world: World, decision: Decision) -> None:
     """Fail one sync and mark its pages as clean; all later calls succeed."""
     host = _victim(world, decision)
     if host is not None and not host.disk_is_dead:
-        world.fail_disk(host, "sync", once=True)
+        disk_faults.fail_disk(world.time, host, "sync", once=True)
         _later(world, decision, _replace, world, decision, host, host.life)
 
 
@@ -211,20 +213,20 @@ def _replace(world: World, decision: Decision, host: Host, life: int) -> None:
 def _fill_disk(world: World, decision: Decision) -> None:
     host = _victim(world, decision)
     if host is not None and not host.disk_is_dead:
-        world.fill_disk(host)
-        _later(world, decision, world.make_room, host)
+        disk_faults.fill_disk(world.time, host)
+        _later(world, decision, disk_faults.make_room, world.time, host)
 
 
 def _slow_disk(world: World, decision: Decision) -> None:
     if host := _victim(world, decision):
-        world.slow_disk(host, 1 + int(decision.chance * 2 * world.swarm.session_timeout_ms))
-        _later(world, decision, world.slow_disk, host, 0)
+        disk_faults.slow_disk(world.time, host, 1 + int(decision.chance * 2 * world.swarm.session_timeout_ms))
+        _later(world, decision, disk_faults.slow_disk, world.time, host, 0)
 
 
 def _flush(world: World, decision: Decision) -> None:
     """Not a fault: sync a part of the log."""
     if host := _victim(world, decision):
-        world.flush(host, sealed_only=decision.chance < 0.5)
+        disk_faults.flush(world.time, host, sealed_only=decision.chance < 0.5)
 
 
 # --- links ----------------------------------------------------------------------------------------

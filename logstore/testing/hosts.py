@@ -59,6 +59,11 @@ class Host:
         return self.node.broker_epoch if self.node is not None else -1
 
 
+def in_turn(partitions: int, factor: int, nodes: int) -> tuple[tuple[int, ...], ...]:
+    """Return an assignment: the replicas of partition p are on nodes p, p + 1, … in turn."""
+    return tuple(tuple((first + offset) % nodes for offset in range(factor)) for first in range(partitions))
+
+
 def rack_of(swarm: Swarm, number: int) -> str:
     """Return the rack of a node or a consumer; empty without racks."""
     return f"rack {number % swarm.racks}" if swarm.racks else ""

@@ -27,7 +27,6 @@ from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.record import Record
 from logstore.replication.config import NodeConfig
-from logstore.replication.controller.context import UNCLEAN_ELECTION
 from logstore.replication.durability import Durability
 from logstore.replication.messages import (
     CreateTopicsRequest,
@@ -38,7 +37,10 @@ from logstore.replication.messages import (
     RequestBody,
     ResponseBody,
 )
+from logstore.testing import disk_faults
+from logstore.testing import kit_engine as engine
 from logstore.testing.checkers import PartitionChecker
+from logstore.testing.hosts import in_turn
 from logstore.testing.kit_account import CallRecord, describe_world
 from logstore.testing.kit_clients import (
     ALL,
@@ -53,14 +55,7 @@ from logstore.testing.kit_clients import (
     is_passing,
     number_of_acks,
 )
-from logstore.testing.kit_engine import (
-    VirtualTime,
-    checker_of,
-    controller_of,
-    host_of,
-    is_from_no_controller,
-    running_host,
-)
+from logstore.testing.kit_engine import VirtualTime, checker_of, controller_of, host_of, running_host
 from logstore.testing.network import STORE, links_between
 from logstore.testing.quiet import Timings, quiet_swarm
 from logstore.testing.stored import Violation
@@ -198,20 +193,12 @@ class SimulatedCluster:
         settings = {"min.insync.replicas": str(self.min_insync_replicas), **(configs or {})}
         if "compact" in settings.get("cleanup.policy", ""):
             raise ValueError("cleanup.policy=compact is not supported: the checkers need every record")
-        nodes = len(self._world.hosts)
-        factor = replication_factor or self.replication_factor
-        assignment = tuple(
-            tuple((first + offset) % nodes for offset in range(factor)) for first in range(partitions)
-        )
+        if any(each.topic == topic for each in self._world.checkers):
+            raise ValueError(f"topic {topic!r} exists already")
         observation = self._world.observation
-        made = [TopicPartition(topic, number) for number in range(partitions)]
-        for topic_partition, replicas in zip(made, assignment, strict=True):
-            if topic_partition in observation.checkers:
-                raise ValueError(f"topic {topic!r} exists already")
-            observation.expect(topic_partition, replicas, min_insync=int(settings["min.insync.replicas"]))
-            observation.unclean_allowed.discard(topic_partition)  # of a deleted topic with this name
-            if settings.get(UNCLEAN_ELECTION) == "true":
-                observation.unclean_allowed.add(topic_partition)
+        factor = replication_factor or self.replication_factor
+        assignment = in_turn(partitions, factor, len(self._world.hosts))
+        made = observation.expect_topic(topic, assignment, settings)
         request = CreateTopicsRequest((NewTopic(topic, assignment=assignment, configs=settings),))
         with self._calls.entered(f"create_topic({topic!r}, partitions={partitions})"):
             answer = self.administer(request, limit_ms=limit_ms)
@@ -222,11 +209,10 @@ class SimulatedCluster:
             for topic_partition in made:
                 del observation.checkers[topic_partition]
             raise RequestFailed(result.error, f"cannot create topic {topic!r}", result.message)
-        # Led, and with a log on each ISR member: a log that is lost before that would pass for an empty disk.
-        checkers = self._world.checkers
 
+        # Led, and with a log on each ISR member: a log that is lost before that would pass for an empty disk.
         def is_there(each: TopicPartition) -> bool:
-            return all(member in checkers[each].views for member in self.isr(*each))
+            return all(member in observation.checkers[each].views for member in self.isr(*each))
 
         self.run_until(lambda: self.is_led(topic) and all(map(is_there, made)), limit_ms)
 
@@ -419,7 +405,7 @@ class SimulatedCluster:
                 self.call(active, request, answers.append, timeout_ms=self.timings.request_timeout_ms * 4)
                 self._time.run(lambda: bool(answers), limit_ms)
                 answer = answers[0] if answers else None
-                if answer is not None and not is_from_no_controller(answer):
+                if answer is not None and not engine.is_from_no_controller(answer):
                     return answer
             self.run_for(self.timings.retry_backoff_ms)
         raise self._calls.explain(TimeoutError(f"no controller answered within {limit_ms} virtual ms"))
@@ -506,12 +492,12 @@ class SimulatedCluster:
     def slow_disk(self, node: int, extra_ms: int) -> None:
         """Make every sync of this node take `extra_ms` longer; 0 ends it."""
         with self._calls.entered(f"slow_disk({node}, {extra_ms})"):
-            self._world.slow_disk(host_of(self._world, node), extra_ms)
+            disk_faults.slow_disk(self._world.time, host_of(self._world, node), extra_ms)
 
     def full_disk(self, node: int) -> None:
         """Fill the disk of this node until `heal`: no file can grow."""
         with self._calls.entered(f"full_disk({node})"):
-            self._world.fill_disk(running_host(self._world, node))
+            disk_faults.fill_disk(self._world.time, running_host(self._world, node))
 
     def fail_disk(self, node: int, operation: str | None = None) -> None:
         """Make calls to this node's disk fail from now on: all, or those named ("pwrite", "sync", …).
@@ -520,7 +506,7 @@ class SimulatedCluster:
         because no log dir is left is restarted after a while.
         """
         with self._calls.entered(f"fail_disk({node}, {operation!r})"):
-            self._world.fail_disk(running_host(self._world, node), operation)
+            disk_faults.fail_disk(self._world.time, running_host(self._world, node), operation)
 
     def expire_session(self, node: int) -> None:
         """Expire this node's session in the metadata store; the node learns of it at its next heartbeat."""

@@ -15,6 +15,7 @@ from random import Random
 
 from logstore.testing.atlas import states_of
 from logstore.testing.by_hand import BY_HAND
+from logstore.testing.fairness import may_lose_power, others_hold_everything
 from logstore.testing.faults import FAULTS, NOBODY, Decision, Fault, Takes
 from logstore.testing.hosts import Host
 from logstore.testing.network import STORE
@@ -172,8 +173,8 @@ class Nemesis:
             return True
         world = self.world
         if takes is Takes.DISK:
-            return world.may_lose_power(victim)
-        return world.swarm.reckless or world.others_hold_everything(victim)
+            return may_lose_power(world, victim)
+        return world.swarm.reckless or others_hold_everything(world, victim)
 
 
 def _pause_ms(random: Random, mean_ms: int) -> int:

@@ -7,7 +7,7 @@ finds on a disk.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Collection, Mapping, Sequence
 
 from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
@@ -37,6 +37,7 @@ from logstore.testing.client_link import Call
 from logstore.testing.controller_checks import NewsChecker, StoreChecker
 from logstore.testing.hosts import Host
 from logstore.testing.recovery_checks import Remains, check_epochs, check_producers, check_recovery
+from logstore.testing.store_link import StoreLink
 from logstore.testing.stored import ReplicaView, Stored, Violation, parse
 from logstore.testing.swarm import Swarm
 from logstore.testing.timeline import Timeline
@@ -60,14 +61,10 @@ _NEVER_APPENDED = frozenset(
 class Observation:
     """The checkers of a run, one per partition, and everything they are told."""
 
-    def __init__(
-        self,
-        time: Timeline,
-        swarm: Swarm,
-        hosts: Mapping[int, Host],
-        controller_epoch: Callable[[], int],
-        registered_epoch: Callable[[int], int],
-    ) -> None:
+    store: StoreLink
+    """Where the epochs of the controller and of brokers are; set once it exists, since it reports here."""
+
+    def __init__(self, time: Timeline, swarm: Swarm, hosts: Mapping[int, Host]) -> None:
         self.checkers: dict[TopicPartition, PartitionChecker] = {}
         self._to_be_deleted: dict[str, None] = {}
         """Topics with a deletion request in the store, whether they exist or not."""
@@ -89,10 +86,6 @@ class Observation:
         self._time = time
         self._swarm = swarm
         self._hosts = hosts
-        self._controller_epoch = controller_epoch
-        """Returns the controller epoch in the store."""
-        self._registered_epoch = registered_epoch
-        """Returns the broker epoch of a node in the store; -1 for none."""
 
     def expect(
         self, topic_partition: TopicPartition, replicas: tuple[int, ...], *, min_insync: int = 1
@@ -116,6 +109,18 @@ class Observation:
             checker.succeeds(self._retired[topic_partition])
         self.checkers[topic_partition] = checker
         return checker
+
+    def expect_topic(
+        self, topic: str, assignment: Sequence[tuple[int, ...]], settings: Mapping[str, str]
+    ) -> list[TopicPartition]:
+        """Judge the partitions of a topic that is about to be created; return them."""
+        made = [TopicPartition(topic, number) for number in range(len(assignment))]
+        for topic_partition, replicas in zip(made, assignment, strict=True):
+            self.expect(topic_partition, replicas, min_insync=int(settings["min.insync.replicas"]))
+            self.unclean_allowed.discard(topic_partition)  # of a deleted topic with this name
+            if settings.get(UNCLEAN_ELECTION) == "true":
+                self.unclean_allowed.add(topic_partition)
+        return made
 
     def accept_risks(self, request: RequestBody) -> None:
         """Accept an operator's request that may lose records: unclean elections, fewer in-sync replicas."""
@@ -385,7 +390,7 @@ class Observation:
                 if checker is not None and deleted.error is ErrorCode.NONE:
                     checker.records_deleted(
                         deleted.low_watermark,
-                        lambda node_id, epoch: self._registered_epoch(node_id) == epoch,
+                        lambda node_id, epoch: self.store.broker_epoch(node_id) == epoch,
                     )
 
     def responded(self, host: Host, target: int, body: ResponseBody) -> None:
@@ -394,7 +399,7 @@ class Observation:
             return
         assert host.node is not None
         context = host.node.controller.context
-        if context is None or context.epoch != self._controller_epoch():
+        if context is None or context.epoch != self.store.controller_epoch:
             return  # it may not know yet what its successor did
         remaining = [str(each) for each in body.remaining]
         for checker in self.checkers.values():
@@ -409,7 +414,7 @@ class Observation:
             is_fenced=any(
                 isinstance(write, Check) and write.path == layout.CONTROLLER_EPOCH_PATH for write in writes
             ),
-            controller_epoch=self._controller_epoch(),
+            controller_epoch=self.store.controller_epoch,
         )
         results = outcome.results if isinstance(operation, Multi) else (outcome,)
         for write in writes:
@@ -485,7 +490,7 @@ class Observation:
             state,
             version,
             expected_version=write.version if isinstance(write, Set) else None,
-            controller_epoch=self._controller_epoch(),
+            controller_epoch=self.store.controller_epoch,
             departing=self._departing(state.controller_epoch),
         )
         tally = self._time.tally

@@ -38,6 +38,7 @@ from logstore.testing.checkers import PartitionChecker
 from logstore.testing.clients import Consumer, Producer
 from logstore.testing.describe import describe
 from logstore.testing.faults import Decision
+from logstore.testing.hosts import in_turn
 from logstore.testing.nemesis import Nemesis
 from logstore.testing.observation import read_all
 from logstore.testing.operator import COMMANDS
@@ -221,20 +222,13 @@ class _Run:
 
     def _set_up(self) -> None:
         world, swarm = self.world, self.world.swarm
-        assignment = tuple(
-            tuple((first + offset) % swarm.nodes for offset in range(swarm.replication_factor))
-            for first in range(swarm.partitions)
-        )
-        for number, replicas in enumerate(assignment):
-            topic_partition = TopicPartition(TOPIC, number)
-            world.observation.expect(topic_partition, replicas, min_insync=swarm.min_insync_replicas)
-            if swarm.unclean_election:
-                world.observation.unclean_allowed.add(topic_partition)
-        for host in world.hosts.values():
-            world.start(host)
+        assignment = in_turn(swarm.partitions, swarm.replication_factor, swarm.nodes)
         configs = {"min.insync.replicas": str(swarm.min_insync_replicas)}
         if swarm.unclean_election:
             configs[UNCLEAN_ELECTION] = "true"
+        world.observation.expect_topic(TOPIC, assignment, configs)
+        for host in world.hosts.values():
+            world.start(host)
         topic = NewTopic(TOPIC, assignment=assignment, configs=configs)
 
         def create() -> None:

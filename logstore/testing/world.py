@@ -15,10 +15,8 @@ seed is the only source of randomness, so the same seed gives the same run and t
 
 from __future__ import annotations
 
-import errno
 from collections import Counter
 from collections.abc import Callable, Iterable
-from contextlib import suppress
 from random import Random
 
 from logstore.config import LogConfig
@@ -29,7 +27,6 @@ from logstore.errors import LogDirOffline
 from logstore.log.manager import LogManager
 from logstore.log.manager_config import LogManagerConfig
 from logstore.replication.carrying import Outlets, carry_out, flush
-from logstore.replication.durability import Durability
 from logstore.replication.effects import (
     Disconnected,
     Effect,
@@ -42,6 +39,7 @@ from logstore.replication.effects import (
 )
 from logstore.replication.messages import RequestBody
 from logstore.replication.node import Node
+from logstore.testing import disk_faults
 from logstore.testing.checkers import PartitionChecker
 from logstore.testing.client_link import ClientLink
 from logstore.testing.disks.faulty import Fault, FaultyDisk
@@ -105,16 +103,11 @@ class World:
             for node_id in range(swarm.nodes)
         }
         self.network = Network(self.time, swarm, self.hosts, self.receive)
-        self.observation = Observation(
-            self.time,
-            swarm,
-            self.hosts,
-            lambda: self.store_link.controller_epoch,
-            self._registered_epoch,
-        )
+        self.observation = Observation(self.time, swarm, self.hosts)
         self.store_link = StoreLink(
             self.time, self.network, swarm, self.hosts, self.receive, self.observation.written
         )
+        self.observation.store = self.store_link
         self.client_link = ClientLink(
             self.time, self.network, self.hosts, self.receive, self.observation.answered
         )
@@ -124,9 +117,6 @@ class World:
     def now_ms(self) -> int:
         """Return the virtual time in milliseconds."""
         return self.time.now_ms
-
-    def _registered_epoch(self, node_id: int) -> int:
-        return self.store_link.broker_epoch(node_id)
 
     @property
     def tally(self) -> Tally:
@@ -204,7 +194,7 @@ class World:
         self.mend(list(self.network.cuts))
         for host in self.hosts.values():
             host.sync_delay_ms = 0
-            self.make_room(host)
+            disk_faults.make_room(self.time, host)
 
     def replace_dead_disks(self) -> None:
         """Restart the machines whose disks are dead, with everything that was synced."""
@@ -213,40 +203,6 @@ class World:
                 self.cut_power(host)
             if host.node is None:  # the node may have halted
                 self.start(host)
-
-    # --- what may be taken ------------------------------------------------------------------------
-
-    def others_hold_everything(self, victim: Host, *, or_may_lead: bool = False) -> bool:
-        """Whether each partition of `victim` has another sound ISR member: alive, with a sound disk and log.
-
-        Its partitions are those in whose ISR it is. With `or_may_lead`, all that it has a replica of count:
-        if no ISR member is sound, an operator would elect it.
-        """
-        for topic_partition, checker in self.checkers.items():
-            state = checker.state
-            if state is None:
-                continue
-            if victim.node_id not in (*state.isr, *(checker.replicas if or_may_lead else ())):
-                continue
-            others = [
-                member
-                for member in state.isr
-                if member != victim.node_id
-                and not self.hosts[member].disk_is_dead
-                and (node := self.hosts[member].node) is not None
-                and node.broker_epoch == state.broker_epoch_of(member)
-                and topic_partition not in node.logs.damaged
-            ]
-            if not others:
-                return False
-        return True
-
-    def may_lose_power(self, victim: Host) -> bool:
-        """Whether all acknowledged records certainly survive if this machine loses its unsynced data."""
-        swarm = self.swarm
-        if swarm.reckless or swarm.durability is Durability.SYNCED:
-            return True
-        return self.others_hold_everything(victim)
 
     # --- lives of a node --------------------------------------------------------------------------
 
@@ -275,7 +231,7 @@ class World:
         is_faulty = self.swarm.disks_may_fail or dies_after is not None
         host.faulty = _DyingDisk(host.disk, dies_after) if is_faulty else None
         if is_full:
-            self.fill_disk(host)
+            disk_faults.fill_disk(self.time, host)
         try:
             logs = LogManager(
                 [LOG_DIR],
@@ -365,38 +321,6 @@ class World:
         if host.node is not None:
             self._end_life(host, is_noticed=is_noticed)
 
-    def fail_disk(self, host: Host, operation: str | None, *, once: bool = False) -> None:
-        """Make disk calls of this kind fail (None: any kind): the next one, or all until the machine
-        restarts."""
-        assert host.faulty is not None, "disks of this seed cannot fail"
-        self.time.note(host.node_id, "has a dead disk:", operation or "all", "fails")
-        self.time.stamp(f"disk{host.node_id}")
-        self.time.tally.dead_disks += 1
-        host.disk_is_dead = True
-        host.faulty.inject(Fault(operation=operation, forever=not once))
-
-    def fill_disk(self, host: Host) -> None:
-        """Fill the disk: every write that makes a file longer fails until `make_room`."""
-        assert host.faulty is not None, "disks of this seed cannot fail"
-        self.time.note(host.node_id, "has a full disk")
-        self.time.stamp(f"full{host.node_id}")
-        self.tally.full_disks += 1
-        host.disk_is_full = True
-        host.faulty.inject(Fault(operation="pwrite", errno=errno.ENOSPC, forever=True))
-
-    def make_room(self, host: Host) -> None:
-        """Make room on a full disk."""
-        if host.disk_is_full and not host.disk_is_dead:
-            assert host.faulty is not None
-            self.time.note(host.node_id, "has room on its disk again")
-            host.disk_is_full = False
-            host.faulty.heal()
-
-    def slow_disk(self, host: Host, extra_ms: int) -> None:
-        """Make each sync take `extra_ms` longer; 0 ends it."""
-        self.time.note(host.node_id, "syncs slower by", extra_ms)
-        host.sync_delay_ms = extra_ms
-
     def stop(self, host: Host, *, gives_session_up: bool = True) -> None:
         """Stop the process in order: close its session and its logs.
 
@@ -458,18 +382,6 @@ class World:
         for event in backlog:
             self.receive(host, event)
         self._tick(host, host.life, None)
-
-    def flush(self, host: Host, *, sealed_only: bool) -> None:
-        """Sync a node's logs: all of them, or only up to their active segments."""
-        assert host.node is not None
-        logs = host.node.logs
-        if sealed_only:
-            logs.checkpoint_recovery_points()
-        else:
-            for log in logs.logs().values():
-                with suppress(*((LogDirOffline,) if host.disk_is_dead else ())):
-                    log.flush()
-        self.time.stamp(f"flush{host.node_id}")
 
     # --- a node's turn --------------------------------------------------------------------------------
 
