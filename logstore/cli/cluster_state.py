@@ -107,7 +107,7 @@ class Cluster:
 
 def open_store(metadata: str) -> ClosableStore:
     """Connect to a store. Raises `MetadataUnavailable`, and `ValueError` for an invalid address."""
-    from logstore.replication.metastore.zookeeper_blocking import BlockingZooKeeperStore
+    from logstore.replication.metastore.zookeeper import BlockingZooKeeperStore
 
     return BlockingZooKeeperStore(metadata)
 

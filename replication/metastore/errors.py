@@ -1,10 +1,8 @@
-"""What can be wrong with the metadata store itself; what it answers is an `Outcome`.
+"""Failures of the metadata store itself; the result of an operation is an `Outcome`.
 
-    EngineError
-    ├── CorruptMetadata      56   a node, a journal or a snapshot does not follow its format
-    └── MetadataStoreFailed  56   the store's disk failed us; it answers nothing until reopened
-
-Both come from a disk, so both carry the storage error's code.
+EngineError
+├── CorruptMetadata      KAFKA_STORAGE_ERROR (56): a node, journal or snapshot has a wrong format
+└── MetadataStoreFailed  KAFKA_STORAGE_ERROR (56): the disk failed; open the store again
 """
 
 from __future__ import annotations
@@ -13,12 +11,12 @@ from logstore.disk.errors import EngineError, ErrorCode
 
 
 class CorruptMetadata(EngineError):
-    """Bytes that are in the store (or in its files) and do not follow their format."""
+    """Bytes in the store (or in its files) do not follow their format."""
 
     code = ErrorCode.KAFKA_STORAGE_ERROR
 
 
 class MetadataStoreFailed(EngineError):
-    """A write or sync of the store failed; whether the last operation survives is unknown."""
+    """A write or sync failed; the last operation may or may not survive."""
 
     code = ErrorCode.KAFKA_STORAGE_ERROR

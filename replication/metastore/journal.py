@@ -1,7 +1,7 @@
 """The embedded metadata store's bytes: frames, the transactions in them, and the snapshot.
 
     snapshot                                     metadata as of one transaction
-    journal-<20 digits>                          what came after; named by its first transaction
+    journal-<20 digits>                          later transactions; named by the first of them
 
     both files are frames, one after the other; integers big-endian
     ┌───────────┬──────────┬───────────┬──────────────┬───────────────────┐
@@ -25,9 +25,9 @@
       uint32 sessions · (uint64 id · uint32 timeout_ms)* ·
       uint32 nodes · (path · data · int32 version · uint64 created txid · uint64 owner · uint32 next number)*
 
-A frame is written with one `pwrite` and synced before the next one is, and before anybody hears of
-what it holds. So after a crash only the last frame may be torn, and a frame that is whole proves
-that all before it once were: a bad one with a whole one behind it is damage, not a torn tail.
+A frame is written with one `pwrite`, and synced before the next one is written and before any of its
+transactions is answered. So after a crash only the last frame may be torn, and a whole frame proves that all
+frames before it were whole once: a bad frame before a whole one is damage, not a torn tail.
 """
 
 from __future__ import annotations
@@ -53,7 +53,8 @@ _U8, _U16, _U32, _U64, _I32 = (struct.Struct(">" + code) for code in "BHIQi")
 
 _OPEN_SESSION, _CLOSE_SESSION, _WRITE = 1, 2, 3
 _CREATE, _SET, _DELETE, _CHECK, _MULTI = 1, 2, 3, 4, 5
-_EPHEMERAL, _SEQUENTIAL, _MAKE_PARENTS = 1, 2, 4
+_FLAGS = (1, 2, 4)
+"""ephemeral, sequential, make_parents: in the order of `Create`"""
 
 
 def journal_name(first_txid: int) -> str:
@@ -93,8 +94,9 @@ def _blob(data: bytes) -> bytes:
 
 def _encode_write(write: Write) -> bytes:
     match write:
-        case Create(path, data, ephemeral, sequential, make_parents):
-            flags = ephemeral * _EPHEMERAL | sequential * _SEQUENTIAL | make_parents * _MAKE_PARENTS
+        case Create(path, data):
+            options = (write.ephemeral, write.sequential, write.make_parents)
+            flags = sum(flag * option for flag, option in zip(_FLAGS, options, strict=True))
             return _U8.pack(_CREATE) + _text(path) + _blob(data) + _U8.pack(flags)
         case Set(path, data, version):
             return _U8.pack(_SET) + _text(path) + _blob(data) + _I32.pack(version)
@@ -119,7 +121,7 @@ def encode_transaction(transaction: Transaction) -> bytes:
 
 
 class _Cursor:
-    """Reads a payload front to back; whatever it declares must be there before it is believed."""
+    """Reads a payload from front to back; every declared length is checked before it is used."""
 
     def __init__(self, data: bytes) -> None:
         self._data = data
@@ -131,7 +133,7 @@ class _Cursor:
     def take(self, size: int) -> bytes:
         end = self._position + size
         if end > len(self._data):
-            raise CorruptMetadata("a frame of the metadata store ends inside one of its values")
+            raise CorruptMetadata("a frame of the metadata store ends inside a value")
         piece, self._position = self._data[self._position : end], end
         return piece
 
@@ -153,13 +155,7 @@ class _Cursor:
         match kind:
             case 1:
                 path, data, flags = self.text(), self.blob(), self.integer(_U8)
-                return Create(
-                    path,
-                    data,
-                    ephemeral=bool(flags & _EPHEMERAL),
-                    sequential=bool(flags & _SEQUENTIAL),
-                    make_parents=bool(flags & _MAKE_PARENTS),
-                )
+                return Create(path, data, *(bool(flags & each) for each in _FLAGS))
             case 2:
                 return Set(self.text(), self.blob(), self.integer(_I32))
             case 3:
@@ -182,7 +178,7 @@ class _Cursor:
                     return Written(session_id, Multi(writes))
                 operation = self.write(write_kind)
                 if isinstance(operation, Check):
-                    raise CorruptMetadata("a lone check in the metadata store's journal changes nothing")
+                    raise CorruptMetadata("the metadata store's journal holds a check outside a multi")
                 return Written(session_id, operation)
         raise CorruptMetadata(f"unknown kind of transaction {kind} in the metadata store's journal")
 
@@ -209,7 +205,7 @@ def encode_frame(first_txid: int, payload: bytes) -> bytes:
 
 
 def frame_at(data: bytes, position: int) -> Frame | None:
-    """The whole and sound frame that starts at `position`; None if there is none."""
+    """Return the whole and sound frame that starts at `position`, or None."""
     if position + _HEADER.size > len(data):
         return None
     magic, length, crc, first_txid = _HEADER.unpack_from(data, position)
@@ -222,9 +218,9 @@ def frame_at(data: bytes, position: int) -> Frame | None:
 
 
 def read_journal(data: bytes, name: str) -> tuple[list[Frame], int]:
-    """The frames of a journal, and where they end: what lies beyond is a torn tail.
+    """Return the frames of a journal, and the position of their end; the rest is a torn tail.
 
-    Raises `CorruptMetadata` when a sound frame follows an unsound one: that one had been synced.
+    Raises `CorruptMetadata` if a sound frame follows a bad one: the bad one had been synced.
     """
     frames: list[Frame] = []
     position = 0
@@ -235,8 +231,8 @@ def read_journal(data: bytes, name: str) -> tuple[list[Frame], int]:
     while later >= 0:
         if frame_at(data, later) is not None:
             raise CorruptMetadata(
-                f"{name} is damaged at byte {position}: a sound frame follows at byte {later}, so the bad "
-                "one had been synced; restore the store's directory from a copy"
+                f"{name} is damaged at byte {position}: a sound frame follows at byte {later}; "
+                "restore the metadata store's directory from a copy"
             )
         later = data.find(MAGIC, later + 1)
     return frames, position
@@ -261,7 +257,7 @@ def decode_snapshot(data: bytes) -> Tree:
     frame = frame_at(data, 0)
     if frame is None or frame.end != len(data):
         raise CorruptMetadata(
-            f"{SNAPSHOT_FILE} of the metadata store is damaged; restore the store's directory from a copy"
+            f"{SNAPSHOT_FILE} of the metadata store is damaged; restore its directory from a copy"
         )
     cursor = _Cursor(frame.payload)
     sessions = {cursor.integer(_U64): cursor.integer(_U32) for _ in range(cursor.integer(_U32))}
@@ -272,10 +268,10 @@ def decode_snapshot(data: bytes) -> Tree:
             content, cursor.integer(_I32), cursor.integer(_U64), cursor.integer(_U64), cursor.integer(_U32)
         )
     if cursor or ROOT not in nodes:
-        raise CorruptMetadata(f"{SNAPSHOT_FILE} of the metadata store has no root, or more than it declares")
+        raise CorruptMetadata(f"{SNAPSHOT_FILE} of the metadata store has no root node, or excess bytes")
     return Tree.restore(frame.first_txid, sessions, nodes)
 
 
 def join(transactions: Iterable[Transaction]) -> bytes:
-    """One frame's payload."""
+    """Return the payload of one frame."""
     return b"".join(map(encode_transaction, transactions))

@@ -1,9 +1,8 @@
-"""The metadata store in memory: the tree, plus a clock for each session.
+"""The metadata store in memory: the tree, and a deadline for each session.
 
-For clusters in one process and for simulation: the driver hands each outcome and each fired watch
-to the node it is for, and may lose a reply (answering `CONNECTION_LOSS`) or a heartbeat on the way.
-A session lives while heartbeats come; `tick` ends those that were silent for their timeout. There
-is nothing on disk, so nothing survives the process.
+For clusters in one process and for simulation: the driver hands each outcome and each fired watch to its
+node, and may lose a reply (answering `CONNECTION_LOSS`) or a heartbeat on the way. A session lives while
+heartbeats come; `tick` ends those that were silent for their timeout. Nothing survives the process.
 """
 
 from __future__ import annotations
@@ -16,92 +15,70 @@ from logstore.replication.metastore.tree import Tree
 
 
 class MetadataStore(Protocol):
-    """What every implementation offers to a driver; `tests/contracts/test_metastore.py` holds them to it.
+    """The interface of every store; `tests/contracts/test_metastore.py` tests them all against it.
 
-    Watches in an answer are to be delivered before the outcome beside them, and before any later one.
+    Watches in an answer must be delivered before the outcome beside them, and before any later one.
     """
 
     def open_session(self, timeout_ms: int, now_ms: int) -> int:
-        """A new session, never the id of an older one."""
+        """Return the id of a new session; ids are never used twice."""
 
     def heartbeat(self, session_id: int, now_ms: int) -> bool:
-        """Keep the session alive; False when it is over."""
+        """Keep the session alive; False if it is over."""
 
     def close_session(self, session_id: int) -> list[WatchFired]:
-        """End the session now; its ephemeral nodes go. Harmless if it is over already."""
+        """End the session now; its ephemeral nodes are removed. Does nothing if it is over already."""
 
     def tick(self, now_ms: int) -> tuple[list[int], list[WatchFired]]:
-        """End the sessions that were silent too long: their ids, and the watches of others that fired."""
+        """End the sessions that timed out: return their ids, and the watches of others that fired."""
 
     @property
     def deadline_ms(self) -> int | None:
         """When `tick` will next have something to do; None while no session is open."""
 
     def call(self, session_id: int, operation: Operation, now_ms: int) -> tuple[Outcome, list[WatchFired]]:
-        """Carry out one operation. It counts as a sign of life of its session."""
+        """Carry out one operation, which also counts as a heartbeat of its session."""
 
 
-class SessionClocks:
-    """When each session was last heard of; decides which ones are over."""
+class MemoryStore:
+    """A `MetadataStore` that ends with its process."""
 
-    def __init__(self) -> None:
-        self._timeout_ms: dict[int, int] = {}
+    def __init__(self, tree: Tree | None = None) -> None:
+        self.tree = tree or Tree()
         self._deadline_ms: dict[int, int] = {}
 
-    def start(self, session_id: int, timeout_ms: int, now_ms: int) -> None:
-        self._timeout_ms[session_id] = timeout_ms
-        self._deadline_ms[session_id] = now_ms + timeout_ms
+    def open_session(self, timeout_ms: int, now_ms: int) -> int:
+        session_id = self.tree.open_session(timeout_ms)
+        self.heartbeat(session_id, now_ms)
+        return session_id
 
-    def heard(self, session_id: int, now_ms: int) -> bool:
-        """A sign of life; False when the session is not open."""
-        if session_id not in self._timeout_ms:
+    def heartbeat(self, session_id: int, now_ms: int) -> bool:
+        timeout_ms = self.tree.sessions.get(session_id)
+        if timeout_ms is None:
             return False
-        self._deadline_ms[session_id] = now_ms + self._timeout_ms[session_id]
+        self._deadline_ms[session_id] = now_ms + timeout_ms
         return True
 
-    def stop(self, session_id: int) -> None:
-        self._timeout_ms.pop(session_id, None)
+    def close_session(self, session_id: int) -> list[WatchFired]:
         self._deadline_ms.pop(session_id, None)
+        return self.tree.close_session(session_id)
 
     def overdue(self, now_ms: int) -> list[int]:
+        """Return the sessions that timed out and are still open."""
         return sorted(session for session, at in self._deadline_ms.items() if at <= now_ms)
+
+    def to_the_living(self, fired: list[WatchFired]) -> list[WatchFired]:
+        """Return the watches of open sessions: of several that end together, one may have watched another."""
+        return [watch for watch in fired if watch.session_id in self.tree.sessions]
+
+    def tick(self, now_ms: int) -> tuple[list[int], list[WatchFired]]:
+        expired = self.overdue(now_ms)
+        return expired, self.to_the_living([watch for each in expired for watch in self.close_session(each)])
 
     @property
     def deadline_ms(self) -> int | None:
         return min(self._deadline_ms.values(), default=None)
 
-
-class MemoryStore:
-    """A `MetadataStore` that lives and dies with its process."""
-
-    def __init__(self) -> None:
-        self.tree = Tree()
-        self._clocks = SessionClocks()
-
-    def open_session(self, timeout_ms: int, now_ms: int) -> int:
-        session_id = self.tree.open_session(timeout_ms)
-        self._clocks.start(session_id, timeout_ms, now_ms)
-        return session_id
-
-    def heartbeat(self, session_id: int, now_ms: int) -> bool:
-        return self._clocks.heard(session_id, now_ms)
-
-    def close_session(self, session_id: int) -> list[WatchFired]:
-        self._clocks.stop(session_id)
-        return self.tree.close_session(session_id)
-
-    def tick(self, now_ms: int) -> tuple[list[int], list[WatchFired]]:
-        expired = self._clocks.overdue(now_ms)
-        fired: list[WatchFired] = []
-        for session_id in expired:
-            fired += self.close_session(session_id)
-        # A session that ends here may have been told of by one that ended just before it.
-        return expired, [watch for watch in fired if watch.session_id in self.tree.sessions]
-
-    @property
-    def deadline_ms(self) -> int | None:
-        return self._clocks.deadline_ms
-
     def call(self, session_id: int, operation: Operation, now_ms: int) -> tuple[Outcome, list[WatchFired]]:
-        self._clocks.heard(session_id, now_ms)
+        self.heartbeat(session_id, now_ms)
         return self.tree.apply(session_id, operation)

@@ -1,4 +1,4 @@
-"""The metadata store's vocabulary: ZooKeeper's operations on a tree of versioned nodes.
+"""The operations of the metadata store: ZooKeeper's, on a tree of versioned nodes.
 
 A node holds bytes, a version that counts its writes, and the transaction id of its creation (the
 broker epoch of an ephemeral registration). Writes may be conditional on a version; `Multi` applies
@@ -16,7 +16,7 @@ ANY_VERSION = -1
 
 
 class StoreError(Enum):
-    """Why an operation did not succeed."""
+    """The error of an operation."""
 
     NO_NODE = "no node"
     NODE_EXISTS = "node exists"
@@ -53,7 +53,7 @@ class Get:
 
 @dataclass(frozen=True, slots=True)
 class Children:
-    """Names of the children, sorted; `watch` fires when the set changes."""
+    """The names of the children, sorted; `watch` fires when the set changes."""
 
     path: str
     watch: bool = False
@@ -72,7 +72,7 @@ class Create:
 
 @dataclass(frozen=True, slots=True)
 class Set:
-    """Replace a node's data while it has `version` (`ANY_VERSION`: whatever it has)."""
+    """Replace a node's data if it has `version` (`ANY_VERSION`: any)."""
 
     path: str
     data: bytes
@@ -89,7 +89,7 @@ class Delete:
 
 @dataclass(frozen=True, slots=True)
 class Check:
-    """Succeeds only while the node has this version; meant for `Multi`."""
+    """Succeed only if the node has this version; meant for `Multi`."""
 
     path: str
     version: int
@@ -110,11 +110,11 @@ Operation: TypeAlias = Get | Children | Write | Multi
 
 @dataclass(frozen=True, slots=True)
 class Outcome:
-    """What an operation gave: an error, or what its kind gives.
+    """The result of an operation: an error, or the fields of its kind.
 
     `data` and `stat` for Get; `stat` for Create and Set; `path` (with the number appended) for
-    Create; `children` and `stat` for Children; `results` for Multi, one each. A Multi that failed names
-    the write at fault in `failed_index`.
+    Create; `children` and `stat` for Children; `results` for Multi, one a write. A failed Multi names
+    the first failed write in `failed_index`.
     """
 
     error: StoreError | None = None

@@ -3,14 +3,14 @@
     /                      root: always there, never written
     └── controller         data · version (writes since creation) · created_txid · ephemeral owner
 
-A transaction id counts what changed the tree: a write that succeeded (a whole `Multi` is one), a
-session's opening, a session's end. Reads and refused writes take none, so the same calls give the
-same tree, ids included; a session's id is the transaction that opened it, hence never used twice.
+Every change of the tree takes one transaction id: a successful write (a whole `Multi` is one), the opening
+and the end of a session. Reads and refused writes take none, so the same calls give the same tree, ids
+included. A session's id is the transaction that opened it, hence never used twice.
 
-Watches are ZooKeeper's. `Get` leaves one on the node's data (or on its absence), `Children` one on
-the set of names (an absent node takes none). A watch goes off once, and two of one session on one
-node tell of its deletion once. Whoever carries these answers must hand a fired watch to its session
-before any later answer, the answer to the very operation that fired it included.
+Watches are ZooKeeper's. `Get` leaves one on the node's data (or on its absence), `Children` one on the set of
+names (not if the node is absent). A watch fires once, and two of one session on one node report its deletion
+once. A driver must deliver a fired watch to its session before any later answer, including the answer to the
+operation that fired it.
 """
 
 from __future__ import annotations
@@ -64,19 +64,19 @@ class Node:
 
 
 def parent_of(path: str) -> str:
-    """The path one level up; the root is its own parent."""
+    """Return the path one level up; the root is its own parent."""
     return path[: path.rfind("/")] or ROOT
 
 
 def _check_path(path: str) -> None:
-    # Paths are made by `layout.py`, from names that were validated: a bad one is our own mistake.
+    # `layout.py` makes the paths from validated names: a bad one is a bug of ours.
     names = path.split("/")[1:]
     assert path == ROOT or (path.startswith("/") and names and "\0" not in path), f"bad path {path!r}"
     assert path == ROOT or not any(name in ("", ".", "..") for name in names), f"bad path {path!r}"
 
 
 class Tree:
-    """All nodes, sessions and watches. `last_txid` is the latest change that was made."""
+    """All nodes, sessions and watches. `last_txid` is the id of the latest change."""
 
     def __init__(self) -> None:
         self.last_txid = 0
@@ -88,7 +88,7 @@ class Tree:
 
     @classmethod
     def restore(cls, last_txid: int, sessions: Mapping[int, int], nodes: Mapping[str, Node]) -> Tree:
-        """The tree that was dumped as its txid, `sessions` and `nodes()`; watches are not kept."""
+        """Return the tree saved as its txid, `sessions` and `nodes()`; watches are not kept."""
         tree = cls()
         tree.last_txid = last_txid
         tree._sessions = dict(sessions)
@@ -104,28 +104,28 @@ class Tree:
         return MappingProxyType(self._sessions)
 
     def mark_all_changed(self) -> None:
-        """Nobody knows any more which node changed when: whoever compares is to find that it did."""
+        """Mark every node as changed now, because the times of changes are not saved."""
         for node in self._nodes.values():
             node.changed_txid = node.children_changed_txid = self.last_txid
 
     def node(self, path: str) -> Node | None:
-        """One node, to be looked at only."""
+        """Return one node, read-only."""
         return self._nodes.get(path)
 
     def nodes(self) -> Iterator[tuple[str, Node]]:
-        """Every node, the root among them, in path order."""
+        """Iterate over every node, the root included, in path order."""
         return iter(sorted(self._nodes.items()))
 
     # --- sessions -----------------------------------------------------------------------------
 
     def open_session(self, timeout_ms: int) -> int:
-        """A new session's id; the tree only remembers the timeout, the store keeps the clock."""
+        """Return a new session's id; the tree keeps the timeout, the store the deadline."""
         self.last_txid += 1
         self._sessions[self.last_txid] = timeout_ms
         return self.last_txid
 
     def close_session(self, session_id: int) -> list[WatchFired]:
-        """End a session, closed or expired: its watches and its ephemeral nodes go."""
+        """End a closed or expired session; remove its watches and its ephemeral nodes."""
         if self._sessions.pop(session_id, None) is None:
             return []
         self.last_txid += 1
@@ -144,7 +144,7 @@ class Tree:
     # --- operations ---------------------------------------------------------------------------
 
     def apply(self, session_id: int, operation: Operation) -> tuple[Outcome, list[WatchFired]]:
-        """Carry out one operation, wholly or not at all, and say which watches went off."""
+        """Carry out one operation, wholly or not at all; return its outcome and the fired watches."""
         if session_id not in self._sessions:
             return Outcome(StoreError.SESSION_EXPIRED), []
         match operation:
@@ -198,7 +198,7 @@ class Tree:
             results.append(outcome)
         if undo:
             self.last_txid += 1
-        # Only now: nobody may hear of a change that a later write of the same Multi takes back.
+        # Only now: a later write of the same Multi might have undone the change.
         for path, kind in events:
             self._stamp(path, kind)
         fired = [watch for path, kind in events for watch in self._fire(path, kind)]

@@ -15,45 +15,58 @@ Give `ZooKeeperStore` a URL and a function that puts events into a queue of your
     store.open_session(6_000)              # SessionOpened comes when a server has answered
     store.submit(StoreCall(session_id, 1, Get("/controller", watch=True)))
 
-Each session is a client of its own, a connection and a thread. Its events come from that thread, one at
-a time, in the server's order: operations take effect in the order submitted, each gets one `StoreReply`,
-and a watch comes before any outcome in which its change can be seen. `SessionOpened` is the first of all.
+Each session is a client of its own, with a connection and a thread. Its events come from that thread, one at
+a time, in the server's order. Operations take effect in the order submitted, each gets one `StoreReply`, and
+a watch comes before any outcome that shows its change. `SessionOpened` is the first event.
 
-The connection breaks: calls under way end in CONNECTION_LOSS, may have been applied, and are not
-repeated here. Calls submitted meanwhile wait. Back within the session's timeout, the watches are set
-again and what they were for is compared with what was seen when they were set: a change in between
-fires them now, before the outcome of any call that waited.
+The connection breaks: pending calls end in CONNECTION_LOSS; they may have been applied, and are not repeated
+here. Calls submitted meanwhile wait. If the connection is back within the session's timeout, the watches are
+set again, and each node is compared with its state when its watch was set. A change in between fires the
+watch now, before the outcome of any waiting call.
 
-The session expires: what was not answered ends in SESSION_EXPIRED, then comes `SessionExpired`. No
-session replaces it unasked. That a session is over is known only when a server says so: a client
-that cannot reach any hears of it when it can. The server bounds the timeout (by default to
-between 2 and 20 of its ticks of 2 s).
+The session expires: unanswered calls end in SESSION_EXPIRED, then comes `SessionExpired`. No new session is
+opened unasked. Only a server can say that a session is over: a client that cannot reach any learns it
+later. The server bounds the timeout (by default to between 2 and 20 of its ticks of 2 s).
 
-Nodes are open to everybody (world:anyone). What the server refuses for another reason than those in
-`StoreError` (quota, size, access) is logged and counts as CONNECTION_LOSS: nothing is known.
+Nodes are open to everybody (world:anyone). An error that `StoreError` does not have (quota, size, access) is
+logged and reported as CONNECTION_LOSS.
+
+`BlockingZooKeeperStore` is for a caller that waits for each answer: `InProcessCluster`, tools and scripts.
 """
 
 from __future__ import annotations
 
 import threading
 from collections.abc import Callable
+from queue import Empty, SimpleQueue
 
-from logstore.replication.effects import StoreCall, StoreEvent, StoreReply
-from logstore.replication.metastore.operations import Outcome, StoreError
-from logstore.replication.metastore.zookeeper_requests import Address  # says what to install, if need be
+from logstore.replication.effects import (
+    SessionExpired,
+    SessionOpened,
+    StoreCall,
+    StoreEvent,
+    StoreReply,
+    WatchFired,
+)
+from logstore.replication.metastore.errors import MetadataStoreFailed
+from logstore.replication.metastore.operations import Get, Operation, Outcome, StoreError
+from logstore.replication.metastore.tree import ROOT
+from logstore.replication.metastore.zookeeper_requests import Address  # names the missing extra, if any
 from logstore.replication.metastore.zookeeper_session import Session
 
-__all__ = ["StoreEvent", "ZooKeeperStore"]
+__all__ = ["BlockingZooKeeperStore", "StoreEvent", "ZooKeeperStore"]
+
+DEFAULT_PATIENCE_S = 30.0
 
 
 class ZooKeeperStore:
     """Sessions with ZooKeeper, for an owner that takes events. Any thread may call."""
 
     def __init__(self, url: str, on_event: Callable[[StoreEvent], None]) -> None:
-        """`url` is `zookeeper://host:port,host:port/chroot`; the chroot is made if it is missing.
+        """`url` is `zookeeper://host:port,host:port/chroot`; the chroot is created if it is missing.
 
         `on_event` is called on the threads of the sessions and sometimes within `submit`; it must only
-        pass the event on. Raises `InvalidConfig`. Nothing is connected to until `open_session`.
+        pass the event on. Raises `InvalidConfig`. Nothing is connected until `open_session`.
         """
         self._address = Address.parse(url)
         self._on_event = on_event
@@ -61,7 +74,7 @@ class ZooKeeperStore:
         self._sessions: list[Session] = []
 
     def open_session(self, timeout_ms: int) -> None:
-        """Begin a session; `SessionOpened` tells its id. Tries until a server answers, or `close`."""
+        """Begin a session; `SessionOpened` brings its id. Tries until a server answers, or `close`."""
         session = Session(self._address, timeout_ms, self._on_event)
         with self._lock:
             self._sessions = [each for each in self._sessions if not each.is_gone]
@@ -69,23 +82,23 @@ class ZooKeeperStore:
         session.start()
 
     def submit(self, call: StoreCall) -> None:
-        """Carry out an operation; its `StoreReply` follows, SESSION_EXPIRED if there is no such session."""
+        """Carry out an operation; its `StoreReply` follows, SESSION_EXPIRED for an unknown session."""
         session = self._find(call.session_id)
         if session is None or not session.submit(call):
             self._on_event(StoreReply(call.call_id, Outcome(StoreError.SESSION_EXPIRED)))
 
     def close_session(self, session_id: int) -> None:
-        """End a session and wait until the server knows, or cannot be reached: its ephemeral nodes go.
+        """End a session and wait until the server knows it, or cannot be reached; ephemeral nodes go.
 
-        Calls not yet answered end in SESSION_EXPIRED. Harmless if it is over already. Not to be called
-        from `on_event`, whose thread it would wait for.
+        Unanswered calls end in SESSION_EXPIRED. Does nothing if the session is over. Must not be called from
+        `on_event`, whose thread it waits for.
         """
         session = self._find(session_id)
         if session is not None:
             session.close()
 
     def close(self) -> None:
-        """End every session; as with `close_session`."""
+        """End every session, as `close_session` does."""
         with self._lock:
             sessions, self._sessions = self._sessions, []
         for session in sessions:
@@ -94,3 +107,112 @@ class ZooKeeperStore:
     def _find(self, session_id: int) -> Session | None:
         with self._lock:
             return next((each for each in self._sessions if each.session_id == session_id), None)
+
+
+class BlockingZooKeeperStore:
+    """A `MetadataStore` over ZooKeeper. One thread at a time; the servers keep the time, not `now_ms`.
+
+    A caller gets all earlier watches of this store's other sessions, as the protocol wants: after each
+    operation every session makes one round trip, and nothing older can arrive after it.
+    """
+
+    def __init__(self, url: str, *, patience_s: float = DEFAULT_PATIENCE_S) -> None:
+        """`url` as for `ZooKeeperStore`. An answer later than `patience_s` seconds counts as lost."""
+        self._inbox: SimpleQueue[StoreEvent] = SimpleQueue()
+        self._store = ZooKeeperStore(url, self._inbox.put)
+        self._url, self._patience_s = url, patience_s
+        self._calls = 0
+        self._open: dict[int, None] = {}
+        self._expired: list[int] = []
+        self._fired: list[WatchFired] = []
+        self._replies: dict[int, Outcome | None] = {}
+        """pending calls"""
+
+    # --- MetadataStore ------------------------------------------------------------------------
+
+    def open_session(self, timeout_ms: int, now_ms: int) -> int:
+        """Raises `MetadataStoreFailed` if no server answers in time."""
+        self._store.open_session(timeout_ms)
+        while not isinstance(event := self._take_event(), SessionOpened):
+            if event is None:
+                raise MetadataStoreFailed(f"no server of {self._url} answered within {self._patience_s} s")
+        return event.session_id
+
+    def heartbeat(self, session_id: int, now_ms: int) -> bool:
+        """Return whether the session is open; kazoo keeps it alive."""
+        return self._answer(session_id, Get(ROOT)).error is not StoreError.SESSION_EXPIRED
+
+    def close_session(self, session_id: int) -> list[WatchFired]:
+        self._open.pop(session_id, None)
+        self._store.close_session(session_id)
+        return self._catch_up()
+
+    def tick(self, now_ms: int) -> tuple[list[int], list[WatchFired]]:
+        fired = self._catch_up()
+        expired, self._expired = self._expired, []
+        return expired, fired
+
+    @property
+    def deadline_ms(self) -> int | None:
+        return None
+
+    def call(self, session_id: int, operation: Operation, now_ms: int) -> tuple[Outcome, list[WatchFired]]:
+        outcome = self._answer(session_id, operation)
+        return outcome, self._catch_up(but=session_id)
+
+    # --- beyond the protocol ------------------------------------------------------------------
+
+    def close(self) -> None:
+        """End all sessions."""
+        self._store.close()
+
+    def __enter__(self) -> BlockingZooKeeperStore:
+        return self
+
+    def __exit__(self, *_: object) -> None:
+        self.close()
+
+    # --- waiting ------------------------------------------------------------------------------
+
+    def _submit(self, session_id: int, operation: Operation) -> int:
+        self._calls += 1
+        self._replies[self._calls] = None
+        self._store.submit(StoreCall(session_id, self._calls, operation))
+        return self._calls
+
+    def _wait(self, call_id: int) -> Outcome:
+        while (outcome := self._replies[call_id]) is None:
+            if self._take_event() is None:
+                outcome = Outcome(StoreError.CONNECTION_LOSS)
+                break
+        del self._replies[call_id]
+        return outcome
+
+    def _answer(self, session_id: int, operation: Operation) -> Outcome:
+        return self._wait(self._submit(session_id, operation))
+
+    def _catch_up(self, but: int = 0) -> list[WatchFired]:
+        """Take in all that the servers have sent; return the watches of open sessions."""
+        for call_id in [self._submit(session, Get(ROOT)) for session in self._open if session != but]:
+            self._wait(call_id)
+        fired, self._fired = [watch for watch in self._fired if watch.session_id in self._open], []
+        return fired
+
+    def _take_event(self) -> StoreEvent | None:
+        """Take in one event; None if none came in time."""
+        try:
+            event = self._inbox.get(timeout=self._patience_s)
+        except Empty:
+            return None
+        match event:
+            case SessionOpened(session_id):
+                self._open[session_id] = None
+            case SessionExpired(session_id):
+                if self._open.pop(session_id, 0) is None:
+                    self._expired.append(session_id)
+            case WatchFired():
+                self._fired.append(event)
+            case StoreReply(call_id, outcome):
+                if call_id in self._replies:
+                    self._replies[call_id] = outcome
+        return event

@@ -1,13 +1,13 @@
-"""What our operations are in ZooKeeper's words, and what its answers are in ours. Pure.
+"""Translates our operations into ZooKeeper's requests, and its answers into our outcomes. Pure.
 
     Get               getData; with a watch also exists, which leaves one on a node's absence
     Children          getChildren2
-    Create            create2; in a multi if parents may have to be made
+    Create            create2; in a multi if parents may be missing
     Set, Delete       setData, delete
     Check, Multi      multi
 
-A multi that failed answers for each of its writes: `rolled back` before the one at fault, its error
-there, `inconsistency` behind it.
+A failed multi has an answer for each of its writes: `rolled back` before the failed one, its error there,
+`inconsistency` after it.
 """
 
 from __future__ import annotations
@@ -60,21 +60,18 @@ _ERRORS: dict[type[Exception], StoreError] = {
 }
 
 
-# --- where the store is -----------------------------------------------------------------------
+# --- addresses --------------------------------------------------------------------------------
 
 
 class Address(NamedTuple):
-    """`zookeeper://host:port,host:port/chroot`: the servers, and the node that is our root.
-
-    `chroot` is the empty text if our root is the servers'.
-    """
+    """`zookeeper://host:port,host:port/chroot`: the servers, and our root node (empty: the servers' root)."""
 
     hosts: str
     chroot: str
 
     @classmethod
     def parse(cls, url: str) -> Address:
-        """Read the URL; the port may be left out (2181). Raises `InvalidConfig`."""
+        """Parse the URL; the default port is 2181. Raises `InvalidConfig`."""
         # By hand: `urlsplit` takes one host, and newer Pythons refuse "one:1,[::1]:2" as an invalid IPv6 URL.
         scheme, _, rest = url.partition("://")
         hosts, slash, path = rest.partition("/")
@@ -94,11 +91,11 @@ class Address(NamedTuple):
         return cls(hosts, chroot)
 
     def full(self, path: str) -> str:
-        """Our path as the server knows it."""
+        """Return the server's path of our path."""
         return (self.chroot + path if path != ROOT else self.chroot) or ROOT
 
     def ours(self, path: str) -> str:
-        """The server's path as we know it."""
+        """Return our path of the server's path."""
         return path[len(self.chroot) :] or ROOT
 
 
@@ -106,7 +103,7 @@ class Address(NamedTuple):
 
 
 def request_of(write: Write, address: Address) -> Any:
-    """One write by itself."""
+    """Return the request of a single write."""
     path = address.full(write.path)
     match write:
         case Create(_, data, ephemeral, sequential):
@@ -121,9 +118,9 @@ def request_of(write: Write, address: Address) -> Any:
 
 
 def multi_request_of(writes: Sequence[Write], address: Address) -> Any:
-    """All of these writes in one transaction."""
+    """Return the request of all these writes in one transaction."""
     requests = [request_of(write, address) for write in writes]
-    # The server takes a `create2` in a multi for a `create`, and answers as to one: no stat.
+    # The server treats a `create2` in a multi as a `create`: its answer has no stat.
     return Transaction([CreateRequest(*each) if isinstance(each, Create2) else each for each in requests])
 
 
@@ -131,7 +128,7 @@ def multi_request_of(writes: Sequence[Write], address: Address) -> Any:
 
 
 def parents_to_check(writes: Sequence[Write]) -> list[str]:
-    """The nodes above those that want their parents made; highest first, each once."""
+    """Return the parents of the writes with `make_parents`; highest first, each once."""
     found: dict[str, None] = {}
     for write in writes:
         if isinstance(write, Create) and write.make_parents:
@@ -145,9 +142,9 @@ def parents_to_check(writes: Sequence[Write]) -> list[str]:
 
 
 def with_parents(writes: Sequence[Write], existing: Collection[str]) -> tuple[list[Write], list[int]]:
-    """`writes` with the creation of missing parents before each that wants it, and where each one stands.
+    """Return `writes` with the creations of missing parents, and the position of each write in them.
 
-    `existing` are those of `parents_to_check` that exist; what earlier writes make or delete counts.
+    `existing` are those of `parents_to_check` that exist; earlier writes that create or delete nodes count.
     """
     present = set(existing)
     all_writes: list[Write] = []
@@ -174,16 +171,14 @@ def stat_of(stat: Any) -> Stat:
 
 
 def error_of(exception: Exception) -> StoreError:
-    """Whatever does not say that nothing happened counts as a lost reply: it may have been applied."""
+    """Return our error; an unknown one is CONNECTION_LOSS: the write may have been applied."""
     return next(
         (error for kind, error in _ERRORS.items() if isinstance(exception, kind)), StoreError.CONNECTION_LOSS
     )
 
 
 def outcome_of(write: Write, result: Any, address: Address) -> Outcome:
-    """How one write ended by itself."""
-    if isinstance(result, Exception):
-        return Outcome(error_of(result))
+    """Return the outcome of a single write."""
     match write:
         case Create():
             path, stat = result
@@ -193,51 +188,40 @@ def outcome_of(write: Write, result: Any, address: Address) -> Outcome:
     return Outcome()
 
 
-def _outcome_in_multi(write: Write, result: Any, txid: int, session_id: int, address: Address) -> Outcome:
-    match write:
-        case Create():
-            stat = Stat(0, txid, session_id if write.ephemeral else 0)
-            return Outcome(stat=stat, path=address.ours(result))
-        case Set():
-            return Outcome(stat=stat_of(result))
-    return Outcome()
+def _outcome_in_multi(write: Write, result: Any, transaction: tuple[int, int], address: Address) -> Outcome:
+    if not isinstance(write, Create):
+        return outcome_of(write, result, address)
+    txid, session_id = transaction
+    return Outcome(stat=Stat(0, txid, session_id if write.ephemeral else 0), path=address.ours(result))
 
 
 def failure_in(results: Sequence[Any]) -> int:
-    """The position of the write that made a multi fail; -1 if it succeeded."""
-    return next(
-        (
-            index
-            for index, result in enumerate(results)
-            if isinstance(result, Exception) and not isinstance(result, RolledBackError)
-        ),
-        -1,
-    )
+    """Return the position of the write that failed a multi; -1 if it succeeded."""
+    failures = (isinstance(each, Exception) and not isinstance(each, RolledBackError) for each in results)
+    return next((index for index, failed in enumerate(failures) if failed), -1)
 
 
 def multi_outcome(
     writes: Sequence[Write],
     positions: Sequence[int],
     results: Sequence[Any],
-    *,
-    txid: int,
-    session_id: int,
+    transaction: tuple[int, int],
     address: Address,
 ) -> Outcome | None:
-    """How a multi of `with_parents` ended; None if only the parents were not as they had been, so: again.
+    """Return the outcome of a multi of `with_parents`; None if its parents changed and it must be repeated.
 
-    `txid` is the transaction's, as the reply's header has it.
+    `transaction` is its id, from the reply's header, and the session's.
     """
     failed = failure_in(results)
     if failed < 0:
         return Outcome(
             results=tuple(
-                _outcome_in_multi(write, results[at], txid, session_id, address)
+                _outcome_in_multi(write, results[at], transaction, address)
                 for write, at in zip(writes, positions, strict=True)
             )
         )
     error = error_of(results[failed])
-    # The first of the caller's writes that was not carried out: the one that failed, or whose parent did.
+    # The first of the caller's writes that was not applied: it failed, or its parent did.
     index = next(index for index, at in enumerate(positions) if at >= failed)
     write = writes[index]
     if positions[index] != failed:

@@ -1,15 +1,15 @@
-"""One session with ZooKeeper: a kazoo client that is made to keep the server's order.
+"""One session with ZooKeeper: a kazoo client whose events keep the server's order.
 
-    submit ─▶ waiting ──┬─▶ kazoo ─▶ server ─▶ answer ─▶ told
-                        │                 └──▶ watch ──▶ told
-       what lets it go: connected · watches checked · nothing of several round trips before it
-                        · fewer than 64 under way
+    submit ─▶ waiting ──┬─▶ kazoo ─▶ server ─▶ answer ─▶ on_event
+                        │                 └──▶ watch ──▶ on_event
+      sent when: connected · watches checked · no earlier call of several round trips pending
+                 · fewer than 64 pending
 
     connected ─▶ broken ─▶ connected ─▶ every watched node compared ─▶ goes on
                    └─▶ expired ─▶ over
 
-What the rest of the store promises of order, breaks and expiry (`zookeeper.py`) is kept here; why kazoo's own
-threads and methods are not used: decision 028.
+This file implements the promises of `zookeeper.py` about order, broken connections and expiry. Decision 028
+says why kazoo's own threads and methods are not used.
 """
 
 from __future__ import annotations
@@ -65,18 +65,18 @@ from logstore.replication.metastore.zookeeper_requests import (
 _LONGEST_PAUSE_S = 0.5
 
 _ATTEMPTS = 4
-"""Attempts to connect, each without an answer, that fit into a session's timeout. A server that is still
-loading its data may accept a connection and forget it (3.8 does); the next attempt finds it ready."""
+"""Attempts to connect, each without an answer, that fit into a session's timeout. A server that still loads
+its data may accept a connection and forget it (3.8 does); the next attempt finds it ready."""
 
 _WINDOW = 64
-"""Calls that kazoo is given at a time. It takes a byte in a socket's buffer for each request, and the thread
-that is to read them may be the one that sends: some 250 would stop it for ever."""
+"""The limit of calls that kazoo has at a time. Each request takes a byte in a socket's buffer, and the thread
+that reads them may be the one that sends: some 250 would block it for ever."""
 
 _log = logging.getLogger(__name__)
 
 
 class _InOrder(SequentialThreadingHandler):  # type: ignore[misc]
-    """Runs what kazoo calls back at once, on the connection's thread: in the server's order.
+    """Runs kazoo's callbacks at once, on the connection's thread: in the server's order.
 
     kazoo's own handler has one thread for watches and another for results, which race.
     """
@@ -99,7 +99,7 @@ class _InOrder(SequentialThreadingHandler):  # type: ignore[misc]
 
 
 class _Then:
-    """What kazoo takes for a request's result: hands it on, an exception too, on the thread that has it."""
+    """A stand-in for kazoo's result object: passes a result or an exception on, on the thread that has it."""
 
     __slots__ = ("set", "set_exception")
 
@@ -116,9 +116,9 @@ class _Watch:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Seen:
-    """What a watched node was when its watch was set; zeros for a node that was absent.
+    """The state of a watched node when its watch was set; zeros for an absent node.
 
-    Compared by identity: a watch that was set anew is another one.
+    Compared by identity: a watch that was set again is another one.
     """
 
     created_txid: int = 0
@@ -131,7 +131,7 @@ class _Seen:
         return cls(stat.czxid, stat.pzxid if watch.on_children else stat.mzxid)
 
     def missed(self, now: _Seen, watch: _Watch) -> WatchKind | None:
-        """What a watch set at `self` would have told by `now`; None if nothing."""
+        """Return what a watch set at `self` would have reported up to `now`, or None."""
         if self.created_txid != now.created_txid:
             return WatchKind.DELETED if self.created_txid else WatchKind.CREATED
         if self.changed_txid == now.changed_txid:
@@ -148,9 +148,9 @@ _KINDS = {
 
 
 class Session:
-    """One session: a kazoo client, the calls not yet answered, the watches that are set.
+    """One session: a kazoo client, the unanswered calls, the watches that are set.
 
-    `_lock` guards what `submit` shares with the connection's thread; the rest is that thread's alone.
+    `_lock` guards the fields that `submit` shares with the connection's thread; the rest is that thread's.
     """
 
     def __init__(self, address: Address, timeout_ms: int, on_event: Callable[[StoreEvent], None]) -> None:
@@ -158,11 +158,11 @@ class Session:
         self.is_gone = False
         self._address, self._on_event = address, on_event
         self._client = KazooClient(
-            # kazoo waits for a server's first answer as long as the timeout divided by the number of hosts.
+            # kazoo waits for a server's first answer for the timeout divided by the number of hosts.
             hosts=",".join([address.hosts] * -(-_ATTEMPTS // (address.hosts.count(",") + 1))),
             timeout=timeout_ms / 1000,
             handler=_InOrder(timeout_ms / 1000 / _ATTEMPTS),
-            # kazoo's own pauses grow to minutes, in which a session that could be saved runs out.
+            # kazoo's own pauses grow to minutes, in which the session would expire.
             connection_retry=KazooRetry(
                 max_tries=-1, delay=0.02, max_delay=min(_LONGEST_PAUSE_S, timeout_ms / 8000)
             ),
@@ -177,15 +177,15 @@ class Session:
         self._unanswered: dict[int, StoreCall] = {}
         self._waiting: deque[int] = deque()
         self._barrier: int | None = None
-        """The call of several round trips that is under way: later ones wait for its end."""
+        """The pending call of several round trips: later calls wait for its end."""
 
         self._has_root = not address.chroot
         self._watches: dict[_Watch, _Seen] = {}
         self._to_check: list[tuple[_Watch, _Seen]] = []
-        """Watches whose nodes have yet to be compared, after a break, with what they were."""
+        """Watches whose nodes must still be compared after a break, with their states from before."""
         self._being_checked = 0
         self._held_back: list[StoreEvent] | None = None
-        """What came meanwhile; None when nothing is compared."""
+        """Events held back during the comparison; None when there is none."""
 
     # --- the owner's side ---------------------------------------------------------------------
 
@@ -226,7 +226,7 @@ class Session:
 
     def _on_connected(self) -> None:
         if self._is_over:
-            return  # a new session that kazoo began before it could be stopped: nobody's
+            return  # kazoo began a new session before it could be stopped
         if self.session_id is None:
             self.session_id, _ = self._client.client_id
             self._on_event(SessionOpened(self.session_id))
@@ -249,7 +249,7 @@ class Session:
             self._on_event(StoreReply(call.call_id, Outcome(StoreError.SESSION_EXPIRED)))
         if not was_closed and self.session_id is not None:
             self._on_event(SessionExpired(self.session_id))
-            # kazoo would begin a new session; stopping it waits for this thread, so another must.
+            # On another thread, before kazoo begins a new session: stopping it waits for this thread.
             self._client.handler.spawn(self.close)
 
     def _make_root(self) -> None:
@@ -264,13 +264,13 @@ class Session:
     # --- calls --------------------------------------------------------------------------------
 
     def _request(self, request: Any, then: Callable[[Any], None]) -> None:
-        # Not through kazoo's methods: their results pass through whichever thread looks first.
+        # Not through kazoo's methods: any thread may process their results.
         self._client._call(request, _Then(then))
 
     def _send(self) -> None:
-        """Hand to kazoo what may go."""
+        """Hand the calls to kazoo that may be sent now."""
         with self._lock:
-            # Connected, too: when the connection breaks, kazoo fails what it was given, then tells us.
+            # `connected` too: when the connection breaks, kazoo fails its requests before it tells us.
             while (
                 self._waiting
                 and self._is_ready
@@ -281,95 +281,90 @@ class Session:
                 number = self._waiting.popleft()
                 self._begin(number, self._unanswered[number])
 
+    def _ask(self, number: int, request: Any, then: Callable[[Any], None]) -> None:
+        """Send one of a call's requests; an error answers the call, any other result goes to `then`."""
+
+        def done(result: Any) -> None:
+            if isinstance(result, Exception):
+                self._answer(number, Outcome(error_of(result)), result)
+            elif number in self._unanswered:  # an earlier request of the call may have answered it
+                then(result)
+
+        self._request(request, done)
+
     def _begin(self, number: int, call: StoreCall) -> None:
         address = self._address
         match call.operation:
             case Get(path, False):
-                self._request(GetData(address.full(path), None), partial(self._on_data, number, path, False))
+                self._ask(number, GetData(address.full(path), None), partial(self._on_data, number))
             case Get(path):
-                request = GetData(address.full(path), self._on_watch)
-                self._request(request, partial(self._on_data, number, path, True))
-                # In case that there is no node: only this one leaves a watch on its absence.
-                request = Exists(address.full(path), self._on_watch)
-                self._request(request, partial(self._on_absence, number, path))
+                self._begin_watched(number, path)
             case Children(path, watch):
                 request = GetChildren2(address.full(path), self._on_watch if watch else None)
-                self._request(request, partial(self._on_children, number, path, watch))
+                self._ask(number, request, partial(self._on_children, number, path, watch))
             case Multi(writes):
                 self._begin_multi(number, writes, is_multi=True)
             case Check() | Create(make_parents=True) as write:
                 self._begin_multi(number, (write,), is_multi=False)
             case write:
-                self._request(request_of(write, address), partial(self._on_written, number, write))
 
-    def _on_data(self, number: int, path: str, is_watched: bool, result: Any) -> None:
-        if is_watched and isinstance(result, NoNodeError):
-            return  # `_on_absence` answers
-        if isinstance(result, Exception):
-            self._answer(number, Outcome(error_of(result)), result)
-            return
+                def written(result: Any) -> None:
+                    self._answer(number, outcome_of(write, result, address))
+
+                self._ask(number, request_of(write, address), written)
+
+    def _on_data(self, number: int, result: Any) -> None:
         data, stat = result
-        if is_watched:
-            self._set_watch(_Watch(path, on_children=False), stat)
         self._answer(number, Outcome(data=data or b"", stat=stat_of(stat)))
 
-    def _on_absence(self, number: int, path: str, result: Any) -> None:
-        if number not in self._unanswered:
-            return
-        if isinstance(result, Exception):
-            self._answer(number, Outcome(error_of(result)), result)
-            return
-        if result is None:
-            self._set_watch(_Watch(path, on_children=False), None)
-        self._answer(number, Outcome(StoreError.NO_NODE))
-        if result is not None:  # made between the two
-            assert self.session_id is not None, "calls are made in a session"
-            self._tell(WatchFired(self.session_id, path, WatchKind.CREATED))
+    def _begin_watched(self, number: int, path: str) -> None:
+        """Read the data, and ask whether the node exists: only that leaves a watch on its absence."""
+        full, watch = self._address.full(path), _Watch(path, on_children=False)
+
+        def on_data(result: Any) -> None:
+            if isinstance(result, NoNodeError):
+                return  # `on_existence` answers
+            if isinstance(result, Exception):
+                self._answer(number, Outcome(error_of(result)), result)
+            else:
+                self._watches[watch] = _Seen.of(result[1], watch)
+                self._on_data(number, result)
+
+        def on_existence(stat: Any) -> None:
+            if stat is None:
+                self._watches[watch] = _Seen()
+            self._answer(number, Outcome(StoreError.NO_NODE))
+            if stat is not None:  # created between the two
+                self._tell(self._fired(path, WatchKind.CREATED))
+
+        self._request(GetData(full, self._on_watch), on_data)
+        self._ask(number, Exists(full, self._on_watch), on_existence)
 
     def _on_children(self, number: int, path: str, is_watched: bool, result: Any) -> None:
-        if isinstance(result, Exception):
-            self._answer(number, Outcome(error_of(result)), result)
-            return
         names, stat = result
         if is_watched:
-            self._set_watch(_Watch(path, on_children=True), stat)
+            watch = _Watch(path, on_children=True)
+            self._watches[watch] = _Seen.of(stat, watch)
         self._answer(number, Outcome(children=tuple(sorted(names)), stat=stat_of(stat)))
 
-    def _on_written(self, number: int, write: Write, result: Any) -> None:
-        self._answer(number, outcome_of(write, result, self._address), result)
-
     def _begin_multi(self, number: int, writes: tuple[Write, ...], *, is_multi: bool) -> None:
-        """Look which parents exist, make the others in the same transaction; again if they changed."""
+        """Look which parents exist and create the others in the same transaction; again if they changed."""
         parents = parents_to_check(writes)
         existing: set[str] = set()
 
-        def checked(parent: str, result: Any) -> None:
-            if isinstance(result, Exception):
-                self._answer(number, Outcome(error_of(result)), result)
-            if number not in self._unanswered:
-                return  # of several, one may be lost and a later one, sent as the connection broke, not
-            if result is not None:
+        def checked(parent: str, stat: Any) -> None:
+            if stat is not None:
                 existing.add(parent)
             if parent == parents[-1]:
                 commit()
 
         def commit() -> None:
             all_writes, positions = with_parents(writes, existing)
-            self._request(multi_request_of(all_writes, self._address), partial(committed, positions))
+            self._ask(number, multi_request_of(all_writes, self._address), partial(committed, positions))
 
         def committed(positions: list[int], results: Any) -> None:
-            if isinstance(results, Exception):
-                self._answer(number, Outcome(error_of(results)), results)
-                return
-            assert self.session_id is not None, "calls are made in a session"
-            outcome = multi_outcome(
-                writes,
-                positions,
-                results,
-                txid=self._client.last_zxid,
-                session_id=self.session_id,
-                address=self._address,
-            )
+            transaction = (self._client.last_zxid, self._opened)
+            outcome = multi_outcome(writes, positions, results, transaction, self._address)
             if outcome is None:
                 self._begin_multi(number, writes, is_multi=is_multi)
             elif is_multi:
@@ -382,10 +377,10 @@ class Session:
             return
         self._barrier = number
         for parent in parents:
-            self._request(Exists(self._address.full(parent), None), partial(checked, parent))
+            self._ask(number, Exists(self._address.full(parent), None), partial(checked, parent))
 
     def _answer(self, number: int, outcome: Outcome, cause: Any = None) -> None:
-        """Tell how a call ended, once; of the end of the session `_on_lost` tells."""
+        """Report the outcome of a call, once; `_on_lost` reports the end of the session."""
         if isinstance(cause, SessionExpiredError):
             return
         with self._lock:
@@ -395,17 +390,24 @@ class Session:
             if self._barrier == number:
                 self._barrier = None
         if outcome.error is StoreError.CONNECTION_LOSS and not isinstance(cause, ConnectionLoss):
-            _log.warning("ZooKeeper refused %s: %r", call.operation, cause)
+            _log.warning(
+                "ZooKeeper refused %s: %r; the outcome is reported as unknown", call.operation, cause
+            )
         self._tell(StoreReply(call.call_id, outcome))
         self._send()
 
     # --- watches ------------------------------------------------------------------------------
 
-    def _set_watch(self, watch: _Watch, stat: Any) -> None:
-        self._watches[watch] = _Seen.of(stat, watch)
+    @property
+    def _opened(self) -> int:
+        assert self.session_id is not None, "calls are made, and watches are set, in a session"
+        return self.session_id
+
+    def _fired(self, path: str, kind: WatchKind) -> WatchFired:
+        return WatchFired(self._opened, path, kind)
 
     def _on_watch(self, event: WatchedEvent) -> None:
-        """The server says that a watch went off. (kazoo also says so when a connection breaks.)"""
+        """Take a fired watch from the server. (kazoo also calls this when a connection breaks.)"""
         kind = _KINDS.get(event.type)
         if kind is None:
             return
@@ -413,13 +415,12 @@ class Session:
         about = [_Watch(path, on_children=kind is WatchKind.CHILDREN)]
         if kind is WatchKind.DELETED:
             about.append(_Watch(path, on_children=True))
-        # One that is not ours any more was told of after a break; the server had it set again.
+        # A watch that is missing here was reported after a break; the server had it set again.
         if any([self._watches.pop(watch, None) for watch in about]):
-            assert self.session_id is not None, "watches are set in a session"
-            self._tell(WatchFired(self.session_id, path, kind))
+            self._tell(self._fired(path, kind))
 
     def _check_watches(self) -> None:
-        """The connection is back; its watches are not. Set them again and see what they missed."""
+        """Set the watches again after a break, and check for changes that they missed."""
         if self._held_back is None:
             self._held_back = []
         self._to_check = list(self._watches.items())
@@ -438,7 +439,7 @@ class Session:
 
     def _on_checked(self, watch: _Watch, seen: _Seen, result: Any) -> None:
         if isinstance(result, ConnectionLoss | SessionExpiredError):
-            return  # another break: all of it again when the connection is back, if it comes back
+            return  # another break: everything is checked again once the connection is back
         if isinstance(result, Exception) or result is None:
             stat = None
         else:
@@ -446,22 +447,21 @@ class Session:
         missed = seen.missed(_Seen.of(stat, watch), watch)
         set_now = self._watches.get(watch)
         if missed is not None and set_now is not None:
-            if set_now is seen:  # else a call that set it anew counts on it
+            if set_now is seen:  # else a call has set it again and relies on it
                 del self._watches[watch]
-            assert self.session_id is not None, "watches are set in a session"
-            self._on_event(WatchFired(self.session_id, watch.path, missed))
+            self._on_event(self._fired(watch.path, missed))
         self._being_checked -= 1
         self._check_more()
 
     def _go_on(self) -> None:
-        """The connection is as good as it was: what was held back and what waited may go."""
+        """Release the events held back and the waiting calls: the connection is restored."""
         self._tell_held_back()
         self._is_ready = True
         self._send()
 
     def _tell(self, event: StoreEvent) -> None:
-        # A call that slipped into kazoo's queue as the connection broke is sent before the checks:
-        # its outcome must not overtake the watches that they may fire.
+        # A call that entered kazoo's queue as the connection broke is sent before the checks: its outcome
+        # must not overtake the watches that they may fire.
         if self._held_back is None:
             self._on_event(event)
         else:

@@ -34,7 +34,7 @@ from logstore.replication.metastore.operations import (
     Set,
     StoreError,
 )
-from logstore.replication.metastore.zookeeper_blocking import BlockingZooKeeperStore
+from logstore.replication.metastore.zookeeper import BlockingZooKeeperStore
 from tests.cli.conftest import Outcome as Ended
 
 Command = Callable[..., Ended]

@@ -30,7 +30,7 @@ from logstore.replication.metastore.operations import (
     StoreError,
     WatchKind,
 )
-from logstore.replication.metastore.zookeeper_blocking import BlockingZooKeeperStore
+from logstore.replication.metastore.zookeeper import BlockingZooKeeperStore
 from tests.zookeeper import Proxy, eventually
 
 TIMEOUT_MS = 1000

@@ -88,15 +88,15 @@ class StoreScript:
 def persistent(store: EmbeddedStore) -> Nodes:
     """Every node that outlives its session: path, data and version."""
     return tuple(
-        (path, node.data, node.version) for path, node in store._tree.nodes() if not node.ephemeral_owner
+        (path, node.data, node.version) for path, node in store.tree.nodes() if not node.ephemeral_owner
     )
 
 
 def recover(disk: Disk) -> Nodes:
     store = EmbeddedStore(DIRECTORY, disk=disk)
     nodes = persistent(store)
-    assert not store._tree.sessions
-    assert len(nodes) == len(list(store._tree.nodes())), "an ephemeral node outlived its session"
+    assert not store.tree.sessions
+    assert len(nodes) == len(list(store.tree.nodes())), "an ephemeral node outlived its session"
     return nodes
 
 

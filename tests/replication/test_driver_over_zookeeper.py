@@ -9,7 +9,7 @@ from logstore.replication.driver import InProcessCluster, three_nodes
 from logstore.replication.messages import NewTopic, ProduceResponse
 from logstore.replication.metastore import layout
 from logstore.replication.metastore.operations import Get
-from logstore.replication.metastore.zookeeper_blocking import BlockingZooKeeperStore
+from logstore.replication.metastore.zookeeper import BlockingZooKeeperStore
 from tests.replication.stage import batch
 from tests.zookeeper import Client
 

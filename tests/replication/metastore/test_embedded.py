@@ -192,7 +192,7 @@ def test_a_missing_journal_between_snapshot_and_the_next_is_noticed() -> None:
     path, data = journal_of(disk)
     frames, _ = journal.read_journal(data, "journal")
     files = disk.files() | {path: data[frames[3].end :]}
-    with pytest.raises(CorruptMetadata, match="came before"):
+    with pytest.raises(CorruptMetadata, match="continues at transaction"):
         EmbeddedStore(DIRECTORY, disk=MemoryDisk(files))
     only_journals = {name: data for name, data in disk.files().items() if "snapshot" not in name}
     with pytest.raises(CorruptMetadata, match="no snapshot"):

@@ -121,7 +121,7 @@ def test_parents_are_looked_for_from_the_top_once() -> None:
 def ended(writes: list[Write], existing: list[str], results: list[object]) -> Outcome | None:
     _, positions = with_parents(writes, existing)
     address = Address("one", "/c")
-    return multi_outcome(writes, positions, results, txid=70, session_id=5, address=address)
+    return multi_outcome(writes, positions, results, (70, 5), address)
 
 
 def test_a_multi_that_succeeded_answers_for_the_callers_writes_only() -> None:
