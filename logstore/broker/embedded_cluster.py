@@ -1,12 +1,12 @@
-"""Several brokers in this process that form one cluster: for tests, and for trying out what failures do.
+"""Several brokers of one cluster in this process, for tests and for trying out failures.
 
     with BrokerCluster(3) as cluster:
         cluster.create_topic("orders", 6)
         cluster.kill(1)
         cluster.append("orders", b"placed")
 
-Each has a thread, and a port, of its own; they share a metadata store. What the process does not survive,
-none of them does: replicas of one process are no safety.
+Each broker has its own thread and port; they share a metadata store. All of them fail with the process, so
+their replicas protect against nothing outside it.
 """
 
 from __future__ import annotations
@@ -37,10 +37,10 @@ _QUICK = {
 
 
 class BrokerCluster(BlockingCalls):
-    """Brokers 1 to `count`. Its calls go through whichever of them runs; topics have three replicas.
+    """Brokers 1 to `count`. Calls go through any running broker; topics have three replicas by default.
 
-    Without a `directory` everything is in memory. What a broker had stays when it is stopped or killed, and
-    is there when it is started again.
+    Without a `directory` all data is in memory. A broker's data survives `stop` and `kill`, and is there
+    again after `start`.
     """
 
     def __init__(
@@ -51,16 +51,16 @@ class BrokerCluster(BlockingCalls):
         directory: str | None = None,
         timeout_s: float = 60.0,
     ) -> None:
-        """`settings` are all brokers', under Kafka's names. Nothing runs yet."""
+        """Prepare the cluster; `settings` apply to all brokers, under Kafka's names."""
         factors = dict.fromkeys(_FACTORS, str(min(count, 3)))
         self._settings = {**factors, **_QUICK, **(settings or {})}
         self._directory, self._timeout_s = directory, timeout_s
         self._disks: dict[int, Disk] = {_FIRST_ID + number: MemoryDisk() for number in range(count)}
         self._store = open_store(f"{directory}/metadata" if directory is not None else None)
         self._addresses: dict[int, str] = {}
-        """Where they are or were."""
+        """The last address of each broker."""
         self.brokers: dict[int, Broker] = {}
-        """The running ones, by id."""
+        """The running brokers, by id."""
 
     def __enter__(self) -> BrokerCluster:
         try:
@@ -80,12 +80,12 @@ class BrokerCluster(BlockingCalls):
     ) -> None:
         try:
             while self.brokers:
-                # All go: there is nobody whom leaderships could be moved to in the end.
+                # All brokers stop, so leadership cannot be moved away from the last one.
                 _, broker = self.brokers.popitem()
                 broker.__exit__(kind, error, trace)
         finally:
             for broker in self.brokers.values():
-                broker.kill("another one failed")
+                broker.kill("another broker failed")
             self._store.close()
 
     def _launch(self, node_id: int, listen: str = _ANY_PORT) -> Broker:
@@ -105,9 +105,9 @@ class BrokerCluster(BlockingCalls):
         return broker
 
     def start(self, node_id: int) -> Broker:
-        """Start one that was stopped or killed, and wait until it is ready.
+        """Start a stopped or killed broker, and wait until it is ready.
 
-        It has its former port again, where its clients look for it, unless somebody took that meanwhile.
+        It listens on its former port, unless another program has taken that port meanwhile.
         """
         assert node_id not in self.brokers, f"broker {node_id} is running"
         try:
@@ -120,23 +120,23 @@ class BrokerCluster(BlockingCalls):
         return broker
 
     def stop(self, node_id: int) -> None:
-        """Stop one in order."""
+        """Shut a broker down."""
         self.brokers.pop(node_id).stop()
 
     def kill(self, node_id: int) -> None:
-        """End one as if its process had been killed; others take over what it led."""
+        """Stop a broker as if its process had been killed; others take over its partitions."""
         self.brokers.pop(node_id).kill()
 
     @property
     def bootstrap(self) -> str:
-        """The running brokers' addresses as Kafka's clients take them: host:port,host:port."""
+        """The `bootstrap.servers` of Kafka's clients: host:port,host:port."""
         return ",".join(broker.bootstrap for broker in self.brokers.values())
 
     @property
     def _broker(self) -> Broker:
         for broker in self.brokers.values():
             return broker
-        raise BrokerStopped("no broker of this cluster runs")
+        raise BrokerStopped("no broker of this cluster is running")
 
     @property
     def _client(self) -> Client:

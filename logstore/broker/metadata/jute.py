@@ -1,4 +1,4 @@
-"""ZooKeeper's wire format, the server's side: requests to operations, outcomes to replies. Pure.
+"""ZooKeeper's wire format, server side: requests to operations, outcomes to replies. Pure.
 
     frame      size i32 │ payload
     connect    protocol i32 │ last zxid i64 │ timeout ms i32 │ session i64 │ password buffer │ (read-only u8)
@@ -11,9 +11,9 @@
     stat              created, changed txid i64 │ created, changed ms i64 │ version, children's version,
                       acl version i32 │ owner i64 │ data size, number of children i32 │ children's txid i64
 
-What is served is what a broker's client asks for (`zookeeper_requests.py`): create, delete, exists, getData,
-setData, getChildren, check, multi, ping, close. Access lists are taken and not looked at. Times and the
-children's version are not kept: zeros.
+Served requests are those of a broker's client (`zookeeper_requests.py`): create, delete, exists, getData,
+setData, getChildren, check, multi, ping, close. Access lists are read and ignored. Times and the children's
+version are not kept; they are zeros.
 """
 
 from __future__ import annotations
@@ -73,7 +73,7 @@ _STAT = struct.Struct(">qqqqiiiqiiq")
 
 
 class Kind(IntEnum):
-    """What is asked for."""
+    """Request types."""
 
     CLOSE = -11
     CREATE = 1
@@ -91,7 +91,7 @@ class Kind(IntEnum):
 
 
 class Hello(NamedTuple):
-    """What a connection begins with; `session_id` 0 asks for a new session."""
+    """The first message of a connection; `session_id` 0 asks for a new session."""
 
     timeout_ms: int
     session_id: int
@@ -99,8 +99,8 @@ class Hello(NamedTuple):
 
 
 class Asked(NamedTuple):
-    """A request. `operation` is None for what is no operation on the tree: ping, close, sync (which has a
-    `path`), and what is refused, with that `error`.
+    """A request. `operation` is None for ping, close, sync (which has a `path`), and for a refused request,
+    which has an `error`.
     """
 
     xid: int
@@ -111,7 +111,7 @@ class Asked(NamedTuple):
 
 
 class _Refused(Exception):
-    """A request that is whole and not served; `error` is the code to answer with."""
+    """A well-formed request that is not served; `error` is the code for the reply."""
 
     def __init__(self, error: int) -> None:
         super().__init__(f"error {error}")
@@ -124,7 +124,7 @@ class _Reader:
 
     def take(self, size: int) -> bytes:
         if not 0 <= size <= len(self._data) - self._at:
-            raise MalformedMessage(f"{size} bytes are to follow, {len(self._data) - self._at} do")
+            raise MalformedMessage(f"{size} bytes announced, {len(self._data) - self._at} left")
         start, self._at = self._at, self._at + size
         return self._data[start : self._at]
 
@@ -145,12 +145,12 @@ class _Reader:
         try:
             return self.buffer().decode()
         except UnicodeDecodeError as error:
-            raise MalformedMessage(f"a text is not UTF-8: {error}") from error
+            raise MalformedMessage(f"text is not UTF-8: {error}") from error
 
     def skip_access_list(self) -> None:
         count = self.integer()
         if count > _MOST_ITEMS:
-            raise MalformedMessage(f"an access list of {count} entries")
+            raise MalformedMessage(f"access list with {count} entries")
         for _ in range(count):
             self.integer()
             self.buffer()
@@ -161,14 +161,14 @@ class _Reader:
 
 
 def read_hello(payload: bytes) -> Hello:
-    """Raises `MalformedMessage`."""
+    """Decode the first message. Raises `MalformedMessage`."""
     reader = _Reader(payload)
     _, _, timeout_ms, session_id = reader.fields(_CONNECT)
     return Hello(timeout_ms, session_id, reader.buffer())
 
 
 def read_request(payload: bytes) -> Asked:
-    """What is not served comes back with the error to answer. Raises `MalformedMessage`."""
+    """Decode a request; one that is not served has the error to reply. Raises `MalformedMessage`."""
     reader = _Reader(payload)
     xid, kind = reader.fields(_REQUEST)
     try:
@@ -196,7 +196,7 @@ def _path(reader: _Reader, *, is_prefix: bool = False) -> str:
     path = reader.text()
     names = path.split("/")[1:]
     if is_prefix and names[-1:] == [""] and path != ROOT:
-        names[-1] = "0"  # the number is the whole name
+        names[-1] = "0"  # the sequence number is the whole name
     if path != ROOT and (
         not path.startswith("/") or "\0" in path or any(name in ("", ".", "..") for name in names)
     ):
@@ -250,7 +250,7 @@ def _buffer(data: bytes) -> bytes:
 
 
 def welcome(session_id: int, timeout_ms: int, password: bytes) -> bytes:
-    """The answer to a `Hello`; all zeros for a session that is over."""
+    """Encode the answer to a `Hello`; all zeros for an expired session."""
     return _frame(_WELCOME.pack(0, timeout_ms, session_id), _buffer(password), b"\0")
 
 
@@ -259,7 +259,7 @@ def reply(xid: int, zxid: int, error: int = 0, body: bytes = b"") -> bytes:
 
 
 def echo(asked: Asked) -> bytes:
-    """The body of the answer to a ping (none) or a sync (its path)."""
+    """Encode the body of the reply to a ping (none) or a sync (its path)."""
     return _buffer(asked.path.encode()) if asked.kind == Kind.SYNC else b""
 
 
@@ -269,7 +269,7 @@ def event(fired: WatchFired) -> bytes:
 
 
 Stats: TypeAlias = Mapping[str, bytes]
-"""Packed stats by path, as the nodes were right after an operation."""
+"""Encoded stats by path, as of right after an operation."""
 
 
 def stat_of(node: Node) -> bytes:
@@ -281,7 +281,7 @@ def stat_of(node: Node) -> bytes:
 
 
 def paths_in(operation: Operation, result: Outcome) -> list[str]:
-    """The nodes whose stats the reply tells."""
+    """Return the nodes whose stats the reply contains."""
     match operation:
         case Get(path) | Children(path) | Set(path):
             return [path]
@@ -293,7 +293,7 @@ def paths_in(operation: Operation, result: Outcome) -> list[str]:
 
 
 def outcome(asked: Asked, result: Outcome, zxid: int, stats: Stats) -> bytes:
-    """The reply to `asked`; `stats` are those of `paths_in` it."""
+    """Encode the reply to `asked`; `stats` are those of `paths_in`."""
     operation = asked.operation
     if isinstance(operation, Multi):
         return reply(asked.xid, _transaction(result, zxid), 0, _multi_body(operation.writes, result, stats))
@@ -344,5 +344,5 @@ def _multi_body(writes: Sequence[Write], result: Outcome, stats: Stats) -> bytes
 
 
 def _transaction(result: Outcome, zxid: int) -> int:
-    """What a multi made was made in the transaction that its reply names."""
+    """Return the transaction id of a multi: that of the nodes it created."""
     return max((each.stat.created_txid for each in result.results if each.path and each.stat), default=zxid)

@@ -1,13 +1,13 @@
-"""The embedded metadata store inside the process that uses it: one thread, which all its brokers share.
+"""The embedded metadata store in the brokers' own process: one thread, shared by all brokers.
 
     with SharedStore(EmbeddedStore(directory, disk=disk), clock=clock) as shared:
         runtime = Runtime(node, store_of=shared.client, …)
 
     broker's loop ──submit──▶ queue ──▶ the store's thread ──call_many, one sync──▶ on_event
 
-The loop never waits for a sync. A session lasts until it is closed: it cannot be cut off from what runs in
-its own process, and if the process stands still so does everybody else in it. A disk that fails is final:
-every call ends in CONNECTION_LOSS from then on, and `failure` says why.
+The event loop never waits for a sync. A session lasts until it is closed: nothing can separate it from its
+own process, and a stalled process stalls all its brokers. A disk failure is final: every later call returns
+CONNECTION_LOSS, and `failure` has the reason.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ class SharedStore:
     """Runs one `EmbeddedStore` for any number of clients. Any thread may call."""
 
     def __init__(self, store: EmbeddedStore, *, clock: Callable[[], int]) -> None:
-        """`store` belongs to this from now on, `close` closes it; `clock` gives epoch ms."""
+        """Take over `store`, which `close` closes; `clock` returns epoch milliseconds."""
         self.failure: MetadataStoreFailed | None = None
         self._store, self._clock = store, clock
         self._inbox: SimpleQueue[Callable[[], None] | tuple[OnEvent, StoreCall] | None] = SimpleQueue()
@@ -41,11 +41,11 @@ class SharedStore:
         self._thread.start()
 
     def client(self, on_event: OnEvent) -> LocalStore:
-        """A client of its own for each broker; its events come on the store's thread."""
+        """Return a client for one broker; its events arrive on the store's thread."""
         return LocalStore(self, on_event)
 
     def close(self) -> None:
-        """Do what was asked so far, then close the store; later calls are not answered."""
+        """Finish the calls made so far, then close the store; later calls are not answered."""
         if self._thread.is_alive():
             self._inbox.put(None)
             self._thread.join()
@@ -59,7 +59,7 @@ class SharedStore:
     # --- for the clients ----------------------------------------------------------------------
 
     def begin(self, timeout_ms: int, on_event: OnEvent) -> None:
-        """Open a session; its events go to the given callback."""
+        """Open a session whose events go to `on_event`."""
 
         def open_session() -> None:
             session_id = self._store.open_session(timeout_ms, self._clock())
@@ -73,7 +73,7 @@ class SharedStore:
         self._inbox.put((on_event, call))
 
     def end(self, session_id: int) -> None:
-        """Close a session and wait until that is on disk, or the store has failed or is closed."""
+        """Close a session and wait until that is durable, or the store has failed or is closed."""
         done = threading.Event()
 
         def close_session() -> None:
@@ -97,7 +97,7 @@ class SharedStore:
             self._store.close()
 
     def _turn(self) -> bool:
-        """Everything that waits, in order, with a sync for each run of calls; False once it is over."""
+        """Carry out all that waits, in order, with one sync for each run of calls; False at the end."""
         waiting = [self._inbox.get()]
         try:
             while True:
@@ -140,31 +140,31 @@ class SharedStore:
 
     def _fail(self, error: MetadataStoreFailed) -> None:
         if self.failure is None:
-            _log.critical("the metadata store cannot go on: %s", error)
+            _log.critical("the metadata store failed: %s", error)
             self.failure = error
 
 
 class LocalStore:
-    """One broker's way to a `SharedStore`: what `Runtime` takes for its store."""
+    """One broker's client of a `SharedStore`; the store of a `Runtime`."""
 
     def __init__(self, shared: SharedStore, on_event: OnEvent) -> None:
         self._shared, self._on_event = shared, on_event
         self._sessions: list[int] = []
 
     def open_session(self, timeout_ms: int) -> None:
-        """Begin a session; `SessionOpened` tells its id."""
+        """Open a session; the event `SessionOpened` has its id."""
         self._shared.begin(timeout_ms, self._take)
 
     def submit(self, call: StoreCall) -> None:
-        """Carry out an operation; its `StoreReply` follows, SESSION_EXPIRED if there is no such session."""
+        """Carry out an operation; a `StoreReply` follows, SESSION_EXPIRED without such a session."""
         self._shared.submit(self._on_event, call)
 
     def close_session(self, session_id: int) -> None:
-        """End a session and wait for that: its ephemeral nodes go."""
+        """Close a session and wait until its ephemeral nodes are gone."""
         self._shared.end(session_id)
 
     def close(self) -> None:
-        """End every session that is left."""
+        """Close all sessions."""
         sessions, self._sessions = self._sessions, []
         for session_id in sessions:
             self._shared.end(session_id)

@@ -1,7 +1,7 @@
-"""Which metadata store a broker uses, by the text that names it.
+"""Opens the metadata store that a text names.
 
 embedded             a store in this process, beside the first log dir (`data` → `data.metadata`)
-embedded:DIRECTORY   likewise, there
+embedded:DIRECTORY   the same in DIRECTORY
 zookeeper://…        servers that speak ZooKeeper's protocol
 """
 
@@ -25,24 +25,25 @@ EMBEDDED: Final = "embedded"
 _IN_MEMORY: Final = "metadata"
 
 StoreOf = Callable[[Callable[[StoreEvent], None]], StoreClient]
-"""Makes a client of the metadata store, given the function that takes its events."""
+"""Makes a client of the metadata store from the callback for its events."""
 
 
 class OpenStore(Protocol):
-    """A store that brokers can have clients of."""
+    """An open store, from which brokers get clients."""
 
     @property
     def failure(self) -> MetadataStoreFailed | None:
-        """Why it cannot go on, if it is here that it cannot."""
+        """Why the store failed; None for one that works, or runs elsewhere."""
 
     @property
-    def client(self) -> StoreOf: ...
+    def client(self) -> StoreOf:
+        """Makes a client for one broker."""
 
 
 def open_store(directory: str | None = None, *, disk: Disk | None = None) -> SharedStore:
-    """A metadata store for the brokers of this process; close it after the last of them.
+    """Open a metadata store for the brokers of this process; close it after the last broker.
 
-    It is kept in `directory`, on `disk` if not on the machine's own; without either, in memory only.
+    The store lies in `directory`, on `disk` if given; without a directory it is in memory only.
     Raises `DirectoryLocked`, `CorruptMetadata`, `OSError`.
     """
     if disk is None:
@@ -52,16 +53,16 @@ def open_store(directory: str | None = None, *, disk: Disk | None = None) -> Sha
 
 
 def with_defaults(settings: Mapping[str, str], name: str) -> Mapping[str, str]:
-    """The settings; a cluster of one can have its groups kept, which three replicas could not be had for."""
+    """Return the settings; with an embedded store, __consumer_offsets gets one replica by default."""
     is_alone = name.partition(":")[0] == EMBEDDED
     return {"offsets.topic.replication.factor": "1", **settings} if is_alone else settings
 
 
 @contextmanager
 def store_named(name: str, *, first_log_dir: str, disk: Disk) -> Iterator[OpenStore]:
-    """The store of that name; an embedded one is closed in the end.
+    """Open the store of that name; an embedded one is closed at the end.
 
-    Raises `InvalidConfig` for a name that is none, `EngineError` and `OSError` for a store that cannot be
+    Raises `InvalidConfig` for an unknown name, `EngineError` and `OSError` for a store that cannot be
     opened, `ModuleNotFoundError` without the extra `zookeeper`.
     """
     kind, _, rest = name.partition(":")
@@ -71,11 +72,13 @@ def store_named(name: str, *, first_log_dir: str, disk: Disk) -> Iterator[OpenSt
     elif kind == "zookeeper":
         yield _Servers(name)
     else:
-        raise InvalidConfig(f"{name!r} is no metadata store; embedded, embedded:DIRECTORY, zookeeper://… are")
+        raise InvalidConfig(
+            f"unknown metadata store {name!r}; use embedded, embedded:DIRECTORY or zookeeper://HOST:PORT,…"
+        )
 
 
 class _Servers:
-    """Servers elsewhere: a client connects, and tries again for as long as they are away."""
+    """ZooKeeper servers: clients connect, and reconnect for as long as the servers are unreachable."""
 
     failure = None
 

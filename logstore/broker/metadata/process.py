@@ -1,7 +1,7 @@
-"""The embedded metadata store in a process of its own, for several brokers: `logstore metadata-store`.
+"""The embedded metadata store in its own process, for several brokers: `logstore metadata-store`.
 
-One line of JSON on stdout says where it listens. SIGTERM and SIGINT stop it in order (code 0). It ends with
-code 1 if its disk fails, 2 if it cannot start. A crash loses nothing that was answered.
+It prints its address as one line of JSON. SIGTERM and SIGINT stop it (exit code 0). The exit code is 1 if
+its disk fails and 2 if it cannot start. A crash loses nothing that was answered.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _log = logging.getLogger("logstore.broker.metadata")
 
 
 async def serve(directory: str, listen: Address, *, disk: Disk) -> int:
-    """Serve until told to stop (0) or until the disk fails (1).
+    """Serve until a signal arrives (returns 0) or the disk fails (returns 1).
 
     Raises `EngineError` and `OSError` if it cannot start.
     """
@@ -45,13 +45,13 @@ async def serve(directory: str, listen: Address, *, disk: Disk) -> int:
         waiting.cancel()
         server.close()
         if server.failed.done():
-            _log.critical("cannot go on: %s", server.failed.exception())
+            _log.critical("the metadata store failed: %s", server.failed.exception())
             return 1
     return 0
 
 
 def run(directory: str, listen: Address) -> int:
-    """Serve until the end; the exit code. What went wrong at the start is on stderr, in one line."""
+    """Serve, and return the exit code; an error at the start is one line on stderr."""
     log_as_json()
     survive_broken_pipes()
     try:

@@ -2,18 +2,19 @@
 
     connections ──▶ requests of one turn of the loop ──▶ EmbeddedStore.call_many ──▶ one sync ──▶ replies
 
-For a cluster on one host that has no ZooKeeper: one process, one directory, no quorum. Brokers reach it as
-they reach ZooKeeper, `zookeeper://host:port`, and so does any client of it (`jute.py` says what is served).
-While it is away brokers serve on and nothing changes hands. When it is back it has lost nothing, and every
-session has its whole timeout again; only watches are gone, and clients set theirs anew and compare.
+For a cluster on one host without ZooKeeper: one process, one directory, no quorum. Brokers connect as they
+connect to ZooKeeper, `zookeeper://host:port`, and so can any ZooKeeper client (`jute.py` lists what is
+served). While the server is down brokers keep serving, but leadership does not change. After a restart
+nothing is lost and every session has its full timeout again. Only watches are lost; clients set theirs
+again and compare.
 
-    <directory>/session-secret    16 random bytes, written once: passwords of sessions are made from it
+    <directory>/session-secret    16 random bytes, written once: session passwords derive from them
 
-An answer leaves after what it tells is synced. A disk that fails ends the server (`failed`): nobody
-is answered any more, since nobody knows what the disk has kept.
+A reply is sent after its effect is synced. A disk failure ends the server (`failed`): no request is
+answered any more, because it is unknown what the disk has kept.
 
-A process that stood still finds its clients' signs of life in its sockets: when the clock of the sessions
-is late, every session gets its whole timeout again before any is ended. That is never wrong.
+After a stall of the process, heartbeats wait unread in its sockets. If the session timer is late, every
+session gets its full timeout again before any expires. That is always safe.
 """
 
 from __future__ import annotations
@@ -47,11 +48,11 @@ _log = logging.getLogger(__name__)
 
 
 def session_secret(directory: str, *, disk: Disk, random: Random) -> bytes:
-    """The store's secret, drawn when there is none yet. Raises `OSError`, and `CorruptCheckpoint`."""
+    """Return the store's secret, made on first use. Raises `OSError` and `CorruptCheckpoint`."""
     path = f"{directory}/{SECRET_FILE}"
     secret = read_small_file(disk, path, limit=_SECRET_BYTES)
     if secret is None or len(secret) != _SECRET_BYTES:
-        # Of the wrong size: sessions end that nobody can prove to be theirs.
+        # A secret of the wrong size is replaced: no client can prove its session then, so all expire.
         secret = random.randbytes(_SECRET_BYTES)
         publish(disk, directory, SECRET_FILE, secret)
     return secret
@@ -64,12 +65,12 @@ class _Pending(NamedTuple):
 
 
 class MetadataServer:
-    """Listens, and serves one store. All methods belong to the event loop's thread."""
+    """Serves one store. All methods belong to the event loop's thread."""
 
     def __init__(self, store: EmbeddedStore, *, clock: Callable[[], int], secret: bytes) -> None:
-        """`store` stays the caller's to close; `secret` is `session_secret`'s."""
+        """`store` is closed by the caller; `secret` comes from `session_secret`."""
         self.failed: asyncio.Future[None] = asyncio.get_running_loop().create_future()
-        """Gets the exception when the store can serve no more."""
+        """Gets the exception when the store fails."""
         self._store, self._clock, self._secret = store, clock, secret
         self._loop = asyncio.get_running_loop()
         self._connections: set[_Connection] = set()
@@ -79,13 +80,13 @@ class MetadataServer:
         self._timer: asyncio.TimerHandle | None = None
 
     async def listen(self, address: Address) -> Address:
-        """Bind and accept; the address with the port that it became. Raises `OSError`."""
+        """Listen; return the address with the actual port. Raises `OSError`."""
         self._listener = await self._loop.create_server(lambda: _Connection(self), *address)
         port: int = self._listener.sockets[0].getsockname()[1]
         return Address(address.host, port)
 
     def close(self) -> None:
-        """Hang up on everybody; sessions last as long as the store."""
+        """Close all connections; sessions live as long as the store."""
         if self._timer is not None:
             self._timer.cancel()
         if self._listener is not None:
@@ -96,15 +97,17 @@ class MetadataServer:
     # --- connections --------------------------------------------------------------------------
 
     def connected(self, connection: _Connection) -> None:
+        """Note a new connection."""
         self._connections.add(connection)
 
     def disconnected(self, connection: _Connection) -> None:
+        """Forget a closed connection; its session lives on."""
         self._connections.discard(connection)
         if self._by_session.get(connection.session_id) is connection:
             del self._by_session[connection.session_id]
 
     def greet(self, connection: _Connection, hello: jute.Hello) -> None:
-        """Begin a session, or go on with one over a new connection."""
+        """Open a session, or continue one over a new connection."""
         if self.failed.done():
             return
         try:
@@ -127,7 +130,7 @@ class MetadataServer:
             timeout_ms = self._store.tree.sessions[session_id]
         former = self._by_session.get(session_id)
         if former is not None:
-            former.hang_up()  # what it has not yet been asked, it will not be
+            former.hang_up()  # its unread requests are dropped
         connection.session_id = session_id
         self._by_session[session_id] = connection
         connection.write(jute.welcome(session_id, timeout_ms, self._password(session_id)))
@@ -136,7 +139,7 @@ class MetadataServer:
     # --- requests -----------------------------------------------------------------------------
 
     def ask(self, connection: _Connection, asked: jute.Asked) -> None:
-        """Take a request; all that come in one turn of the loop share a sync."""
+        """Queue a request; all requests of one turn of the loop share a sync."""
         if not self._pending:
             self._loop.call_soon(self._serve)
         self._pending.append(_Pending(connection, connection.session_id, asked))
@@ -161,7 +164,7 @@ class MetadataServer:
             self._fail(error)
 
     def _speaks_for_its_session(self, each: _Pending) -> bool:
-        """A connection that was replaced, or whose session is over, is not heard any more."""
+        """Return False for a replaced connection, or one whose session has expired."""
         return self._by_session.get(each.session_id) is each.connection
 
     def _carry_out(self, run: list[_Pending]) -> None:
@@ -195,7 +198,7 @@ class MetadataServer:
     def _tell(self, fired: list[WatchFired]) -> None:
         for watch in fired:
             connection = self._by_session.get(watch.session_id)
-            if connection is not None:  # else its owner compares when it is back
+            if connection is not None:  # a disconnected client compares after it reconnects
                 connection.write(jute.event(watch))
 
     # --- sessions -----------------------------------------------------------------------------
@@ -218,7 +221,9 @@ class MetadataServer:
             return
         now_ms = self._clock()
         if now_ms > due_ms + _LATE_MS:
-            _log.warning("stood still for about %d ms: all sessions get their time again", now_ms - due_ms)
+            _log.warning(
+                "stalled for about %d ms; all sessions get their full timeout again", now_ms - due_ms
+            )
             for session_id in self._store.tree.sessions:
                 self._store.heartbeat(session_id, now_ms)
         try:
@@ -227,7 +232,7 @@ class MetadataServer:
             self._fail(error)
             return
         for session_id in expired:
-            _log.info("session %d was silent for its timeout", session_id)
+            _log.info("session %d expired", session_id)
             connection = self._by_session.pop(session_id, None)
             if connection is not None:
                 connection.hang_up()
@@ -241,7 +246,7 @@ class MetadataServer:
 
 
 class _Connection(asyncio.Protocol):
-    """Cuts a stream into frames. `session_id` is 0 until a session was begun."""
+    """Splits a stream into frames. `session_id` is 0 until a session is open."""
 
     def __init__(self, server: MetadataServer) -> None:
         self.session_id = 0
@@ -270,7 +275,7 @@ class _Connection(asyncio.Protocol):
         while len(self._received) >= jute.SIZE.size and self._transport is not None:
             (size,) = jute.SIZE.unpack_from(self._received)
             if not 0 < size <= _LARGEST_REQUEST:
-                _log.warning("hanging up on a request of %d bytes", size)
+                _log.warning("closing a connection: request of %d bytes", size)
                 self.hang_up()
                 return
             if len(self._received) < jute.SIZE.size + size:
@@ -280,7 +285,7 @@ class _Connection(asyncio.Protocol):
             try:
                 self._on_frame(payload)
             except MalformedMessage as error:
-                _log.warning("hanging up on a request that cannot be read: %s", error)
+                _log.warning("closing a connection: malformed request: %s", error)
                 self.hang_up()
                 return
 
@@ -294,15 +299,17 @@ class _Connection(asyncio.Protocol):
         self._server.ask(self, jute.read_request(payload))
 
     def write(self, data: bytes) -> None:
+        """Send data, unless the connection is closing."""
         if self._transport is not None and not self._transport.is_closing():
             self._transport.write(data)
 
     def finish(self) -> None:
-        """Close once what was written has gone out."""
+        """Close after all written data is sent."""
         if self._transport is not None:
             self._transport.close()
 
     def hang_up(self) -> None:
+        """Close at once."""
         if self._transport is not None:
             transport, self._transport = self._transport, None
             transport.abort()
