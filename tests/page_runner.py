@@ -19,6 +19,9 @@ from pathlib import Path
 from typing import Any, NamedTuple
 
 ROOT = Path(__file__).parent.parent
+ABOUT_SPARK = {"spark.md", "spark-jobs.md"}
+"""Pages whose blocks all need Spark."""
+
 LANGUAGES = {"python", "sh", "text", "json", "properties"}
 """`text` is output or a drawing; every other language is run or parsed."""
 
@@ -86,6 +89,8 @@ def run_shell(code: str) -> None:
                 subprocess.run([sys.executable, "-m", module, *arguments], check=True)
             case ["python", example, *arguments] if example.startswith("examples/"):
                 subprocess.run([sys.executable, str(ROOT / example), *arguments], check=True)
+            case ["printf" | "cp", *_]:
+                subprocess.run(["bash", "-c", command], check=True)
             case ["pip", "install", *names]:
                 assert all(re.fullmatch(r"(\.|pylogstore|kafka-python)(\[[\w,]+\])?", name) for name in names)
             case _:
@@ -103,7 +108,7 @@ def run_pytest(block: Block) -> None:
 
 def main(page: Path, *, spark: bool) -> None:
     """Run the page's blocks."""
-    whole_page = page.name == "spark.md"
+    whole_page = page.name in ABOUT_SPARK
     names: dict[str, Any] = {"__name__": "__main__"}
     for block in blocks_of(page):
         check(block)

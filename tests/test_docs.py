@@ -19,7 +19,7 @@ from logstore.broker.embedded import BrokerConfig
 from logstore.config import LogConfig, kafka_name
 from logstore.disk.errors import ErrorCode
 from logstore.log.manager_config import PARTS, LogManagerConfig, broker_names, settings_of
-from tests.page_runner import Block, blocks_of, check
+from tests.page_runner import ABOUT_SPARK, Block, blocks_of, check
 
 ROOT = Path(__file__).parent.parent
 PAGES = sorted(path for path in [*ROOT.glob("*.md"), *ROOT.glob("docs/**/*.md")] if path.is_file())
@@ -57,7 +57,8 @@ WITH_CODE = [page for page in PAGES if any(map(is_run, blocks_of(page)))]
 WITHOUT_SPARK = [
     page
     for page in WITH_CODE
-    if page.name != "spark.md" and any(is_run(block) and not block.needs_spark() for block in blocks_of(page))
+    if page.name not in ABOUT_SPARK
+    and any(is_run(block) and not block.needs_spark() for block in blocks_of(page))
 ]
 
 

@@ -102,7 +102,7 @@ PUBLIC = {
         InvalidTransactionState Log LogClosed LogConfig LogDirOffline LogGone LogManager
         LogManagerConfig LogReader Loss OffsetOutOfRange OpenTransaction OutOfOrderSequence
         PolicyViolation ProducerStateConfig Record RecordBatchTooLarge RecordTooLarge TimestampOffset
-        UnsupportedCompression encode_batch walk
+        UnsupportedCompression __version__ encode_batch walk
     """,
     "logstore.replication": """
         ControllerConfig Durability Envelope InProcessCluster Node NodeConfig PendingReply

@@ -15,9 +15,11 @@ class LogstoreDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
+        """Return the format name, `logstore`."""
         return "logstore"
 
     def schema(self) -> Any:
+        """Return the columns for the given options."""
         from logstore.spark.columns import spark_schema
         from logstore.spark.read_options import ReadOptions
 
@@ -25,21 +27,25 @@ class LogstoreDataSource(DataSource):
         return spark_schema(ReadOptions.parse(self.options, streaming=None).columns)
 
     def reader(self, schema: Any) -> Any:
+        """Return a reader for a batch query."""
         from logstore.spark.readers import batch_reader
 
         return batch_reader(self.options, schema)
 
     def streamReader(self, schema: Any) -> Any:
+        """Return a reader for a streaming query."""
         from logstore.spark.readers import StreamReader
 
         return StreamReader(self.options, schema)
 
     def writer(self, schema: Any, overwrite: bool) -> Any:
+        """Return a writer for a batch query."""
         from logstore.spark.writers import BatchWriter
 
         return BatchWriter(self.options, schema, overwrite)
 
     def streamWriter(self, schema: Any, overwrite: bool) -> Any:
+        """Return a writer for a streaming query."""
         from logstore.spark.writers import StreamWriter
 
         return StreamWriter(self.options, schema, overwrite)
