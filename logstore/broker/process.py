@@ -19,15 +19,13 @@ from dataclasses import dataclass, field
 
 from logstore.broker.broker import Assembly
 from logstore.broker.clock import SteadyClock
-from logstore.broker.dispatch import Traffic
-from logstore.broker.groups.coordinator import Coordinator
 from logstore.broker.health import Loading, alive, health, partition_directories
 from logstore.broker.http import HttpServer, Page, Route
 from logstore.broker.json_lines import log_as_json
 from logstore.broker.limits import Address
 from logstore.broker.loop import compile_checks, fastest_loop, settle_heap, survive_broken_pipes
 from logstore.broker.metadata.opening import EMBEDDED, StoreOf, store_named, with_defaults
-from logstore.broker.metrics import Elections, page
+from logstore.broker.metrics import Elections, Watched, page
 from logstore.broker.settings import Settings, read_settings
 from logstore.broker.state_change_file import StateChangeFile
 from logstore.disk.errors import EngineError
@@ -130,21 +128,15 @@ class _Served:
     def node(self) -> Node | None:
         return self.broker.runtime.node if self.broker is not None else None
 
-    @property
-    def groups(self) -> Coordinator | None:
-        return self.broker.services.groups.coordinator if self.broker is not None else None
-
-    @property
-    def connections(self) -> int:
-        return len(self.broker.server.connections) if self.broker is not None else 0
-
-    @property
-    def refused_connections(self) -> int:
-        return self.broker.server.refused if self.broker is not None else 0
-
-    @property
-    def traffic(self) -> Traffic:
-        return self.broker.services.traffic if self.broker is not None else Traffic()
+    def metrics(self) -> Page:
+        broker = self.broker
+        if broker is None:
+            return page(Watched(elections=self.elections))
+        services, server = broker.services, broker.server
+        coordinator, connections = services.groups.coordinator, len(server.connections)
+        return page(
+            Watched(self.node, services.traffic, self.elections, coordinator, connections, server.refused)
+        )
 
 
 async def serve(
@@ -216,7 +208,7 @@ def _routes(served: _Served) -> dict[str, Route]:
     def healthz() -> Page:
         return health(served.node, served.loading, is_stopping=served.is_stopping)
 
-    return {"/healthz": healthz, "/livez": alive, "/metrics": lambda: page(served)}
+    return {"/healthz": healthz, "/livez": alive, "/metrics": served.metrics}
 
 
 async def _tell_of_loading(loading: Loading) -> None:

@@ -7,38 +7,23 @@ import json
 import threading
 import urllib.error
 import urllib.request
-from dataclasses import dataclass, field
 from http import HTTPStatus
 
 import pytest
 from prometheus_client.parser import text_string_to_metric_families
 
-from logstore.broker.dispatch import BOUNDS_S, Traffic
-from logstore.broker.groups.coordinator import Coordinator
+from logstore.broker.dispatch import BOUNDS_S
 from logstore.broker.health import Loading, alive, health, partition_directories
 from logstore.broker.http import HttpServer, Page
 from logstore.broker.limits import Address
-from logstore.broker.metrics import Elections, page
+from logstore.broker.metrics import Watched, page
 from logstore.disk.memory import MemoryDisk
 from logstore.disk.topic_partition import TopicPartition
-from logstore.replication.node import Node
 from logstore.replication.state_change import Side, StateChange
 from tests.broker.groups.desk import T0, T1, Desk
 from tests.broker.nodes import Nodes
 
 LOOPBACK = Address("127.0.0.1", 0)
-
-
-@dataclass
-class Broker:
-    """What `metrics.page` wants of one."""
-
-    node: Node | None = None
-    groups: Coordinator | None = None
-    traffic: Traffic = field(default_factory=Traffic)
-    elections: Elections = field(default_factory=Elections)
-    connections: int = 0
-    refused_connections: int = 0
 
 
 def read(address: Address, path: str) -> tuple[int, str, bytes]:
@@ -68,14 +53,14 @@ def test_a_cluster_is_watched_under_the_usual_names() -> None:
             topic_partition = await nodes.create_topic("orders", (0, 1))
             leader = nodes.running[nodes.leader(topic_partition)].node
             controller = nodes.running[nodes.controller()].node
-            seen = values(page(Broker(leader)).content)
+            seen = values(page(Watched(leader)).content)
             manager = "kafka_server_replicamanager_"
             assert seen[manager + "partitioncount"] == 1
             assert seen[manager + "leadercount"] == 1
             assert seen[manager + "underreplicatedpartitions"] == 0
             assert seen['kafka_log_log_logendoffset{partition="0",topic="orders"}'] == 0
             assert seen["kafka_server_kafkaserver_brokerstate"] == 3
-            cluster = values(page(Broker(controller)).content)
+            cluster = values(page(Watched(controller)).content)
             prefix = "kafka_controller_kafkacontroller_"
             assert cluster[prefix + "activecontrollercount"] == 1
             assert cluster[prefix + "activebrokercount"] == 2
@@ -83,7 +68,7 @@ def test_a_cluster_is_watched_under_the_usual_names() -> None:
             other = next(number for number in nodes.running if number != leader.node_id)
             await nodes.kill(other)
             await nodes.until(lambda: leader.replicas.under_replicated_partitions == 1)
-            after = values(page(Broker(leader)).content)
+            after = values(page(Watched(leader)).content)
             assert after[manager + "underreplicatedpartitions"] == 1
             assert after[manager + "underminisrpartitioncount"] == 1
 
@@ -94,7 +79,7 @@ def test_groups_are_counted_by_state() -> None:
     desk = Desk()
     desk.stable()
     desk.commit({T0: 5, T1: 6}, group_id="offsets only")
-    seen = values(page(Broker(groups=desk.coordinator)).content)
+    seen = values(page(Watched(groups=desk.coordinator)).content)
     prefix = "kafka_coordinator_group_groupmetadatamanager_"
     assert seen[prefix + "numgroups"] == 2
     assert seen[prefix + "numgroupsstable"] == 1
@@ -104,11 +89,11 @@ def test_groups_are_counted_by_state() -> None:
     assert seen[prefix + "loadingpartitions"] == 0
     loading = Desk(load=False)
     loading.coordinator.begin_load(0, 0)
-    assert values(page(Broker(groups=loading.coordinator)).content)[prefix + "loadingpartitions"] == 1
+    assert values(page(Watched(groups=loading.coordinator)).content)[prefix + "loadingpartitions"] == 1
 
 
 def test_requests_are_counted_and_timed() -> None:
-    broker = Broker()
+    broker = Watched()
     for seconds in (0.0001, 0.003, 99.0):
         broker.traffic.answered("Produce", seconds)
     broker.traffic.errors["Produce", "NOT_LEADER_OR_FOLLOWER"] += 2
@@ -131,7 +116,7 @@ def test_elections_are_those_that_this_controller_decided() -> None:
     def change(side: Side, what: str) -> StateChange:
         return StateChange(0, 1, side, 1, TopicPartition("t", 0), what, 1, 1, 1)
 
-    broker = Broker()
+    broker = Watched()
     for each in (
         change(Side.CONTROLLER, "elects a leader"),
         change(Side.CONTROLLER, "elects a leader outside the ISR"),
@@ -198,7 +183,7 @@ def test_pages_are_served_and_what_is_not_there_is_named() -> None:
         raise KeyError("x")
 
     async def run() -> None:
-        routes = {"/livez": alive, "/metrics": lambda: page(Broker()), "/broken": broken}
+        routes = {"/livez": alive, "/metrics": lambda: page(Watched()), "/broken": broken}
         server = HttpServer(LOOPBACK, routes)
         try:
             status, kind, body = await asyncio.to_thread(read, server.address, "/livez")
