@@ -1,11 +1,12 @@
-"""One broker, put together: its server, its logs, its node, and what its handlers share.
+"""One broker, assembled: its server, its logs, its node, and its handlers' services.
 
-`process.py` runs one in a process, `embedded.py` inside a program.
+`process.py` runs one in a process of its own, `embedded.py` inside a program.
 
     Server ─frames─▶ Dispatch ─▶ handlers ─▶ Services ─▶ Runtime ─▶ Node ─▶ logs
-                                                            └─ links to other brokers, the store's client
+                                                            └─ peers, the store's client
 
-It listens first, since what it registers is where it listens; whoever asks before it has started is cut off.
+The server listens before the broker is registered, because it registers its actual port. Clients that connect
+before the start are disconnected.
 """
 
 from __future__ import annotations
@@ -37,7 +38,8 @@ _log = logging.getLogger(__name__)
 
 
 class Assembly:
-    """Made by `open`; then `start` it, and in the end `stop` it, or `abandon` it if `runtime.ended`."""
+    """One broker. Create it with `open`, then `start` it; in the end `stop` it, or `abandon` it if it
+    failed."""
 
     def __init__(
         self, address: Address, server: Server, runtime: Runtime, services: Services, store: StoreSession
@@ -62,11 +64,11 @@ class Assembly:
         progress: DirectoryProgress | None = None,
         boot_id: str = "",
     ) -> Assembly:
-        """Check whose the log dirs are, open the logs, and listen. `clock` gives epoch milliseconds.
+        """Check the owner of the log dirs, open the logs, and listen. `clock` gives epoch milliseconds.
 
-        `store_of` as for `Runtime`; `advertised` is where others find it, if not where it listens;
-        `progress` is called from another thread while logs are opened; `boot_id` as for `LogManager`.
-        Raises `EngineError` and `OSError`; nothing is left open then.
+        `store_of` as for `Runtime`; `advertised` is the address for others, if it is not `listen`; `progress`
+        is called from another thread while logs are opened; `boot_id` as for `LogManager`. Raises
+        `EngineError` and `OSError`; nothing is left open then.
         """
         _check_usable(log_dirs, disk)
         node_id = settings.node.node_id
@@ -78,7 +80,7 @@ class Assembly:
             for failed in claim_log_dirs(
                 log_dirs, disk=disk, broker_id=node_id, cluster_id=cluster_id, random=random
             ):
-                _log.error("log dir %s cannot be read or written", failed)
+                _log.error("log dir %s is offline: it cannot be read or written", failed)
             logs = await asyncio.get_running_loop().run_in_executor(
                 None,
                 partial(
@@ -113,25 +115,25 @@ class Assembly:
         return cls(address, server, runtime, services, store)
 
     def start(self) -> None:
-        """Join the cluster; `runtime.registered` says when that is done."""
+        """Join the cluster; `runtime.registered` is set when that is done."""
         self.runtime.start()
 
     async def stop(self) -> None:
-        """End in order, as `Runtime.stop`."""
+        """Stop in order, as `Runtime.stop`."""
         await self.runtime.stop()
         self.services.groups.close()
         if not self.runtime.ended.done():
             await self._store.close()
 
     async def abandon(self) -> None:
-        """End at once, as `Runtime.abandon`."""
+        """Stop at once, as `Runtime.abandon`."""
         self.services.groups.close()
         await self.runtime.abandon()
         await self._store.close()
 
 
 def _check_usable(log_dirs: Sequence[str], disk: Disk) -> None:
-    """Raise `LogDirOffline` if no log dir can be had: then there is no need to ask the store for anything."""
+    """Raise `LogDirOffline` if every log dir fails: then the store need not be asked."""
     reasons = []
     for directory in log_dirs:
         try:
@@ -139,8 +141,8 @@ def _check_usable(log_dirs: Sequence[str], disk: Disk) -> None:
         except OSError as error:
             reasons.append(f"{directory}: {error}")
     if len(reasons) == len(log_dirs):
-        raise LogDirOffline(f"no log dir can be used: {'; '.join(reasons)}")
+        raise LogDirOffline(f"no usable log dir: {'; '.join(reasons)}")
 
 
 def _not_yet(connection: Connection, frame: memoryview) -> None:
-    connection.refuse("this broker has not started yet")
+    connection.refuse("this broker is still starting")

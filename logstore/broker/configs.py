@@ -1,11 +1,11 @@
-"""Settings as administrators see and change them: each with its value, and where that comes from. Pure.
+"""Settings as administrators see and change them: each with its value and the source of the value. Pure.
 
     topic's own          /config/topics/<t>           source 1
     all brokers', live   /config/brokers/<default>    source 3
     given at the start   --set, properties file       source 4
     built in                                          source 5
 
-The first that has a word wins; the others are its synonyms.
+The first source that has a value wins; the others are synonyms.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ from logstore.errors import InvalidConfig
 from logstore.log.manager_config import PARTS, LogManagerConfig, broker_names, settings_of
 
 DYNAMIC_OF_BROKERS: Final = frozenset({"unclean.leader.election.enable"})
-"""What can be changed for all brokers while they run."""
+"""Settings that can be changed for all brokers while they run."""
 _LISTS: Final = frozenset({"cleanup.policy", "log.cleanup.policy", "log.dirs"})
 
 
@@ -34,7 +34,7 @@ class Source(IntEnum):
 
 
 class Kind(IntEnum):
-    """The type of a setting's value, as DescribeConfigs tells it."""
+    """The type of a setting's value, in DescribeConfigs."""
 
     BOOLEAN = 1
     STRING = 2
@@ -45,7 +45,7 @@ class Kind(IntEnum):
 
 
 class Operation(IntEnum):
-    """What IncrementalAlterConfigs does to a setting."""
+    """An operation of IncrementalAlterConfigs."""
 
     SET = 0
     DELETE = 1
@@ -54,7 +54,7 @@ class Operation(IntEnum):
 
 
 class InvalidConfigChange(EngineError):
-    """A change that makes no sense, whatever the value."""
+    """A change that is invalid for any value."""
 
     code = ErrorCode.INVALID_REQUEST
 
@@ -68,7 +68,7 @@ class Synonym:
 
 @dataclass(frozen=True, slots=True)
 class Entry:
-    """One setting; `synonyms` are all that have a word in it, the one that wins first."""
+    """One setting; `synonyms` are its values by source, the effective one first."""
 
     name: str
     kind: Kind
@@ -85,11 +85,11 @@ class Entry:
         return self.synonyms[0].source
 
 
-# --- looking ------------------------------------------------------------------------------------
+# --- describing ---------------------------------------------------------------------------------
 
 
 def describe_topic(own: Mapping[str, str], of_brokers: Mapping[str, str], settings: Settings) -> list[Entry]:
-    """All settings of a topic that has `own`; `of_brokers` are those of all brokers, changed live."""
+    """Return all settings of a topic; `own` are its own, `of_brokers` those changed for all brokers."""
     return [_topic_setting(each, own, of_brokers, settings.given) for each in fields(LogConfig)]
 
 
@@ -102,7 +102,7 @@ def _topic_setting(
         synonyms.append(Synonym(name, own[name], Source.TOPIC))
     synonyms += _broker_synonyms(names, of_brokers, given)
     synonyms.append(Synonym(next(iter(names), name), formatted(each.default), Source.DEFAULT))
-    # A unit of its own under each name: what is told is the topic's, in its own unit.
+    # Each name has a unit of its own: the value is shown in the topic's.
     if synonyms[0].source is Source.STATIC:
         value = formatted(getattr(LogManagerConfig.from_kafka(_of_topics(given)).topic_defaults, each.name))
         synonyms[0] = Synonym(synonyms[0].name, value, Source.STATIC)
@@ -126,7 +126,7 @@ def _of_topics(given: Mapping[str, str]) -> dict[str, str]:
 
 
 def describe_broker(of_brokers: Mapping[str, str], settings: Settings) -> list[Entry]:
-    """All settings of this broker, in alphabetical order."""
+    """Return all settings of this broker, in alphabetical order."""
     found = {}
     for name, default, value, documentation in _broker_settings(settings):
         synonyms = [*_broker_synonyms([name], of_brokers, {})]
@@ -139,7 +139,7 @@ def describe_broker(of_brokers: Mapping[str, str], settings: Settings) -> list[E
 
 
 def describe_all_brokers(of_brokers: Mapping[str, str]) -> list[Entry]:
-    """What was changed for all brokers while they run."""
+    """Return the settings that were changed for all brokers."""
     return [
         Entry(name, Kind.STRING, "", False, (Synonym(name, value, Source.ALL_BROKERS),))
         for name, value in sorted(of_brokers.items())
@@ -147,7 +147,7 @@ def describe_all_brokers(of_brokers: Mapping[str, str]) -> list[Entry]:
 
 
 def _broker_settings(settings: Settings) -> Iterator[tuple[str, Any, Any, str]]:
-    """Name, default, value and what it does, of every setting of a broker."""
+    """Yield name, default, value and help of every setting of a broker."""
     yield "broker.id", -1, settings.node.node_id, "this broker's number"
     for config in (settings.node, settings.node.controller, settings.limits, settings.broker):
         for each in fields(config):
@@ -180,10 +180,10 @@ def _kind(name: str, default: Any) -> Kind:
 
 
 def changed(now: Mapping[str, str], changes: Sequence[tuple[str, Operation, str | None]]) -> dict[str, str]:
-    """What a topic's own settings are after these changes.
+    """Return a topic's own settings after these changes.
 
-    APPEND and SUBTRACT are for lists, and begin with the default where there is no value. Raises
-    `InvalidConfigChange`, and `InvalidConfig` for what is no setting or no value of one.
+    APPEND and SUBTRACT are for lists, and start with the default if there is no value. Raises
+    `InvalidConfigChange`, and `InvalidConfig` for an unknown setting or an invalid value.
     """
     _check_once([name for name, _, _ in changes])
     defaults = LogConfig().to_kafka()
@@ -192,11 +192,11 @@ def changed(now: Mapping[str, str], changes: Sequence[tuple[str, Operation, str 
         if operation is Operation.DELETE:
             found.pop(name, None)
         elif value is None:
-            raise InvalidConfigChange(f"{name} has no value; to go back to the default, delete it")
+            raise InvalidConfigChange(f"{name} needs a value; to restore the default, delete it")
         elif operation is Operation.SET:
             found[name] = value
         elif name not in _LISTS:
-            raise InvalidConfigChange(f"{name} is no list: set it")
+            raise InvalidConfigChange(f"{name} is not a list; set it")
         else:
             items = [item for item in found.get(name, defaults[name]).split(",") if item]
             wanted = [item.strip() for item in value.split(",")]
@@ -210,7 +210,7 @@ def changed(now: Mapping[str, str], changes: Sequence[tuple[str, Operation, str 
 
 
 def replaced(settings: Sequence[tuple[str, str | None]]) -> dict[str, str]:
-    """A topic's own settings when these are all; no value stands for the default. Raises as `changed`."""
+    """Return a topic's own settings if these are all; None means the default. Raises as `changed`."""
     _check_once([name for name, _ in settings])
     found = {name: value for name, value in settings if value is not None}
     LogConfig.from_kafka(found)
@@ -220,20 +220,18 @@ def replaced(settings: Sequence[tuple[str, str | None]]) -> dict[str, str]:
 def changed_for_all_brokers(
     now: Mapping[str, str], changes: Sequence[tuple[str, Operation, str | None]]
 ) -> dict[str, str]:
-    """Likewise for what all brokers take while they run. Raises `InvalidConfigChange` and `InvalidConfig`."""
+    """Return the settings of all brokers after these changes. Raises as `changed`."""
     _check_once([name for name, _, _ in changes])
     found = dict(now)
     for name, operation, value in changes:
         if name not in DYNAMIC_OF_BROKERS:
-            raise InvalidConfigChange(
-                f"{name} cannot be changed while brokers run; set it where they are started"
-            )
+            raise InvalidConfigChange(f"{name} cannot be changed while brokers run; set it at their start")
         if operation is Operation.DELETE:
             found.pop(name, None)
         elif operation is not Operation.SET or value is None:
-            raise InvalidConfigChange(f"{name} is no list, and wants a value: set or delete it")
+            raise InvalidConfigChange(f"{name} is not a list; set it to a value or delete it")
         elif value.lower() not in ("true", "false"):
-            raise InvalidConfig(f"{name} is {value!r}; it takes true or false")
+            raise InvalidConfig(f"{name} is {value!r}; expected true or false")
         else:
             found[name] = value.lower()
     return found
@@ -242,4 +240,4 @@ def changed_for_all_brokers(
 def _check_once(names: Sequence[str]) -> None:
     twice = sorted({name for name in names if names.count(name) > 1})
     if twice:
-        raise InvalidConfigChange(f"{', '.join(twice)}: named more than once")
+        raise InvalidConfigChange(f"{', '.join(twice)}: listed more than once")

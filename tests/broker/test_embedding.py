@@ -266,7 +266,7 @@ def test_what_cannot_start_leaves_nothing(tmp_path: Path) -> None:
     with pytest.raises(ValueError, match="host:port"):
         Broker(config(listen="nowhere")).start()
     (tmp_path / "data").write_text("a file")
-    with pytest.raises(EngineError, match="no log dir can be used"):
+    with pytest.raises(EngineError, match="no usable log dir"):
         Broker(config(log_dirs=(str(tmp_path / "data"),))).start()
 
 

@@ -1,4 +1,4 @@
-"""What is served: each API of `versions.py` with its types, and the answer to ApiVersions made of them."""
+"""The served APIs: each row of `versions.py` with its types; and the answer to ApiVersions."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ from logstore.broker.wire.versions import TABLE
 
 @dataclass(frozen=True, slots=True)
 class Api:
-    """One kind of request. `advertised` is empty for what only nodes ask each other."""
+    """One kind of request. `advertised` is empty for messages between brokers."""
 
     key: int
     name: str
@@ -25,11 +25,12 @@ class Api:
 
     @property
     def latest(self) -> int:
-        """The newest version served: what nodes ask each other in."""
+        """The newest version served; brokers use it among themselves."""
         return self.served[-1]
 
     def has_flexible_response_header(self, version: int) -> bool:
-        """ApiVersions never has: a client reads that answer before it knows what we speak."""
+        """Return whether responses have tags; those to ApiVersions never do, as clients do not know us
+        yet."""
         return version in self.flexible and self.key != API_VERSIONS
 
 
@@ -60,7 +61,7 @@ API_OF: Final[Mapping[type[Struct], Api]] = {
 
 
 def api_versions(error_code: int = 0) -> types.ApiVersionsResponse:
-    """What a client is told that it may ask, by key. With error 35 it is sent as version 0."""
+    """Return the answer to ApiVersions. With UNSUPPORTED_VERSION (35) it is sent as version 0."""
     return types.ApiVersionsResponse(
         error_code=error_code,
         api_keys=[

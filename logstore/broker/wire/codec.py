@@ -1,7 +1,7 @@
-"""Bytes ⇄ messages: two functions for each message and version, compiled of its declaration on first use.
+"""Bytes ⇄ messages: two functions for each message and version, compiled from its declaration on first use.
 
-What is compiled is a loop-for-loop transcription of the declarations (`declarations.py`), with runs of fields
-of fixed size as one `struct` call:
+The compiled functions transcribe the declarations (`declarations.py`), with runs of fixed-size fields as one
+`struct` call:
 
     not flexible                                      flexible
     string   int16 n, n bytes; n = -1: null           varint n + 1, n bytes; 0: null
@@ -10,17 +10,17 @@ of fixed size as one `struct` call:
     struct   its fields                               its fields, then: varint number of tags,
                                                       each varint tag, varint size, size bytes
 
-Reading trusts nothing. A count is held against the bytes that remain before anything is made of it, a
-length before it is sliced, and all counts of a message together against `MOST_ELEMENTS`. Nulls where none
-may be, other negative lengths, varints that are longer than their value needs or than 31 bits, tags out of
-order and tagged fields that are not as long as they say are refused. Tags that are not known are skipped,
-and bytes after a body are left alone: librdkafka sends some. Whatever is wrong raises `MalformedMessage`.
+Reading trusts nothing. A count is compared with the remaining bytes before anything is created, a length
+before it is sliced, and all counts of a message together with `MAX_ELEMENTS`. It refuses null where it is not
+allowed, other negative lengths, varints that are longer than necessary or than 31 bits, tags out of order,
+and tagged fields of a wrong size. Unknown tags are skipped, and bytes after a body are ignored: librdkafka
+sends some. Every error raises `MalformedMessage`.
 
-Nothing of some size is copied: `records` are views of the frame when read, and go into the list of pieces
-as they are when written. A view keeps its whole frame in memory: copy what is kept.
+Large values are not copied: `records` are views of the frame when read, and go into the list of pieces as
+they are when written. A view keeps its whole frame in memory, so copy a view that is kept.
 
-Writing refuses what has no place in a version: a number out of range, None where null may not be, or a
-field that the version lacks and that may not be left out, unless it has its default.
+Writing refuses what a version cannot express: a number out of range, None where null is not allowed, or a
+field that the version lacks and that is not ignorable, unless it has its default.
 """
 
 from __future__ import annotations
@@ -38,23 +38,21 @@ from logstore.disk.files import Buffer
 
 S = TypeVar("S", bound=Struct)
 
-MOST_ELEMENTS: Final = 1 << 20
-"""So many elements may the arrays of one message have together: more than a cluster has partitions.
+MAX_ELEMENTS: Final = 1 << 20
+"""The limit of elements in all arrays of one message: more than a cluster has partitions.
 
-Two or three bytes can be an element, whose object takes fifty times as much: a frame as large as records may
-make it must not become five gigabytes of empty topics.
-"""
+An element can take two or three bytes, and its object fifty times as much. A frame of the largest size must
+not become five gigabytes of empty topics."""
 
-MOST_ELEMENTS_ASKED: Final = 1 << 18
-"""Likewise of a client's request. What it asks about costs a kilobyte and ten microseconds each on its way
-to an answer, while nobody else is served: this bounds that at a quarter of a GiB and some seconds.
-"""
+MAX_ELEMENTS_REQUESTED: Final = 1 << 18
+"""The limit for a client's request. Each element costs a kilobyte and ten microseconds until it is answered,
+while no other client is served: the limit bounds that at a quarter of a GiB and some seconds."""
 
-MOST_ELEMENTS_OF_NODES: Final = 1 << 24
-"""What the controller tells of all partitions at once, their replicas one by one, is more."""
+MAX_ELEMENTS_OF_NODES: Final = 1 << 24
+"""The limit between brokers: the controller lists all partitions at once, with each replica."""
 
 LONGEST_STRING: Final = (1 << 15) - 1
-"""Kafka's strings end there in flexible versions as well."""
+"""The limit of Kafka's strings, in flexible versions too."""
 
 _FIXED: Final = {
     "bool": "?",
@@ -71,32 +69,32 @@ _SLICES: Final = {
     "records": "v[at:{stop}]",
 }
 _AMONG_NODES: Final = range(4, 8)
-"""Keys of what the controller and brokers tell each other."""
+"""Keys of messages between the controller and brokers."""
 
 _SHORT: Final = 16
-"""Arrays of numbers with fewer elements have their `struct` at hand."""
+"""Arrays of numbers with fewer elements have a prepared `struct`."""
 
 
 def decode(kind: type[S], version: int, view: memoryview) -> tuple[S, int]:
-    """The message at the start of `view`, and how many bytes it took.
+    """Return the message at the start of `view`, and its size in bytes.
 
-    `records` are slices of `view`. Raises `MalformedMessage` for bytes that are not such a message.
+    `records` are slices of `view`. Raises `MalformedMessage` for invalid bytes.
     """
     message, used = decoder(kind, version)(view)
     return message, used
 
 
 def encode(message: Struct, version: int) -> list[Buffer]:
-    """The message in pieces, in order; `records` are among them as they came.
+    """Return the message as pieces, in order; `records` are pieces of their own, not copied.
 
-    Raises `MalformedMessage` for what this version has no bytes for.
+    Raises `MalformedMessage` for a message that this version cannot express.
     """
     return encoder(type(message), version)(message)
 
 
 @cache
 def decoder(kind: type[S], version: int) -> Callable[[memoryview], tuple[S, int]]:
-    """The function that `decode` calls, for who reads many of one kind."""
+    """Return the function that `decode` calls, to read many messages of one kind."""
     _check_version(kind, version)
     read: Callable[[memoryview], tuple[S, int]] = _Reading(kind, version).function()
     return read
@@ -104,7 +102,7 @@ def decoder(kind: type[S], version: int) -> Callable[[memoryview], tuple[S, int]
 
 @cache
 def encoder(kind: type[Struct], version: int) -> Callable[[Struct], list[Buffer]]:
-    """The function that `encode` calls, for who writes many of one kind."""
+    """Return the function that `encode` calls, to write many messages of one kind."""
     _check_version(kind, version)
     write: Callable[[Struct], list[Buffer]] = _Writing(kind, version).function()
     return write
@@ -119,7 +117,7 @@ def _check_version(kind: type[Struct], version: int) -> None:
 
 
 def varint(value: int) -> bytes:
-    """`value` in groups of seven bits, the lowest first; all but the last have the top bit set."""
+    """Encode `value` in groups of seven bits, the lowest first; all but the last have the top bit set."""
     out = bytearray()
     while value > 127:
         out.append(value & 127 | 128)
@@ -132,7 +130,7 @@ _VARINTS: Final = tuple(varint(value) for value in range(1 << 14))
 
 
 def _longer_varint(view: memoryview, at: int, first: int) -> tuple[int, int]:
-    """The rest of a varint whose first byte said that more follows: its value, and where it ends."""
+    """Read the rest of a varint after its first byte; return its value and the position of its end."""
     value = first & 127
     for shift in (7, 14, 21, 28):
         byte = view[at]
@@ -142,7 +140,7 @@ def _longer_varint(view: memoryview, at: int, first: int) -> tuple[int, int]:
             if byte == 0 or value > 0x7FFF_FFFF:
                 break
             return value, at
-    raise MalformedMessage("a varint is longer than it need be, or than 31 bits")
+    raise MalformedMessage("a varint is longer than necessary, or than 31 bits")
 
 
 def _read_varint(view: memoryview, at: int) -> tuple[int, int]:
@@ -151,7 +149,8 @@ def _read_varint(view: memoryview, at: int) -> tuple[int, int]:
 
 
 def _each_tag(view: memoryview, at: int, number: int, end: int) -> Iterator[tuple[int, int, int]]:
-    """Each tag of a section, with where its bytes begin and end; `number` is the first byte of the count."""
+    """Yield each tag of a section, with start and end of its bytes; `number` is the first byte of the
+    count."""
     if number > 127:
         number, at = _longer_varint(view, at, number)
     last = -1
@@ -159,7 +158,9 @@ def _each_tag(view: memoryview, at: int, number: int, end: int) -> Iterator[tupl
         tag, at = _read_varint(view, at)
         size, at = _read_varint(view, at)
         if tag <= last or size > end - at:
-            raise MalformedMessage(f"tag {tag} of {size} bytes after tag {last}, with {end - at} bytes left")
+            raise MalformedMessage(
+                f"invalid tag {tag} of {size} bytes after tag {last}, {end - at} bytes left"
+            )
         last = tag
         yield tag, at, at + size
         at += size
@@ -170,23 +171,23 @@ def _skip_tags(view: memoryview, at: int, number: int, end: int) -> int:
 
 
 def skip_tag_section(view: memoryview, at: int) -> int:
-    """Where a section of tags that nobody wants ends. Raises `MalformedMessage`."""
+    """Return the position of the end of a tag section. Raises `MalformedMessage`."""
     try:
         number = view[at]
         return _skip_tags(view, at + 1, number, len(view)) if number else at + 1
     except IndexError as error:
-        raise MalformedMessage("a section of tags ends too soon") from error
+        raise MalformedMessage("a tag section is truncated") from error
 
 
-# --- what both directions know ----------------------------------------------------------------
+# --- both directions -------------------------------------------------------------------------
 
 
 def _bad(name: str, number: int, left: int) -> MalformedMessage:
-    return MalformedMessage(f"{name} is to have {number}, with {left} bytes left")
+    return MalformedMessage(f"{name} has length {number}, with {left} bytes left")
 
 
 def _lacks(name: str) -> NoReturn:
-    raise ValueError(f"{name} has no place in it")
+    raise ValueError(f"{name} is not in this version")
 
 
 def _long_text(length_and_one: int) -> bytes:
@@ -206,7 +207,7 @@ def _packers(code: str) -> tuple[Callable[..., bytes], ...]:
 
 
 class _Compiling:
-    """Lines of source, and the names in them. A run is what the next `struct` call will take."""
+    """Lines of source, and the names in them. A run is the fields of the next `struct` call."""
 
     def __init__(self, kind: type[Struct], version: int) -> None:
         self.kind, self.version = kind, version
@@ -234,13 +235,13 @@ class _Compiling:
         return self.version in field.versions and field.tag is None
 
     def tagged(self, kind: type[Struct]) -> list[tuple[str, Field]]:
-        """The tagged fields of this version, by tag."""
+        """Return the tagged fields of this version, in order of tags."""
         found = [(n, f) for n, f in kind.FIELDS.items() if f.tag is not None and self.version in f.versions]
-        assert self.flexible or not found, f"{kind.__name__} has tags in a version without"
+        assert self.flexible or not found, f"{kind.__name__} has tags in a version without tag sections"
         return sorted(found, key=lambda each: each[1].tag or 0)
 
     def least_bytes(self, kind: Kind) -> int:
-        """How many bytes a value has at least."""
+        """Return the smallest size of a value."""
         if not isinstance(kind, str):
             fields = [field for field in kind.FIELDS.values() if self.is_in_line(field)]
             return self.flexible + sum(
@@ -254,8 +255,8 @@ class _Compiling:
 
 def _most_elements(kind: type[Struct]) -> int:
     if kind.KEY in _AMONG_NODES:
-        return MOST_ELEMENTS_OF_NODES
-    return MOST_ELEMENTS_ASKED if kind.__name__.endswith("Request") else MOST_ELEMENTS
+        return MAX_ELEMENTS_OF_NODES
+    return MAX_ELEMENTS_REQUESTED if kind.__name__.endswith("Request") else MAX_ELEMENTS
 
 
 def _default_text(field: Field) -> str:
@@ -289,7 +290,7 @@ class _Reading(_Compiling):
         self.line(2, "return message, at")
         self.line(1, "except wrong as error:")
         what = f"{self.kind.__name__} version {self.version}"
-        complaint = f'f"{what} is broken at byte {{at}} of {{end}}: {{error}}"'
+        complaint = f'f"{what} is malformed at byte {{at}} of {{end}}: {{error}}"'
         self.line(2, f"raise MalformedMessage({complaint}) from error")
         return compiled("read", "\n".join(self.lines), self.names, shown_as=f"read {what}")
 
@@ -321,7 +322,7 @@ class _Reading(_Compiling):
             self.tags(depth, kind, target)
 
     def value(self, depth: int, kind: Kind, target: str, name: str, is_nullable: bool) -> None:
-        """One value that is not an array. A fixed one joins the run; the others end it."""
+        """Read a value that is not an array. A fixed one joins the run; others end it."""
         assert isinstance(kind, str), f"{name}: a struct that is not tagged is in an array"
         if kind in _FIXED:
             self.run.append((_FIXED[kind], target))
@@ -425,12 +426,12 @@ class _Writing(_Compiling):
         self.line(1, "out = []")
         self.line(1, "a = out.append")
         self.line(1, "try:")
-        self.line(2, "pass  # there are messages without fields")
+        self.line(2, "pass  # a message may have no fields")
         self.struct(2, self.kind, "message")
         self.flush(2)
         self.line(1, "except wrong as error:")
         what = f"{self.kind.__name__} version {self.version}"
-        self.line(2, f'raise MalformedMessage(f"{what} cannot be sent: {{error}}") from error')
+        self.line(2, f'raise MalformedMessage(f"{what} cannot be encoded: {{error}}") from error')
         self.line(1, "return out")
         return compiled("write", "\n".join(self.lines), self.names, shown_as=f"write {what}")
 
@@ -462,7 +463,7 @@ class _Writing(_Compiling):
             self.tags(depth, kind, source)
 
     def is_said(self, field: Field, place: str) -> str:
-        """The condition for a field to say something else than its default."""
+        """Return the condition that a field does not have its default."""
         if field.factory is list:
             return f"{place} != []" if field.nullable else place
         if isinstance(field.kind, type):
@@ -477,7 +478,7 @@ class _Writing(_Compiling):
         if kind in _FIXED:
             if kind == "uuid":
                 # `struct` would cut or fill it up.
-                self.line(depth, f'if len({place}) != 16: raise ValueError("{name} is no uuid")')
+                self.line(depth, f'if len({place}) != 16: raise ValueError("{name} is not a uuid")')
             self.run.append((_FIXED[kind], place))
             return
         data, size = self.new("data"), self.new("n")

@@ -1,4 +1,4 @@
-"""The one place where source becomes a function. The source comes of declarations, never of a wire."""
+"""Compiles source into functions. The source comes from declarations, never from the network."""
 
 from __future__ import annotations
 
@@ -7,9 +7,9 @@ from typing import Any
 
 
 def compiled(name: str, source: str, names: Mapping[str, object], *, shown_as: str) -> Any:
-    """The function called `name` that `source` defines, with `names` as its globals.
+    """Return the function `name` that `source` defines, with `names` as its globals.
 
-    Tracebacks show `shown_as` where another function's have a file.
+    Tracebacks show `shown_as` in place of a file.
     """
     namespace = dict(names)
     exec(compile(source, f"<{shown_as}>", "exec"), namespace)

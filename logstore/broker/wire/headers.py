@@ -1,13 +1,13 @@
-"""Headers of requests and responses, and whole frames to be sent.
+"""Headers of requests and responses, and complete frames to send.
 
-    frame      size i32 │ header │ body          size counts what follows it
+    frame      size i32 │ header │ body          size counts the bytes after it
 
     request    key i16 │ version i16 │ correlation id i32 │ client id: i16 n, n bytes; -1: null │ [tags]
     response   correlation id i32 │ [tags]
 
-The tag sections are there in flexible versions; the client id is a string of the old kind always, and
-answers to ApiVersions never have tags. Of a request that is not served (`api` is None) everything but the
-tags can be read nevertheless, for they come last.
+Flexible versions have the tag sections. The client id is always a legacy string, and responses to ApiVersions
+never have tags. The header of a request that is not served (`api` is None) can be read except for its tags,
+which come last.
 """
 
 from __future__ import annotations
@@ -24,7 +24,7 @@ from logstore.broker.wire.declarations import Struct
 from logstore.disk.files import Buffer
 
 JOINED_BELOW: Final = 1 << 16
-"""A frame up to this size is one piece; in larger ones, pieces up to this size are joined."""
+"""A smaller frame is one piece; in larger ones, smaller pieces are joined."""
 
 _REQUEST: Final = struct.Struct(">hhih")
 _RESPONSE: Final = struct.Struct(">i")
@@ -33,8 +33,8 @@ _MOST_BYTES: Final = (1 << 31) - 1
 
 
 class RequestHeader(NamedTuple):
-    """`api` is None for a key or version that is not served; `size` is where the body starts then too, but
-    for tags."""
+    """A request's header. `api` is None for a key or version that is not served; `size` then excludes
+    tags."""
 
     key: int
     version: int
@@ -45,7 +45,7 @@ class RequestHeader(NamedTuple):
 
 
 def decode_request_header(frame: memoryview) -> RequestHeader:
-    """The header of a request, whatever it asks. Raises `MalformedMessage` for bytes that are none."""
+    """Read the header of any request. Raises `MalformedMessage` for invalid bytes."""
     try:
         key, version, correlation_id, length = _REQUEST.unpack_from(frame)
         at = stop = _REQUEST.size
@@ -53,7 +53,7 @@ def decode_request_header(frame: memoryview) -> RequestHeader:
         if length != -1:
             stop += length
             if not at <= stop <= len(frame):
-                raise MalformedMessage(f"a client id of {length} bytes in a frame of {len(frame)}")
+                raise MalformedMessage(f"client id of {length} bytes in a frame of {len(frame)}")
             client_id = str(frame[at:stop], "utf-8")
         api = APIS.get(key)
         if api is not None and version not in api.served:
@@ -61,16 +61,16 @@ def decode_request_header(frame: memoryview) -> RequestHeader:
         if api is not None and version in api.flexible:
             stop = skip_tag_section(frame, stop)
     except (struct.error, UnicodeDecodeError) as error:
-        raise MalformedMessage(f"no header of a request: {error}") from error
+        raise MalformedMessage(f"invalid request header: {error}") from error
     return RequestHeader(key, version, correlation_id, client_id, api, stop)
 
 
 def decode_response_header(frame: memoryview, api: Api, version: int) -> tuple[int, int]:
-    """Correlation id, and where the body starts. Raises `MalformedMessage`."""
+    """Return the correlation id and the position of the body. Raises `MalformedMessage`."""
     try:
         (correlation_id,) = _RESPONSE.unpack_from(frame)
     except struct.error as error:
-        raise MalformedMessage(f"no header of a response: {error}") from error
+        raise MalformedMessage(f"invalid response header: {error}") from error
     at = _RESPONSE.size
     if api.has_flexible_response_header(version):
         at = skip_tag_section(frame, at)
@@ -78,30 +78,30 @@ def decode_response_header(frame: memoryview, api: Api, version: int) -> tuple[i
 
 
 def request_frame(body: Struct, version: int, correlation_id: int, client_id: str | None) -> list[Buffer]:
-    """The whole frame of a request, in few pieces; large records are pieces of their own, not copied.
+    """Return the frame of a request as few pieces; large records are pieces of their own, not copied.
 
-    Raises `MalformedMessage` for what the version has no bytes for.
+    Raises `MalformedMessage` for a request that the version cannot express.
     """
     api = API_OF[type(body)]
     try:
         name = b"" if client_id is None else client_id.encode()
         head = _REQUEST.pack(api.key, version, correlation_id, -1 if client_id is None else len(name)) + name
     except (struct.error, UnicodeEncodeError) as error:
-        raise MalformedMessage(f"a request of {api.name} cannot be sent: {error}") from error
+        raise MalformedMessage(f"{api.name} request cannot be encoded: {error}") from error
     if version in api.flexible:
         head += b"\0"
     return _frame(head, encoder(type(body), version)(body))
 
 
 def response_frame(body: Struct, version: int, correlation_id: int) -> list[Buffer]:
-    """The whole frame of a response; otherwise as `request_frame`."""
+    """Return the frame of a response; otherwise as `request_frame`."""
     tags, encode = _response_parts(type(body), version)
     return _frame(_RESPONSE.pack(correlation_id) + tags, encode(body))
 
 
 @cache
 def _response_parts(kind: type[Struct], version: int) -> tuple[bytes, Callable[[Struct], list[Buffer]]]:
-    """The end of the header, and the encoder of the body."""
+    """Return the end of the header, and the encoder of the body."""
     is_flexible = API_OF[kind].has_flexible_response_header(version)
     return b"\0" if is_flexible else b"", encoder(kind, version)
 
@@ -109,13 +109,13 @@ def _response_parts(kind: type[Struct], version: int) -> tuple[bytes, Callable[[
 def _frame(head: bytes, pieces: list[Buffer]) -> list[Buffer]:
     size = len(head) + sum(map(len, pieces))
     if size > _MOST_BYTES:
-        raise MalformedMessage(f"a frame of {size} bytes has no size that can be told")
+        raise MalformedMessage(f"a frame of {size} bytes is too large")
     pieces[:0] = (_SIZE.pack(size), head)
     return [b"".join(pieces)] if size < JOINED_BELOW else list(_joined(pieces))
 
 
 def _joined(pieces: Iterable[Buffer]) -> Iterable[Buffer]:
-    """The same bytes with the small pieces between large ones joined."""
+    """Yield the same bytes with small pieces joined."""
     small: list[Buffer] = []
     for piece in pieces:
         if len(piece) < JOINED_BELOW:

@@ -1,17 +1,17 @@
-"""Messages between nodes that kio does not declare: Kafka's of the time when ZooKeeper kept its metadata.
+"""Messages between brokers that kio does not declare: Kafka's from the time of ZooKeeper.
 
-Only the last version of each is declared, with its fields and order, for that one alone is spoken here. What
-our controller tells beyond them is in tags from 10000 on, which any other reader skips; see
-`declarations.py` for the notation and `../interbroker/` for the meaning. `receiver_id` is the broker that
-an order is for: another one may listen now where it did. `number` grows with every request of its sender, so
-that one which comes late is known for what it is; a correlation id is too short for that.
+Only the last version of each is declared, with its fields and their order, because no other is used here.
+Additional fields of our controller are in tags from 10000 on, which other readers skip. `declarations.py`
+explains the notation, `../node_messages.py` converts the messages. `receiver_id` is the broker that an order
+is for: another one may listen at its address by now. `number` grows with every request of its sender, so that
+a late one can be recognized; a correlation id is too short for that.
 """
 
 from __future__ import annotations
 
 from logstore.broker.wire.declarations import Struct, wire
 
-# --- LeaderAndIsr: what the receiver is to be for each partition -------------------------------
+# --- LeaderAndIsr: the receiver's role for each partition ---------------------------------------
 
 
 class LeaderAndIsrRequestPartitionState(Struct):
@@ -38,7 +38,7 @@ class LeaderAndIsrRequestConfig(Struct):
 
 
 class LeaderAndIsrRequestTopicState(Struct):
-    """One without partition states only tells of the topic."""
+    """A topic without partition states carries only its id and settings."""
 
     topic_name: str = wire("string")
     topic_id: bytes = wire("uuid")
@@ -63,7 +63,7 @@ class LeaderAndIsrRequestAssignedTopic(Struct):
 
 
 class LeaderAndIsrRequest(Struct, key=4, versions="7", flexible="7"):
-    """`type`: 1 for news, 2 for all that the receiver has."""
+    """`type`: 1 incremental, 2 full, with all replicas of the receiver."""
 
     controller_id: int = wire("int32")
     is_kraft_controller: bool = wire("bool")
@@ -95,7 +95,7 @@ class LeaderAndIsrResponse(Struct, key=4, versions="7", flexible="7"):
     topics: list[LeaderAndIsrResponseTopicError] = wire([LeaderAndIsrResponseTopicError])
 
 
-# --- StopReplica: what the receiver is to be no more ------------------------------------------
+# --- StopReplica: replicas that the receiver gives up -----------------------------------------
 
 
 class StopReplicaRequestPartitionState(Struct):
@@ -131,7 +131,7 @@ class StopReplicaResponse(Struct, key=5, versions="4", flexible="4"):
     partition_errors: list[StopReplicaResponsePartitionError] = wire([StopReplicaResponsePartitionError])
 
 
-# --- UpdateMetadata: who is alive and who leads what ------------------------------------------
+# --- UpdateMetadata: live brokers and leaders -------------------------------------------------
 
 
 class UpdateMetadataRequestPartitionState(Struct):
@@ -153,7 +153,7 @@ class UpdateMetadataRequestPartitionState(Struct):
 
 
 class UpdateMetadataRequestTopicState(Struct):
-    """One without partition states only tells of the topic."""
+    """A topic without partition states carries only its id and settings."""
 
     topic_name: str = wire("string")
     topic_id: bytes = wire("uuid")
@@ -191,7 +191,7 @@ class UpdateMetadataResponse(Struct, key=6, versions="8", flexible="8"):
     error_code: int = wire("int16")
 
 
-# --- ControlledShutdown: a broker asks to be let go -------------------------------------------
+# --- ControlledShutdown: a broker is about to stop --------------------------------------------
 
 
 class ControlledShutdownRequest(Struct, key=7, versions="3", flexible="3"):

@@ -1,12 +1,12 @@
-"""The one table of what is served; ApiVersions, the generated types and the codec all follow it.
+"""The versions of each API: ApiVersions, the generated types and the codec follow this table.
 
-`advertised` is what ApiVersions says, `served` what is answered. They differ where a client looks for a
-version that it never sends: librdkafka before 2.11 wants to see Produce 0 for compression, and lz4 and groups
-hang on FindCoordinator 0. Its probes for Fetch 4 and ListOffsets 1 are inside the ranges as they are. A
-version that is advertised and not served closes the connection.
+`advertised` is the range in ApiVersions, `served` the range that is answered. They differ where a client
+looks for a version that it never sends: librdkafka before 2.11 needs Produce 0 for compression, and
+FindCoordinator 0 for lz4 and groups. Its probes for Fetch 4 and ListOffsets 1 are in the ranges anyway. A
+request in a version that is advertised and not served closes the connection.
 
-Not here: transactions (24-28, 61, 65, 66), quotas and SCRAM users (48-51), and what no classic client
-needs (68 and up). What nodes alone ask each other is not advertised.
+Not supported: transactions (24-28, 61, 65, 66), quotas and SCRAM users (48-51), and APIs that no classic
+client needs (68 and up). Messages between brokers are not advertised.
 """
 
 from __future__ import annotations
@@ -15,7 +15,7 @@ from typing import NamedTuple
 
 
 class Versions(NamedTuple):
-    """`advertised` is empty for what only nodes may ask."""
+    """A row of the table. `advertised` is empty for messages between brokers."""
 
     key: int
     name: str

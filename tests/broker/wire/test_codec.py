@@ -188,28 +188,28 @@ ENDLESS = b"\xff\xff\xff\xff\x07"
 @pytest.mark.parametrize(
     ("kind", "version", "data", "complaint"),
     [
-        (t.MetadataRequest, 0, b"\xff\xff\xff\xff", "topics is to have -1"),
-        (t.MetadataRequest, 1, b"\xff\xff\xff\xfe", "topics is to have -2"),
-        (t.ProduceRequest, 3, b"\x80\0", "transactional_id is to have -32768"),
-        (t.MetadataRequest, 1, b"\x7f\xff\xff\xff", "topics is to have 2147483647"),
-        (t.MetadataRequest, 1, b"\0\0\0\3\0\1t\0\1", "topics is to have 3, with 5 bytes left"),
-        (t.ElectLeadersRequest, 1, b"\0\0\0\0\1\0\1t\0\0\0\2\0\0\0\1\0\0", "partitions is to have 2"),
-        (t.MetadataRequest, 9, ENDLESS + b"\0\0\0\0", "topics is to have 2147483646"),
-        (t.MetadataRequest, 0, b"\0\0\0\1\xff\xff", "name is to have -1"),
-        (t.MetadataRequest, 0, b"\0\0\0\1\0\5abcd", "name is to have 5, with 4 bytes left"),
+        (t.MetadataRequest, 0, b"\xff\xff\xff\xff", "topics has length -1"),
+        (t.MetadataRequest, 1, b"\xff\xff\xff\xfe", "topics has length -2"),
+        (t.ProduceRequest, 3, b"\x80\0", "transactional_id has length -32768"),
+        (t.MetadataRequest, 1, b"\x7f\xff\xff\xff", "topics has length 2147483647"),
+        (t.MetadataRequest, 1, b"\0\0\0\3\0\1t\0\1", "topics has length 3, with 5 bytes left"),
+        (t.ElectLeadersRequest, 1, b"\0\0\0\0\1\0\1t\0\0\0\2\0\0\0\1\0\0", "partitions has length 2"),
+        (t.MetadataRequest, 9, ENDLESS + b"\0\0\0\0", "topics has length 2147483646"),
+        (t.MetadataRequest, 0, b"\0\0\0\1\xff\xff", "name has length -1"),
+        (t.MetadataRequest, 0, b"\0\0\0\1\0\5abcd", "name has length 5, with 4 bytes left"),
         (t.MetadataRequest, 0, b"\0\0\0\1\0\2\xc3\x28", "utf-8"),
-        (t.MetadataRequest, 9, b"\x02\0\0", "name is to have -1"),
+        (t.MetadataRequest, 9, b"\x02\0\0", "name has length -1"),
         (t.HeartbeatRequest, 4, b"\xff\xff\xff\xff\x0f", "a varint is longer"),
         (t.HeartbeatRequest, 4, b"\x80\x80\x80\x80\x80\x01", "a varint is longer"),
         (t.HeartbeatRequest, 4, b"\x82\0a", "a varint is longer"),
-        (t.HeartbeatRequest, 4, b"\x80", "broken at byte 1 of 1"),
-        (t.SyncGroupRequest, 0, b"\0\0\0\0\0\0\0\0\0\0\0\1\0\0\x7f\xff\xff\xff", "assignment is to have"),
-        (t.SyncGroupRequest, 0, b"\0\0\0\0\0\0\0\0\0\0\0\1\0\0\xff\xff\xff\xff", "assignment is to have -1"),
-        (t.SaslAuthenticateRequest, 2, ENDLESS, "auth_bytes is to have"),
+        (t.HeartbeatRequest, 4, b"\x80", "malformed at byte 1 of 1"),
+        (t.SyncGroupRequest, 0, b"\0\0\0\0\0\0\0\0\0\0\0\1\0\0\x7f\xff\xff\xff", "assignment has length"),
+        (t.SyncGroupRequest, 0, b"\0\0\0\0\0\0\0\0\0\0\0\1\0\0\xff\xff\xff\xff", "assignment has length -1"),
+        (t.SaslAuthenticateRequest, 2, ENDLESS, "auth_bytes has length"),
         (t.SaslAuthenticateRequest, 2, b"\x01\x01\x05\x09x", "tag 5 of 9 bytes"),
         (t.SaslAuthenticateRequest, 2, b"\x01\x02\x05\x00\x05\x00", "tag 5 of 0 bytes after tag 5"),
         (t.SaslAuthenticateRequest, 2, b"\x01\x02\x05\x00\x04\x00", "tag 4 of 0 bytes after tag 5"),
-        (t.SaslAuthenticateRequest, 2, b"\x01" + ENDLESS, "broken at byte"),
+        (t.SaslAuthenticateRequest, 2, b"\x01" + ENDLESS, "malformed at byte"),
         (t.FetchRequest, 99, b"", "has no version 99"),
     ],
 )
@@ -317,7 +317,7 @@ def test_a_frame_full_of_tiny_things_is_refused_before_it_fills_the_memory(
     monkeypatch: pytest.MonkeyPatch,
 ) -> None:
     """Three bytes are an empty topic, whose object takes a hundred and fifty."""
-    monkeypatch.setattr(codec, "MOST_ELEMENTS_ASKED", 1000)
+    monkeypatch.setattr(codec, "MAX_ELEMENTS_REQUESTED", 1000)
     read = decoder.__wrapped__(t.ProduceRequest, 9)
 
     def request(topics: int) -> memoryview:
@@ -325,15 +325,15 @@ def test_a_frame_full_of_tiny_things_is_refused_before_it_fills_the_memory(
         return memoryview(b"\0\0\0\0\0\0\0" + count + b"\1\1\0" * topics + b"\0")
 
     assert len(read(request(1000))[0].topic_data) == 1000
-    with pytest.raises(MalformedMessage, match="topic_data is to have 1001"):
+    with pytest.raises(MalformedMessage, match="topic_data has length 1001"):
         read(request(1001))
 
 
 def test_lists_inside_lists_count_together(monkeypatch: pytest.MonkeyPatch) -> None:
-    monkeypatch.setattr(codec, "MOST_ELEMENTS_ASKED", 1000)
+    monkeypatch.setattr(codec, "MAX_ELEMENTS_REQUESTED", 1000)
     topics = [t.OffsetFetchRequestTopic(name="t", partition_indexes=[0] * 99) for _ in range(11)]
     read = decoder.__wrapped__(t.OffsetFetchRequest, 7)
     data = joined(t.OffsetFetchRequest(topics=topics[:10]), 7)
     assert read(memoryview(data))[1] == len(data)
-    with pytest.raises(MalformedMessage, match="partition_indexes is to have 99"):
+    with pytest.raises(MalformedMessage, match="partition_indexes has length 99"):
         read(memoryview(joined(t.OffsetFetchRequest(topics=topics), 7)))
