@@ -1,9 +1,9 @@
-"""Every figure beside the raw device or memory, measured in the same run, round by round in turn.
+"""Measure every figure beside the raw device or memory, in the same run and in alternating rounds.
 
-`beside(raw, ours, …)` runs one round of the rival and one of ours, again and again, so that a noisy
-machine slows both. The ratio is that of the medians; rates are in the unit of work that both did.
+`beside(raw, ours, …)` alternates rounds of the rival and of ours, so that a noisy machine slows both. The
+ratio is that of the medians; rates are in the unit of work that both did.
 
-`pytest bench --table FILE` writes the table that docs/performance.md shows.
+`pytest bench --table FILE` writes the table of docs/performance.md.
 """
 
 from __future__ import annotations
@@ -17,38 +17,39 @@ from typing import Any
 
 import pytest
 
+from bench.bars import Bar
+
 Work = Callable[[], object]
 
 
 @dataclass
 class Comparison:
-    """One line of the table. Seconds a round; `units` of work in each round."""
+    """One line of the table. Times are seconds per round; each round does `units` of work."""
 
     name: str
     rival: str
-    bar: str
+    bar: Bar
     unit: str
     units: float
-    holds: Callable[[float, float], bool]
     raw: list[float] = field(default_factory=list)
     ours: list[float] = field(default_factory=list)
 
     @property
     def ratio(self) -> float:
-        """Our rate over the rival's."""
+        """Our rate divided by the rival's."""
         return statistics.median(self.raw) / statistics.median(self.ours)
 
     @property
     def rate(self) -> float:
-        """Our units a second."""
+        """Our units per second."""
         return self.units / statistics.median(self.ours)
 
     def row(self) -> str:
         rival = self.units / statistics.median(self.raw)
-        verdict = "yes" if self.holds(self.ratio, self.rate) else "no"
+        verdict = "yes" if self.bar.holds(self.ratio, self.rate) else "no"
         return (
             f"| {self.name} | {_human(self.rate)} {self.unit} | {_human(rival)} {self.unit} ({self.rival}) "
-            f"| {self.ratio:.2f} | {self.bar} | {verdict} |"
+            f"| {self.ratio:.2f} | {self.bar.text} | {verdict} |"
         )
 
 
@@ -78,13 +79,12 @@ def beside(benchmark: Any, request: pytest.FixtureRequest) -> Callable[..., Comp
         rival: str,
         units: float,
         unit: str,
-        bar: str,
-        holds: Callable[[float, float], bool],
+        bar: Bar,
         rounds: int = 7,
         before: Work = lambda: None,
         after: Work = lambda: None,
     ) -> Comparison:
-        comparison = Comparison(name, rival, bar, unit, units, holds)
+        comparison = Comparison(name, rival, bar, unit, units)
         clock = time.process_time if request.config.getoption("--cpu") else time.perf_counter
 
         def one_round_of_the_rival() -> None:
@@ -105,7 +105,7 @@ def beside(benchmark: Any, request: pytest.FixtureRequest) -> Callable[..., Comp
         after()
         del comparison.raw[0], comparison.ours[0]  # the warm-up
         benchmark.extra_info["ratio"] = comparison.ratio
-        benchmark.extra_info["bar"] = bar
+        benchmark.extra_info["bar"] = bar.text
         _comparisons.append(comparison)
         return comparison
 
@@ -114,7 +114,7 @@ def beside(benchmark: Any, request: pytest.FixtureRequest) -> Callable[..., Comp
 
 @pytest.fixture
 def figure() -> Callable[[str, str, str, bool], None]:
-    """Report a figure that has no rival: its name, the figure, the bar, whether it is held."""
+    """Report a figure without a rival: its name, the figure, the bar, whether it is reached."""
 
     def report(name: str, value: str, bar: str, holds: bool) -> None:
         _figures.append(f"| {name} | {value} | {bar} | {'yes' if holds else 'no'} |")
@@ -142,7 +142,7 @@ def pytest_terminal_summary(terminalreporter: Any, config: pytest.Config) -> Non
 
 @pytest.fixture
 def scratch(tmp_path_factory: pytest.TempPathFactory) -> Iterator[Path]:
-    """An empty directory on the device under test."""
+    """An empty directory on the measured device."""
     import shutil
 
     path = tmp_path_factory.mktemp("bench")

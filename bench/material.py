@@ -2,8 +2,11 @@
 
 from __future__ import annotations
 
+import os
 import random
 import shutil
+import threading
+from collections.abc import Callable
 from pathlib import Path
 
 from logstore.config import LogConfig
@@ -17,7 +20,7 @@ _noise = random.Random(1)
 
 
 def ready_batch(size: int, records: int = 1) -> bytes:
-    """A client's batch of exactly `size` bytes with incompressible values."""
+    """Return a client's batch of exactly `size` bytes with incompressible values."""
     overhead = len(encode_batch(_records(records, 200))) - 200 * records
     value = (size - overhead) // records
     for attempt in range(value - 8, value + 1):
@@ -30,6 +33,23 @@ def ready_batch(size: int, records: int = 1) -> bytes:
             if len(batch) == size:
                 return batch
     raise AssertionError(f"no batch of {size} bytes with {records} records")
+
+
+def read_raw(path: Path, consume: Callable[[bytes], object], size: int = 1 << 20) -> None:
+    """Read a file from start to end, `size` bytes per call, and pass each piece to `consume`."""
+    descriptor = os.open(path, os.O_RDONLY)
+    while chunk := os.read(descriptor, size):
+        consume(chunk)
+    os.close(descriptor)
+
+
+def in_threads(count: int, work: Callable[[], object]) -> None:
+    """Run `work` in `count` threads and wait for them."""
+    threads = [threading.Thread(target=work) for _ in range(count)]
+    for thread in threads:
+        thread.start()
+    for thread in threads:
+        thread.join()
 
 
 def _records(count: int, value_bytes: int) -> list[Record]:

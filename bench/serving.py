@@ -1,7 +1,7 @@
-"""Servers to measure, each in a process of its own: `python -m bench.serving echo|broker DIRECTORY`.
+"""Servers to measure, each in its own process: `python -m bench.serving echo|broker DIRECTORY`.
 
-Both print the port that they listen on. The echo cuts frames and writes each back, those of one wake-up in
-one write: the least that a server of these frames can do in Python. The broker keeps its logs in DIRECTORY.
+Both print their port. The echo splits frames and writes each back, those of one wake-up in one write: the
+least that a server of these frames can do in Python. The broker keeps its logs in DIRECTORY.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Appending ready batches, beside plain writes of the same bytes into a fresh file."""
+"""Append ready batches, beside plain writes of the same bytes into a new file."""
 
 from __future__ import annotations
 
@@ -8,6 +8,7 @@ from pathlib import Path
 
 import pytest
 
+from bench.bars import rate_bar, ratio_bar
 from bench.material import T0, fresh_log, ready_batch
 from logstore.columnar import kernels
 from logstore.format.batch import set_offsets_and_epoch
@@ -19,7 +20,7 @@ BATCHES = 4096
 
 @pytest.fixture(scope="module", autouse=True)
 def _compiled_check() -> None:
-    """As in a process that serves: the leader's check of records is compiled (decision 019)."""
+    """As in a serving process: the leader's check of records is compiled (decision 019)."""
     kernels.warm_up()
 
 
@@ -43,7 +44,7 @@ class _Target:
             os.close(self.descriptor)
             os.unlink(self._directory / "raw")
             self.descriptor = -1
-            # Freed blocks are found again slowly on some file systems; both sides start from the same.
+            # Some file systems are slow to find freed blocks again: both sides start from the same state.
             os.sync()
 
 
@@ -76,8 +77,7 @@ def test_append_16k(beside: Callable[..., object], scratch: Path, records: int, 
         rival="write",
         units=BATCHES * len(batch),
         unit="B/s",
-        bar="≥ 0.7",
-        holds=lambda ratio, _rate: ratio >= 0.7,
+        bar=ratio_bar(0.7),
     )
 
 
@@ -113,8 +113,7 @@ def test_follower_append(beside: Callable[..., object], scratch: Path) -> None:
         rival="write",
         units=BATCHES * len(batch),
         unit="B/s",
-        bar="≥ 0.7",
-        holds=lambda ratio, _rate: ratio >= 0.7,
+        bar=ratio_bar(0.7),
     )
 
 
@@ -142,6 +141,5 @@ def test_append_1k(beside: Callable[..., object], scratch: Path) -> None:
         rival="write",
         units=count,
         unit="batches/s",
-        bar="≥ 80,000/s",
-        holds=lambda _ratio, rate: rate >= 80_000,
+        bar=rate_bar(80_000, "≥ 80,000/s"),
     )

@@ -1,7 +1,7 @@
-"""Rows of one range from a broker in a process of its own, beside the same rows from its directory.
+"""Read rows of one range from a broker in its own process, beside the same rows from its directory.
 
-A million records of 132 bytes in batches of 64 KiB, uncompressed and zstd; what a Spark task reads, without
-Spark: `python -m pytest bench/test_broker_reads.py -p no:xdist --benchmark-only`.
+A million records of 132 bytes in batches of 64 KiB, uncompressed and zstd: the work of a Spark task
+without Spark. `python -m pytest bench/test_broker_reads.py -p no:xdist --benchmark-only`
 """
 
 from __future__ import annotations
@@ -36,7 +36,7 @@ _SETTINGS = {"min.insync.replicas": "1", "replica.high.watermark.checkpoint.inte
 def sources(
     request: pytest.FixtureRequest, tmp_path_factory: pytest.TempPathFactory
 ) -> Iterator[dict[str, Any]]:
-    """Options of a read from the broker and from its directory."""
+    """Options for a read from the broker and from its directory."""
     directory: Path = tmp_path_factory.mktemp("cluster")
     values = [(b"GET /item/%d 200 " % number) * 6 for number in range(_CHUNK)]
     keys = [b"user=%08d" % number for number in range(_CHUNK)]

@@ -1,6 +1,6 @@
-"""Arrow columns from a log and into one, and Python objects, beside what else reads the same rows.
+"""Arrow columns from a log and into one, and Python objects, beside other readers of the same rows.
 
-Records of 100 bytes (a key of 10, a value of 90) in batches of 16 KiB or of thousands.
+Records of 100 bytes (a key of 10, a value of 90) in batches of 16 KiB or of thousands of records.
 """
 
 from __future__ import annotations
@@ -14,6 +14,7 @@ import pyarrow as pa
 import pyarrow.parquet as pq
 import pytest
 
+from bench.bars import NO_BAR, rate_bar
 from bench.material import T0, fresh_log
 from logstore.columnar import columnar
 from logstore.log.log import Log
@@ -23,7 +24,7 @@ COLUMNS = ("offset", "timestamp", "key", "value")
 
 
 def rows(count: int = RECORDS) -> Any:
-    """`count` rows of 100 incompressible bytes."""
+    """Return `count` rows of 100 incompressible bytes."""
     noise = os.urandom(100 * count)
     keys = [noise[at : at + 10] for at in range(0, 10 * count, 10)]
     values = [noise[at : at + 90] for at in range(10 * count, 100 * count, 90)]
@@ -46,7 +47,7 @@ def filled(directory: Path, table: Any, batch_bytes: int) -> Log:
 
 @pytest.mark.parametrize("batch_bytes", [16_000, 256_000])
 def test_read_into_arrow(beside: Callable[..., object], scratch: Path, table: Any, batch_bytes: int) -> None:
-    """From the page cache, every checksum judged, beside the same columns from an Arrow file."""
+    """From the page cache, with every checksum, beside the same columns from an Arrow file."""
     log = filled(scratch, table, batch_bytes)
     with pa.OSFile(str(scratch / "rows.arrow"), "wb") as file, pa.ipc.new_file(file, table.schema) as writer:
         writer.write_table(table, max_chunksize=10_000)
@@ -66,8 +67,7 @@ def test_read_into_arrow(beside: Callable[..., object], scratch: Path, table: An
         rival="pyarrow, an IPC file",
         units=RECORDS,
         unit="records/s",
-        bar="≥ 20 M/s",
-        holds=lambda _ratio, rate: rate >= 20e6,
+        bar=rate_bar(20e6, "≥ 20 M/s"),
         rounds=15,
     )
     log.close()
@@ -84,8 +84,7 @@ def test_read_all_columns_beside_parquet(beside: Callable[..., object], scratch:
         rival="pyarrow, a Parquet file, one thread",
         units=RECORDS,
         unit="records/s",
-        bar="–",
-        holds=lambda _ratio, _rate: True,
+        bar=NO_BAR,
         rounds=7,
     )
     log.close()
@@ -93,7 +92,7 @@ def test_read_all_columns_beside_parquet(beside: Callable[..., object], scratch:
 
 @pytest.mark.parametrize("batch_bytes", [16_000, 256_000])
 def test_encode_from_arrow(beside: Callable[..., object], table: Any, batch_bytes: int) -> None:
-    """Ready batches in memory, checksums and all, beside writing the same rows as Arrow IPC."""
+    """Ready batches in memory, with checksums, beside the same rows written as Arrow IPC."""
 
     def raw() -> None:
         sink = pa.BufferOutputStream()
@@ -110,14 +109,13 @@ def test_encode_from_arrow(beside: Callable[..., object], table: Any, batch_byte
         rival="pyarrow, an IPC stream in memory",
         units=RECORDS,
         unit="records/s",
-        bar="≥ 10 M/s",
-        holds=lambda _ratio, rate: rate >= 10e6,
+        bar=rate_bar(10e6, "≥ 10 M/s"),
         rounds=15,
     )
 
 
 def test_append_from_arrow(beside: Callable[..., object], scratch: Path, table: Any) -> None:
-    """All the way into the log: encoded, judged as a leader does, written; beside an Arrow file."""
+    """Into the log (encoded, checked as a leader does, written), beside an Arrow file."""
     logs: list[Log] = []
 
     def before() -> None:
@@ -142,13 +140,12 @@ def test_append_from_arrow(beside: Callable[..., object], scratch: Path, table: 
         rival="pyarrow, an IPC file",
         units=RECORDS,
         unit="records/s",
-        bar="–",
-        holds=lambda _ratio, _rate: True,
+        bar=NO_BAR,
     )
 
 
 def test_read_into_objects(beside: Callable[..., object], scratch: Path, table: Any) -> None:
-    """`Log.read`, a `Record` a record, beside Arrow's own objects from the same columns in memory."""
+    """`Log.read`, one `Record` per record, beside Arrow's objects from the same columns in memory."""
     count = 200_000
     part = table.slice(0, count)
     log = filled(scratch, part, 256_000)
@@ -167,8 +164,7 @@ def test_read_into_objects(beside: Callable[..., object], scratch: Path, table: 
         rival="pyarrow, to_pylist of key and value",
         units=count,
         unit="records/s",
-        bar="≥ 1.5 M/s",
-        holds=lambda _ratio, rate: rate >= 1.5e6,
+        bar=rate_bar(1.5e6, "≥ 1.5 M/s"),
         rounds=15,
     )
     log.close()

@@ -1,7 +1,7 @@
-"""Compacting 1 KiB records whose keys come from a fixed set, and what memory the keys take.
+"""Compact 1 KiB records with keys from a fixed set; measure speed and the memory of the keys.
 
-64 MiB by default; `COMPACTION_MIB=1024 COMPACTION_KEYS=1000000` is the size that the bar is about. One pass
-reads everything twice (keys, then records) and writes what stays; the figure is log bytes by CPU seconds.
+64 MiB by default; the bar is for `COMPACTION_MIB=1024 COMPACTION_KEYS=1000000`. One pass reads everything
+twice (keys, then records) and writes the rest. The figure is log bytes per CPU second.
 """
 
 from __future__ import annotations
@@ -45,7 +45,7 @@ def test_compaction_speed(scratch: Path) -> None:
     began, cpu_began = time.perf_counter(), time.process_time()
     (report,) = log.compact(settings=CleanerConfig(dedupe_buffer_size=MAP_BYTES))
     seconds, cpu_seconds = time.perf_counter() - began, time.process_time() - cpu_began
-    # Of one core: what others do on the machine meanwhile is not the compaction's.
+    # CPU time: other load on the machine does not count.
     speed = size / cpu_seconds / (1 << 20)
     print(
         f"\n{size >> 20} MiB of 1 KiB records, {report.stats.keys:,} keys: {speed:.0f} MiB "

@@ -1,18 +1,18 @@
 """Durable appends of 100-byte records: threads that share fsyncs, beside one that writes and syncs.
 
-The rival writes the very bytes that such a batch has, into a file that grows as the log's does.
+The rival writes the same bytes into a file that grows as the log does.
 """
 
 from __future__ import annotations
 
 import os
-import threading
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from bench.material import fresh_log
+from bench.bars import ratio_bar
+from bench.material import fresh_log, in_threads
 from logstore.config import LogConfig
 from logstore.log.log import Log
 
@@ -28,7 +28,7 @@ def test_group_commit(beside: Callable[..., object], scratch: Path, threads: int
     descriptor = os.open(scratch / "raw", os.O_RDWR | os.O_CREAT | os.O_TRUNC)
 
     def raw() -> None:
-        # As many as all threads together, so that a round lasts as long as the device needs.
+        # As many as all threads together, so that both rounds take a similar time.
         for _ in range(each * threads):
             os.write(descriptor, written)
             os.fdatasync(descriptor)
@@ -37,24 +37,16 @@ def test_group_commit(beside: Callable[..., object], scratch: Path, threads: int
         for _ in range(each):
             logs[0].append(value, sync=True)
 
-    def ours() -> None:
-        workers = [threading.Thread(target=writer) for _ in range(threads)]
-        for worker in workers:
-            worker.start()
-        for worker in workers:
-            worker.join()
-
     least = 5.0 if threads == 8 else 1.0
     setting = ", preallocate" if preallocate else ""
     beside(
         raw=raw,
-        ours=ours,
+        ours=lambda: in_threads(threads, writer),
         name=f"durable append by {threads} thread{'s' if threads > 1 else ''}{setting}",
         rival="write + fdatasync, 1 thread",
         units=each * threads,
         unit="appends/s",
-        bar=f"≥ {least:g}",
-        holds=lambda ratio, _rate: ratio >= least,
+        bar=ratio_bar(least),
         rounds=15,
     )
     os.close(descriptor)

@@ -1,4 +1,4 @@
-"""A broker in the same process: how soon it is ready, and what a call costs.
+"""A broker in the same process: time until it is ready, and the cost of a call.
 
 pytest bench/test_embedding.py -p no:xdist --benchmark-only
 """
@@ -7,12 +7,12 @@ from __future__ import annotations
 
 import subprocess
 import sys
-import threading
 from collections.abc import Iterator
 from typing import Any
 
 import pytest
 
+from bench.material import in_threads
 from logstore.broker import Broker, BrokerCluster
 
 VALUE = bytes(100)
@@ -27,7 +27,7 @@ def broker() -> Iterator[Broker]:
 
 
 def test_ready(benchmark: Any) -> None:
-    """From nothing to ready, and stopped again: what a test pays for the fixture."""
+    """Start until ready, then stop: the cost of the fixture in a test."""
 
     def live() -> None:
         with Broker():
@@ -45,13 +45,13 @@ def test_ready_three(benchmark: Any) -> None:
 
 
 def test_first_of_a_process(benchmark: Any) -> None:
-    """With a new interpreter, and everything imported."""
+    """With a new interpreter and all imports."""
     program = "from logstore.broker import Broker\nwith Broker(): pass"
     benchmark.pedantic(subprocess.run, ([sys.executable, "-c", program],), rounds=5, warmup_rounds=1)
 
 
 def test_append(broker: Broker, benchmark: Any) -> None:
-    """One value a call, from another thread than the broker's."""
+    """One value per call, from another thread than the broker's."""
     benchmark(broker.append, "t", VALUE)
 
 
@@ -67,14 +67,7 @@ def test_append_from_threads(broker: Broker, benchmark: Any) -> None:
         for _ in range(CALLS):
             broker.append("t", VALUE)
 
-    def write_all() -> None:
-        threads = [threading.Thread(target=write) for _ in range(THREADS)]
-        for thread in threads:
-            thread.start()
-        for thread in threads:
-            thread.join()
-
-    benchmark.pedantic(write_all, rounds=5, warmup_rounds=1)
+    benchmark.pedantic(in_threads, (THREADS, write), rounds=5, warmup_rounds=1)
 
 
 def test_scan(broker: Broker, benchmark: Any) -> None:

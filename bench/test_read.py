@@ -1,14 +1,14 @@
-"""Reading and recovering, beside raw reads and raw checksums of the same file."""
+"""Read and recover, beside raw reads and raw checksums of the same file."""
 
 from __future__ import annotations
 
-import os
 from collections.abc import Callable
 from pathlib import Path
 
 import pytest
 
-from bench.material import fill, fresh_log, ready_batch
+from bench.bars import ratio_bar
+from bench.material import fill, fresh_log, read_raw, ready_batch
 from logstore.disk.files import OsDisk
 from logstore.format.crc import crc32c
 from logstore.segment.indexes import IndexEntries
@@ -27,15 +27,8 @@ def filled(scratch: Path) -> Path:
     return scratch / "bench-0" / f"{0:020d}.log"
 
 
-def _read_raw(path: Path, consume: Callable[[bytes], object], size: int = MIB) -> None:
-    descriptor = os.open(path, os.O_RDONLY)
-    while chunk := os.read(descriptor, size):
-        consume(chunk)
-    os.close(descriptor)
-
-
 def test_recovery_scan(beside: Callable[..., object], filled: Path) -> None:
-    """The walk that recovery does, index entries included, beside read + CRC-32C of the whole file."""
+    """The scan of recovery with index entries, beside read + CRC-32C of the whole file."""
 
     def ours() -> None:
         file = OsDisk().open(str(filled))
@@ -47,21 +40,20 @@ def test_recovery_scan(beside: Callable[..., object], filled: Path) -> None:
         file.close()
 
     beside(
-        raw=lambda: _read_raw(filled, crc32c),
+        raw=lambda: read_raw(filled, crc32c),
         ours=ours,
         name="recovery scan of 16 KiB batches",
         rival="read + CRC-32C, 1 MiB a call",
         units=filled.stat().st_size,
         unit="B/s",
-        bar="≥ 0.7",
-        holds=lambda ratio, _rate: ratio >= 0.7,
+        bar=ratio_bar(0.7),
         rounds=15,
     )
 
 
 @pytest.mark.parametrize("what", ["bytes", "batches"])
 def test_sequential_read(beside: Callable[..., object], filled: Path, what: str) -> None:
-    """A consumer from start to end: raw bytes as they go to a socket, or a view of every batch."""
+    """A consumer from start to end: raw bytes as sent to a socket, or a view of every batch."""
     log = fresh_log(filled.parent.parent)
     fill(log, ready_batch(16384, 16), BATCHES)
 
@@ -79,14 +71,13 @@ def test_sequential_read(beside: Callable[..., object], filled: Path, what: str)
 
     unit = MIB if what == "bytes" else 16384
     beside(
-        raw=lambda: _read_raw(filled, len, unit),
+        raw=lambda: read_raw(filled, len, unit),
         ours=read_bytes if what == "bytes" else read_batches,
         name=f"sequential read of 16 KiB batches as {what}",
         rival="read, 1 MiB a call" if what == "bytes" else "read, one batch a call",
         units=BATCHES * 16384,
         unit="B/s",
-        bar="≥ 0.8",
-        holds=lambda ratio, _rate: ratio >= 0.8,
+        bar=ratio_bar(0.8),
         rounds=15,
     )
     log.close()

@@ -1,7 +1,7 @@
-"""Opening after a crash with much unflushed, beside reading and checksumming the same bytes.
+"""Open a log after a crash with much unflushed data, beside reading and checksumming the same bytes.
 
-Whole openings: the walk, the indexes, the producers' state, the sync of what was accepted. The crash is the
-directory's files moved to another directory, as they lay in the page cache.
+Complete openings: the scan, the indexes, the producer state, the sync. The crash moves the files to
+another directory, as they are in the page cache.
 """
 
 from __future__ import annotations
@@ -12,7 +12,8 @@ from pathlib import Path
 
 import pytest
 
-from bench.material import fresh_log, ready_batch
+from bench.bars import Bar
+from bench.material import fresh_log, read_raw, ready_batch
 from logstore.config import LogConfig
 from logstore.format.crc import crc32c
 from logstore.log.log import Log
@@ -44,35 +45,28 @@ def test_recovery(beside: Callable[..., object], scratch: Path, batch_bytes: int
             if name.endswith((".log", "leader-epoch-checkpoint")):
                 os.rename(places[-2] / name, places[-1] / name)
 
-    def raw() -> None:
-        descriptor = os.open(places[-1] / f"{0:020d}.log", os.O_RDONLY)
-        while chunk := os.read(descriptor, MIB):
-            crc32c(chunk)
-        os.close(descriptor)
-
     def ours() -> None:
         opened.append(Log.open(places[-1]))
         assert opened[-1].report.scanned_bytes == size
 
     beside(
-        raw=raw,
+        raw=lambda: read_raw(places[-1] / f"{0:020d}.log", crc32c),
         ours=ours,
         before=crash,
         name=f"opening after a crash, unflushed batches of {batch_bytes} bytes",
         rival="read + CRC-32C, 1 MiB a call",
         units=size,
         unit="B/s",
-        bar=f"≤ {limit_s:g} s/GiB",
-        holds=lambda _ratio, rate: GIB / rate <= limit_s,
+        bar=Bar(f"≤ {limit_s:g} s/GiB", lambda _ratio, rate: GIB / rate <= limit_s),
         rounds=5,
     )
 
 
 def test_append_cost_is_flat(beside: Callable[..., object], scratch: Path) -> None:
-    """The same appends, rolls among them, in a log of few segments and in one of very many.
+    """The same appends, including rolls, in a log of few segments and in one of very many.
 
-    50 GB in segments of the default size are 47, of 16 MiB 3,200: the log of 64 KiB segments here has as
-    many. What an append costs depends on how many segments there are, never on what they hold.
+    50 GB are 47 segments of the default size, or 3,200 of 16 MiB: the log of 64 KiB segments here has as
+    many. The cost of an append may depend on the number of segments, never on their content.
     """
     config = LogConfig(segment_bytes=1 << 16)
     values = [os.urandom(100) for _ in range(100)]
@@ -95,8 +89,7 @@ def test_append_cost_is_flat(beside: Callable[..., object], scratch: Path) -> No
         rival="to a log of a few",
         units=APPENDS * 100,
         unit="records/s",
-        bar="0.9 to 1.1",
-        holds=lambda ratio, _rate: 0.9 <= ratio <= 1.1,
+        bar=Bar("0.9 to 1.1", lambda ratio, _rate: 0.9 <= ratio <= 1.1),
         rounds=9,
     )
     small.abandon()

@@ -1,8 +1,8 @@
-"""Appending 100-byte records beside what a Python user would pick instead: LMDB and SQLite.
+"""Append 100-byte records, beside LMDB and SQLite as a Python user would use them.
 
-Both as a sensible user would have them: LMDB without syncs, one write transaction for a thousand records by
-the faster of its two ways (`putmulti` with `append`), or one a record; SQLite with its write-ahead log,
-`synchronous=OFF` and `executemany`. Ours is `Log.append`, of Python objects too.
+LMDB without syncs, one write transaction per thousand records in the faster of two ways (`putmulti` with
+`append`), or one per record; SQLite with its write-ahead log, `synchronous=OFF` and `executemany`. Ours is
+`Log.append` of Python objects.
 """
 
 from __future__ import annotations
@@ -17,6 +17,7 @@ from typing import Any
 
 import pytest
 
+from bench.bars import Bar, ratio_bar
 from bench.material import fresh_log
 from logstore.log.log import Log
 
@@ -29,7 +30,7 @@ SINGLES = 5000
 
 
 class _Sides:
-    """A fresh log and a fresh rival before each round."""
+    """A new log and a new rival before each round."""
 
     def __init__(self, directory: Path) -> None:
         self._directory = directory
@@ -122,8 +123,7 @@ def test_append_a_thousand(
         rival=f"{rival}, no sync",
         units=TIMES * len(VALUES),
         unit="records/s",
-        bar=f"≥ {least:g}" if has_bar else "–",
-        holds=lambda ratio, _rate: ratio >= least or not has_bar,
+        bar=Bar(f"≥ {least:g}" if has_bar else "–", lambda ratio, _rate: ratio >= least or not has_bar),
         rounds=15,
     )
 
@@ -145,7 +145,6 @@ def test_append_one(beside: Callable[..., object], scratch: Path) -> None:
         rival="lmdb, one transaction a record, no sync",
         units=SINGLES,
         unit="records/s",
-        bar="≥ 1",
-        holds=lambda ratio, _rate: ratio >= 1,
+        bar=ratio_bar(1),
         rounds=15,
     )

@@ -1,8 +1,9 @@
-"""Ten nodes, ten thousand partitions of three replicas, one core: what a death and a new controller cost.
+"""Ten nodes, ten thousand partitions of three replicas, one core: the cost of a dead node and a new
+controller.
 
 All nodes, their logs (on disks in memory) and the store run in this process, so each figure is the CPU
-time of the whole cluster: the controller's part and every broker's. `SCALE_PARTITIONS=1000` for a quick look.
-Memory is what Python objects take (`tracemalloc`), the disk's own content apart, over all replicas.
+time of the whole cluster. `SCALE_PARTITIONS=1000` for a quick look. Memory is that of Python objects
+(`tracemalloc`) without the content of the disks, over all replicas.
 """
 
 from __future__ import annotations
@@ -96,7 +97,7 @@ def test_a_death_a_takeover_and_idling() -> None:
 
     def die() -> None:
         cluster.kill_node(victim, expire_session=True)
-        # Not checked at each message, which would be most of the cost.
+        # Not checked at each message: that would be most of the cost.
         while not everybody_leads(cluster, PARTITIONS):
             for _ in range(500):
                 if not cluster.step():

@@ -23,6 +23,7 @@ from typing import Any, NamedTuple, cast
 
 import pytest
 
+from bench.bars import ratio_bar
 from logstore.broker.loop import fastest_loop
 from logstore.broker.wire import types as t
 from logstore.broker.wire.declarations import Struct
@@ -74,10 +75,11 @@ def producing(value_bytes: int, records: int = 1) -> bytes:
     return frame(t.ProduceRequest(acks=1, timeout_ms=10_000, topic_data=[topic]), PRODUCE)
 
 
-def fetching(max_bytes: int) -> bytes:
+def fetching(max_bytes: int, max_wait_ms: int = 0) -> bytes:
     part = t.FetchRequestFetchPartition(partition=0, fetch_offset=0, partition_max_bytes=max_bytes)
     topic = t.FetchRequestFetchTopic(topic=TOPIC, partitions=[part])
-    return frame(t.FetchRequest(min_bytes=1, max_bytes=max_bytes, topics=[topic]), FETCH)
+    request = t.FetchRequest(max_wait_ms=max_wait_ms, min_bytes=1, max_bytes=max_bytes, topics=[topic])
+    return frame(request, FETCH)
 
 
 @pytest.fixture
@@ -151,8 +153,7 @@ def test_pipelined_produce(
         rival="echo of the frames",
         units=frames * blocks,
         unit="requests/s",
-        bar=f"ratio ≥ {least}",
-        holds=lambda ratio, _: ratio >= least,
+        bar=ratio_bar(least),
     )
 
 
@@ -171,8 +172,7 @@ def test_fetch(beside: Callable[..., Any], serve: Callable[[str], Peer]) -> None
         rival="echo of the frames",
         units=40,
         unit="requests/s",
-        bar="ratio ≥ 0.6",
-        holds=lambda ratio, _: ratio >= 0.6,
+        bar=ratio_bar(0.6),
     )
 
 
@@ -262,9 +262,7 @@ def test_idle_long_polls(serve: Callable[[str], Peer], figure: Callable[[str, st
     Beside it the echo of as many frames from as many connections: what the sockets alone cost.
     """
     broker, echo = serve("broker"), serve("echo")
-    part = t.FetchRequestFetchPartition(partition=0, fetch_offset=0, partition_max_bytes=1 << 20)
-    topic = t.FetchRequestFetchTopic(topic=TOPIC, partitions=[part])
-    poll = frame(t.FetchRequest(max_wait_ms=500, min_bytes=1, max_bytes=1 << 20, topics=[topic]), FETCH)
+    poll = fetching(1 << 20, max_wait_ms=500)
     floor, ours = held(echo, poll, pause_s=0.5), held(broker, poll)
     figure(
         "1,000 connections that long-poll, half a second each",

@@ -17,6 +17,7 @@ import numpy as np
 import pyarrow as pa
 import pytest
 
+from bench.bars import ratio_bar
 from bench.material import T0, ready_batch
 from logstore.checkpoint.offset_checkpoint import HIGH_WATERMARK_CHECKPOINT, write_offset_checkpoint
 from logstore.columnar import columnar
@@ -102,8 +103,7 @@ def test_batch_read_beside_parquet(
         rival="Spark, its own Parquet, uncompressed",
         units=RECORDS,
         unit="records/s",
-        bar=f"≥ {bar}",
-        holds=lambda ratio, _: ratio >= bar,
+        bar=ratio_bar(bar),
         rounds=5,
     )
 

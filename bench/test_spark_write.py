@@ -16,6 +16,7 @@ import pytest
 from pyspark.sql.datasource import DataSource, DataSourceArrowWriter, WriterCommitMessage
 
 from bench import test_spark
+from bench.bars import ratio_bar
 from bench.test_spark import RECORDS
 
 pytestmark = [pytest.mark.spark, pytest.mark.slow, pytest.mark.timeout(3600)]
@@ -80,8 +81,7 @@ def test_batch_write(
         rival="Spark, a writer in Python that throws them away",
         units=RECORDS,
         unit="rows/s",
-        bar=f"≥ {bar}",
-        holds=lambda ratio, _: ratio >= bar,
+        bar=ratio_bar(bar),
         rounds=3,
         after=lambda: shutil.rmtree(scratch / "logs", ignore_errors=True),
     )
