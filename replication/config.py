@@ -1,4 +1,4 @@
-"""Settings of one node, under Kafka's broker names; frozen, checked once."""
+"""Settings of one node, under Kafka's names for brokers; checked once."""
 
 from __future__ import annotations
 
@@ -11,10 +11,10 @@ from logstore.replication.durability import Durability
 
 
 class LagCriterion(Enum):
-    """What `replica.lag.time.max.ms` measures of a follower that has not reached the leader's end.
+    """The start of the time that `replica.lag.time.max.ms` limits, for a follower behind the leader's end.
 
-    CAUGHT_UP  since it was last at what was then the end (Kafka since 0.9); looked at twice in that time
-    SILENCE    since its last fetch, wherever that was (0.8); looked at once in that time
+    CAUGHT_UP  when it was last at the end as of then (Kafka since 0.9); checked twice in that time
+    SILENCE    its last fetch, at any offset (Kafka 0.8); checked once in that time
     """
 
     CAUGHT_UP = "caught-up"
@@ -22,7 +22,7 @@ class LagCriterion(Enum):
 
 
 class ReplicaSelector(Enum):
-    """Whom consumers are sent to: the leader, or a replica in sync in their own rack (KIP-392)."""
+    """The replica that serves a consumer: the leader, or an in-sync replica in its rack (KIP-392)."""
 
     NONE = "none"
     RACK_AWARE = "rack-aware"
@@ -32,13 +32,11 @@ class ReplicaSelector(Enum):
 class NodeConfig:
     """Settings of one node. Times are milliseconds, sizes bytes.
 
-    `durability` is what topics have that do not say (`durability.level`); as in Kafka for elections, the
-    default that counts is that of the broker which is the controller.
-    `replica_lag_criterion` and `replica_lag_max_messages` (-1 for off) are what takes a follower out of the
-    ISR, each by itself. `min_insync_wall` holds the high watermark while fewer than `min.insync.replicas` are
-    in sync, as Kafka does from 3.7 on; a broker that has it off holds it too where the controller has it on.
-    `truncate_on_fetch` off makes followers reconcile by OffsetForLeaderEpoch before they fetch, as brokers
-    older than 2.7 do.
+    `durability` is the level of topics without `durability.level`; the default of the controller's broker
+    counts. `replica_lag_criterion` and `replica_lag_max_messages` (-1 for off) each remove a follower from
+    the ISR. `min_insync_wall` holds the high watermark while fewer than `min.insync.replicas` are in sync, as
+    Kafka does since 3.7; it is also on if only the controller has it on. Without `truncate_on_fetch`
+    followers reconcile by OffsetForLeaderEpoch before they fetch, as brokers older than 2.7 do.
     """
 
     node_id: int
@@ -101,7 +99,7 @@ class NodeConfig:
 
     def __post_init__(self) -> None:
         if self.node_id < 0:
-            raise InvalidConfig(f"broker.id is {self.node_id}; it takes 0 or more")
+            raise InvalidConfig(f"broker.id is {self.node_id}; the minimum is 0")
         for name in (
             "zookeeper_session_timeout_ms",
             "registration_retry_ms",
@@ -117,11 +115,12 @@ class NodeConfig:
             "controlled_shutdown_retry_backoff_ms",
         ):
             if getattr(self, name) < 1:
-                raise InvalidConfig(f"{name.replace('_', '.')} is {getattr(self, name)}; it takes 1 or more")
+                raise InvalidConfig(f"{name.replace('_', '.')} is {getattr(self, name)}; the minimum is 1")
         if self.replica_fetch_wait_max_ms > self.replica_lag_time_max_ms:
             raise InvalidConfig(
                 f"replica.fetch.wait.max.ms ({self.replica_fetch_wait_max_ms}) is above "
-                f"replica.lag.time.max.ms ({self.replica_lag_time_max_ms}): idle followers would flap"
+                f"replica.lag.time.max.ms ({self.replica_lag_time_max_ms}): "
+                "idle followers would leave and rejoin the ISR"
             )
         if self.replica_fetch_wait_max_ms > self.request_timeout_ms:
             raise InvalidConfig(

@@ -1,12 +1,11 @@
-"""Requests that wait: acks=all for the high watermark, a fetch for enough bytes.
+"""Delayed operations: acks=all waits for the high watermark, a fetch for enough bytes.
 
     key (a partition) ──▶ operations watching it ──check──▶ complete, once
     deadline heap     ──▶ operations by time     ──expire─▶ complete, once
 
-An operation may watch several keys; whoever completes it first wins, and it answers exactly once.
-Operations that completed through one key stay listed under the others until they are purged: that
-is cheaper than finding them. Nothing here calls back while the caller is in the middle of a
-partition's state: the replica manager checks keys after its current section is done.
+An operation may watch several keys and answers exactly once. After it completed through one key it stays
+listed under the others until a purge: that is cheaper than to search for it. Nothing here calls back while
+the caller changes a partition: the replica manager checks keys at the end of its turn.
 """
 
 from __future__ import annotations
@@ -21,7 +20,7 @@ D = TypeVar("D", bound="DelayedOperation")
 
 
 class DelayedOperation(ABC):
-    """Something to be answered once: when it is ready, when it is forced, or at `deadline_ms`."""
+    """An operation that answers once: when it is ready, when it is forced, or at `deadline_ms`."""
 
     __slots__ = ("deadline_ms", "is_completed")
 
@@ -31,18 +30,18 @@ class DelayedOperation(ABC):
 
     @abstractmethod
     def is_ready(self, now_ms: int) -> bool:
-        """Whether it can be answered now; may take notes, must not answer."""
+        """Whether it can be answered now. May keep results, must not answer."""
 
     @abstractmethod
     def on_complete(self, now_ms: int) -> None:
-        """Answer. Called exactly once."""
+        """Answer. It is called exactly once."""
 
     def try_complete(self, now_ms: int) -> bool:
-        """Answer if ready; True if this call did it."""
+        """Answer if ready; True if this call answered."""
         return not self.is_completed and self.is_ready(now_ms) and self.force_complete(now_ms)
 
     def force_complete(self, now_ms: int) -> bool:
-        """Answer with what there is; True if this call did it, False if it was answered before."""
+        """Answer with the results so far; False if it was answered before."""
         if self.is_completed:
             return False
         self.is_completed = True
@@ -62,17 +61,17 @@ class Purgatory(Generic[K, D]):
 
     @property
     def delayed(self) -> int:
-        """How many operations are still waiting."""
+        """Count the operations that still wait."""
         return sum(not operation.is_completed for _, _, operation in self._deadlines)
 
     @property
     def watched(self) -> int:
-        """How many entries the keys hold, completed ones that were not purged among them."""
+        """Count the entries of all keys, with completed ones that were not purged yet."""
         return sum(len(operations) for operations in self._watchers.values())
 
     @property
     def keys(self) -> list[K]:
-        """What is watched."""
+        """Return the keys that operations watch."""
         return list(self._watchers)
 
     @property
@@ -88,8 +87,7 @@ class Purgatory(Generic[K, D]):
             return True
         for key in keys:
             self._watchers.setdefault(key, []).append(operation)
-        # Once more, now that it is listed: whatever became true since the first look has checked
-        # the keys already and found nothing there.
+        # Check again now that it is listed: a change since the first check found nothing under the keys.
         if operation.try_complete(now_ms):
             self._completed()
             return True
@@ -97,9 +95,9 @@ class Purgatory(Generic[K, D]):
         return False
 
     def watch(self, operation: D, keys: Iterable[K]) -> None:
-        """Watch `keys` for an operation that was just found not to be ready, in this very turn.
+        """Watch `keys` for an operation that was not ready when checked in this turn.
 
-        Only for a caller that checks the keys itself of whatever moved since that look, before its turn ends.
+        The caller must check the keys of everything that has moved since, before its turn ends.
         """
         for key in keys:
             self._watchers.setdefault(key, []).append(operation)
@@ -110,11 +108,11 @@ class Purgatory(Generic[K, D]):
         heappush(self._deadlines, (operation.deadline_ms, self._sequence, operation))
 
     def check(self, key: K, now_ms: int) -> int:
-        """Answer what watches `key` and is ready; how many that were."""
+        """Answer the operations that watch `key` and are ready; returns how many."""
         operations = self._watchers.get(key)
         if operations is None:
             return 0
-        # A completion may start new operations on this very key: work on a copy of the list.
+        # A completion may add operations under this key: iterate over a copy.
         completed = 0
         for operation in list(operations):
             if operation.try_complete(now_ms):
@@ -124,7 +122,7 @@ class Purgatory(Generic[K, D]):
         return completed
 
     def expire(self, now_ms: int) -> int:
-        """Answer what has reached its deadline; how many that were."""
+        """Answer the operations whose deadline has passed; returns how many."""
         expired = 0
         while self._deadlines and self._deadlines[0][0] <= now_ms:
             operation = heappop(self._deadlines)[2]
@@ -134,7 +132,7 @@ class Purgatory(Generic[K, D]):
         return expired
 
     def cancel_for_key(self, key: K) -> list[D]:
-        """Take away everything that watches `key`; what was still waiting, unanswered."""
+        """Remove every operation that watches `key`; returns those still waiting, unanswered."""
         waiting = [operation for operation in self._watchers.pop(key, []) if not operation.is_completed]
         for operation in waiting:
             operation.is_completed = True
@@ -142,7 +140,7 @@ class Purgatory(Generic[K, D]):
         return waiting
 
     def purge(self) -> int:
-        """Forget completed operations under all keys; how many entries went."""
+        """Drop completed operations under all keys; returns how many entries."""
         before = self.watched
         for key in list(self._watchers):
             self._drop_completed(key)

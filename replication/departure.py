@@ -1,11 +1,11 @@
-"""How a broker asks to be let go: ControlledShutdown to the controller, a few times at most.
+"""A controlled shutdown, as the broker sees it: a limited number of ControlledShutdown requests.
 
-    begin ──▶ ask the controller ──▶ nothing remains ──▶ over
-                ▲        │ partitions remain, an error, no answer, no controller to ask
-                └─ pause ┴─▶ that was the last attempt ──▶ over, and it stops all the same
+    begin ──▶ ask the controller ──▶ no leadership left ──▶ over
+                ▲        │ partitions remain, an error, no answer, no known controller
+                └─ pause ┴─▶ last attempt used ──▶ over, and the broker stops anyway
 
-Each attempt asks whoever is the controller by then. Nothing here is written down: a broker that dies on the
-way is one that died.
+Each attempt goes to the controller of that moment. Nothing here is persisted: a broker that dies meanwhile
+has simply died.
 """
 
 from __future__ import annotations
@@ -28,7 +28,7 @@ class _InFlight:
 
 
 class Departure:
-    """One broker's leave-taking, from the wish to stop to the moment when it may."""
+    """One controlled shutdown, from its beginning until the broker may stop."""
 
     def __init__(self, config: NodeConfig, now_ms: int) -> None:
         self._config = config
@@ -37,17 +37,18 @@ class Departure:
         self._in_flight: _InFlight | None = None
         self._not_before_ms = now_ms
         self.has_left = False
-        """Whether the controller said that nothing is led here any more (of what others could lead)."""
+        """Whether the controller reported that this broker leads nothing that another broker could lead."""
         self.remaining: tuple[TopicPartition, ...] = ()
-        """What was still led here when the controller last answered."""
+        """The partitions still led here, in the controller's last answer."""
 
     @property
     def is_over(self) -> bool:
-        """Whether the broker may stop: it was let go, or has asked often enough."""
+        """Whether the broker may stop: the controller agreed, or all attempts were used."""
         return self.has_left or (self._in_flight is None and self._attempts_left == 0)
 
     @property
     def deadline_ms(self) -> int | None:
+        """When the request expires, or the next attempt is due; None once it is over."""
         if self._in_flight is not None:
             return self._in_flight.deadline_ms
         return None if self.is_over else self._not_before_ms
@@ -55,7 +56,10 @@ class Departure:
     def next_request(
         self, next_id: Callable[[], int], controller_id: int, broker_epoch: int, now_ms: int
     ) -> Send | None:
-        """The request that is due, if any. An attempt with nobody to ask, or unregistered, counts too."""
+        """Return the request that is due, if any.
+
+        An attempt without a known controller, or without a registration, counts too.
+        """
         if self._in_flight is not None and self._in_flight.deadline_ms <= now_ms:
             self._failed(now_ms)
         if self.is_over or self._in_flight is not None or now_ms < self._not_before_ms:
@@ -70,10 +74,11 @@ class Departure:
         return Send(controller_id, self._in_flight.correlation_id, body)
 
     def owns(self, correlation_id: int) -> bool:
+        """Whether the request in flight has this correlation id."""
         return self._in_flight is not None and self._in_flight.correlation_id == correlation_id
 
     def on_response(self, body: ControlledShutdownResponse, now_ms: int) -> None:
-        """The controller's answer to what is in flight."""
+        """Take the controller's answer."""
         self.remaining = body.remaining
         if body.remaining:
             mark("departure: some partitions have nobody else")
@@ -84,7 +89,7 @@ class Departure:
             self._failed(now_ms)
 
     def on_disconnected(self, now_ms: int) -> None:
-        """No answer will come; the request may have been served, and is harmless twice."""
+        """Count the attempt as failed. The request may have been served, and may be repeated."""
         mark("departure: a connection broke")
         self._failed(now_ms)
 

@@ -1,8 +1,8 @@
-"""The engine's two directions: events that come in, effects that go out.
+"""The engine's interface: events in, effects out.
 
-`Node.start`, `Node.receive` and `Node.tick` are plain functions that run to completion and return
-effects. A driver carries them out and brings their outcomes back as events: sockets and threads in
-`logstore/broker/`, a seeded world in `logstore/testing/`, a loop in one process in `replication/driver.py`.
+`Node.start`, `Node.receive` and `Node.tick` are plain functions that run to completion and return effects. A
+runner carries them out (`carrying.py`) and returns their outcomes as events: sockets and threads in
+`logstore/broker/`, a seeded world in `logstore/testing/`, a queue in one process in `replication/driver.py`.
 
     event                          effect
     ─────                          ──────
@@ -13,17 +13,16 @@ effects. A driver carries them out and brings their outcomes back as events: soc
     WatchFired, SessionOpened,     OpenSession, CloseSession
     SessionExpired
     SyncDone                       Sync
-                                   Halt      the node cannot go on: end the process
+                                   Halt      the node cannot continue: end the process
 
-Delivery is at most once and in no order: any message may be lost, late or doubled. `tick(now_ms)`
-is called when `Node.deadline_ms` has passed; calling it more often is harmless.
+Delivery has no order and no guarantee: any message may be lost, late or doubled. `tick(now_ms)` is called
+when `Node.deadline_ms` has passed; more calls are harmless.
 """
 
 from __future__ import annotations
 
 from collections.abc import Hashable
-from dataclasses import dataclass
-from typing import TypeAlias
+from typing import NamedTuple, TypeAlias
 
 from logstore.disk.topic_partition import TopicPartition
 from logstore.replication.messages import RequestBody, ResponseBody
@@ -32,12 +31,11 @@ from logstore.replication.metastore.operations import Operation, Outcome, WatchK
 # --- events -----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Request:
+class Request(NamedTuple):
     """A request of another node (or of this one to itself).
 
-    `token` says on which connection it came and is never looked into: the same node in another life may
-    use the same correlation ids.
+    `token` identifies its connection and is opaque: the same node in another life may use the same
+    correlation ids.
     """
 
     source: int
@@ -46,8 +44,7 @@ class Request:
     token: Hashable = None
 
 
-@dataclass(frozen=True, slots=True)
-class Response:
+class Response(NamedTuple):
     """The answer to our `Send` with the same correlation id."""
 
     source: int
@@ -55,54 +52,47 @@ class Response:
     body: ResponseBody
 
 
-@dataclass(frozen=True, slots=True)
-class Disconnected:
-    """No answer will come to our `Send`: the connection broke. The request may have been served."""
+class Disconnected(NamedTuple):
+    """The connection of our `Send` broke: no answer will arrive. The request may have been served."""
 
     source: int
     correlation_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class ClientRequest:
-    """A request of a client; `token` says whom to answer and is never looked into."""
+class ClientRequest(NamedTuple):
+    """A request of a client; `token` identifies the client and is opaque."""
 
     token: Hashable
     body: RequestBody
 
 
-@dataclass(frozen=True, slots=True)
-class StoreReply:
-    """How a `StoreCall` ended; `Outcome.error` CONNECTION_LOSS means it may have been applied."""
+class StoreReply(NamedTuple):
+    """The outcome of a `StoreCall`; after CONNECTION_LOSS it may have been applied."""
 
     call_id: int
     outcome: Outcome
 
 
-@dataclass(frozen=True, slots=True)
-class WatchFired:
-    """A one-shot watch went off; it must be set again before reading."""
+class WatchFired(NamedTuple):
+    """A one-shot watch fired; set it again before reading."""
 
     session_id: int
     path: str
     kind: WatchKind
 
 
-@dataclass(frozen=True, slots=True)
-class SessionOpened:
+class SessionOpened(NamedTuple):
     session_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class SessionExpired:
-    """The store gave up on this session: its ephemeral nodes are gone."""
+class SessionExpired(NamedTuple):
+    """This session expired in the store: its ephemeral nodes are gone."""
 
     session_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class SyncDone:
-    """A `Sync` ended; `error` is the text of the failure, after which the log dir is offline."""
+class SyncDone(NamedTuple):
+    """The end of a `Sync`; `error` is the text of a failure, after which the log dir is offline."""
 
     topic_partition: TopicPartition
     end_offset: int
@@ -110,7 +100,7 @@ class SyncDone:
 
 
 StoreEvent: TypeAlias = SessionOpened | SessionExpired | StoreReply | WatchFired
-"""What a client of the metadata store tells its owner."""
+"""The events of a metadata store client."""
 
 Event: TypeAlias = (
     Request
@@ -127,23 +117,20 @@ Event: TypeAlias = (
 # --- effects ----------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Send:
+class Send(NamedTuple):
     target: int
     correlation_id: int
     body: RequestBody
 
 
-@dataclass(frozen=True, slots=True)
-class Respond:
+class Respond(NamedTuple):
     target: int
     correlation_id: int
     body: ResponseBody
     token: Hashable = None
 
 
-@dataclass(frozen=True, slots=True)
-class Reply:
+class Reply(NamedTuple):
     """An answer to a client; `close` asks to drop its connection instead (acks=0 that failed)."""
 
     token: Hashable
@@ -151,36 +138,31 @@ class Reply:
     close: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class OpenSession:
-    """Connect to the metadata store; the driver keeps the session alive while the node runs."""
+class OpenSession(NamedTuple):
+    """Connect to the metadata store; the runner keeps the session alive while the node runs."""
 
     timeout_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class CloseSession:
+class CloseSession(NamedTuple):
     session_id: int
 
 
-@dataclass(frozen=True, slots=True)
-class StoreCall:
+class StoreCall(NamedTuple):
     session_id: int
     call_id: int
     operation: Operation
 
 
-@dataclass(frozen=True, slots=True)
-class Sync:
-    """Flush this partition's log off the engine's thread, then bring back `SyncDone`."""
+class Sync(NamedTuple):
+    """Flush this partition's log outside the engine's thread, then return `SyncDone`."""
 
     topic_partition: TopicPartition
     end_offset: int
 
 
-@dataclass(frozen=True, slots=True)
-class Halt:
-    """Every log dir has failed: the process is to end, with a code other than 0."""
+class Halt(NamedTuple):
+    """Every log dir has failed: end the process, with an exit code other than 0."""
 
     reason: str
 
@@ -190,18 +172,16 @@ Effect: TypeAlias = Send | Respond | Reply | OpenSession | CloseSession | StoreC
 # --- addresses --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class Peer:
-    """Answer to a node's request."""
+class Peer(NamedTuple):
+    """The address of a node's request."""
 
     broker_id: int
     correlation_id: int
     token: Hashable = None
 
 
-@dataclass(frozen=True, slots=True)
-class Client:
-    """Answer to a client's request."""
+class Client(NamedTuple):
+    """The address of a client's request."""
 
     token: Hashable
 
@@ -210,7 +190,7 @@ Address: TypeAlias = Peer | Client
 
 
 def answer(address: Address, body: ResponseBody) -> Effect:
-    """The effect that takes `body` to whoever asked."""
+    """Return the effect that sends `body` to the requester."""
     if isinstance(address, Peer):
         return Respond(address.broker_id, address.correlation_id, body, address.token)
     return Reply(address.token, body)

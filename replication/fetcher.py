@@ -1,19 +1,19 @@
-"""The requests of one follower to one leader, and the state each partition is in. Pure.
+"""The requests of a follower to one leader, and the state of each partition. Pure.
 
                     add
-                     │ the log's latest epoch is known          │ it is not, or truncate_on_fetch is off
+                     │ truncate_on_fetch, or no epochs          │ else
                      ▼                                          ▼
-    ┌──────────▶ FETCHING ◀──────────────────── done ────── TRUNCATING ─┐ OffsetForLeaderEpoch, cut,
-    │                │  ▲ diverging: cut, go on                   └─────┘ again until it is final
+    ┌──────────▶ FETCHING ◀──────────────────── done ────── TRUNCATING ─┐ OffsetForLeaderEpoch, truncate,
+    │                │  ▲ diverging: truncate, continue           └─────┘ again until it is final
     │   out of range │
     │                ▼
-    └── cut ──── ASKING_END ── our log is not longer ──▶ ASKING_START ── go on, or start over there
+    └─ truncate ─ ASKING_END ── our log is not longer ──▶ ASKING_START ── continue, or restart there
 
-    errors: the same state, delayed · fenced, broken disk: failed, out until it is added anew
+    errors: the same state, delayed · fenced, failed disk: failed, until it is added again
 
-One request is in flight at a time. Every change of a partition makes a new `FetchState`, so that an
-answer is for the partition as it is now only if the very same object is still there: answers to an
-older position, an older epoch or a partition since removed are dropped by that comparison.
+One request is in flight at a time. Every change of a partition makes a new `FetchState`. An answer is valid
+only while the partition still has the same object: this drops answers for an older position, an older epoch
+or a removed partition.
 """
 
 from __future__ import annotations
@@ -40,19 +40,19 @@ from logstore.replication.messages import (
 FollowerRequest = FetchRequest | OffsetForLeaderEpochRequest | ListOffsetsRequest
 
 _WAIT_WHILE_FLUSHING_MS = 10
-"""How long a leader may keep a fetch that lacks partitions whose flush will be over soon."""
+"""The longest wait of a fetch without the partitions whose flush will end soon."""
 
 
 class Phase(Enum):
     FETCHING = "fetching"
     TRUNCATING = "truncating"
-    ASKING_END = "asking where the leader's log ends"
-    ASKING_START = "asking where the leader's log starts"
+    ASKING_END = "asking for the leader's log end offset"
+    ASKING_START = "asking for the leader's log start offset"
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class FetchState:
-    """Where one partition stands with its leader, under one leader epoch."""
+    """The state of one partition towards its leader, in one leader epoch."""
 
     leader_epoch: int
     fetch_offset: int
@@ -64,7 +64,7 @@ class FetchState:
         return self.delayed_until_ms <= now_ms
 
     def at(self, fetch_offset: int, last_fetched_epoch: int) -> FetchState:
-        """Fetching from there."""
+        """Return the state that fetches from this offset."""
         return FetchState(self.leader_epoch, fetch_offset, last_fetched_epoch, Phase.FETCHING)
 
     def asking(self, phase: Phase) -> FetchState:
@@ -76,7 +76,7 @@ class FetchState:
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """The request under way: each partition's state as it was built from."""
+    """The request in flight, with the state of each partition that it was built from."""
 
     correlation_id: int
     deadline_ms: int
@@ -85,7 +85,7 @@ class InFlight:
 
 
 class Fetcher:
-    """Partitions that this node follows one leader for."""
+    """The partitions that this node fetches from one leader, or a share of them."""
 
     def __init__(self, leader_id: int, config: NodeConfig) -> None:
         self.leader_id = leader_id
@@ -99,11 +99,11 @@ class Fetcher:
         return self._states
 
     def put(self, topic_partition: TopicPartition, state: FetchState) -> None:
-        """Add a partition, or replace its state; its place in the order stays."""
+        """Add a partition, or replace its state; its position in the order stays."""
         self._states[topic_partition] = state
 
     def remove(self, topic_partition: TopicPartition) -> bool:
-        """Drop a partition; a request that no longer concerns anyone is given up with it."""
+        """Drop a partition, and with it a request that has no partitions left."""
         removed = self._states.pop(topic_partition, None) is not None
         if self.in_flight is not None and not any(True for _ in self._current(self.in_flight)):
             mark("fetcher: what was asked concerns nobody any more")
@@ -111,16 +111,16 @@ class Fetcher:
         return removed
 
     def move_to_back(self, topic_partition: TopicPartition) -> None:
-        """Let the others go first next time: a response has room for so much only."""
+        """Let the other partitions go first in the next request: a response has limited room."""
         self._states[topic_partition] = self._states.pop(topic_partition)
 
     def delay(self, topic_partition: TopicPartition, now_ms: int) -> None:
-        """Leave the partition alone for one back-off, in the phase it is in."""
+        """Delay the partition by one back-off, in its current phase."""
         state = self._states[topic_partition]
         self._states[topic_partition] = state.delayed(now_ms + self._config.replica_fetch_backoff_ms)
 
     def finish(self, in_flight: InFlight) -> list[tuple[TopicPartition, FetchState]]:
-        """End the request; the partitions whose state is still the one it was built from."""
+        """End the request; returns the partitions whose state has not changed since it was built."""
         if self.in_flight is in_flight:
             self.in_flight = None
         return list(self._current(in_flight))
@@ -131,7 +131,7 @@ class Fetcher:
                 yield topic_partition, state
 
     def expire(self, now_ms: int) -> None:
-        """Give up on a request that was not answered in time, and pause."""
+        """Give up a request that is overdue, and delay its partitions."""
         if self.in_flight is not None and self.in_flight.deadline_ms <= now_ms:
             mark("fetcher: the leader's answer is overdue")
             for topic_partition, _ in self.finish(self.in_flight):
@@ -148,10 +148,10 @@ class Fetcher:
         is_synced: Callable[[TopicPartition], bool],
         topic_id_of: Callable[[TopicPartition], str],
     ) -> InFlight | None:
-        """The request to send now, None if one is under way or nothing is due.
+        """Return the request to send now; None if one is in flight or nothing is due.
 
-        Reconciling goes before fetching. `may_fetch` holds a partition back whose log has not been
-        flushed as far as the fetch would claim; `is_synced` says whose claims are held to that.
+        Reconciling goes before fetching. `may_fetch` is False for a partition whose log is not flushed up to
+        the fetch offset; `is_synced` tells the partitions to which that applies.
         """
         self._asked_ms = now_ms
         if self.in_flight is not None:
@@ -174,7 +174,7 @@ class Fetcher:
             }
             max_wait_ms = self._config.replica_fetch_wait_max_ms
             if len(sent) < len(ready):
-                # Those that are held back go with the next one: the leader must not keep this one for long.
+                # The others go with the next request: the leader must not hold this one for long.
                 mark("fetcher: a fetch goes without those that are being flushed")
                 max_wait_ms = min(max_wait_ms, _WAIT_WHILE_FLUSHING_MS)
             body = self._fetch_request(sent, broker_epoch, max_wait_ms, log_start_of, is_synced, topic_id_of)
@@ -236,16 +236,16 @@ class Fetcher:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When the request under way is given up, or the next delayed partition is due again."""
+        """When the request in flight expires, or the next delayed partition is due."""
         if self.in_flight is not None:
             return self.in_flight.deadline_ms
-        # What was due when we were last asked and yet not sent waits for a flush, not for a time.
+        # A partition that was due at the last call, but not sent, waits for a flush and not for a time.
         later = (state.delayed_until_ms for state in self._states.values())
         return min((until_ms for until_ms in later if until_ms > self._asked_ms), default=None)
 
 
 def fetcher_number(topic_partition: TopicPartition, count: int) -> int:
-    """Which of a leader's `count` fetchers a partition is with: Kafka's choice, by Java's hash of a text."""
+    """Return which of a leader's `count` fetchers has the partition: Kafka's choice, by a Java hash."""
     key = (31 * java_hash(topic_partition.topic) + topic_partition.partition) & 0xFFFFFFFF
     if key >= 1 << 31:
         key = (1 << 32) - key  # the absolute value of a negative int

@@ -1,10 +1,10 @@
-"""The following side of a node: one or several fetchers a leader, and what their answers do to the logs.
+"""All partitions that a node follows: its fetchers, and the effect of their answers on the logs.
 
-`fetcher.py` decides what to ask; this module carries an answer to the partition's log and puts the
-partition into its next state. A partition is with exactly one fetcher, or failed, or has no leader.
+`fetcher.py` decides the requests. This module applies an answer to the partition's log (`following.py`) and
+puts the partition into its next state. A partition has exactly one fetcher, or has failed, or has no leader.
 
-A failed partition (fenced, or its disk broke) stays out until the controller sends another role:
-`failed` says which and why, and must be watched, because nothing else repairs it.
+A failed partition (fenced, or with a failed disk) is not fetched until the controller assigns another role.
+Watch `failed`: nothing else repairs it.
 """
 
 from __future__ import annotations
@@ -46,10 +46,9 @@ _RESPONSES: dict[type[FollowerRequest], type[FollowerResponse]] = {
 class Followers:
     """All partitions that this node follows.
 
-    `on_storage_failure` is told when a partition's log fails, and removes it here; `on_progress` when a
-    log or its bounds may have moved. `may_fetch` holds
-    a fetch back until the log is flushed as far as it claims (SYNCED durability), and asks for that
-    flush.
+    `on_storage_failure` is called when a partition's log fails, and removes it here; `on_progress` when a log
+    or its bounds may have moved. `may_fetch` holds a fetch back until the log is flushed up to the fetch
+    offset (`synced` durability), and requests that flush.
     """
 
     def __init__(
@@ -74,7 +73,7 @@ class Followers:
 
     @property
     def followed(self) -> Mapping[TopicPartition, FetchState]:
-        """Where each partition stands."""
+        """The fetch state of each partition."""
         return {
             topic_partition: fetcher.states[topic_partition]
             for topic_partition, (_, fetcher) in self._partitions.items()
@@ -83,8 +82,8 @@ class Followers:
     def add(self, partition: Partition) -> None:
         """Follow the partition's leader from the end of our log on.
 
-        Call it after `remove`: the end is read here, when no append of an older epoch can follow.
-        The log is not cut by high watermark, unless it has no epochs at all to go by.
+        Call it after `remove`: the end is read here, and no append of an older epoch can follow. The log is
+        truncated to its high watermark only if it has no epochs at all.
         """
         topic_partition = partition.topic_partition
         assert topic_partition not in self._partitions, "remove it first"
@@ -109,9 +108,9 @@ class Followers:
         return self._fetchers[key]
 
     def resize(self, count: int) -> None:
-        """Have `count` fetchers a leader. Partitions keep their state, failed ones stay failed.
+        """Use `count` fetchers for each leader. Partitions keep their state, failed ones stay failed.
 
-        What is under way is answered into the void, and asked once more.
+        Answers to requests in flight are ignored, and the requests repeated.
         """
         self._count = count
         moved, self._fetchers = self._partitions, {}
@@ -122,20 +121,20 @@ class Followers:
             self._partitions[topic_partition] = partition, fetcher
 
     def remove(self, topic_partition: TopicPartition) -> None:
-        """Stop following; what is under way is answered into the void. Also forgets a failure."""
+        """Stop following; an answer still to come is ignored. Also forgets a failure."""
         self.failed.pop(topic_partition, None)
         entry = self._partitions.pop(topic_partition, None)
         if entry is not None:
             entry[1].remove(topic_partition)
 
     def drop_idle(self) -> None:
-        """Let go of fetchers without partitions; not earlier than at the end of a change of roles."""
+        """Drop fetchers without partitions. Call it at the end of a change of roles, not earlier."""
         self._fetchers = {key: fetcher for key, fetcher in self._fetchers.items() if fetcher.states}
 
     # --- requests -----------------------------------------------------------------------------
 
     def pump(self, broker_epoch: int, now_ms: int) -> list[Effect]:
-        """Every request that is due."""
+        """Return every request that is due."""
         effects: list[Effect] = []
         for fetcher in self._fetchers.values():
             fetcher.expire(now_ms)
@@ -159,6 +158,7 @@ class Followers:
 
     @property
     def deadline_ms(self) -> int | None:
+        """When a fetcher next needs `pump`; None if no time is set."""
         deadlines = (fetcher.deadline_ms for fetcher in self._fetchers.values())
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
@@ -171,7 +171,7 @@ class Followers:
     # --- answers ------------------------------------------------------------------------------
 
     def on_disconnected(self, correlation_id: int, now_ms: int) -> bool:
-        """No answer will come: everything that was asked pauses. False if the request is not ours."""
+        """Pause everything in a request without an answer. False if the request is not ours."""
         found = self._find(correlation_id)
         if found is None:
             return False
@@ -182,10 +182,10 @@ class Followers:
         return True
 
     def on_response(self, correlation_id: int, body: FollowerResponse, now_ms: int) -> None:
-        """Take an answer; one that nobody waits for (any more) is dropped.
+        """Take an answer; late answers are dropped.
 
-        Raises `InvalidRequest` if it names partitions that were not asked about, or is no answer to
-        what was asked; all that was asked then pauses.
+        Raises `InvalidRequest` if it names partitions that are not in the request, or is of another kind.
+        Everything in the request then pauses.
         """
         found = self._find(correlation_id)
         if found is None:
@@ -197,7 +197,7 @@ class Followers:
         if body.partitions.keys() - expected or not isinstance(body, _RESPONSES[type(in_flight.body)]):
             for topic_partition, _ in current:
                 fetcher.delay(topic_partition, now_ms)
-            raise InvalidRequest(f"broker {fetcher.leader_id} answered a question that was not asked")
+            raise InvalidRequest(f"broker {fetcher.leader_id} sent an answer that does not match the request")
         for topic_partition, state in current:
             answer = body.partitions.get(topic_partition)
             if answer is None:
@@ -216,7 +216,7 @@ class Followers:
         partition = self._partitions[topic_partition][0]
         assert partition.leader_epoch == state.leader_epoch, "a new epoch replaces the fetch state"
         if answer.error is ErrorCode.FENCED_LEADER_EPOCH:
-            # The leader is ahead of us, and so is the controller: its word is on the way.
+            # The leader has a newer epoch: the controller's request is on its way.
             mark("follower: fenced by its leader, it waits for the controller")
             self._fail(topic_partition, f"fenced at leader epoch {state.leader_epoch}")
             return
@@ -245,8 +245,8 @@ class Followers:
             else:
                 next_state = self._on_bound(partition, state, answer)
         except (CorruptBatch, InvalidRecord, DiskFull):
-            # The leader still has the bytes. A full disk may stop half-way, between two segments or before
-            # the log start is published: what the log took, it keeps.
+            # The leader still has the bytes. A full disk may stop an append between two segments, or before
+            # the log start offset is written: the log keeps what was appended.
             mark("follower: an append failed half-way and is tried again")
             if state.phase is Phase.FETCHING:
                 fetcher.put(
@@ -274,10 +274,10 @@ class Followers:
     def _on_fetched(self, partition: Partition, state: FetchState, result: FetchResult) -> FetchState | None:
         log = partition.log
         if result.diverging_epoch is not None:
-            # High watermark, log start and records beside the marker belong to the other history.
+            # High watermark, log start and records of a diverging answer belong to the other history.
             mark("follower: a fetch finds that logs diverge")
             return self._reconcile(partition, state, result.diverging_epoch)
-        assert state.fetch_offset == log.log_end_offset, "somebody else wrote to a follower's log"
+        assert state.fetch_offset == log.log_end_offset, "only its fetcher appends to a follower's log"
         if result.log_start_offset > log.log_start_offset:
             mark("follower: the leader's log begins later now")
         is_news = result.records or result.log_start_offset > log.log_start_offset
@@ -291,7 +291,7 @@ class Followers:
             log_start_offset=result.log_start_offset,
         )
         following.agree(partition)
-        # Without new records the epoch stands as it was: an empty answer proves nothing new.
+        # Without new records the epoch stays: an empty answer proves nothing new.
         return state.at(log.log_end_offset, log.latest_epoch if result.records else state.last_fetched_epoch)
 
     def _on_epoch_end(
@@ -314,13 +314,12 @@ class Followers:
                 else next_state.asking(Phase.TRUNCATING)
             )
         if after == before and log.log_start_offset == log.log_end_offset:
-            # Nothing is left to cut but what lies below the log start, of an epoch that the leader does not
-            # have: an unclean election gave that history up, and none of an older epoch may follow behind it.
+            # The log is empty, and the leader does not know its epochs below the log start. An unclean
+            # election discarded that history, and batches of an older epoch could not follow it.
             following.restart_at(partition, log.log_end_offset, why="what was deleted is of another history")
             after = log.log_end_offset, log.latest_epoch
             next_state = state.at(*after)
-        # A fetch finds out by itself whether there is more to cut. Without progress it would find
-        # the same again at once: pause.
+        # The next fetch detects further divergence. Without progress it would detect the same at once: pause.
         return next_state if after != before else None
 
     def _on_bound(
@@ -339,7 +338,7 @@ class Followers:
             mark("follower: begins anew where its leader's log does")
             following.restart_at(partition, answer.offset)
         else:
-            # In range by now, as far as can be told: not at once, or two nodes could go on for ever.
+            # It is probably in range now. Pause, or two nodes could repeat this for ever.
             fetching = state.at(log.log_end_offset, log.latest_epoch)
             self._partitions[partition.topic_partition][1].put(partition.topic_partition, fetching)
             return None

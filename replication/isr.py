@@ -1,15 +1,15 @@
-"""The in-sync replicas as a leader holds them, and the rules that decide over them. All pure.
+"""The in-sync replicas as the leader knows them, and the rules for changing them. Pure.
 
     CommittedIsr ──propose──▶ PendingExpand / PendingShrink / PendingSync ──confirmed──▶ CommittedIsr
          ▲                                 │
          └── never written (refused), or a newer LeaderAndIsr
 
-The ISR lives in the metadata store. While a proposal is under way its outcome is unknown: the new
-member may already be persisted (reply lost), the old one may still be (request lost). So whoever
-could be a member counts: the *maximal* ISR is the union of both, and the high watermark waits for
-all of it. `min.insync.replicas` is judged on the *committed* ISR, the smaller promise.
+The ISR is kept in the metadata store. While a proposal is under way its outcome is unknown: the new member
+may be persisted already (reply lost), or the old one may still be (request lost). So every possible member
+counts: the *maximal* ISR is the union of both, and the high watermark waits for all of it.
+`min.insync.replicas` applies to the *committed* ISR, the smaller promise.
 
-States are compared by identity: a reply that belongs to a state that was replaced is ignored.
+States are compared by identity: an answer for a replaced state is ignored.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ class CommittedIsr:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class _Pending:
-    """A change under way on top of `last`; its outcome is unknown."""
+    """A change under way, based on `last`; its outcome is unknown."""
 
     last: CommittedIsr
     proposal: IsrProposal
@@ -56,7 +56,7 @@ class _Pending:
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PendingExpand(_Pending):
-    """`new_member` was proposed; it counts for the high watermark from now on."""
+    """An addition: `new_member` counts for the high watermark from the proposal on."""
 
     new_member: int
 
@@ -67,14 +67,14 @@ class PendingExpand(_Pending):
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PendingShrink(_Pending):
-    """`removed` are to go; they hold the high watermark until the store has confirmed it."""
+    """A removal: `removed` count for the high watermark until the store has confirmed it."""
 
     removed: frozenset[int]
 
 
 @dataclass(frozen=True, slots=True, eq=False)
 class PendingSync(_Pending):
-    """The members stay; reported is that all of them have flushed what was committed (`durability.py`)."""
+    """A report that all members, which stay, have flushed the committed records (`durability.py`)."""
 
 
 PendingIsr: TypeAlias = PendingExpand | PendingShrink | PendingSync
@@ -83,7 +83,7 @@ IsrState: TypeAlias = CommittedIsr | PendingIsr
 
 @dataclass(frozen=True, slots=True)
 class LagBounds:
-    """When a follower is out of sync: by time, and (unless -1) by messages."""
+    """When a follower is out of sync: after this time, and (unless -1) this many messages behind."""
 
     time_max_ms: int
     messages_max: int = -1
@@ -91,9 +91,9 @@ class LagBounds:
 
 
 def lags_in_time(replica: RemoteReplica, leader_end_offset: int, now_ms: int, bounds: LagBounds) -> bool:
-    """`replica.lag.time.max.ms`: it has not been at the leader's end for longer than the bound.
+    """Whether a follower has not been at the leader's end for longer than `replica.lag.time.max.ms`.
 
-    With `by_silence`: it has not fetched for longer than that, nor is it at the end.
+    With `by_silence`: whether it has not fetched for longer than that, and is not at the end.
     """
     if bounds.by_silence:
         is_silent = now_ms - max(replica.last_fetch_ms, replica.caught_up_ms) > bounds.time_max_ms
@@ -102,7 +102,10 @@ def lags_in_time(replica: RemoteReplica, leader_end_offset: int, now_ms: int, bo
 
 
 def lags_in_messages(replica: RemoteReplica, leader_end_offset: int, bounds: LagBounds) -> bool:
-    """`replica.lag.max.messages`: it lacks more records than that; not applied while its end is unknown."""
+    """Whether a follower lacks more records than `replica.lag.max.messages`.
+
+    False while its end is unknown.
+    """
     if bounds.messages_max < 0 or replica.log_end_offset == UNKNOWN_OFFSET:
         return False
     return leader_end_offset - replica.log_end_offset > bounds.messages_max

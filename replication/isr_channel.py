@@ -1,12 +1,12 @@
-"""ISR proposals on their way to the controller: one request in flight, one proposal a partition.
+"""ISR proposals under way to the controller: one request in flight, one proposal for each partition.
 
-    submit ─▶ queue ─▶ AlterPartition to the active controller ─▶ answer to whoever submitted
+    submit ─▶ queue ─▶ AlterPartition to the active controller ─▶ answer to the partition
                  ▲                      │
-                 └── after a pause ─────┘ no answer, not the controller (any more), stale broker epoch
+                 └── after a pause ─────┘ no answer, no longer the controller, stale broker epoch
                      at once: another controller was elected
 
-A proposal stays queued until it is answered by name; the pending ISR state it belongs to comes back
-with the answer, so that an answer which is too late can be told by identity.
+A proposal stays queued until it is answered by name. Its pending ISR state comes back with the answer, so
+that a late answer is recognized by identity.
 """
 
 from __future__ import annotations
@@ -40,34 +40,36 @@ class IsrChannel:
 
     @property
     def deadline_ms(self) -> int | None:
+        """When the request expires, or the next one is due; None if nothing is queued."""
         if self._in_flight is not None:
             return self._in_flight.deadline_ms
         return self._not_before_ms if self._queue else None
 
     def submit(self, topic_partition: TopicPartition, pending: PendingIsr) -> None:
-        """Queue a proposal in place of any other of this partition.
+        """Queue a proposal in place of any other for this partition.
 
-        What it replaces belongs to an ISR state that is gone: a partition proposes only while
-        nothing is pending. Should that one be in flight, this one goes out after its answer.
+        A replaced proposal belongs to an ISR state that is gone: a partition proposes only while nothing is
+        pending. If the replaced one is in flight, this one is sent after its answer.
         """
         self._queue[topic_partition] = pending
 
     def withdraw(self, topic_partition: TopicPartition) -> None:
-        """Forget a proposal whose ISR state was replaced; what is in flight may still be applied."""
+        """Drop a proposal whose ISR state was replaced. One in flight may still be applied."""
         if self._queue.pop(topic_partition, None) is not None:
             mark("isr channel: a proposal is withdrawn")
 
     def holds(self, topic_partition: TopicPartition) -> bool:
-        """Whether a proposal of this partition waits here for its turn or its answer."""
+        """Whether a proposal for this partition waits for its turn or its answer."""
         return topic_partition in self._queue
 
     def owns(self, correlation_id: int) -> bool:
+        """Whether the request in flight has this correlation id."""
         return self._in_flight is not None and self._in_flight.correlation_id == correlation_id
 
     def next_request(
         self, next_id: Callable[[], int], broker_epoch: int, now_ms: int
     ) -> tuple[int, AlterPartitionRequest] | None:
-        """The correlation id and body of the request to send now, if any; it then counts as in flight."""
+        """Return correlation id and body of the request to send now, if any; it is then in flight."""
         if self._in_flight is not None and self._in_flight.deadline_ms <= now_ms:
             mark("isr channel: an answer is overdue")
             self._retry_later(now_ms)
@@ -85,7 +87,7 @@ class IsrChannel:
     def on_response(
         self, body: AlterPartitionResponse, now_ms: int
     ) -> list[tuple[TopicPartition, PendingIsr, AlterPartitionResult]]:
-        """The answers, each with the pending state it is for; the entries are free again."""
+        """Return the answers, each with its pending state; answered proposals leave the queue."""
         assert self._in_flight is not None, "ask owns() first"
         sent = self._in_flight.sent
         if body.error is not ErrorCode.NONE:
@@ -105,17 +107,17 @@ class IsrChannel:
         return answers
 
     def resend(self, topic_partition: TopicPartition, pending: PendingIsr, now_ms: int) -> None:
-        """Queue the same proposal once more, after a pause."""
+        """Queue the same proposal again, after a pause."""
         self._queue.setdefault(topic_partition, pending)
         self._not_before_ms = now_ms + self._config.alter_partition_retry_ms
 
     def on_disconnected(self, now_ms: int) -> None:
-        """No answer will come; the request may have been applied, so the same is asked again."""
+        """Send the same proposals again: the request may have been applied, or not."""
         mark("isr channel: a connection broke")
         self._retry_later(now_ms)
 
     def on_new_controller(self) -> None:
-        """Ask the new one at once, also what the old one was asked: it may never answer."""
+        """Send to the new controller at once; the old one may never answer."""
         if self._in_flight is not None:
             mark("isr channel: what was under way goes to a new controller")
         self._in_flight = None

@@ -1,4 +1,4 @@
-"""`String.hashCode()` of Java: where Kafka places something by the hash of its name, so must we."""
+"""Java's `String.hashCode()`, for places that Kafka chooses by the hash of a name."""
 
 from __future__ import annotations
 
@@ -6,7 +6,7 @@ import struct
 
 
 def java_hash(text: str) -> int:
-    """The hash of `text` as an unsigned 32-bit integer, over its UTF-16 code units."""
+    """Return the hash of `text` as an unsigned 32-bit integer, over its UTF-16 code units."""
     data = text.encode("utf-16-le", "surrogatepass")
     key = 0
     for unit in struct.unpack(f"<{len(data) // 2}H", data):

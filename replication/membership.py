@@ -5,7 +5,6 @@
 
 from __future__ import annotations
 
-from dataclasses import replace
 from enum import Enum
 
 from logstore.disk.errors import ErrorCode
@@ -140,7 +139,7 @@ def propose_synced(partition: Partition, *, own_broker_epoch: int) -> PendingSyn
     if len(ends) < len(isr.isr) - 1 or min((partition.log.recovery_point, *ends)) < bound:
         return None
     mark("durability: a switched partition is reported as synced")
-    proposal = replace(_proposal(partition, isr.isr, own_broker_epoch), all_synced=True)
+    proposal = _proposal(partition, isr.isr, own_broker_epoch)._replace(all_synced=True)
     partition.isr = pending = PendingSync(isr, proposal)
     return pending
 

@@ -1,9 +1,9 @@
-"""What nodes, clients and the controller say to each other: Kafka's requests, as frozen data.
+"""The requests and responses of nodes, clients and the controller: Kafka's, as immutable values.
 
-The names and fields are those of Kafka's protocol; the wire room turns them into bytes, the
-simulation passes them as they are. What every produce and fetch is made of are tuples by name, which cost a
-fifth of a frozen dataclass to make. Offsets are record numbers, times are epoch milliseconds, `-1`
-is Kafka's "none" for epochs and offsets (0 is a valid epoch: never test one for truth).
+Names and fields are those of Kafka's protocol. `logstore/broker/wire` turns them into bytes; the simulation
+passes them as they are. Most are named tuples, which cost a fifth of a frozen dataclass to create. Offsets
+are record offsets, times are epoch milliseconds. `-1` is Kafka's "none" for epochs and offsets; 0 is a valid
+epoch, so never test an epoch for truth.
 """
 
 from __future__ import annotations
@@ -23,16 +23,15 @@ CONSUMER_REPLICA_ID = -1
 NO_LEADER = -1
 NO_EPOCH = -1
 BEING_DELETED = -2
-"""As a leader: the topic is being deleted. As a leader epoch of StopReplica: whatever the epoch is."""
+"""As a leader: the topic is being deleted. As a leader epoch of StopReplica: for any epoch."""
 EARLIEST_TIMESTAMP = -2
 LATEST_TIMESTAMP = -1
 LARGEST_TIMESTAMP = -3
-"""As a time that is looked for: the record with the largest one (KIP-734)."""
+"""As a timestamp in ListOffsets: the record with the largest timestamp (KIP-734)."""
 
 
-@dataclass(frozen=True, slots=True)
-class BrokerEndpoint:
-    """Where a live broker can be reached; `epoch` is its incarnation."""
+class BrokerEndpoint(NamedTuple):
+    """The address of a live broker; `epoch` is its incarnation."""
 
     broker_id: int
     host: str = ""
@@ -45,9 +44,9 @@ class BrokerEndpoint:
 class PartitionState:
     """A partition as the controller last wrote it to the metadata store.
 
-    `all_synced`: what was acknowledged is on every ISR member's disk (`durability.py`). `min_insync`: how
-    many must be in the ISR for the high watermark to move, whatever smaller number the broker knows of;
-    `eligible` are not in it and hold all that is committed nevertheless.
+    `all_synced`: every acknowledged record is on the disk of every ISR member (`durability.py`).
+    `min_insync`: the ISR size that the high watermark requires, even if the broker knows a smaller number.
+    `eligible` replicas are outside the ISR but hold all committed records.
     """
 
     controller_epoch: int
@@ -69,7 +68,7 @@ class PartitionState:
 
 
 class ProduceRequest(NamedTuple):
-    """Ready record batches for some partitions; `acks` is 0, 1 or -1 (all)."""
+    """Encoded batches for some partitions; `acks` is 0, 1 or -1 (all)."""
 
     records: Mapping[TopicPartition, bytes | memoryview]
     acks: int
@@ -77,9 +76,10 @@ class ProduceRequest(NamedTuple):
 
 
 class ProduceResult(NamedTuple):
-    """`durability` is the level that acks=all reached; None for other acks, which promise neither.
+    """The result for one partition.
 
-    `record_errors`: the records of the batch that it was refused for, where single ones are to blame.
+    `durability` is the level that acks=all reached; None for other acks, which promise neither.
+    `record_errors` names the records for which the batch was refused, if there are such records.
     """
 
     error: ErrorCode
@@ -91,16 +91,15 @@ class ProduceResult(NamedTuple):
     record_errors: tuple[RecordError, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class ProduceResponse:
+class ProduceResponse(NamedTuple):
     partitions: Mapping[TopicPartition, ProduceResult]
 
 
 class FetchPartition(NamedTuple):
-    """From where one partition is read.
+    """A read of one partition.
 
-    `current_leader_epoch` fences a reader of another leadership; `last_fetched_epoch` lets the
-    leader see that the follower's log has diverged (KIP-595). Both are `-1` for clients without.
+    `current_leader_epoch` fences a reader of another leadership. `last_fetched_epoch` lets the leader detect
+    that the follower's log has diverged (KIP-595). Both are `-1` for clients that do not send them.
     `is_synced`: the follower has flushed everything below `fetch_offset`.
     """
 
@@ -116,9 +115,9 @@ class FetchPartition(NamedTuple):
 class FetchRequest(NamedTuple):
     """A read by a follower (`replica_id` ≥ 0) or a consumer (-1).
 
-    A consumer that knows of racks says its own, empty for none; one that does not is served by leaders alone.
-    `committed_only`: it reads no further than the last stable offset (`read_committed`), and is told which
-    transactions below it were aborted. A follower reads to the end whatever it says.
+    `rack` is the consumer's rack, empty for none; without one (None) only leaders serve it. `committed_only`:
+    read up to the last stable offset (`read_committed`), with the aborted transactions below it. A follower
+    always reads to the end.
     """
 
     replica_id: int
@@ -131,19 +130,18 @@ class FetchRequest(NamedTuple):
     committed_only: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class Aborted:
-    """A transaction that was aborted: its data, from `first_offset` to the marker, is to be left out."""
+class Aborted(NamedTuple):
+    """An aborted transaction: readers skip its data from `first_offset` to the marker."""
 
     producer_id: int
     first_offset: int
 
 
 class FetchResult(NamedTuple):
-    """`records` holds whole batches, never None; a diverging answer holds none.
+    """The result for one partition. `records` holds whole batches; a diverging result holds none.
 
-    `preferred_read_replica`: ask that broker instead from now on; -1 for stay. Consumers hear of
-    `last_stable_offset` too (-1: not told); `aborted` is None for those who did not ask for committed data.
+    `preferred_read_replica`: fetch from that broker from now on; -1 for no change. `last_stable_offset` is
+    for consumers, else -1. `aborted` is None without `committed_only`.
     """
 
     error: ErrorCode
@@ -156,23 +154,20 @@ class FetchResult(NamedTuple):
     aborted: tuple[Aborted, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class FetchResponse:
+class FetchResponse(NamedTuple):
     partitions: Mapping[TopicPartition, FetchResult]
 
 
-@dataclass(frozen=True, slots=True)
-class ListOffsetsPartition:
+class ListOffsetsPartition(NamedTuple):
     timestamp: int
     current_leader_epoch: int = NO_EPOCH
 
 
-@dataclass(frozen=True, slots=True)
-class ListOffsetsRequest:
-    """Offsets by time; `-1` is the end, `-2` the start, `-3` the record with the largest time.
+class ListOffsetsRequest(NamedTuple):
+    """Offsets by timestamp; `-1` is the end, `-2` the start, `-3` the record with the largest timestamp.
 
-    A replica sees up to the LEO, a client up to the high watermark, with `committed_only` up to the
-    last stable offset.
+    The end is the log end offset for a replica, the high watermark for a client, and the last stable offset
+    with `committed_only`.
     """
 
     replica_id: int
@@ -180,45 +175,39 @@ class ListOffsetsRequest:
     committed_only: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class ListOffsetsResult:
+class ListOffsetsResult(NamedTuple):
     error: ErrorCode
     timestamp: int = -1
     offset: int = -1
     leader_epoch: int = NO_EPOCH
 
 
-@dataclass(frozen=True, slots=True)
-class ListOffsetsResponse:
+class ListOffsetsResponse(NamedTuple):
     partitions: Mapping[TopicPartition, ListOffsetsResult]
 
 
 # --- followers --------------------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class EpochQuery:
+class EpochQuery(NamedTuple):
     current_leader_epoch: int
     leader_epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetForLeaderEpochRequest:
-    """Where does this epoch end for you? (KIP-101, KIP-279)"""
+class OffsetForLeaderEpochRequest(NamedTuple):
+    """The question where epochs end in the leader's log (KIP-101, KIP-279)."""
 
     replica_id: int
     partitions: Mapping[TopicPartition, EpochQuery]
 
 
-@dataclass(frozen=True, slots=True)
-class EpochAnswer:
+class EpochAnswer(NamedTuple):
     error: ErrorCode
     epoch: int = NO_EPOCH
     end_offset: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class OffsetForLeaderEpochResponse:
+class OffsetForLeaderEpochResponse(NamedTuple):
     partitions: Mapping[TopicPartition, EpochAnswer]
 
 
@@ -227,14 +216,14 @@ class OffsetForLeaderEpochResponse:
 
 @dataclass(frozen=True, slots=True)
 class LeaderAndIsrRequest:
-    """What the receiver is to be for each partition: leader, or follower of `leader`.
+    """The receiver's role for each partition: leader, or follower of `leader`.
 
-    `configs` holds each topic's overrides under Kafka's names (`min.insync.replicas`, …), complete:
-    a setting that is absent has the broker's default. It goes with every request, and a request
-    whose partition states are no news at all may still bring new settings.
+    `configs` holds all overrides of each topic under Kafka's names (`min.insync.replicas`, …); other settings
+    have the broker's defaults. Every request includes it. A request may bring new settings without any new
+    state.
 
-    `assigned` is None but in a full request: then it has every partition that the receiver holds a
-    replica of, with its topic's id, be it in `partitions` or not. A log that it does not name is nobody's.
+    `assigned` is None except in a full request. There it lists every partition assigned to the receiver, with
+    its topic id, even if it is not in `partitions`. A log that it does not list is a stray.
     """
 
     controller_id: int
@@ -253,8 +242,7 @@ class LeaderAndIsrResponse:
     partitions: Mapping[TopicPartition, ErrorCode] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class StopReplicaPartition:
+class StopReplicaPartition(NamedTuple):
     leader_epoch: int
     delete: bool
 
@@ -276,9 +264,9 @@ class StopReplicaResponse:
 
 @dataclass(frozen=True, slots=True)
 class UpdateMetadataRequest:
-    """Always the full list of live brokers; partitions are merged into the cache.
+    """The full list of live brokers, and partitions to merge into the cache.
 
-    `shutting_down` are those of them that are about to stop: they join no ISR any more.
+    `shutting_down` are the live brokers about to stop: they join no ISR any more.
     """
 
     controller_id: int
@@ -290,22 +278,20 @@ class UpdateMetadataRequest:
     shutting_down: tuple[int, ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class UpdateMetadataResponse:
+class UpdateMetadataResponse(NamedTuple):
     error: ErrorCode
 
 
 # --- brokers to the controller ----------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class IsrProposal:
-    """A leader's wish for another ISR, valid only on top of exactly these epochs.
+class IsrProposal(NamedTuple):
+    """An ISR that a leader proposes; it applies only to the state with exactly these epochs.
 
-    `broker_epochs` (parallel to `new_isr`, -1 for unknown; or empty) says which incarnation of each
-    member the leader saw fetching: a member that restarted since is refused (KIP-903). `all_synced`
-    reports that every member has flushed what was committed before the partition became `synced`;
-    `recovering` asks to leave the mark of an unclean election where it is.
+    `broker_epochs` (parallel to `new_isr`, -1 for unknown; or empty) holds the incarnation of each member
+    that the leader saw fetching: a member that restarted since is refused (KIP-903). `all_synced` reports
+    that every member has flushed the records committed before the partition became `synced`. `recovering`
+    asks the controller to keep the mark of an unclean election.
     """
 
     leader_epoch: int
@@ -316,16 +302,14 @@ class IsrProposal:
     recovering: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class AlterPartitionRequest:
+class AlterPartitionRequest(NamedTuple):
     broker_id: int
     broker_epoch: int
     partitions: Mapping[TopicPartition, IsrProposal]
 
 
-@dataclass(frozen=True, slots=True)
-class AlterPartitionResult:
-    """Without an error: the state as it is now; `min_insync` as in `PartitionState`."""
+class AlterPartitionResult(NamedTuple):
+    """The current state, unless there is an error; `min_insync` as in `PartitionState`."""
 
     error: ErrorCode
     leader: int = NO_LEADER
@@ -341,16 +325,14 @@ class AlterPartitionResponse:
     partitions: Mapping[TopicPartition, AlterPartitionResult] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class ControlledShutdownRequest:
-    """A broker is about to stop: move its leaderships away, take it out of the ISRs."""
+class ControlledShutdownRequest(NamedTuple):
+    """The request of a stopping broker to move its leaderships and remove it from the ISRs."""
 
     broker_id: int
     broker_epoch: int
 
 
-@dataclass(frozen=True, slots=True)
-class ControlledShutdownResponse:
+class ControlledShutdownResponse(NamedTuple):
     """`remaining` are the partitions (of more than one replica) that the broker still leads."""
 
     error: ErrorCode
@@ -362,10 +344,10 @@ class ControlledShutdownResponse:
 
 @dataclass(frozen=True, slots=True)
 class NewTopic:
-    """A topic to create: a replica assignment, or a count of partitions and replicas for a formula.
+    """A topic to create, with a replica assignment or with numbers of partitions and replicas.
 
-    `assignment` lists the replicas of each partition, preferred one first. `spread` names the
-    formula when it is empty: `kafka` (increasing shift) or `round-robin` ((i + j) mod n).
+    `assignment` lists the replicas of each partition, preferred leader first. If it is empty, `spread` names
+    the formula: `kafka` (increasing shift) or `round-robin` ((i + j) mod n).
     """
 
     name: str
@@ -376,17 +358,15 @@ class NewTopic:
     configs: Mapping[str, str] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class CreateTopicsRequest:
-    """`validate_only`: say what would come of it, and do nothing."""
+class CreateTopicsRequest(NamedTuple):
+    """Topics to create; with `validate_only` only the answer is computed."""
 
     topics: tuple[NewTopic, ...]
     validate_only: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class CreateTopicsResult:
-    """`replicas` of each partition, as they were chosen; none with an error."""
+class CreateTopicsResult(NamedTuple):
+    """The result for one topic, with the replicas chosen for each partition; none with an error."""
 
     error: ErrorCode
     message: str = ""
@@ -394,55 +374,47 @@ class CreateTopicsResult:
     replicas: tuple[tuple[int, ...], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CreateTopicsResponse:
+class CreateTopicsResponse(NamedTuple):
     topics: Mapping[str, CreateTopicsResult]
 
 
-@dataclass(frozen=True, slots=True)
-class AdminResult:
-    """How one item of an administrative request fared; `message` says what to do about an error."""
+class AdminResult(NamedTuple):
+    """The result of one item of an administrative request; `message` explains an error."""
 
     error: ErrorCode
     message: str = ""
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteTopicsRequest:
-    """Answered when the request is recorded; the logs go when every replica has confirmed."""
+class DeleteTopicsRequest(NamedTuple):
+    """Topics to delete. The answer follows once the request is recorded; the logs are deleted later."""
 
     topics: tuple[str, ...]
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteTopicsResponse:
+class DeleteTopicsResponse(NamedTuple):
     topics: Mapping[str, AdminResult]
 
 
-@dataclass(frozen=True, slots=True)
-class NewPartitions:
-    """The number of partitions a topic is to have; `assignment` may list the replicas of the new ones."""
+class NewPartitions(NamedTuple):
+    """A topic's new number of partitions; `assignment` may list the replicas of the added ones."""
 
     total: int
     assignment: tuple[tuple[int, ...], ...] = ()
 
 
-@dataclass(frozen=True, slots=True)
-class CreatePartitionsRequest:
+class CreatePartitionsRequest(NamedTuple):
     """`validate_only` as for topics."""
 
     topics: Mapping[str, NewPartitions]
     validate_only: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class CreatePartitionsResponse:
+class CreatePartitionsResponse(NamedTuple):
     topics: Mapping[str, AdminResult]
 
 
-@dataclass(frozen=True, slots=True)
-class AlterConfigsRequest:
-    """Settings to change, by topic: a text sets, None goes back to the default; others stay.
+class AlterConfigsRequest(NamedTuple):
+    """Settings to change, by topic: a text sets, None restores the default; others stay.
 
     `validate_only` as for topics.
     """
@@ -451,8 +423,7 @@ class AlterConfigsRequest:
     validate_only: bool = False
 
 
-@dataclass(frozen=True, slots=True)
-class AlterConfigsResponse:
+class AlterConfigsResponse(NamedTuple):
     topics: Mapping[str, AdminResult]
 
 
@@ -461,9 +432,8 @@ class ElectionType(Enum):
     UNCLEAN = "unclean"
 
 
-@dataclass(frozen=True, slots=True)
-class ElectLeadersRequest:
-    """Elect the preferred replica, or for want of any in sync one that is not. None: every partition."""
+class ElectLeadersRequest(NamedTuple):
+    """Leaders to elect: the preferred replica, or an unclean one if none is in sync. None: all partitions."""
 
     election_type: ElectionType
     partitions: tuple[TopicPartition, ...] | None = None
@@ -475,9 +445,8 @@ class ElectLeadersResponse:
     partitions: Mapping[TopicPartition, AdminResult] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class AlterPartitionReassignmentsRequest:
-    """The replicas each partition is to have, in order; None calls off what is under way."""
+class AlterPartitionReassignmentsRequest(NamedTuple):
+    """The new replicas of each partition, in order; None cancels a reassignment under way."""
 
     partitions: Mapping[TopicPartition, tuple[int, ...] | None]
 
@@ -488,15 +457,13 @@ class AlterPartitionReassignmentsResponse:
     partitions: Mapping[TopicPartition, AdminResult] = field(default_factory=dict)
 
 
-@dataclass(frozen=True, slots=True)
-class ListPartitionReassignmentsRequest:
-    """None: whatever is under way."""
+class ListPartitionReassignmentsRequest(NamedTuple):
+    """The partitions to report; None for all reassignments under way."""
 
     partitions: tuple[TopicPartition, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class OngoingReassignment:
+class OngoingReassignment(NamedTuple):
     replicas: tuple[int, ...]
     adding_replicas: tuple[int, ...]
     removing_replicas: tuple[int, ...]
@@ -511,40 +478,35 @@ class ListPartitionReassignmentsResponse:
 # --- administration: clients to leaders -------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteRecordsRequest:
-    """Delete what lies below these offsets (-1: below the high watermark), on every live replica."""
+class DeleteRecordsRequest(NamedTuple):
+    """Delete the records below these offsets (-1: the high watermark), on every live replica."""
 
     partitions: Mapping[TopicPartition, int]
     timeout_ms: int
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteRecordsResult:
+class DeleteRecordsResult(NamedTuple):
     """`low_watermark`: the lowest log start offset among the live replicas."""
 
     error: ErrorCode
     low_watermark: int = -1
 
 
-@dataclass(frozen=True, slots=True)
-class DeleteRecordsResponse:
+class DeleteRecordsResponse(NamedTuple):
     partitions: Mapping[TopicPartition, DeleteRecordsResult]
 
 
 # --- where everything is ----------------------------------------------------------------------
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataRequest:
-    """Who is alive and who leads what; None: every topic. Any node answers, as it last heard."""
+class MetadataRequest(NamedTuple):
+    """A question for live brokers and leaders; None for every topic. Any node answers from its cache."""
 
     topics: tuple[str, ...] | None = None
 
 
-@dataclass(frozen=True, slots=True)
-class MetadataResponse:
-    """Topics that are not in `partitions` are not known here (yet). `controller_id` is -1 for unknown."""
+class MetadataResponse(NamedTuple):
+    """Live brokers and leaders. Topics absent from `partitions` are unknown. `controller_id` may be -1."""
 
     brokers: tuple[BrokerEndpoint, ...]
     controller_id: int

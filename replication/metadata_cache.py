@@ -1,13 +1,11 @@
-"""What this node last heard of the whole cluster: who is alive, who leads what.
+"""This node's latest metadata of the whole cluster: live brokers, leaders, topic ids.
 
-Written by UpdateMetadata alone. It answers clients' metadata questions, tells "not here" from "does
-not exist", and says whether a follower is alive when it asks to join an ISR. Always possibly stale:
-nothing that decides over committed records relies on it being fresh.
+Only UpdateMetadata writes it. It answers metadata requests of clients, tells "not here" from "does not
+exist", and says whether a follower that wants to join an ISR is alive. It may be stale: no decision over
+committed records relies on it.
 """
 
 from __future__ import annotations
-
-from collections.abc import Mapping
 
 from logstore.disk.marks import mark
 from logstore.disk.topic_partition import TopicPartition
@@ -23,98 +21,84 @@ from logstore.replication.messages import (
 
 
 class MetadataCache:
-    """Live brokers, partitions and topic ids."""
+    """Live brokers, partitions and topic ids. Read the mappings; only `update` changes them."""
 
     def __init__(self) -> None:
         self.controller_id = -1
+        self.brokers: dict[int, BrokerEndpoint] = {}
+        """The live brokers, by id."""
+        self.partitions: dict[TopicPartition, PartitionState] = {}
+        self.topic_ids: dict[str, str] = {}
+        """Topic ids by name."""
+        self.topic_names: dict[str, str] = {}
+        """Topic names by id."""
         self.deleted: tuple[TopicPartition, ...] = ()
-        """What the last update that took partitions away has taken away: a tuple of its own each time."""
-        self._brokers: dict[int, BrokerEndpoint] = {}
-        self._partitions: dict[TopicPartition, PartitionState] = {}
-        self._topic_ids: dict[str, str] = {}
-        self._topic_names: dict[str, str] = {}
+        """Partitions that the latest such update removed: a new tuple each time."""
         self._shutting_down: frozenset[int] = frozenset()
 
-    @property
-    def brokers(self) -> Mapping[int, BrokerEndpoint]:
-        """The live ones, by id."""
-        return self._brokers
-
-    @property
-    def partitions(self) -> Mapping[TopicPartition, PartitionState]:
-        return self._partitions
-
-    @property
-    def topic_ids(self) -> Mapping[str, str]:
-        return self._topic_ids
-
-    @property
-    def topic_names(self) -> Mapping[str, str]:
-        """By id."""
-        return self._topic_names
-
     def is_alive(self, broker_id: int) -> bool:
-        return broker_id in self._brokers
+        """Whether the broker is registered."""
+        return broker_id in self.brokers
 
     def may_be_in_sync(self, broker_id: int) -> bool:
         """Whether it may join an ISR: alive, and not about to stop (KIP-841)."""
-        return broker_id in self._brokers and broker_id not in self._shutting_down
+        return broker_id in self.brokers and broker_id not in self._shutting_down
 
     def rack_of(self, broker_id: int) -> str | None:
-        """The rack of a live broker; None if it is not alive, empty if it has none."""
-        endpoint = self._brokers.get(broker_id)
+        """Return the rack of a live broker, empty if it has none; None if it is not alive."""
+        endpoint = self.brokers.get(broker_id)
         return endpoint.rack if endpoint is not None else None
 
     def broker_epoch(self, broker_id: int) -> int:
-        """The registered incarnation of a live broker; -1 if unknown."""
-        endpoint = self._brokers.get(broker_id)
+        """Return the registered incarnation of a live broker; -1 if unknown."""
+        endpoint = self.brokers.get(broker_id)
         return endpoint.epoch if endpoint is not None else -1
 
     def leader_of(self, topic_partition: TopicPartition) -> int:
-        """Who leads; -1 for nobody or unknown."""
-        state = self._partitions.get(topic_partition)
+        """Return the leader; -1 for nobody or unknown."""
+        state = self.partitions.get(topic_partition)
         return state.leader if state is not None else NO_LEADER
 
     def describe(self, request: MetadataRequest) -> MetadataResponse:
-        """What a client that looks for leaders is told."""
+        """Return brokers and leaders for a client."""
         wanted = None if request.topics is None else set(request.topics)
         return MetadataResponse(
-            tuple(self._brokers.values()),
+            tuple(self.brokers.values()),
             self.controller_id,
             {
                 topic_partition: state
-                for topic_partition, state in self._partitions.items()
+                for topic_partition, state in self.partitions.items()
                 if wanted is None or topic_partition.topic in wanted
             },
         )
 
     def update(self, request: UpdateMetadataRequest) -> list[TopicPartition]:
-        """Take over the list of live brokers, merge partitions; returns those that are being deleted.
+        """Replace the live brokers, merge the partitions; returns the partitions being deleted.
 
-        A partition's older state never replaces a newer one: updates of one controller may overtake
-        each other. A topic id that changed means another incarnation, whose epochs start anew.
+        An older state never replaces a newer one: updates of one controller may arrive in another order. A
+        changed topic id means another topic of the same name, whose epochs start again.
         """
         self.controller_id = request.controller_id
-        self._brokers = {broker.broker_id: broker for broker in request.live_brokers}
+        self.brokers = {broker.broker_id: broker for broker in request.live_brokers}
         self._shutting_down = frozenset(request.shutting_down)
         for topic, topic_id in request.topic_ids.items():
-            if self._topic_ids.get(topic, topic_id) != topic_id:
+            if self.topic_ids.get(topic, topic_id) != topic_id:
                 mark("metadata: a topic is another one than before")
-                for stale in [known for known in self._partitions if known.topic == topic]:
-                    del self._partitions[stale]
-                self._topic_names.pop(self._topic_ids[topic], None)
-            self._topic_ids[topic] = topic_id
-            self._topic_names[topic_id] = topic
+                for stale in [known for known in self.partitions if known.topic == topic]:
+                    del self.partitions[stale]
+                self.topic_names.pop(self.topic_ids[topic], None)
+            self.topic_ids[topic] = topic_id
+            self.topic_names[topic_id] = topic
         deleted = []
         for topic_partition, state in request.partitions.items():
             if state.leader == BEING_DELETED:
-                self._partitions.pop(topic_partition, None)
+                self.partitions.pop(topic_partition, None)
                 mark("metadata: a partition is being deleted")
                 deleted.append(topic_partition)
                 continue
-            known = self._partitions.get(topic_partition)
+            known = self.partitions.get(topic_partition)
             if known is None or _version(state) >= _version(known):
-                self._partitions[topic_partition] = state
+                self.partitions[topic_partition] = state
         if deleted:
             self.deleted = tuple(deleted)
         return deleted

@@ -1,14 +1,14 @@
-"""Where a follower cuts its log, given what the leader says about an epoch. Pure.
+"""Where a follower truncates its log, given the leader's end of an epoch. Pure.
 
-Two logs agree up to some point and differ after it; the point is found by epochs, never by the high
-watermark, which a follower learns one fetch late (KIP-101). The follower names the latest epoch it
-has; the leader answers with the largest epoch it knows up to that one, and where it ends for it:
+Two logs agree up to an offset and differ after it. Epochs find that offset; the high watermark cannot,
+because a follower learns it one fetch late (KIP-101). The follower names its latest epoch. The leader answers
+with its own largest epoch up to that one, and where that epoch ends:
 
     leader    1 1 1 1 3            asked for 2, answers (epoch 1, end 4)
     follower  1 1 2                own end of epoch 1 is 2: cut there
 
-If the leader's epoch is unknown here as well, the cut goes to the end of the nearest older epoch,
-and the question is asked again (KIP-279). Each such round drops at least one epoch, so it ends.
+If the leader's epoch is unknown here too, the follower truncates to the end of its nearest older epoch and
+asks again (KIP-279). Each round drops at least one epoch, so this ends.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ UNDEFINED = -1
 
 
 class Truncation(NamedTuple):
-    """Cut the log to end at `offset`; ask again unless `is_final`."""
+    """Truncate the log to end at `offset`; ask again unless `is_final`."""
 
     offset: int
     is_final: bool
@@ -36,11 +36,11 @@ def truncation_for(
     high_watermark: int,
     own_end_of: Callable[[int], EpochEndOffset],
 ) -> Truncation:
-    """What the leader's `answer` means for a log that ends at `log_end_offset`.
+    """Return the truncation that the leader's `answer` requires of a log that ends at `log_end_offset`.
 
-    `own_end_of` is the follower's own epoch lookup. An answer without an end (the leader knows
-    nothing that old) leaves only the high watermark to go by; one without an epoch comes from a
-    leader that predates KIP-279.
+    `own_end_of` looks up an epoch in the follower's log. After an answer without an end (the leader has no
+    epoch that old) only the high watermark is left. An answer without an epoch comes from a leader older than
+    KIP-279.
     """
     if answer.end_offset == UNDEFINED:
         return Truncation(min(high_watermark, log_end_offset), True)
@@ -57,7 +57,7 @@ def truncation_for(
 
 
 class Divergence(NamedTuple):
-    """The leader's view of a fetch: undefined means it cannot compare, None that the logs agree."""
+    """The leader's view of a fetch: `diverging` is None if the logs agree, or cannot be compared."""
 
     diverging: EpochEndOffset | None
     is_out_of_range: bool
@@ -70,9 +70,9 @@ def divergence_of(
     log_start_offset: int,
     end_of: EpochEndOffset,
 ) -> Divergence:
-    """Whether a follower that ends at `fetch_offset` in `last_fetched_epoch` has left the leader's log.
+    """Return whether a follower that ends at `fetch_offset` in `last_fetched_epoch` diverges from the leader.
 
-    `end_of` is the leader's own answer for that epoch. Below the log start nothing can be compared.
+    `end_of` is the leader's own end of that epoch. Below the log start offset nothing can be compared.
     """
     if end_of.end_offset == UNDEFINED or end_of.epoch == UNDEFINED or fetch_offset < log_start_offset:
         return Divergence(None, True)

@@ -1,10 +1,10 @@
-"""What a leader knows about one of its followers: where its log ends, and since when it keeps up.
+"""A leader's knowledge of one follower: where its log ends, and since when it has been caught up.
 
-All of it is the leader's memory of one leader epoch, rebuilt from the follower's fetches. A fetch at
-offset x says "I hold everything below x"; there is no other acknowledgement.
+All of it is memory, for one leader epoch, rebuilt from the follower's fetches. A fetch at offset x
+acknowledges everything below x; there is no other acknowledgement.
 
-"Caught up" is not "equal": under load a follower never equals a leader that appends all the time.
-It has caught up at time t when a fetch of its reached what was the leader's end at t.
+"Caught up" does not mean "equal": under load a follower never equals a leader that appends all the time. It
+has caught up at time t once one of its fetches reaches the leader's end as of t.
 
          leader's end      10        15        15
     ──fetch at──────────── 5 ─────── 10 ────── 15 ──▶ time
@@ -18,16 +18,16 @@ from dataclasses import dataclass, replace
 
 UNKNOWN_OFFSET = -1
 UNKNOWN_BROKER_EPOCH = -1
-# Not 0: a simulated clock may start there, and a replica never heard of would count as caught up.
+# Not 0: a simulated clock may start there, and a replica without a fetch would count as caught up.
 NEVER_MS = -(1 << 62)
 
 
 @dataclass(frozen=True, slots=True)
 class RemoteReplica:
-    """A follower as its leader sees it; a value, replaced at every fetch.
+    """A follower as its leader knows it: a value, replaced at every fetch.
 
-    Offsets are -1 while unknown (an unknown end holds the high watermark back), times are epoch
-    milliseconds, or `NEVER_MS`. `broker_epoch` is the incarnation that fetched last.
+    Offsets are -1 while unknown; an unknown end holds the high watermark back. Times are epoch milliseconds,
+    or `NEVER_MS`. `broker_epoch` is the incarnation that fetched last.
     """
 
     replica_id: int
@@ -47,7 +47,7 @@ class RemoteReplica:
         now_ms: int,
         broker_epoch: int = UNKNOWN_BROKER_EPOCH,
     ) -> RemoteReplica:
-        """After a successful read at `fetch_offset`, the leader's log then ending at `leader_end_offset`."""
+        """Return its state after a read at `fetch_offset`, with the leader at `leader_end_offset`."""
         caught_up_ms = self.caught_up_ms
         if fetch_offset >= leader_end_offset:
             caught_up_ms = max(caught_up_ms, now_ms)  # the clock may have stepped back
@@ -66,10 +66,10 @@ class RemoteReplica:
     def under_new_epoch(
         self, *, in_isr: bool, was_leader: bool, leader_end_offset: int, now_ms: int
     ) -> RemoteReplica:
-        """Reset for a new leader epoch.
+        """Return its state at the start of a leader epoch.
 
-        A leader that is re-elected keeps what it knows of its followers' logs; a new leader knows
-        nothing. An ISR member is given the whole lag bound to show up, others none.
+        A re-elected leader keeps its knowledge of its followers' logs; a new leader has none. An ISR member
+        has the whole lag bound to fetch, others have none.
         """
         caught_up_ms = now_ms if in_isr else NEVER_MS
         if was_leader:
@@ -86,9 +86,8 @@ class RemoteReplica:
         )
 
     def is_caught_up(self, leader_end_offset: int, now_ms: int, lag_time_max_ms: int) -> bool:
-        """Equal to the leader now, or at its end within the lag bound.
+        """Whether it equals the leader now, or was at its end within the lag bound.
 
-        Equality counts however old the last fetch is: an idle topic must not churn its ISR
-        (KAFKA-7152).
+        Equality counts however old the last fetch is: an idle topic must not change its ISR (KAFKA-7152).
         """
         return self.log_end_offset == leader_end_offset or now_ms - self.caught_up_ms <= lag_time_max_ms

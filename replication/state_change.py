@@ -1,11 +1,11 @@
-"""What happened to a partition, as each party saw it: the facts behind a line of the state-change log.
+"""State changes: decisions about partitions by the controller and the brokers, and their lines in the log.
 
-The controller records what it decided, a broker what it did about it or why it refused. Both carry the
-epochs, so the records of many nodes, merged, tell one story. The engine hands them to a sink that it was
-given and knows nothing of files; a sink must not call back.
+The controller records its decisions, a broker what it did about them or why it refused. Both include the
+epochs, so the merged records of many nodes give one history. The engine passes them to a sink and knows
+nothing of files; a sink must not call back.
 
-A line of the log begins like one of Kafka's `state-change.log`, with the time (UTC) and the partition in
-brackets, so one tool merges both; the rest is `name=value`, texts in JSON's quotes:
+A line starts like one of Kafka's `state-change.log`, with the time (UTC) and the partition in brackets, so
+one tool merges both. The rest is `name=value`, with texts quoted as in JSON:
 
     [2026-11-20 15:19:26,123] [orders,0] node=1 side=controller controller_epoch=3
         change="writes a state" leader=2 leader_epoch=5 partition_epoch=9 isr=2,3 replicas=1,2,3
@@ -34,8 +34,8 @@ class Side(Enum):
 class StateChange:
     """One decision about one partition.
 
-    `change` is a short fixed phrase ("elects a leader", "becomes follower"), `reason` says why in a few
-    words of its own, empty if there is nothing to add. Epochs are -1 where the party does not know them.
+    `change` is a short fixed phrase ("elects a leader", "becomes follower"). `reason` is free text, possibly
+    empty. Unknown epochs are -1.
     """
 
     time_ms: int
@@ -64,22 +64,28 @@ _LINE = re.compile(
 
 
 def format_time(time_ms: int) -> str:
-    """Epoch milliseconds as `2026-11-20 15:19:26,123`, UTC. Before 1970 or after 9999: `OverflowError`."""
+    """Format epoch milliseconds as `2026-11-20 15:19:26,123`, UTC.
+
+    Raises `OverflowError` before 1970 and after 9999.
+    """
     moment = _EPOCH + timedelta(milliseconds=time_ms)
     return f"{moment:%Y-%m-%d %H:%M:%S},{time_ms % 1000:03d}"
 
 
 def parse_time(text: str) -> int:
-    """The inverse of `format_time`. Raises `ValueError` for anything else."""
+    """Return the epoch milliseconds of a time in the format of `format_time`.
+
+    Raises `ValueError` for any other text.
+    """
     seconds, comma, milliseconds = text.partition(",")
     if not comma or len(milliseconds) != 3 or not (milliseconds.isascii() and milliseconds.isdecimal()):
-        raise ValueError(f"{text!r} is no time like 2026-11-20 15:19:26,123")
+        raise ValueError(f"invalid time {text!r}; expected a time like 2026-11-20 15:19:26,123")
     moment = datetime.strptime(seconds, "%Y-%m-%d %H:%M:%S").replace(tzinfo=UTC)
     return int((moment - _EPOCH) / timedelta(seconds=1)) * 1000 + int(milliseconds)
 
 
 def format_line(change: StateChange) -> str:
-    """One line, without its end."""
+    """Format one line, without the line end."""
     topic, partition = change.topic_partition
     return (
         f"[{format_time(change.time_ms)}] [{topic},{partition}] node={change.node_id} "
@@ -91,7 +97,7 @@ def format_line(change: StateChange) -> str:
 
 
 def parse_line(line: str) -> StateChange | None:
-    """What `format_line` wrote; None for any other line, a line of Kafka's among them."""
+    """Parse a line of `format_line`; None for any other line, such as one of Kafka's."""
     found = _LINE.fullmatch(line)
     if found is None:
         return None
@@ -122,4 +128,4 @@ Sink: TypeAlias = Callable[[StateChange], None]
 
 
 def unheard(change: StateChange) -> None:
-    """The sink of those who keep no state-change log."""
+    """Ignore a change: the sink without a state-change log."""

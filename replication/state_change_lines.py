@@ -1,11 +1,11 @@
-"""Lines of state-change logs, ours and Kafka's: which of them count, and what they say.
+"""Select and parse lines of state-change logs, ours and Kafka's. Pure.
 
     [2026-11-20 15:19:26,123] [orders,0] node=1 side=controller …          ours (`state_change.py`)
     [2026-11-20 15:19:26,150] TRACE Broker 3 handling … for [orders, 0]    Kafka's
 
-A line counts if it begins with a time, in brackets or not, and names a partition as `[topic,partition]`; all
-others (stack traces, torn lines) are passed over. Times of different nodes are of different clocks: lines
-that are milliseconds apart may stand in either order; the epochs in them do not lie. Pure.
+A line counts if it starts with a time, in brackets or not, and names a partition as `[topic,partition]`.
+Other lines (stack traces, torn lines) are skipped. Times of different nodes come from different clocks: lines
+a few milliseconds apart may be in either order. The epochs in them are reliable.
 """
 
 from __future__ import annotations
@@ -22,7 +22,7 @@ _PARTITION = re.compile(r"\[([a-zA-Z0-9._-]{1,249}), *(\d{1,10})\]", re.ASCII)
 
 
 class Line(NamedTuple):
-    """One line that counts, the `number`th (from 1) of file `file`; sorts by time, then file and number."""
+    """A line that counts: number `number` (from 1) of file `file`. Lines sort by time, file, number."""
 
     time: str
     file: int
@@ -31,7 +31,7 @@ class Line(NamedTuple):
 
 
 class Wanted(NamedTuple):
-    """Which lines. Empty sets are all; times are compared as texts, which is the order of their moments."""
+    """The lines to select. An empty set selects all; times compare as texts, which sort like times."""
 
     topics: frozenset[str] = frozenset()
     partitions: frozenset[int] = frozenset()
@@ -39,7 +39,7 @@ class Wanted(NamedTuple):
     end: str = "~"
 
     def named_in(self, text: str) -> TopicPartition | None:
-        """The first partition that `text` names and that is asked for."""
+        """Return the first selected partition in `text`; None without one."""
         for topic, digits in _PARTITION.findall(text):
             partition = int(digits)
             if (not self.topics or topic in self.topics) and (
@@ -50,9 +50,9 @@ class Wanted(NamedTuple):
 
 
 def wanted_lines(file: int, raw_lines: Iterable[bytes], wanted: Wanted) -> Iterator[Line]:
-    """Those of a file's lines that count and are wanted, in its order.
+    """Yield the selected lines of a file, in its order.
 
-    A byte that is no UTF-8 becomes `\\xNN`.
+    A byte that is not UTF-8 becomes `\\xNN`.
     """
     for number, raw in enumerate(raw_lines, 1):
         text = raw.decode("utf-8", "backslashreplace").rstrip("\r\n")
@@ -64,7 +64,7 @@ def wanted_lines(file: int, raw_lines: Iterable[bytes], wanted: Wanted) -> Itera
 
 
 def line_facts(line: Line) -> dict[str, object]:
-    """Everything that one of our own lines says; of others the text."""
+    """Return all fields of a line of ours; only time and text of others."""
     change = parse_line(line.text)
     if change is None:
         return {"time": line.time, "text": line.text}

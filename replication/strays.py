@@ -1,18 +1,24 @@
-"""Logs that nobody assigned to this node: which they are, and what proves it. Pure.
+"""Stray logs: logs on this node that the controller has not assigned to it. Pure.
 
-    a full LeaderAndIsr  ─▶  every partition assigned to this node, with its topic's id
+    a full LeaderAndIsr  ─▶  every partition assigned to this node, with its topic id
     the logs on disk     ─▶  partition and topic id of each
-    on disk and not assigned: a stray     assigned under another id: a ghost of a deleted topic
+    on disk but not assigned: a stray     assigned under another id: left over from a deleted topic
 
-A missing name proves something only if the list is whole and newer than whatever gave us the log. Hence
-three conditions. The controller says that the list is whole (`LeaderAndIsrRequest.assigned`), which it
-does not while it cannot read a topic's node. The request is addressed to our present registration, so
-it was made by a controller that read the store after we registered, and knows all that was assigned to
-us before. And it is newer than every other request that gave us roles: a copy of it that comes late would
-not know what was assigned since.
+A missing partition is proof only if the list is complete, and newer than the request that created the log.
+Hence three conditions:
 
-The controller sends a full list to each registration, and to everybody when a topic vanishes from the
-store, or is replaced there, without its doing: a running broker gives that topic's replicas up as well.
+- The controller says that the list is complete (`LeaderAndIsrRequest.assigned`). It does not while it cannot
+read
+  the node of a topic.
+- The request is for our current registration. Its controller read the store after we registered, so it knows
+all
+  earlier assignments.
+- The request is newer than every other request that assigned roles here. A late copy would lack later
+assignments.
+
+The controller sends a complete list to each new registration. It also sends one to all brokers when a topic
+disappears from the store, or is replaced there, without the controller: running brokers then give up its
+replicas.
 
 A stray is renamed, not deleted: `<topic>-<partition>.<32 hex>-stray` stays until an operator removes it.
 """
@@ -27,7 +33,7 @@ from logstore.disk.topic_partition import TopicPartition
 def strays(
     local: Mapping[TopicPartition, str | None], assigned: Mapping[TopicPartition, str]
 ) -> dict[TopicPartition, str]:
-    """Which of the `local` logs (partition → topic id, None if it has none) are strays, and why."""
+    """Return the strays among the `local` logs (partition → topic id, None without one), with the reason."""
     found: dict[TopicPartition, str] = {}
     for each, topic_id in sorted(local.items()):
         if each not in assigned:
@@ -38,5 +44,5 @@ def strays(
 
 
 def is_of_another_incarnation(topic_id: str | None, wanted: str) -> bool:
-    """Whether a log with `topic_id` cannot be of the topic `wanted`: unknown on either side is no proof."""
+    """Whether a log with `topic_id` cannot belong to the topic `wanted`; an unknown id proves nothing."""
     return bool(topic_id) and bool(wanted) and topic_id != wanted

@@ -256,7 +256,7 @@ def test_same_operations_same_answers(store: MetadataStore, seed: int) -> None:
         found, fired = store.call(theirs[who], operation, 0)
         wanted, expected = model.call(ours[who], operation, 0)
         assert plain(found, owners) == plain(wanted, themselves), f"{step}: {operation}"
-        told = Counter(replace(watch, session_id=owners[watch.session_id]) for watch in fired)
+        told = Counter(watch._replace(session_id=owners[watch.session_id]) for watch in fired)
         assert told == Counter(expected), f"{step}: {operation}"
 
 

@@ -152,7 +152,7 @@ def departing_broker_readmitted(stack: ExitStack) -> None:
 def let_go_too_early(stack: ExitStack) -> None:
     def shut_down(*args: Any) -> Steps[Any]:
         response: Any = yield from real(*args)
-        return replace(response, remaining=())
+        return response._replace(remaining=())
 
     service = SERVICES[ControlledShutdownRequest]
     real = service.serve

@@ -200,7 +200,7 @@ class TestMetadata:
 
     def test_a_partition_without_a_leader_has_leader_minus_1_and_error_5(self) -> None:
         async def test(nodes: Nodes, client: Asker) -> None:
-            state = nodes.running[0].node.replicas.metadata._partitions
+            state = nodes.running[0].node.replicas.metadata.partitions
             for leader in (-1, 7):  # nobody, and one that is not alive
                 state[TP] = replace(state[TP], leader=leader, replicas=(0, 7))
                 answer = await client.ask(t.MetadataRequest(topics=None), 12)
@@ -214,7 +214,7 @@ class TestMetadata:
         """librdkafka that is told of no brokers asks nobody again until its connection ends."""
 
         async def test(nodes: Nodes, client: Asker) -> None:
-            brokers = nodes.running[0].node.replicas.metadata._brokers
+            brokers = nodes.running[0].node.replicas.metadata.brokers
             known = dict(brokers)
             brokers.clear()
             asked = asyncio.create_task(client.ask(t.MetadataRequest(topics=[]), 12))
@@ -227,7 +227,7 @@ class TestMetadata:
 
     def test_a_cluster_without_a_controller_is_told_without_brokers_in_the_end(self) -> None:
         async def test(nodes: Nodes, client: Asker) -> None:
-            nodes.running[0].node.replicas.metadata._brokers.clear()
+            nodes.running[0].node.replicas.metadata.brokers.clear()
             asked = asyncio.create_task(client.ask(t.MetadataRequest(topics=[]), 12))
             await asyncio.wait([asked], timeout=0.1)
             nodes.clocks[0].jumped_ms += 5_000
