@@ -79,10 +79,10 @@ def judge(
     )
     is_current = partition_epoch == proposal.partition_epoch
     if is_so_already and not becomes_synced and (is_current or was_written_so):
-        mark("isr proposal: it is the state already")
+        mark("isr proposal: the state is as proposed")
         return Verdict(ErrorCode.NONE)
     if not is_current:
-        mark("isr proposal: made over an old state")
+        mark("isr proposal: based on an old state")
         return Verdict(ErrorCode.INVALID_UPDATE_VERSION)
     if proposal.recovering and (len(proposal.new_isr) > 1 or not state.recovering):
         # A leader that lacks records adds no members yet, and one that has recovered stays recovered.
@@ -90,7 +90,7 @@ def judge(
     if not _well_formed(proposal, state.leader, replicas):
         return Verdict(ErrorCode.INVALID_REQUEST)
     if not _eligible(proposal, live, shutting_down):
-        mark("isr proposal: a member is not alive, or about to go")
+        mark("isr proposal: a member is dead or shutting down")
         return Verdict(ErrorCode.INELIGIBLE_REPLICA)
     # A member that stays keeps its recorded incarnation: if it has restarted, this proposal does not prove
     # that the new incarnation holds anything.
@@ -132,20 +132,18 @@ def _eligible(proposal: IsrProposal, live: Mapping[int, Incarnation], shutting_d
 
 
 def alter_partitions(
-    context: Context,
-    request: AlterPartitionRequest,
-    results: dict[TopicPartition, AlterPartitionResult],
+    context: Context, request: AlterPartitionRequest, results: dict[TopicPartition, AlterPartitionResult]
 ) -> Steps[AlterPartitionResponse]:
     """Judge each proposal, write the accepted ones, and answer with a result for each."""
     if not context.has_incarnation(request.broker_id, request.broker_epoch):
-        mark("isr change: of a broker that is not registered so")
+        mark("isr change: of a former registration")
         return AlterPartitionResponse(ErrorCode.STALE_BROKER_EPOCH)
     results.clear()  # of a try that failed half-way: its writes are now found as the state already
     writes: dict[TopicPartition, LeaderAndIsr] = {}
     for each, proposal in sorted(request.partitions.items()):
         known = context.states.get(each)
         if known is None or context.is_being_deleted(each.topic):
-            mark("isr change: of a partition that is not there, or is about to go")
+            mark("isr change: of a partition that is missing or being deleted")
             results[each] = AlterPartitionResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION)
             continue
         verdict = judge(
@@ -193,7 +191,7 @@ def _write(
     def decide(each: TopicPartition, state: LeaderAndIsr | None) -> LeaderAndIsr | None:
         if context.states.get(each) == based_on[each]:
             return writes[each]
-        mark("isr change: the state has moved on")
+        mark("isr change: the state was changed by another writer")
         results[each] = AlterPartitionResult(ErrorCode.INVALID_UPDATE_VERSION)
         return None
 
@@ -227,7 +225,7 @@ def isr_changed(context: Context) -> Steps[None]:
             notice.path, notice.outcome(), layout.parse_partitions, report_as=layout.ISR_NOTIFICATIONS_PATH
         )
         if partitions is None:
-            mark("isr notifications: one makes no sense")
+            mark("isr notifications: one is unreadable")
         listed.update(partitions or ())
     known = sorted(listed & context.replicas.keys())
     if known:

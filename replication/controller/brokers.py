@@ -27,7 +27,9 @@ from __future__ import annotations
 from logstore.disk.errors import ErrorCode
 from logstore.disk.marks import mark
 from logstore.disk.topic_partition import TopicPartition
+from logstore.replication import messages as m
 from logstore.replication.controller import deletion, election
+from logstore.replication.controller.channel import Channel
 from logstore.replication.controller.context import UNCLEAN_ELECTION, Broker, Context, Steps
 from logstore.replication.controller.errors import MetadataConflict
 from logstore.replication.controller.procedure import (
@@ -39,14 +41,6 @@ from logstore.replication.controller.procedure import (
     settle,
 )
 from logstore.replication.controller.reassignment import advance, stop_leaving
-from logstore.replication.messages import (
-    NO_EPOCH,
-    BrokerEndpoint,
-    ControlledShutdownRequest,
-    ControlledShutdownResponse,
-    StopReplicaPartition,
-    StopReplicaRequest,
-)
 from logstore.replication.metastore import layout
 from logstore.replication.metastore.layout import LeaderAndIsr
 from logstore.replication.metastore.operations import Children, Get
@@ -66,7 +60,7 @@ def read_brokers(context: Context) -> Steps[dict[int, Broker]]:
         # A broker with an unreadable registration cannot be reached: it counts as dead.
         registered = context.parsed(layout.broker_path(broker_id), read, layout.parse_broker)
         if registered is not None and read.stat is not None:
-            endpoint = BrokerEndpoint(
+            endpoint = m.BrokerEndpoint(
                 broker_id, registered.host, registered.port, read.stat.created_txid, registered.rack
             )
             facts = (registered.clean, registered.continues, registered.empty, registered.damaged)
@@ -79,7 +73,7 @@ def brokers_changed(context: Context) -> Steps[None]:
     found = yield from read_brokers(context)
     for broker_id, broker in list(context.brokers.items()):
         if broker_id not in found or found[broker_id].endpoint.epoch != broker.endpoint.epoch:
-            mark("brokers: one left, or came back so fast that nobody saw it go")
+            mark("brokers: one left, or restarted between two readings")
             forget_broker(context, broker_id)
     yield from _settle_out_of_date(context)
     meet_brokers(context, {key: broker for key, broker in found.items() if key not in context.brokers})
@@ -119,7 +113,7 @@ def forget_broker(context: Context, broker_id: int) -> None:
     context.newcomers.discard(broker_id)
     for pending in context.deletions.values():
         pending.broker_gone(broker_id)
-    context.channels.close(broker_id)
+    context.channels.pop(broker_id, None)
 
 
 def meet_brokers(context: Context, new: dict[int, Broker]) -> None:
@@ -130,9 +124,9 @@ def meet_brokers(context: Context, new: dict[int, Broker]) -> None:
         if broker.damaged:
             # It counts as having lost records, and is not elected from outside the ISR either until it has
             # taken a role: an elected replica that refuses has already pushed all others out of the ISR.
-            mark("brokers: one says that a log is damaged when it registers")
+            mark("brokers: one registers with a damaged log")
             context.refusing[broker_id] = set(broker.damaged)
-        context.channels.open(broker_id, broker.endpoint.epoch)
+        context.channels[broker_id] = Channel(broker_id, broker.endpoint.epoch, context.config)
 
 
 # --- logs that cannot be used -----------------------------------------------------------------
@@ -149,7 +143,7 @@ def log_dirs_failed(context: Context) -> Steps[None]:
     )
     senders = {broker_id for broker_id in parsed if broker_id is not None}
     if senders:
-        mark("brokers: one tells that a log failed, or works again")
+        mark("brokers: one reports that a log failed, or works again")
     context.announce(context.states, to=senders)
     stop_leaving(context, to=senders)
     yield from deletion.resume(context, again=senders & context.brokers.keys())
@@ -161,7 +155,7 @@ def replicas_failed(
 ) -> Steps[None]:
     """Treat a live broker as dead for the partitions whose logs it cannot use."""
     if not context.has_incarnation(broker_id, broker_epoch):
-        mark("brokers: a failure told by an incarnation that is gone")
+        mark("brokers: a failure reported by a former incarnation")
         return
     context.offline_replicas.setdefault(broker_id, set()).update(failed)
     told: set[TopicPartition] = set()
@@ -179,7 +173,7 @@ def replicas_returned(
     """Count replicas again that their live broker could not use before, for lack of space or for damage."""
     if not context.has_incarnation(broker_id, broker_epoch):
         return
-    mark("controller: a replica that could not serve can again")
+    mark("controller: an unusable replica is usable again")
     context.offline_replicas.get(broker_id, set()).difference_update(returned)
     yield from settle(context, returned, after_failures(context))
 
@@ -188,17 +182,17 @@ def replicas_returned(
 
 
 def shut_down(
-    context: Context, request: ControlledShutdownRequest, results: dict[None, None]
-) -> Steps[ControlledShutdownResponse]:
+    context: Context, request: m.ControlledShutdownRequest, results: dict[None, None]
+) -> Steps[m.ControlledShutdownResponse]:
     """Move the broker's leaderships away; the answer names those that remain."""
     broker_id = request.broker_id
     broker = context.brokers.get(broker_id)
     if broker is None or request.broker_epoch > broker.endpoint.epoch:
         # Its registration, or its present one, is still on its way to us.
-        mark("controlled shutdown: asked by a broker that the controller does not know yet")
-        return ControlledShutdownResponse(ErrorCode.BROKER_NOT_AVAILABLE)
-    if NO_EPOCH < request.broker_epoch < broker.endpoint.epoch:
-        return ControlledShutdownResponse(ErrorCode.STALE_BROKER_EPOCH)
+        mark("controlled shutdown: requested by a broker that is not known yet")
+        return m.ControlledShutdownResponse(ErrorCode.BROKER_NOT_AVAILABLE)
+    if m.NO_EPOCH < request.broker_epoch < broker.endpoint.epoch:
+        return m.ControlledShutdownResponse(ErrorCode.STALE_BROKER_EPOCH)
     if broker_id not in context.shutting_down:
         context.shutting_down.add(broker_id)
         # First of all: no leader may wait for it, or propose it again.
@@ -211,12 +205,12 @@ def shut_down(
         and not context.is_being_deleted(each.topic)
     ]
     followed = {
-        each: StopReplicaPartition(state.leader_epoch, delete=False)
+        each: m.StopReplicaPartition(state.leader_epoch, delete=False)
         for each in concerned
         if (state := context.states[each].state).leader != broker_id
     }
     if followed:
-        context.channels[broker_id].enqueue(StopReplicaRequest, followed)
+        context.channels[broker_id].enqueue(m.StopReplicaRequest, followed)
 
     def decide(each: TopicPartition, state: LeaderAndIsr | None) -> LeaderAndIsr | None:
         return state and election.state_after_shutdown(
@@ -230,12 +224,12 @@ def shut_down(
         if (known := context.states.get(each)) is not None and known.state.leader == broker_id
     )
     if remaining:
-        mark("controlled shutdown: nobody else can lead a partition")
+        mark("controlled shutdown: no other replica can lead a partition")
     if set(context.unreadable_topics) - context.topics.keys():
         # It may lead partitions of those: it must ask again in a while.
         mark("controlled shutdown: a topic that cannot be read may be led by the broker")
-        return ControlledShutdownResponse(ErrorCode.UNKNOWN_SERVER_ERROR, remaining)
-    return ControlledShutdownResponse(ErrorCode.NONE, remaining)
+        return m.ControlledShutdownResponse(ErrorCode.UNKNOWN_SERVER_ERROR, remaining)
+    return m.ControlledShutdownResponse(ErrorCode.NONE, remaining)
 
 
 # --- settings of all brokers ------------------------------------------------------------------

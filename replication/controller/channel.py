@@ -20,28 +20,17 @@ from typing import NamedTuple, TypeAlias
 from logstore.disk.errors import ErrorCode
 from logstore.disk.marks import mark
 from logstore.disk.topic_partition import TopicPartition
+from logstore.replication import messages as m
 from logstore.replication.controller.config import ControllerConfig
 from logstore.replication.effects import Send
-from logstore.replication.messages import (
-    LeaderAndIsrRequest,
-    LeaderAndIsrResponse,
-    PartitionState,
-    RequestBody,
-    ResponseBody,
-    StopReplicaPartition,
-    StopReplicaRequest,
-    StopReplicaResponse,
-    UpdateMetadataRequest,
-    UpdateMetadataResponse,
-)
 
-ControlRequest: TypeAlias = LeaderAndIsrRequest | UpdateMetadataRequest | StopReplicaRequest
-ControlResponse: TypeAlias = LeaderAndIsrResponse | UpdateMetadataResponse | StopReplicaResponse
+ControlRequest: TypeAlias = m.LeaderAndIsrRequest | m.UpdateMetadataRequest | m.StopReplicaRequest
+ControlResponse: TypeAlias = m.LeaderAndIsrResponse | m.UpdateMetadataResponse | m.StopReplicaResponse
 
 _RESPONSES = {
-    LeaderAndIsrRequest: LeaderAndIsrResponse,
-    UpdateMetadataRequest: UpdateMetadataResponse,
-    StopReplicaRequest: StopReplicaResponse,
+    m.LeaderAndIsrRequest: m.LeaderAndIsrResponse,
+    m.UpdateMetadataRequest: m.UpdateMetadataResponse,
+    m.StopReplicaRequest: m.StopReplicaResponse,
 }
 
 
@@ -53,7 +42,7 @@ class Entry:
     """
 
     kind: type[ControlRequest]
-    partitions: dict[TopicPartition, PartitionState | StopReplicaPartition] = field(default_factory=dict)
+    partitions: dict[TopicPartition, m.PartitionState | m.StopReplicaPartition] = field(default_factory=dict)
     is_full: bool = False
 
     def drop(self, topic_partitions: Collection[TopicPartition]) -> None:
@@ -77,7 +66,7 @@ class Answer(NamedTuple):
     entry: Entry
 
 
-Build: TypeAlias = Callable[[int, int, Entry], RequestBody]
+Build: TypeAlias = Callable[[int, int, Entry], m.RequestBody]
 """(broker id, broker epoch, entry) → the request with the present facts."""
 
 
@@ -94,13 +83,13 @@ class Channel:
     def enqueue(
         self,
         kind: type[ControlRequest],
-        partitions: Mapping[TopicPartition, PartitionState | StopReplicaPartition],
+        partitions: Mapping[TopicPartition, m.PartitionState | m.StopReplicaPartition],
         *,
         is_full: bool = False,
     ) -> None:
         for entry in self._queue:
             if entry.kind is kind and entry.partitions.keys() & partitions.keys():
-                mark("channel: a word that waits is replaced by a newer one")
+                mark("channel: a queued state is replaced by a newer one")
                 entry.drop(partitions.keys())
         if self._queue and self._queue[-1].kind is kind:
             self._queue[-1].partitions.update(partitions)
@@ -122,7 +111,7 @@ class Channel:
         kept: deque[Entry] = deque()
         metadata_waits = False
         for entry in self._queue:
-            is_metadata = entry.kind is UpdateMetadataRequest
+            is_metadata = entry.kind is m.UpdateMetadataRequest
             if entry.partitions or entry.is_full or (is_metadata and not metadata_waits):
                 kept.append(entry)
             metadata_waits |= is_metadata
@@ -131,7 +120,7 @@ class Channel:
     def pump(self, now_ms: int, next_id: Callable[[], int], build: Build) -> Send | None:
         """Return the next request, if one is due; an overdue answer is given up first."""
         if self._in_flight is not None and now_ms >= self._in_flight.deadline_ms:
-            mark("channel: an answer of a broker is overdue")
+            mark("channel: a request timed out")
             self._take_back(now_ms)
         if self._in_flight is not None or not self._queue or now_ms < self._not_before_ms:
             return None
@@ -140,15 +129,15 @@ class Channel:
         self._in_flight = _InFlight(next_id(), entry, now_ms + self._config.request_timeout_ms)
         return Send(self.broker_id, self._in_flight.correlation_id, body)
 
-    def answered(self, correlation_id: int, body: ResponseBody, now_ms: int) -> Answer | None:
+    def answered(self, correlation_id: int, body: m.ResponseBody, now_ms: int) -> Answer | None:
         """Take the answer to the request in flight; None if it is another's, or to be sent again."""
         if self._in_flight is None or self._in_flight.correlation_id != correlation_id:
-            mark("channel: an answer that nobody waits for any more")
+            mark("channel: an outdated answer")
             return None
         if not isinstance(body, _RESPONSES[self._in_flight.entry.kind]):
             self._take_back(now_ms)
             return None
-        assert isinstance(body, LeaderAndIsrResponse | UpdateMetadataResponse | StopReplicaResponse)
+        assert isinstance(body, m.LeaderAndIsrResponse | m.UpdateMetadataResponse | m.StopReplicaResponse)
         if body.error not in (ErrorCode.NONE, ErrorCode.STALE_CONTROLLER_EPOCH):
             mark("channel: a broker refuses a request as a whole")
             # STALE_BROKER_EPOCH: its registration is on its way to us. Other errors may pass.
@@ -166,7 +155,7 @@ class Channel:
         entry = self._in_flight.entry
         for waiting in self._queue:
             if waiting.kind is entry.kind and entry.partitions.keys() & waiting.partitions.keys():
-                mark("channel: what comes back is not sent again, a newer word waits")
+                mark("channel: a failed request is not sent again, a newer state is queued")
                 entry.drop(waiting.partitions.keys())
         self._queue.appendleft(entry)
         self._drop_empty()
@@ -178,39 +167,3 @@ class Channel:
         if self._in_flight is not None:
             return self._in_flight.deadline_ms
         return self._not_before_ms if self._queue else None
-
-
-class Channels:
-    """One channel for each live broker's incarnation."""
-
-    def __init__(self, config: ControllerConfig) -> None:
-        self._config = config
-        self._channels: dict[int, Channel] = {}
-
-    def open(self, broker_id: int, broker_epoch: int) -> None:
-        """Begin an empty queue; that of an older incarnation is dropped."""
-        self._channels[broker_id] = Channel(broker_id, broker_epoch, self._config)
-
-    def close(self, broker_id: int) -> None:
-        self._channels.pop(broker_id, None)
-
-    def __getitem__(self, broker_id: int) -> Channel:
-        return self._channels[broker_id]
-
-    def pump(self, now_ms: int, next_id: Callable[[], int], build: Build) -> list[Send]:
-        sends = (channel.pump(now_ms, next_id, build) for _, channel in sorted(self._channels.items()))
-        return [send for send in sends if send is not None]
-
-    def answered(self, broker_id: int, correlation_id: int, body: ResponseBody, now_ms: int) -> Answer | None:
-        channel = self._channels.get(broker_id)
-        return channel.answered(correlation_id, body, now_ms) if channel else None
-
-    def disconnected(self, broker_id: int, correlation_id: int, now_ms: int) -> None:
-        if channel := self._channels.get(broker_id):
-            mark("channel: a connection broke")
-            channel.disconnected(correlation_id, now_ms)
-
-    @property
-    def deadline_ms(self) -> int | None:
-        deadlines = (channel.deadline_ms for channel in self._channels.values())
-        return min((deadline for deadline in deadlines if deadline is not None), default=None)

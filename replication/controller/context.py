@@ -13,23 +13,12 @@ from typing import TYPE_CHECKING, NamedTuple, TypeAlias, TypeVar
 
 from logstore.disk.marks import mark
 from logstore.disk.topic_partition import TopicPartition
+from logstore.replication import messages as m
 from logstore.replication.controller.assignment import Assignment
-from logstore.replication.controller.channel import Channels, Entry
+from logstore.replication.controller.channel import Channel, Entry
 from logstore.replication.controller.config import ControllerConfig
 from logstore.replication.controller.election import Incarnation
 from logstore.replication.durability import Durability
-from logstore.replication.messages import (
-    BEING_DELETED,
-    NO_EPOCH,
-    NO_LEADER,
-    BrokerEndpoint,
-    LeaderAndIsrRequest,
-    PartitionState,
-    RequestBody,
-    StopReplicaPartition,
-    StopReplicaRequest,
-    UpdateMetadataRequest,
-)
 from logstore.replication.metastore.errors import CorruptMetadata
 from logstore.replication.metastore.layout import CONTROLLER_EPOCH_PATH, TOPICS_PATH, LeaderAndIsr
 from logstore.replication.metastore.operations import Check, Multi, Operation, Outcome, Write
@@ -56,7 +45,7 @@ The controller repeats reads whose reply was lost. A write whose reply was lost 
 class Broker(NamedTuple):
     """A live, registered broker."""
 
-    endpoint: BrokerEndpoint
+    endpoint: m.BrokerEndpoint
     clean: bool
     continues: tuple[int, ...] = ()
     empty: bool = False
@@ -99,7 +88,8 @@ class Context:
 
     def forget_all(self) -> None:
         """Drop everything that was read, for a takeover that starts again."""
-        self.channels = Channels(self.config)
+        self.channels: dict[int, Channel] = {}
+        """The requests for each live broker's incarnation."""
         self.brokers: dict[int, Broker] = {}
         self.newcomers: set[int] = set()
         """New brokers that have not been told their roles; kept in case the event fails half-way.
@@ -268,14 +258,14 @@ class Context:
         if not lost:
             self.forget_topic(topic)
             return
-        mark("topics: one is gone from the store, or is another one, and nobody asked us")
+        mark("topics: one vanished or was replaced without a request")
         states = {each: self._deleted_state(each) for each in lost}
         for each in lost:
             self.record(each, "forgets the topic", "its node is gone from the store, or another topic's")
         self.forget_topic(topic)
         for broker_id in sorted(self.brokers):
             self.channels[broker_id].withdraw(topic)
-            self.channels[broker_id].enqueue(UpdateMetadataRequest, states)
+            self.channels[broker_id].enqueue(m.UpdateMetadataRequest, states)
         self.announce((), is_full=True)
 
     def record(self, topic_partition: TopicPartition, change: str, reason: str = "") -> None:
@@ -289,8 +279,8 @@ class Context:
                 self.epoch,
                 topic_partition,
                 change,
-                leader=state.leader if state else NO_LEADER,
-                leader_epoch=state.leader_epoch if state else NO_EPOCH,
+                leader=state.leader if state else m.NO_LEADER,
+                leader_epoch=state.leader_epoch if state else m.NO_EPOCH,
                 partition_epoch=partition_epoch,
                 isr=state.isr if state else (),
                 replicas=self.replicas.get(topic_partition, ()),
@@ -328,7 +318,7 @@ class Context:
                 if broker_id in self.replicas[each] and not self.is_being_deleted(each.topic)
             }
             if mine or is_full:
-                self.channels[broker_id].enqueue(LeaderAndIsrRequest, mine, is_full=is_full)
+                self.channels[broker_id].enqueue(m.LeaderAndIsrRequest, mine, is_full=is_full)
         self.announce_metadata(known, to=told)
 
     def announce_metadata(
@@ -342,12 +332,12 @@ class Context:
         }
         for broker_id in sorted(self.brokers):
             if states and (to is None or broker_id in to):
-                self.channels[broker_id].enqueue(UpdateMetadataRequest, states)
+                self.channels[broker_id].enqueue(m.UpdateMetadataRequest, states)
 
     def announce_brokers(self) -> None:
         """Send every broker the list of live brokers."""
         for broker_id in sorted(self.brokers):
-            self.channels[broker_id].enqueue(UpdateMetadataRequest, {})
+            self.channels[broker_id].enqueue(m.UpdateMetadataRequest, {})
 
     @property
     def unreadable_topics(self) -> list[str]:
@@ -362,7 +352,7 @@ class Context:
         A topic node that cannot be read may name any broker, so then nothing is known.
         """
         if self.unreadable_topics:
-            mark("controller: a topic that cannot be read keeps every log from counting as a stray")
+            mark("controller: with an unreadable topic no log counts as a stray")
             return None
         return {
             each: self.topics[each.topic].topic_id
@@ -372,13 +362,13 @@ class Context:
             or (each in self.assignments and broker_id in self.assignments[each].leaving)
         }
 
-    def _wire_state(self, topic_partition: TopicPartition, *, is_new: bool = False) -> PartitionState:
+    def _wire_state(self, topic_partition: TopicPartition, *, is_new: bool = False) -> m.PartitionState:
         if self.is_being_deleted(topic_partition.topic):
             # After a takeover the states of such topics have not been read.
             return self._deleted_state(topic_partition)
         assignment = self.assignment_of(topic_partition)
         state, partition_epoch = self.states[topic_partition]
-        return PartitionState(
+        return m.PartitionState(
             controller_epoch=state.controller_epoch,
             leader=state.leader,
             leader_epoch=state.leader_epoch,
@@ -394,24 +384,26 @@ class Context:
             eligible=tuple(each.replica for each in state.eligible),
         )
 
-    def _deleted_state(self, topic_partition: TopicPartition) -> PartitionState:
-        return PartitionState(self.epoch, BEING_DELETED, NO_EPOCH, (), -1, self.replicas[topic_partition])
+    def _deleted_state(self, topic_partition: TopicPartition) -> m.PartitionState:
+        return m.PartitionState(
+            self.epoch, m.BEING_DELETED, m.NO_EPOCH, (), -1, self.replicas[topic_partition]
+        )
 
-    def build(self, broker_id: int, broker_epoch: int, entry: Entry) -> RequestBody:
+    def build(self, broker_id: int, broker_epoch: int, entry: Entry) -> m.RequestBody:
         """Return the request for `entry`, with the current brokers, topic ids and settings."""
-        states = {each: word for each, word in entry.partitions.items() if isinstance(word, PartitionState)}
+        states = {each: word for each, word in entry.partitions.items() if isinstance(word, m.PartitionState)}
         orders = {
-            each: word for each, word in entry.partitions.items() if isinstance(word, StopReplicaPartition)
+            each: word for each, word in entry.partitions.items() if isinstance(word, m.StopReplicaPartition)
         }
         topics = {
             each.topic: self.topics[each.topic] for each in entry.partitions if each.topic in self.topics
         }
         topic_ids = {name: topic.topic_id for name, topic in topics.items()}
         sender = (self.node_id, self.epoch, broker_epoch)
-        if entry.kind is StopReplicaRequest:
-            return StopReplicaRequest(*sender, partitions=orders, topic_ids=topic_ids)
-        if entry.kind is UpdateMetadataRequest:
-            return UpdateMetadataRequest(
+        if entry.kind is m.StopReplicaRequest:
+            return m.StopReplicaRequest(*sender, partitions=orders, topic_ids=topic_ids)
+        if entry.kind is m.UpdateMetadataRequest:
+            return m.UpdateMetadataRequest(
                 *sender,
                 partitions=states,
                 live_brokers=tuple(broker.endpoint for _, broker in sorted(self.brokers.items())),
@@ -419,7 +411,7 @@ class Context:
                 shutting_down=tuple(sorted(self.shutting_down)),
             )
         leaders = sorted({state.leader for state in states.values()} & self.brokers.keys())
-        return LeaderAndIsrRequest(
+        return m.LeaderAndIsrRequest(
             *sender,
             partitions=states,
             topic_ids=topic_ids,

@@ -30,6 +30,7 @@ from typing import Any, NamedTuple
 
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.marks import mark
+from logstore.replication import messages as m
 from logstore.replication.controller import (
     alter_partition,
     brokers,
@@ -39,36 +40,12 @@ from logstore.replication.controller import (
     reassignment,
     topics,
 )
-from logstore.replication.controller.channel import Answer
+from logstore.replication.controller.channel import Answer, Channel
 from logstore.replication.controller.config import ControllerConfig
 from logstore.replication.controller.context import Context, Steps
 from logstore.replication.controller.errors import ControllerFenced
 from logstore.replication.controller.procedure import of_all
 from logstore.replication.effects import Address, Effect, StoreCall, answer
-from logstore.replication.messages import (
-    AdminResult,
-    AlterConfigsRequest,
-    AlterConfigsResponse,
-    AlterPartitionReassignmentsRequest,
-    AlterPartitionRequest,
-    AlterPartitionResponse,
-    ControlledShutdownRequest,
-    ControlledShutdownResponse,
-    CreatePartitionsRequest,
-    CreatePartitionsResponse,
-    CreateTopicsRequest,
-    CreateTopicsResponse,
-    CreateTopicsResult,
-    DeleteTopicsRequest,
-    DeleteTopicsResponse,
-    ElectLeadersRequest,
-    LeaderAndIsrResponse,
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
-    RequestBody,
-    ResponseBody,
-    StopReplicaResponse,
-)
 from logstore.replication.metastore import layout
 from logstore.replication.metastore.operations import Children, Get, Operation, Outcome, StoreError, WatchKind
 from logstore.replication.state_change import Sink, unheard
@@ -102,47 +79,49 @@ class Service(NamedTuple):
     """
 
     name: str
-    serve: Callable[[Context, Any, dict[Any, Any]], Steps[ResponseBody | None]]
-    answer: Callable[[Any, dict[Any, Any]], ResponseBody]
+    serve: Callable[[Context, Any, dict[Any, Any]], Steps[m.ResponseBody | None]]
+    answer: Callable[[Any, dict[Any, Any]], m.ResponseBody]
 
 
 def _by_item(
-    response: Callable[[Any], ResponseBody],
-    result: Callable[[ErrorCode, str], Any] = AdminResult,
+    response: Callable[[Any], m.ResponseBody],
+    result: Callable[[ErrorCode, str], Any] = m.AdminResult,
     items: Callable[[Any], Iterable[Any]] = lambda request: request.topics,
-) -> Callable[[Any, dict[Any, Any]], ResponseBody]:
+) -> Callable[[Any, dict[Any, Any]], m.ResponseBody]:
     return lambda request, results: response(of_all(items(request), results, result))
 
 
-def _nothing(response: Callable[[ErrorCode], ResponseBody]) -> Callable[[Any, object], ResponseBody]:
+def _nothing(response: Callable[[ErrorCode], m.ResponseBody]) -> Callable[[Any, object], m.ResponseBody]:
     return lambda request, results: response(ErrorCode.NOT_CONTROLLER)
 
 
-SERVICES: Mapping[type[RequestBody], Service] = {
-    AlterPartitionRequest: Service(
-        "alter partition", alter_partition.alter_partitions, _nothing(AlterPartitionResponse)
+SERVICES: Mapping[type[m.RequestBody], Service] = {
+    m.AlterPartitionRequest: Service(
+        "alter partition", alter_partition.alter_partitions, _nothing(m.AlterPartitionResponse)
     ),
-    ControlledShutdownRequest: Service(
-        "controlled shutdown", brokers.shut_down, _nothing(ControlledShutdownResponse)
+    m.ControlledShutdownRequest: Service(
+        "controlled shutdown", brokers.shut_down, _nothing(m.ControlledShutdownResponse)
     ),
-    CreateTopicsRequest: Service(
+    m.CreateTopicsRequest: Service(
         "create topics",
         topics.create_topics,
         _by_item(
-            CreateTopicsResponse, CreateTopicsResult, lambda request: [each.name for each in request.topics]
+            m.CreateTopicsResponse,
+            m.CreateTopicsResult,
+            lambda request: [each.name for each in request.topics],
         ),
     ),
-    CreatePartitionsRequest: Service(
-        "create partitions", topics.create_partitions, _by_item(CreatePartitionsResponse)
+    m.CreatePartitionsRequest: Service(
+        "create partitions", topics.create_partitions, _by_item(m.CreatePartitionsResponse)
     ),
-    AlterConfigsRequest: Service("alter configs", topics.alter_configs, _by_item(AlterConfigsResponse)),
-    DeleteTopicsRequest: Service("delete topics", deletion.delete_topics, _by_item(DeleteTopicsResponse)),
-    ElectLeadersRequest: Service("elect leaders", elect_leaders.elect_leaders, elect_leaders.refuse),
-    AlterPartitionReassignmentsRequest: Service(
+    m.AlterConfigsRequest: Service("alter configs", topics.alter_configs, _by_item(m.AlterConfigsResponse)),
+    m.DeleteTopicsRequest: Service("delete topics", deletion.delete_topics, _by_item(m.DeleteTopicsResponse)),
+    m.ElectLeadersRequest: Service("elect leaders", elect_leaders.elect_leaders, elect_leaders.refuse),
+    m.AlterPartitionReassignmentsRequest: Service(
         "alter reassignments", reassignment.alter_reassignments, reassignment.answer
     ),
-    ListPartitionReassignmentsRequest: Service(
-        "list reassignments", reassignment.list_reassignments, _nothing(ListPartitionReassignmentsResponse)
+    m.ListPartitionReassignmentsRequest: Service(
+        "list reassignments", reassignment.list_reassignments, _nothing(m.ListPartitionReassignmentsResponse)
     ),
 }
 """The requests that the active controller serves."""
@@ -244,7 +223,7 @@ class Controller:
             self._notice(path)
         return self._carry_on()
 
-    def on_request(self, address: Address, body: RequestBody, now_ms: int) -> list[Effect]:
+    def on_request(self, address: Address, body: m.RequestBody, now_ms: int) -> list[Effect]:
         """Serve a request of a broker or a client; its type is one of `SERVICES`."""
         self._now_ms = now_ms
         service = SERVICES[type(body)]
@@ -260,19 +239,22 @@ class Controller:
         self._enqueue(_Event(service.name, serve, abandon))
         return self._carry_on()
 
-    def on_response(self, source: int, correlation_id: int, body: ResponseBody, now_ms: int) -> list[Effect]:
+    def on_response(
+        self, source: int, correlation_id: int, body: m.ResponseBody, now_ms: int
+    ) -> list[Effect]:
         """Take a broker's answer to one of our requests."""
         self._now_ms = now_ms
-        answer = self._term and self._term.channels.answered(source, correlation_id, body, now_ms)
-        if answer:
+        channel = self._channels.get(source)
+        if channel is not None and (answer := channel.answered(correlation_id, body, now_ms)) is not None:
             self._notice_answer(answer)
         return self._carry_on()
 
     def on_disconnected(self, source: int, correlation_id: int, now_ms: int) -> list[Effect]:
         """Note that a request gets no answer; it is sent again while the broker is alive."""
         self._now_ms = now_ms
-        if self._term is not None:
-            self._term.channels.disconnected(source, correlation_id, now_ms)
+        if (channel := self._channels.get(source)) is not None:
+            mark("channel: a connection broke")
+            channel.disconnected(correlation_id, now_ms)
         return self._carry_on()
 
     def tick(self, now_ms: int) -> list[Effect]:
@@ -295,8 +277,7 @@ class Controller:
                 deadlines.append(self._run.calls_deadline_ms)
         elif self._queue:
             deadlines.append(self._queue[0].not_before_ms)
-        if self._term is not None:
-            deadlines.append(self._term.channels.deadline_ms)
+        deadlines += (channel.deadline_ms for channel in self._channels.values())
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     # --- what events mean ---------------------------------------------------------------------
@@ -305,6 +286,10 @@ class Controller:
     def _active(self) -> Context:
         assert self._term is not None
         return self._term
+
+    @property
+    def _channels(self) -> Mapping[int, Channel]:
+        return self._term.channels if self._term is not None else {}
 
     def _notice(self, path: str) -> None:
         directory, _, child = path.rpartition("/")
@@ -324,14 +309,14 @@ class Controller:
         if getattr(body, "error", ErrorCode.NONE) is ErrorCode.STALE_CONTROLLER_EPOCH:
             # A broker knows a later controller. If the store does not (it was restored from a copy, say),
             # giving up the term still helps: the next one has a higher epoch.
-            mark("controller: a broker has heard of a later one")
+            mark("controller: a broker knows a later one")
             self._resign(f"broker {broker_id} knows a later controller", abdicate=True)
-        elif isinstance(body, LeaderAndIsrResponse):
+        elif isinstance(body, m.LeaderAndIsrResponse):
             self._notice_roles(answer, body)
-        elif isinstance(body, StopReplicaResponse):
+        elif isinstance(body, m.StopReplicaResponse):
             self._enqueue(_Event("replicas stopped", lambda: self._replicas_stopped(answer)))
 
-    def _notice_roles(self, answer: Answer, body: LeaderAndIsrResponse) -> None:
+    def _notice_roles(self, answer: Answer, body: m.LeaderAndIsrResponse) -> None:
         broker_id, broker_epoch, context = answer.broker_id, answer.broker_epoch, self._active
         # By what was reported, not by what was done about it: a refusal may still wait in the queue.
         refusers = context.refusers(broker_id)
@@ -379,7 +364,7 @@ class Controller:
         if self._term is None:
             yield from self._compete()
         elif not (yield from failover.still_mine(self.node_id, self._session_id)):
-            mark("controller: somebody else is")
+            mark("controller: another broker is")
             raise ControllerFenced(f"{layout.CONTROLLER_PATH} names another broker")
 
     # --- ending a term ------------------------------------------------------------------------
@@ -427,8 +412,10 @@ class Controller:
             event = self._queue.popleft()
             self._run = _Run(event, event.start())
             self._resume(self._run, None)
-        if self._term is not None:
-            self._effects += self._term.channels.pump(self._now_ms, self._next_id, self._term.build)
+        for _, channel in sorted(self._channels.items()):
+            send = channel.pump(self._now_ms, self._next_id, self._active.build)
+            if send is not None:
+                self._effects.append(send)
         effects, self._effects = self._effects, []
         return effects
 

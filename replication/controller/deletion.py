@@ -35,19 +35,12 @@ from typing import NamedTuple
 from logstore.disk.errors import ErrorCode
 from logstore.disk.marks import mark
 from logstore.disk.topic_partition import TopicPartition
+from logstore.replication import messages as m
 from logstore.replication.controller.assignment import assignment_in
 from logstore.replication.controller.channel import Answer
 from logstore.replication.controller.context import Context, Steps, Topic
 from logstore.replication.controller.errors import MetadataConflict
 from logstore.replication.controller.procedure import ROUNDS, check_fence, write_all, write_unchanged
-from logstore.replication.messages import (
-    BEING_DELETED,
-    AdminResult,
-    DeleteTopicsRequest,
-    StopReplicaPartition,
-    StopReplicaRequest,
-    StopReplicaResponse,
-)
 from logstore.replication.metastore import layout
 from logstore.replication.metastore.errors import CorruptMetadata
 from logstore.replication.metastore.operations import Children, Create, Delete, Get, Outcome, Set, Write
@@ -147,7 +140,7 @@ class Deletion:
 
 
 def delete_topics(
-    context: Context, request: DeleteTopicsRequest, results: dict[str, AdminResult]
+    context: Context, request: m.DeleteTopicsRequest, results: dict[str, m.AdminResult]
 ) -> Steps[None]:
     """Write the requests to the store; answered once they are there, before the logs are deleted."""
     pending: dict[str, tuple[Write, ...]] = {}
@@ -156,17 +149,17 @@ def delete_topics(
             continue
         if not context.config.delete_topic_enable:
             message = "topic deletion is disabled; set delete.topic.enable=true on the brokers"
-            results[name] = AdminResult(ErrorCode.TOPIC_DELETION_DISABLED, message)
+            results[name] = m.AdminResult(ErrorCode.TOPIC_DELETION_DISABLED, message)
         elif name in context.deletions:
-            results[name] = AdminResult(ErrorCode.NONE)
+            results[name] = m.AdminResult(ErrorCode.NONE)
         elif name not in context.topics:
             message = f"topic {name!r} does not exist"
-            results[name] = AdminResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
+            results[name] = m.AdminResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
         else:
             pending[name] = (Create(layout.delete_topic_path(name), make_parents=True),)
 
     def done(name: str) -> None:
-        results[name] = AdminResult(ErrorCode.NONE)
+        results[name] = m.AdminResult(ErrorCode.NONE)
 
     yield from write_all(context, pending, "could not be marked for deletion", done=done)
     yield from requests_changed(context)
@@ -208,7 +201,7 @@ def learn_requests(context: Context) -> Steps[None]:
         context, [Get(path, watch=True), Children(path, watch=True)], decide, read_after=True
     )
     if not context.config.delete_topic_enable:
-        mark("deletion: refused, it is switched off")
+        mark("deletion: refused, it is disabled")
         # A removal that is lost is repeated with the next request, or by the next controller.
         outcomes = yield tuple(context.fenced(Delete(layout.delete_topic_path(name))) for name in requested)
         for outcome in outcomes:
@@ -216,7 +209,7 @@ def learn_requests(context: Context) -> Steps[None]:
         return
     for name in [name for name, deletion in context.deletions.items() if not deletion.has_begun]:
         if name not in requested:
-            mark("deletion: called off while it waited")
+            mark("deletion: cancelled while it waited")
             del context.deletions[name]
     yield from _consider(context, requested)
 
@@ -229,7 +222,7 @@ def _consider(context: Context, names: Iterable[str]) -> Steps[None]:
     reads = yield tuple(Get(layout.topic_path(name)) for name in waiting)
     for name, read in zip(waiting, reads, strict=True):
         if read.stat is None:
-            mark("deletion: of a topic that is not there")
+            mark("deletion: of a missing topic")
             context.deletions.pop(name, None)
             context.lose_topic(name)
             if not (yield from _remove_nodes(context, name)):
@@ -275,7 +268,7 @@ def is_in_doubt(context: Context, name: str, topic_id: str) -> bool:
     deletion = context.deletions.get(name)
     if deletion is None or deletion.topic_id in ("", topic_id):
         return False
-    mark("deletion: another topic has the name by now")
+    mark("deletion: another topic has the name")
     context.deletions[name] = Deletion(
         deletion.topic_id, waits_for="a check whether its request still stands"
     )
@@ -303,7 +296,7 @@ def topic_changed(context: Context, name: str) -> Steps[None]:
         old = {each.partition for each in context.partitions_of(name)}
         if not old or node.partitions.keys() <= old:
             return ()
-        mark("deletion: partitions that were added meanwhile are taken back")
+        mark("deletion: partitions added meanwhile are removed")
         kept = {partition: node.partitions[partition] for partition in node.partitions if partition in old}
         data = layout.encode_topic(replace(node, partitions=kept))
         return (Set(layout.topic_path(name), data, read.stat.version),)
@@ -336,8 +329,8 @@ def resume(context: Context, again: Collection[int] = ()) -> Steps[None]:
 
 
 def _tell(context: Context, broker_id: int, partitions: Iterable[TopicPartition]) -> None:
-    order = StopReplicaPartition(BEING_DELETED, delete=True)
-    context.channels[broker_id].enqueue(StopReplicaRequest, dict.fromkeys(partitions, order))
+    order = m.StopReplicaPartition(m.BEING_DELETED, delete=True)
+    context.channels[broker_id].enqueue(m.StopReplicaRequest, dict.fromkeys(partitions, order))
 
 
 def _obstacle(context: Context, replica: Replica) -> str:
@@ -365,13 +358,13 @@ def advance(context: Context) -> Steps[None]:
 
 def replicas_stopped(context: Context, answered: Answer) -> Steps[None]:
     """Take a broker's answer to StopReplica: deleted replicas are confirmed, the others have to wait."""
-    assert isinstance(answered.body, StopReplicaResponse)
+    assert isinstance(answered.body, m.StopReplicaResponse)
     if not context.has_incarnation(answered.broker_id, answered.broker_epoch):
         return  # its successor is asked again
     for each, order in sorted(answered.entry.partitions.items()):
         deletion = context.deletions.get(each.topic)
-        assert isinstance(order, StopReplicaPartition)
-        if deletion is None or order.leader_epoch != BEING_DELETED:
+        assert isinstance(order, m.StopReplicaPartition)
+        if deletion is None or order.leader_epoch != m.BEING_DELETED:
             continue
         error = answered.body.partitions.get(each, ErrorCode.UNKNOWN_SERVER_ERROR)
         replica = Replica(each, answered.broker_id)
@@ -390,7 +383,7 @@ def _remove_nodes(context: Context, name: str, topic_id: str | None = None) -> S
     for _ in range(ROUNDS):
         listing, *reads = yield (Children(partitions), Get(topic), Get(config), Get(request))
         if reads[0].stat is not None and (topic_id is None or _is_other(reads[0].data, topic_id)):
-            mark("deletion: the topic was replaced behind our back")
+            mark("deletion: the topic was replaced in the store")
             return False
         if listing.children:
             paths = [f"{partitions}/{child}" for child in listing.children]

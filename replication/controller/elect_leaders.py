@@ -30,17 +30,11 @@ from typing import NamedTuple
 from logstore.disk.errors import ErrorCode
 from logstore.disk.marks import mark
 from logstore.disk.topic_partition import TopicPartition
+from logstore.replication import messages as m
 from logstore.replication.controller import election
 from logstore.replication.controller.context import Context, Steps
 from logstore.replication.controller.errors import MetadataConflict
 from logstore.replication.controller.procedure import Notice, elected_state, of_all, remove_notices, settle
-from logstore.replication.messages import (
-    NO_LEADER,
-    AdminResult,
-    ElectionType,
-    ElectLeadersRequest,
-    ElectLeadersResponse,
-)
 from logstore.replication.metastore import layout
 from logstore.replication.metastore.layout import LeaderAndIsr
 from logstore.replication.metastore.operations import Get
@@ -48,7 +42,7 @@ from logstore.replication.metastore.operations import Get
 FIRST_CHECK_MS = 5_000
 """The first balance check of a term; the next ones come every `leader.imbalance.check.interval.seconds`."""
 
-_NOT_NEEDED = AdminResult(ErrorCode.ELECTION_NOT_NEEDED, "the partition has that leader already")
+_NOT_NEEDED = m.AdminResult(ErrorCode.ELECTION_NOT_NEEDED, "the partition has that leader already")
 
 
 # --- balance: pure ----------------------------------------------------------------------------
@@ -104,8 +98,8 @@ def imbalances(seats: Iterable[Seat]) -> dict[int, Imbalance]:
 
 
 def elect_leaders(
-    context: Context, request: ElectLeadersRequest, results: dict[TopicPartition, AdminResult]
-) -> Steps[ElectLeadersResponse]:
+    context: Context, request: m.ElectLeadersRequest, results: dict[TopicPartition, m.AdminResult]
+) -> Steps[m.ElectLeadersResponse]:
     """Serve a client. A request for all partitions gets results only for those that needed an election."""
     wanted = request.partitions
     if wanted is None:
@@ -115,18 +109,20 @@ def elect_leaders(
 
 
 def answer(
-    request: ElectLeadersRequest,
-    results: dict[TopicPartition, AdminResult],
+    request: m.ElectLeadersRequest,
+    results: dict[TopicPartition, m.AdminResult],
     error: ErrorCode = ErrorCode.NONE,
-) -> ElectLeadersResponse:
+) -> m.ElectLeadersResponse:
     """Return the answer, also if the term ended half-way."""
     if request.partitions is None:
         told = {each: result for each, result in results.items() if result != _NOT_NEEDED}
-        return ElectLeadersResponse(error, told)
-    return ElectLeadersResponse(error, of_all(request.partitions, results, AdminResult))
+        return m.ElectLeadersResponse(error, told)
+    return m.ElectLeadersResponse(error, of_all(request.partitions, results, m.AdminResult))
 
 
-def refuse(request: ElectLeadersRequest, results: dict[TopicPartition, AdminResult]) -> ElectLeadersResponse:
+def refuse(
+    request: m.ElectLeadersRequest, results: dict[TopicPartition, m.AdminResult]
+) -> m.ElectLeadersResponse:
     return answer(request, results, ErrorCode.NOT_CONTROLLER)
 
 
@@ -138,10 +134,10 @@ def asked_in_store(context: Context) -> Steps[None]:
         return
     wanted = context.parsed(path, node, layout.parse_partitions)
     if wanted is None:
-        mark("elect leaders: the list of a preferred election makes no sense")
+        mark("elect leaders: the list of a preferred election is unreadable")
     notice = Notice(path, node.data, node.stat)
     try:
-        yield from elect(context, ElectionType.PREFERRED, wanted or (), {}, reason="asked for in the store")
+        yield from elect(context, m.ElectionType.PREFERRED, wanted or (), {}, reason="asked for in the store")
     except MetadataConflict:
         # The tool waits for the removal, and may write its request again.
         yield from remove_notices(context, [notice])
@@ -155,11 +151,11 @@ def rebalance(context: Context) -> Steps[None]:
     limit = context.config.leader_imbalance_per_broker_percentage
     homeless = [found for found in context.imbalances.values() if found.exceeds(limit)]
     if any(not found.electable for found in homeless):
-        mark("rebalancing: a broker's partitions are led by others and none can go home")
+        mark("rebalancing: a broker can take back none of its partitions")
     wanted = [each for found in homeless for each in found.electable]
     if wanted:
-        mark("rebalancing: leaderships go home")
-        yield from elect(context, ElectionType.PREFERRED, wanted, {}, reason="rebalancing")
+        mark("rebalancing: leaderships return to preferred replicas")
+        yield from elect(context, m.ElectionType.PREFERRED, wanted, {}, reason="rebalancing")
 
 
 def _seats(context: Context) -> list[Seat]:
@@ -179,9 +175,9 @@ def _seats(context: Context) -> list[Seat]:
 
 def elect(
     context: Context,
-    election_type: ElectionType,
+    election_type: m.ElectionType,
     wanted: Iterable[TopicPartition],
-    results: dict[TopicPartition, AdminResult],
+    results: dict[TopicPartition, m.AdminResult],
     *,
     reason: str,
 ) -> Steps[None]:
@@ -195,14 +191,14 @@ def elect(
             continue
         if each not in context.replicas:
             message = f"partition {each} does not exist"
-            results[each] = AdminResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
+            results[each] = m.AdminResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, message)
         elif each.topic in context.deletions:
             mark("elect leaders: the topic is being deleted")
             message = f"topic {each.topic!r} is being deleted"
-            results[each] = AdminResult(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
+            results[each] = m.AdminResult(ErrorCode.INVALID_TOPIC_EXCEPTION, message)
         else:
             undecided.append(each)
-    decide_one = _preferred if election_type is ElectionType.PREFERRED else _unclean
+    decide_one = _preferred if election_type is m.ElectionType.PREFERRED else _unclean
 
     def decide(each: TopicPartition, state: LeaderAndIsr | None) -> LeaderAndIsr | None:
         verdict = decide_one(context, each, state)
@@ -212,17 +208,17 @@ def elect(
         return None
 
     def done(each: TopicPartition) -> None:
-        results[each] = AdminResult(ErrorCode.NONE)
+        results[each] = m.AdminResult(ErrorCode.NONE)
 
     yield from settle(context, undecided, decide, reason=reason, on_change=done)
     for each in undecided:  # those left out by `settle`
         message = "the partition's state in the metadata store cannot be read; repair or remove the node"
-        results.setdefault(each, AdminResult(ErrorCode.UNKNOWN_SERVER_ERROR, message))
+        results.setdefault(each, m.AdminResult(ErrorCode.UNKNOWN_SERVER_ERROR, message))
 
 
 def _preferred(
     context: Context, topic_partition: TopicPartition, state: LeaderAndIsr | None
-) -> LeaderAndIsr | AdminResult:
+) -> LeaderAndIsr | m.AdminResult:
     replicas = context.replicas[topic_partition]
     if state is not None and state.leader == replicas[0]:
         return _NOT_NEEDED
@@ -232,18 +228,18 @@ def _preferred(
     if elected is None:
         mark("elect leaders: the preferred replica may not lead")
         message = f"broker {replicas[0]} is not alive and in sync; start it and let it catch up"
-        return AdminResult(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, message)
+        return m.AdminResult(ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE, message)
     return elected
 
 
 def _unclean(
     context: Context, topic_partition: TopicPartition, state: LeaderAndIsr | None
-) -> LeaderAndIsr | AdminResult:
-    if state is not None and state.leader != NO_LEADER and state.leader in context.live(topic_partition):
+) -> LeaderAndIsr | m.AdminResult:
+    if state is not None and state.leader != m.NO_LEADER and state.leader in context.live(topic_partition):
         return _NOT_NEEDED
     elected = state and elected_state(context, topic_partition, state, unclean_enabled=True)
-    if elected is None or elected.leader == NO_LEADER:
+    if elected is None or elected.leader == m.NO_LEADER:
         message = "no live replica has a usable log; start a broker that has one"
-        return AdminResult(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, message)
-    mark("elect leaders: somebody out of sync leads because a client asked")
+        return m.AdminResult(ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE, message)
+    mark("elect leaders: an out-of-sync replica leads at a client's request")
     return elected

@@ -159,7 +159,7 @@ def at_level(state: LeaderAndIsr, durability: Durability, controller_epoch: int)
     """Return the state at another durability level; earlier records may not be on disk (`all_synced`)."""
     if durability is state.durability:
         return state
-    mark("election: a partition is to be of another level")
+    mark("election: a partition changes its level")
     return replace(state, durability=durability, all_synced=False, controller_epoch=controller_epoch)
 
 
@@ -201,10 +201,10 @@ def next_state(
         if leader == state.leader and isr != state.isr:
             mark("election: a follower is gone, the leader stays")
         elif state.leader == NO_LEADER:
-            mark("election: a member in sync is back, and leads what nobody led")
+            mark("election: a member in sync is back and leads again")
         recovering = state.recovering and leader == state.leader
     elif restarted := members(Standing.RESTARTED):
-        mark("election: all that live were restarted and kept everything")
+        mark("election: all live members were restarted and kept everything")
         isr, leader = restarted, _first(replicas, restarted, shutting_down)
         recorded.update({member: live[member].epoch for member in isr})
     elif eligible := tuple(
@@ -217,13 +217,13 @@ def next_state(
         elected := offline_leader(replicas, (), _without(able, lost), unclean_enabled=True)
         or offline_leader(replicas, (), able, unclean_enabled=True)
     ):
-        mark("election: outside the ISR, where that is allowed")
+        mark("election: unclean")
         leader, isr, recovering = elected.leader, (elected.leader,), True
         recorded[leader] = live[leader].epoch
     else:
         # Dead members may have kept everything: only they stay. If all came back with a loss, they stay
         # too, marked as lost, because an ISR is never empty.
-        mark("election: nobody may lead")
+        mark("election: no replica may lead")
         if not members(Standing.DEAD):
             mark("election: every member came back with a loss")
         isr, leader = members(Standing.DEAD) or state.isr, NO_LEADER
@@ -233,7 +233,7 @@ def next_state(
     if (leader, isr, decided.isr_broker_epochs) != (state.leader, state.isr, state.isr_broker_epochs):
         return decided
     if decided.eligible != state.eligible:
-        mark("election: somebody eligible came back with a loss")
+        mark("election: an eligible replica came back with a loss")
         return replace(state, controller_epoch=controller_epoch, eligible=decided.eligible)
     return None
 
@@ -330,7 +330,7 @@ def with_eligible(
     """
     if len(after.isr) >= after.min_insync or after.recovering:
         if before.eligible:
-            mark("eligible: forgotten")
+            mark("eligible: cleared")
         return replace(after, eligible=())
     former = {*map(Eligible, before.isr, before.isr_broker_epochs), *before.eligible}
     eligible = tuple(
@@ -345,7 +345,7 @@ def with_eligible(
         )
     )
     if eligible and not before.eligible:
-        mark("eligible: an ISR is too small to commit, who leaves it is remembered")
+        mark("eligible: replicas that leave an ISR too small to commit")
     return replace(after, eligible=eligible)
 
 

@@ -64,10 +64,7 @@ def claim(node_id: int, session_id: int, now_ms: int) -> Steps[Claim | None]:
     """Try to become the controller; None if another node is. A watch on `/controller` is left."""
     attempted = -1
     for _ in range(ROUNDS):
-        node, epoch_node = yield (
-            Get(layout.CONTROLLER_PATH, watch=True),
-            Get(layout.CONTROLLER_EPOCH_PATH),
-        )
+        node, epoch_node = yield (Get(layout.CONTROLLER_PATH, watch=True), Get(layout.CONTROLLER_EPOCH_PATH))
         epoch = layout.parse_controller_epoch(epoch_node.data) if epoch_node.stat else 0
         if node.stat is not None:
             if node.stat.ephemeral_owner != session_id:
@@ -76,7 +73,7 @@ def claim(node_id: int, session_id: int, now_ms: int) -> Steps[Claim | None]:
                 mark("controller: a claim succeeded though its reply was lost")
                 return Claim(epoch, epoch_node.stat.version)
             # Left from a term that we gave up, or overwritten by an operator: start from nothing.
-            mark("controller: a claim of ours from before is removed")
+            mark("controller: an earlier claim of ours is removed")
             yield (Delete(layout.CONTROLLER_PATH, node.stat.version),)
             continue
         attempted = epoch + 1
@@ -104,7 +101,7 @@ def still_mine(node_id: int, session_id: int) -> Steps[bool]:
 
 def abdicate(context: Context) -> Steps[None]:
     """Let other nodes try. The next claim reads the result of this Multi."""
-    mark("controller: a term is given up for others to try")
+    mark("controller: abdicates")
     yield (context.fenced(Delete(layout.CONTROLLER_PATH)),)
 
 

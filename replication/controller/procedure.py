@@ -203,7 +203,7 @@ def settle(
             elif (state := decide(each, known.state if known else None)) is not None:
                 wanted[each] = state
             if known != before and each not in changed:
-                mark("settle: a state is not what it was known to be")
+                mark("settle: a state is new to us")
                 found.add(each)
         attempted.update(wanted)
         had_state = {each: context.states[each].state for each in wanted if each in context.states}
@@ -215,9 +215,9 @@ def settle(
         for (each, state), outcome in zip(wanted.items(), outcomes, strict=True):
             check_fence(outcome)
             if outcome.error is StoreError.NO_NODE and each not in had_state:
-                mark("settle: a topic is gone before its first state, its watch will tell")
+                mark("settle: a topic is gone before its first state")
             elif outcome.error is not None:
-                mark("settle: somebody else wrote, or the call was lost")
+                mark("settle: another writer was faster, or the call was lost")
                 remaining.append(each)
             else:
                 context.states[each] = KnownState(state, version_written(outcome))
@@ -357,7 +357,7 @@ def remove_notices(context: Context, notices: Iterable[Notice]) -> Steps[None]:
             if read.stat is not None and read.stat.created_txid == notice.stat.created_txid:
                 remaining.append(notice)
             else:
-                mark("notices: the answer to a removal was lost, but the notice is gone")
+                mark("notices: the reply to a removal was lost, but the notice is gone")
     if remaining:
         raise MetadataConflict(f"{', '.join(notice.path for notice in remaining)} could not be removed")
 

@@ -21,6 +21,7 @@ from typing import TypeAlias
 from logstore.disk.errors import ErrorCode
 from logstore.disk.marks import mark
 from logstore.disk.topic_partition import TopicPartition
+from logstore.replication import messages as m
 from logstore.replication.controller.assignment import (
     Assignment,
     are_distinct,
@@ -50,18 +51,6 @@ from logstore.replication.controller.procedure import (
     write_unchanged,
 )
 from logstore.replication.errors import UnknownTopicOrPartition
-from logstore.replication.messages import (
-    NO_EPOCH,
-    AdminResult,
-    AlterPartitionReassignmentsRequest,
-    AlterPartitionReassignmentsResponse,
-    ListPartitionReassignmentsRequest,
-    ListPartitionReassignmentsResponse,
-    OngoingReassignment,
-    StopReplicaPartition,
-    StopReplicaRequest,
-    StopReplicaResponse,
-)
 from logstore.replication.metastore import layout
 from logstore.replication.metastore.layout import LeaderAndIsr
 from logstore.replication.metastore.operations import Delete, Get, Outcome, Set, Write
@@ -119,24 +108,24 @@ def closing_state(
 
 def alter_reassignments(
     context: Context,
-    request: AlterPartitionReassignmentsRequest,
-    results: dict[TopicPartition, AdminResult],
-) -> Steps[AlterPartitionReassignmentsResponse]:
+    request: m.AlterPartitionReassignmentsRequest,
+    results: dict[TopicPartition, m.AdminResult],
+) -> Steps[m.AlterPartitionReassignmentsResponse]:
     """Begin or cancel each reassignment; answered once that is in the store, before the data is copied."""
 
-    def carry_out(each: TopicPartition, wanted: tuple[int, ...] | None) -> Steps[AdminResult | None]:
+    def carry_out(each: TopicPartition, wanted: tuple[int, ...] | None) -> Steps[m.AdminResult | None]:
         target = _checked_target(context, each, wanted)
         if each in context.requested:
             # Out of the list in the store first: a controller that takes over would follow that.
-            mark("reassignment: a client overrules a request in the store")
+            mark("reassignment: a client replaces a request in the store")
             yield from _strike(context, {each: None})
         if (yield from _begin(context, each, target)):
             return None
         if each not in context.replicas:
-            return AdminResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{each} no longer exists")
+            return m.AdminResult(ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, f"{each} no longer exists")
         paths = layout.topic_path(each.topic), layout.partition_state_path(each)
         reasons = (f"{path}: {context.unreadable[path]}" for path in paths if path in context.unreadable)
-        return AdminResult(ErrorCode.UNKNOWN_SERVER_ERROR, "; ".join(reasons))
+        return m.AdminResult(ErrorCode.UNKNOWN_SERVER_ERROR, "; ".join(reasons))
 
     yield from one_by_one(request.partitions, results, carry_out)
     yield from advance(context, request.partitions)
@@ -144,25 +133,25 @@ def alter_reassignments(
 
 
 def answer(
-    request: AlterPartitionReassignmentsRequest, results: Mapping[TopicPartition, AdminResult]
-) -> AlterPartitionReassignmentsResponse:
+    request: m.AlterPartitionReassignmentsRequest, results: Mapping[TopicPartition, m.AdminResult]
+) -> m.AlterPartitionReassignmentsResponse:
     """Return the answer, also if the term ended half-way."""
     error = ErrorCode.NONE if request.partitions.keys() <= results.keys() else ErrorCode.NOT_CONTROLLER
-    return AlterPartitionReassignmentsResponse(error, of_all(request.partitions, results, AdminResult))
+    return m.AlterPartitionReassignmentsResponse(error, of_all(request.partitions, results, m.AdminResult))
 
 
 def list_reassignments(
-    context: Context, request: ListPartitionReassignmentsRequest, results: object
-) -> Steps[ListPartitionReassignmentsResponse]:
+    context: Context, request: m.ListPartitionReassignmentsRequest, results: object
+) -> Steps[m.ListPartitionReassignmentsResponse]:
     """Answer with the reassignments under way, of all partitions or of the given ones."""
     yield ()
     asked = context.assignments if request.partitions is None else request.partitions
     ongoing = {
-        each: OngoingReassignment(found.replicas, found.adding, found.removing)
+        each: m.OngoingReassignment(found.replicas, found.adding, found.removing)
         for each in sorted(asked)
         if (found := context.assignments.get(each)) is not None and found.is_reassigning
     }
-    return ListPartitionReassignmentsResponse(ErrorCode.NONE, ongoing)
+    return m.ListPartitionReassignmentsResponse(ErrorCode.NONE, ongoing)
 
 
 def _checked_target(
@@ -175,7 +164,7 @@ def _checked_target(
     if wanted is None:
         if not assignment.is_reassigning:
             raise NoReassignmentInProgress(f"{topic_partition} is not being reassigned; nothing to cancel")
-        mark("reassignment: called off")
+        mark("reassignment: cancelled")
         return assignment.origin
     _check_replicas(wanted)
     adding = [each for each in wanted if each not in assignment.origin]
@@ -218,7 +207,7 @@ def requests_changed(context: Context) -> Steps[None]:
             _check_exists(context, each, deletion_waits=False)
             yield from _begin(context, each, target)
         except (InvalidReplicaAssignment, UnknownTopicOrPartition) as error:
-            mark("reassignment: a request in the store makes no sense")
+            mark("reassignment: a request in the store is invalid")
             context.record(each, "refuses a reassignment", str(error))
             done[each] = target
     yield from advance(context, wanted)
@@ -378,7 +367,7 @@ def _take_step(context: Context, topic_partition: TopicPartition, step: _Step, c
     elif is_gone or not is_news:
         return
     else:
-        mark("reassignment: a step was taken before we knew")
+        mark("reassignment: a step was already in the store")
     _tell(context, topic_partition)
 
 
@@ -404,23 +393,23 @@ def stop_leaving(
         if context.is_being_deleted(each.topic):
             continue
         known = context.states.get(each)
-        leader_epoch = known.state.leader_epoch if known is not None else NO_EPOCH
+        leader_epoch = known.state.leader_epoch if known is not None else m.NO_EPOCH
         for broker_id in context.assignment_of(each).leaving:
             if broker_id in context.brokers and (to is None or broker_id in to):
                 context.stop_epochs[each, broker_id] = leader_epoch
-                order = {each: StopReplicaPartition(leader_epoch, delete=True)}
-                context.channels[broker_id].enqueue(StopReplicaRequest, order)
+                order = {each: m.StopReplicaPartition(leader_epoch, delete=True)}
+                context.channels[broker_id].enqueue(m.StopReplicaRequest, order)
 
 
 def deletions_answered(context: Context, answered: Answer) -> Steps[None]:
     """Take a broker's answer to StopReplica: the replicas that it no longer has leave the topic node."""
-    assert isinstance(answered.body, StopReplicaResponse)
+    assert isinstance(answered.body, m.StopReplicaResponse)
     broker_id = answered.broker_id
     gone: dict[str, list[TopicPartition]] = {}
     for each, order in sorted(answered.entry.partitions.items()):
         if each not in context.assignments or broker_id not in context.assignments[each].leaving:
             continue
-        assert isinstance(order, StopReplicaPartition)
+        assert isinstance(order, m.StopReplicaPartition)
         error = answered.body.partitions.get(each, ErrorCode.UNKNOWN_SERVER_ERROR)
         if not order.delete or order.leader_epoch != context.stop_epochs.get((each, broker_id)):
             mark("reassignment: the answer to an earlier deletion")

@@ -27,6 +27,7 @@ from logstore.disk.ids import new_id
 from logstore.disk.marks import mark
 from logstore.disk.topic_partition import TopicPartition, check_topic_name
 from logstore.errors import InvalidConfig
+from logstore.replication import messages as m
 from logstore.replication.controller import assignment, deletion
 from logstore.replication.controller.assignment import assignment_in
 from logstore.replication.controller.context import Context, Steps, Topic
@@ -48,15 +49,6 @@ from logstore.replication.controller.procedure import (
     write_unchanged,
 )
 from logstore.replication.errors import InvalidRequest, UnknownTopicOrPartition
-from logstore.replication.messages import (
-    AdminResult,
-    AlterConfigsRequest,
-    CreatePartitionsRequest,
-    CreateTopicsRequest,
-    CreateTopicsResult,
-    NewPartitions,
-    NewTopic,
-)
 from logstore.replication.metastore import layout
 from logstore.replication.metastore.operations import (
     Children,
@@ -190,10 +182,10 @@ def topic_config_changed(context: Context, topic: str) -> Steps[None]:
 
 
 def create_topics(
-    context: Context, request: CreateTopicsRequest, results: dict[str, CreateTopicsResult]
+    context: Context, request: m.CreateTopicsRequest, results: dict[str, m.CreateTopicsResult]
 ) -> Steps[None]:
     """Create the valid topics; answered when their leaders are in the store."""
-    planned: dict[str, tuple[NewTopic, layout.TopicAssignment]] = {}
+    planned: dict[str, tuple[m.NewTopic, layout.TopicAssignment]] = {}
     listed = Counter(topic.name for topic in request.topics)
     count, taken = 0, by_metric_name(context.topics)
     for topic in request.topics:
@@ -213,7 +205,7 @@ def create_topics(
             planned[topic.name] = (topic, node)
             taken |= by_metric_name([topic.name])
         except EngineError as error:
-            results[topic.name] = CreateTopicsResult(error.code, str(error))
+            results[topic.name] = m.CreateTopicsResult(error.code, str(error))
     if request.validate_only:
         results |= {name: _created(node) for name, (_, node) in planned.items()}
         return
@@ -221,12 +213,12 @@ def create_topics(
     yield from load_and_settle(context, [name for name in listed if results[name].error is ErrorCode.NONE])
 
 
-def _created(node: layout.TopicAssignment) -> CreateTopicsResult:
+def _created(node: layout.TopicAssignment) -> m.CreateTopicsResult:
     replicas = tuple(node.partitions[number] for number in sorted(node.partitions))
-    return CreateTopicsResult(ErrorCode.NONE, topic_id=node.topic_id, replicas=replicas)
+    return m.CreateTopicsResult(ErrorCode.NONE, topic_id=node.topic_id, replicas=replicas)
 
 
-def check_new_topic(topic: NewTopic, taken: Mapping[str, str]) -> None:
+def check_new_topic(topic: m.NewTopic, taken: Mapping[str, str]) -> None:
     """Raise an error for an invalid name or setting; `taken` has the existing topics, `by_metric_name`."""
     check_topic_name(topic.name)
     other = taken.get(_metric_name(topic.name))
@@ -246,7 +238,7 @@ def _metric_name(topic: str) -> str:
     return topic.replace(".", "_")
 
 
-def assign(context: Context, topic: NewTopic) -> layout.TopicAssignment:
+def assign(context: Context, topic: m.NewTopic) -> layout.TopicAssignment:
     """Return the new topic's node: an id, and the replicas as listed or by the requested formula."""
     if topic.assignment:
         assignment.check_manual(topic.assignment)
@@ -280,8 +272,8 @@ def _racks_of(context: Context) -> assignment.Racks:
 
 def _write_topics(
     context: Context,
-    planned: Mapping[str, tuple[NewTopic, layout.TopicAssignment]],
-    results: dict[str, CreateTopicsResult],
+    planned: Mapping[str, tuple[m.NewTopic, layout.TopicAssignment]],
+    results: dict[str, m.CreateTopicsResult],
 ) -> Steps[None]:
     remaining = list(planned)
     configs: dict[str, int] = {}
@@ -310,14 +302,14 @@ def _write_topics(
                 mark("topics: the reply to a creation was lost")
                 results[name] = _created(planned[name][1])
             else:
-                mark("topics: somebody else's topic has the name")
-                results[name] = CreateTopicsResult(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} exists")
+                mark("topics: another writer's topic has the name")
+                results[name] = m.CreateTopicsResult(ErrorCode.TOPIC_ALREADY_EXISTS, f"topic {name!r} exists")
     if remaining:
         raise MetadataConflict(f"topics {', '.join(remaining)} could not be written")
 
 
 def _creation(
-    context: Context, topic: NewTopic, node: layout.TopicAssignment, config_version: int | None
+    context: Context, topic: m.NewTopic, node: layout.TopicAssignment, config_version: int | None
 ) -> Multi:
     """Return the writes of a new topic; `config_version` is that of settings already in the store."""
     path, settings = layout.topic_config_path(topic.name), layout.encode_topic_config(topic.configs)
@@ -335,11 +327,11 @@ def _written_over(path: str, data: bytes, version: int | None) -> Write:
 
 
 def create_partitions(
-    context: Context, request: CreatePartitionsRequest, results: dict[str, AdminResult]
+    context: Context, request: m.CreatePartitionsRequest, results: dict[str, m.AdminResult]
 ) -> Steps[None]:
     """Add partitions to each topic; answered when their first states are in the store."""
 
-    def extend(name: str, wanted: NewPartitions) -> Steps[None]:
+    def extend(name: str, wanted: m.NewPartitions) -> Steps[None]:
         _check_alive(context, name)
         attempted = b""
 
@@ -373,7 +365,7 @@ def create_partitions(
 
 
 def _new_partitions(
-    context: Context, node: layout.TopicAssignment, wanted: NewPartitions
+    context: Context, node: layout.TopicAssignment, wanted: m.NewPartitions
 ) -> Mapping[int, assignment.Replicas]:
     existing, lists = len(node.partitions), wanted.assignment
     count = wanted.total - existing
@@ -411,7 +403,7 @@ def _being_deleted(name: str) -> InvalidTopic:
 
 
 def alter_configs(
-    context: Context, request: AlterConfigsRequest, results: dict[str, AdminResult]
+    context: Context, request: m.AlterConfigsRequest, results: dict[str, m.AdminResult]
 ) -> Steps[None]:
     """Change settings of each topic; answered when they are in the store, the replicas get them at once."""
 
@@ -425,7 +417,7 @@ def alter_configs(
         def decide(read: Outcome) -> tuple[Write, ...]:
             nonlocal attempts
             if attempts:
-                mark("configs: written by somebody else, or the reply was lost")
+                mark("configs: another writer was faster, or the reply was lost")
             settings = layout.parse_topic_config(read.data) if read.stat is not None else {}
             merged = {**settings, **changes}
             wanted = {key: value for key, value in merged.items() if value is not None}
@@ -459,7 +451,7 @@ def config_changes_noticed(context: Context) -> Steps[None]:
         elif now_ms - seen[notice.path] > CHANGE_EXPIRATION_MS:
             expired.append(notice)
     if expired:
-        mark("configs: notifications that everybody has seen are removed")
+        mark("configs: expired notifications are removed")
     yield from remove_notices(context, expired)
     for path in sorted(seen.keys() - {notice.path for notice in notices if notice not in expired}):
         del seen[path]

@@ -325,13 +325,13 @@ _CONTROLLER = {
     "6.7 preferred leader": _shown("controller/test_election.py::test_preferred"),
     "6.7 leader at a controlled shutdown": _shown("controller/test_election.py::test_shutdown"),
     "6.7 a new partition with no live replica": _shown(
-        "controller/test_controller.py::test_new_topic_without_a_live_replica_waits_for_one"
+        "controller/test_topics.py::test_new_topic_without_a_live_replica_waits_for_one"
     ),
     "6.7 a conflict at the first write": _DIFFERENCES
     + "the first state of a partition that somebody else wrote meanwhile",
     "6.7 preferred and offline elections: LE +1, all recipients": _shown(
         "controller/test_elect_leaders.py::test_the_preferred_replica_leads_again",
-        "controller/test_controller.py::test_leader_dies_under_a_surviving_controller",
+        "controller/test_brokers.py::test_leader_dies_under_a_surviving_controller",
     ),
     "6.7 a state that cannot be read": _shown(
         "controller/test_elect_leaders.py::test_unknown_unreadable_and_vanishing_partitions",
@@ -343,7 +343,7 @@ _CONTROLLER = {
     "6.7 illegal transitions": _DIFFERENCES + "state machines of partitions and replicas",
     "6.7 a replica in the ISR goes offline": _shown(
         "controller/test_controlled_shutdown.py::test_the_departing_broker_stops_following_and_learns_what_it_lost",
-        "controller/test_controller.py::test_follower_dies",
+        "controller/test_brokers.py::test_follower_dies",
     ),
     "6.7 reassign_to: full list, adding, removing": _shown(
         "controller/test_reassignment.py::TestReassignTo::test_target_first_then_the_rest"
@@ -364,7 +364,7 @@ _CONTROLLER = {
         "controller/test_controller.py::test_s50_manual_deletion_makes_the_old_one_resign_first",
     ),
     "6.7 a topic with a dead replica": _shown(
-        "controller/test_controller.py::test_new_topic_with_a_dead_replica_starts_without_it"
+        "controller/test_topics.py::test_new_topic_with_a_dead_replica_starts_without_it"
     ),
     "6.7 reassign {c} to {o}: LE": _DIFFERENCES + "LE +3 ({c} to {o})",
     "6.7 reassign to a dead broker": _shown("test_reassignment.py::test_r12_a_target_is_dead"),
@@ -377,7 +377,7 @@ _CONTROLLER = {
     ),
     "6.7 the sole ISR goes down": _shown(
         "controller/test_unclean_elections.py::test_s8_unclean_election_off",
-        "controller/test_controller.py::test_s52_unclean_election_where_it_is_allowed",
+        "controller/test_brokers.py::test_s52_unclean_election_where_it_is_allowed",
     ),
     "6.7 reassign to the same set in another order": _shown(
         "controller/test_reassigning.py::TestWholeCourse::test_another_order"
@@ -410,15 +410,15 @@ _CONTROLLER = {
     "6.7 leader and controller killed at once: LE": _DIFFERENCES + "controller and leader die together",
     "6.7 a sole replica killed: always two epochs": _shown(
         "controller/test_failover.py::test_a_sole_replica_that_is_the_controller_too",
-        "controller/test_controller.py::test_sole_replica_goes_and_comes",
+        "controller/test_brokers.py::test_sole_replica_goes_and_comes",
     ),
     "6.7 LeaderAndIsr of a stale controller, of a stale and of a newer broker epoch": _shown(
         "test_replica_manager.py::test_old_controllers_and_former_lives",
         "test_node.py::test_the_controllers_word_is_held_until_we_know_who_we_are",
     ),
     "6.7 conditional update: same data, wrong version; other data": _shown(
-        "controller/test_controller.py::test_s26_lost_reply_of_an_isr_write",
-        "controller/test_controller.py::test_a_proposal_over_a_node_that_somebody_else_wrote",
+        "controller/test_proposals.py::test_s26_lost_reply_of_an_isr_write",
+        "controller/test_proposals.py::test_a_proposal_over_a_node_that_somebody_else_wrote",
     ),
 }
 
@@ -431,7 +431,7 @@ _UNCLEAN = {
     ),
     "6.8 unclean enabled while brokers run": _shown(
         "controller/test_unclean_elections.py::test_switched_on_for_all_brokers_it_elects_where_nobody_leads",
-        "controller/test_controller.py::test_unclean_election_that_is_allowed_later_elects_at_once",
+        "controller/test_brokers.py::test_unclean_election_that_is_allowed_later_elects_at_once",
     ),
 }
 

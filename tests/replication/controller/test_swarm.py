@@ -404,13 +404,13 @@ def test_the_swarm_reaches_what_it_is_for() -> None:
 def test_the_swarm_takes_the_rare_branches_of_elections() -> None:
     """What asks for elections, and for a shutdown, meets all that can happen to it, within 60 seeds."""
     wanted = {
-        "controlled shutdown: asked by a broker that the controller does not know yet",
-        "controlled shutdown: nobody else can lead a partition",
+        "controlled shutdown: requested by a broker that is not known yet",
+        "controlled shutdown: no other replica can lead a partition",
         "elect leaders: the preferred replica may not lead",
-        "isr notifications: one makes no sense",
+        "isr notifications: one is unreadable",
         "isr notifications: states are read again",
-        "notices: the answer to a removal was lost, but the notice is gone",
-        "rebalancing: a broker's partitions are led by others and none can go home",
+        "notices: the reply to a removal was lost, but the notice is gone",
+        "rebalancing: a broker can take back none of its partitions",
     }
     seen: set[str] = set()
     with observed(seen.add):

@@ -350,10 +350,10 @@ def test_the_swarm_does_everything() -> None:
         "deletion: waits for a reassignment",
         "deletion: waits for a broker",
         "deletion: a broker cannot delete its replica",
-        "reassignment: called off",
+        "reassignment: cancelled",
         "reassignment: the answer to an earlier deletion",
-        "election: outside the ISR, where that is allowed",
-        "controller: a replica that could not serve can again",
+        "election: unclean",
+        "controller: an unusable replica is usable again",
     }
     seen: set[str] = set()
     with observed(seen.add):
