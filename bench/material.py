@@ -12,6 +12,7 @@ from pathlib import Path
 from logstore.config import LogConfig
 from logstore.format.batch import encode_batch
 from logstore.format.record import Record
+from logstore.log.append import append_as_leader
 from logstore.log.log import Log
 
 T0 = 1_700_000_000_000
@@ -65,4 +66,4 @@ def fresh_log(directory: Path, config: LogConfig = NEVER_OLD) -> Log:
 def fill(log: Log, batch: bytes, count: int) -> None:
     """Append `batch` `count` times."""
     for _ in range(count):
-        log.append_as_leader(batch, leader_epoch=0, now_ms=T0)
+        append_as_leader(log.partition, batch, leader_epoch=0, now_ms=T0)

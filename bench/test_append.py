@@ -12,6 +12,7 @@ from bench.bars import rate_bar, ratio_bar
 from bench.material import T0, fresh_log, ready_batch
 from logstore.columnar import kernels
 from logstore.format.batch import set_offsets_and_epoch
+from logstore.log.append import append_as_follower, append_as_leader
 from logstore.log.log import Log
 
 KIB = 1024
@@ -38,7 +39,7 @@ class _Target:
 
     def after(self) -> None:
         if self.log is not None:
-            self.log.abandon()
+            self.log.partition.abandon()
             self.log = None
         if self.descriptor >= 0:
             os.close(self.descriptor)
@@ -64,7 +65,7 @@ def test_append_16k(beside: Callable[..., object], scratch: Path, records: int, 
         assert target.log is not None
         if together == 1:
             for _ in range(BATCHES):
-                target.log.append_as_leader(batch, leader_epoch=0, now_ms=T0)
+                append_as_leader(target.log.partition, batch, leader_epoch=0, now_ms=T0)
         for _ in range(BATCHES // together if together > 1 else 0):
             target.log.append_batches(data)
 
@@ -102,7 +103,7 @@ def test_follower_append(beside: Callable[..., object], scratch: Path) -> None:
     def ours() -> None:
         assert target.log is not None
         for chunk in chunks:
-            target.log.append_as_follower(chunk, leader_epoch=0)
+            append_as_follower(target.log.partition, chunk, leader_epoch=0)
 
     beside(
         raw=raw,
@@ -130,7 +131,7 @@ def test_append_1k(beside: Callable[..., object], scratch: Path) -> None:
     def ours() -> None:
         assert target.log is not None
         for _ in range(count):
-            target.log.append_as_leader(batch, leader_epoch=0, now_ms=T0)
+            append_as_leader(target.log.partition, batch, leader_epoch=0, now_ms=T0)
 
     beside(
         raw=raw,

@@ -123,7 +123,7 @@ def test_append_from_arrow(beside: Callable[..., object], scratch: Path, table: 
 
     def after() -> None:
         while logs:
-            logs.pop().abandon()
+            logs.pop().partition.abandon()
         (scratch / "rows.arrow").unlink(missing_ok=True)
         os.sync()
 

@@ -18,7 +18,7 @@ def test_clean_open(beside: Callable[..., object], scratch: Path) -> None:
     batch = ready_batch(1024)
     config = LogConfig(segment_bytes=4096, index_interval_bytes=100)
     log = fresh_log(scratch, config)
-    while len(log.segments) < SEGMENTS:
+    while len(log.partition.segments) < SEGMENTS:
         log.append_batches(batch * 3)
     log.close()
 

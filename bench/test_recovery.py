@@ -32,13 +32,13 @@ def test_recovery(beside: Callable[..., object], scratch: Path, batch_bytes: int
     for _ in range(size // (batch_bytes * together)):
         log.append_batches(batch * together)
     size = log.size
-    log.abandon()
+    log.partition.abandon()
     places = [scratch / "bench-0"]
     opened: list[Log] = []
 
     def crash() -> None:
         if opened:
-            opened.pop().abandon()
+            opened.pop().partition.abandon()
         places.append(scratch / f"bench-{len(places)}")
         places[-1].mkdir()
         for name in os.listdir(places[-2]):
@@ -47,7 +47,7 @@ def test_recovery(beside: Callable[..., object], scratch: Path, batch_bytes: int
 
     def ours() -> None:
         opened.append(Log.open(places[-1]))
-        assert opened[-1].report.scanned_bytes == size
+        assert opened[-1].partition.report.scanned_bytes == size
 
     beside(
         raw=lambda: read_raw(places[-1] / f"{0:020d}.log", crc32c),
@@ -72,7 +72,7 @@ def test_append_cost_is_flat(beside: Callable[..., object], scratch: Path) -> No
     values = [os.urandom(100) for _ in range(100)]
     small = fresh_log(scratch / "small", config)
     large = fresh_log(scratch / "large", config)
-    while len(large.segments) < 3200:
+    while len(large.partition.segments) < 3200:
         large.append(values)
 
     def appends(log: Log) -> Callable[[], None]:
@@ -92,5 +92,5 @@ def test_append_cost_is_flat(beside: Callable[..., object], scratch: Path) -> No
         bar=Bar("0.9 to 1.1", lambda ratio, _rate: 0.9 <= ratio <= 1.1),
         rounds=9,
     )
-    small.abandon()
-    large.abandon()
+    small.partition.abandon()
+    large.partition.abandon()

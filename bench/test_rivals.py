@@ -51,7 +51,7 @@ class _Sides:
 
     def after(self) -> None:
         if self.log is not None and self.database is not None:
-            self.log.abandon()
+            self.log.partition.abandon()
             self.environment.close()
             self.database.close()
             self.log = None

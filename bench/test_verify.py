@@ -24,7 +24,7 @@ def test_verify(beside: Callable[..., object], scratch: Path, size: int, seals: 
     log = fresh_log(scratch, NEVER_OLD)
     for _ in range(2):
         fill(log, ready_batch(size), TOTAL // 2 // size)
-        log.roll()
+        log.partition.roll()
     log.close()
     directory = scratch / "bench-0"
     logs = sorted(directory.glob("*.log"))

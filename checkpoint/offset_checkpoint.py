@@ -16,6 +16,7 @@ longer recovery or a later high watermark, never a record.
 from __future__ import annotations
 
 from collections.abc import Mapping
+from contextlib import suppress
 
 from logstore.checkpoint.entry_file import INT32_MAX, INT64_MAX, format_entries, parse_entries, parse_number
 from logstore.disk.errors import CorruptCheckpoint, InvalidTopic
@@ -61,3 +62,42 @@ def write_offset_checkpoint(
 ) -> None:
     """Replace `directory/name`, durably; see `publish`."""
     publish(disk, directory, name, format_offset_checkpoint(offsets))
+
+
+class OffsetFile:
+    """One offset checkpoint of a directory with its content in memory. A corrupt file counts as missing.
+
+    Every change replaces the file durably before it shows in `offsets`, and raises `OSError` if that fails.
+    """
+
+    __slots__ = ("_directory", "_disk", "_name", "offsets")
+
+    def __init__(self, disk: Disk, directory: str, name: str) -> None:
+        self._disk, self._directory, self._name = disk, directory, name
+        self.offsets: dict[TopicPartition, int] = {}
+        with suppress(CorruptCheckpoint):
+            self.offsets = read_offset_checkpoint(disk, directory, name)
+
+    def get(self, partition: TopicPartition) -> int:
+        """Return the partition's offset; 0 if there is none."""
+        return self.offsets.get(partition, 0)
+
+    def write(self, offsets: dict[TopicPartition, int]) -> None:
+        """Replace all entries."""
+        write_offset_checkpoint(self._disk, self._directory, self._name, offsets)
+        self.offsets = offsets
+
+    def set(self, partition: TopicPartition, offset: int) -> None:
+        """Change one entry; nothing is written if it is the same."""
+        if self.get(partition) != offset:
+            self.write({**self.offsets, partition: offset})
+
+    def lower(self, partition: TopicPartition, offset: int) -> None:
+        """Change one entry if it is above `offset`."""
+        if self.get(partition) > offset:
+            self.write({**self.offsets, partition: offset})
+
+    def forget(self, partition: TopicPartition) -> None:
+        """Remove one entry."""
+        if partition in self.offsets:
+            self.write({each: offset for each, offset in self.offsets.items() if each != partition})

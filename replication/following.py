@@ -5,6 +5,9 @@ from __future__ import annotations
 from logstore.disk.files import Buffer
 from logstore.disk.marks import mark
 from logstore.errors import DiskFull, UnexpectedAppendOffset
+from logstore.log import truncate
+from logstore.log.append import append_as_follower
+from logstore.log.upkeep import advance_log_start_offset
 from logstore.replication.partition import Partition
 from logstore.replication.reconcile import Truncation, truncation_for
 from logstore.segment.epochs import EpochEndOffset
@@ -36,7 +39,7 @@ def append_fetched(
         restart_at(partition, end_offset)
     if records:
         try:
-            log.append_as_follower(records, leader_epoch=partition.leader_epoch)
+            append_as_follower(log, records, leader_epoch=partition.leader_epoch)
         except UnexpectedAppendOffset as error:
             # The leader's log starts inside a batch, and batches are not split: an empty log starts where
             # that batch does. In any other log this is a broken fetch.
@@ -45,8 +48,8 @@ def append_fetched(
             if not (is_inside and is_empty):
                 raise
             why = "the leader's log starts inside a batch"
-            log.truncate_fully_and_start_at(error.first_offset, why=why)
-            log.append_as_follower(records, leader_epoch=partition.leader_epoch)
+            truncate.truncate_fully_and_start_at(log, error.first_offset, why=why)
+            append_as_follower(log, records, leader_epoch=partition.leader_epoch)
         partition.counters.replicated_bytes += len(records)
     before = log.high_watermark
     known_here = min(high_watermark, log.log_end_offset)
@@ -56,7 +59,7 @@ def append_fetched(
     log.set_high_watermark(known_here)
     if log_start_offset > log.log_start_offset:
         try:
-            log.advance_log_start_offset(min(log_start_offset, log.high_watermark))
+            advance_log_start_offset(log, min(log_start_offset, log.high_watermark))
         except DiskFull:
             # The log still serves records that the leader has deleted, so no more of it counts as committed.
             log.set_high_watermark(min(before, log.high_watermark))
@@ -90,7 +93,7 @@ def truncate_to(
         counters.truncations_below_high_watermark += offset < log.high_watermark
     # Also if no record goes: an epoch that starts at the end has no records and must go (KAFKA-10706), or the
     # leader would answer "diverging" for ever.
-    log.truncate_to(offset, why=why)
+    truncate.truncate_to(log, offset, why=why)
 
 
 def restart_at(partition: Partition, offset: int, *, why: str = "") -> None:
@@ -99,7 +102,7 @@ def restart_at(partition: Partition, offset: int, *, why: str = "") -> None:
     partition.counters.truncations += 1
     partition.counters.records_truncated += log.log_end_offset - log.log_start_offset
     why = why or f"the log of {_leader(partition)} starts at {offset}"
-    log.truncate_fully_and_start_at(offset, why=why)
+    truncate.truncate_fully_and_start_at(log, offset, why=why)
 
 
 def _leader(partition: Partition) -> str:

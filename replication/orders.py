@@ -291,7 +291,7 @@ def _create(
         raise LogDirOffline(
             f"{topic_partition} may be in a log dir that failed; repair the dir and restart the broker"
         )
-    log = logs.get_or_create(topic_partition, config=config, topic_id=topic_id)
+    log = logs.get_or_create(topic_partition, config=config, topic_id=topic_id).partition
     log.set_high_watermark(max(logs.checkpointed_high_watermark(topic_partition), log.log_start_offset))
     partition = Partition(log, manager.config, manager.metadata, manager.counters, was_clean=logs.was_clean)
     manager.partitions[topic_partition] = partition

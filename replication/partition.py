@@ -26,7 +26,9 @@ from dataclasses import dataclass, replace
 from logstore.disk.files import Buffer
 from logstore.disk.marks import mark
 from logstore.disk.topic_partition import TopicPartition
-from logstore.log.log import AppendInfo, Log
+from logstore.log.append import AppendInfo, append_as_leader
+from logstore.log.partition_log import PartitionLog
+from logstore.log.upkeep import delete_records
 from logstore.replication.config import NodeConfig
 from logstore.replication.durability import Durability
 from logstore.replication.errors import (
@@ -66,7 +68,13 @@ class Partition:
     """The replica of one partition on this node."""
 
     def __init__(
-        self, log: Log, config: NodeConfig, metadata: MetadataCache, counters: Counters, *, was_clean: bool
+        self,
+        log: PartitionLog,
+        config: NodeConfig,
+        metadata: MetadataCache,
+        counters: Counters,
+        *,
+        was_clean: bool,
     ) -> None:
         """`was_clean` says that `log` had been closed in order before this process opened it."""
         self.log = log
@@ -286,7 +294,7 @@ class Partition:
                 f"{self.topic_partition} has {len(self.isr.committed)} replicas in sync, "
                 f"min.insync.replicas is {self.min_insync}; retry"
             )
-        info = self.log.append_as_leader(data, leader_epoch=self.leader_epoch, now_ms=now_ms)
+        info = append_as_leader(self.log, data, leader_epoch=self.leader_epoch, now_ms=now_ms)
         return info, self.advance_high_watermark(now_ms)
 
     def advance_high_watermark(self, now_ms: int) -> bool:
@@ -322,7 +330,7 @@ class Partition:
         """
         self.check_leader()
         target = self.log.high_watermark if offset == -1 else offset
-        self.log.delete_records(target)
+        delete_records(self.log, target)
         return target
 
     @property

@@ -6,6 +6,13 @@ from logstore.disk.errors import ErrorCode
 from logstore.disk.marks import mark
 from logstore.errors import InconsistentTopicId, OffsetOutOfRange
 from logstore.log.log import FetchIsolation
+from logstore.log.read import (
+    end_offset_for,
+    offset_for_timestamp,
+    offset_of_largest_timestamp,
+    read_bytes,
+    segment_base,
+)
 from logstore.replication.config import ReplicaSelector
 from logstore.replication.errors import NotLeaderOrFollower, OffsetNotAvailable, UnknownLeaderEpoch
 from logstore.replication.messages import (
@@ -90,7 +97,7 @@ def read(
             last_stable_offset=last_stable_offset,
             aborted=() if request.committed_only else None,
         )
-    fetched = log.read_bytes(wanted.fetch_offset, max_bytes, isolation=isolation, at_least_one=at_least_one)
+    fetched = read_bytes(log, wanted.fetch_offset, max_bytes, isolation=isolation, at_least_one=at_least_one)
     aborted = None
     if isolation is FetchIsolation.TXN_COMMITTED:
         aborted = tuple(Aborted(each.producer_id, each.first_offset) for each in fetched.aborted)
@@ -148,7 +155,7 @@ def is_behind_segment(partition: Partition, fetch_offset: int, *, to_log_end: bo
     end_offset = log.log_end_offset if to_log_end else log.high_watermark
     if fetch_offset >= end_offset:
         return False
-    return log.segment_base(fetch_offset) < log.segment_base(end_offset)
+    return segment_base(log, fetch_offset) < segment_base(log, end_offset)
 
 
 def _check_member(
@@ -202,15 +209,15 @@ def list_offset(
         epoch = epochs[0].epoch if epochs and epochs[0].start_offset <= log.log_start_offset else NO_EPOCH
         return ListOffsetsResult(ErrorCode.NONE, -1, log.log_start_offset, epoch)
     is_replica = replica_id >= 0
-    bound = log.end_offset_for(FetchIsolation.LOG_END if is_replica else _isolation(committed_only))
+    bound = end_offset_for(log, FetchIsolation.LOG_END if is_replica else _isolation(committed_only))
     if timestamp == LATEST_TIMESTAMP:
         if not is_replica:
             _check_caught_up_with_epoch(partition)
         return ListOffsetsResult(ErrorCode.NONE, -1, bound, partition.leader_epoch)
     if timestamp == LARGEST_TIMESTAMP:
-        found = log.offset_of_largest_timestamp()
+        found = offset_of_largest_timestamp(log)
     else:
-        found = log.offset_for_timestamp(timestamp)
+        found = offset_for_timestamp(log, timestamp)
     if found is not None and found.offset < bound:
         return ListOffsetsResult(ErrorCode.NONE, found.timestamp_ms, found.offset, found.leader_epoch)
     if found is not None:

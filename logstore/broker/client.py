@@ -33,8 +33,8 @@ from logstore.broker.producing import Appendable, Appended, Appender, records_of
 from logstore.broker.retrying import NO_BROKER, TryAgain, check_code
 from logstore.broker.translation import by_topic
 from logstore.broker.wire import types as t
-from logstore.disk.clock import wall_clock_ms
 from logstore.disk.errors import EngineError, ErrorCode
+from logstore.disk.files import wall_clock_ms
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import walk
 from logstore.format.record import Record

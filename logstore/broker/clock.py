@@ -11,7 +11,7 @@ from __future__ import annotations
 import time
 from typing import Final
 
-from logstore.disk.clock import wall_clock_ms
+from logstore.disk.files import wall_clock_ms
 
 
 class SteadyClock:

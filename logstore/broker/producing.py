@@ -20,8 +20,8 @@ from dataclasses import dataclass
 from typing import TYPE_CHECKING, Final, NamedTuple, TypeAlias
 
 from logstore.broker.errors import RequestRefused, RequestUnanswered
-from logstore.disk.clock import wall_clock_ms
 from logstore.disk.errors import EngineError, ErrorCode
+from logstore.disk.files import wall_clock_ms
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import encode_batch
 from logstore.format.record import Header, Record

@@ -186,6 +186,6 @@ def _holds_losses(disk: Disk, directory: str) -> bool:
 
 
 def _now_ms() -> int:
-    from logstore.disk.clock import wall_clock_ms
+    from logstore.disk.files import wall_clock_ms
 
     return wall_clock_ms()

@@ -9,20 +9,17 @@ from itertools import product
 from logstore.checkpoint.offset_checkpoint import (
     CLEANER_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
-    read_offset_checkpoint,
-    write_offset_checkpoint,
+    OffsetFile,
 )
 from logstore.cli.recover import forget_clean_stops, load_unclean, own
 from logstore.config import LogConfig
-from logstore.disk.clock import wall_clock_ms
-from logstore.disk.errors import CorruptCheckpoint
-from logstore.disk.files import Disk
+from logstore.disk.files import Disk, wall_clock_ms
 from logstore.disk.topic_partition import TopicPartition, parse_directory_name
 from logstore.log.log import Log
 from logstore.log.losses import Quarantine
-from logstore.log.partition_log import PartitionLog
+from logstore.log.partition_log import LogHost, PartitionLog
+from logstore.log.producer_state import ProducerStateConfig
 from logstore.log.reader import checkpointed_offset
-from logstore.log.state import LogState
 from logstore.log.undo import copy_out, put_back
 
 
@@ -38,10 +35,13 @@ def undo_loss(disk: Disk, directory: str, loss_id: int) -> dict[str, object]:
             topic_partition,
             LogConfig(),
             load_unclean(disk, directory, recovery_point),
-            disk=disk,
-            clock=wall_clock_ms,
-            jitter_ms=lambda _bound_ms: 0,
-            owner=_Absent(disk, directory, topic_partition),
+            LogHost(
+                disk,
+                wall_clock_ms,
+                jitter_ms=lambda _bound_ms: 0,
+                owner=_Absent(disk, directory, topic_partition),
+                producers=ProducerStateConfig(),
+            ),
         )
         stack.callback(log.close)
         restored_bytes = put_back(log, loss_id)
@@ -56,7 +56,7 @@ def undo_loss(disk: Disk, directory: str, loss_id: int) -> dict[str, object]:
 def copy_loss(disk: Disk, directory: str, loss_id: int, target: str) -> dict[str, object]:
     """Write what is sound of a loss to a new log. Raises `CannotUndo`, `EngineError`, `OSError`."""
     with Log.open(target, disk=disk) as log:
-        copied = copy_out(Quarantine(disk, directory), loss_id, log)
+        copied = copy_out(Quarantine(disk, directory), loss_id, log.partition)
         return {
             "loss": loss_id,
             "directory": target,
@@ -75,27 +75,22 @@ class _Absent:
         self._places = (os.path.dirname(os.path.abspath(directory)), directory)
         self._topic_partition = topic_partition
 
-    def lower_bounds(self, log: LogState, offset: int) -> None:
+    def lower_bounds(self, log: PartitionLog, offset: int) -> None:
         names = (RECOVERY_POINT_CHECKPOINT, CLEANER_OFFSET_CHECKPOINT)
         for place, name in product(self._places, names):
-            try:
-                offsets = read_offset_checkpoint(self._disk, place, name)
-            except CorruptCheckpoint:
-                continue  # counts as 0 at the next start
-            if offsets.get(self._topic_partition, 0) > offset:
-                write_offset_checkpoint(self._disk, place, name, {**offsets, self._topic_partition: offset})
+            OffsetFile(self._disk, place, name).lower(self._topic_partition, offset)
 
-    def log_start_moved(self, log: LogState) -> None:
+    def log_start_moved(self, log: PartitionLog) -> None:
         """Nothing that is put back moves it."""
 
-    def flushed(self, log: LogState) -> None:
+    def flushed(self, log: PartitionLog) -> None:
         """The next start reads from the recovery point that is there."""
 
-    def compacted(self, log: LogState) -> None:
+    def compacted(self, log: PartitionLog) -> None:
         """Nothing is compacted here."""
 
-    def failed(self, log: LogState, error: OSError) -> None:
+    def failed(self, log: PartitionLog, error: OSError) -> None:
         """The error comes out of the call."""
 
-    def closed(self, log: LogState, *, is_clean: bool) -> None:
+    def closed(self, log: PartitionLog, *, is_clean: bool) -> None:
         """No mark of a clean stop: whoever starts next looks for itself."""

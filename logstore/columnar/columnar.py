@@ -43,7 +43,7 @@ from logstore.format.batch import (
 )
 from logstore.format.compression import Codec, compress
 from logstore.format.record import MAX_INT, MAX_LONG, NO_TIMESTAMP
-from logstore.log.reads import FetchedBytes
+from logstore.log.read import FetchedBytes
 from logstore.log.stretches import Stretch
 from logstore.segment.scan import Fault, scan_buffer
 from logstore.segment.transaction_index import AbortedTransaction

@@ -17,7 +17,9 @@ from collections.abc import Iterable, Sequence
 from typing import NamedTuple, Protocol, TypeVar
 
 from logstore.config import MAX_INT, LogConfig
+from logstore.log.partition_log import PartitionLog
 from logstore.log.retention import StoredSegment
+from logstore.log.upkeep import compacted_up_to
 
 
 class DatedSegment(StoredSegment, Protocol):
@@ -95,6 +97,26 @@ class IndexSizes(Protocol):
 
     @property
     def sizes(self) -> tuple[int, int]: ...
+
+
+def cleanable_of(log: PartitionLog, now_ms: int) -> Cleanable:
+    """Weigh a log as it is now. A first dirty offset outside of the log is corrected, durably.
+
+    Raises `DiskFull`, `LogDirOffline`.
+    """
+    log.check_writable()
+    first_dirty_offset = first_dirty(log.first_dirty_offset, log.log_start_offset, log.log_end_offset)
+    if first_dirty_offset != log.first_dirty_offset:
+        compacted_up_to(log, first_dirty_offset, generation=log.generation)
+    return log.guarded(
+        lambda: cleanable(
+            tuple(log.segments),
+            log.config,
+            first_dirty_offset=first_dirty_offset,
+            last_stable_offset=log.last_stable_offset,
+            now_ms=now_ms,
+        )
+    )
 
 
 class GroupedSegment(Protocol):

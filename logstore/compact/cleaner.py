@@ -15,13 +15,14 @@ from dataclasses import dataclass
 from enum import Enum
 from typing import Final, NamedTuple
 
-from logstore.compact.cleanable import Cleanable
+from logstore.compact.cleanable import Cleanable, cleanable_of
 from logstore.compact.cleaner_config import CleanerConfig
 from logstore.compact.compaction_pass import PassReport, Steps, compaction_pass
 from logstore.config import MAX_LONG
 from logstore.disk.errors import EngineError
 from logstore.disk.topic_partition import TopicPartition
-from logstore.log.log import Log
+from logstore.log.partition_log import PartitionLog
+from logstore.log.upkeep import delete_old_segments
 
 BYTES_A_TICK: Final = 16 << 20
 """Most that one tick reads and writes, however fast the disk may be used: the node has other work."""
@@ -64,7 +65,7 @@ class Cleaner:
 
     def __init__(
         self,
-        logs: Callable[[], Mapping[TopicPartition, Log]],
+        logs: Callable[[], Mapping[TopicPartition, PartitionLog]],
         config: CleanerConfig,
         *,
         now_ms: int,
@@ -167,8 +168,8 @@ class Cleaner:
             if _is_waiting(cleaning, now_ms):
                 continue
             try:
-                log.delete_old_segments(now_ms)
-                cleanable = log.cleanable(now_ms)
+                delete_old_segments(log, now_ms)
+                cleanable = cleanable_of(log, now_ms)
             except EngineError as error:
                 self._failed(cleaning, error, now_ms)
                 continue

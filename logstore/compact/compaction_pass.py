@@ -21,11 +21,13 @@ from dataclasses import dataclass
 
 from logstore.compact.cleanable import Cleanable, group_segments
 from logstore.compact.cleaner_config import CleanerConfig
-from logstore.compact.compaction import Compaction, CompactionStats, Transactions, map_records
+from logstore.compact.compaction import Compaction, CompactionStats, LastBatch, Transactions, map_records
 from logstore.compact.offset_map import SLOT_BYTES, OffsetMap
 from logstore.config import MAX_INT
 from logstore.errors import CorruptBatch, RecordBatchTooLarge
 from logstore.log.partition_log import PartitionLog
+from logstore.log.read import aborted_transactions
+from logstore.log.upkeep import compacted_up_to, holds, replace_segments
 from logstore.segment.scan import Fault, Scanned, scan_chunks
 from logstore.segment.segment import LOG_SUFFIX, Segment
 from logstore.segment.split import find_runs, split
@@ -78,6 +80,15 @@ def run(steps: Steps) -> PassReport:
             return report
 
 
+def last_batches(log: PartitionLog) -> dict[int, LastBatch]:
+    """Return where each active producer's last data batch ends: compaction must not lose it."""
+    with log.lock:
+        return {
+            entry.producer_id: LastBatch(entry.batches[-1].last_offset if entry.batches else -1, entry.epoch)
+            for entry in log.producer_state
+        }
+
+
 class _Pass:
     def __init__(self, log: PartitionLog, cleanable: Cleanable, config: CleanerConfig, now_ms: int) -> None:
         self._log = log
@@ -102,10 +113,10 @@ class _Pass:
         was_aborted = False
         try:
             # What producers have written last must be durable before what they wrote earlier goes.
-            producers = self._log.last_batches()
+            producers = last_batches(self._log)
             self._log.flush()
-            aborted = self._log.aborted_transactions(
-                self._segments[0].base_offset, self._cleanable.first_uncleanable_offset
+            aborted = aborted_transactions(
+                self._log, self._segments[0].base_offset, self._cleanable.first_uncleanable_offset
             )
             offsets = yield from self._map(aborted)
             rules = Compaction(
@@ -119,14 +130,14 @@ class _Pass:
             within = [each for each in self._segments if each.base_offset < rules.upper_bound]
             for group in group_segments(within, self._log.config, rules.upper_bound):
                 yield from self._rewrite(group, rules)
-            if not self._log.compacted_up_to(rules.upper_bound, generation=self._generation):
+            if not compacted_up_to(self._log, rules.upper_bound, generation=self._generation):
                 raise _SegmentsWent
             end_offset = rules.upper_bound
         except _SegmentsWent:
             was_aborted = True
         except OSError as error:
             # A file that went with its segment is no bad disk.
-            if not isinstance(error, FileNotFoundError) or self._log.holds(self._reading, self._generation):
+            if not isinstance(error, FileNotFoundError) or holds(self._log, self._reading, self._generation):
                 self._log.disk_failed(error)
             was_aborted = True
         finally:
@@ -148,7 +159,7 @@ class _Pass:
         )
 
     def _check_segments(self) -> None:
-        if not self._log.holds(self._reading, self._generation):
+        if not holds(self._log, self._reading, self._generation):
             raise _SegmentsWent
 
     # --- the dirty part ---------------------------------------------------------------------------
@@ -221,7 +232,9 @@ class _Pass:
             self._drop_cleaned()
             return
         self._finish(cleaned, entries, end_offset, group[-1].base_offset)
-        if not self._log.replace_segments(group, [cleaned], generation=self._generation, now_ms=self._now_ms):
+        if not replace_segments(
+            self._log, group, [cleaned], generation=self._generation, now_ms=self._now_ms
+        ):
             raise _SegmentsWent
         self._cleaned = []
         self._before += len(group)
@@ -292,8 +305,8 @@ class _Pass:
         for each, run, following in zip(self._cleaned, runs, successors, strict=True):
             each.make_seal(run.end_offset, following)
         self._disk.sync_dir(self._log.directory)
-        if self._log.replace_segments(
-            [segment], self._cleaned, generation=self._generation, now_ms=self._now_ms
+        if replace_segments(
+            self._log, [segment], self._cleaned, generation=self._generation, now_ms=self._now_ms
         ):
             self._cleaned = []
         raise _SegmentsWent

@@ -24,6 +24,7 @@ import posixpath
 import stat
 import sys
 import threading
+import time
 from collections.abc import Iterator, Sequence
 from typing import ClassVar, NamedTuple, Protocol, TypeAlias
 
@@ -547,3 +548,8 @@ def _open_regular(path: str, flags: int) -> int:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     raise OSError(errno.EINVAL, "not a regular file", path)
+
+
+def wall_clock_ms() -> int:
+    """Return epoch milliseconds, for the shells that are not given a clock: elsewhere time is an argument."""
+    return time.time_ns() // 1_000_000

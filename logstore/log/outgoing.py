@@ -22,7 +22,6 @@ from logstore.disk.files import Buffer
 from logstore.format.batch import Batch, assemble_plain, encode_batch
 from logstore.format.compression import Codec
 from logstore.format.record import (
-    MAX_LONG,
     MAX_PLAIN_BYTES,
     MAX_PLAIN_VALUES,
     NO_TIMESTAMP,
@@ -32,7 +31,6 @@ from logstore.format.record import (
     encode_pairs,
     encode_values,
 )
-from logstore.log.validation import ValidationConfig
 
 Pair: TypeAlias = tuple[bytes | None, bytes | None]
 Appendable: TypeAlias = Buffer | Record | Batch | Pair | None
@@ -67,20 +65,6 @@ class Compression(NamedTuple):
 
 
 PLAIN: Final = Compression(Codec.NONE)
-
-
-def may_enter(batch: MadeBatch, now_ms: int, config: ValidationConfig) -> bool:
-    """Whether a leader's validation would neither refuse the batch nor change it.
-
-    Of a codec: the batch must have been made with the topic's.
-    """
-    return (
-        len(batch.data) <= config.max_message_bytes
-        and config.message_timestamp_type == "CreateTime"
-        and max(now_ms - config.oldest_allowed_ms, 0) <= batch.timestamp_ms
-        and batch.timestamp_ms <= min(now_ms + config.newest_allowed_ms, MAX_LONG)
-        and (batch.is_keyed or "compact" not in config.cleanup_policy)
-    )
 
 
 def batch_of_one(

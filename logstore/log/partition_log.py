@@ -1,4 +1,4 @@
-"""One partition's log on this node: segments end to end, and everything that is true of them.
+"""The state of one partition's log on this node, and the transitions that every operation shares.
 
         log start offset        high watermark      log end offset
                ▼                      ▼                   ▼
@@ -8,59 +8,459 @@
                        ▲
                 recovery point: everything before it is durable
 
-One writer at a time, any number of readers; one fsync serves every append that waited for it. What a
-crash leaves: batches past the recovery point may be gone, whole or torn; `recovery.py` judges them at
-the next open. The layers it is made of are drawn in `log_state.py`.
+The operations are functions over this state, one module each:
 
-`PartitionLog` speaks in batches, as leaders and followers do; `log.py` adds what applications want.
+    append      prepare → place → write: leaders, followers, transaction markers
+    read        batches by offset and by time, up to the bound of an isolation level
+    truncate    truncation and restart; the removed bytes go to quarantine
+    upkeep      log start offset, retention, compaction, flush by age
+    recovery    the state of a directory when it is opened
+
+`log.py` builds the interface for applications on top of them.
+
+One writer at a time, any number of readers. Everything that changes the log holds `lock`, because an append,
+a truncation and a swap must never see each other half done. An fsync runs outside of the lock and serves
+every append that waits for it (`group_commit.py`).
+
+State changes after the I/O that it describes. A failed write is cut off again. A failed fsync takes the log
+offline: the kernel may have dropped the dirty pages and reports them as clean on the next fsync.
 """
 
 from __future__ import annotations
 
-from logstore.log.upkeep import LogUpkeep
+import threading
+from collections.abc import Callable
+from functools import partial
+from typing import NamedTuple, NoReturn, Protocol, TypeAlias, TypeVar
+
+from logstore.checkpoint.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT, write_leader_epoch_checkpoint
+from logstore.checkpoint.partition_metadata import (
+    PARTITION_METADATA,
+    read_partition_metadata,
+    write_partition_metadata,
+)
+from logstore.config import LogConfig
+from logstore.disk.errors import EngineError
+from logstore.disk.files import Disk
+from logstore.disk.topic_partition import TopicPartition
+from logstore.errors import DiskFull, InconsistentTopicId, LogClosed, LogDirOffline, bare, is_full
+from logstore.log.group_commit import GroupCommit
+from logstore.log.producer_state import ProducerEntry, ProducerStateConfig
+from logstore.log.recovery import Jitter, LoadedLog, RecoveryReport
+from logstore.log.stretch import Stretch
+from logstore.log.verification_guard import VerificationGuards
+from logstore.segment.deleted_files import DeletedFiles
+from logstore.segment.epochs import EpochEndOffset, EpochEntry, LeaderEpochCache
+from logstore.segment.segment import SNAPSHOT_SUFFIX, Segment, file_name
+from logstore.segment.segments import Segments
+from logstore.segment.transaction_index import TRANSACTION_INDEX_SUFFIX
+
+Clock: TypeAlias = Callable[[], int]
+"""Wall-clock time in epoch milliseconds."""
+
+T = TypeVar("T")
 
 
-class PartitionLog(LogUpkeep):
-    """A partition's log. Offsets are absolute; every method may be called from any thread."""
+class LogOwner(Protocol):
+    """Keeps a log's entries in the checkpoint files, and handles the failure of its disk."""
+
+    def lower_bounds(self, log: PartitionLog, offset: int) -> None:
+        """Lower the log's checkpointed offsets (all but its start) to `offset`, durably."""
+
+    def log_start_moved(self, log: PartitionLog) -> None:
+        """Make the log start offset durable: segments below it, or all that tell it, are about to go."""
+
+    def flushed(self, log: PartitionLog) -> None:
+        """Handle a recovery point that rose because segments were sealed."""
+
+    def compacted(self, log: PartitionLog) -> None:
+        """Make the first dirty offset durable: the next compaction starts there."""
+
+    def failed(self, log: PartitionLog, error: OSError) -> None:
+        """Handle a disk failure under this log."""
+
+    def closed(self, log: PartitionLog, *, is_clean: bool) -> None:
+        """Handle the end of the log: everything was written and synced, and its files are closed."""
+
+
+class LogHost(NamedTuple):
+    """What a log needs from its surroundings; `jitter_ms` draws a segment's `segment.jitter.ms`."""
+
+    disk: Disk
+    clock: Clock
+    jitter_ms: Jitter
+    owner: LogOwner
+    producers: ProducerStateConfig
+
+
+class PartitionLog:
+    """One partition's log. Offsets are absolute; every method may be called from any thread.
+
+    The attributes are for reading; only the modules listed above change them.
+    """
+
+    def __init__(
+        self,
+        directory: str,
+        topic_partition: TopicPartition,
+        config: LogConfig,
+        loaded: LoadedLog,
+        host: LogHost,
+        *,
+        follows_end: bool = False,
+        first_dirty_offset: int = 0,
+    ) -> None:
+        """Build the log over the result of `recovery.load`.
+
+        With `follows_end` the high watermark is the log end offset: the log is not replicated.
+        """
+        self.directory = directory
+        self.topic_partition = topic_partition
+        self.config = config
+        self.disk, self.clock, self.jitter_ms, self.owner, self.producer_config = host
+        self.follows_end = follows_end
+        self.lock = threading.RLock()
+        self.group_commit = GroupCommit(self._sync_for_group)
+        self.failure: OSError | None = None
+        self.is_closed = False
+        self.topic_id = read_partition_metadata(self.disk, directory)
+        """The topic's id, 22 characters; None if it is not known yet."""
+        self.report: RecoveryReport = loaded.report
+        self.segments = Segments(loaded.segments.values())
+        self.log_start_offset = loaded.log_start_offset
+        """The first offset that is served."""
+        self.log_end_offset = loaded.log_end_offset
+        """The offset of the next record."""
+        self.replicated_offset = loaded.log_start_offset
+        """The high watermark that replication has set; see `high_watermark`."""
+        self.recovery_point = loaded.recovery_point
+        """Everything below it survives power loss."""
+        self.first_dirty_offset = first_dirty_offset
+        """Everything below it has been compacted. Outside of the log it means nothing."""
+        self.epoch_cache = loaded.epochs
+        self.epochs: tuple[EpochEntry, ...] = loaded.epochs.entries
+        """Leader epochs and their first offsets."""
+        self.latest_epoch = loaded.epochs.latest_epoch
+        """The newest leader epoch in the log; -1 if there is none."""
+        self.producer_state = loaded.producers
+        self.guards = VerificationGuards()
+        self.snapshots = loaded.snapshots
+        self.quarantine = loaded.quarantine
+        self.deleted_files = DeletedFiles(self.disk)
+        self.generation = 0
+        """Counts truncations of sealed segments: bytes read from them earlier are void."""
+        self.cuts = 0
+        """Counts up before bytes are cut and again before others may take their place (`read.py`)."""
+        self.compaction_lock = threading.Lock()
+        """Held by the running compaction: two would write files of the same names."""
+        self.last_retention_ms = self.clock()
+        self.unflushed: tuple[int, int] | None = None
+        """An offset that is not durable, and when `flush_by_age` first saw it."""
+        self.stretch: Stretch | None = None
+        self.scratch = bytearray()
+        self.producer_state.advance_high_watermark(self.high_watermark)
+
+    def __repr__(self) -> str:
+        return f"Log({self.directory!r}, [{self.log_start_offset}, {self.log_end_offset}))"
+
+    # --- bounds -----------------------------------------------------------------------------------
+
+    @property
+    def high_watermark(self) -> int:
+        """Every in-sync replica holds the log below it; the log end offset of a log that stands alone."""
+        return self.log_end_offset if self.follows_end else self.replicated_offset
+
+    @property
+    def last_stable_offset(self) -> int:
+        """Every transaction below it is decided and its marker replicated: the end of committed reads."""
+        producers = self.producer_state
+        # Read the end first: a batch below it has its transaction among the unstable ones.
+        end_offset = min(self.high_watermark, producers.end_offset)
+        return producers.last_stable_offset(end_offset, self.log_start_offset)
+
+    @property
+    def is_offline(self) -> bool:
+        """Whether its disk failed: nothing can be appended until the log has been recovered."""
+        return self.failure is not None
+
+    def set_high_watermark(self, offset: int) -> int:
+        """Set the high watermark, limited to [log start, log end]; it may fall. Returns the new value."""
+        with self.lock:
+            self.replicated_offset = min(max(offset, self.log_start_offset), self.log_end_offset)
+            self.producer_state.advance_high_watermark(self.replicated_offset)
+            return self.replicated_offset
+
+    def advance_high_watermark(self, offset: int) -> bool:
+        """Raise the high watermark to `offset`, which the log holds; False if it is there already."""
+        with self.lock:
+            assert offset <= self.log_end_offset, f"{self!r}: high watermark {offset} past the log end"
+            if offset <= self.replicated_offset:
+                return False
+            self.replicated_offset = offset
+            self.producer_state.advance_high_watermark(offset)
+            return True
+
+    def lower_bounds(self, offset: int) -> None:
+        """Lower recovery point, high watermark and first dirty offset to `offset`, here and on the disk."""
+        # In memory first: a checkpoint that is being written meanwhile must not carry the old ones.
+        self.recovery_point = min(self.recovery_point, offset)
+        # Never below the log start, which may lie inside a batch that goes whole.
+        self.replicated_offset = max(min(self.replicated_offset, offset), self.log_start_offset)
+        self.first_dirty_offset = min(self.first_dirty_offset, offset)
+        self.guarded(lambda: self.owner.lower_bounds(self, offset))
+
+    def publish_log_start(self, offset: int) -> None:
+        """Move the log start to `offset` durably; if that is refused, it stays."""
+        before = self.log_start_offset
+        self.log_start_offset = offset
+        try:
+            self.guarded(lambda: self.owner.log_start_moved(self))
+        except EngineError:
+            self.log_start_offset = before
+            raise
+
+    def set_topic_id(self, topic_id: str) -> None:
+        """Store the topic's id durably. Raises `InconsistentTopicId` if the log has another."""
+        if self.topic_id == topic_id:
+            return
+        if self.topic_id is not None:
+            raise InconsistentTopicId(
+                f"{self.directory} belongs to topic id {self.topic_id}, not {topic_id}: "
+                "a deleted topic of the same name left it; move the directory away"
+            )
+        with self.lock:
+            self.guarded(lambda: write_partition_metadata(self.disk, self.directory, topic_id))
+            self.topic_id = topic_id
+
+    def producers(self) -> tuple[ProducerEntry, ...]:
+        """Return the known producers; do not change them."""
+        with self.lock:
+            return tuple(self.producer_state)
+
+    # --- epochs -----------------------------------------------------------------------------------
+
+    def end_offset_for_epoch(self, epoch: int) -> EpochEndOffset:
+        """Return where the largest epoch at or below `epoch` ends; undefined if the log cannot tell."""
+        return self.epoch_cache.end_offset_for(epoch, self.log_end_offset)
+
+    def epoch_for_offset(self, offset: int) -> int:
+        """Return the leader epoch that wrote `offset`; -1 if unknown."""
+        return self.epoch_cache.epoch_for_offset(offset)
+
+    def assign_epoch(self, epoch: int, start_offset: int) -> None:
+        """Record that `epoch` starts at `start_offset`; durable when it returns."""
+        with self.lock:
+            self.check_writable()
+            self.change_epochs(lambda epochs: epochs.assign(epoch, start_offset))
+
+    def enter_epoch(self, epoch: int, first_offset: int) -> None:
+        """Record a batch's epoch if it is new. Raises `ValueError` if it is below the newest."""
+        latest = self.latest_epoch
+        if epoch > latest:
+            self.change_epochs(lambda epochs: epochs.assign(epoch, first_offset))
+        elif 0 <= epoch < latest:
+            # Recovery takes a batch behind one of a later epoch for a leftover and would cut it.
+            raise ValueError(f"leader epoch {epoch} is below {latest}, the newest in {self.directory}")
+
+    def change_epochs(self, change: Callable[[LeaderEpochCache], bool]) -> None:
+        """Apply `change` to the epochs: the file first, then the state."""
+        changed = LeaderEpochCache(self.epoch_cache.entries)
+        if change(changed):
+            self.guarded(lambda: write_leader_epoch_checkpoint(self.disk, self.directory, changed.entries))
+            self.epoch_cache, self.epochs = changed, changed.entries
+            self.latest_epoch = changed.latest_epoch
+
+    # --- rolling ----------------------------------------------------------------------------------
+
+    def roll(self) -> None:
+        """Start a new segment at the log end; an empty active segment stays."""
+        with self.lock:
+            self.check_writable()
+            if self.segments.active.size:
+                self.roll_at(self.log_end_offset, self.clock())
+
+    def roll_at(self, base_offset: int, now_ms: int, *, end_offset: int | None = None) -> None:
+        """Start a segment at `base_offset`; the old one ends at `end_offset`, by default the log's."""
+        old = self.segments.active
+        if old.size == 0:
+            # The only way to a usable index of an empty segment, and to a base past a gap.
+            before = self.segments.lower(old.base_offset)
+            if before is not None:
+                # First: recovery recognizes an empty last segment below the successor that a seal names.
+                # It would treat one above it as a leftover behind a hole.
+                self.or_offline(lambda: before.follow_with(base_offset))
+            self.or_offline(old.delete)
+            new = self.or_offline(lambda: self.new_segment(base_offset, now_ms))
+            self.segments = self.segments.replacing([old], [new])
+            return
+        # Durable before its successor exists: only the active segment can lose anything, so a crash
+        # never leaves a hole between two segments (compaction may, and recovery keeps it).
+        end_offset = self.log_end_offset if end_offset is None else end_offset
+        self.guarded(old.become_inactive)
+        self.sync_segments(end_offset)
+        self.guarded(old.sync_indexes)
+        self.guarded(lambda: old.make_seal(end_offset, base_offset))
+        self.producer_state.end_offset = base_offset
+        self.guarded(lambda: self.snapshots.take(self.producer_state, base_offset))
+        self.segments.append(self.guarded(lambda: self.new_segment(base_offset, now_ms)))
+        old.rest()
+        self.guarded(lambda: self.owner.flushed(self))
+
+    def new_segment(self, base_offset: int, now_ms: int) -> Segment:
+        """Create an empty segment's files. Raises `OSError`."""
+        return Segment(
+            self.disk,
+            self.directory,
+            base_offset,
+            self.config,
+            size=0,
+            now_ms=now_ms,
+            jitter_ms=self.jitter_ms(self.config.longest_jitter_ms),
+            is_new=True,
+            modified_ms=now_ms,
+        )
+
+    # --- making durable ---------------------------------------------------------------------------
+
+    def flush(self) -> None:
+        """Make every appended record survive power loss, then move the recovery point.
+
+        Raises `LogDirOffline` if that fails: the log accepts no more appends until it is recovered.
+        """
+        self.sync_up_to(self.log_end_offset)
+
+    def sync_up_to(self, offset: int) -> None:
+        """Return once everything below `offset` is durable. Concurrent callers share one fsync."""
+        if self.recovery_point < offset:
+            self.check_writable()
+            self.group_commit.join()
+            self.check_writable()
+
+    def _sync_for_group(self) -> None:
+        # The previous sync may have failed: repeated, it would succeed over pages that are lost.
+        self.check_writable()
+        self.sync_segments(self.log_end_offset)
+
+    def sync_segments(self, end_offset: int) -> None:
+        """Sync the segments in [recovery point, end_offset), then move the recovery point.
+
+        `end_offset` was read before the bytes are synced: later appends may be synced too but do not count.
+        """
+        segments = self.segments
+        touched = [each for each in segments.since(self.recovery_point) if each.base_offset < end_offset]
+        try:
+            for segment in touched:
+                segment.sync_log()
+                if segment is not segments.active:
+                    segment.sync_indexes()
+            new = [segment for segment in touched if not segment.name_is_durable]
+            if new:
+                self.disk.sync_dir(self.directory)
+                for segment in new:
+                    segment.name_is_durable = True
+        except FileNotFoundError as error:
+            if self.is_closed:  # abandoned meanwhile: the file is not ours any more, and the disk is fine
+                raise LogClosed(f"{self.directory} was closed; open it again") from error
+            self.fail(error)
+        except OSError as error:
+            self.fail(error)
+        self.recovery_point = max(self.recovery_point, end_offset)
+
+    # --- failing ----------------------------------------------------------------------------------
+
+    def check_writable(self) -> None:
+        """Raise `LogDirOffline` or `LogClosed` if the log accepts no changes."""
+        if self.failure is not None:
+            raise LogDirOffline(
+                f"{self.directory} is offline since its disk failed ({self.failure}); reopen it to recover it"
+            ) from self.failure
+        if self.is_closed:
+            raise LogClosed(f"{self.directory} was closed; open it again")
+
+    def take_offline(self, error: OSError) -> None:
+        """Refuse appends and serve only what is durable: the disk under the log failed."""
+        self.failure = self.failure or bare(error)
+
+    def fail(self, error: OSError) -> NoReturn:
+        """Take the log offline, tell its owner and raise `LogDirOffline`."""
+        self.take_offline(error)
+        self.owner.failed(self, error)
+        raise LogDirOffline(
+            f"{self.directory} went offline: {self.failure}. Everything acknowledged as synced is safe; "
+            "check the disk, then open the log again"
+        ) from error
+
+    def disk_failed(self, error: OSError) -> NoReturn:
+        """Raise `DiskFull` if the disk is full; otherwise go offline and raise `LogDirOffline`."""
+        if is_full(error):
+            raise DiskFull(
+                f"{self.directory}: the disk is full ({error.strerror}); appended records stay readable. "
+                "Free some space, then try again"
+            ) from error
+        self.fail(error)
+
+    def guarded(self, action: Callable[[], T]) -> T:
+        """Run `action`, with its `OSError` handled by `disk_failed`."""
+        try:
+            return action()
+        except OSError as error:
+            self.disk_failed(error)
+
+    def or_offline(self, action: Callable[[], T]) -> T:
+        """Run an `action` that must not stop half way: even a full disk takes the log offline."""
+        try:
+            return action()
+        except OSError as error:
+            self.fail(error)
+
+    # --- closing ----------------------------------------------------------------------------------
 
     def close(self) -> None:
-        """Flush, write what the next open needs, and let go of the directory. Closing twice is harmless.
+        """Flush, write what the next open needs, and release the directory. Closing twice is harmless.
 
-        Raises `LogDirOffline` or `DiskFull` if what is left to write cannot be written: the next open
-        recovers the log then. The directory is let go of all the same.
+        Raises `LogDirOffline` or `DiskFull` if something cannot be written: the next open then recovers
+        the log. The directory is released in any case.
         """
-        with self._group_commit.exclusive(), self._lock:
-            if self._is_closed:
+        with self.group_commit.exclusive(), self.lock:
+            if self.is_closed:
                 return
             is_clean = False
             try:
-                if self._failure is None:
-                    self._sync_segments(self._log_end_offset)
-                    self._guarded(self._close_books)
+                if self.failure is None:
+                    self.sync_segments(self.log_end_offset)
+                    self.guarded(partial(_close_files, self))
                     is_clean = True
             finally:
-                self._is_closed = True
-                self._deleted_files.forget()
-                for segment in self._segments:
-                    segment.let_go()
-                self._guarded(lambda: self._owner.closed(self, is_clean=is_clean))
+                self.abandon()
+                self.guarded(lambda: self.owner.closed(self, is_clean=is_clean))
 
     def abandon(self) -> None:
-        """Let go of the files without writing: the log was deleted, or its node is as good as dead."""
-        with self._lock:
-            self._is_closed = True
-            self._deleted_files.forget()
-            for segment in self._segments:
+        """Release the files without writing: the log was deleted, or its node counts as dead."""
+        with self.lock:
+            self.is_closed = True
+            self.deleted_files.forget()
+            for segment in self.segments:
                 segment.let_go()
 
-    def _close_books(self) -> None:
-        self._deleted_files.remove_due(self._clock())
-        self._snapshots.take(self._producers, self._log_end_offset)
-        active = self._segments.active
-        active.become_inactive()
-        if active.was_trimmed:
-            active.sync_log()
-        active.sync_indexes()
-        for segment in self._segments:
-            segment.close()
-        self._disk.sync_dir(self.directory)
+
+def _close_files(log: PartitionLog) -> None:
+    log.deleted_files.remove_due(log.clock())
+    log.snapshots.take(log.producer_state, log.log_end_offset)
+    active = log.segments.active
+    active.become_inactive()
+    if active.was_trimmed:
+        active.sync_log()
+    active.sync_indexes()
+    for segment in log.segments:
+        segment.close()
+    log.disk.sync_dir(log.directory)
+
+
+def files_without_checksum(log: PartitionLog) -> list[str]:
+    """Return the names of the files that carry no checksum, or none that proves they belong to this log.
+
+    The marker of a clean stop holds digests of them.
+    """
+    aborts = file_name(log.segments.active.base_offset, TRANSACTION_INDEX_SUFFIX)
+    snapshots = [file_name(offset, SNAPSHOT_SUFFIX) for offset in log.snapshots.offsets]
+    return [PARTITION_METADATA, LEADER_EPOCH_CHECKPOINT, aborts, *snapshots]

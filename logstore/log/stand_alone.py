@@ -17,7 +17,6 @@ from __future__ import annotations
 
 import os
 import random
-from collections.abc import Mapping
 
 from logstore.checkpoint.clean_shutdown import (
     OURS,
@@ -31,19 +30,15 @@ from logstore.checkpoint.offset_checkpoint import (
     CLEANER_OFFSET_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
-    read_offset_checkpoint,
-    write_offset_checkpoint,
+    OffsetFile,
 )
 from logstore.config import LogConfig
-from logstore.disk.clock import wall_clock_ms
-from logstore.disk.errors import CorruptCheckpoint
 from logstore.disk.files import LOCK_FILE, Disk, Lock, make_durable_dir, remove_if_exists
 from logstore.disk.topic_partition import TopicPartition, parse_directory_name
 from logstore.errors import DiskFull, LogDirOffline, is_full
-from logstore.log.log import Clock, Log
+from logstore.log.partition_log import Clock, LogHost, PartitionLog, files_without_checksum
 from logstore.log.producer_state import ProducerStateConfig
 from logstore.log.recovery import Progress, load
-from logstore.log.state import LogState
 from logstore.segment.seal import remove_seals
 
 _END_OFFSET = "logEndOffset"
@@ -53,11 +48,12 @@ def open_stand_alone(
     path: str | os.PathLike[str],
     config: LogConfig,
     disk: Disk,
-    clock: Clock | None,
+    clock: Clock,
+    *,
     progress: Progress | None,
     accept_loss: bool,
-) -> Log:
-    """`Log.open`."""
+) -> PartitionLog:
+    """Lock the directory, recover the log in it and return it; see `Log.open`."""
     directory = os.fspath(path).rstrip("/") or "/"
     topic_partition = parse_directory_name(os.path.basename(directory))
     try:
@@ -72,9 +68,7 @@ def open_stand_alone(
         ) from error
     try:
         check_not_locked(disk, os.path.dirname(directory) or ".")
-        return _open_locked(
-            directory, topic_partition, config, disk, clock or wall_clock_ms, lock, progress, accept_loss
-        )
+        return _open_locked(directory, topic_partition, config, disk, clock, lock, progress, accept_loss)
     except OSError as error:
         lock.release()
         if is_full(error):
@@ -116,7 +110,7 @@ def _open_locked(
     lock: Lock,
     progress: Progress | None,
     accept_loss: bool,
-) -> Log:
+) -> PartitionLog:
     marker = read_clean_shutdown(disk, directory)
     if marker is not None and not marker.is_ours:
         # Before the marker goes: a crash in between leaves both to be seen to again.
@@ -139,8 +133,8 @@ def _open_locked(
         directory,
         config,
         is_clean=type(closed_at) is int,
-        recovery_point=owner.recovery_point,
-        log_start_offset=owner.log_start_offset,
+        recovery_point=owner.recovery_point.get(topic_partition),
+        log_start_offset=owner.log_start.get(topic_partition),
         now_ms=clock(),
         jitter_ms=jitter_ms,
         progress=progress,
@@ -148,88 +142,56 @@ def _open_locked(
         closed_at=closed_at if type(closed_at) is int else None,
         accept_loss=accept_loss,
     )
-    # It may have come out shorter than its checkpoint says: what is written now at those offsets must not
-    # pass for synced.
-    owner.lower_recovery_point(loaded.log_end_offset)
-    owner.check_first_dirty(loaded.log_start_offset, loaded.log_end_offset)
-    return Log(
+    # The log may be shorter than its checkpoint says: new records at those offsets must not count as synced.
+    owner.recovery_point.lower(topic_partition, loaded.log_end_offset)
+    if owner.first_dirty.get(topic_partition) > loaded.log_end_offset:
+        owner.first_dirty.set(topic_partition, loaded.log_start_offset)
+    return PartitionLog(
         directory,
         topic_partition,
         config,
         loaded,
-        disk=disk,
-        clock=clock,
-        jitter_ms=jitter_ms,
-        owner=owner,
+        LogHost(disk, clock, jitter_ms, owner, producer_config),
         follows_end=True,
-        producer_config=producer_config,
-        first_dirty_offset=owner.first_dirty_offset,
+        first_dirty_offset=owner.first_dirty.get(topic_partition),
     )
 
 
 class _OwnDirectory:
-    """Keeps one log's checkpoints in the log's own directory."""
+    """Keeps one log's checkpoints in the log's own directory (`LogOwner`)."""
 
     def __init__(self, disk: Disk, directory: str, topic_partition: TopicPartition, lock: Lock) -> None:
         self._disk = disk
         self._directory = directory
         self._topic_partition = topic_partition
         self._lock = lock
-        self.recovery_point = self._read(RECOVERY_POINT_CHECKPOINT)
-        self.log_start_offset = self._read(LOG_START_OFFSET_CHECKPOINT)
-        self.first_dirty_offset = self._read(CLEANER_OFFSET_CHECKPOINT)
+        # Without a recovery point everything is read again; a missing file costs time, not data.
+        self.recovery_point = OffsetFile(disk, directory, RECOVERY_POINT_CHECKPOINT)
+        self.log_start = OffsetFile(disk, directory, LOG_START_OFFSET_CHECKPOINT)
+        self.first_dirty = OffsetFile(disk, directory, CLEANER_OFFSET_CHECKPOINT)
 
-    def _read(self, name: str) -> int:
-        try:
-            offsets: Mapping[TopicPartition, int] = read_offset_checkpoint(self._disk, self._directory, name)
-        except CorruptCheckpoint:
-            # Without a recovery point everything is read again; nothing is lost but time.
-            return 0
-        return offsets.get(self._topic_partition, 0)
+    def lower_bounds(self, log: PartitionLog, offset: int) -> None:
+        self.recovery_point.lower(self._topic_partition, offset)
+        self.first_dirty.lower(self._topic_partition, offset)
 
-    def _write(self, name: str, offset: int) -> None:
-        write_offset_checkpoint(self._disk, self._directory, name, {self._topic_partition: offset})
+    def log_start_moved(self, log: PartitionLog) -> None:
+        self.log_start.set(self._topic_partition, log.log_start_offset)
 
-    def lower_bounds(self, log: LogState, offset: int) -> None:
-        self.lower_recovery_point(offset)
-        if offset < self.first_dirty_offset:
-            self._write(CLEANER_OFFSET_CHECKPOINT, offset)
-            self.first_dirty_offset = offset
+    def flushed(self, log: PartitionLog) -> None:
+        self.recovery_point.set(self._topic_partition, log.recovery_point)
 
-    def lower_recovery_point(self, offset: int) -> None:
-        if offset < self.recovery_point:
-            self._write(RECOVERY_POINT_CHECKPOINT, offset)
-            self.recovery_point = offset
+    def compacted(self, log: PartitionLog) -> None:
+        self.first_dirty.set(self._topic_partition, log.first_dirty_offset)
 
-    def check_first_dirty(self, log_start_offset: int, log_end_offset: int) -> None:
-        if self.first_dirty_offset > log_end_offset:
-            self._write(CLEANER_OFFSET_CHECKPOINT, log_start_offset)
-            self.first_dirty_offset = log_start_offset
-
-    def log_start_moved(self, log: LogState) -> None:
-        if log.log_start_offset != self.log_start_offset:
-            self._write(LOG_START_OFFSET_CHECKPOINT, log.log_start_offset)
-            self.log_start_offset = log.log_start_offset
-
-    def flushed(self, log: LogState) -> None:
-        if log.recovery_point != self.recovery_point:
-            self._write(RECOVERY_POINT_CHECKPOINT, log.recovery_point)
-            self.recovery_point = log.recovery_point
-
-    def compacted(self, log: LogState) -> None:
-        if log.first_dirty_offset != self.first_dirty_offset:
-            self._write(CLEANER_OFFSET_CHECKPOINT, log.first_dirty_offset)
-            self.first_dirty_offset = log.first_dirty_offset
-
-    def failed(self, log: LogState, error: OSError) -> None:
+    def failed(self, log: PartitionLog, error: OSError) -> None:
         """Nobody else to tell: the log itself refuses from now on."""
 
-    def closed(self, log: LogState, *, is_clean: bool) -> None:
+    def closed(self, log: PartitionLog, *, is_clean: bool) -> None:
         try:
             if is_clean:
                 self.flushed(log)
                 self.log_start_moved(log)
-                names = [RECOVERY_POINT_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT, *log.files_without_a_sum()]
+                names = [RECOVERY_POINT_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT, *files_without_checksum(log)]
                 digests = digests_of(self._disk, self._directory, names)
                 extra = {**OURS, _END_OFFSET: log.log_end_offset, **digests}
                 marker = CleanShutdown(extra=extra)

@@ -16,8 +16,11 @@ from typing import NamedTuple
 
 from logstore.disk.files import File
 from logstore.errors import CannotUndo
+from logstore.log.append import append_as_follower
 from logstore.log.losses import Loss, Piece, Quarantine, Standing, sound_batches
 from logstore.log.partition_log import PartitionLog
+from logstore.log.read import read_bytes
+from logstore.log.truncate import truncate_fully_and_start_at, truncate_to
 from logstore.segment.scan import Scanned, scan
 
 _RUN_BYTES = 1 << 20
@@ -52,16 +55,18 @@ def put_back(log: PartitionLog, loss_id: int) -> int:
     loss = _kept(quarantine, loss_id)
     end_offset = _end_of_fit(log, quarantine, loss)
     if end_offset < log.log_end_offset:  # the cut was made inside a batch, which went whole
-        log.truncate_to(end_offset, why=f"loss {loss_id} is put back")
+        truncate_to(log, end_offset, why=f"loss {loss_id} is put back")
     written = 0
     for run in _runs_of(quarantine, loss, split_at=end_offset):
         if run.first_offset >= end_offset:
             if run.opens_segment:
                 log.roll()
-            log.append_as_follower(run.data, leader_epoch=max(run.epochs[1], 0))
+            append_as_follower(log, run.data, leader_epoch=max(run.epochs[1], 0))
             written += len(run.data)
     log.flush()
-    log.note_restored(loss_id)
+    with log.lock:
+        log.check_writable()
+        log.guarded(lambda: quarantine.mark(loss_id, "restored", log.clock()))
     return written
 
 
@@ -72,16 +77,16 @@ def copy_out(quarantine: Quarantine, loss_id: int, log: PartitionLog) -> CopiedO
     Raises `CannotUndo` if the loss is not kept or `log` is not empty, and what an append raises.
     """
     loss = _kept(quarantine, loss_id)
-    if log.size or log.log_end_offset:
+    if log.segments.size or log.log_end_offset:
         raise CannotUndo(f"{log.directory} is not empty; name a directory that does not exist yet")
     records = used = 0
     for _, piece, file in _files_of(quarantine, loss):
         for scanned in sound_batches(file, 0, piece.size):
             for run in _runs(file, scanned, alone=True):
                 if not used:
-                    log.truncate_fully_and_start_at(run.first_offset)
+                    truncate_fully_and_start_at(log, run.first_offset)
                 if run.first_offset >= log.log_end_offset and run.epochs[0] >= log.latest_epoch:
-                    log.append_as_follower(run.data, leader_epoch=max(run.epochs[1], 0))
+                    append_as_follower(log, run.data, leader_epoch=max(run.epochs[1], 0))
                     used += len(run.data)
                     records += run.next_offset - run.first_offset
     log.flush()
@@ -106,7 +111,7 @@ def _end_of_fit(log: PartitionLog, quarantine: Quarantine, loss: Loss) -> int:
     elsewhere = f"`logstore recover --undo {loss.id} --as NEW_DIR` writes it into a log of its own"
     is_gap = (
         log.log_start_offset <= first_offset < log_end_offset == loss.end_offset
-        and not log.read_bytes(first_offset).records
+        and not read_bytes(log, first_offset).records
     )
     end_offset = first_offset if is_gap else log_end_offset
     expected_offset, follows = -1, False
@@ -137,7 +142,7 @@ def _holds(log: PartitionLog, run: _Run) -> bool:
         return False
     offset, position = run.first_offset, 0
     while position < len(run.data):
-        found = log.read_bytes(offset, len(run.data) - position)
+        found = read_bytes(log, offset, len(run.data) - position)
         if not found.records or not run.data.startswith(found.records, position):
             return False
         offset, position = found.next_offset, position + len(found.records)

@@ -12,6 +12,7 @@ times below -1, bytes after the batch), this refuses; docs/formats/record-batch.
 
 from __future__ import annotations
 
+from collections.abc import Sequence
 from enum import Enum
 from typing import TYPE_CHECKING, Final, NamedTuple, Protocol
 
@@ -46,6 +47,7 @@ from logstore.format.compression import Codec
 from logstore.format.record import MAX_LONG, NO_TIMESTAMP
 from logstore.format.record_parser import RecordsSummary, check_many
 from logstore.segment.scan import Fault, scan_buffer
+from logstore.segment.segment import Extents
 
 if TYPE_CHECKING:
     from logstore.disk.files import Buffer
@@ -91,30 +93,21 @@ class AppendOrigin(Enum):
     """Our own transaction or group coordinator: may write control batches, has no sequences to check."""
 
 
-class ValidatedBatch(NamedTuple):
-    """A client's batch with its place in the log; `data` is ready to be written.
+class Prepared(NamedTuple):
+    """Batches that passed every check, end to end in `data`, with their offsets and epoch: ready to write.
 
-    `log_append_time_ms` is -1 on a CreateTime topic. The largest timestamp belongs to `last_offset` as far
-    as the time index goes: whichever record has it, the whole batch is where it is.
+    `extents` is their table for the segment. In the time index a batch's largest timestamp belongs to its
+    last offset. `log_append_time_ms` is -1 on a CreateTime topic. `batches` are those that the log looks at
+    again once they are written: the ones with a producer id on a leader, all of them on a follower.
     """
 
-    data: bytearray
-    first_offset: int
-    last_offset: int
-    max_timestamp_ms: int
-    log_append_time_ms: int
-    has_producer_id: bool
-
-
-class FollowerBatches(NamedTuple):
-    """A leader's batches that fit at the end of the log; `data` is theirs byte for byte, none of them cut."""
-
     data: Buffer
-    batches: list[Batch]
+    extents: Extents
     first_offset: int
     last_offset: int
     max_timestamp_ms: int
-    offset_of_max_timestamp: int
+    log_append_time_ms: int = NO_TIMESTAMP
+    batches: Sequence[Batch] = ()
 
 
 def validate_and_assign(
@@ -126,7 +119,7 @@ def validate_and_assign(
     config: ValidationConfig,
     origin: AppendOrigin = AppendOrigin.CLIENT,
     max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
-) -> ValidatedBatch:
+) -> Prepared:
     """Check the one batch in `data` and place it at `next_offset`; `data` itself stays as it is.
 
     Raises `CorruptBatch`, `RecordTooLarge`, `InvalidRecord`, `InvalidTimestamp` (the last two with the
@@ -155,24 +148,16 @@ def validate_and_assign(
         if log_append_time_ms is not None or batch.max_timestamp_ms != max_timestamp_ms:
             set_max_timestamp(placed, TimestampType(log_append_time_ms is not None), max_timestamp_ms)
     set_offsets_and_epoch(placed, base_offset=next_offset, leader_epoch=leader_epoch)
-    return ValidatedBatch(
+    last_offset = next_offset + batch.last_offset_delta
+    return Prepared(
         placed,
+        ((len(placed), last_offset, max_timestamp_ms),),
         next_offset,
-        next_offset + batch.last_offset_delta,
+        last_offset,
         max_timestamp_ms,
         NO_TIMESTAMP if log_append_time_ms is None else log_append_time_ms,
-        batch.has_producer_id,
+        (Batch(placed),) if batch.has_producer_id else (),
     )
-
-
-class ValidatedGroup(NamedTuple):
-    """Ready batches that lie end to end in `size` bytes, each with its place; `extents` are the segment's."""
-
-    size: int
-    extents: list[tuple[int, int, int]]
-    first_offset: int
-    last_offset: int
-    max_timestamp_ms: int
 
 
 def validate_plain_group(
@@ -183,7 +168,7 @@ def validate_plain_group(
     leader_epoch: int,
     now_ms: int,
     config: ValidationConfig,
-) -> ValidatedGroup | None:
+) -> Prepared | None:
     """`validate_and_assign` for the batches in the first `size` bytes of `data`, in place, if all are plain.
 
     A last batch that is cut short is left out. None as soon as anything is out of the ordinary: a codec,
@@ -228,7 +213,7 @@ def validate_plain_group(
         set_offsets_and_epoch(data, base_offset=offset, leader_epoch=leader_epoch, position=start)
         offset += count
         extents.append((size, offset - 1, max_timestamp_ms))
-    return ValidatedGroup(found.end, extents, next_offset, offset - 1, latest)
+    return Prepared(memoryview(data)[: found.end], extents, next_offset, offset - 1, latest)
 
 
 def _only_batch(data: Buffer) -> Batch:
@@ -322,7 +307,7 @@ def _recompressed(
 
 def analyse_follower_batches(
     data: Buffer, *, next_offset: int, leader_epoch: int, latest_epoch: int = -1
-) -> FollowerBatches | None:
+) -> Prepared | None:
     """Check a leader's batches for the end of a log at `next_offset`; None if not one whole batch is there.
 
     A torn last batch is cut off; a gap above `next_offset` is legal, compaction leaves them. `latest_epoch`
@@ -335,7 +320,6 @@ def analyse_follower_batches(
     last_offset = -1
     epoch = latest_epoch
     ordered = True
-    max_timestamp_ms, offset_of_max = NO_TIMESTAMP, -1
     size = 0
     for batch in walk(data):
         batch.check_crc()
@@ -354,8 +338,6 @@ def analyse_follower_batches(
         epoch = max(epoch, batch.leader_epoch)
         ordered = ordered and batch.base_offset > last_offset
         last_offset = batch.last_offset
-        if batch.max_timestamp_ms > max_timestamp_ms:
-            max_timestamp_ms, offset_of_max = batch.max_timestamp_ms, last_offset
         size += batch.size
         batches.append(batch)
     if not batches:
@@ -366,11 +348,12 @@ def analyse_follower_batches(
         raise OffsetsOutOfOrder(f"offsets do not rise: {bounds}")
     if first_offset < next_offset:
         raise UnexpectedAppendOffset(first_offset, last_offset, next_offset)
-    return FollowerBatches(
-        data=data if size == len(data) else memoryview(data)[:size],
+    extents = [(batch.size, batch.last_offset, batch.max_timestamp_ms) for batch in batches]
+    return Prepared(
+        data if size == len(data) else memoryview(data)[:size],
+        extents,
+        first_offset,
+        last_offset,
+        max(max_timestamp_ms for _, _, max_timestamp_ms in extents),
         batches=batches,
-        first_offset=first_offset,
-        last_offset=last_offset,
-        max_timestamp_ms=max_timestamp_ms,
-        offset_of_max_timestamp=offset_of_max,
     )

@@ -53,6 +53,10 @@ class Segments:
     def __iter__(self) -> Iterator[Segment]:
         return iter(self._by_base.values())
 
+    def __getitem__(self, number: int) -> Segment:
+        found: Segment = self._by_base.peekitem(number)[1]
+        return found
+
     @property
     def first(self) -> Segment:
         """The oldest segment."""

@@ -16,8 +16,7 @@ from typing import Any, Final
 from urllib.parse import quote
 
 from logstore.config import LogConfig
-from logstore.disk.clock import wall_clock_ms
-from logstore.disk.files import Disk, OsDisk, remove_if_exists
+from logstore.disk.files import Disk, OsDisk, remove_if_exists, wall_clock_ms
 from logstore.disk.ids import new_id
 from logstore.spark.errors import InvalidOption, WriteRefused
 from logstore.spark.ledger import Entry, Ledger, publish_once, read_ledger, staging_directory

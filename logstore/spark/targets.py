@@ -24,7 +24,8 @@ from logstore.disk.files import DirectoryEntry, Disk, make_durable_dir
 from logstore.disk.topic_partition import TopicPartition, partitions_among
 from logstore.errors import OutOfOrderSequence
 from logstore.format.batch import Batch, walk
-from logstore.log.log import Clock, Log
+from logstore.log.log import Log
+from logstore.log.partition_log import Clock
 from logstore.log.stand_alone import check_not_locked
 from logstore.replication.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from logstore.spark.client import ClientSettings

@@ -12,8 +12,9 @@ from collections.abc import Callable, Collection, Mapping, Sequence
 from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import CorruptBatch
-from logstore.log.log import Log
 from logstore.log.manager import LogManager
+from logstore.log.partition_log import PartitionLog
+from logstore.log.read import read_bytes
 from logstore.replication.controller.context import UNCLEAN_ELECTION
 from logstore.replication.isr import PendingExpand
 from logstore.replication.messages import (
@@ -81,7 +82,7 @@ class Observation:
         """Called for each partition that the cluster creates without an announcement."""
         self._proposals: dict[tuple[int, TopicPartition], PendingExpand] = {}
         """The last proposal of each leader that was looked at."""
-        self._logs: dict[tuple[int, TopicPartition], Log] = {}
+        self._logs: dict[tuple[int, TopicPartition], PartitionLog] = {}
         """As last seen: a node does not return a log whose disk failed."""
         self._time = time
         self._swarm = swarm
@@ -142,7 +143,7 @@ class Observation:
         if held_something and host.stopped_in_order not in (None, logs.was_clean):
             raise Violation("I14", f"node {host.node_id}: it mistakes its last stop (clean or unclean)")
         host.views, host.seen = {}, {}
-        found = logs.logs()
+        found = {tp: log.partition for tp, log in logs.logs().items()}
         for topic_partition, remains in host.remains.items():
             log = found.get(topic_partition)
             if log is None and (topic_partition in host.rotten or host.disk_is_full):
@@ -186,7 +187,7 @@ class Observation:
                 f"{topic_partition} on node {host.node_id}",
                 tuple(view.batches) if view is not None else (),
                 log.log_start_offset,
-                log.recovery_point,
+                log.partition.recovery_point,
                 cache_survives,
                 host.disk_is_dead,
             )
@@ -260,7 +261,7 @@ class Observation:
 
     def _forget_gone(self, host: Host, node: Node) -> None:
         """Forget replicas that were deleted or set aside."""
-        held = node.logs.logs()
+        held = {tp: log.partition for tp, log in node.logs.logs().items()}
         for topic_partition in list(host.views):
             if (
                 topic_partition not in node.replicas.partitions
@@ -280,7 +281,9 @@ class Observation:
             return None
         return checker
 
-    def _committed_at_last(self, topic_partition: TopicPartition, view: ReplicaView, log: Log) -> None:
+    def _committed_at_last(
+        self, topic_partition: TopicPartition, view: ReplicaView, log: PartitionLog
+    ) -> None:
         """Judge what a replica committed, and announced, in the turn in which its disk failed later."""
         before, view.high_watermark = view.high_watermark, min(log.high_watermark, view.log_end)
         checker = self._checker_of(topic_partition, view)
@@ -292,7 +295,7 @@ class Observation:
         self,
         host: Host,
         topic_partition: TopicPartition,
-        log: Log,
+        log: PartitionLog,
         view: ReplicaView,
         *,
         is_leader: bool,
@@ -507,16 +510,16 @@ class Observation:
         return ()
 
 
-def read_all(log: Log) -> list[Stored]:
+def read_all(log: PartitionLog) -> list[Stored]:
     """Return every batch of a log."""
     return read_from(log, log.log_start_offset)
 
 
-def read_from(log: Log, offset: int) -> list[Stored]:
+def read_from(log: PartitionLog, offset: int) -> list[Stored]:
     """Return the batches of a log from `offset` on. One read goes no further than the end of a segment."""
     found: list[Stored] = []
     try:
-        while records := log.read_bytes(offset, _EVERYTHING).records:
+        while records := read_bytes(log, offset, _EVERYTHING).records:
             found += parse(records)
             offset = found[-1].end
     except CorruptBatch as error:

@@ -521,10 +521,10 @@ class _Run:
                     raise Violation(
                         "I1", f"{topic_partition} on node {node_id} is missing after a clean stop"
                     )
-                batches = read_all(log)
+                batches = read_all(log.partition)
                 name = f"{topic_partition} on node {node_id}"
-                check_epochs(name, batches, log.epochs)
-                check_producers(name, batches, log.producers(), world.now_ms)
+                check_epochs(name, batches, log.partition.epochs)
+                check_producers(name, batches, log.partition.producers(), world.now_ms)
                 held = [batch for batch in checker.committed if batch.end > log.log_start_offset]
                 if batches[: len(held)] != held:
                     raise Violation(

@@ -13,10 +13,12 @@ from logstore.disk.files import Disk
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import encode_batch, encode_marker_batch
 from logstore.format.record import ControlType, EndTransactionMarker, Record
+from logstore.log.append import append_as_leader
 from logstore.log.log import Log
 from logstore.log.manager import LogManager
 from logstore.log.manager_config import LogManagerConfig
 from logstore.log.producer_state import ProducerStateConfig
+from logstore.log.upkeep import advance_log_start_offset
 from logstore.log.validation import AppendOrigin
 from logstore.testing.disks import MemoryDisk
 
@@ -56,7 +58,7 @@ def reference() -> MemoryDisk:
                 is_transactional=producer == 8,
             )
             epoch = number // 50
-            log.append_as_leader(data, leader_epoch=epoch, now_ms=NOW_MS)
+            append_as_leader(log.partition, data, leader_epoch=epoch, now_ms=NOW_MS)
             if producer >= 0:
                 sequences[producer] += len(records)
             if number % 30 == 29 or number == count - 1:
@@ -66,15 +68,15 @@ def reference() -> MemoryDisk:
                     producer_epoch=0,
                     timestamp_ms=NOW_MS,
                 )
-                log.append_as_leader(
-                    marker, leader_epoch=epoch, now_ms=NOW_MS, origin=AppendOrigin.COORDINATOR
+                append_as_leader(
+                    log.partition, marker, leader_epoch=epoch, now_ms=NOW_MS, origin=AppendOrigin.COORDINATOR
                 )
-        log.assign_epoch(9, log.log_end_offset)
-        log.set_high_watermark(log.log_end_offset - 5)
+        log.partition.assign_epoch(9, log.log_end_offset)
+        log.partition.set_high_watermark(log.log_end_offset - 5)
     orders = manager.logs()[ORDERS]
     orders.truncate_to(orders.log_end_offset - 20)
-    orders.set_high_watermark(orders.log_end_offset - 3)
-    orders.advance_log_start_offset(3)
+    orders.partition.set_high_watermark(orders.log_end_offset - 3)
+    advance_log_start_offset(orders.partition, 3)
     manager.close()
     # What a deletion leaves until its delay is over, and what only a broker writes.
     for path, content in (
@@ -124,7 +126,7 @@ def seen_on(disk: Disk) -> Seen:
         if manager.damaged or manager.offline_dirs:
             return Seen(complaint=f"{manager.damaged} {manager.offline_dirs}")
         logs = manager.logs()
-        notes = [note for log in logs.values() for note in log.report.notes]
+        notes = [note for log in logs.values() for note in log.partition.report.notes]
         return Seen(tuple(_answers(manager, log) for log in logs.values()), "; ".join(notes))
     except EngineError as error:
         return Seen(complaint=str(error))
@@ -135,19 +137,19 @@ def seen_on(disk: Disk) -> Seen:
 def _answers(manager: LogManager, log: Log) -> tuple[object, ...]:
     start = log.log_start_offset
     return (
-        log.topic_partition,
-        log.topic_id,
+        log.partition.topic_partition,
+        log.partition.topic_id,
         start,
         log.log_end_offset,
-        log.high_watermark,
-        manager.checkpointed_high_watermark(log.topic_partition),
-        log.epochs,
+        log.partition.high_watermark,
+        manager.checkpointed_high_watermark(log.partition.topic_partition),
+        log.partition.epochs,
         tuple(bytes(batch.buffer) for batch in log.read_batches()),
         tuple((record.offset, record.timestamp_ms, record.key, record.value) for record in log.read()),
         tuple(log.offset_for_timestamp(NOW_MS + after) for after in range(0, 5001, 500)),
         tuple(log.read_bytes(offset, 1).position for offset in range(start, log.log_end_offset, 17)),
-        tuple(entry for segment in log.segments for entry in segment.aborts.index.entries),
-        log._producers.encode_snapshot(),
+        tuple(entry for segment in log.partition.segments for entry in segment.aborts.index.entries),
+        log.partition.producer_state.encode_snapshot(),
     )
 
 

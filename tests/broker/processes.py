@@ -24,8 +24,8 @@ from logstore.broker.client import Client
 from logstore.broker.errors import RequestRefused, RequestUnanswered
 from logstore.broker.limits import Address, Limits
 from logstore.broker.producing import Producer
-from logstore.disk.clock import wall_clock_ms
 from logstore.disk.errors import ErrorCode
+from logstore.disk.files import wall_clock_ms
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import encode_batch, walk
 from logstore.format.record import Record

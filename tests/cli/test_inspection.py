@@ -30,7 +30,9 @@ def test_a_log_that_grows_and_rolls_is_never_called_damaged(tmp_path: Path, flus
             append()
         disk = BusyDisk(append)
         while append.appended < append.limit:
-            reports = list(verify_files(disk, log.directory, live_files(disk, log.directory)))
+            reports = list(
+                verify_files(disk, log.partition.directory, live_files(disk, log.partition.directory))
+            )
             assert [problem for report in reports for problem in report.problems if problem.is_damage] == []
             assert sum(report.numbers.get("records", 0) for report in reports) > 0
 

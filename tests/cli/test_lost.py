@@ -102,7 +102,7 @@ class TestUndo:
         assert json.loads(command("lost", cut, "--json").out.splitlines()[0])["standing"] == "restored"
         with Log.open(cut) as log:
             assert [record.value for record in log.read(3)] == [None, b"four", b"five"]
-            assert log.epochs == ((0, 0), (1, 3))
+            assert log.partition.epochs == ((0, 0), (1, 3))
 
     def test_of_a_partition_in_a_log_dir(self, command: Command, partition: Path) -> None:
         """Its checkpoints are the dir's, and one that lies in the gap inside a cut batch is lowered."""
@@ -111,7 +111,7 @@ class TestUndo:
             log.append([b"six", b"seven", b"eight"], timestamp_ms=3002)
             before = logs_of(partition)
             log.truncate_to(7)  # inside that batch, which goes whole
-            log.roll()
+            log.partition.roll()
         for name in (RECOVERY_POINT_CHECKPOINT, ".kafka_cleanshutdown"):
             (partition / name).unlink()
         write_offset_checkpoint(OsDisk(), str(partition.parent), RECOVERY_POINT_CHECKPOINT, {tp: 7})

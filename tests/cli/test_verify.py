@@ -14,6 +14,7 @@ from logstore.disk.files import OsDisk
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import encode_batch
 from logstore.format.record import Record
+from logstore.log.append import append_as_leader
 from logstore.log.manager import LogManager
 from tests.cli.conftest import Outcome
 
@@ -35,7 +36,7 @@ def log_dir(tmp_path: Path) -> Path:
         log = manager.get_or_create(TopicPartition("orders", partition), topic_id="AAECAwQFBgcICQoLDA0ODw")
         for number in range(40):
             data = encode_batch([Record(0, NOW_MS + number, b"k", b"value %d" % number)])
-            log.append_as_leader(data, leader_epoch=number // 15, now_ms=NOW_MS)
+            append_as_leader(log.partition, data, leader_epoch=number // 15, now_ms=NOW_MS)
     manager.close()
     return tmp_path / "data"
 

@@ -80,7 +80,7 @@ def group_commit(run: Script) -> None:
         run.append()
         thread = threading.Thread(target=run.log.flush)
         thread.start()
-        while not run.log._group_commit._waiting:  # until it has its place behind the one under way
+        while not run.log.partition.group_commit._waiting:  # until it has its place behind the one under way
             pass
         waiting.append(thread)
 
@@ -198,7 +198,7 @@ def close_after_a_crash(run: Script) -> None:
 
 def topic_id(run: Script) -> None:
     run.append()
-    run.log.set_topic_id("AAECAwQFBgcICQoLDA0ODw")
+    run.log.partition.set_topic_id("AAECAwQFBgcICQoLDA0ODw")
     run.append(sync=True)
 
 
@@ -279,7 +279,7 @@ def swap(run: Script, *, olds: int, news: int, commits: bool = True, is_cut_shor
     run.flush()
     run.close()
     disk = run._through
-    bases = [segment.base_offset for segment in run.log.segments]
+    bases = [segment.base_offset for segment in run.log.partition.segments]
     assert len(bases) > olds >= news
     names = {entry.name for entry in disk.scan(DIRECTORY)}
 

@@ -19,10 +19,13 @@ from logstore.config import LogConfig
 from logstore.disk.files import Disk
 from logstore.format.batch import Batch, encode_batch, encode_marker_batch, set_offsets_and_epoch, walk
 from logstore.format.record import ControlType, EndTransactionMarker, Record
+from logstore.log.append import append_as_follower, append_as_leader
 from logstore.log.log import FetchIsolation, Log
 from logstore.log.losses import LOST_DIRECTORY, sound_batches
 from logstore.log.producer_state import ProducerState, decode_snapshot
 from logstore.log.read_committed import without_aborted
+from logstore.log.truncate import truncate_fully_and_start_at
+from logstore.log.upkeep import advance_log_start_offset
 from logstore.log.validation import AppendOrigin
 from logstore.segment.transaction_index import AbortedTransaction
 from logstore.testing.crash import CrashLab, CrashRun
@@ -224,12 +227,12 @@ class Script:
         epoch: int | None = None,
         origin: AppendOrigin = AppendOrigin.CLIENT,
     ) -> None:
-        epoch = max(self.log.latest_epoch, 0) if epoch is None else epoch
+        epoch = max(self.log.partition.latest_epoch, 0) if epoch is None else epoch
         placed = bytearray(data)
         set_offsets_and_epoch(placed, base_offset=self.log.log_end_offset, leader_epoch=epoch)
         history = (*self.promise.history, Held.of(Batch(placed)))
         self.promise = replace(self.promise, history=history)
-        self.log.append_as_leader(data, leader_epoch=epoch, now_ms=NOW_MS, origin=origin)
+        append_as_leader(self.log.partition, data, leader_epoch=epoch, now_ms=NOW_MS, origin=origin)
         if sync:
             self.flush()
 
@@ -239,10 +242,10 @@ class Script:
         self.promise = replace(self.promise, durable=len(self.promise.history))
 
     def roll(self) -> None:
-        self.log.roll()
+        self.log.partition.roll()
 
     def assign_epoch(self, epoch: int) -> None:
-        self.log.assign_epoch(epoch, self.log.log_end_offset)
+        self.log.partition.assign_epoch(epoch, self.log.log_end_offset)
 
     def truncate(self, offset: int) -> None:
         """Until it returns any part of what goes may be there; afterwards nothing of it."""
@@ -263,11 +266,11 @@ class Script:
         low, high = self.promise.starts
         cut = self.promise.cutting(offset)
         self.promise = replace(self.promise, durable=0, starts=(min(low, offset), max(high, offset)), cut=cut)
-        self.log.truncate_fully_and_start_at(offset)
+        truncate_fully_and_start_at(self.log.partition, offset)
         self.promise = Promise((), 0, (offset, offset), cut)
 
     def advance_start(self, offset: int) -> None:
-        self._move_start(offset, self.log.advance_log_start_offset)
+        self._move_start(offset, partial(advance_log_start_offset, self.log.partition))
 
     def delete_records(self, offset: int) -> None:
         """-1: all of them."""
@@ -333,7 +336,7 @@ class Script:
             placed.append(data)
         history = (*self.promise.history, *(Held.of(Batch(data)) for data in placed))
         self.promise = replace(self.promise, history=history)
-        self.log.append_as_follower(b"".join(placed), leader_epoch=epoch)
+        append_as_follower(self.log.partition, b"".join(placed), leader_epoch=epoch)
         if sync:
             self.flush()
 
@@ -411,12 +414,12 @@ def recover(disk: Disk, *, config: LogConfig = CONFIG) -> Found:
     _check_producers(log, found)
     _check_indexes(log, found)
     _check_names(disk, log)
-    last = log.segments[-1]
+    last = log.partition.segments[-1]
     return Found(
         log.log_start_offset,
         log.log_end_offset,
         found,
-        tuple((entry.epoch, entry.start_offset) for entry in log.epochs),
+        tuple((entry.epoch, entry.start_offset) for entry in log.partition.epochs),
         (last.base_offset, last.size),
         was_clean,
         quarantined(disk, log),
@@ -448,7 +451,7 @@ def judge(found: Found, promise: Promise) -> None:
 def goes_on(disk: MemoryDisk, *, config: LogConfig = CONFIG) -> None:
     """I11, I12: a second opening repairs nothing, and the log takes appends that last."""
     log = opened(disk, config)
-    assert not log.report.cuts, f"the second opening cuts {log.report.cuts}"
+    assert not log.partition.report.cuts, f"the second opening cuts {log.partition.report.cuts}"
     before, end = held_by(log), log.log_end_offset
     offset = log.append(b"on", timestamp_ms=NOW_MS, sync=True).first_offset
     assert offset == end, f"the append went to {offset}, not {end}"
@@ -476,7 +479,7 @@ def check(image: Image, *, config: LogConfig = CONFIG, goes_on: bool = True) -> 
     again = opened(after, config)
     assert held_by(again) == found, "the second crash took what had been served"
     assert (again.log_start_offset, again.log_end_offset) == (log.log_start_offset, log.log_end_offset)
-    assert not again.report.cuts, f"the second opening cuts {again.report.cuts}"
+    assert not again.partition.report.cuts, f"the second opening cuts {again.partition.report.cuts}"
 
     if not goes_on:
         return
@@ -504,7 +507,7 @@ def _check_content(log: Log, found: tuple[Held, ...], promise: Promise) -> None:
     end = found[-1].next_offset if found else start
     if log.log_end_offset != end:
         # After a cut inside a batch the log ends past its last one, once a segment has begun there.
-        last = log.segments[-1]
+        last = log.partition.segments[-1]
         assert (last.base_offset, last.size) == (log.log_end_offset, 0)
         assert log.log_end_offset > end
 
@@ -538,8 +541,8 @@ def check_epochs(log: Log, found: tuple[Held, ...]) -> None:
     for held in found:
         assert held.epoch >= newest, "epochs go back"
         newest = held.epoch
-        assert log.epoch_for_offset(max(held.base_offset, log.log_start_offset)) == held.epoch
-    starts = [entry.start_offset for entry in log.epochs]
+        assert log.partition.epoch_for_offset(max(held.base_offset, log.log_start_offset)) == held.epoch
+    starts = [entry.start_offset for entry in log.partition.epochs]
     assert starts == sorted(set(starts))
     assert not starts or starts[-1] <= log.log_end_offset
 
@@ -553,12 +556,14 @@ def _check_producers(log: Log, found: tuple[Held, ...]) -> None:
         completed = state.replay(Batch(held.content))
         if completed is not None and (entry := completed.index_entry()) is not None:
             aborted.append(entry)
-    assert entries_of(log._producers) == entries_of(state), "producers are not what the log says"
-    indexed = [entry for segment in log.segments for entry in segment.aborts.index.entries]
+    assert entries_of(log.partition.producer_state) == entries_of(state), (
+        "producers are not what the log says"
+    )
+    indexed = [entry for segment in log.partition.segments for entry in segment.aborts.index.entries]
     assert indexed == aborted, "aborted transactions are not what the log says"
     undecided = state.first_undecided_offset
     stable = log.log_end_offset if undecided is None else undecided
-    assert log.last_stable_offset == stable, "what is decided is not what the log says"
+    assert log.partition.last_stable_offset == stable, "what is decided is not what the log says"
     committed = [
         record
         for batch in without_aborted((Batch(held.content) for held in found), aborted)
@@ -602,7 +607,7 @@ def _check_indexes(log: Log, found: tuple[Held, ...]) -> None:
 
 
 def _check_names(disk: Disk, log: Log) -> None:
-    bases = {segment.base_offset for segment in log.segments}
+    bases = {segment.base_offset for segment in log.partition.segments}
     for entry in disk.scan(DIRECTORY):
         if entry.name in SINGLE_FILES or (entry.name, entry.is_directory) == (LOST_DIRECTORY, True):
             continue

@@ -12,14 +12,16 @@ from dataclasses import dataclass
 
 import pytest
 
+from logstore.compact.cleanable import cleanable_of
 from logstore.compact.cleaner_config import CleanerConfig
 from logstore.compact.compaction_pass import compaction_pass
 from logstore.config import LogConfig
 from logstore.disk.files import Disk
 from logstore.format.batch import Batch, encode_batch, encode_marker_batch
 from logstore.format.record import ControlType, EndTransactionMarker, Record
+from logstore.log.append import append_as_leader
 from logstore.log.log import Log
-from logstore.log.reads import FetchIsolation
+from logstore.log.read import FetchIsolation
 from logstore.log.validation import AppendOrigin
 from logstore.testing.crash import CrashLab, CrashReport, CrashRun
 from logstore.testing.disks import MemoryDisk
@@ -55,7 +57,7 @@ class Found:
 
 def put(log: Log, *pairs: tuple[bytes, bytes | None], producer: int = -1, transaction: bool = False) -> None:
     records = [Record(delta, NOW_MS + delta, *pair) for delta, pair in enumerate(pairs)]
-    entry = next((each for each in log.producers() if each.producer_id == producer), None)
+    entry = next((each for each in log.partition.producers() if each.producer_id == producer), None)
     data = encode_batch(
         records,
         producer_id=producer,
@@ -63,40 +65,40 @@ def put(log: Log, *pairs: tuple[bytes, bytes | None], producer: int = -1, transa
         base_sequence=-1 if producer < 0 else (entry.last_sequence + 1 if entry else 0),
         is_transactional=transaction,
     )
-    log.append_as_leader(data, leader_epoch=0, now_ms=NOW_MS)
+    append_as_leader(log.partition, data, leader_epoch=0, now_ms=NOW_MS)
 
 
 def end(log: Log, producer: int, kind: ControlType) -> None:
     data = encode_marker_batch(
         EndTransactionMarker(kind, 0), producer_id=producer, producer_epoch=0, timestamp_ms=NOW_MS
     )
-    log.append_as_leader(data, leader_epoch=0, now_ms=NOW_MS, origin=AppendOrigin.COORDINATOR)
+    append_as_leader(log.partition, data, leader_epoch=0, now_ms=NOW_MS, origin=AppendOrigin.COORDINATOR)
 
 
 def several_to_one(log: Log) -> None:
     """Small segments by hand: one group, whose last segments lose all they held."""
     for number in range(4):
         put(log, (b"a", b"%d" % number), (b"b", b"%d" % number))
-        log.roll()
+        log.partition.roll()
     put(log, (b"a", None), (b"c", b"1"))
-    log.roll()
+    log.partition.roll()
     put(log, (b"a", b"1"), (b"b", b"1"), (b"c", b"2"))
-    log.roll()
+    log.partition.roll()
 
 
 def two_to_one(log: Log) -> None:
     """As little as there can be: for exploring further."""
     put(log, (b"a", b"1"))
-    log.roll()
+    log.partition.roll()
     put(log, (b"a", b"2"))
-    log.roll()
+    log.partition.roll()
 
 
 def one_to_one(log: Log) -> None:
     """Full segments: each is a group of its own, and one stays as it is."""
     for number in range(7):
         put(log, (b"%d" % (number % 3), b"v" * 80), (b"only %d" % number, b"w"))
-    log.roll()
+    log.partition.roll()
 
 
 def with_producers(log: Log) -> None:
@@ -105,14 +107,14 @@ def with_producers(log: Log) -> None:
     put(log, (b"a", b"2"), producer=7, transaction=True)
     put(log, (b"b", b"3"), producer=8, transaction=True)
     end(log, 7, ControlType.ABORT)
-    log.roll()
+    log.partition.roll()
     put(log, (b"a", b"4"), producer=8, transaction=True)
     end(log, 8, ControlType.COMMIT)
     put(log, (b"b", b"5"))
-    log.roll()
+    log.partition.roll()
     put(log, (b"b", b"6"))
     put(log, (b"a", None))
-    log.roll()
+    log.partition.roll()
 
 
 def nothing_left(log: Log) -> None:
@@ -120,7 +122,7 @@ def nothing_left(log: Log) -> None:
     for number in range(2):
         put(log, (b"a", b"v" * 150), (b"a", b"%d" % number))
         put(log, (b"a", b"v" * 150))
-        log.roll()
+        log.partition.roll()
 
 
 LOGS: list[Callable[[Log], None]] = [two_to_one, several_to_one, one_to_one, with_producers, nothing_left]
@@ -137,16 +139,16 @@ def filled(disk: MemoryDisk, fill: Callable[[Log], None], *, passes: int) -> Mem
     for _ in range(passes):
         log.compact(NOW_MS)
         put(log, (b"z", b"1"))
-        log.roll()
+        log.partition.roll()
     put(log, (b"a", b"in the active segment"))
     log.close()
     return disk
 
 
 def steps(log: Log) -> Iterator[int]:
-    cleanable = log.cleanable(LATER_MS)
+    cleanable = cleanable_of(log.partition, LATER_MS)
     assert cleanable.cleanable_bytes
-    return compaction_pass(log, cleanable, SMALL_STEPS, now_ms=LATER_MS)
+    return compaction_pass(log.partition, cleanable, SMALL_STEPS, now_ms=LATER_MS)
 
 
 def states_of(fill: Callable[[Log], None], passes: int) -> list[State]:
@@ -164,7 +166,7 @@ def workload(fill: Callable[[Log], None], passes: int) -> Callable[[CrashRun[Pro
 
     def run(crash: CrashRun[Promise]) -> None:
         log = opened(crash.disk)
-        dirty = log.first_dirty_offset
+        dirty = log.partition.first_dirty_offset
         current = 0
         pending = steps(log)
         while True:
@@ -184,18 +186,18 @@ def recover(disk: Disk) -> Found:
     """Open the log; whatever set of segments stands must be sound in itself."""
     log = opened(disk)
     batches = held_by(log)
-    assert not log.report.cuts, f"a swap made recovery cut {log.report.cuts}"
+    assert not log.partition.report.cuts, f"a swap made recovery cut {log.partition.report.cuts}"
     for held in batches:
         Batch(held.content).check_crc()
         offset = max(held.base_offset, log.log_start_offset)
         assert log.read_bytes(offset, 1).records == held.content, f"offset {offset} is not found"
     for name in (entry.name for entry in disk.scan(DIRECTORY)):
         assert not name.endswith((".cleaned", ".swap", ".deleted", ".tmp")), f"stray file {name}"
-    bases = {segment.base_offset for segment in log.segments}
+    bases = {segment.base_offset for segment in log.partition.segments}
     for name in (entry.name for entry in disk.scan(DIRECTORY)):
         if name[:20].isdigit() and not name.endswith(".snapshot"):
             assert int(name[:20]) in bases, f"{name} is of no segment"
-    known = {entry.producer_id: entry.last_sequence for entry in log.producers()}
+    known = {entry.producer_id: entry.last_sequence for entry in log.partition.producers()}
     told: dict[int, int] = {}
     for held in batches:
         batch = Batch(held.content)
@@ -203,7 +205,9 @@ def recover(disk: Disk) -> Found:
             told[batch.producer_id] = batch.last_sequence
     assert {pid: known.get(pid) for pid in told} == told, "producers are not what the log says"
     committed = log.read(isolation=FetchIsolation.TXN_COMMITTED)
-    return Found(batches, tuple((each.offset, each.value) for each in committed), log.first_dirty_offset)
+    return Found(
+        batches, tuple((each.offset, each.value) for each in committed), log.partition.first_dirty_offset
+    )
 
 
 def judge(found: Found, promise: Promise) -> None:
@@ -237,7 +241,7 @@ def explore(
     before = opened(filled(log_parent(), fill, passes=passes))
     return lab.explore(
         workload(fill, passes),
-        Promise((held_by(before),), before.first_dirty_offset),
+        Promise((held_by(before),), before.partition.first_dirty_offset),
         name=f"{fill.__name__} {passes}",
         disk=lambda: filled(disk(), fill, passes=passes),
     )

@@ -24,7 +24,7 @@ LETTERS: dict[str, Callable[[Script], None]] = {
     "produce": lambda run: _produce(run),
     "flush": lambda run: run.flush(),
     "roll": lambda run: run.roll(),
-    "new epoch": lambda run: run.append(epoch=run.log.latest_epoch + 1),
+    "new epoch": lambda run: run.append(epoch=run.log.partition.latest_epoch + 1),
     "truncate": lambda run: run.truncate(_middle(run)),
     "restart above": lambda run: run.truncate_fully(run.log.log_end_offset + 3),
     "move the start": lambda run: run.advance_start(_middle(run)),
@@ -39,7 +39,7 @@ def _append_three(run: Script) -> None:
 
 
 def _produce(run: Script) -> None:
-    known = run.log._producers.get(1)
+    known = run.log.partition.producer_state.get(1)
     run.produce(1, 0 if known is None else known.last_sequence + 1)
 
 
@@ -107,18 +107,18 @@ def any_operations(run: Script, *, count: int = 14) -> None:
         )[0]
         match choice:
             case "append":
-                epoch = max(run.log.latest_epoch, 0) + (random.random() < 0.15)
+                epoch = max(run.log.partition.latest_epoch, 0) + (random.random() < 0.15)
                 run.append(random.randint(1, 4), sync=sync, epoch=epoch)
             case "produce":
                 producer = random.randint(1, 3)
-                known = run.log._producers.get(producer)
+                known = run.log.partition.producer_state.get(producer)
                 run.produce(producer, 0 if known is None else known.last_sequence + 1, sync=sync)
             case "flush":
                 run.flush()
             case "roll":
                 run.roll()
             case "epoch":
-                run.assign_epoch(run.log.latest_epoch + random.randint(1, 2))
+                run.assign_epoch(run.log.partition.latest_epoch + random.randint(1, 2))
             case "truncate":
                 run.truncate(random.randint(start, end))
             case "start":

@@ -21,8 +21,10 @@ from logstore.disk.files import Disk
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import Batch, encode_batch, set_offsets_and_epoch
 from logstore.format.record import Record
+from logstore.log.append import append_as_leader
 from logstore.log.log import Log
 from logstore.log.manager import LogManager
+from logstore.log.upkeep import advance_log_start_offset
 from logstore.testing.crash import CrashLab, CrashReport, CrashRun
 from logstore.testing.disks import MemoryDisk
 from tests.crash.script import CONFIG, NOW_MS, ROOT, ForgetfulDisk, Held, check_epochs, held_by
@@ -96,7 +98,7 @@ class DirScript:
         set_offsets_and_epoch(placed, base_offset=log.log_end_offset, leader_epoch=2)
         known = self.known(partition)
         self._note(partition, replace(known, history=(*known.history, Held.of(Batch(placed)))))
-        log.append_as_leader(data, leader_epoch=2, now_ms=NOW_MS)
+        append_as_leader(log.partition, data, leader_epoch=2, now_ms=NOW_MS)
 
     def flush(self, partition: TopicPartition) -> None:
         self.log(partition).flush()
@@ -107,19 +109,19 @@ class DirScript:
         """Move the high watermark."""
         known = self.known(partition)
         self._note(partition, replace(known, high_watermarks=(*known.high_watermarks, offset)))
-        self.log(partition).set_high_watermark(offset)
+        self.log(partition).partition.set_high_watermark(offset)
 
     def advance_start(self, partition: TopicPartition, offset: int) -> None:
         known = self.known(partition)
         self._note(partition, replace(known, starts=(known.starts[0], offset)))
-        self.log(partition).advance_log_start_offset(offset)
+        advance_log_start_offset(self.log(partition).partition, offset)
         self._note(partition, replace(self.known(partition), starts=(offset, offset)))
 
     def retain(self, now_ms: int) -> None:
         """Old segments of every partition go, and files that went before are unlinked."""
         for partition in self.partitions:
             known = self.known(partition)
-            highest = self.log(partition).high_watermark
+            highest = self.log(partition).partition.high_watermark
             self._note(partition, replace(known, starts=(known.starts[0], highest)))
         self.manager.delete_old_segments(now_ms)
         self.manager.tick(now_ms)
@@ -225,9 +227,9 @@ def recover(disk: Disk, *, config: LogConfig = CONFIG) -> FoundDir:
         check_epochs(log, held_by(log))
         assert points.get(partition, 0) <= log.log_end_offset, "a checkpoint claims more than there is"
         mark = manager.checkpointed_high_watermark(partition)
-        assert log.log_start_offset <= log.high_watermark <= log.log_end_offset
-        marks = (log.high_watermark, mark)
-        found = Shown(log.log_start_offset, log.log_end_offset, held_by(log), marks, log.topic_id)
+        assert log.log_start_offset <= log.partition.high_watermark <= log.log_end_offset
+        marks = (log.partition.high_watermark, mark)
+        found = Shown(log.log_start_offset, log.log_end_offset, held_by(log), marks, log.partition.topic_id)
         shown.append((partition, found))
     return FoundDir(tuple(shown), manager.was_clean)
 

@@ -15,9 +15,8 @@ import pytest
 
 from logstore.checkpoint.clean_shutdown import CleanShutdown, write_clean_shutdown
 from logstore.disk.files import Disk, remove_if_exists
-from logstore.log import manager as log_manager
-from logstore.log import recovery, stand_alone
-from logstore.log.manager import _LogDir
+from logstore.log import log_dir, recovery, stand_alone, truncate
+from logstore.log.log_dir import LogDir
 from logstore.log.partition_log import PartitionLog
 from logstore.log.recovery import _Loader
 from logstore.segment.segment import Segment
@@ -64,15 +63,15 @@ def test_rule_s1_an_ack_follows_its_sync(monkeypatch: Patch) -> None:
     """`flush` that only moves the recovery point."""
 
     def only_say_so(log: PartitionLog, end_offset: int) -> None:
-        log._recovery_point = max(log._recovery_point, end_offset)
+        log.recovery_point = max(log.recovery_point, end_offset)
 
-    monkeypatch.setattr(PartitionLog, "_sync_segments", only_say_so)
+    monkeypatch.setattr(PartitionLog, "sync_segments", only_say_so)
     broken(test_log_points.append_durable)
 
 
 def test_rule_s2_a_new_files_name_is_synced_before_an_ack(monkeypatch: Patch) -> None:
     """A segment that takes its name for durable when it is made."""
-    make = PartitionLog._new_segment
+    make = PartitionLog.new_segment
 
     def made_safe(log: PartitionLog, base_offset: int, now_ms: int) -> Segment:
         segment = make(log, base_offset, now_ms)
@@ -80,14 +79,14 @@ def test_rule_s2_a_new_files_name_is_synced_before_an_ack(monkeypatch: Patch) ->
         return segment
 
     # In a log that stands alone the recovery point's checkpoint comes after it, into the same directory.
-    monkeypatch.setattr(PartitionLog, "_new_segment", made_safe)
+    monkeypatch.setattr(PartitionLog, "new_segment", made_safe)
     report = test_log_dir_points.explored(truncations, images=8, kills=False, stop_after=1)
     assert not report.is_good
 
 
 def test_rule_s3_a_segment_is_synced_before_the_recovery_point_passes_it(monkeypatch: Patch) -> None:
     """A roll that moves the recovery point and syncs nothing."""
-    roll, sync = PartitionLog._roll, PartitionLog._sync_segments
+    roll, sync = PartitionLog.roll_at, PartitionLog.sync_segments
     rolling: list[bool] = []
 
     def roll_unsynced(log: PartitionLog, base_offset: int, now_ms: int) -> None:
@@ -99,12 +98,12 @@ def test_rule_s3_a_segment_is_synced_before_the_recovery_point_passes_it(monkeyp
 
     def sync_unless_rolling(log: PartitionLog, end_offset: int) -> None:
         if rolling:
-            log._recovery_point = max(log._recovery_point, end_offset)
+            log.recovery_point = max(log.recovery_point, end_offset)
         else:
             sync(log, end_offset)
 
-    monkeypatch.setattr(PartitionLog, "_roll", roll_unsynced)
-    monkeypatch.setattr(PartitionLog, "_sync_segments", sync_unless_rolling)
+    monkeypatch.setattr(PartitionLog, "roll_at", roll_unsynced)
+    monkeypatch.setattr(PartitionLog, "sync_segments", sync_unless_rolling)
     broken(roll_by_size)
 
 
@@ -112,10 +111,10 @@ def test_rule_s4_the_recovery_point_is_lowered_before_a_truncation(monkeypatch: 
     """It is lowered in memory alone: what is written at those offsets then passes for synced."""
 
     def in_memory_only(log: PartitionLog, offset: int) -> None:
-        log._recovery_point = min(log._recovery_point, offset)
-        log._high_watermark = min(log._high_watermark, offset)
+        log.recovery_point = min(log.recovery_point, offset)
+        log.replicated_offset = min(log.replicated_offset, offset)
 
-    monkeypatch.setattr(PartitionLog, "_lower_bounds", in_memory_only)
+    monkeypatch.setattr(PartitionLog, "lower_bounds", in_memory_only)
     broken(truncated_and_written_anew, images=24)
 
 
@@ -131,17 +130,17 @@ def truncated_and_written_anew(run: Script) -> None:
 
 def test_rule_s5_a_truncation_takes_the_newest_segment_first(monkeypatch: Patch) -> None:
     """Oldest first, and the directory synced once at the end: a hole, with the tail still there."""
-    drop = PartitionLog._drop
+    drop = truncate._drop
 
     def drop_upwards(log: PartitionLog, segments: Sequence[Segment], loss_ids: Any) -> None:
-        disk = log._disk
-        log._disk = _WithoutDirectorySyncs(disk)
+        disk = log.disk
+        log.disk = _WithoutDirectorySyncs(disk)
         try:
             drop(log, segments[::-1], loss_ids)
         finally:
-            log._disk = disk
+            log.disk = disk
 
-    monkeypatch.setattr(PartitionLog, "_drop", drop_upwards)
+    monkeypatch.setattr(truncate, "_drop", drop_upwards)
     broken(truncate_across)
 
 
@@ -178,7 +177,7 @@ def test_rule_s9_the_clean_mark_goes_durably_before_any_other_write(monkeypatch:
     def remove(disk: Disk, directory: str) -> bool:
         return remove_if_exists(disk, f"{directory}/.kafka_cleanshutdown")
 
-    monkeypatch.setattr(log_manager, "remove_clean_shutdown", remove)
+    monkeypatch.setattr(log_dir, "remove_clean_shutdown", remove)
     report = test_log_dir_points.explored(clean_stops, images=6, kills=False, stop_after=1)
     assert report.simplest is not None
     assert "called clean" in report.simplest.error
@@ -202,13 +201,13 @@ def test_rule_s10_what_recovery_accepts_is_synced_before_it_is_served(monkeypatc
 
 def test_rule_s11_the_mark_of_a_clean_stop_is_written_last(monkeypatch: Patch) -> None:
     """The mark before the flush: a start believes a log that is torn."""
-    close = _LogDir.close
+    close = LogDir.close
 
-    def mark_then_close(log_dir: _LogDir, *, mark_clean: bool) -> None:
+    def mark_then_close(log_dir: LogDir, *, mark_clean: bool) -> None:
         write_clean_shutdown(log_dir._disk, log_dir.path, CleanShutdown())
         close(log_dir, mark_clean=mark_clean)
 
-    monkeypatch.setattr(_LogDir, "close", mark_then_close)
+    monkeypatch.setattr(LogDir, "close", mark_then_close)
     report = test_log_dir_points.explored(clean_stops, images=8, kills=False, stop_after=1)
     assert report.simplest is not None
     assert "a clean stop is claimed" in report.simplest.error

@@ -10,7 +10,7 @@ from collections.abc import Callable
 import pytest
 
 from logstore.disk.errors import EngineError
-from logstore.log import cuts
+from logstore.log import truncate
 from logstore.log.partition_log import PartitionLog
 from logstore.segment.segment import Segment
 from tests.crash.script import Script, check
@@ -57,17 +57,17 @@ def cut_at_the_offset(segment: Segment, offset: int) -> int:
     return offset
 
 
-LOWER = PartitionLog._lower_bounds
+LOWER = PartitionLog.lower_bounds
 
 
 def lowered_to_itself(log: PartitionLog, offset: int) -> None:
-    LOWER(log, offset or log._recovery_point)
+    LOWER(log, offset or log.recovery_point)
 
 
 RULES_OFF: dict[str, tuple[object, str, Callable[..., object], Callable[[Script], None]]] = {
     "a seal goes before its segment is cut": (Segment, "unseal", sealed_anyway, truncations),
-    "the recovery point is lowered to what stays": (cuts, "end_before", cut_at_the_offset, gaps),
-    "and to nothing when all goes": (PartitionLog, "_lower_bounds", lowered_to_itself, restarts),
+    "the recovery point is lowered to what stays": (truncate, "end_before", cut_at_the_offset, gaps),
+    "and to nothing when all goes": (PartitionLog, "lower_bounds", lowered_to_itself, restarts),
 }
 
 

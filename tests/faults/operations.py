@@ -19,6 +19,7 @@ from dataclasses import dataclass, field, replace
 from random import Random
 from typing import NamedTuple, TypeAlias
 
+from logstore.compact.cleanable import cleanable_of
 from logstore.compact.cleaner_config import CleanerConfig
 from logstore.compact.compaction_pass import compaction_pass, run
 from logstore.config import LogConfig
@@ -28,10 +29,13 @@ from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import LogDirOffline
 from logstore.format.batch import Batch, encode_batch, encode_marker_batch, set_offsets_and_epoch
 from logstore.format.record import ControlType, EndTransactionMarker, Record
+from logstore.log.append import append_as_follower, append_as_leader
 from logstore.log.log import Log
 from logstore.log.losses import KEPT_MS, sound_batches
 from logstore.log.manager import LogManager
+from logstore.log.truncate import truncate_fully_and_start_at
 from logstore.log.undo import put_back
+from logstore.log.upkeep import advance_log_start_offset, expire_losses
 from logstore.log.validation import AppendOrigin
 from logstore.testing.disks import Fault, FaultyDisk, MemoryDisk
 
@@ -101,7 +105,7 @@ class World:
             )
             log = self.manager.get(ORDERS)
             self.log = log if log is not None else self.manager.get_or_create(ORDERS)
-            self.log.set_high_watermark(self.log.log_end_offset)
+            self.log.partition.set_high_watermark(self.log.log_end_offset)
         else:
             self.log = Log.open(
                 DIRECTORY, self.config, disk=disk, clock=lambda: self.now_ms, accept_loss=self.accept_loss
@@ -112,8 +116,8 @@ class World:
         if self.manager is not None:
             self.manager.abandon()
         elif hasattr(self, "log"):
-            self.log.abandon()
-            self.log._owner._lock.release()  # type: ignore[attr-defined]
+            self.log.partition.abandon()
+            self.log.partition.owner._lock.release()  # type: ignore[attr-defined]
 
     # --- steps ------------------------------------------------------------------------------------
 
@@ -144,7 +148,7 @@ class World:
             once = b"once %d" % self.log.log_end_offset
             self.put(b"key %d" % (number % 3), once if number % 4 == 0 else b"key 0", age_ms=age_ms)
         self.log.flush()
-        self.log.set_high_watermark(self.log.log_end_offset)
+        self.log.partition.set_high_watermark(self.log.log_end_offset)
 
 
 def follower_batch(base_offset: int, count: int, *, epoch: int = 0) -> bytes:
@@ -223,17 +227,27 @@ def _append_transaction(world: World) -> None:
             base_sequence=sequence,
             is_transactional=True,
         )
-        world.log.append_as_leader(data, leader_epoch=0, now_ms=NOW_MS)
+        append_as_leader(world.log.partition, data, leader_epoch=0, now_ms=NOW_MS)
     marker = encode_marker_batch(
         EndTransactionMarker(ControlType.ABORT, 0), producer_id=7, producer_epoch=0, timestamp_ms=NOW_MS
     )
-    world.log.append_as_leader(marker, leader_epoch=0, now_ms=NOW_MS, origin=AppendOrigin.COORDINATOR)
+    append_as_leader(
+        world.log.partition, marker, leader_epoch=0, now_ms=NOW_MS, origin=AppendOrigin.COORDINATOR
+    )
+
+
+def _assign_epoch(world: World) -> None:
+    world.log.partition.assign_epoch(3, world.log.log_end_offset)
+
+
+def _restart(world: World) -> None:
+    truncate_fully_and_start_at(world.log.partition, 40)
 
 
 def _follow(world: World) -> None:
     end = world.log.log_end_offset
     data = b"".join(follower_batch(end + 2 * number, 2, epoch=1) for number in range(3))
-    world.log.append_as_follower(data, leader_epoch=1)
+    append_as_follower(world.log.partition, data, leader_epoch=1)
 
 
 def _batches(world: World) -> None:
@@ -313,7 +327,7 @@ def _prepare_other(world: World) -> None:
 
 def _lagging(world: World) -> None:
     world.fill()
-    world.log.set_high_watermark(6)
+    world.log.partition.set_high_watermark(6)
 
 
 def _tick(world: World) -> None:
@@ -359,7 +373,10 @@ def _transaction_under_way(world: World) -> None:
 def _compaction_that_is_cut_off(world: World) -> None:
     """The log is truncated after the pass has read of it and before it has written."""
     steps = compaction_pass(
-        world.log, world.log.cleanable(NOW_MS), CleanerConfig(io_buffer_size=1024), now_ms=NOW_MS
+        world.log.partition,
+        cleanable_of(world.log.partition, NOW_MS),
+        CleanerConfig(io_buffer_size=1024),
+        now_ms=NOW_MS,
     )
     with closing(steps):
         next(steps)
@@ -370,7 +387,10 @@ def _compaction_that_is_cut_off(world: World) -> None:
 def _compaction_that_is_dropped(world: World) -> None:
     """In the middle of the first segment that it writes."""
     steps = compaction_pass(
-        world.log, world.log.cleanable(NOW_MS), CleanerConfig(io_buffer_size=1024), now_ms=NOW_MS
+        world.log.partition,
+        cleanable_of(world.log.partition, NOW_MS),
+        CleanerConfig(io_buffer_size=1024),
+        now_ms=NOW_MS,
     )
     with closing(steps):
         while not any(name.endswith(".cleaned") for name in world.memory.files()):
@@ -393,12 +413,12 @@ def _cut_inside_a_batch(world: World) -> None:
 
 
 def _undo(world: World) -> None:
-    put_back(world.log, 1)
+    put_back(world.log.partition, 1)
 
 
 def _late_for_losses(world: World) -> None:
     world.now_ms += KEPT_MS
-    world.log.expire_losses(world.now_ms)
+    expire_losses(world.log.partition, world.now_ms)
 
 
 def _damaged(world: World) -> None:
@@ -452,8 +472,8 @@ OPERATIONS: Sequence[Operation] = (
     ),
     Operation("append an aborted transaction", lambda w: w.fill(), _append_transaction, possible=and_new(2)),
     Operation("append as a follower", lambda w: w.fill(), _follow, possible=and_new(6)),
-    Operation("assign an epoch", lambda w: w.fill(), lambda w: w.log.assign_epoch(3, w.log.log_end_offset)),
-    Operation("roll", lambda w: w.fill(5, sync=False), lambda w: w.log.roll(), makes_durable=True),
+    Operation("assign an epoch", lambda w: w.fill(), _assign_epoch),
+    Operation("roll", lambda w: w.fill(5, sync=False), lambda w: w.log.partition.roll(), makes_durable=True),
     Operation("flush", lambda w: w.fill(sync=False), lambda w: w.log.flush(), makes_durable=True),
     Operation(
         "truncate inside a segment", lambda w: w.fill(), lambda w: w.log.truncate_to(10),
@@ -472,11 +492,11 @@ OPERATIONS: Sequence[Operation] = (
         makes_durable=True, keeps_what_it_cuts=True,
     ),
     Operation(
-        "restart at an offset", lambda w: w.fill(), lambda w: w.log.truncate_fully_and_start_at(40),
+        "restart at an offset", lambda w: w.fill(), _restart,
         needed=none_of, makes_durable=True, keeps_what_it_cuts=True,
     ),
     Operation(
-        "advance the log start", lambda w: w.fill(), lambda w: w.log.advance_log_start_offset(5),
+        "advance the log start", lambda w: w.fill(), lambda w: advance_log_start_offset(w.log.partition, 5),
         needed=at_or_past(5),
     ),
     Operation("delete records", lambda w: w.fill(), lambda w: w.log.delete_records(7), needed=at_or_past(7)),

@@ -121,7 +121,7 @@ def check_case(operation: Operation, case: Case, expected: Expected) -> str:
     promised = tuple(sorted({*promised, *world.acknowledged}))
     may_leave_gaps = operation.may_leave_gaps
 
-    is_open = operation.ends_open and not world.log._is_closed
+    is_open = operation.ends_open and not world.log.partition.is_closed
     world.faulty.heal()
     if operation.keeps_what_it_cuts:
         check_kept(world.memory, expected.stored, "the disk")
@@ -129,7 +129,7 @@ def check_case(operation: Operation, case: Case, expected: Expected) -> str:
     # Before anything else is synced, and what the operation left with it.
     check_rows(after_power_loss(world), promised, possible, "a loss of power leaves", may_leave_gaps)
     ended = "refused" if failed else "done"
-    if is_open and world.log.is_offline:
+    if is_open and world.log.partition.is_offline:
         ended = "offline"
         for row in rows_shown_offline(world.log, is_swapping=operation.may_leave_gaps):
             assert row in possible, f"the log, offline, shows {row}"
@@ -188,7 +188,7 @@ def rows_shown_offline(log: Log, *, is_swapping: bool) -> Rows:
 def goes_on(log: Log) -> Row:
     """The log takes a durable append, and shows it; returns the row."""
     end = log.log_end_offset
-    key = b"on" if log.config.is_compacted else None
+    key = b"on" if log.partition.config.is_compacted else None
     log.append(b"on %d" % end, key=key, timestamp_ms=NOW_MS, sync=True)
     last = rows_of(log)[-1]
     assert last == Row(end, b"on %d" % end)

@@ -44,7 +44,7 @@ def test_every_call_of_a_compaction(number: int, code: int) -> None:
         failed = bool(disk.fired)
         disk.heal()
         where = f"call {k}, {disk.fired}"
-        if not log.is_offline:
+        if not log.partition.is_offline:
             check(log, states, where)
             log.compact(LATER_MS)
             assert held_by(log) == states[-1], where
@@ -54,7 +54,7 @@ def test_every_call_of_a_compaction(number: int, code: int) -> None:
         except (LogDirOffline, LogClosed):
             pass
         again = Log.open(DIRECTORY, CONFIG, disk=disk, clock=lambda: NOW_MS)
-        if log.is_offline:
+        if log.partition.is_offline:
             check(again, states, where)
         again.compact(LATER_MS)
         assert held_by(again)[: len(states[-1])] == states[-1], where

@@ -103,9 +103,9 @@ def test_a_failure_that_is_swallowed_is_found(monkeypatch: pytest.MonkeyPatch) -
 
     def sync_up_to(self: PartitionLog, offset: int) -> None:
         try:
-            self._sync_segments(offset)
+            self.sync_segments(offset)
         except LogDirOffline:
-            self._failure = None
+            self.failure = None
 
     monkeypatch.setattr(PartitionLog, "sync_up_to", sync_up_to)
     assert "a loss of power leaves no" in found_by("append durably")
@@ -117,7 +117,7 @@ def test_an_error_that_nobody_was_told_of_is_found(monkeypatch: pytest.MonkeyPat
     def guarded(self: PartitionLog, action: object) -> object:
         return action()  # type: ignore[operator]
 
-    monkeypatch.setattr(PartitionLog, "_guarded", guarded)
+    monkeypatch.setattr(PartitionLog, "guarded", guarded)
     assert "OSError" in found_by("assign an epoch")
 
 

@@ -12,9 +12,11 @@ import pytest
 from logstore.checkpoint.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT
 from logstore.config import LogConfig
 from logstore.format.record import Record
+from logstore.log.append import append_as_follower
 from logstore.log.log import Log
 from logstore.log.losses import LOST_DIRECTORY
 from logstore.log.recovery import load
+from logstore.log.truncate import truncate_fully_and_start_at
 from logstore.segment.segment import file_name
 from logstore.testing.disks import MemoryDisk
 from tests.golden.reading import FILES, STREAMS, content
@@ -83,12 +85,12 @@ def test_the_mini_segment_as_a_follower_writes_it(at_once: int, end: str) -> Non
     """One batch an append or many: entries are made per batch, so the indexes are the same."""
     disk = MemoryDisk(directories=["/data"])
     log = Log.open(DIRECTORY, LogConfig(index_interval_bytes=150), disk=disk, clock=lambda: 0)
-    log.truncate_fully_and_start_at(MINI_BASE)
+    truncate_fully_and_start_at(log.partition, MINI_BASE)
     batches = mini_batches()
     for first in range(0, len(batches), at_once):
-        log.append_as_follower(b"".join(batches[first : first + at_once]), leader_epoch=5)
+        append_as_follower(log.partition, b"".join(batches[first : first + at_once]), leader_epoch=5)
     if end == "roll":
-        log.roll()
+        log.partition.roll()
     else:
         log.close()
     files = disk.files()

@@ -9,12 +9,12 @@ from logstore.disk.files import Disk
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import encode_batch, set_offsets_and_epoch
 from logstore.format.record import ControlType, Record
-from logstore.log.appends import AppendInfo
+from logstore.log.append import AppendInfo, append_as_leader, append_end_transaction
 from logstore.log.log import Log
 from logstore.log.manager import LogManager
 from logstore.log.manager_config import LogManagerConfig
 from logstore.log.producer_state import ProducerStateConfig
-from logstore.log.reads import FetchIsolation
+from logstore.log.read import FetchIsolation, open_transactions
 from logstore.log.verification_guard import VerificationGuard
 from logstore.testing.disks import MemoryDisk
 
@@ -99,19 +99,25 @@ def produce(
     guard: VerificationGuard | None = None,
 ) -> AppendInfo:
     batch = data(producer_id, sequence, count=count, epoch=epoch, transaction=transaction)
-    return log.append_as_leader(batch, leader_epoch=0, now_ms=NOW_MS, verification_guard=guard)
+    return append_as_leader(log.partition, batch, leader_epoch=0, now_ms=NOW_MS, verification_guard=guard)
 
 
 def plain(log: Log, count: int = 1) -> AppendInfo:
     batch = encode_batch([Record(delta, NOW_MS, None, b"plain") for delta in range(count)])
-    return log.append_as_leader(batch, leader_epoch=0, now_ms=NOW_MS)
+    return append_as_leader(log.partition, batch, leader_epoch=0, now_ms=NOW_MS)
 
 
 def end(
     log: Log, producer_id: int, kind: ControlType, *, epoch: int = 0, coordinator_epoch: int = 0
 ) -> AppendInfo:
-    return log.append_end_transaction(
-        producer_id, epoch, kind, coordinator_epoch=coordinator_epoch, leader_epoch=0, now_ms=NOW_MS
+    return append_end_transaction(
+        log.partition,
+        producer_id,
+        epoch,
+        kind,
+        coordinator_epoch=coordinator_epoch,
+        leader_epoch=0,
+        now_ms=NOW_MS,
     )
 
 
@@ -122,4 +128,4 @@ def committed(log: Log, start: int | None = None) -> list[int]:
 
 def open_since(log: Log) -> list[tuple[int, int]]:
     """Producer and first offset of each open transaction."""
-    return [(each.producer_id, each.first_offset) for each in log.open_transactions()]
+    return [(each.producer_id, each.first_offset) for each in open_transactions(log.partition)]

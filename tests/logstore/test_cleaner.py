@@ -14,6 +14,7 @@ from logstore.checkpoint.offset_checkpoint import (
     read_offset_checkpoint,
     write_offset_checkpoint,
 )
+from logstore.compact.cleanable import cleanable_of
 from logstore.compact.cleaner import BYTES_A_TICK, LONGEST_WAIT_MS, CleaningState
 from logstore.compact.cleaner_config import CleanerConfig
 from logstore.compact.compaction_pass import compaction_pass
@@ -22,11 +23,13 @@ from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import LogDirOffline, OffsetOutOfRange
 from logstore.format.batch import encode_batch
 from logstore.format.record import ControlType, Record
-from logstore.log import reads
+from logstore.log import read as reads
+from logstore.log.append import append_as_leader, append_end_transaction
 from logstore.log.log import Log
 from logstore.log.manager import LogManager
 from logstore.log.manager_config import LogManagerConfig
-from logstore.log.reads import FetchIsolation
+from logstore.log.read import FetchIsolation, aborted_transactions
+from logstore.log.truncate import truncate_fully_and_start_at
 from logstore.segment import segments
 from logstore.segment.segment import Segment
 from logstore.testing.disks import Fault, FaultyDisk, MemoryDisk
@@ -54,13 +57,13 @@ def filled(manager: LogManager, partition: TopicPartition = ORDERS, *, count: in
     log = manager.get_or_create(partition)
     for number in range(count):
         log.append(b"value %d" % number, key=b"%d" % (number % keys))
-    log.set_high_watermark(log.log_end_offset)
+    log.partition.set_high_watermark(log.log_end_offset)
     return log
 
 
 def is_compact(log: Log) -> bool:
     """Whether below the active segment every key is there once."""
-    active = log.segments[-1].base_offset
+    active = log.partition.segments[-1].base_offset
     keys = [record.key for record in log.read() if record.offset < active]
     return len(keys) == len(set(keys))
 
@@ -84,11 +87,11 @@ def test_a_dirty_log_is_compacted_in_its_time() -> None:
     assert cleaning.bytes_cleaned > 0
     assert cleaning.last_pass is not None
     assert cleaning.last_pass.is_complete
-    base = log.segments[-1].base_offset
+    base = log.partition.segments[-1].base_offset
     assert checkpoints(disk) == {ORDERS: base}
     manager.close()
     again = node(disk)
-    assert again.get_or_create(ORDERS).first_dirty_offset == base
+    assert again.get_or_create(ORDERS).partition.first_dirty_offset == base
     again.tick(LOOK_MS)
     assert again.cleaner.partitions[ORDERS].passes == 0
 
@@ -151,7 +154,7 @@ def with_pass_under_way(disk: MemoryDisk | FaultyDisk) -> tuple[LogManager, Log,
     manager = node(disk, io_max_bytes_per_second=3000, io_buffer_size=1024)
     log = filled(manager, count=300)
     now_ms = LOOK_MS
-    while not any(entry.name.endswith(".log.cleaned") for entry in disk.scan(log.directory)):
+    while not any(entry.name.endswith(".log.cleaned") for entry in disk.scan(log.partition.directory)):
         manager.tick(now_ms)
         now_ms += 500
 
@@ -163,7 +166,11 @@ def with_pass_under_way(disk: MemoryDisk | FaultyDisk) -> tuple[LogManager, Log,
 
 
 def cleaned_files(disk: MemoryDisk | FaultyDisk, log: Log) -> list[str]:
-    return [entry.name for entry in disk.scan(log.directory) if entry.name.endswith((".cleaned", ".swap"))]
+    return [
+        entry.name
+        for entry in disk.scan(log.partition.directory)
+        if entry.name.endswith((".cleaned", ".swap"))
+    ]
 
 
 def test_a_truncation_ends_the_pass() -> None:
@@ -171,7 +178,7 @@ def test_a_truncation_ends_the_pass() -> None:
     disk = MemoryDisk()
     _manager, log, go_on = with_pass_under_way(disk)
     log.truncate_to(100)
-    assert log.first_dirty_offset <= 100
+    assert log.partition.first_dirty_offset <= 100
     expected = {record.offset for record in log.read()}
     go_on()
     assert {record.offset for record in log.read()} <= expected
@@ -190,7 +197,7 @@ def test_a_truncation_of_the_active_segment_does_not() -> None:
 def test_a_restart_at_another_offset_ends_the_pass() -> None:
     disk = MemoryDisk()
     _, log, go_on = with_pass_under_way(disk)
-    log.truncate_fully_and_start_at(1000)
+    truncate_fully_and_start_at(log.partition, 1000)
     go_on()
     assert (log.log_start_offset, log.log_end_offset, log.size) == (1000, 1000, 0)
     assert cleaned_files(disk, log) == []
@@ -223,7 +230,7 @@ class TestErrors:
         waits = []
         for _ in range(12):
             assert cleaning.state is CleaningState.FAILED
-            assert "no room" in str(cleaning.error)
+            assert "disk is full" in str(cleaning.error)
             assert cleaning.next_retry_ms is not None
             now_ms = cleaning.next_retry_ms
             manager.cleaner.tick(now_ms)
@@ -242,14 +249,14 @@ class TestErrors:
         manager = node(disk)
         bad = filled(manager, ORDERS)
         good = filled(manager, PAYMENTS)
-        file = disk.open(f"{bad.directory}/{0:020d}.log", write=True)
+        file = disk.open(f"{bad.partition.directory}/{0:020d}.log", write=True)
         file.pwrite(b"\xff", 100)
         manager.tick(LOOK_MS)
         assert is_compact(good)
         cleaning = manager.cleaner.partitions[ORDERS]
         assert cleaning.state is CleaningState.FAILED
         assert "cannot be compacted" in str(cleaning.error)
-        assert not bad.is_offline
+        assert not bad.partition.is_offline
 
     def test_a_bad_disk_takes_the_dir_offline(self) -> None:
         disk = FaultyDisk(MemoryDisk())
@@ -264,7 +271,9 @@ class TestErrors:
 
 def test_two_compactions_of_a_log_do_not_meet() -> None:
     log = filled(node(MemoryDisk()))
-    first = compaction_pass(log, log.cleanable(START_MS), CleanerConfig(), now_ms=START_MS)
+    first = compaction_pass(
+        log.partition, cleanable_of(log.partition, START_MS), CleanerConfig(), now_ms=START_MS
+    )
     next(first)
     (second,) = log.compact(START_MS)
     assert second.was_aborted
@@ -276,7 +285,7 @@ def test_two_compactions_of_a_log_do_not_meet() -> None:
 def test_row_240_what_is_at_or_past_the_uncleanable_offset_keeps_every_byte() -> None:
     disk = MemoryDisk()
     log = filled(node(disk))
-    active = f"{log.directory}/{log.segments[-1].base_offset:020d}.log"
+    active = f"{log.partition.directory}/{log.partition.segments[-1].base_offset:020d}.log"
     before = disk.files()[active]
     log.compact(START_MS)
     assert disk.files()[active] == before
@@ -319,7 +328,7 @@ def test_a_reader_of_replaced_segments_looks_again(monkeypatch: pytest.MonkeyPat
 
     monkeypatch.setattr(reads, "read_batches", interrupted)
     found = [record.offset for record in log.read(0)]
-    assert not log.is_offline
+    assert not log.partition.is_offline
     left = [record.offset for record in log.read()]
     assert found == left
     assert set(left) < set(expected)
@@ -331,9 +340,9 @@ def test_row_241_a_batch_that_is_larger_than_is_allowed_by_now() -> None:
     log = manager.get_or_create(ORDERS)
     for _ in range(2):
         log.append(bytes(5000), key=b"large")
-    log.roll()
-    log.set_high_watermark(log.log_end_offset)
-    log.config = replace(log.config, max_message_bytes=100)
+    log.partition.roll()
+    log.partition.set_high_watermark(log.log_end_offset)
+    log.partition.config = replace(log.partition.config, max_message_bytes=100)
     (report,) = log.compact(START_MS, settings=CleanerConfig(io_buffer_size=1024))
     assert (report.is_complete, report.stats.records_written) == (True, 1)
 
@@ -350,21 +359,23 @@ def test_row_234_a_transaction_over_several_segments() -> None:
             base_sequence=number,
             is_transactional=True,
         )
-        log.append_as_leader(data, leader_epoch=0, now_ms=START_MS)
-        log.roll()
-    log.append_end_transaction(7, 0, ControlType.ABORT, coordinator_epoch=0, leader_epoch=0, now_ms=START_MS)
+        append_as_leader(log.partition, data, leader_epoch=0, now_ms=START_MS)
+        log.partition.roll()
+    append_end_transaction(
+        log.partition, 7, 0, ControlType.ABORT, coordinator_epoch=0, leader_epoch=0, now_ms=START_MS
+    )
     log.append(b"v", key=b"other")
-    log.roll()
+    log.partition.roll()
     day_ms = COMPACT.delete_retention_ms
     for number in range(4):
         log.compact(START_MS + number * day_ms)
         assert next(record.key for record in log.read(isolation=FetchIsolation.TXN_COMMITTED)) == b"other"
         log.append(b"v", key=b"more %d" % number)
-        log.roll()
+        log.partition.roll()
     batches = list(log.read_batches())
     assert [each.last_offset for each in batches if each.producer_id == 7] == [2, 3]
     assert batches[0].record_count == 0, "the producer's last batch stays, empty, and with it the marker"
-    assert [each.last_offset for each in log.aborted_transactions(0, 4)] == [3]
+    assert [each.last_offset for each in aborted_transactions(log.partition, 0, 4)] == [3]
 
 
 def test_row_228_duplicates_of_three_producers_row_229_also_of_a_batch_that_is_emptied() -> None:
@@ -374,16 +385,16 @@ def test_row_228_duplicates_of_three_producers_row_229_also_of_a_batch_that_is_e
     for producer_id, keys in ((1, (b"1", b"2", b"3")), (2, (b"3", b"1", b"4")), (3, (b"1", b"4"))):
         records = [Record(delta, START_MS, key, b"v") for delta, key in enumerate(keys)]
         data = encode_batch(records, producer_id=producer_id, producer_epoch=0, base_sequence=0)
-        info = log.append_as_leader(data, leader_epoch=0, now_ms=START_MS)
+        info = append_as_leader(log.partition, data, leader_epoch=0, now_ms=START_MS)
         sent.append((data, info.first_offset, info.last_offset))
-    log.roll()
+    log.partition.roll()
     log.compact()
 
     def check(log: Log, offsets: list[int]) -> None:
         assert [record.offset for record in log.read()] == offsets
         assert [each.last_offset for each in log.read_batches() if each.producer_id > 0] == [2, 5, 7]
         for data, first, last in sent:
-            again = log.append_as_leader(data, leader_epoch=0, now_ms=START_MS)
+            again = append_as_leader(log.partition, data, leader_epoch=0, now_ms=START_MS)
             assert (again.is_duplicate, again.first_offset, again.last_offset) == (True, first, last)
 
     check(log, [1, 3, 6, 7])
@@ -391,7 +402,7 @@ def test_row_228_duplicates_of_three_producers_row_229_also_of_a_batch_that_is_e
     log = Log.open("/data/orders-0", COMPACT, disk=disk, clock=lambda: START_MS)
     check(log, [1, 3, 6, 7])
     log.append(b"v", key=b"2")
-    log.roll()
+    log.partition.roll()
     log.compact()
     check(log, [3, 6, 7, 8])
     assert next(log.read_batches()).record_count == 0
@@ -408,5 +419,5 @@ def test_row_247_a_checkpoint_outside_the_log_is_written_anew(stale: int) -> Non
     write_offset_checkpoint(disk, "/data", CLEANER_OFFSET_CHECKPOINT, {ORDERS: stale})
     manager = node(disk, config=replace(COMPACT, cleanup_policy="compact,delete"))
     log = manager.get_or_create(ORDERS)
-    assert log.cleanable(START_MS).first_dirty_offset == 7
+    assert cleanable_of(log.partition, START_MS).first_dirty_offset == 7
     assert checkpoints(disk) == {ORDERS: 7}

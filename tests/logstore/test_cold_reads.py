@@ -11,6 +11,7 @@ from logstore.config import LogConfig
 from logstore.disk.files import OsDisk
 from logstore.disk.memory import MemoryFile
 from logstore.log.log import Log
+from logstore.log.read import is_cold
 from logstore.testing.disks import MemoryDisk
 
 DIRECTORY = "t-0"
@@ -60,8 +61,10 @@ def test_the_end_of_a_log_is_never_cold_and_the_rest_as_the_files_say(disk: _Tel
         end = log.log_end_offset
         for answer, old, active in ((True, False, False), (False, True, True), (None, True, False)):
             disk.answer = answer
-            assert log.is_cold(0, 1000) is old
-            assert log.is_cold(end - 1, 1000) is active, "where nobody can tell, the active segment is warm"
-            assert not log.is_cold(end, 1000), "there is nothing to read"
-            assert not log.is_cold(end + 1, 1000)
-    assert not log.is_cold(0, 1000), "a read would raise"
+            assert is_cold(log.partition, 0, 1000) is old
+            assert is_cold(log.partition, end - 1, 1000) is active, (
+                "where nobody can tell, the active segment is warm"
+            )
+            assert not is_cold(log.partition, end, 1000), "there is nothing to read"
+            assert not is_cold(log.partition, end + 1, 1000)
+    assert not is_cold(log.partition, 0, 1000), "a read would raise"

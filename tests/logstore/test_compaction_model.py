@@ -14,13 +14,15 @@ from typing import Final
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
+from logstore.compact.cleanable import cleanable_of
 from logstore.compact.cleaner_config import CleanerConfig
 from logstore.config import LogConfig
 from logstore.format.batch import Batch, encode_batch, encode_marker_batch
 from logstore.format.compression import Codec
 from logstore.format.record import ControlType, EndTransactionMarker, Record
+from logstore.log.append import append_as_leader
 from logstore.log.log import Log
-from logstore.log.reads import FetchIsolation
+from logstore.log.read import FetchIsolation
 from logstore.log.validation import AppendOrigin
 from logstore.testing.disks import MemoryDisk
 
@@ -124,7 +126,7 @@ class History:
             )
             self.sequences[producer] = sequence + len(pairs)
             self.last_batches[producer] = data, offset, offset + len(pairs) - 1
-        self.log.append_as_leader(data, leader_epoch=0, now_ms=self.now_ms)
+        append_as_leader(self.log.partition, data, leader_epoch=0, now_ms=self.now_ms)
         self.model.records += [
             ModelRecord(offset + delta, key, value, offset, transaction)
             for delta, (key, value) in enumerate(pairs)
@@ -136,7 +138,9 @@ class History:
         data = encode_marker_batch(
             EndTransactionMarker(kind, 0), producer_id=producer, producer_epoch=0, timestamp_ms=self.now_ms
         )
-        self.log.append_as_leader(data, leader_epoch=0, now_ms=self.now_ms, origin=AppendOrigin.COORDINATOR)
+        append_as_leader(
+            self.log.partition, data, leader_epoch=0, now_ms=self.now_ms, origin=AppendOrigin.COORDINATOR
+        )
         self.model.outcomes[self.open.pop(producer)] = kind
 
     def transaction(
@@ -155,7 +159,7 @@ class History:
                 # Row 242: whatever went, a reader learns how far the log was compacted.
                 ends = {batch.last_offset + 1 for batch in self.log.read_batches()}
                 assert report.end_offset in ends
-        assert not self.log.cleanable(self.now_ms).cleanable_bytes
+        assert not cleanable_of(self.log.partition, self.now_ms).cleanable_bytes
         self.check()
 
     def restart(self, *, loses_derived: bool) -> None:
@@ -180,7 +184,7 @@ class History:
 
     def check_committed(self) -> None:
         """Nothing aborted is shown, nothing committed is missing."""
-        bound = self.log.last_stable_offset
+        bound = self.log.partition.last_stable_offset
         expected = [
             each.offset
             for each in self.model.records
@@ -207,7 +211,7 @@ class History:
         """Rows 228 and 229: what was acknowledged is a duplicate for ever, at its old offsets."""
         end = self.log.log_end_offset
         for data, first, last in self.last_batches.values():
-            again = self.log.append_as_leader(data, leader_epoch=0, now_ms=self.now_ms)
+            again = append_as_leader(self.log.partition, data, leader_epoch=0, now_ms=self.now_ms)
             assert (again.is_duplicate, again.first_offset, again.last_offset) == (True, first, last)
         assert self.log.log_end_offset == end
 
@@ -256,7 +260,7 @@ def run(history: list[tuple]) -> None:  # type: ignore[type-arg]
             case "transaction":
                 under_test.transaction(*arguments)
             case "roll":
-                under_test.log.roll()
+                under_test.log.partition.roll()
             case "wait":
                 under_test.now_ms += arguments[0]
             case "compact":

@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from collections.abc import Callable
+from functools import partial
 from random import Random
 from typing import Any
 
@@ -14,8 +15,11 @@ from logstore.errors import CorruptBatch, DamagedLog, InvalidRecord, LogClosed, 
 from logstore.format.batch import Batch, encode_batch, encode_marker_batch, walk
 from logstore.format.compression import Codec
 from logstore.format.record import ControlType, EndTransactionMarker, Header, Record
+from logstore.log.append import append_as_follower, append_as_leader
 from logstore.log.log import AppendInfo, FetchIsolation, Log
 from logstore.log.manager import LogManager
+from logstore.log.truncate import truncate_fully_and_start_at
+from logstore.log.upkeep import advance_log_start_offset, flush_sealed
 from logstore.log.validation import AppendOrigin
 from logstore.segment.epochs import EpochEndOffset
 from logstore.segment.segment import SNAPSHOT_SUFFIX, file_name
@@ -56,7 +60,7 @@ def offsets(log: Log, start: int | None = None) -> list[int]:
 
 
 def segment_bases(log: Log) -> list[int]:
-    return [segment.base_offset for segment in log.segments]
+    return [segment.base_offset for segment in log.partition.segments]
 
 
 class TestAppendAndRead:
@@ -135,9 +139,9 @@ class TestAppendAndRead:
         """Below the bound data, never a batch that begins at it; from it to the end nothing, no error."""
         log = opened()
         for size in (1, 3, 2):
-            log.append_as_leader(batch(0, range(size)), leader_epoch=0, now_ms=NOW_MS)
-        log._follows_end = False
-        log.set_high_watermark(4)
+            append_as_leader(log.partition, batch(0, range(size)), leader_epoch=0, now_ms=NOW_MS)
+        log.partition.follows_end = False
+        log.partition.set_high_watermark(4)
         for offset in range(7):
             seen = [each.base_offset for each in walk(log.read_bytes(offset).records)]
             assert seen == [base for base, last in ((0, 0), (1, 3), (4, 5)) if last >= offset]
@@ -147,8 +151,8 @@ class TestAppendAndRead:
     def test_row_165_a_gap_at_a_segments_end(self) -> None:
         """Reading in it goes on in the next segment."""
         log = opened(segment_bytes=150)
-        log.append_as_follower(batch(0, (1, 2)), leader_epoch=0)
-        log.append_as_follower(batch(9, (3,)), leader_epoch=0)
+        append_as_follower(log.partition, batch(0, (1, 2)), leader_epoch=0)
+        append_as_follower(log.partition, batch(9, (3,)), leader_epoch=0)
         assert segment_bases(log) == [0, 9]
         for offset in range(2, 10):
             assert log.read_bytes(offset).start_offset == offset
@@ -164,7 +168,7 @@ class TestAppendAndRead:
 
     def test_row_168_the_bounds(self) -> None:
         log = filled(6)
-        log.advance_log_start_offset(3)
+        advance_log_start_offset(log.partition, 3)
         assert log.read_bytes(6).records == b""
         for offset in (-1, 0, 2, 7):
             with pytest.raises(OffsetOutOfRange, match=rf"offset {offset} is outside \[3, 6\]") as caught:
@@ -178,7 +182,7 @@ class TestAppendAndRead:
             TopicPartition("orders", 0)
         )
         log.append([b"a", b"b", b"c"])
-        log.set_high_watermark(2)
+        log.partition.set_high_watermark(2)
         assert log.read_bytes(2, isolation=FetchIsolation.HIGH_WATERMARK).records == b""
         assert log.read_bytes(2).records
 
@@ -208,21 +212,21 @@ class TestAppendAndRead:
         times = [50, 20, 30, 90, 10, 80, 40, 95, 5, 60, 95]
         for time in times:
             log.append_batches(one(time=time))
-        assert len(log.segments) > 2
+        assert len(log.partition.segments) > 2
         for time in range(0, 100, 5):
             right = next((offset for offset, each in enumerate(times) if each >= time), None)
             answer = log.offset_for_timestamp(time)
             assert (None if answer is None else answer.offset) == right
             assert answer is None or (answer.timestamp_ms, answer.leader_epoch) == (times[answer.offset], 0)
-        log.advance_log_start_offset(4)
+        advance_log_start_offset(log.partition, 4)
         found = log.offset_for_timestamp(85)
         assert found is not None
         assert found.offset == 7, "a time below the log start is not an answer"
 
     def test_times_beyond_the_bound_are_not_answers(self) -> None:
         log = filled(6)
-        log._follows_end = False
-        log.set_high_watermark(3)
+        log.partition.follows_end = False
+        log.partition.set_high_watermark(3)
         assert log.offset_for_timestamp(1004, isolation=FetchIsolation.HIGH_WATERMARK) is None
         found = log.offset_for_timestamp(1002, isolation=FetchIsolation.HIGH_WATERMARK)
         assert found is not None
@@ -241,10 +245,10 @@ class TestRolling:
         assert segment_bases(log) == [0, 10, 20]
         assert offsets(log) == list(range(22))
         for start, end, bases in ((1, 5, [0]), (13, 21, [10, 20]), (10, 10, [])):
-            assert [segment.base_offset for segment in log._segments.between(start, end)] == bases
+            assert [segment.base_offset for segment in log.partition.segments.between(start, end)] == bases
 
     def test_row_158_one_byte_less(self) -> None:
-        assert len(filled(11, segment_bytes=10 * (SIZE - 1)).segments) == 2
+        assert len(filled(11, segment_bytes=10 * (SIZE - 1)).partition.segments) == 2
 
     def test_rows_159_to_161_time(self) -> None:
         """An empty segment has no age; records' time rolls, the clock alone does not, nor does nothing."""
@@ -262,8 +266,8 @@ class TestRolling:
 
     def test_row_163_an_empty_active_segment_stays(self) -> None:
         log = filled(3)
-        log.roll()
-        log.roll()
+        log.partition.roll()
+        log.partition.roll()
         assert segment_bases(log) == [0, 3]
         log.append(b"x")
         assert offsets(log) == [0, 1, 2, 3]
@@ -276,20 +280,20 @@ class TestRolling:
 
     def test_row_83_an_index_that_is_full_rolls(self) -> None:
         log = filled(12, index_interval_bytes=0, segment_index_bytes=48)
-        assert len(log.segments) > 1
+        assert len(log.partition.segments) > 1
         assert offsets(log) == list(range(12))
-        assert all(segment.indexes.times.entry_count <= 4 for segment in log.segments)
+        assert all(segment.indexes.times.entry_count <= 4 for segment in log.partition.segments)
 
     def test_row_172_indexes_are_trimmed_at_a_roll(self) -> None:
         disk = new_disk()
         log = filled(10, disk, index_interval_bytes=SIZE - 1)
-        log.roll()
+        log.partition.roll()
         files = disk.files()
         assert len(files[f"{DIRECTORY}/{file_name(0, '.index')}"]) == 9 * 8
         assert len(files[f"{DIRECTORY}/{file_name(0, '.timeindex')}"]) == 9 * 12
         log.truncate_to(0)
-        assert [segment.indexes.offsets.entry_count for segment in log.segments] == [0]
-        assert not log.segments[0].index_is_full
+        assert [segment.indexes.offsets.entry_count for segment in log.partition.segments] == [0]
+        assert not log.partition.segments[0].index_is_full
 
     def test_row_203_offsets_too_far_apart_for_one_segment(self) -> None:
         """In several appends and in a single one; and all of it is there after a crash."""
@@ -298,7 +302,7 @@ class TestRolling:
             disk = new_disk()
             log = opened(disk)
             for data in appends:
-                log.append_as_follower(data, leader_epoch=0)
+                append_as_follower(log.partition, data, leader_epoch=0)
             assert segment_bases(log) == [0, MAX_INT + 2]
             assert file_name(MAX_INT + 2, SNAPSHOT_SUFFIX) in names(disk)
             log.flush()
@@ -308,19 +312,19 @@ class TestRolling:
         """As offsets 0, 500 and past 2^31 come in one append; one larger than a chunk comes whole."""
         log = opened()
         large = batch(500, (2,), value=bytes(1_500_000))
-        log.append_as_follower(batch(0, (1,)) + large + batch(MAX_INT + 5, (3,)), leader_epoch=0)
+        append_as_follower(log.partition, batch(0, (1,)) + large + batch(MAX_INT + 5, (3,)), leader_epoch=0)
         assert segment_bases(log) == [0, MAX_INT + 5]
         assert offsets(log) == [0, 500, MAX_INT + 5]
-        first, second = log.segments
+        first, second = log.partition.segments
         assert (first.size, second.size) == (len(batch(0, (1,)) + large), len(batch(MAX_INT + 5, (3,))))
 
     def test_row_170_a_sealed_segment_is_durable(self) -> None:
         """Stricter: before its successor exists, not soon after."""
         disk = new_disk()
         log = filled(3, disk, segment_bytes=3 * SIZE)
-        assert log.recovery_point == 0
+        assert log.partition.recovery_point == 0
         log.append_batches(one())
-        assert log.recovery_point == 3
+        assert log.partition.recovery_point == 3
         assert offsets(opened(disk.durable_image())) == [0, 1, 2]
 
 
@@ -328,42 +332,42 @@ class TestFollowing:
     def test_batches_are_kept_byte_for_byte(self) -> None:
         log = opened()
         data = batch(0, (1, 2), epoch=3) + batch(5, (9, 7), epoch=4)
-        info = log.append_as_follower(data, leader_epoch=4)
+        info = append_as_follower(log.partition, data, leader_epoch=4)
         assert (info.first_offset, info.last_offset, info.max_timestamp_ms) == (0, 6, 9)
         assert log.read_bytes(0).records == data
-        assert log.epochs == ((3, 0), (4, 5))
+        assert log.partition.epochs == ((3, 0), (4, 5))
 
     def test_row_219_epochs_of_a_follower(self) -> None:
         log = opened()
         for offset, epoch in enumerate((0, 0, 1, 1, 2, 2, 3)):
-            log.append_as_follower(batch(offset, (1,), epoch=epoch), leader_epoch=3)
-        assert [start for _, start in log.epochs] == [0, 2, 4, 6]
-        assert [log.end_offset_for_epoch(epoch).end_offset for epoch in range(4)] == [2, 4, 6, 7]
-        assert log.end_offset_for_epoch(9) == EpochEndOffset(-1, -1)
-        assert [log.epoch_for_offset(offset) for offset in (0, 3, 6)] == [0, 1, 3]
+            append_as_follower(log.partition, batch(offset, (1,), epoch=epoch), leader_epoch=3)
+        assert [start for _, start in log.partition.epochs] == [0, 2, 4, 6]
+        assert [log.partition.end_offset_for_epoch(epoch).end_offset for epoch in range(4)] == [2, 4, 6, 7]
+        assert log.partition.end_offset_for_epoch(9) == EpochEndOffset(-1, -1)
+        assert [log.partition.epoch_for_offset(offset) for offset in (0, 3, 6)] == [0, 1, 3]
 
     def test_a_torn_last_batch_is_left_out(self) -> None:
         log = opened()
         data = batch(0, (1, 2)) + batch(2, (3,))
-        info = log.append_as_follower(data[:-1], leader_epoch=0)
+        info = append_as_follower(log.partition, data[:-1], leader_epoch=0)
         assert info.last_offset == 1
-        assert log.append_as_follower(data[:20], leader_epoch=0).last_offset == 1
-        log.append_as_follower(batch(2, (3,)), leader_epoch=0)
+        assert append_as_follower(log.partition, data[:20], leader_epoch=0).last_offset == 1
+        append_as_follower(log.partition, batch(2, (3,)), leader_epoch=0)
         assert log.read_bytes(0).records == data
 
     def test_a_gap_moves_the_next_base(self) -> None:
         log = opened(segment_bytes=150)
-        log.append_as_follower(batch(0, (1, 2)), leader_epoch=0)
-        log.append_as_follower(batch(10, (3,)), leader_epoch=0)
+        append_as_follower(log.partition, batch(0, (1, 2)), leader_epoch=0)
+        append_as_follower(log.partition, batch(10, (3,)), leader_epoch=0)
         assert segment_bases(log) == [0, 10]
-        log.append_as_leader(one(), leader_epoch=1, now_ms=NOW_MS)
+        append_as_leader(log.partition, one(), leader_epoch=1, now_ms=NOW_MS)
         assert offsets(log) == [0, 1, 10, 11]
 
     def test_an_append_larger_than_a_segment(self) -> None:
         """What a leader could write its follower must be able to hold."""
         log = opened(segment_bytes=200, max_message_bytes=100)
         data = b"".join(batch(offset, (1,), value=bytes(90)) for offset in range(5))
-        log.append_as_follower(data, leader_epoch=0)
+        append_as_follower(log.partition, data, leader_epoch=0)
         assert log.read_bytes(0).records == data
 
 
@@ -386,30 +390,35 @@ class TestTruncation:
 
     def test_row_153_the_high_watermark_is_held_within(self) -> None:
         log = filled(3)
-        log._follows_end = False
-        assert [log.set_high_watermark(offset) for offset in (1, 5, -1)] == [1, 3, 0]
-        log.set_high_watermark(3)
+        log.partition.follows_end = False
+        assert [log.partition.set_high_watermark(offset) for offset in (1, 5, -1)] == [1, 3, 0]
+        log.partition.set_high_watermark(3)
         log.append(b"x")
-        log.advance_high_watermark(4)
+        log.partition.advance_high_watermark(4)
         log.truncate_to(3)
-        assert log.high_watermark == 3
-        assert not log.advance_high_watermark(2)
+        assert log.partition.high_watermark == 3
+        assert not log.partition.advance_high_watermark(2)
         with pytest.raises(AssertionError, match="past the log end"):
-            log.advance_high_watermark(4)
+            log.partition.advance_high_watermark(4)
 
     def test_row_154_fully(self) -> None:
         log = filled(3)
         log.flush()
-        log.truncate_fully_and_start_at(4)
-        bounds = (log.log_start_offset, log.log_end_offset, log.high_watermark, log.recovery_point)
+        truncate_fully_and_start_at(log.partition, 4)
+        bounds = (
+            log.log_start_offset,
+            log.log_end_offset,
+            log.partition.high_watermark,
+            log.partition.recovery_point,
+        )
         assert bounds == (4, 4, 4, 3)
-        assert log.epochs == ()
+        assert log.partition.epochs == ()
         log.append(b"x")
         assert offsets(log) == [4]
 
     def test_below_the_first_segment_is_fully(self) -> None:
         log = opened()
-        log.truncate_fully_and_start_at(10)
+        truncate_fully_and_start_at(log.partition, 10)
         log.append(b"x")
         assert log.truncate_to(7)
         assert (log.log_start_offset, log.log_end_offset) == (7, 7)
@@ -419,12 +428,12 @@ class TestTruncation:
         log = opened()
         for epoch, count in ((0, 10), (1, 6), (2, 4)):
             for _ in range(count):
-                log.append_as_leader(one(), leader_epoch=epoch, now_ms=NOW_MS)
-        log.assign_epoch(3, 20)
-        assert len(log.epochs) == 4
+                append_as_leader(log.partition, one(), leader_epoch=epoch, now_ms=NOW_MS)
+        log.partition.assign_epoch(3, 20)
+        assert len(log.partition.epochs) == 4
         for offset, left in ((20, 3), (11, 2), (10, 1), (0, 0)):
             log.truncate_to(offset)
-            assert len(log.epochs) == left, f"truncated to {offset}"
+            assert len(log.partition.epochs) == left, f"truncated to {offset}"
 
     def test_inside_a_batch(self) -> None:
         """The batch goes whole, the log ends where it was told to, the gap stays (pitfall 10)."""
@@ -434,7 +443,7 @@ class TestTruncation:
         log.append([b"d", b"e", b"f"])
         log.truncate_to(4)
         assert (log.log_end_offset, offsets(log)) == (4, [0, 1, 2])
-        log.roll()
+        log.partition.roll()
         log.append(b"g", sync=True)
         assert offsets(log) == [0, 1, 2, 4]
         assert offsets(opened(disk.durable_image())) == [0, 1, 2, 4]
@@ -444,12 +453,12 @@ class TestTruncation:
         """What goes whole reaches below the log start: the bounds stay in order (simulation, seed 9404)."""
         disk = new_disk()
         log = opened(disk)
-        log._follows_end = False
+        log.partition.follows_end = False
         log.append([b"a", b"b", b"c"], sync=True)
-        log.set_high_watermark(3)
-        log.advance_log_start_offset(1)
+        log.partition.set_high_watermark(3)
+        advance_log_start_offset(log.partition, 1)
         log.truncate_to(offset)
-        assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (1, 1, offset)
+        assert (log.log_start_offset, log.partition.high_watermark, log.log_end_offset) == (1, 1, offset)
         log.append(b"d", sync=True)
         assert offsets(log) == [offset]
         found = opened(disk.durable_image())
@@ -457,13 +466,13 @@ class TestTruncation:
 
     def test_the_log_start_goes_down_with_it(self) -> None:
         log = filled(6)
-        log.advance_log_start_offset(4)
+        advance_log_start_offset(log.partition, 4)
         log.truncate_to(2)
         assert (log.log_start_offset, log.log_end_offset) == (2, 2)
 
     def test_negative_offsets(self) -> None:
         log = filled(1)
-        for call in (log.truncate_to, log.truncate_fully_and_start_at):
+        for call in (log.truncate_to, partial(truncate_fully_and_start_at, log.partition)):
             with pytest.raises(ValueError, match="offset -1"):
                 call(-1)
         assert log.log_end_offset == 1
@@ -482,27 +491,27 @@ class TestLogStart:
     def test_rows_181_and_182(self) -> None:
         log = filled(15, segment_bytes=5 * SIZE)
         for offset in (1, 6, 15):
-            assert log.advance_log_start_offset(offset)
+            assert advance_log_start_offset(log.partition, offset)
             assert log.log_start_offset == offset
-            assert not log.advance_log_start_offset(offset - 1)
+            assert not advance_log_start_offset(log.partition, offset - 1)
         with pytest.raises(OffsetOutOfRange):
-            log.advance_log_start_offset(16)
+            advance_log_start_offset(log.partition, 16)
         assert log.log_start_offset == 15
 
     def test_row_182_the_high_watermark_bounds_it(self) -> None:
         log = filled(5)
-        log._follows_end = False
-        log.set_high_watermark(2)
+        log.partition.follows_end = False
+        log.partition.set_high_watermark(2)
         with pytest.raises(OffsetOutOfRange):
-            log.advance_log_start_offset(3)
+            advance_log_start_offset(log.partition, 3)
 
     def test_row_183_epochs_begin_at_it(self) -> None:
         log = opened()
         for epoch, count in ((0, 5), (1, 5), (2, 5)):
             for _ in range(count):
-                log.append_as_leader(one(), leader_epoch=epoch, now_ms=NOW_MS)
-        log.advance_log_start_offset(7)
-        assert log.epochs == ((1, 7), (2, 10))
+                append_as_leader(log.partition, one(), leader_epoch=epoch, now_ms=NOW_MS)
+        advance_log_start_offset(log.partition, 7)
+        assert log.partition.epochs == ((1, 7), (2, 10))
 
     @pytest.mark.parametrize("how", ["truncate", "close", "crash"])
     def test_the_newest_epoch_outlives_its_records(self, how: str) -> None:
@@ -510,9 +519,9 @@ class TestLogStart:
         disk = new_disk()
         log = opened(disk)
         for _ in range(4):
-            log.append_as_leader(one(), leader_epoch=2, now_ms=NOW_MS)
+            append_as_leader(log.partition, one(), leader_epoch=2, now_ms=NOW_MS)
         log.flush()
-        log.advance_log_start_offset(4)
+        advance_log_start_offset(log.partition, 4)
         for _ in range(2):
             if how == "truncate":
                 log.append(b"x")
@@ -523,35 +532,35 @@ class TestLogStart:
             else:
                 disk = disk.copy()
                 log = opened(disk)
-            assert log.latest_epoch == 2
+            assert log.partition.latest_epoch == 2
         log.append(b"kept", sync=True)
         assert [record.value for record in opened(disk.durable_image()).read()] == [b"kept"]
 
     def test_an_epoch_that_wrote_nothing_is_not_taken_for_theirs(self) -> None:
         """Also where the records below the start are all there is: no other log would ever know of it."""
         log = opened(new_disk())
-        log.append_as_leader(one(), leader_epoch=1, now_ms=NOW_MS)
-        log.advance_log_start_offset(1)
-        log.assign_epoch(2, 1)
-        assert log.epochs == ((2, 1),)
+        append_as_leader(log.partition, one(), leader_epoch=1, now_ms=NOW_MS)
+        advance_log_start_offset(log.partition, 1)
+        log.partition.assign_epoch(2, 1)
+        assert log.partition.epochs == ((2, 1),)
         assert not log.truncate_to(1)
-        assert log.epochs == ((1, 1),)
+        assert log.partition.epochs == ((1, 1),)
         assert not log.truncate_to(1)
-        assert log.epochs == ((1, 1),)
+        assert log.partition.epochs == ((1, 1),)
 
     def test_an_epoch_that_began_at_the_log_start_goes_with_its_records(self) -> None:
         log = opened(new_disk())
         for epoch in (1, 2, 2):
-            log.append_as_leader(one(), leader_epoch=epoch, now_ms=NOW_MS)
-        log.advance_log_start_offset(1)
+            append_as_leader(log.partition, one(), leader_epoch=epoch, now_ms=NOW_MS)
+        advance_log_start_offset(log.partition, 1)
         assert log.truncate_to(1)
-        assert log.epochs == ((1, 1),)
+        assert log.partition.epochs == ((1, 1),)
 
     def test_it_is_there_after_a_crash(self) -> None:
         disk = new_disk()
         log = filled(6, disk)
         log.flush()
-        log.advance_log_start_offset(4)
+        advance_log_start_offset(log.partition, 4)
         again = opened(disk.durable_image())
         assert (again.log_start_offset, offsets(again)) == (4, [4, 5])
 
@@ -559,10 +568,10 @@ class TestLogStart:
         """Else what is torn below it would be called damage, and the partition given up."""
         disk = new_disk()
         log = filled(6, disk)
-        log.advance_log_start_offset(4)
-        assert log.recovery_point == 0
+        advance_log_start_offset(log.partition, 4)
+        assert log.partition.recovery_point == 0
         log.flush()
-        assert log.recovery_point == 6
+        assert log.partition.recovery_point == 6
 
 
 def produce(
@@ -575,14 +584,14 @@ def produce(
         base_sequence=sequence,
         is_transactional=transaction,
     )
-    return log.append_as_leader(data, leader_epoch=0, now_ms=NOW_MS)
+    return append_as_leader(log.partition, data, leader_epoch=0, now_ms=NOW_MS)
 
 
 def mark(log: Log, producer_id: int, kind: ControlType) -> None:
     data = encode_marker_batch(
         EndTransactionMarker(kind, 0), producer_id=producer_id, producer_epoch=0, timestamp_ms=1000
     )
-    log.append_as_leader(data, leader_epoch=0, now_ms=NOW_MS, origin=AppendOrigin.COORDINATOR)
+    append_as_leader(log.partition, data, leader_epoch=0, now_ms=NOW_MS, origin=AppendOrigin.COORDINATOR)
 
 
 class TestProducers:
@@ -611,7 +620,7 @@ class TestProducers:
             if name.endswith((".txnindex", SNAPSHOT_SUFFIX)) or "checkpoint" in name:
                 image.remove(f"{DIRECTORY}/{name}")
         again = opened(image, segment_bytes=600)
-        assert [entry for each in again.segments for entry in each.aborts.index.entries] == expected
+        assert [entry for each in again.partition.segments for entry in each.aborts.index.entries] == expected
 
     def test_row_212_earlier_segments_are_read_for_the_producers(self) -> None:
         """Snapshots gone, the recovery point late: the state is whole all the same."""
@@ -673,22 +682,22 @@ class TestStoppingAndStarting:
         """Nothing is recovered, and the recovery point is the end."""
         disk = new_disk()
         log = filled(40, disk, segment_bytes=10 * SIZE, index_interval_bytes=SIZE)
-        entries = [segment.indexes.offsets.entry_count for segment in log.segments]
+        entries = [segment.indexes.offsets.entry_count for segment in log.partition.segments]
         log.close()
         again = opened(disk, segment_bytes=10 * SIZE, index_interval_bytes=SIZE)
-        assert again.recovery_point == again.log_end_offset == 40
-        assert not again.report.scanned_bytes
-        assert [segment.indexes.offsets.entry_count for segment in again.segments] == entries
+        assert again.partition.recovery_point == again.log_end_offset == 40
+        assert not again.partition.report.scanned_bytes
+        assert [segment.indexes.offsets.entry_count for segment in again.partition.segments] == entries
 
     def test_row_196_unclean(self) -> None:
         """The same content; the recovery point stays until the next flush."""
         disk = new_disk()
         log = filled(25, disk, segment_bytes=10 * SIZE)
-        assert log.recovery_point == 20
+        assert log.partition.recovery_point == 20
         again = opened(disk.copy(), segment_bytes=10 * SIZE)
-        assert (again.log_end_offset, again.recovery_point) == (25, 20)
+        assert (again.log_end_offset, again.partition.recovery_point) == (25, 20)
         again.flush()
-        assert again.recovery_point == 25
+        assert again.partition.recovery_point == 25
 
     def test_close_is_final_and_harmless_twice(self) -> None:
         log = filled(3)
@@ -700,10 +709,10 @@ class TestStoppingAndStarting:
             lambda: list(log.read()),
             lambda: log.offset_for_timestamp(0),
             lambda: log.truncate_to(0),
-            lambda: log.truncate_fully_and_start_at(0),
-            lambda: log.roll(),
-            lambda: log.assign_epoch(9, 3),
-            lambda: log.advance_log_start_offset(1),
+            lambda: truncate_fully_and_start_at(log.partition, 0),
+            lambda: log.partition.roll(),
+            lambda: log.partition.assign_epoch(9, 3),
+            lambda: advance_log_start_offset(log.partition, 1),
         ]
         for call in calls:
             with pytest.raises(LogClosed, match="open it again"):
@@ -725,13 +734,13 @@ class TestStoppingAndStarting:
             file.pwrite(b"\xa5" * 100, file.size())
         again = opened(image)
         assert offsets(again) == list(range(10))
-        assert [cut.to_byte - cut.from_byte for cut in again.report.cuts] == [100]
+        assert [cut.to_byte - cut.from_byte for cut in again.partition.report.cuts] == [100]
 
     def test_row_202_noise_below_a_start_that_is_higher(self) -> None:
         """Nothing reaches the start any more: the log begins there anew, and goes on."""
         disk = new_disk()
         log = filled(10, disk)
-        log.advance_log_start_offset(4)
+        advance_log_start_offset(log.partition, 4)
         image = disk.copy()
         file = image.open(f"{DIRECTORY}/{file_name(0, '.log')}", write=True)
         file.pwrite(b"\xa5" * 9 * SIZE, SIZE)
@@ -746,15 +755,15 @@ class TestStoppingAndStarting:
         disk = new_disk()
         log = opened(disk)
         for epoch in (0, 0, 2, 5):
-            log.append_as_leader(one(), leader_epoch=epoch, now_ms=NOW_MS)
+            append_as_leader(log.partition, one(), leader_epoch=epoch, now_ms=NOW_MS)
         image = disk.copy()
         image.remove(f"{DIRECTORY}/leader-epoch-checkpoint")
-        assert opened(image).epochs == ((0, 0), (2, 2), (5, 3))
+        assert opened(image).partition.epochs == ((0, 0), (2, 2), (5, 3))
 
     def test_row_214_an_empty_active_segment(self) -> None:
         disk = new_disk()
         log = filled(3, disk)
-        log.roll()
+        log.partition.roll()
         log.close()
         image = disk.copy()
         for suffix in (".index", ".timeindex"):
@@ -806,13 +815,13 @@ class TestDamageBelowTheRecoveryPoint:
                 file = image.open(f"{DIRECTORY}/{name}", write=True)
                 file.pwrite(b"\x00\x07", 0)
         again = opened(image, segment_bytes=300)
-        assert [entry for each in again.segments for entry in each.aborts.index.entries] == expected
+        assert [entry for each in again.partition.segments for entry in each.aborts.index.entries] == expected
 
     def test_more_bytes_in_a_segment_that_nobody_reads_again(self) -> None:
         """Its seal tells, at the price of listing the directory."""
         disk = new_disk()
         log = filled(10, disk, segment_bytes=5 * SIZE)
-        log.flush_sealed()
+        flush_sealed(log.partition)
         image = disk.copy()
         file = image.open(f"{DIRECTORY}/{file_name(0, '.log')}", write=True)
         file.truncate(5 * SIZE + 7)
@@ -825,7 +834,7 @@ def test_an_epoch_is_on_disk_before_its_first_batch() -> None:
     disk = RecordingDisk(new_disk())
     log = opened(disk)
     disk.operations.clear()
-    log.append_as_leader(one(), leader_epoch=3, now_ms=NOW_MS)
+    append_as_leader(log.partition, one(), leader_epoch=3, now_ms=NOW_MS)
     calls = [(operation.name, operation.path.rsplit("/", 1)[1]) for operation in disk.operations]
     published = calls.index(("sync_dir", "orders-0"))
     assert ("rename", "leader-epoch-checkpoint.tmp") in calls[:published]
@@ -839,14 +848,14 @@ def test_a_durable_append_is_one_sync() -> None:
     disk.operations.clear()
     log.append(b"b", sync=True)
     assert [operation.name for operation in disk.operations] == ["pwrite", "sync"]
-    assert log.recovery_point == 2
+    assert log.partition.recovery_point == 2
 
 
 def test_flush_messages_flushes_by_itself() -> None:
     log = opened(flush_messages=3)
     for expected in (0, 0, 3, 3, 3, 6):
         log.append(b"x")
-        assert log.recovery_point == expected
+        assert log.partition.recovery_point == expected
 
 
 def test_batches_of_other_logs_need_their_place_first() -> None:
@@ -860,7 +869,7 @@ def test_batches_of_other_logs_need_their_place_first() -> None:
 def test_an_epoch_below_the_newest_is_refused() -> None:
     """Behind a batch of a later epoch it would look like a leftover, and recovery would cut it."""
     log = opened()
-    log.append_as_leader(one(), leader_epoch=5, now_ms=NOW_MS)
+    append_as_leader(log.partition, one(), leader_epoch=5, now_ms=NOW_MS)
     with pytest.raises(ValueError, match="leader epoch 3 is below 5"):
-        log.append_as_leader(one(), leader_epoch=3, now_ms=NOW_MS)
+        append_as_leader(log.partition, one(), leader_epoch=3, now_ms=NOW_MS)
     assert log.log_end_offset == 1

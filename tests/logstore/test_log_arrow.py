@@ -47,7 +47,7 @@ def test_round_trip(tmp_path: Path, codec: Codec) -> None:
         log.append(records[:100])
         found = pa.Table.from_batches(log.read_arrow())
         assert len(found) == 1100
-        assert len(log.segments) > 1
+        assert len(log.partition.segments) > 1
         assert {batch.codec for batch in log.read_batches()} == {codec}
         # What was read can be appended as it is: offsets and epochs are given anew.
         log.append_arrow(found.slice(500))
@@ -101,7 +101,7 @@ def test_nothing_and_a_time(tmp_path: Path) -> None:
         assert log.append_arrow(rows(0)).last_offset == -1
         info = log.append_arrow(pa.table({"value": ["a", "b"]}), timestamp_ms=T0, sync=True)
         assert info.max_timestamp_ms == T0
-        assert log.recovery_point == 2
+        assert log.partition.recovery_point == 2
         assert log.append_arrow(pa.table({"value": ["c"]})).max_timestamp_ms > T0
 
 

@@ -34,6 +34,7 @@ from logstore.errors import (
 from logstore.format.batch import encode_batch, walk
 from logstore.format.compression import Codec, compress
 from logstore.format.record import Record
+from logstore.log.append import append_as_follower, append_as_leader
 from logstore.log.log import AppendInfo, Log
 from logstore.testing.disks import Fault, FaultyDisk, MemoryDisk
 from tests.corpus.test_bad_batches import BAD, GOOD
@@ -52,7 +53,7 @@ def log_on(disk: Disk, **settings: Any) -> Log:
 def filled(disk: Disk, **settings: Any) -> Log:
     """A log with two records in it, of leader epoch 3."""
     log = log_on(disk, **settings)
-    log.append_as_follower(batch(0, (T0, T0 + 1), epoch=3), leader_epoch=3)
+    append_as_follower(log.partition, batch(0, (T0, T0 + 1), epoch=3), leader_epoch=3)
     return log
 
 
@@ -62,18 +63,18 @@ def state(log: Log, disk: MemoryDisk) -> tuple[object, ...]:
         disk.files(),
         log.log_start_offset,
         log.log_end_offset,
-        log.high_watermark,
-        log.recovery_point,
-        log.epochs,
-        log.is_offline,
-        log._producers.encode_snapshot(),
-        [(segment.base_offset, segment.size) for segment in log.segments],
+        log.partition.high_watermark,
+        log.partition.recovery_point,
+        log.partition.epochs,
+        log.partition.is_offline,
+        log.partition.producer_state.encode_snapshot(),
+        [(segment.base_offset, segment.size) for segment in log.partition.segments],
     )
 
 
 Face = Callable[[Log, bytes], AppendInfo]
 LEADER_FACES: dict[str, Face] = {
-    "append_as_leader": lambda log, data: log.append_as_leader(data, leader_epoch=4, now_ms=T0),
+    "append_as_leader": lambda log, data: append_as_leader(log.partition, data, leader_epoch=4, now_ms=T0),
     "append_batches": lambda log, data: log.append_batches(data),
     "append_batches, many": lambda log, data: log.append_batches(data * 40),
 }
@@ -123,7 +124,7 @@ def test_a_follower_is_as_it_was_or_has_it_whole(name: str) -> None:
     log = log_on(disk)
     before = state(log, disk)
     try:
-        log.append_as_follower(data, leader_epoch=5)
+        append_as_follower(log.partition, data, leader_epoch=5)
     except EngineError:
         assert state(log, disk) == before
         return
@@ -190,7 +191,7 @@ def test_what_only_a_follower_can_be_sent(name: str) -> None:
     log = filled(disk)
     before = state(log, disk)
     with pytest.raises(error, match=message):
-        log.append_as_follower(data, leader_epoch=5)
+        append_as_follower(log.partition, data, leader_epoch=5)
     assert state(log, disk) == before
 
 
@@ -370,7 +371,7 @@ def append_for_ever(log: Log, value: bytes) -> None:
 def fill_and_go_on(log: Log, make_room: Callable[[], None]) -> None:
     """Append until the disk is full, in the middle of a batch; read; make room; append again."""
     value = bytes(range(256)) * 40
-    with pytest.raises(DiskFull, match=r"no room for the append.*Make room, then append again"):
+    with pytest.raises(DiskFull, match=r"disk is full.*Free some space, then append again"):
         log.append(iter([value] * 100))
     with pytest.raises(DiskFull):
         append_for_ever(log, value)
@@ -394,7 +395,7 @@ def test_a_disk_that_is_really_full(small_file_system: Path) -> None:
     fill_and_go_on(log, ballast.unlink)
     log.close()
     with Log.open(small_file_system / "orders-0") as again:
-        assert not again.report.cuts
+        assert not again.partition.report.cuts
         assert again.log_end_offset == len(list(again.read()))
 
 
@@ -433,7 +434,7 @@ def test_a_roll_that_finds_no_room() -> None:
                 continue
         disk.heal()
         log.append(b"last", sync=True)
-        assert not log.is_offline
+        assert not log.partition.is_offline
         values_ = [record.value for record in log.read()]
         assert values_[-1] == b"last"
         assert len(values_) == log.log_end_offset

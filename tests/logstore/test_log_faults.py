@@ -9,6 +9,7 @@ from __future__ import annotations
 import errno
 import threading
 from collections.abc import Callable
+from functools import partial
 
 import pytest
 
@@ -17,8 +18,11 @@ from logstore.disk.errors import EngineError
 from logstore.errors import DiskFull, LogDirOffline
 from logstore.format.batch import encode_batch, encode_marker_batch, walk
 from logstore.format.record import ControlType, EndTransactionMarker, Record
-from logstore.log import reads
+from logstore.log import read as reads
+from logstore.log.append import append_as_follower, append_as_leader
 from logstore.log.log import Log
+from logstore.log.truncate import truncate_fully_and_start_at
+from logstore.log.upkeep import advance_log_start_offset, flush_sealed
 from logstore.log.validation import AppendOrigin
 from logstore.segment import segments
 from logstore.segment.segment import Segment
@@ -55,15 +59,15 @@ class TestAFailedSync:
         log.append(b"c")
         disk.inject(Fault(operation="sync"))
         with pytest.raises(
-            LogDirOffline, match=r"went offline.*What was acknowledged as synced is safe"
+            LogDirOffline, match=r"went offline.*Everything acknowledged as synced is safe"
         ) as caught:
             log.append(b"d", sync=True)
         assert isinstance(caught.value.__cause__, OSError)
-        assert log.is_offline
+        assert log.partition.is_offline
         assert values(log) == [b"a", b"b"]
         assert log.read_bytes(2).records == b""
         assert log.offset_for_timestamp(5000) is not None
-        assert log.recovery_point == 2
+        assert log.partition.recovery_point == 2
 
     def test_it_is_never_repeated(self) -> None:
         """The second one would succeed over what the first one lost."""
@@ -77,18 +81,18 @@ class TestAFailedSync:
             log.flush,
             lambda: log.append(b"b"),
             lambda: log.append(b"b", sync=True),
-            lambda: log.append_as_follower(batch(1, (1,)), leader_epoch=0),
-            log.roll,
+            lambda: append_as_follower(log.partition, batch(1, (1,)), leader_epoch=0),
+            log.partition.roll,
             lambda: log.truncate_to(0),
-            lambda: log.truncate_fully_and_start_at(0),
-            lambda: log.assign_epoch(7, 1),
-            lambda: log.advance_log_start_offset(1),
-            log.flush_sealed,
+            lambda: truncate_fully_and_start_at(log.partition, 0),
+            lambda: log.partition.assign_epoch(7, 1),
+            lambda: advance_log_start_offset(log.partition, 1),
+            partial(flush_sealed, log.partition),
         ]
         for call in calls[:-1]:
             with pytest.raises(LogDirOffline):
                 call()
-        log.flush_sealed()
+        flush_sealed(log.partition)
         assert disk.counts["sync"] == syncs + 1
         log.close()
         assert disk.counts["sync"] == syncs + 1, "closing does not sync it either"
@@ -107,7 +111,7 @@ class TestAFailedSync:
         disk.heal()
         assert values(opened(memory(disk).durable_image())) == [b"a", b"b"]
         again = opened(disk)
-        assert again.report.scanned_bytes, "the mark of a clean stop is not there"
+        assert again.partition.report.scanned_bytes, "the mark of a clean stop is not there"
         assert values(again)[:2] == [b"a", b"b"]
         again.append(b"on", sync=True)
 
@@ -141,14 +145,14 @@ class TestAFailedSync:
         others = [threading.Thread(target=durable_append, daemon=True) for _ in range(4)]
         for thread in others:
             thread.start()
-        while len(log._group_commit._waiting) < 4:
+        while len(log.partition.group_commit._waiting) < 4:
             pass
         many_wait.set()
         for thread in (leader, *others):
             thread.join(LIMIT_S)
             assert not thread.is_alive()
         assert outcomes == [LogDirOffline] * 5
-        assert log.recovery_point == 1
+        assert log.partition.recovery_point == 1
         assert values(log) == [b"before"]
         assert len(disk.fired) == 1
 
@@ -160,8 +164,10 @@ class TestAFailedSync:
         log.append(b"a", sync=True)
         disk.inject(Fault(operation=operation))
         with pytest.raises(LogDirOffline):
-            log.append_as_leader(encode_batch([Record(0, 1, None, b"b")]), leader_epoch=9, now_ms=1)
-        assert (log.log_end_offset, log.latest_epoch) == (1, 0)
+            append_as_leader(
+                log.partition, encode_batch([Record(0, 1, None, b"b")]), leader_epoch=9, now_ms=1
+            )
+        assert (log.log_end_offset, log.partition.latest_epoch) == (1, 0)
 
 
 class TestAFailedWrite:
@@ -205,17 +211,17 @@ class TestAFailedWrite:
             base_sequence=0,
             is_transactional=True,
         )
-        log.append_as_leader(data, leader_epoch=0, now_ms=1)
+        append_as_leader(log.partition, data, leader_epoch=0, now_ms=1)
         marker = encode_marker_batch(
             EndTransactionMarker(ControlType.ABORT, 0), producer_id=1, producer_epoch=0, timestamp_ms=1
         )
         disk.inject(Fault(operation="pwrite", errno=number, path=lambda path: path.endswith(".txnindex")))
         with pytest.raises(LogDirOffline):
-            log.append_as_leader(marker, leader_epoch=0, now_ms=1, origin=AppendOrigin.COORDINATOR)
-        assert (log.log_end_offset, log.last_stable_offset) == (2, 0)
+            append_as_leader(log.partition, marker, leader_epoch=0, now_ms=1, origin=AppendOrigin.COORDINATOR)
+        assert (log.log_end_offset, log.partition.last_stable_offset) == (2, 0)
         again = opened(memory(disk).copy())
-        assert again.last_stable_offset == 2
-        assert again.segments[0].aborts.index.entries == (AbortedTransaction(1, 0, 1, 2),)
+        assert again.partition.last_stable_offset == 2
+        assert again.partition.segments[0].aborts.index.entries == (AbortedTransaction(1, 0, 1, 2),)
 
 
 def read_across_a_cut(by: str, step: int) -> str:
@@ -246,7 +252,7 @@ def read_across_a_cut(by: str, step: int) -> str:
             each.check_crc()
         assert first.base_offset == 9
         outcome = {9: "before", 100: "after"}[first.max_timestamp_ms]
-    assert not log.is_offline
+    assert not log.partition.is_offline
     return outcome
 
 
@@ -258,7 +264,7 @@ class TestReading:
         disk.inject(Fault(operation="pread", path=lambda path: path.endswith(".log")))
         with pytest.raises(LogDirOffline):
             log.read_bytes(0)
-        assert log.is_offline
+        assert log.partition.is_offline
 
     @pytest.mark.parametrize("function", ["read_batches", "find_timestamp"])
     def test_files_that_went_under_a_reader(self, function: str, monkeypatch: pytest.MonkeyPatch) -> None:
@@ -281,7 +287,7 @@ class TestReading:
         else:
             assert log.offset_for_timestamp(11) is None
         assert not pending
-        assert not log.is_offline
+        assert not log.partition.is_offline
         assert log.append(b"on").first_offset == 1
 
     @pytest.mark.parametrize("by", ["offset", "time"])
@@ -315,7 +321,7 @@ class TestReading:
         monkeypatch.setattr(reads, "read_batches", cut_before)
         first = next(walk(log.read_bytes(9).records))
         assert first.base_offset == 9
-        assert not log.is_offline
+        assert not log.partition.is_offline
 
     def test_files_that_are_going_under_a_reader(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A reader that meets a removed segment waits for the truncation before it blames the disk."""
@@ -346,7 +352,7 @@ class TestReading:
         log.truncate_to(1)
         reader.join(LIMIT_S)
         assert found == [b""]
-        assert not log.is_offline
+        assert not log.partition.is_offline
 
     def test_files_that_went_with_a_close(self) -> None:
         """Neither an answer nor an alarm: the log was closed."""
@@ -357,7 +363,7 @@ class TestReading:
         log.close()
         with pytest.raises(EngineError, match="was closed"):
             next(reader)
-        assert not log.is_offline
+        assert not log.partition.is_offline
 
     def test_files_that_went_under_a_sync(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """A log that is deleted while somebody waits for the disk takes no log dir with it."""
@@ -366,26 +372,26 @@ class TestReading:
         sync_log = Segment.sync_log
 
         def interrupted(segment: Segment) -> None:
-            log.abandon()
+            log.partition.abandon()
             sync_log(segment)
 
         monkeypatch.setattr(Segment, "sync_log", interrupted)
         with pytest.raises(EngineError, match="was closed"):
             log.flush()
-        assert not log.is_offline
+        assert not log.partition.is_offline
 
 
 def scenario(log: Log) -> None:
     """Something of everything, all of it durable in the end."""
     log.append([b"a", b"b"])
     log.append(b"c", sync=True)
-    log.append_as_leader(encode_batch([Record(0, 1, None, b"d")]), leader_epoch=2, now_ms=1)
+    append_as_leader(log.partition, encode_batch([Record(0, 1, None, b"d")]), leader_epoch=2, now_ms=1)
     for number in range(6):
         log.append(b"%d" % number * 20)
     log.truncate_to(7)
     log.append(b"e", sync=True)
-    log.advance_log_start_offset(2)
-    log.roll()
+    advance_log_start_offset(log.partition, 2)
+    log.partition.roll()
     log.append(b"f")
     log.close()
 
@@ -416,9 +422,9 @@ def test_every_single_call_fails_once(number: int, done: bool) -> None:
             scenario(log)
         except (LogDirOffline, DiskFull):
             failed += 1
-        point = min(log.recovery_point, log.log_end_offset)
+        point = min(log.partition.recovery_point, log.log_end_offset)
         disk.heal()
-        kept = [] if log._is_closed else [each for each in log.read() if each.offset < point]
+        kept = [] if log.partition.is_closed else [each for each in log.read() if each.offset < point]
         again = opened(memory(disk).durable_image())
         found = {each.offset: each.value for each in again.read()}
         # A log start whose publication was not answered may stand or not: it had been asked for.

@@ -23,8 +23,11 @@ from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import DamagedLog, DamageKind, DiskFull, InconsistentTopicId, LogDirOffline
 from logstore.format.batch import encode_batch
 from logstore.format.record import Record
+from logstore.log.append import append_as_leader
 from logstore.log.log import Log
 from logstore.log.manager import LogManager
+from logstore.log.truncate import truncate_fully_and_start_at
+from logstore.log.upkeep import advance_log_start_offset
 from logstore.segment.segment import file_name
 from logstore.testing.disks import Fault, FaultyDisk, MemoryDisk
 
@@ -63,7 +66,7 @@ def manager_on(
 def append(log: Log, count: int = 1) -> None:
     for _ in range(count):
         data = encode_batch([Record(0, 5000, b"k", b"value" * 5)])
-        log.append_as_leader(data, leader_epoch=1, now_ms=5000)
+        append_as_leader(log.partition, data, leader_epoch=1, now_ms=5000)
 
 
 def in_dir(path: str) -> str:
@@ -104,13 +107,13 @@ class TestLogs:
         log = manager.get_or_create(ORDERS)
         assert manager.get(ORDERS) is manager.get_or_create(ORDERS) is log
         assert list(manager.logs()) == [ORDERS]
-        assert log.topic_partition == ORDERS
+        assert log.partition.topic_partition == ORDERS
 
     def test_a_new_log_goes_where_the_fewest_are(self) -> None:
         manager = manager_on(MemoryDisk(), "/a", "/b", "/c")
         for number in range(6):
             manager.get_or_create(TopicPartition("t", number))
-        homes = [log.directory.split("/")[1] for log in manager.logs().values()]
+        homes = [log.partition.directory.split("/")[1] for log in manager.logs().values()]
         assert sorted(homes) == ["a", "a", "b", "b", "c", "c"]
 
     def test_a_new_log_is_durable_as_a_directory(self) -> None:
@@ -124,24 +127,24 @@ class TestLogs:
         own = LogConfig(segment_bytes=999)
         disk = MemoryDisk()
         manager = manager_on(disk, orders=own)
-        assert manager.get_or_create(ORDERS).config == own
-        assert manager.get_or_create(PAYMENTS).config == CONFIG
-        assert manager.get_or_create(PAYMENTS, config=own).config == own
+        assert manager.get_or_create(ORDERS).partition.config == own
+        assert manager.get_or_create(PAYMENTS).partition.config == CONFIG
+        assert manager.get_or_create(PAYMENTS, config=own).partition.config == own
         manager.close()
         again = manager_on(disk, orders=own)
-        assert [log.config for log in again.logs().values()] == [own, CONFIG]
+        assert [log.partition.config for log in again.logs().values()] == [own, CONFIG]
 
     def test_row_188_the_topics_id(self) -> None:
         """On disk before the first record; another topic of the same name is refused."""
         disk = MemoryDisk()
         log = manager_on(disk).get_or_create(ORDERS, topic_id=TOPIC_ID)
-        assert log.topic_id == TOPIC_ID
+        assert log.partition.topic_id == TOPIC_ID
         image = disk.durable_image()
         manager = manager_on(image)
-        with pytest.raises(InconsistentTopicId, match=r"belongs to topic id.*move it away"):
+        with pytest.raises(InconsistentTopicId, match=r"belongs to topic id.*move the directory away"):
             manager.get_or_create(ORDERS, topic_id=OTHER_ID)
-        assert manager.get_or_create(ORDERS, topic_id=TOPIC_ID).topic_id == TOPIC_ID
-        assert manager.get_or_create(ORDERS).topic_id == TOPIC_ID
+        assert manager.get_or_create(ORDERS, topic_id=TOPIC_ID).partition.topic_id == TOPIC_ID
+        assert manager.get_or_create(ORDERS).partition.topic_id == TOPIC_ID
 
     def test_row_189_a_directory_that_is_no_partition(self) -> None:
         """Better to stop than to guess whose data it is; and everything is let go of."""
@@ -153,7 +156,7 @@ class TestLogs:
 
     def test_dirs_are_given_and_given_once(self) -> None:
         for dirs in ([], ["/a", "/a"]):
-            with pytest.raises(ValueError, match="give one or more, each once"):
+            with pytest.raises(ValueError, match="name one or more, each once"):
                 LogManager(dirs, disk=MemoryDisk(), clock=Clock(), random=random.Random(1))
 
 
@@ -170,7 +173,7 @@ class TestStops:
         assert not is_marked_clean(disk), "from now on a crash is an unclean stop"
         log = again.get(ORDERS)
         assert log is not None
-        assert (log.recovery_point, log.report.scanned_bytes) == (9, 0)
+        assert (log.partition.recovery_point, log.partition.report.scanned_bytes) == (9, 0)
 
     def test_unclean(self) -> None:
         disk = MemoryDisk()
@@ -301,13 +304,13 @@ class TestCheckpoints:
         orders, payments = manager.get_or_create(ORDERS), manager.get_or_create(PAYMENTS)
         append(orders, 9)
         append(payments, 2)
-        orders.set_high_watermark(7)
+        orders.partition.set_high_watermark(7)
         manager.checkpoint_high_watermarks()
         assert checkpoint(disk, HIGH_WATERMARK_CHECKPOINT) == {ORDERS: 7, PAYMENTS: 0}
         assert manager.checkpointed_high_watermark(ORDERS) == 7
         assert manager.checkpointed_high_watermark(TopicPartition("x", 1)) == 0
         manager.checkpoint_recovery_points()
-        sealed = orders.segments[-1].base_offset
+        sealed = orders.partition.segments[-1].base_offset
         assert 0 < sealed < 9
         assert checkpoint(disk, RECOVERY_POINT_CHECKPOINT) == {ORDERS: sealed, PAYMENTS: 0}
 
@@ -317,9 +320,9 @@ class TestCheckpoints:
         orders, payments = manager.get_or_create(ORDERS), manager.get_or_create(PAYMENTS)
         append(orders, 5)
         append(payments, 5)
-        orders.set_high_watermark(5)
-        orders.advance_log_start_offset(2)
-        payments.truncate_fully_and_start_at(40)
+        orders.partition.set_high_watermark(5)
+        advance_log_start_offset(orders.partition, 2)
+        truncate_fully_and_start_at(payments.partition, 40)
         # Written down for as long as no segment says it; the next time it is left out.
         assert checkpoint(disk, LOG_START_OFFSET_CHECKPOINT) == {ORDERS: 2, PAYMENTS: 40}
         manager.checkpoint_log_start_offsets()
@@ -336,7 +339,7 @@ class TestCheckpoints:
         manager.tick(clock.now_ms + 29_999)
         assert checkpoint(disk, RECOVERY_POINT_CHECKPOINT) == {}
         manager.tick(clock.now_ms + 30_000)
-        sealed = log.segments[-1].base_offset
+        sealed = log.partition.segments[-1].base_offset
         assert checkpoint(disk, RECOVERY_POINT_CHECKPOINT) == {ORDERS: sealed}
         append(log, 9)
         manager.tick(clock.now_ms + 89_999)
@@ -355,14 +358,14 @@ class TestCheckpoints:
         manager.tick(now + 10)
         append(log)
         manager.tick(now + 1009)
-        assert log.recovery_point == 0
+        assert log.partition.recovery_point == 0
         manager.tick(now + 1010)
-        assert log.recovery_point == 2
+        assert log.partition.recovery_point == 2
         append(log)
         manager.tick(now + 5000)
-        assert log.recovery_point == 2
+        assert log.partition.recovery_point == 2
         manager.tick(now + 6000)
-        assert log.recovery_point == 3
+        assert log.partition.recovery_point == 3
 
     def test_a_high_watermark_that_claims_too_much_is_held_within_the_log(self) -> None:
         """On the disk too, at once: what is appended next, and is not committed, would be after a crash."""
@@ -377,7 +380,7 @@ class TestCheckpoints:
             manager = manager_on(disk)
             log = manager.get(ORDERS)
             assert log is not None
-            assert log.high_watermark == expected
+            assert log.partition.high_watermark == expected
             assert manager.checkpointed_high_watermark(ORDERS) == expected
             assert checkpoint(disk, HIGH_WATERMARK_CHECKPOINT) == {ORDERS: expected}
             manager.close()
@@ -390,7 +393,7 @@ class TestCheckpoints:
         append(log, 2)
         log.flush()
         append(log, 4)
-        log.set_high_watermark(6)
+        log.partition.set_high_watermark(6)
         manager.checkpoint_high_watermarks()
         after_the_cut = disk.durable_image()
         manager = manager_on(after_the_cut)
@@ -401,7 +404,7 @@ class TestCheckpoints:
         manager = manager_on(after_the_cut.survivor())
         again = manager.get(ORDERS)
         assert again is not None
-        assert (again.log_end_offset, again.high_watermark) == (5, 2)
+        assert (again.log_end_offset, again.partition.high_watermark) == (5, 2)
 
     @pytest.mark.parametrize(
         "name", [RECOVERY_POINT_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT, HIGH_WATERMARK_CHECKPOINT]
@@ -449,7 +452,7 @@ class TestDirsThatFail:
         disk = FaultyDisk(MemoryDisk())
         manager = manager_on(disk, "/a", "/b")
         first, second = manager.get_or_create(ORDERS), manager.get_or_create(PAYMENTS)
-        assert (in_dir(first.directory), in_dir(second.directory)) == ("a", "b")
+        assert (in_dir(first.partition.directory), in_dir(second.partition.directory)) == ("a", "b")
         append(first, 2)
         append(second, 2)
         return disk, manager, first, second
@@ -466,7 +469,7 @@ class TestDirsThatFail:
         second.flush()
         assert offsets(manager.get(PAYMENTS)) == [0, 1, 2]
         new = manager.get_or_create(TopicPartition("new", 0))
-        assert in_dir(new.directory) == "b"
+        assert in_dir(new.partition.directory) == "b"
 
     @pytest.mark.parametrize("operation", ["make_dir", "lock", "scan", "remove", "sync_dir", "open"])
     def test_at_the_start(self, operation: str) -> None:
@@ -510,7 +513,7 @@ class TestDirsThatFail:
         disk.inject(Fault(operation="sync"))
         with pytest.raises(LogDirOffline):
             first.flush()
-        assert second.is_offline
+        assert second.partition.is_offline
         assert second.read_bytes(3).records == b""
         with pytest.raises(LogDirOffline):
             append(second)
@@ -572,7 +575,7 @@ class TestAFullDisk:
         manager = manager_on(disk)
         for operation in ("make_dir", "open"):
             disk.inject(Fault(operation=operation, errno=errno.ENOSPC))
-            with pytest.raises(DiskFull, match="no room to make"):
+            with pytest.raises(DiskFull, match="no space to create"):
                 manager.get_or_create(ORDERS)
             disk.heal()
             assert not manager.offline_dirs
@@ -607,8 +610,8 @@ class TestDamage:
             log.flush()
         orders = manager.get(ORDERS)
         assert orders is not None
-        orders.set_high_watermark(5)
-        orders.advance_log_start_offset(1)
+        orders.partition.set_high_watermark(5)
+        advance_log_start_offset(orders.partition, 1)
         manager.checkpoint_recovery_points()
         manager.abandon()
         file = disk.open(f"/a/orders-0/{file_name(0, '.log')}", write=True)
@@ -729,7 +732,7 @@ class TestDeletion:
         manager = manager_on(disk, clock=clock)
         log = manager.get_or_create(ORDERS)
         append(log, 3)
-        log.set_high_watermark(2)
+        log.partition.set_high_watermark(2)
         manager.checkpoint_high_watermarks()
         manager.delete(ORDERS)
         assert manager.get(ORDERS) is None
@@ -750,7 +753,7 @@ class TestDeletion:
         append(manager.get_or_create(ORDERS, topic_id=TOPIC_ID), 3)
         manager.delete(ORDERS)
         log = manager.get_or_create(ORDERS, topic_id=OTHER_ID)
-        assert (log.log_end_offset, log.topic_id) == (0, OTHER_ID)
+        assert (log.log_end_offset, log.partition.topic_id) == (0, OTHER_ID)
         append(log)
         manager.tick(clock.now_ms + 5000)
         assert offsets(log) == [0]
@@ -814,7 +817,7 @@ class TestRetention:
         logs = [manager.get_or_create(partition) for partition in partitions]
         for log in logs:
             append(log, 9)
-            log.set_high_watermark(9)
+            log.partition.set_high_watermark(9)
         return logs
 
     def test_the_schedule(self) -> None:
@@ -857,7 +860,7 @@ class TestRetention:
         disk = FaultyDisk(MemoryDisk())
         manager = manager_on(disk, "/a", "/b", config=self.OLD)
         orders, _ = self.filled(manager, ORDERS, PAYMENTS)
-        bad = in_dir(orders.directory)
+        bad = in_dir(orders.partition.directory)
         disk.inject(
             Fault(operation="rename", path=lambda path: in_dir(path) == bad and path.endswith(".log"))
         )

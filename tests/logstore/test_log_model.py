@@ -28,6 +28,8 @@ from logstore.config import LogConfig
 from logstore.format.batch import encode_batch
 from logstore.format.record import Record
 from logstore.log.log import AppendInfo, Log
+from logstore.log.partition_log import PartitionLog
+from logstore.log.truncate import truncate_fully_and_start_at
 from logstore.testing.disks import MemoryDisk
 
 DIRECTORY = "/data/orders-0"
@@ -78,8 +80,8 @@ class LogAndModel(RuleBasedStateMachine):
 
     def _let_go(self) -> None:
         """The process dies; the page cache stays."""
-        self.log.abandon()
-        self.log._owner._lock.release()  # type: ignore[attr-defined]
+        self.log.partition.abandon()
+        self.log.partition.owner._lock.release()  # type: ignore[attr-defined]
 
     @property
     def _rows(self) -> list[tuple[int, int, bytes | None, bytes | None]]:
@@ -149,7 +151,7 @@ class LogAndModel(RuleBasedStateMachine):
 
     @rule()
     def roll(self) -> None:
-        self.log.roll()
+        self.log.partition.roll()
 
     @rule()
     def flush(self) -> None:
@@ -175,7 +177,7 @@ class LogAndModel(RuleBasedStateMachine):
     @rule(ahead=st.integers(0, 20))
     def restart(self, ahead: int) -> None:
         """A follower whose leader has none of what it holds."""
-        self.log.truncate_fully_and_start_at(self.end + ahead)
+        truncate_fully_and_start_at(self.log.partition, self.end + ahead)
         self.batches, self.durable = [], 0
         self.start = self.end = self.end + ahead
         self._forget_producers()
@@ -184,7 +186,7 @@ class LogAndModel(RuleBasedStateMachine):
         # What the log remembers of them after a cut is judged elsewhere; here they begin under new ids.
         self.sequences.clear()
         self.sent.clear()
-        for entry in self.log._producers:
+        for entry in self.log.partition.producer_state:
             self.sequences[entry.producer_id] = entry.last_sequence + 1
 
     @rule(share=st.floats(0, 1).map(lambda share: share * share))
@@ -198,7 +200,7 @@ class LogAndModel(RuleBasedStateMachine):
     def maintain(self, hours: int) -> None:
         """Retention by size: the oldest segments go, never more than the limit allows. Compaction, if due."""
         self.now_ms += hours * 3_600_000
-        active = self.log.segments[-1].base_offset
+        active = self.log.partition.segments[-1].base_offset
         size = self.log.size
         self.log.maintain(self.now_ms)
         start = self.log.log_start_offset
@@ -208,7 +210,7 @@ class LogAndModel(RuleBasedStateMachine):
         self.start = start
         before = len(self.batches)
         # Batches below the first segment are not there any more; those in it may be.
-        base = self.log.segments[0].base_offset
+        base = self.log.partition.segments[0].base_offset
         self.batches = [held for held in self.batches if held.next_offset > base]
         self.durable = max(self.durable - (before - len(self.batches)), 0)
         if self.config.is_compacted:
@@ -219,7 +221,7 @@ class LogAndModel(RuleBasedStateMachine):
     def compact(self, hours: int) -> None:
         """What a later record of the same key has replaced may go, and nothing else; offsets stay."""
         self.now_ms += hours * 3_600_000
-        active = self.log.segments[-1].base_offset
+        active = self.log.partition.segments[-1].base_offset
         self.log.compact(self.now_ms)
         self._take_over_what_was_kept(active)
 
@@ -246,7 +248,7 @@ class LogAndModel(RuleBasedStateMachine):
         self.log.close()
         self.durable = len(self.batches)
         self._open()
-        assert not self.log.report.cuts
+        assert not self.log.partition.report.cuts
         self._recall_batches()
 
     @rule()
@@ -325,7 +327,7 @@ TestLogAndModel.settings = settings(
     ("name", "planted"),
     [
         ("truncate_to", lambda log, offset, why="": offset < log.log_end_offset),
-        ("sync_up_to", lambda log, offset: None),
+        ("partition.sync_up_to", lambda log, offset: None),
         ("delete_records", lambda log, offset: None),
         ("maintain", lambda log, now_ms=None: log.truncate_to(max(log.log_end_offset - 1, 0))),
     ],
@@ -334,7 +336,8 @@ def test_the_comparison_finds_what_is_planted(
     name: str, planted: Callable[..., object], monkeypatch: pytest.MonkeyPatch
 ) -> None:
     """A method that does less than it says, or more, does not go unnoticed."""
-    monkeypatch.setattr(Log, name, planted)
+    owner = PartitionLog if name.startswith("partition.") else Log
+    monkeypatch.setattr(owner, name.removeprefix("partition."), planted)
     few = settings(TestLogAndModel.settings, phases=(Phase.generate,), print_blob=False)
     with pytest.raises(AssertionError):
         run_state_machine_as_test(LogAndModel, settings=few)

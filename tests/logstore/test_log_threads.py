@@ -66,7 +66,7 @@ def test_writers_readers_and_a_storm_of_rolls(tmp_path: Path) -> None:
     def writer(name: int) -> None:
         for number in range(each):
             info = log.append(b"%d %d" % (name, number), sync=True)
-            assert log.recovery_point > info.last_offset, "durable when it returns"
+            assert log.partition.recovery_point > info.last_offset, "durable when it returns"
         with counting:
             remaining[0] -= 1
             if not remaining[0]:
@@ -92,7 +92,7 @@ def test_writers_readers_and_a_storm_of_rolls(tmp_path: Path) -> None:
 
     run(*(lambda name=name: writer(name) for name in range(WRITERS)), reader, reader, seeker, done=done)
     check_order(log, each)
-    assert len(log.segments) > 20
+    assert len(log.partition.segments) > 20
     log.close()
     with Log.open(tmp_path / "orders-0") as again:
         check_order(again, each)
@@ -132,11 +132,11 @@ def test_one_sync_serves_all_who_wait() -> None:
     def follower() -> None:
         assert first.wait(LIMIT_S)
         info = log.append(b"x", sync=True)
-        assert log.recovery_point > info.last_offset
+        assert log.partition.recovery_point > info.last_offset
 
     def conductor() -> None:
         assert first.wait(LIMIT_S)
-        while len(log._group_commit._waiting) < WRITERS - 1 and not done.is_set():
+        while len(log.partition.group_commit._waiting) < WRITERS - 1 and not done.is_set():
             pass
         all_wait.set()
 
@@ -145,7 +145,7 @@ def test_one_sync_serves_all_who_wait() -> None:
 
     run(leader, *[follower] * (WRITERS - 1), conductor, done=done)
     assert len(syncs) == 2, "one for the first, one for the seven"
-    assert log.recovery_point == log.log_end_offset == WRITERS
+    assert log.partition.recovery_point == log.log_end_offset == WRITERS
 
 
 def test_group_commit_saves_syncs_on_a_real_disk(tmp_path: Path) -> None:
@@ -161,7 +161,7 @@ def test_group_commit_saves_syncs_on_a_real_disk(tmp_path: Path) -> None:
             log.append(b"x" * 100, sync=True)
 
     run(*[writer] * WRITERS)
-    assert log.recovery_point == log.log_end_offset == WRITERS * 25
+    assert log.partition.recovery_point == log.log_end_offset == WRITERS * 25
     assert disk.syncs - before < WRITERS * 25
     log.close()
 
@@ -219,7 +219,7 @@ def test_readers_while_the_log_is_cut() -> None:
                     pass
 
     run(writer, reader, reader, seeker, done=done)
-    assert not log.is_offline
+    assert not log.partition.is_offline
     offsets = [record.offset for record in log.read()]
     assert offsets == list(range(log.log_end_offset))
 
@@ -274,6 +274,6 @@ def test_a_sync_that_fails_is_told_to_all_who_waited_for_it() -> None:
 
     run(*[writer] * WRITERS, breaker, done=done)
     assert len(refused) == WRITERS
-    assert log.is_offline
+    assert log.partition.is_offline
     with Log.open(DIRECTORY, disk=memory.durable_image(), clock=lambda: 1) as again:
         assert {record.offset for record in again.read()} >= set(promised)

@@ -16,6 +16,7 @@ from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import DamagedLog, DiskFull, LogDirOffline
 from logstore.format.batch import walk
 from logstore.format.crc import crc32c
+from logstore.log.append import append_as_follower
 from logstore.log.log import Log
 from logstore.log.losses import (
     KEPT_MS,
@@ -30,7 +31,9 @@ from logstore.log.losses import (
     survey,
 )
 from logstore.log.manager import LogManager
+from logstore.log.truncate import truncate_fully_and_start_at
 from logstore.log.undo import put_back
+from logstore.log.upkeep import expire_losses
 from logstore.segment.indexes import OffsetIndex
 from logstore.segment.segment import file_name
 from logstore.segment.segments import end_offset_of
@@ -62,7 +65,9 @@ def filled(disk: Disk, batches: int = 8) -> Log:
     """Batches of two records each, three a segment."""
     log = opened(disk)
     for number in range(batches):
-        log.append_as_follower(batch(2 * number, (number, number + 1), epoch=number // 3), leader_epoch=9)
+        append_as_follower(
+            log.partition, batch(2 * number, (number, number + 1), epoch=number // 3), leader_epoch=9
+        )
     log.flush()
     return log
 
@@ -93,7 +98,7 @@ class TestATruncation:
         """The cut end as a copy, later segments as they were; the entry says all that one may ask."""
         disk = MemoryDisk(directories=["/data"])
         log = filled(disk)
-        bases = [segment.base_offset for segment in log.segments]
+        bases = [segment.base_offset for segment in log.partition.segments]
         assert bases == [0, 6, 12], "or the cut is not where it should be: inside the first one"
         all_bytes = bytes_of(log)
         log.truncate_to(4, why="a leader said so")
@@ -137,7 +142,7 @@ class TestATruncation:
         disk = MemoryDisk(directories=["/data"])
         log = opened(disk)
         for number in range(6):
-            log.append_as_follower(batch(2 * number, (1, 2)), leader_epoch=0)
+            append_as_follower(log.partition, batch(2 * number, (1, 2)), leader_epoch=0)
         whole = bytes_of(log)
         log.truncate_to(2)
         (loss,) = log.losses()
@@ -151,7 +156,7 @@ class TestARestart:
         disk = MemoryDisk(directories=["/data"])
         log = filled(disk)
         size = log.size
-        log.truncate_fully_and_start_at(40, why="the leader starts there")
+        truncate_fully_and_start_at(log.partition, 40, why="the leader starts there")
         (loss,) = log.losses()
         assert (loss.who, loss.standing, loss.pieces) == ("restart", Standing.NOTED, ())
         assert (loss.first_offset, loss.last_offset, loss.records, loss.size) == (0, 15, 16, size)
@@ -160,14 +165,14 @@ class TestARestart:
     def test_below_the_end_keeps_the_segments_that_reach_past_it(self) -> None:
         disk = MemoryDisk(directories=["/data"])
         log = filled(disk)
-        log.truncate_fully_and_start_at(7)
+        truncate_fully_and_start_at(log.partition, 7)
         (loss,) = log.losses()
         assert sorted(quarantined(disk, loss)) == [log_file(6), log_file(12)]
         assert loss.standing is Standing.QUARANTINED
 
     def test_of_an_empty_log_is_no_loss(self) -> None:
         log = opened(MemoryDisk(directories=["/data"]))
-        log.truncate_fully_and_start_at(7)
+        truncate_fully_and_start_at(log.partition, 7)
         assert log.losses() == []
 
 
@@ -266,7 +271,7 @@ class TestNoRoom:
     def test_segments_need_room_for_their_entry_only(self) -> None:
         disk = MemoryDisk(directories=["/data"])
         log = filled(disk)
-        first = log.segments[0]
+        first = log.partition.segments[0]
         disk.capacity = disk._used + 2000
         log.truncate_to(end_offset_of(first))
         assert log.losses()[0].standing is Standing.QUARANTINED
@@ -368,13 +373,13 @@ class TestStanding:
         disk = MemoryDisk(directories=["/data"])
         log = filled(disk, 3)
         log.truncate_to(2)
-        assert log.losses_deadline_ms == NOW_MS + KEPT_MS
-        assert log.expire_losses(NOW_MS + KEPT_MS - 1) == 0
-        assert log.expire_losses(NOW_MS + KEPT_MS) == log.losses()[0].size
+        assert log.partition.quarantine.due_ms == NOW_MS + KEPT_MS
+        assert expire_losses(log.partition, NOW_MS + KEPT_MS - 1) == 0
+        assert expire_losses(log.partition, NOW_MS + KEPT_MS) == log.losses()[0].size
         assert [loss.standing for loss in log.losses()] == [Standing.EXPIRED]
         assert [path for path in disk.files() if "/lost/" in path] == [LEDGER]
-        assert log.losses_deadline_ms == MAX_LONG
-        assert log.expire_losses(NOW_MS + KEPT_MS) == 0
+        assert log.partition.quarantine.due_ms == MAX_LONG
+        assert expire_losses(log.partition, NOW_MS + KEPT_MS) == 0
 
     def test_maintain_expires_after_a_restart(self) -> None:
         disk = MemoryDisk(directories=["/data"])
@@ -555,13 +560,13 @@ class TestWithOthers:
         disk = MemoryDisk(directories=["/data"])
         log = opened(disk, config=replace(SMALL, preallocate=True))
         for number in range(5):
-            log.append_as_follower(batch(2 * number, (1, 2)), leader_epoch=0)
+            append_as_follower(log.partition, batch(2 * number, (1, 2)), leader_epoch=0)
         whole = bytes_of(log)
         log.truncate_to(0)
         (loss,) = log.losses()
         assert loss.standing is Standing.QUARANTINED
         assert len(quarantined(disk, loss)[log_file(6)]) == SMALL.segment_bytes
-        put_back(log, loss.id)
+        put_back(log.partition, loss.id)
         assert bytes_of(log) == whole
 
     def test_a_seal_stays_while_its_segment_does(self) -> None:

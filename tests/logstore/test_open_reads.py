@@ -22,11 +22,11 @@ def crashed(*, segments: int, unflushed: int) -> tuple[MemoryDisk, int]:
     """The disk of a log of so many segments, and its recovery point; values above it were not synced."""
     disk = MemoryDisk(directories=["/data"])
     log = Log.open(DIRECTORY, CONFIG, disk=disk, clock=lambda: T0)
-    while len(log.segments) < segments:
+    while len(log.partition.segments) < segments:
         log.append([b"v" * 100] * 7)
     log.flush()
-    log.roll()
-    recovery_point = log.recovery_point
+    log.partition.roll()
+    recovery_point = log.partition.recovery_point
     for number in range(unflushed):
         log.append(b"u%d" % number)
     return disk.copy(), recovery_point
@@ -51,7 +51,7 @@ def test_only_what_is_above_the_recovery_point_is_read(segments: int) -> None:
     read, log = bytes_read(disk)
     assert log.log_end_offset == recovery_point + 20
     logs = {name: size for name, size in read.items() if name.endswith(".log")}
-    active = log.segments[-1]
+    active = log.partition.segments[-1]
     assert active.base_offset == recovery_point
     below = {name for name in logs if name != file_name(recovery_point, ".log")}
     assert not below, f"read below the recovery point: {below}"

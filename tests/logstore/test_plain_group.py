@@ -11,6 +11,7 @@ from logstore.errors import CorruptBatch, InvalidRecord
 from logstore.format.batch import encode_batch
 from logstore.format.compression import Codec
 from logstore.format.record import Record
+from logstore.log.append import append_as_leader
 from logstore.log.log import Log
 from logstore.log.validation import validate_and_assign, validate_plain_group
 from logstore.segment.indexes import IndexEntries
@@ -49,7 +50,7 @@ def test_appended_together_or_one_by_one(batches: list[bytes], interval: int, se
     single_disk, single = opened(config)
     info = together.append_batches(b"".join(batches))
     for batch in batches:
-        single.append_as_leader(batch, leader_epoch=0, now_ms=T0)
+        append_as_leader(single.partition, batch, leader_epoch=0, now_ms=T0)
     assert (info.first_offset, info.last_offset + 1) == (0, single.log_end_offset)
     together.close()
     single.close()
@@ -98,7 +99,7 @@ def test_a_flipped_bit_is_never_let_through(batches: list[bytes], place: int, bi
         assert bytes(data[position : position + size]) == placed.data
         assert (placed.last_offset, placed.max_timestamp_ms) == (last_offset, max_timestamp_ms)
         position, offset = position + size, last_offset + 1
-    assert (group.size, group.last_offset) == (position, offset - 1)
+    assert (len(group.data), group.last_offset) == (position, offset - 1)
 
 
 def test_what_precedes_a_bad_batch_stays() -> None:

@@ -8,7 +8,7 @@ import pytest
 
 from logstore.config import MAX_INT, LogConfig
 from logstore.errors import InvalidConfig
-from logstore.log.policy import Incoming, RollReason, roll_reason
+from logstore.log.append import Incoming, RollReason, roll_reason
 
 CONFIG = LogConfig(segment_bytes=1000, segment_ms=500)
 

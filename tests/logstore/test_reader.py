@@ -19,6 +19,8 @@ from logstore.errors import LogDirOffline
 from logstore.format.batch import Batch, encode_batch, encode_marker_batch, set_offsets_and_epoch
 from logstore.format.record import ControlType, EndTransactionMarker, Record
 from logstore.log.stretches import StretchReader
+from logstore.log.truncate import truncate_fully_and_start_at
+from logstore.log.upkeep import advance_log_start_offset
 from logstore.segment.scan import Fault
 from logstore.testing.disks import MemoryDisk
 from tests.logstore.busy import SMALL, Appender, BusyDisk
@@ -355,15 +357,17 @@ class Owner:
                     self.history.setdefault(end + number, set()).add(value)
                 log.append(values)
             case "roll":
-                log.roll()
+                log.partition.roll()
             case "cut":
                 self.cuts += 1
                 log.truncate_to(random.randint(log.log_start_offset, log.log_end_offset))
             case "start":
-                log.advance_log_start_offset(random.randint(log.log_start_offset, log.log_end_offset))
+                advance_log_start_offset(
+                    log.partition, random.randint(log.log_start_offset, log.log_end_offset)
+                )
             case _:
                 self.cuts += 1
-                log.truncate_fully_and_start_at(log.log_end_offset + random.randint(0, 9))
+                truncate_fully_and_start_at(log.partition, log.log_end_offset + random.randint(0, 9))
 
 
 @pytest.mark.parametrize("seed", range(24))

@@ -17,9 +17,11 @@ from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import DiskFull, LogDirOffline, OffsetOutOfRange, PolicyViolation
 from logstore.format.batch import Batch, encode_batch
 from logstore.format.record import Record
+from logstore.log.append import append_as_leader
 from logstore.log.log import Log
 from logstore.log.manager import LogManager
 from logstore.log.retention import LONGEST_STEP_MS, DeletionReason, Expired, believed_ms, expired
+from logstore.log.upkeep import advance_log_start_offset, delete_old_segments
 from logstore.segment.deleted_files import DeletedFiles
 from logstore.segment.seal import SEAL_SUFFIX
 from logstore.segment.segment import SNAPSHOT_SUFFIX, file_name
@@ -77,12 +79,12 @@ def replicated(count: int, **given: Any) -> Log:
     manager = LogManager(["/a"], disk=MemoryDisk(), clock=Clock(), random=random.Random(1), config=config)
     log = manager.get_or_create(ORDERS)
     for _ in range(count):
-        log.append_as_leader(one(), leader_epoch=0, now_ms=NOW_MS)
+        append_as_leader(log.partition, one(), leader_epoch=0, now_ms=NOW_MS)
     return log
 
 
 def bases(log: Log) -> list[int]:
-    return [segment.base_offset for segment in log.segments]
+    return [segment.base_offset for segment in log.partition.segments]
 
 
 def offsets(log: Log, start: int | None = None) -> list[int]:
@@ -197,7 +199,7 @@ def test_times_are_asked_for_only_as_far_as_needed() -> None:
 def test_row_175_by_size(limit: int, left: list[int]) -> None:
     """Three segments of five: never below the limit."""
     log = filled(15, retention_bytes=limit * BATCH)
-    went = log.delete_old_segments(NOW_MS)
+    went = delete_old_segments(log.partition, NOW_MS)
     assert bases(log) == left
     assert [each.reason for each in went] == [SIZE] * (3 - len(left))
     assert (log.log_start_offset, offsets(log)) == (left[0], list(range(left[0], 15)))
@@ -205,30 +207,30 @@ def test_row_175_by_size(limit: int, left: list[int]) -> None:
 
 def test_row_176_by_time_never_past_the_high_watermark() -> None:
     log = replicated(15, retention_ms=1)
-    assert log.delete_old_segments(NOW_MS + 1000) == ()
+    assert delete_old_segments(log.partition, NOW_MS + 1000) == ()
     assert bases(log) == [0, 5, 10]
-    log.set_high_watermark(15)
-    assert [each.reason for each in log.delete_old_segments(NOW_MS + 1000)] == [TIME] * 3
-    assert (bases(log), log.segments[0].size) == ([15], 0)
-    assert log.log_start_offset == log.high_watermark == log.log_end_offset == 15
-    assert log.delete_old_segments(NOW_MS + 2000) == (), "the last one stays when it is empty"
-    assert log.append_as_leader(one(), leader_epoch=0, now_ms=NOW_MS).first_offset == 15
+    log.partition.set_high_watermark(15)
+    assert [each.reason for each in delete_old_segments(log.partition, NOW_MS + 1000)] == [TIME] * 3
+    assert (bases(log), log.partition.segments[0].size) == ([15], 0)
+    assert log.log_start_offset == log.partition.high_watermark == log.log_end_offset == 15
+    assert delete_old_segments(log.partition, NOW_MS + 2000) == (), "the last one stays when it is empty"
+    assert append_as_leader(log.partition, one(), leader_epoch=0, now_ms=NOW_MS).first_offset == 15
 
 
 def test_row_177_a_high_watermark_that_moves() -> None:
     log = replicated(100, retention_bytes=0)
     for high_watermark in range(101):
-        log.set_high_watermark(high_watermark)
-        log.delete_old_segments(NOW_MS)
-        assert bases(log)[0] <= log.high_watermark == high_watermark
-        assert log.log_start_offset <= log.high_watermark
+        log.partition.set_high_watermark(high_watermark)
+        delete_old_segments(log.partition, NOW_MS)
+        assert bases(log)[0] <= log.partition.high_watermark == high_watermark
+        assert log.log_start_offset <= log.partition.high_watermark
     assert bases(log) == [100]
 
 
 def test_row_178_times_in_the_future_stay() -> None:
     clock = Clock()
     log = filled(15, clock=clock, time_ms=NOW_MS + 10 * WEEK_MS, retention_ms=1000)
-    assert log.delete_old_segments(NOW_MS + 2000) == ()
+    assert delete_old_segments(log.partition, NOW_MS + 2000) == ()
     assert bases(log) == [0, 5, 10]
 
 
@@ -236,8 +238,8 @@ def test_row_179_nothing_goes_before_what_lies_in_front_of_it() -> None:
     log = filled(5, retention_ms=1000)
     for _ in range(10):
         log.append_batches(one(NOW_MS - WEEK_MS))
-    assert log.delete_old_segments(NOW_MS) == ()
-    assert len(log.delete_old_segments(NOW_MS + 1001)) == len((0, 5, 10))
+    assert delete_old_segments(log.partition, NOW_MS) == ()
+    assert len(delete_old_segments(log.partition, NOW_MS + 1001)) == len((0, 5, 10))
 
 
 @pytest.mark.parametrize(
@@ -248,10 +250,10 @@ def test_row_180_a_compacted_log_loses_only_what_is_below_its_start(
     policy: str, by_time: list[int], by_start: list[int]
 ) -> None:
     log = filled(15, cleanup_policy=policy, retention_ms=1, time_ms=NOW_MS - WEEK_MS)
-    log.delete_old_segments(NOW_MS)
+    delete_old_segments(log.partition, NOW_MS)
     assert bases(log) == by_time
-    log.advance_log_start_offset(15)
-    log.delete_old_segments(NOW_MS)
+    advance_log_start_offset(log.partition, 15)
+    delete_old_segments(log.partition, NOW_MS)
     assert bases(log) == by_start
 
 
@@ -259,13 +261,13 @@ def test_row_181_below_the_log_start_offset() -> None:
     log = filled(15, retention_ms=-1)
     for start, left in ((1, [0, 5, 10]), (6, [5, 10]), (15, [10])):
         assert log.delete_records(start) == start
-        assert all(each.reason is LOG_START for each in log.delete_old_segments(NOW_MS))
+        assert all(each.reason is LOG_START for each in delete_old_segments(log.partition, NOW_MS))
         assert (bases(log), log.log_start_offset) == (left, start)
 
 
 def test_row_182_records_past_the_high_watermark_are_not_deleted() -> None:
     log = replicated(15)
-    log.set_high_watermark(7)
+    log.partition.set_high_watermark(7)
     for offset in (8, 15, 16, -2):
         with pytest.raises(OffsetOutOfRange):
             log.delete_records(offset)
@@ -284,17 +286,17 @@ def test_row_183_epochs_begin_where_the_log_does(
     epoch = 0
     for offset in range(15):
         epoch = starts.get(offset, epoch)
-        log.append_as_leader(one(), leader_epoch=epoch, now_ms=NOW_MS)
-    assert [each.base_offset for each in log.delete_old_segments(NOW_MS)] == [0]
-    assert log.epochs == after
+        append_as_leader(log.partition, one(), leader_epoch=epoch, now_ms=NOW_MS)
+    assert [each.base_offset for each in delete_old_segments(log.partition, NOW_MS)] == [0]
+    assert log.partition.epochs == after
 
 
 def test_row_184_the_newest_epoch_outlives_all_records() -> None:
     log = opened(retention_ms=1)
     for epoch in (0, 3, 3, 7):
-        log.append_as_leader(one(NOW_MS - WEEK_MS), leader_epoch=epoch, now_ms=NOW_MS)
-    log.delete_old_segments(NOW_MS)
-    assert (bases(log), log.epochs) == ([4], ((7, 4),))
+        append_as_leader(log.partition, one(NOW_MS - WEEK_MS), leader_epoch=epoch, now_ms=NOW_MS)
+    delete_old_segments(log.partition, NOW_MS)
+    assert (bases(log), log.partition.epochs) == ([4], ((7, 4),))
 
 
 def test_row_185_snapshots_go_with_their_segments() -> None:
@@ -306,11 +308,11 @@ def test_row_185_snapshots_go_with_their_segments() -> None:
         data = encode_batch(
             [Record(0, time_ms, b"k", b"v")], producer_id=5, producer_epoch=0, base_sequence=sequence
         )
-        log.append_as_leader(data, leader_epoch=0, now_ms=NOW_MS)
+        append_as_leader(log.partition, data, leader_epoch=0, now_ms=NOW_MS)
     for base_offset in bases(log):
         put(disk, file_name(base_offset, SEAL_SUFFIX), b"")
     assert [int(name[:20]) for name in names(disk) if name.endswith(SNAPSHOT_SUFFIX)] == bases(log)[1:]
-    log.delete_old_segments(NOW_MS)
+    delete_old_segments(log.partition, NOW_MS)
     left = {int(name[:20]) for name in names(disk) if name[0].isdigit() and not name.endswith(".deleted")}
     assert left == set(bases(log))
     assert any(name.endswith(SEAL_SUFFIX) for name in names(disk))
@@ -328,10 +330,13 @@ def test_row_186_an_open_transaction_below_the_start(start: int) -> None:
             base_sequence=sequence,
             is_transactional=True,
         )
-        log.append_as_leader(data, leader_epoch=0, now_ms=NOW_MS)
+        append_as_leader(log.partition, data, leader_epoch=0, now_ms=NOW_MS)
     log.delete_records(start)
-    log.delete_old_segments(NOW_MS)
-    assert log._producers.last_stable_offset(log.high_watermark, log.log_start_offset) == start
+    delete_old_segments(log.partition, NOW_MS)
+    assert (
+        log.partition.producer_state.last_stable_offset(log.partition.high_watermark, log.log_start_offset)
+        == start
+    )
 
 
 # --- deleting records ---------------------------------------------------------------------------------
@@ -340,7 +345,7 @@ def test_row_186_an_open_transaction_below_the_start(start: int) -> None:
 class TestDeleteRecords:
     def test_up_to_the_high_watermark(self) -> None:
         log = replicated(15)
-        log.set_high_watermark(7)
+        log.partition.set_high_watermark(7)
         assert log.delete_records(-1) == 7
         assert log.delete_records(3) == 7, "it never goes back"
         with pytest.raises(OffsetOutOfRange):
@@ -373,7 +378,7 @@ class TestFiles:
         assert aside == [
             file_name(0, suffix) + ".deleted" for suffix in (".index", ".log", ".seal", ".timeindex")
         ]
-        assert log.deletion_deadline_ms == NOW_MS + 500
+        assert log.partition.deleted_files.deadline_ms == NOW_MS + 500
         log.maintain(NOW_MS + 499)
         assert set(aside) <= set(names(disk))
         log.maintain(NOW_MS + 500)
@@ -403,7 +408,7 @@ class TestFiles:
         disk = RecordingDisk(MemoryDisk(directories=["/data"]))
         log = filled(16, disk, retention_bytes=0, retention_ms=-1)
         del disk.operations[:]
-        log.delete_old_segments(NOW_MS)
+        delete_old_segments(log.partition, NOW_MS)
         calls = [(each.name, each.path.removeprefix(DIRECTORY + "/")) for each in disk.operations]
         renames = [path for name, path in calls if name == "rename" and path.endswith(ASIDE)]
         logs = [path for path in renames if path.endswith(".log")]
@@ -424,20 +429,20 @@ class TestFiles:
             again = opened(image)
             assert again.log_start_offset == log.log_start_offset == 10
             assert offsets(again)[:5] == [10, 11, 12, 13, 14]
-            assert not again.report.cuts
+            assert not again.partition.report.cuts
 
     def test_segments_whose_records_have_no_time_go_by_the_files(self) -> None:
         """Written now is young, also when nothing in the file says so."""
         clock = Clock()
         log = filled(15, clock=clock, time_ms=-1, retention_ms=1000)
-        assert log.delete_old_segments(NOW_MS + 1000) == ()
-        assert len(log.delete_old_segments(NOW_MS + 1001)) == 3
+        assert delete_old_segments(log.partition, NOW_MS + 1000) == ()
+        assert len(delete_old_segments(log.partition, NOW_MS + 1001)) == 3
 
 
 class TestReaders:
     def test_one_that_was_in_the_middle_of_a_segment_ends_in_peace(self) -> None:
         log = filled(15, retention_bytes=0)
-        segments = log.segments
+        segments = log.partition.segments
         reader = log.read_batches(0)
         assert next(reader).base_offset == 0
         file = segments[0].log_file
@@ -449,21 +454,21 @@ class TestReaders:
     def test_one_that_found_the_segment_just_before_it_went(self) -> None:
         """It hears that its offset is gone; it is not handed the next segment in its place."""
         log = filled(15, retention_bytes=5 * BATCH)
-        before = log._segments
+        before = log.partition.segments
         log.maintain()
-        after, log._segments = log._segments, before
-        start, log._log_start_offset = log._log_start_offset, 0
+        after, log.partition.segments = log.partition.segments, before
+        start, log.partition.log_start_offset = log.partition.log_start_offset, 0
 
         class Late:
             """What such a reader sees: old segments first, the new bounds once it has failed."""
 
             def __enter__(self) -> None:
-                log._segments, log._log_start_offset = after, start
+                log.partition.segments, log.partition.log_start_offset = after, start
 
             def __exit__(self, *_: object) -> None:
                 return
 
-        log._lock = Late()  # type: ignore[assignment]
+        log.partition.lock = Late()  # type: ignore[assignment]
         with pytest.raises(OffsetOutOfRange):
             log.read_bytes(2)
 
@@ -507,7 +512,7 @@ class TestFailures:
             disk.inject(Fault(operation="sync_dir", at=4))
         with pytest.raises(LogDirOffline):
             log.maintain()
-        log.abandon()
+        log.partition.abandon()
         again = opened(inner.durable_image())
         assert offsets(again) == list(range(again.log_start_offset, 15))
         assert again.log_end_offset == 15
@@ -529,22 +534,22 @@ class TestTheClock:
             for _ in range(5):
                 log.append_batches(one(NOW_MS - age_ms))
         year_ms = 365 * 86_400_000
-        assert [each.base_offset for each in log.delete_old_segments(NOW_MS + 10 * year_ms)] == [0]
-        assert log.delete_old_segments(NOW_MS) == ()
+        assert [each.base_offset for each in delete_old_segments(log.partition, NOW_MS + 10 * year_ms)] == [0]
+        assert delete_old_segments(log.partition, NOW_MS) == ()
         assert bases(log) == [5, 10]
 
     def test_what_two_checks_agree_on_is_believed(self) -> None:
         log = filled(15, retention_ms=WEEK_MS)
         year_ms = 365 * 86_400_000
-        assert log.delete_old_segments(NOW_MS + year_ms) == ()
-        assert len(log.delete_old_segments(NOW_MS + year_ms + 300_000)) == 3
+        assert delete_old_segments(log.partition, NOW_MS + year_ms) == ()
+        assert len(delete_old_segments(log.partition, NOW_MS + year_ms + 300_000)) == 3
 
     def test_a_log_that_is_looked_after_once_a_week_keeps_up(self) -> None:
         """The doubt costs one check, not one more at each."""
         log = filled(1, retention_ms=WEEK_MS)
         for week in range(1, 20):
             now_ms = NOW_MS + week * WEEK_MS
-            log.delete_old_segments(now_ms)
+            delete_old_segments(log.partition, now_ms)
             for _ in range(5):
                 log.append_batches(one(now_ms))
             oldest_ms = next(log.read()).timestamp_ms

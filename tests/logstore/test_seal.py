@@ -118,9 +118,9 @@ class TestChain:
 class TestComingAndGoing:
     def test_sealed_segments_have_one_and_the_active_has_none(self) -> None:
         disk, log = sealed_log()
-        bases = [segment.base_offset for segment in log.segments]
+        bases = [segment.base_offset for segment in log.partition.segments]
         assert [name for name in names(disk) if name.endswith(".seal")] == [seal_name(b) for b in bases[:-1]]
-        for segment, successor in zip(log.segments, bases[1:], strict=False):
+        for segment, successor in zip(log.partition.segments, bases[1:], strict=False):
             seal = read_seal(disk, DIRECTORY, segment.base_offset)
             assert seal is not None
             assert (seal.end_offset, seal.successor, seal.size) == (successor, successor, segment.size)
@@ -131,7 +131,7 @@ class TestComingAndGoing:
         calls: list[Operation] = []
         _, log = sealed_log(RecordingDisk(MemoryDisk(directories=["/data"]), before=calls.append))
         calls.clear()
-        log.roll()
+        log.partition.roll()
         names = [operation.name for operation in calls if operation.path.endswith(".seal")]
         assert names == ["create", "truncate", "pwrite", "sync"]
         after = calls[[operation.path.endswith(".seal") for operation in calls].index(True) + len(names)]
@@ -149,22 +149,22 @@ class TestComingAndGoing:
         log.append([b"0", b"1", b"2"])
         log.append([b"3", b"4", b"5"])
         log.truncate_to(5)
-        assert [segment.base_offset for segment in log.segments] == [0, 5]
+        assert [segment.base_offset for segment in log.partition.segments] == [0, 5]
         seal = read_seal(disk, DIRECTORY, 0)
         assert seal is not None
         assert (seal.end_offset, seal.successor) == (3, 5)
         log.close()
         again = reopened(disk)
-        assert (again.log_end_offset, again.recovery_point) == (5, 5)
+        assert (again.log_end_offset, again.partition.recovery_point) == (5, 5)
 
     def test_replacing_the_empty_active_segment_rewrites_it(self) -> None:
         disk, log = sealed_log()
-        log.roll()
-        log._roll(20, 1000)  # as a follower's append past a gap does
-        last = log.segments[-2].base_offset
+        log.partition.roll()
+        log.partition.roll_at(20, 1000)  # as a follower's append past a gap does
+        last = log.partition.segments[-2].base_offset
         seal = read_seal(disk, DIRECTORY, last)
         assert seal is not None
-        assert (seal.successor, log.segments[-1].base_offset) == (20, 20)
+        assert (seal.successor, log.partition.segments[-1].base_offset) == (20, 20)
 
     def test_a_broker_that_closed_in_order_makes_them_void(self) -> None:
         """It may have rewritten what they speak of: they go, durably, before its mark does."""
@@ -190,7 +190,7 @@ class TestComingAndGoing:
         put(disk, seal_name(0), b"garbage")
         again = reopened(disk)
         assert [record.value for record in again.read()] == [b"%d" % number for number in range(7)]
-        assert any("seal 0" in note for note in again.report.notes)
+        assert any("seal 0" in note for note in again.partition.report.notes)
 
     def test_what_recovery_has_read_is_sealed_again(self) -> None:
         disk, _ = sealed_log()
@@ -198,7 +198,7 @@ class TestComingAndGoing:
         for name in ("recovery-point-offset-checkpoint", seal_name(2), seal_name(4)):
             disk.remove(f"{DIRECTORY}/{name}")
         again = reopened(disk.copy())
-        assert [segment.seal is not None for segment in again.segments] == [True, True, True, False]
+        assert [segment.seal is not None for segment in again.partition.segments] == [True, True, True, False]
 
 
 class TestDamage:
@@ -225,7 +225,7 @@ class TestDamage:
         ]
         again = reopened(disk, accept_loss=True)
         assert [record.value for record in again.read()] == [b"0", b"1"]
-        assert again.report.damages == list(error.damages)
+        assert again.partition.report.damages == list(error.damages)
         assert not [name for name in names(disk) if name.endswith(".seal")]
 
     @pytest.mark.parametrize("clean", [True, False])

@@ -31,6 +31,7 @@ from logstore.errors import (
 from logstore.format.batch import HEADER_BYTES, encode_batch
 from logstore.format.compression import Codec
 from logstore.format.record import Record
+from logstore.log.append import append_as_leader
 from logstore.log.log import Log
 from logstore.log.manager import LogManager
 from logstore.log.manager_config import PARTS, LogManagerConfig, settings_of
@@ -66,7 +67,7 @@ def filled(count: int, disk: MemoryDisk | None = None, **settings: str) -> Log:
 
 
 def bases(log: Log) -> list[int]:
-    return [segment.base_offset for segment in log.segments]
+    return [segment.base_offset for segment in log.partition.segments]
 
 
 def managed(disk: MemoryDisk, **settings: str) -> LogManager:
@@ -106,14 +107,14 @@ def test_segment_jitter_ms() -> None:
     log = opened(segment_ms="1000", segment_jitter_ms="900")
     waits = []
     for _ in range(20):
-        wait_ms = 1000 - log.segments[-1].jitter_ms
+        wait_ms = 1000 - log.partition.segments[-1].jitter_ms
         assert 100 < wait_ms <= 1000
         waits.append(wait_ms)
         for time_ms in (0, wait_ms, wait_ms + 1):
-            before = len(log.segments)
+            before = len(log.partition.segments)
             log.append_batches(one(NOW_MS + time_ms))
-            assert len(log.segments) - before == (time_ms > wait_ms)
-        log.roll()
+            assert len(log.partition.segments) - before == (time_ms > wait_ms)
+        log.partition.roll()
     assert len(set(waits)) > 10
 
 
@@ -125,7 +126,7 @@ def test_segment_index_bytes() -> None:
 
 def test_index_interval_bytes() -> None:
     counts = [
-        filled(20, index_interval_bytes=str(size)).segments[0].indexes.offsets.entry_count
+        filled(20, index_interval_bytes=str(size)).partition.segments[0].indexes.offsets.entry_count
         for size in (0, BATCH, 2 * BATCH, 100 * BATCH)
     ]
     assert counts == [19, 9, 6, 0]
@@ -136,7 +137,7 @@ def test_flush_messages() -> None:
     points = []
     for _ in range(7):
         log.append_batches(one())
-        points.append(log.recovery_point)
+        points.append(log.partition.recovery_point)
     assert points == [0, 0, 3, 3, 3, 6, 6]
 
 
@@ -144,9 +145,9 @@ def test_flush_ms() -> None:
     log = filled(3, flush_ms="1000")
     log.maintain(NOW_MS)
     log.maintain(NOW_MS + 999)
-    assert log.recovery_point == 0
+    assert log.partition.recovery_point == 0
     log.maintain(NOW_MS + 1000)
-    assert log.recovery_point == 3
+    assert log.partition.recovery_point == 3
 
 
 def test_retention_bytes() -> None:
@@ -186,7 +187,7 @@ def put(log: Log, *keys: bytes) -> None:
     """A segment of its own with these keys."""
     for key in keys:
         log.append_batches(keyed(key))
-    log.roll()
+    log.partition.roll()
 
 
 def keys_of(log: Log) -> list[bytes | None]:
@@ -198,7 +199,7 @@ def test_delete_retention_ms() -> None:
     log = opened(cleanup_policy="compact", delete_retention_ms="1000")
     log.append_batches(keyed(b"gone"))
     log.append_batches(keyed(b"gone", None, NOW_MS - 900_000))
-    log.roll()
+    log.partition.roll()
     found = {}
     for wait_ms in (0, 999, 1000):
         put(log, b"%d" % wait_ms)
@@ -213,7 +214,7 @@ def test_min_compaction_lag_ms() -> None:
     put(log, b"a", b"a")
     log.append_batches(keyed(b"b", time_ms=NOW_MS - 5000))
     log.append_batches(keyed(b"b", time_ms=NOW_MS + 1))
-    log.roll()
+    log.partition.roll()
     found = {}
     for wait_ms in (999, 1000, 1001):
         log.maintain(NOW_MS + wait_ms)
@@ -304,8 +305,8 @@ def test_preallocate() -> None:
     for _ in range(2):
         log.append_batches(one())
     assert len(content_of(disk, log_file(0))) == 3 * BATCH
-    assert (len(content_of(disk, log_file(3))), log.segments[1].size) == (3 * BATCH, BATCH)
-    log.roll()
+    assert (len(content_of(disk, log_file(3))), log.partition.segments[1].size) == (3 * BATCH, BATCH)
+    log.partition.roll()
     assert len(content_of(disk, log_file(3))) == BATCH, "sealed before it was full"
     log.close()
     assert len(content_of(disk, log_file(4))) == 0
@@ -500,15 +501,15 @@ def test_settings_that_change_take_effect_at_once_or_with_the_next_segment() -> 
     manager = managed(disk)
     log = manager.get_or_create(ORDERS)
     for _ in range(6):
-        log.append_as_leader(one(), leader_epoch=0, now_ms=NOW_MS)
+        append_as_leader(log.partition, one(), leader_epoch=0, now_ms=NOW_MS)
     new = LogConfig(segment_bytes=2 * BATCH, index_interval_bytes=0, flush_ms=50, segment_jitter_ms=1000)
     manager.get_or_create(ORDERS, config=new)
     assert manager.deadline_ms == NOW_MS + 50
     for _ in range(3):
-        log.append_as_leader(one(), leader_epoch=0, now_ms=NOW_MS)
+        append_as_leader(log.partition, one(), leader_epoch=0, now_ms=NOW_MS)
     assert bases(log) == [0, 6, 8]
-    assert [segment.indexes.offsets.entry_count for segment in log.segments] == [0, 1, 0]
-    assert log.segments[0].jitter_ms == 0 < log.segments[1].jitter_ms
+    assert [segment.indexes.offsets.entry_count for segment in log.partition.segments] == [0, 1, 0]
+    assert log.partition.segments[0].jitter_ms == 0 < log.partition.segments[1].jitter_ms
 
 
 # --- a node's ----------------------------------------------------------------------------------------
@@ -542,9 +543,9 @@ def test_topic_defaults(given: dict[str, str], name: str, value: object) -> None
     config = LogManagerConfig.from_kafka(given)
     assert config.topic_defaults == replace(LogConfig(), **{name: value})  # type: ignore[arg-type]
     manager = LogManager(["/a"], disk=MemoryDisk(), clock=lambda: 0, random=Random(1), settings=config)
-    assert getattr(manager.get_or_create(ORDERS).config, name) == value
+    assert getattr(manager.get_or_create(ORDERS).partition.config, name) == value
     own = manager.get_or_create(TopicPartition("own", 0), config=LogConfig())
-    assert own.config == LogConfig()
+    assert own.partition.config == LogConfig()
 
 
 def test_log_dirs() -> None:
@@ -563,8 +564,8 @@ def test_log_retention_check_interval_ms() -> None:
     )
     manager.tick(NOW_MS)
     log = manager.get_or_create(ORDERS)
-    log.append_as_leader(one(NOW_MS - 5000), leader_epoch=0, now_ms=NOW_MS)
-    log.set_high_watermark(1)
+    append_as_leader(log.partition, one(NOW_MS - 5000), leader_epoch=0, now_ms=NOW_MS)
+    log.partition.set_high_watermark(1)
     manager.tick(NOW_MS + 6999)
     assert log.log_start_offset == 0
     manager.tick(NOW_MS + 7000)
@@ -574,11 +575,11 @@ def test_log_retention_check_interval_ms() -> None:
 def test_log_flush_scheduler_interval_ms() -> None:
     manager = managed(MemoryDisk(), log_flush_scheduler_interval_ms="1000", log_flush_interval_ms="10")
     log = manager.get_or_create(ORDERS)
-    log.append_as_leader(one(), leader_epoch=0, now_ms=NOW_MS)
+    append_as_leader(log.partition, one(), leader_epoch=0, now_ms=NOW_MS)
     points = {}
     for time_ms in (500, 999, 1000, 1999, 2000):
         manager.tick(NOW_MS + time_ms)
-        points[time_ms] = log.recovery_point
+        points[time_ms] = log.partition.recovery_point
     assert points == {500: 0, 999: 0, 1000: 0, 1999: 0, 2000: 1}, "seen at 1000, older than 10 ms at 2000"
 
 
@@ -629,7 +630,7 @@ def test_log_dir_failure_timeout_ms() -> None:
     config = LogManagerConfig.from_kafka({"log.dir.failure.timeout.ms": "1"})
     manager = LogManager(["/a"], disk=disk, clock=lambda: NOW_MS, random=Random(1), settings=config)
     log = manager.get_or_create(ORDERS)
-    log.append_as_leader(one(), leader_epoch=0, now_ms=NOW_MS)
+    append_as_leader(log.partition, one(), leader_epoch=0, now_ms=NOW_MS)
     disk.inject(Fault(operation="sync"))
     with pytest.raises(Exception, match="offline"):
         log.flush()
@@ -647,9 +648,9 @@ def with_dirty_log(disk: MemoryDisk, *, keys: int = 5, **settings: str) -> tuple
 
 def dirty(log: Log, keys: int = 5) -> None:
     for number in range(200):
-        log.append_as_leader(keyed(b"%03d" % (number % keys)), leader_epoch=0, now_ms=NOW_MS)
-    log.roll()
-    log.set_high_watermark(log.log_end_offset)
+        append_as_leader(log.partition, keyed(b"%03d" % (number % keys)), leader_epoch=0, now_ms=NOW_MS)
+    log.partition.roll()
+    log.partition.set_high_watermark(log.log_end_offset)
 
 
 def is_compact(log: Log) -> bool:
@@ -732,9 +733,9 @@ def test_log_cleaner_io_buffer_size(given: str, effective: int, monkeypatch: pyt
     """As much is read of a segment at a time; a batch that is larger is read whole."""
     manager, log = with_dirty_log(MemoryDisk(), log_cleaner_io_buffer_size=given)
     for _ in range(2):
-        log.append_as_leader(keyed(b"large", bytes(4000)), leader_epoch=0, now_ms=NOW_MS)
-    log.roll()
-    log.set_high_watermark(log.log_end_offset)
+        append_as_leader(log.partition, keyed(b"large", bytes(4000)), leader_epoch=0, now_ms=NOW_MS)
+    log.partition.roll()
+    log.partition.set_high_watermark(log.log_end_offset)
     sizes = set()
     pread = MemoryFile.pread
 
@@ -783,11 +784,11 @@ def test_producer_id_expiration_ms() -> None:
         MemoryDisk(), producer_id_expiration_ms="5000", producer_id_expiration_check_interval_ms="1"
     )
     log = manager.get_or_create(ORDERS)
-    log.append_as_leader(producing(7, 0), leader_epoch=0, now_ms=NOW_MS)
+    append_as_leader(log.partition, producing(7, 0), leader_epoch=0, now_ms=NOW_MS)
     manager.tick(NOW_MS + 4999)
-    assert len(log.producers()) == 1
+    assert len(log.partition.producers()) == 1
     manager.tick(NOW_MS + 5000)
-    assert len(log.producers()) == 0
+    assert len(log.partition.producers()) == 0
 
 
 def test_producer_id_expiration_check_interval_ms() -> None:
@@ -795,18 +796,20 @@ def test_producer_id_expiration_check_interval_ms() -> None:
         MemoryDisk(), producer_id_expiration_ms="1", producer_id_expiration_check_interval_ms="3000"
     )
     log = manager.get_or_create(ORDERS)
-    log.append_as_leader(producing(7, 0), leader_epoch=0, now_ms=NOW_MS)
+    append_as_leader(log.partition, producing(7, 0), leader_epoch=0, now_ms=NOW_MS)
     manager.tick(NOW_MS + 2999)
-    assert len(log.producers()) == 1
+    assert len(log.partition.producers()) == 1
     manager.tick(NOW_MS + 3000)
-    assert len(log.producers()) == 0
+    assert len(log.partition.producers()) == 0
 
 
 def test_transaction_partition_verification_enable() -> None:
     for text in ("false", "true"):
         log = managed(MemoryDisk(), transaction_partition_verification_enable=text).get_or_create(ORDERS)
         try:
-            log.append_as_leader(producing(7, 0, is_transactional=True), leader_epoch=0, now_ms=NOW_MS)
+            append_as_leader(
+                log.partition, producing(7, 0, is_transactional=True), leader_epoch=0, now_ms=NOW_MS
+            )
         except InvalidTransactionState:
             assert text == "true"
         else:

@@ -7,6 +7,7 @@ from itertools import pairwise
 
 import pytest
 
+from logstore.compact.cleanable import cleanable_of
 from logstore.compact.cleaner_config import CleanerConfig
 from logstore.compact.compaction_pass import compaction_pass, run
 from logstore.config import MAX_INT, LogConfig
@@ -15,7 +16,7 @@ from logstore.errors import DamagedLog
 from logstore.format.batch import encode_batch, encode_marker_batch
 from logstore.format.record import ControlType, EndTransactionMarker, Record
 from logstore.log.log import Log
-from logstore.log.reads import FetchIsolation
+from logstore.log.read import FetchIsolation
 from logstore.log.recovery import LoadedLog, Split
 from logstore.segment.seal import SEAL_SUFFIX, decode_seal
 from logstore.segment.segment import Segment, file_name
@@ -354,12 +355,12 @@ def test_row_206_from_then_on_it_is_completed(renames: int) -> None:
 def grown_too_long(disk: Disk) -> Log:
     """A log that believes of a segment of its own that it fits: the file was exchanged under it."""
     log = on(disk)
-    first = log.segments[0]
+    first = log.partition.segments[0]
     with_more = Segment(disk, DIRECTORY, 0, CONFIG, size=len(LONG), now_ms=NOW_MS)
     put(disk, log_file(0), LONG)
     with_more.aborts.replace(LONG_ENTRIES)
     with_more.seal = first.seal
-    log._segments = log._segments.replacing([first], [with_more])
+    log.partition.segments = log.partition.segments.replacing([first], [with_more])
     return log
 
 
@@ -368,20 +369,20 @@ def test_row_244_the_cleaner_splits_what_overflows_and_the_next_pass_works() -> 
     disk = disk_with({log_file(0): batch(0, (1,)), log_file(FARTHER + 2): LONG_END})
     log = grown_too_long(disk)
     settings = CleanerConfig(io_buffer_size=1024)
-    first = run(compaction_pass(log, log.cleanable(NOW_MS), settings, now_ms=NOW_MS))
+    first = run(compaction_pass(log.partition, cleanable_of(log.partition, NOW_MS), settings, now_ms=NOW_MS))
     assert first.was_aborted
-    assert [each.base_offset for each in log.segments] == [0, FAR, FARTHER, FARTHER + 2]
+    assert [each.base_offset for each in log.partition.segments] == [0, FAR, FARTHER, FARTHER + 2]
     assert b"".join(bytes(each.buffer) for each in log.read_batches()) == LONG + LONG_END
     assert committed(log) == [FAR, FARTHER + 2]
-    for before, after in pairwise(log.segments):
+    for before, after in pairwise(log.partition.segments):
         assert before.seal is not None
         assert before.seal.successor == after.base_offset
     assert not any(name.endswith(CLEANED_SUFFIX) for name in names(disk))
-    second = run(compaction_pass(log, log.cleanable(NOW_MS), settings, now_ms=NOW_MS))
+    second = run(compaction_pass(log.partition, cleanable_of(log.partition, NOW_MS), settings, now_ms=NOW_MS))
     assert second.is_complete
     assert not second.was_aborted
     assert committed(log) == [FAR, FARTHER + 2]
     log.close()
     again = on(disk.copy())
     assert committed(again) == [FAR, FARTHER + 2]
-    assert again.report.splits == []
+    assert again.partition.report.splits == []

@@ -16,6 +16,7 @@ from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import DamagedLog, DamageKind, DiskFull, LogDirOffline
 from logstore.log.log import Log
 from logstore.log.manager import LogManager
+from logstore.log.upkeep import advance_log_start_offset, flush_sealed
 from logstore.testing.disks import Fault, FaultyDisk, MemoryDisk, RecordingDisk
 from tests.logstore.logs import DIRECTORY, names, put
 
@@ -43,7 +44,7 @@ def test_what_it_keeps_beside_the_segments() -> None:
     disk = new_disk()
     with opened(disk) as log:
         log.append([b"a", b"b", b"c"])
-        log.advance_log_start_offset(1)
+        advance_log_start_offset(log.partition, 1)
     files = {name: disk.files()[f"{DIRECTORY}/{name}"] for name in names(disk)}
     mark = b'{"version":0,"brokerEpoch":-1,"writer":"logstore","logEndOffset":3,"crc32":{'
     assert files[MARK].startswith(mark)
@@ -92,7 +93,7 @@ def test_a_mark_of_somebody_else_is_not_believed(content: bytes) -> None:
     file.pwrite(b"tail", file.size())
     log = opened(disk)
     assert offsets(log) == [0, 1]
-    assert log.report.scanned_bytes
+    assert log.partition.report.scanned_bytes
 
 
 @pytest.mark.parametrize("name", ["recovery-point-offset-checkpoint", "log-start-offset-checkpoint"])
@@ -103,7 +104,7 @@ def test_a_checkpoint_that_is_missing_or_torn(name: str, content: bytes | None) 
     log = opened(disk, segment_bytes=200)
     for number in range(6):
         log.append(b"%d" % number, sync=True)
-    log.flush_sealed()
+    flush_sealed(log.partition)
     image = disk.copy()
     if content is None:
         if name in names(image):
@@ -121,10 +122,10 @@ def test_the_recovery_point_is_noted_at_every_roll() -> None:
     log = opened(disk, segment_bytes=200)
     for number in range(7):
         log.append(b"%d" % number)
-    active = log.segments[-1].base_offset
+    active = log.partition.segments[-1].base_offset
     again = opened(disk.copy(), segment_bytes=200)
-    assert again.recovery_point == active
-    assert again.report.scanned_bytes == log.segments[-1].size
+    assert again.partition.recovery_point == active
+    assert again.partition.report.scanned_bytes == log.partition.segments[-1].size
 
 
 def test_a_log_shorter_than_its_recovery_point() -> None:
@@ -140,8 +141,8 @@ def test_a_log_shorter_than_its_recovery_point() -> None:
         opened(image)
     assert [(each.kind, each.offset) for each in caught.value.damages] == [(DamageKind.END_LOST, 2)]
     again = Log.open(DIRECTORY, disk=image, accept_loss=True)
-    assert [each.kind for each in again.report.damages] == [DamageKind.END_LOST]
-    assert (again.log_end_offset, again.recovery_point) == (2, 2)
+    assert [each.kind for each in again.partition.report.damages] == [DamageKind.END_LOST]
+    assert (again.log_end_offset, again.partition.recovery_point) == (2, 2)
     assert (
         image.durable_image().files()[f"{DIRECTORY}/recovery-point-offset-checkpoint"]
         == b"0\n1\norders 0 2\n"
@@ -223,7 +224,7 @@ class TestChangingHands:
             theirs.append(b"theirs")
             manager.close()
             with opened(disk, segment_bytes=200) as log:
-                assert log.report.scanned_bytes, "what a broker left is judged again"
+                assert log.partition.report.scanned_bytes, "what a broker left is judged again"
                 assert offsets(log) == list(range(6 + 2 * turn))
                 log.append(b"ours")
 

@@ -10,8 +10,11 @@ from hypothesis import strategies as st
 
 from logstore.config import LogConfig
 from logstore.errors import DiskFull, InvalidRecord, LogClosed, LogDirOffline, RecordTooLarge
+from logstore.log.append import append_value
 from logstore.log.log import Log
+from logstore.log.partition_log import PartitionLog
 from logstore.log.stretch import LARGEST_VALUE_BYTES
+from logstore.log.truncate import truncate_fully_and_start_at
 from logstore.testing.disks import Fault, FaultyDisk, MemoryDisk
 
 T0 = 1_700_000_000_000
@@ -76,11 +79,11 @@ def test_the_short_way_is_the_long_way(config: LogConfig, steps: list[tuple[str,
                 case "truncate":
                     answer = log.truncate_to(min(number, log.log_end_offset))
                 case "restart":
-                    log.truncate_fully_and_start_at(number)
+                    truncate_fully_and_start_at(log.partition, number)
                 case "epoch":
-                    log.assign_epoch(max(log.latest_epoch, 0) + 1, log.log_end_offset)
+                    log.partition.assign_epoch(max(log.partition.latest_epoch, 0) + 1, log.log_end_offset)
                 case "roll":
-                    log.roll()
+                    log.partition.roll()
                 case "reopen":
                     log.close()
                     logs[slot] = disk, Log.open("/data/orders-0", config, disk=disk, clock=clock), clock
@@ -97,7 +100,7 @@ def test_most_values_take_the_short_way() -> None:
     log.append(VALUE)
     taken = 0
     for _ in range(200):
-        if log.append_value(VALUE, T0) is None:
+        if append_value(log.partition, VALUE, T0) is None:
             log.append(VALUE)
         else:
             taken += 1
@@ -109,7 +112,7 @@ def test_settings_that_judge_every_value_close_the_short_way() -> None:
     for config in CONFIGS[5:]:
         _, log, _ = opened(config)
         log.append(VALUE)
-        assert log.append_value(VALUE, T0) is None
+        assert append_value(log.partition, VALUE, T0) is None
     _, log, _ = opened(LogConfig(cleanup_policy="compact"))
     with pytest.raises(InvalidRecord):
         log.append(VALUE)
@@ -135,18 +138,18 @@ def test_a_disk_that_fails_in_the_middle_of_a_stretch() -> None:
     disk.inject(Fault(operation="pwrite", short=40))
     with pytest.raises(LogDirOffline):
         log.append(VALUE)
-    assert log.is_offline
+    assert log.partition.is_offline
     with pytest.raises(LogDirOffline):
         log.append(VALUE)
 
 
 def test_no_short_way_into_a_log_that_was_closed() -> None:
-    for leave in (Log.close, Log.abandon):
+    for leave in (PartitionLog.close, PartitionLog.abandon):
         memory, log, _ = opened(LogConfig())
         log.append(VALUE)
         log.append(VALUE)
         before = memory.files()["/data/orders-0/00000000000000000000.log"]
-        leave(log)
+        leave(log.partition)
         with pytest.raises(LogClosed):
             log.append(VALUE)
         assert memory.files()["/data/orders-0/00000000000000000000.log"] == before

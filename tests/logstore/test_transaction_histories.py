@@ -15,10 +15,12 @@ from hypothesis import strategies as st
 
 from logstore.config import LogConfig
 from logstore.errors import InvalidTransactionState, OutOfOrderSequence
+from logstore.log import read
 from logstore.log.log import Log
 from logstore.log.partition_log import PartitionLog
 from logstore.log.producer_state import REMEMBERED_BATCHES
-from logstore.log.reads import FetchIsolation
+from logstore.log.read import FetchIsolation
+from logstore.log.upkeep import advance_log_start_offset
 from logstore.segment.segment import SNAPSHOT_SUFFIX
 from logstore.testing.disks import MemoryDisk
 from tests.logstore.logs import names
@@ -174,15 +176,15 @@ class History:
                 end(self.log, producer_id, kind, epoch=bumped)
                 self.add(action, producer_id, 1, bumped)
             case "roll":
-                self.log.roll()
+                self.log.partition.roll()
             case "replicate":
                 # High watermarks lie between batches.
                 ends = [b.last + 1 for b in self.model.batches if b.last >= self.model.high_watermark]
                 self.model.high_watermark = [self.model.high_watermark, *ends][: size + 1][-1]
-                self.log.set_high_watermark(self.model.high_watermark)
+                self.log.partition.set_high_watermark(self.model.high_watermark)
             case "start":
                 start = min(self.model.start + size, self.model.high_watermark)
-                self.log.advance_log_start_offset(start)
+                advance_log_start_offset(self.log.partition, start)
                 self.model.start = start
             case "truncate":
                 bounds = [b.first for b in self.model.batches if b.first >= self.model.start]
@@ -218,22 +220,23 @@ class History:
             assert log.log_start_offset == self.model.start
             self.model.truncate(log.log_end_offset)
             # All that was left may have been deleted records: then the log begins anew at its start.
-            first = log.segments[0].base_offset
+            first = log.partition.segments[0].base_offset
             self.model.batches = [batch for batch in self.model.batches if batch.first >= first]
-            assert log.high_watermark <= max(self.model.high_watermark, self.model.start)
-            self.model.high_watermark = log.high_watermark
+            assert log.partition.high_watermark <= max(self.model.high_watermark, self.model.start)
+            self.model.high_watermark = log.partition.high_watermark
 
     def check(self) -> None:
         log, model = self.log, self.model
         assert (log.log_start_offset, log.log_end_offset) == (model.start, model.end)
-        assert log.high_watermark == model.high_watermark
+        assert log.partition.high_watermark == model.high_watermark
         known = model.known()
         assert {
-            e.producer_id: (e.epoch, e.last_sequence, e.transaction_first_offset) for e in log.producers()
+            e.producer_id: (e.epoch, e.last_sequence, e.transaction_first_offset)
+            for e in log.partition.producers()
         } == {pid: (k.epoch, k.last_sequence, k.open_since) for pid, k in known.items()}
         strict = model.stable(waits_for_replication=True)
         loose = model.stable(waits_for_replication=False)
-        stable = log.last_stable_offset
+        stable = log.partition.last_stable_offset
         assert stable == strict if self.exact else strict <= stable <= loose
         for start in {model.start, max(model.start, stable // 2)}:
             assert committed(log, start) == model.committed(stable, start)
@@ -282,7 +285,7 @@ def test_snapshots_are_worth_nothing(steps: list[tuple[str, int, int]]) -> None:
     again = manager_on(image, CONFIG).get(ORDERS)
     assert again is not None
     history.log = again
-    again.set_high_watermark(history.model.high_watermark)
+    again.partition.set_high_watermark(history.model.high_watermark)
     history.exact = False
     history.check()
 
@@ -307,5 +310,5 @@ def test_the_model_notices() -> None:
         patch.setattr(PartitionLog, "last_stable_offset", property(lambda self: self.high_watermark))
         assert fails(steps)
     with pytest.MonkeyPatch.context() as patch:
-        patch.setattr(PartitionLog, "aborted_transactions", lambda self, start, end: ())
+        patch.setattr(read, "aborted_transactions", lambda log, start, end: ())
         assert fails(steps)

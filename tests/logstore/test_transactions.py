@@ -19,9 +19,13 @@ from logstore.errors import (
 )
 from logstore.format.batch import Batch, encode_empty_batch, walk
 from logstore.format.record import ControlType
+from logstore.log import append, truncate
+from logstore.log.append import append_as_follower, maybe_start_verification
 from logstore.log.log import Log
 from logstore.log.producer_state import OpenTransaction, ProducerStateConfig
-from logstore.log.reads import FetchIsolation
+from logstore.log.read import FetchIsolation, aborted_transactions, late_transactions
+from logstore.log.truncate import truncate_fully_and_start_at
+from logstore.log.upkeep import advance_log_start_offset, remove_expired_producers
 from logstore.segment.segment import SNAPSHOT_SUFFIX, file_name
 from logstore.segment.transaction_index import AbortedTransaction, TransactionIndexFile
 from logstore.testing.disks import MemoryDisk
@@ -70,18 +74,18 @@ class TestLastStableOffset:
         plain(log, 3)
         produce(log, 2, 0, count=2)
         produce(log, 1, 5, count=4)
-        log.set_high_watermark(log.log_end_offset)
-        assert log.last_stable_offset == 0
+        log.partition.set_high_watermark(log.log_end_offset)
+        assert log.partition.last_stable_offset == 0
         end(log, 1, COMMIT)
-        assert log.last_stable_offset == 0
-        log.set_high_watermark(14)
-        assert log.last_stable_offset == 0, "the marker at 14 is not below it"
-        log.set_high_watermark(15)
-        assert log.last_stable_offset == 8
+        assert log.partition.last_stable_offset == 0
+        log.partition.set_high_watermark(14)
+        assert log.partition.last_stable_offset == 0, "the marker at 14 is not below it"
+        log.partition.set_high_watermark(15)
+        assert log.partition.last_stable_offset == 8
         end(log, 2, ABORT)
-        assert log.last_stable_offset == 8
-        log.set_high_watermark(log.log_end_offset)
-        assert log.last_stable_offset == log.log_end_offset == 16
+        assert log.partition.last_stable_offset == 8
+        log.partition.set_high_watermark(log.log_end_offset)
+        assert log.partition.last_stable_offset == log.log_end_offset == 16
 
     def test_rows_131_and_132_the_oldest_undecided_transaction(self) -> None:
         """Three producers; what is stored with an abort is the oldest *other* open one."""
@@ -91,25 +95,25 @@ class TestLastStableOffset:
         assert open_since(log) == [(1, 0), (2, 1), (3, 2)]
         for producer_id, first in ((1, 1), (3, 1), (2, None)):
             end(log, producer_id, ABORT)
-            assert log._producers.first_undecided_offset == first
-            assert log._producers.first_unstable_offset == 0
-        stored = log.segments[0].aborts.index.entries
+            assert log.partition.producer_state.first_undecided_offset == first
+            assert log.partition.producer_state.first_unstable_offset == 0
+        stored = log.partition.segments[0].aborts.index.entries
         assert [entry.last_stable_offset for entry in stored] == [1, 1, 6]
         for high_watermark, first in ((3, 0), (4, 1), (5, 1), (6, None)):
-            log.set_high_watermark(high_watermark)
-            assert log._producers.first_unstable_offset == first
+            log.partition.set_high_watermark(high_watermark)
+            assert log.partition.producer_state.first_unstable_offset == first
 
     def test_row_186_it_is_raised_to_the_log_start(self) -> None:
         log = replica()
         produce(log, 1, 0)
         plain(log, 9)
-        log.set_high_watermark(10)
+        log.partition.set_high_watermark(10)
         for start in (5, 8):
-            log.advance_log_start_offset(start)
-            assert log.last_stable_offset == start
+            advance_log_start_offset(log.partition, start)
+            assert log.partition.last_stable_offset == start
             assert committed(log) == []
         end(log, 1, COMMIT)
-        log.set_high_watermark(11)
+        log.partition.set_high_watermark(11)
         assert committed(log) == [8, 9]
 
     def test_the_bound_of_every_read(self) -> None:
@@ -118,8 +122,8 @@ class TestLastStableOffset:
         plain(log, 2)
         produce(log, 1, 0)
         plain(log)
-        log.set_high_watermark(4)
-        assert log.last_stable_offset == 2
+        log.partition.set_high_watermark(4)
+        assert log.partition.last_stable_offset == 2
         assert log.read_bytes(0, isolation=TXN).next_offset == 2
         for offset in (2, 3, 4):
             assert log.read_bytes(offset, isolation=TXN).records == b""
@@ -127,7 +131,7 @@ class TestLastStableOffset:
         found = log.offset_for_timestamp(NOW_MS, isolation=TXN)
         assert found is not None
         assert found.offset == 0
-        log.advance_log_start_offset(2)
+        advance_log_start_offset(log.partition, 2)
         assert log.offset_for_timestamp(NOW_MS, isolation=TXN) is None
         assert log.offset_for_timestamp(NOW_MS) is not None
 
@@ -135,41 +139,43 @@ class TestLastStableOffset:
         log = stand_alone()
         produce(log, 1, 0)
         log.append(b"plain")
-        assert (log.high_watermark, log.last_stable_offset) == (2, 0)
+        assert (log.partition.high_watermark, log.partition.last_stable_offset) == (2, 0)
         log.end_transaction(1, 0, commit=True)
-        assert log.last_stable_offset == 3
+        assert log.partition.last_stable_offset == 3
         assert committed(log) == [0, 1]
 
-    def test_a_batch_is_not_stable_before_its_producer_is_known(self) -> None:
+    def test_a_batch_is_not_stable_before_its_producer_is_known(
+        self, monkeypatch: pytest.MonkeyPatch
+    ) -> None:
         """The log end moves first; a reader between the two steps must not take it for committed."""
         log = stand_alone()
         log.append(b"plain")
         seen: list[int] = []
-        note = log._note_producers
+        note = append._note_producers
 
-        def between(batches: Any) -> None:
+        def between(partition: Any, batches: Any) -> None:
             assert log.log_end_offset == 2
             seen.extend(committed(log))
-            note(batches)
+            note(partition, batches)
 
-        log._note_producers = between  # type: ignore[method-assign]
+        monkeypatch.setattr(append, "_note_producers", between)
         produce(log, 1, 0)
         assert seen == [0]
 
-    def test_a_truncation_does_not_show_what_it_reopens(self) -> None:
+    def test_a_truncation_does_not_show_what_it_reopens(self, monkeypatch: pytest.MonkeyPatch) -> None:
         """The abort goes before its data does: in between the data must not look committed."""
         log = stand_alone()
         produce(log, 1, 0)
         plain(log)
         end(log, 1, ABORT)
         seen: list[list[int]] = []
-        cut = log._cut
+        cut = truncate._cut
 
-        def between(offset: int, loss_id: int | None) -> None:
-            cut(offset, loss_id)
+        def between(partition: Any, offset: int, loss_id: int | None) -> None:
+            cut(partition, offset, loss_id)
             seen.append(committed(log))
 
-        log._cut = between  # type: ignore[method-assign]
+        monkeypatch.setattr(truncate, "_cut", between)
         log.truncate_to(2)
         assert seen == [[]]
         assert open_since(log) == [(1, 0)]
@@ -226,16 +232,18 @@ class TestReadCommitted:
             produce(log, 1, sequence)
             plain(log, 3)
         end(log, 1, ABORT)
-        log.set_high_watermark(log.log_end_offset)
-        bases = [segment.base_offset for segment in log.segments]
+        log.partition.set_high_watermark(log.log_end_offset)
+        bases = [segment.base_offset for segment in log.partition.segments]
         assert len(bases) > 5
-        assert [each.aborts.index.size_bytes > 0 for each in log.segments].index(True) == len(bases) - 1
+        assert [each.aborts.index.size_bytes > 0 for each in log.partition.segments].index(True) == len(
+            bases
+        ) - 1
         expected = [offset for offset in range(start, 40) if offset % 4]
         assert committed(log, start) == expected
         assert log.read_bytes(start, 1, isolation=TXN).aborted == (AbortedTransaction(1, 0, 40, 41),)
         log.flush()
         again = restarted(disk)
-        again.set_high_watermark(again.log_end_offset)
+        again.partition.set_high_watermark(again.log_end_offset)
         assert committed(again, start) == expected
 
     def test_the_walk_of_the_indexes_ends_when_it_is_complete(self) -> None:
@@ -245,9 +253,9 @@ class TestReadCommitted:
             produce(log, 1, 0, epoch=log.log_end_offset)
             end(log, 1, ABORT, epoch=log.log_end_offset - 1)
             plain(log, 2)
-        log.set_high_watermark(log.log_end_offset)
+        log.partition.set_high_watermark(log.log_end_offset)
         asked: list[int] = []
-        for segment in log.segments[1:]:
+        for segment in list(log.partition.segments)[1:]:
             segment.aborts._index = None
         original = TransactionIndexFile.index
 
@@ -258,7 +266,7 @@ class TestReadCommitted:
 
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(TransactionIndexFile, "index", Watching())
-            assert len(log.aborted_transactions(0, 1)) == 1
+            assert len(aborted_transactions(log.partition, 0, 1)) == 1
         assert asked == [0]
 
     def test_a_log_that_starts_inside_a_transaction(self) -> None:
@@ -270,14 +278,14 @@ class TestReadCommitted:
             plain(log)
             produce(log, 1, 3)
             plain(log)
-            log.set_high_watermark(6)
-            log.advance_log_start_offset(2)
+            log.partition.set_high_watermark(6)
+            advance_log_start_offset(log.partition, 2)
             for each in (log, restarted(disk, LogConfig())):
-                each.set_high_watermark(6)
-                assert each.last_stable_offset == 2
+                each.partition.set_high_watermark(6)
+                assert each.partition.last_stable_offset == 2
                 assert open_since(each) == [(1, 0)]
                 end(each, 1, kind)
-                each.set_high_watermark(7)
+                each.partition.set_high_watermark(7)
                 assert committed(each, 3) == expected
                 assert committed(each, 2) == ([2] if kind is COMMIT else []) + expected
 
@@ -290,21 +298,21 @@ class TestReadCommitted:
         ]
         log = replica()
         for each in kept:
-            log.append_as_follower(each, leader_epoch=0)
-        log.append_as_follower(at(marker_of(1, COMMIT), 6), leader_epoch=0)
-        log.append_as_follower(at(marker_of(2, COMMIT), 9), leader_epoch=0)
-        log.set_high_watermark(10)
-        assert log.last_stable_offset == 10
+            append_as_follower(log.partition, each, leader_epoch=0)
+        append_as_follower(log.partition, at(marker_of(1, COMMIT), 6), leader_epoch=0)
+        append_as_follower(log.partition, at(marker_of(2, COMMIT), 9), leader_epoch=0)
+        log.partition.set_high_watermark(10)
+        assert log.partition.last_stable_offset == 10
         assert committed(log) == [1, 4]
 
     def test_the_golden_stream(self) -> None:
         """What Kafka's own classes say of these bytes."""
         entry = named(STREAMS, "stream-transactions")
         log = replica()
-        log.append_as_follower(content(entry["file"]), leader_epoch=9)
+        append_as_follower(log.partition, content(entry["file"]), leader_epoch=9)
         assert committed(log) == []
-        log.set_high_watermark(log.log_end_offset)
-        assert log.last_stable_offset == entry["last_stable_offset_when_hw_is_leo"]
+        log.partition.set_high_watermark(log.log_end_offset)
+        assert log.partition.last_stable_offset == entry["last_stable_offset_when_hw_is_leo"]
         assert committed(log) == entry["committed_offsets"]
 
     def test_committed_readers_beside_a_writer(self) -> None:
@@ -347,14 +355,14 @@ class TestAfterTruncation:
             produce(log, 1, 0)
             plain(log, 5)
             end(log, 1, COMMIT)
-            log.set_high_watermark(106)
-            assert log._producers.first_unstable_offset is None
+            log.partition.set_high_watermark(106)
+            assert log.partition.producer_state.first_unstable_offset is None
             if forgotten:
-                log.remove_expired_producers(NOW_MS + 100_000_000)
-                assert not log.producers()
+                remove_expired_producers(log.partition, NOW_MS + 100_000_000)
+                assert not log.partition.producers()
             assert log.truncate_to(105)
             assert open_since(log) == [(1, 99)]
-            assert log.last_stable_offset == 99
+            assert log.partition.last_stable_offset == 99
             assert end(log, 1, COMMIT).last_offset == 105
 
     def test_row_148_truncated_fully(self) -> None:
@@ -364,9 +372,9 @@ class TestAfterTruncation:
         for sequence in range(12):
             produce(log, 1, sequence, transaction=False)
         assert any(name.endswith(SNAPSHOT_SUFFIX) for name in names(disk))
-        log.truncate_fully_and_start_at(9)
+        truncate_fully_and_start_at(log.partition, 9)
         assert not any(name.endswith(SNAPSHOT_SUFFIX) for name in names(disk))
-        assert (log.producers(), log._producers.end_offset) == ((), 9)
+        assert (log.partition.producers(), log.partition.producer_state.end_offset) == ((), 9)
         assert produce(log, 1, 55).first_offset == 9
 
     def test_a_snapshot_is_taken_at_the_cut(self) -> None:
@@ -376,7 +384,7 @@ class TestAfterTruncation:
             produce(log, 1, sequence, transaction=False)
         log.truncate_to(2)
         assert snapshots(disk) == [2]
-        assert restarted(disk, LogConfig()).producers()[0].last_sequence == 1
+        assert restarted(disk, LogConfig()).partition.producers()[0].last_sequence == 1
 
     def test_an_abort_that_was_cut_away_leaves_nothing_to_sync(self) -> None:
         """Its index went with it; the next roll syncs what is there."""
@@ -385,9 +393,9 @@ class TestAfterTruncation:
         produce(log, 1, 0)
         end(log, 1, ABORT)
         log.truncate_to(2)
-        log.roll()
+        log.partition.roll()
         end(log, 1, ABORT)
-        log.set_high_watermark(3)
+        log.partition.set_high_watermark(3)
         assert committed(log) == [0]
 
     def test_decided_below_the_high_watermark_stays_decided(self) -> None:
@@ -396,9 +404,9 @@ class TestAfterTruncation:
         produce(log, 1, 0)
         end(log, 1, COMMIT)
         plain(log, 3)
-        log.set_high_watermark(2)
+        log.partition.set_high_watermark(2)
         log.truncate_to(4)
-        assert log.last_stable_offset == 2
+        assert log.partition.last_stable_offset == 2
 
 
 def snapshots(disk: MemoryDisk) -> list[int]:
@@ -412,20 +420,20 @@ class TestSnapshots:
         log = manager.get_or_create(ORDERS)
         for sequence in range(10):
             produce(log, 1, sequence, transaction=False)
-        bases = [segment.base_offset for segment in log.segments]
+        bases = [segment.base_offset for segment in log.partition.segments]
         assert snapshots(disk) == bases[1:]
         manager.close()
         assert snapshots(disk) == [*bases[1:], 10]
         log = restarted(disk)
-        assert log.producers()[0].last_sequence == 9
-        assert not log.report.scanned_bytes
+        assert log.partition.producers()[0].last_sequence == 9
+        assert not log.partition.report.scanned_bytes
 
     def test_row_142_not_twice_at_one_offset(self) -> None:
         disk = MemoryDisk()
         log = replica(disk)
         produce(log, 1, 0, transaction=False)
-        log.roll()
-        log.roll()
+        log.partition.roll()
+        log.partition.roll()
         log.close()
         assert snapshots(disk) == [1]
 
@@ -435,14 +443,14 @@ class TestSnapshots:
         log = replica(disk, SMALL)
         for sequence in range(12):
             produce(log, 1, sequence, transaction=False)
-        bases = [segment.base_offset for segment in log.segments]
+        bases = [segment.base_offset for segment in log.partition.segments]
         image = disk.copy()
         for offset in snapshots(image):
             image.remove(f"{DIRECTORY}/{file_name(offset, SNAPSHOT_SUFFIX)}")
         again = manager_on(image, SMALL).get(ORDERS)
         assert again is not None
         assert snapshots(image) == [*bases[-2:], 12]
-        assert [entry.last_sequence for entry in again.producers()] == [11]
+        assert [entry.last_sequence for entry in again.partition.producers()] == [11]
 
     def test_a_clean_stop_without_one_is_a_log_without_producers(self) -> None:
         """Nothing is read: empty ones at the last two bases and at the end."""
@@ -451,13 +459,13 @@ class TestSnapshots:
         log = manager.get_or_create(ORDERS)
         for sequence in range(12):
             produce(log, 1, sequence, transaction=False)
-        bases = [segment.base_offset for segment in log.segments]
+        bases = [segment.base_offset for segment in log.partition.segments]
         manager.close()
         for offset in snapshots(disk):
             disk.remove(f"{DIRECTORY}/{file_name(offset, SNAPSHOT_SUFFIX)}")
         again = manager_on(disk, SMALL).get(ORDERS)
         assert again is not None
-        assert again.producers() == ()
+        assert again.partition.producers() == ()
         assert snapshots(disk) == [*bases[-2:], 12]
 
     @pytest.mark.parametrize("damage", [b"", b"\0\1", b"noise" * 40])
@@ -474,7 +482,7 @@ class TestSnapshots:
                 put(image, file_name(offset, SNAPSHOT_SUFFIX), damage)
             again = manager_on(image, SMALL).get(ORDERS)
             assert again is not None
-            assert [entry.last_sequence for entry in again.producers()] == [11]
+            assert [entry.last_sequence for entry in again.partition.producers()] == [11]
             assert damage not in [image.files()[f"{DIRECTORY}/{name}"] for name in names(image)
                                   if name.endswith(SNAPSHOT_SUFFIX)]  # fmt: skip
 
@@ -490,7 +498,7 @@ class TestSnapshots:
             again = manager_on(image).get(ORDERS)
             assert again is not None
             assert 50 not in snapshots(image)
-            assert [entry.last_sequence for entry in again.producers()] == [0]
+            assert [entry.last_sequence for entry in again.partition.producers()] == [0]
             assert produce(again, 1, 1, transaction=False).first_offset == 1
 
     def test_row_213_a_start_inside_a_segment_and_past_one(self) -> None:
@@ -499,12 +507,12 @@ class TestSnapshots:
         log = replica(disk)
         produce(log, 1, 0, transaction=False)
         produce(log, 2, 0, transaction=False)
-        log.set_high_watermark(2)
-        log.advance_log_start_offset(1)
-        assert [entry.producer_id for entry in log.producers()] == [1, 2]
+        log.partition.set_high_watermark(2)
+        advance_log_start_offset(log.partition, 1)
+        assert [entry.producer_id for entry in log.partition.producers()] == [1, 2]
         again = restarted(disk, LogConfig())
-        assert [entry.producer_id for entry in again.producers()] == [1, 2]
-        log.roll()
+        assert [entry.producer_id for entry in again.partition.producers()] == [1, 2]
+        log.partition.roll()
         log.close()
         image = disk.copy()
         for name in names(image):
@@ -512,7 +520,10 @@ class TestSnapshots:
                 image.remove(f"{DIRECTORY}/{name}")
         put(image, file_name(1, ".log"), at(data(2, 0, transaction=False), 1))
         gone = restarted(image, LogConfig())
-        assert (gone.log_start_offset, [entry.producer_id for entry in gone.producers()]) == (1, [2])
+        assert (gone.log_start_offset, [entry.producer_id for entry in gone.partition.producers()]) == (
+            1,
+            [2],
+        )
 
 
 class TestRecovery:
@@ -521,23 +532,23 @@ class TestRecovery:
         """Two transactions that end in the other order, and one of them may be open since before."""
         disk = MemoryDisk()
         log = replica(disk)
-        log.truncate_fully_and_start_at(70)
+        truncate_fully_and_start_at(log.partition, 70)
         if earlier:
-            log.append_as_follower(at(data(2, 0), 75), leader_epoch=0)
-            log.roll()
+            append_as_follower(log.partition, at(data(2, 0), 75), leader_epoch=0)
+            log.partition.roll()
         batches = [data(1, 0, count=2), data(2, 1, count=2), data(3, 0, count=2, transaction=False)]
         batches += [marker_of(2, ABORT), marker_of(1, COMMIT)]
         for offset, each in zip((100, 102, 104, 106, 107), batches, strict=True):
-            log.append_as_follower(at(each, offset), leader_epoch=0)
+            append_as_follower(log.partition, at(each, offset), leader_epoch=0)
         expected = (AbortedTransaction(2, 75 if earlier else 102, 106, 100),)
-        assert log.segments[-1].aborts.index.entries == expected
+        assert log.partition.segments[-1].aborts.index.entries == expected
         image = disk.copy()
         for name in names(image):
             if name.endswith(".txnindex"):
                 image.remove(f"{DIRECTORY}/{name}")
         again = restarted(image, LogConfig())
-        assert again.segments[-1].aborts.index.entries == expected
-        assert (again._producers.end_offset, open_since(again)) == (108, [])
+        assert again.partition.segments[-1].aborts.index.entries == expected
+        assert (again.partition.producer_state.end_offset, open_since(again)) == (108, [])
 
     @pytest.mark.parametrize("lost", ["all", "snapshots and the last segment's index"])
     def test_rows_210_and_211_indexes_and_snapshots_lost(self, lost: str) -> None:
@@ -563,14 +574,14 @@ class TestRecovery:
         expected = [AbortedTransaction(1, 0, 29, 8), AbortedTransaction(2, 8, 74, 36)]
 
         def entries(of: Log) -> list[AbortedTransaction]:
-            return [entry for each in of.segments for entry in each.aborts.index.entries]
+            return [entry for each in of.partition.segments for entry in each.aborts.index.entries]
 
         assert entries(log) == expected
-        last = log.segments[-1].base_offset
+        last = log.partition.segments[-1].base_offset
         if lost != "all":
-            log.roll()
+            log.partition.roll()
             manager.checkpoint_recovery_points()
-            last = log.segments[-2].base_offset
+            last = log.partition.segments[-2].base_offset
         image = disk.copy()
         for name in names(image):
             gone = name.endswith(".txnindex") and (lost == "all" or int(name[:20]) >= last)
@@ -586,7 +597,7 @@ class TestRecovery:
         assert again is not None
         assert entries(again) == expected
         assert open_since(again) == [(4, 36)]
-        known = sorted((e.producer_id, e.last_sequence) for e in again.producers())
+        known = sorted((e.producer_id, e.last_sequence) for e in again.partition.producers())
         assert known == [(1, 18), (2, 7), (3, 2), (4, 2)]
 
     def test_rows_136_and_137_what_followers_append(self) -> None:
@@ -595,11 +606,14 @@ class TestRecovery:
         first = at(data(1, 0, transaction=False), 0) + at(data(2, 5, transaction=False, epoch=3), 1)
         second = at(data(1, 0, transaction=False), 2) + at(data(1, 40, transaction=False), 3)
         for each in (first, second):
-            log.append_as_follower(each, leader_epoch=0)
+            append_as_follower(log.partition, each, leader_epoch=0)
         assert log.read_bytes(0).records == first + second
         fields = [(b.producer_id, b.producer_epoch, b.base_sequence) for b in log.read_batches()]
         assert fields == [(1, 0, 0), (2, 3, 5), (1, 0, 0), (1, 0, 40)]
-        assert [(e.producer_id, e.epoch, e.last_sequence) for e in log.producers()] == [(1, 0, 40), (2, 3, 5)]
+        assert [(e.producer_id, e.epoch, e.last_sequence) for e in log.partition.producers()] == [
+            (1, 0, 40),
+            (2, 3, 5),
+        ]
 
     def test_rows_134_and_135_a_batch_sent_again(self) -> None:
         """Answered with its offsets, nothing appended; a part of it, or the sixth last, is out of order."""
@@ -632,7 +646,7 @@ class TestExpiry:
             clock.now_ms = now_ms
             assert manager.deadline_ms <= NOW_MS + 1200
             manager.tick(now_ms)
-            assert [entry.producer_id for entry in log.producers()] == known, "checked every 300 ms"
+            assert [entry.producer_id for entry in log.partition.producers()] == known, "checked every 300 ms"
         assert produce(log, 1, 77, transaction=False).first_offset == 2
 
     def test_row_141_when_a_snapshot_is_loaded(self) -> None:
@@ -646,7 +660,7 @@ class TestExpiry:
         for later_ms, known in ((day_ms - 1, [1, 2]), (day_ms, [2])):
             again = manager_on(disk.copy(), clock=Clock(NOW_MS + later_ms)).get(ORDERS)
             assert again is not None
-            assert [entry.producer_id for entry in again.producers()] == known
+            assert [entry.producer_id for entry in again.partition.producers()] == known
 
     def test_row_141_in_a_log_that_stands_alone(self) -> None:
         """Nobody ticks it; its owner calls `maintain`."""
@@ -655,7 +669,7 @@ class TestExpiry:
         produce(log, 2, 0)
         for later_ms, known in ((86_399_999, [1, 2]), (86_400_000, [2])):
             log.maintain(NOW_MS + later_ms)
-            assert [entry.producer_id for entry in log.producers()] == known
+            assert [entry.producer_id for entry in log.partition.producers()] == known
 
     def test_settings_are_checked(self) -> None:
         with pytest.raises(InvalidConfig, match=r"producer\.id\.expiration\.ms is 0"):
@@ -666,10 +680,10 @@ class TestExpiry:
         log = replica()
         produce(log, 1, 0)
         limit_ms = NOW_MS + 60_000 + 300_000
-        assert log.late_transactions(limit_ms, 60_000) == ()
-        assert log.late_transactions(limit_ms + 1, 60_000) == (OpenTransaction(1, 0, 0, NOW_MS),)
+        assert late_transactions(log.partition, limit_ms, 60_000) == ()
+        assert late_transactions(log.partition, limit_ms + 1, 60_000) == (OpenTransaction(1, 0, 0, NOW_MS),)
         end(log, 1, ABORT)
-        assert log.late_transactions(limit_ms + 1, 60_000) == ()
+        assert late_transactions(log.partition, limit_ms + 1, 60_000) == ()
 
 
 class TestVerification:
@@ -677,13 +691,13 @@ class TestVerification:
         log = replica(producers=VERIFYING)
         with pytest.raises(InvalidTransactionState, match="no transaction is open"):
             produce(log, 1, 0)
-        guard = log.maybe_start_verification(1, 0, 0)
-        other = log.maybe_start_verification(2, 0, 0)
+        guard = maybe_start_verification(log.partition, 1, 0, 0)
+        other = maybe_start_verification(log.partition, 2, 0, 0)
         for wrong in (None, other):
             with pytest.raises(InvalidTransactionState):
                 produce(log, 1, 0, guard=wrong)
         assert produce(log, 1, 0, guard=guard).first_offset == 0
-        assert log.maybe_start_verification(1, 1, 0) is None, "it is open: nothing to verify"
+        assert maybe_start_verification(log.partition, 1, 1, 0) is None, "it is open: nothing to verify"
         assert produce(log, 1, 1).first_offset == 1
         end(log, 1, COMMIT)
         with pytest.raises(InvalidTransactionState):
@@ -692,52 +706,52 @@ class TestVerification:
     def test_row_150_an_abort_spends_the_guard(self) -> None:
         """The coordinator gave up meanwhile: what was verified before is not any more."""
         log = replica(producers=VERIFYING)
-        guard = log.maybe_start_verification(1, 0, 0)
+        guard = maybe_start_verification(log.partition, 1, 0, 0)
         end(log, 1, ABORT)
         with pytest.raises(InvalidTransactionState):
             produce(log, 1, 0, guard=guard)
-        assert len(log._guards) == 0
+        assert len(log.partition.guards) == 0
 
     def test_row_150_switched_off(self) -> None:
         log = replica(producers=VERIFYING)
-        log.maybe_start_verification(1, 0, 0)
-        log.producer_config = ProducerStateConfig(transaction_partition_verification_enable=False)
-        assert log.maybe_start_verification(1, 0, 0) is None
+        maybe_start_verification(log.partition, 1, 0, 0)
+        log.partition.producer_config = ProducerStateConfig(transaction_partition_verification_enable=False)
+        assert maybe_start_verification(log.partition, 1, 0, 0) is None
         produce(log, 1, 0)
-        assert len(log._guards) == 0
+        assert len(log.partition.guards) == 0
 
     def test_what_needs_no_guard(self) -> None:
         """Batches outside of transactions, repeats, markers, and what a leader sends to its followers."""
         log = replica(producers=VERIFYING)
         produce(log, 1, 0, transaction=False)
-        guard = log.maybe_start_verification(2, 0, 0)
+        guard = maybe_start_verification(log.partition, 2, 0, 0)
         produce(log, 2, 0, guard=guard)
         end(log, 2, COMMIT)
         assert produce(log, 2, 0).is_duplicate
-        log.append_as_follower(at(data(3, 0), log.log_end_offset), leader_epoch=0)
+        append_as_follower(log.partition, at(data(3, 0), log.log_end_offset), leader_epoch=0)
 
     def test_row_151_the_lowest_verified_sequence_comes_first(self) -> None:
         """Requests of one producer overtake each other while they are verified."""
         log = replica(producers=VERIFYING)
-        guard = log.maybe_start_verification(1, 4, 0)
-        assert log.maybe_start_verification(1, 0, 0) == guard
+        guard = maybe_start_verification(log.partition, 1, 4, 0)
+        assert maybe_start_verification(log.partition, 1, 0, 0) == guard
         with pytest.raises(OutOfOrderSequence, match="sequence 4 before 0"):
             produce(log, 1, 4, guard=guard)
-        assert len(log._guards) == 1, "the entry is kept"
+        assert len(log.partition.guards) == 1, "the entry is kept"
         produce(log, 1, 0, count=4, guard=guard)
         produce(log, 1, 4)
 
     def test_row_152_a_first_append_may_have_any_sequence(self) -> None:
         """Nothing is known of the producer here any more, and its coordinator knows the transaction."""
         log = replica(producers=VERIFYING)
-        guard = log.maybe_start_verification(1, 17, 3)
+        guard = maybe_start_verification(log.partition, 1, 17, 3)
         assert produce(log, 1, 17, epoch=3, guard=guard).first_offset == 0
 
     def test_guards_expire_with_their_producers(self) -> None:
         clock = Clock()
         log = replica(producers=VERIFYING, clock=clock)
-        guard = log.maybe_start_verification(1, 0, 0)
-        log.remove_expired_producers(NOW_MS + 86_400_000)
+        guard = maybe_start_verification(log.partition, 1, 0, 0)
+        remove_expired_producers(log.partition, NOW_MS + 86_400_000)
         with pytest.raises(InvalidTransactionState):
             produce(log, 1, 0, guard=guard)
 
@@ -750,7 +764,7 @@ class TestMarkers:
         log = manager.get_or_create(ORDERS)
         for coordinator_epoch in (1, 1, 2):
             end(log, 1, COMMIT, epoch=3, coordinator_epoch=coordinator_epoch)
-        assert log.segments[0].aborts.index.entries == ()
+        assert log.partition.segments[0].aborts.index.entries == ()
         manager.close()
         again = manager_on(disk).get(ORDERS)
         for each in (again,):
@@ -776,12 +790,12 @@ class TestMarkers:
         log = replica()
         produce(log, 1, 0)
         end(log, 1, ABORT)
-        log.set_high_watermark(2)
+        log.partition.set_high_watermark(2)
 
         def broken(*_: object) -> None:
             raise OSError(5, "Input/output error")
 
-        segment = log.segments[0]
+        segment = log.partition.segments[0]
         segment.aborts._index = None
         segment.disk = type("Broken", (), {"open": broken})()
         with pytest.raises(LogDirOffline):

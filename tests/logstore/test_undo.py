@@ -10,9 +10,12 @@ import pytest
 from logstore.config import LogConfig
 from logstore.disk.files import Disk
 from logstore.errors import CannotUndo, DiskFull, LogDirOffline
+from logstore.log.append import append_as_follower
 from logstore.log.log import Log
 from logstore.log.losses import KEPT_MS, Standing
+from logstore.log.truncate import truncate_fully_and_start_at
 from logstore.log.undo import copy_out, put_back
+from logstore.log.upkeep import expire_losses
 from logstore.testing.disks import FaultyDisk, MemoryDisk, Profile, RecordingDisk
 from logstore.testing.disks.faulty import Fault
 from tests.logstore.logs import BATCH_0, BATCH_3, BATCH_5, DIRECTORY, batch, disk_with, log_file
@@ -29,7 +32,9 @@ def filled(disk: Disk, batches: int = 8) -> Log:
     """Batches of two records each, three a segment; epochs 0, 1, 2."""
     log = opened(disk)
     for number in range(batches):
-        log.append_as_follower(batch(2 * number, (number, number + 1), epoch=number // 3), leader_epoch=9)
+        append_as_follower(
+            log.partition, batch(2 * number, (number, number + 1), epoch=number // 3), leader_epoch=9
+        )
     log.flush()
     return log
 
@@ -46,15 +51,15 @@ def test_a_truncation_undone_was_never_made(offset: int) -> None:
     """Inside a batch, between two, across segments, to zero: the same files, byte for byte."""
     disk = MemoryDisk(directories=["/data"])
     log = filled(disk)
-    before, epochs = logs_of(disk), log.epochs
+    before, epochs = logs_of(disk), log.partition.epochs
     log.truncate_to(offset)
     (loss,) = log.losses()
-    assert put_back(log, loss.id) == loss.size
-    assert (logs_of(disk), log.epochs, log.log_end_offset) == (before, epochs, 16)
-    assert log.recovery_point == 16, "durable when it returns"
+    assert put_back(log.partition, loss.id) == loss.size
+    assert (logs_of(disk), log.partition.epochs, log.log_end_offset) == (before, epochs, 16)
+    assert log.partition.recovery_point == 16, "durable when it returns"
     assert [loss.standing for loss in log.losses()] == [Standing.RESTORED]
     again = opened(disk.durable_image())
-    assert (again.log_end_offset, again.report.cuts) == (16, [])
+    assert (again.log_end_offset, again.partition.report.cuts) == (16, [])
 
 
 def test_segments_come_back_as_they_were_rolled() -> None:
@@ -62,12 +67,12 @@ def test_segments_come_back_as_they_were_rolled() -> None:
     disk = MemoryDisk(directories=["/data"])
     log = Log.open(DIRECTORY, disk=disk, clock=lambda: NOW_MS)
     for number in range(6):
-        log.append_as_follower(batch(2 * number, (1, 2)), leader_epoch=0)
+        append_as_follower(log.partition, batch(2 * number, (1, 2)), leader_epoch=0)
         if number % 2:
-            log.roll()
+            log.partition.roll()
     before = logs_of(disk)
     log.truncate_to(2)
-    put_back(log, 1)
+    put_back(log.partition, 1)
     assert logs_of(disk) == {path: data for path, data in before.items() if data}
 
 
@@ -78,9 +83,9 @@ def test_several_are_undone_newest_first() -> None:
     for offset in (12, 7, 2):
         log.truncate_to(offset)
     with pytest.raises(CannotUndo, match="ends at 2, and loss 1 begins at 12"):
-        put_back(log, 1)
+        put_back(log.partition, 1)
     for loss_id in (3, 2, 1):
-        put_back(log, loss_id)
+        put_back(log.partition, loss_id)
     assert logs_of(disk) == before
 
 
@@ -89,8 +94,8 @@ def test_a_restart_undone() -> None:
     disk = disk_with({log_file(0): BATCH_0 + BATCH_3, log_file(5): BATCH_5})
     log = opened(disk)
     log.flush()
-    log.truncate_fully_and_start_at(0)
-    put_back(log, 1)
+    truncate_fully_and_start_at(log.partition, 0)
+    put_back(log.partition, 1)
     assert logs_of(disk) == {
         f"{DIRECTORY}/{log_file(0)}": BATCH_0 + BATCH_3,
         f"{DIRECTORY}/{log_file(5)}": BATCH_5,
@@ -101,28 +106,28 @@ class TestItDoesNotFit:
     """Nothing is changed, and the message says what can be done."""
 
     def refused(self, log: Log, match: str, loss_id: int = 1) -> None:
-        before = (log.log_end_offset, log.size, log.epochs)
+        before = (log.log_end_offset, log.size, log.partition.epochs)
         with pytest.raises(CannotUndo, match=match):
-            put_back(log, loss_id)
-        assert (log.log_end_offset, log.size, log.epochs) == before
+            put_back(log.partition, loss_id)
+        assert (log.log_end_offset, log.size, log.partition.epochs) == before
 
     def test_other_batches_have_its_offsets(self) -> None:
         log = filled(MemoryDisk(directories=["/data"]))
         log.truncate_to(4)
-        log.append_as_follower(batch(4, (1, 2), epoch=3), leader_epoch=3)
+        append_as_follower(log.partition, batch(4, (1, 2), epoch=3), leader_epoch=3)
         self.refused(log, "other batches at offset 4.*--as")
 
     def test_a_newer_leadership(self) -> None:
         """It has written nothing yet, but it will, at these offsets."""
         log = filled(MemoryDisk(directories=["/data"]))
         log.truncate_to(4)
-        log.assign_epoch(7, 4)
+        log.partition.assign_epoch(7, 4)
         self.refused(log, "gone on to leader epoch 7.*--as")
 
     def test_the_log_starts_above_it(self) -> None:
         log = filled(MemoryDisk(directories=["/data"]))
         log.truncate_to(4)
-        log.truncate_fully_and_start_at(40)
+        truncate_fully_and_start_at(log.partition, 40)
         self.refused(log, "other batches|ends at 40")
 
     def test_a_torn_tail(self) -> None:
@@ -145,15 +150,15 @@ class TestItDoesNotFit:
         self.refused(log, "no loss 2", loss_id=2)
         disk.remove(f"{DIRECTORY}/lost/1/{log_file(6)}")
         self.refused(log, "missing")
-        log.expire_losses(NOW_MS + KEPT_MS)
+        expire_losses(log.partition, NOW_MS + KEPT_MS)
         self.refused(log, "expired")
-        log.truncate_fully_and_start_at(40)
+        truncate_fully_and_start_at(log.partition, 40)
         self.refused(log, "not kept", loss_id=2)
 
     def test_twice(self) -> None:
         log = filled(MemoryDisk(directories=["/data"]))
         log.truncate_to(4)
-        put_back(log, 1)
+        put_back(log.partition, 1)
         self.refused(log, "restored")
 
 
@@ -173,7 +178,7 @@ def test_a_crash_while_undoing() -> None:
             images.extend(disk.image(random, profile) for profile in Profile)
 
         undoing = opened(RecordingDisk(disk, before=draw))
-        put_back(undoing, 1)
+        put_back(undoing.partition, 1)
     assert len(images) > 100
     for number, image in enumerate(images):
         again = opened(image)
@@ -181,7 +186,7 @@ def test_a_crash_while_undoing() -> None:
         kept = b"".join(bytes(each.buffer) for each in again.read_batches())
         assert whole.startswith(kept), f"image {number}"
         if again.losses()[0].standing is not Standing.RESTORED:
-            put_back(again, 1)
+            put_back(again.partition, 1)
         assert b"".join(bytes(each.buffer) for each in again.read_batches()) == whole, f"image {number}"
         assert again.losses()[0].standing is Standing.RESTORED
 
@@ -198,7 +203,7 @@ def test_every_call_of_a_cut_and_its_undo_fails_once(number: int) -> None:
         disk.inject(Fault(at=at, errno=number))
         try:
             log.truncate_to(5)
-            put_back(log, 1)
+            put_back(log.partition, 1)
         except (DiskFull, LogDirOffline, OSError):
             pass
         if not disk.fired:
@@ -207,7 +212,7 @@ def test_every_call_of_a_cut_and_its_undo_fails_once(number: int) -> None:
         again = opened(memory.durable_image())
         for loss in again.losses():
             if loss.standing is not Standing.RESTORED:
-                put_back(again, loss.id)
+                put_back(again.partition, loss.id)
         found = [bytes(each.buffer) for each in again.read_batches()]
         assert found == whole, f"call {at}: {disk.fired}"
     assert calls > 50
@@ -219,12 +224,12 @@ class TestCopyOut:
         log = filled(disk)
         lost = [bytes(each.buffer) for each in log.read_batches(6)]
         log.truncate_to(6)
-        log.append_as_follower(batch(6, (1, 2), epoch=5), leader_epoch=5)
+        append_as_follower(log.partition, batch(6, (1, 2), epoch=5), leader_epoch=5)
         found = opened(disk, "/data/found-0")
-        copied = copy_out(log.quarantine, 1, found)
+        copied = copy_out(log.partition.quarantine, 1, found.partition)
         assert (copied.records, copied.left_out_bytes) == (10, 0)
         assert [bytes(each.buffer) for each in found.read_batches()] == lost
-        assert (found.log_start_offset, found.recovery_point) == (6, 16)
+        assert (found.log_start_offset, found.partition.recovery_point) == (6, 16)
         assert log.losses()[0].standing is Standing.QUARANTINED
 
     def test_only_what_is_sound(self) -> None:
@@ -233,7 +238,7 @@ class TestCopyOut:
         disk = disk_with({log_file(0): BATCH_0 + bytes(broken) + BATCH_5})
         log = opened(disk)
         found = opened(disk, "/data/found-0")
-        copied = copy_out(log.quarantine, 1, found)
+        copied = copy_out(log.partition.quarantine, 1, found.partition)
         assert (copied.records, copied.left_out_bytes) == (2, len(BATCH_3))
         assert [bytes(each.buffer) for each in found.read_batches()] == [BATCH_5]
 
@@ -242,4 +247,4 @@ class TestCopyOut:
         log = filled(disk)
         log.truncate_to(6)
         with pytest.raises(CannotUndo, match="not empty"):
-            copy_out(log.quarantine, 1, log)
+            copy_out(log.partition.quarantine, 1, log.partition)

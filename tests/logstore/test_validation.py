@@ -23,7 +23,7 @@ from logstore.format.record import MAX_LONG, ControlType, EndTransactionMarker, 
 from logstore.log.validation import (
     MAX_RECORDS,
     AppendOrigin,
-    ValidatedBatch,
+    Prepared,
     analyse_follower_batches,
     validate_and_assign,
 )
@@ -36,7 +36,7 @@ LOG_APPEND_TIME = LogConfig(message_timestamp_type="LogAppendTime")
 
 def validate(
     data: bytes, config: LogConfig = CONFIG, *, origin: AppendOrigin = AppendOrigin.CLIENT
-) -> ValidatedBatch:
+) -> Prepared:
     """As a leader of epoch 7 with its log end at 1234567 would, at time T0."""
     return validate_and_assign(
         data, next_offset=1_234_567, leader_epoch=7, now_ms=T0, config=config, origin=origin
@@ -56,7 +56,7 @@ def test_row_113_offsets_are_given_in_place() -> None:
     assert batch.leader_epoch == 7
     assert (validated.first_offset, validated.last_offset) == (1_234_567, 1_234_569)
     assert (validated.max_timestamp_ms, validated.log_append_time_ms) == (T0, -1)
-    assert validated.data[8:12] + validated.data[16:] == data[8:12] + data[16:]
+    assert bytes(validated.data[8:12]) + bytes(validated.data[16:]) == data[8:12] + data[16:]
     assert data == encode_batch(values(3)), "the caller's bytes are left alone"
 
 
@@ -292,7 +292,8 @@ def test_bytes_are_kept() -> None:
     assert found is not None
     assert found.data is data
     assert (found.first_offset, found.last_offset) == (0, 4)
-    assert (found.max_timestamp_ms, found.offset_of_max_timestamp) == (T0, 1), "the earliest that has it"
+    assert found.max_timestamp_ms == T0
+    assert list(found.extents) == [(batch.size, batch.last_offset, T0) for batch in walk(data)]
     assert [batch.leader_epoch for batch in found.batches] == [0, 1]
 
 
@@ -414,7 +415,8 @@ def test_rows_29_and_114_where_the_largest_time_is() -> None:
         size = sum(batch.size for batch in list(walk(data))[:count])
         found = analyse_follower_batches(data[:size], next_offset=0, leader_epoch=0)
         assert found is not None
-        assert (found.max_timestamp_ms - T0, found.offset_of_max_timestamp) == expected
+        holders = [last for _, last, time in found.extents if time == found.max_timestamp_ms]
+        assert (found.max_timestamp_ms - T0, holders[0]) == expected
 
 
 def test_more_records_than_a_batch_may_have_are_refused_before_they_are_unpacked() -> None:

@@ -12,7 +12,7 @@ import argparse
 import json
 import sys
 
-from logstore.disk.clock import wall_clock_ms
+from logstore.disk.files import wall_clock_ms
 from tests.model.protocol import transcript
 from tests.model.rows import ROWS, Row
 

@@ -6,12 +6,15 @@ from contextlib import ExitStack
 from dataclasses import replace
 from typing import Any
 
-import logstore.log.manager
+import logstore.log.log_dir
+import logstore.log.read
 import logstore.replication.partition
 import logstore.segment.scan
 from logstore.disk.errors import ErrorCode
 from logstore.errors import UnexpectedAppendOffset
-from logstore.log.log import FetchIsolation, Log
+from logstore.log import truncate, upkeep
+from logstore.log.log import FetchIsolation
+from logstore.log.partition_log import PartitionLog
 from logstore.log.producer_state import ProducerState
 from logstore.replication import following, membership, reading, serving
 from logstore.replication.controller import election
@@ -77,7 +80,7 @@ def append_below_the_end(stack: ExitStack) -> None:
 
     def on_fetched(self: Any, partition: Partition, state: Any, result: Any) -> Any:
         if result.records:
-            partition.log.truncate_to(int.from_bytes(bytes(result.records[:8]), "big"))
+            truncate.truncate_to(partition.log, int.from_bytes(bytes(result.records[:8]), "big"))
         if state.fetch_offset != partition.log.log_end_offset:
             state = state.at(partition.log.log_end_offset, state.last_fetched_epoch)
         return real_on_fetched(self, partition, state, result)
@@ -88,7 +91,7 @@ def append_below_the_end(stack: ExitStack) -> None:
 
 @plant("a leader that has not written yet leaves no trace of its epoch (KAFKA-7415)")
 def epoch_not_noted_at_election(stack: ExitStack) -> None:
-    swap(stack, Log, "assign_epoch", lambda self, epoch, start_offset: None)
+    swap(stack, PartitionLog, "assign_epoch", lambda self, epoch, start_offset: None)
 
 
 @plant(
@@ -169,10 +172,11 @@ def served_before_the_comparison(stack: ExitStack) -> None:
 
 @plant("consumers are given whatever the leader has")
 def served_above_the_high_watermark(stack: ExitStack) -> None:
-    def end_offset_for(self: Log, isolation: FetchIsolation) -> int:
-        return real(self, FetchIsolation.LOG_END)  # type: ignore[no-any-return]
+    def end_offset_for(log: PartitionLog, isolation: FetchIsolation) -> int:
+        return real(log, FetchIsolation.LOG_END)  # type: ignore[no-any-return]
 
-    real = swap(stack, Log, "end_offset_for", end_offset_for)
+    real = swap(stack, logstore.log.read, "end_offset_for", end_offset_for)
+    swap(stack, reading, "end_offset_for", end_offset_for)
 
 
 @plant(
@@ -233,7 +237,7 @@ def deleted_above_the_high_watermark(stack: ExitStack) -> None:
         self.check_leader()
         target = min(self.log.log_end_offset, offset) if offset >= 0 else self.log.log_end_offset
         self.log.advance_high_watermark(target)
-        self.log.delete_records(target)
+        upkeep.delete_records(self.log, target)
         return target
 
     swap(stack, Partition, "delete_records", delete_records)
@@ -253,10 +257,10 @@ def recovery_without_checksums(stack: ExitStack) -> None:
 
 @plant("a flush moves the recovery point and syncs nothing")
 def flush_without_sync(stack: ExitStack) -> None:
-    def sync_segments(self: Log, end_offset: int) -> None:
-        self._recovery_point = max(self._recovery_point, end_offset)
+    def sync_segments(self: PartitionLog, end_offset: int) -> None:
+        self.recovery_point = max(self.recovery_point, end_offset)
 
-    swap(stack, Log, "_sync_segments", sync_segments)
+    swap(stack, PartitionLog, "sync_segments", sync_segments)
 
 
 @plant("durability `synced` counts what followers have not flushed")
@@ -266,17 +270,17 @@ def followers_count_unflushed(stack: ExitStack) -> None:
 
 @plant("an unclean stop passes for a clean one")
 def clean_marker_left_behind(stack: ExitStack) -> None:
-    swap(stack, logstore.log.manager, "remove_clean_shutdown", lambda disk, directory: None)
+    swap(stack, logstore.log.log_dir, "remove_clean_shutdown", lambda disk, directory: None)
 
 
 @plant("a high watermark checkpoint outlives a cut of its log")
 def watermark_outlives_the_cut(stack: ExitStack) -> None:
     def lower_bounds(self: Any, log: Any, offset: int) -> None:
-        before, self.high_watermarks = self.high_watermarks, {}
+        offsets, self.high_watermarks.offsets = self.high_watermarks.offsets, {}
         real(self, log, offset)
-        self.high_watermarks = before
+        self.high_watermarks.offsets = offsets
 
-    real = swap(stack, logstore.log.manager._LogDir, "lower_bounds", lower_bounds)
+    real = swap(stack, logstore.log.log_dir.LogDir, "lower_bounds", lower_bounds)
 
 
 @plant("a leader counts itself with what it has not flushed, at level `synced`")

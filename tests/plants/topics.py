@@ -7,7 +7,7 @@ from dataclasses import replace
 from types import SimpleNamespace
 from typing import Any
 
-from logstore.log.log import Log
+from logstore.log.partition_log import PartitionLog
 from logstore.replication import orders
 from logstore.replication.controller import brokers, deletion, failover, reassignment
 from logstore.replication.controller.assignment import Assignment
@@ -166,7 +166,9 @@ def order_for_another_topic_obeyed(stack: ExitStack) -> None:
         manager: ReplicaManager, topic_partition: Any, order: Any, topic_id: str, *, is_late: bool
     ) -> Any:
         log = manager.logs.get(topic_partition)
-        return real(manager, topic_partition, order, (log and log.topic_id) or topic_id, is_late=is_late)
+        return real(
+            manager, topic_partition, order, (log and log.partition.topic_id) or topic_id, is_late=is_late
+        )
 
     real = swap(stack, orders, "stop_one", stop_one)
 
@@ -176,15 +178,15 @@ def order_for_another_topic_obeyed(stack: ExitStack) -> None:
     is_rare=True,
 )
 def ghost_believed(stack: ExitStack) -> None:
-    def set_topic_id(self: Log, topic_id: str) -> None:
-        self._topic_id = None
+    def set_topic_id(self: PartitionLog, topic_id: str) -> None:
+        self.topic_id = None
         real(self, topic_id)
 
     def by_name(local: Any, assigned: Any) -> Any:
         return real_strays(dict.fromkeys(local), assigned)
 
     swap(stack, orders, "is_of_another_incarnation", lambda topic_id, wanted: False)
-    real = swap(stack, Log, "set_topic_id", set_topic_id)
+    real = swap(stack, PartitionLog, "set_topic_id", set_topic_id)
     real_strays = swap(stack, orders, "strays", by_name)
 
 

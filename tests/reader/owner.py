@@ -17,6 +17,7 @@ from zlib import crc32
 
 from logstore import Log, LogConfig
 from logstore.format.record import Record
+from logstore.log.truncate import truncate_fully_and_start_at
 
 KEPT_EVERY = 5
 CONFIG = LogConfig.from_kafka(
@@ -64,7 +65,7 @@ def maintain(log: Log) -> int:
 
 def doubled(log: Log) -> list[bytes | None]:
     """Keys that are there more than once where the log has been compacted."""
-    clean = Counter(record.key for record in log.read() if record.offset < log.first_dirty_offset)
+    clean = Counter(record.key for record in log.read() if record.offset < log.partition.first_dirty_offset)
     return [key for key, count in clean.items() if count > 1]
 
 
@@ -84,7 +85,7 @@ def one_step(log: Log, random: Random, bases: list[int], generation: int, done: 
             bases.append(end)
             log.append(records)
         case "roll":
-            log.roll()
+            log.partition.roll()
         case "cut" if kept := [base for base in bases[-20:] if base >= start]:
             # Between two batches: a cut inside one leaves a gap, and nobody could tell it from a skip.
             generation += 1
@@ -99,7 +100,7 @@ def one_step(log: Log, random: Random, bases: list[int], generation: int, done: 
         case "restart":
             generation += 1
             bases.clear()
-            log.truncate_fully_and_start_at(end + random.randrange(100))
+            truncate_fully_and_start_at(log.partition, end + random.randrange(100))
     return generation
 
 

@@ -89,9 +89,9 @@ def test_the_owner_does_all_that_it_can(tmp_path: Path) -> None:
         assert done["replaced"] > 500
         maintain(log)
         assert doubled(log) == []
-        assert log.first_dirty_offset > log.log_start_offset
+        assert log.partition.first_dirty_offset > log.log_start_offset
         assert log.log_start_offset > 0
-        assert len(log.segments) > 2
+        assert len(log.partition.segments) > 2
         offsets = {record.offset for record in log.read()}
         start = log.log_start_offset
         assert {offset for offset in range(start, log.log_end_offset) if offset % 5 == 0} <= offsets

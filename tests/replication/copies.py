@@ -202,7 +202,7 @@ class Copies:
 def picture_of_stage(stage: Stage) -> Any:
     logs = [each.logs() if each is not None else {} for each in stage.logs]
     return [stage.picture(name) for name in stage.names], [
-        {key: (log.epochs, [record.value for record in log.read()]) for key, log in found.items()}
+        {key: (log.partition.epochs, [record.value for record in log.read()]) for key, log in found.items()}
         for found in logs
     ]
 
@@ -210,7 +210,7 @@ def picture_of_stage(stage: Stage) -> Any:
 def picture_of_cluster(cluster: InProcessCluster) -> Any:
     def of(node_id: int, key: TopicPartition) -> Any:
         log = cluster.nodes[node_id].logs.logs()[key]
-        return log.epochs, log.log_end_offset, [record.value for record in log.read()]
+        return log.partition.epochs, log.log_end_offset, [record.value for record in log.read()]
 
     logs = [(node_id, key) for node_id, node in cluster.nodes.items() for key in node.logs.logs()]
     return {each: of(*each) for each in logs}

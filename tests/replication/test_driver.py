@@ -12,6 +12,7 @@ from logstore.disk.errors import ErrorCode
 from logstore.disk.files import Disk
 from logstore.disk.memory import MemoryDisk
 from logstore.disk.topic_partition import TopicPartition
+from logstore.log.log import Log
 from logstore.replication import Durability, Envelope, InProcessCluster, NodeConfig, PendingReply
 from logstore.replication.driver import three_nodes
 from logstore.replication.messages import (
@@ -67,7 +68,7 @@ def write(made: InProcessCluster, value: bytes) -> None:
 
 
 def values(made: InProcessCluster, node_id: int) -> list[bytes | None]:
-    return [record.value for record in made.nodes[node_id].replicas.partitions[TP].log.read()]
+    return [record.value for record in Log(made.nodes[node_id].replicas.partitions[TP].log).read()]
 
 
 def is_whole(made: InProcessCluster) -> bool:

@@ -15,6 +15,7 @@ from logstore.config import LogConfig
 from logstore.disk.errors import ErrorCode
 from logstore.disk.memory import MemoryDisk, Profile
 from logstore.disk.topic_partition import TopicPartition
+from logstore.log.log import Log
 from logstore.replication import Durability, Envelope, InProcessCluster, NodeConfig
 from logstore.replication.driver import three_nodes
 from logstore.replication.effects import Request
@@ -83,7 +84,9 @@ def partitions(made: InProcessCluster, topic_partition: TopicPartition) -> list[
 def values(made: InProcessCluster, topic_partition: TopicPartition) -> list[bytes | None]:
     leader = made.leader_of(topic_partition)
     assert leader is not None
-    return [record.value for record in made.nodes[leader].replicas.partitions[topic_partition].log.read()]
+    return [
+        record.value for record in Log(made.nodes[leader].replicas.partitions[topic_partition].log).read()
+    ]
 
 
 def state(made: InProcessCluster, topic_partition: TopicPartition) -> layout.LeaderAndIsr:

@@ -258,7 +258,7 @@ def test_a2_a_damaged_follower_fetches_again_what_it_lost() -> None:
     assert made.run_until(lambda: is_whole(made), 120_000), made.describe(TP)
     assert values(made, 2) == [b"%d" % number for number in range(6)]
     assert not made.nodes[2].logs.damaged
-    [loss] = made.nodes[2].replicas.partitions[TP].log.losses()
+    [loss] = made.nodes[2].replicas.partitions[TP].log.quarantine.losses()
     assert loss.first_offset < 6, "what was cut stands in the ledger"
 
 
@@ -327,7 +327,7 @@ def test_a2_a_damaged_log_that_is_of_no_topic_any_more_is_set_aside(assigned: bo
     assert TP in node.replicas.strays
     log = node.logs.get(TP)
     assert (log is not None) == assigned
-    assert log is None or (log.topic_id, log.log_end_offset) == (NAMESAKE, 0)
+    assert log is None or (log.partition.topic_id, log.log_end_offset) == (NAMESAKE, 0)
 
 
 def test_a2_a_late_order_does_not_delete_the_damaged_log_of_a_namesake() -> None:
@@ -352,7 +352,7 @@ def test_a2_a_damaged_log_that_others_count_on_is_not_cut() -> None:
     node = made.nodes[2]
     state = PartitionState(1, 0, 9, (0,), 9, (0, 1, 2), min_insync=2, eligible=(1, 2))
     for said in (state, replace(state, eligible=(1,))):
-        topic_ids = {"t": made.nodes[0].logs.logs()[TP].topic_id or ""}
+        topic_ids = {"t": made.nodes[0].logs.logs()[TP].partition.topic_id or ""}
         orders.leader_and_isr(
             node.replicas, Peer(0, 1), LeaderAndIsrRequest(0, 9, -1, {TP: said}, topic_ids), made.now_ms
         )

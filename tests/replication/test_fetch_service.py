@@ -9,6 +9,7 @@ import pytest
 from logstore.config import LogConfig
 from logstore.disk.errors import ErrorCode
 from logstore.disk.memory import MemoryDisk
+from logstore.log.truncate import truncate_to
 from logstore.replication import orders, serving
 from logstore.replication.config import NodeConfig, ReplicaSelector
 from logstore.replication.driver import InProcessCluster, three_nodes
@@ -132,7 +133,7 @@ def test_a_roll_ends_the_wait() -> None:
     rig.commit()
     assert rig.consume(0, min_bytes=1 << 19) is None
     log = rig.manager.partitions[P0].log
-    log.config = replace(log.config, segment_bytes=log.size + 10)
+    log.config = replace(log.config, segment_bytes=log.segments.size + 10)
     rig.produce("w", acks=1)
     result = rig.fetched()
     assert result is not None
@@ -161,7 +162,7 @@ def test_a_cut_ends_the_wait() -> None:
     rig = Rig()
     rig.commit(3)
     assert rig.consume(3) is None
-    rig.manager.partitions[P0].log.truncate_to(1)
+    truncate_to(rig.manager.partitions[P0].log, 1)
     rig.manager.waiting.wake(P0)
     rig.tick(0)
     result = rig.fetched()

@@ -10,6 +10,7 @@ from logstore.disk.errors import ErrorCode
 from logstore.disk.files import Disk
 from logstore.disk.memory import MemoryDisk
 from logstore.disk.topic_partition import TopicPartition
+from logstore.log.upkeep import advance_log_start_offset
 from logstore.replication import following
 from logstore.replication.config import NodeConfig
 from logstore.replication.effects import Send
@@ -100,7 +101,7 @@ class Following(Rig):
 
     @property
     def bounds(self) -> tuple[int, int, int]:
-        return self.log.log_start_offset, self.log.high_watermark, self.log.log_end_offset
+        return self.log.log_start_offset, self.log.partition.high_watermark, self.log.log_end_offset
 
     def phase(self) -> Phase:
         return self.followers.followed[TP].phase
@@ -181,7 +182,7 @@ def test_damaged_bytes_are_fetched_again() -> None:
 def test_successive_divergences() -> None:
     """6.5: what stands beside the marker is not taken; the last fetched epoch goes 4 -> 2 -> 5."""
     rig = Following(records=(0, 0, 2, 4, 4, 4))
-    rig.log.set_high_watermark(1)
+    rig.log.partition.set_high_watermark(1)
     rig.reply(diverging(2, 3, hw=6))
     assert rig.bounds == (0, 1, 3)
     assert rig.followers.followed[TP].last_fetched_epoch == 2
@@ -203,9 +204,9 @@ def test_a_divergence_right_behind_the_log_start_comes_to_an_end() -> None:
     """It led once and wrote nothing, with all that it had deleted: that epoch stood for the one of the
     records below the log start, was kept, and its leader said "diverging" for ever (seed 1839)."""
     rig = Following(records=(1,))
-    rig.log.set_high_watermark(1)
-    rig.log.advance_log_start_offset(1)
-    rig.log.assign_epoch(2, 1)
+    rig.log.partition.set_high_watermark(1)
+    advance_log_start_offset(rig.log.partition, 1)
+    rig.log.partition.assign_epoch(2, 1)
     rig.new_epoch(5)
     rig.reply(diverging(1, 4, hw=4))
     assert rig.followers.followed[TP].last_fetched_epoch == 1
@@ -217,14 +218,14 @@ def test_a_history_that_was_given_up_below_the_log_start() -> None:
     """All of it is deleted, and an unclean election chose a leader that never had it: its older epoch can
     only follow in a log that begins anew."""
     rig = Following(records=(3,))
-    rig.log.set_high_watermark(1)
-    rig.log.advance_log_start_offset(1)
+    rig.log.partition.set_high_watermark(1)
+    advance_log_start_offset(rig.log.partition, 1)
     rig.new_epoch(5)
     rig.reply(diverging(1, 4, hw=4))
     assert rig.followers.followed[TP].last_fetched_epoch == NO_EPOCH
     rig.reply(fetched(1, 1, 1, base=1, hw=4, start=1))
     assert rig.bounds == (1, 4, 4)
-    assert rig.log.epochs == ((1, 1),)
+    assert rig.log.partition.epochs == ((1, 1),)
 
 
 def test_answers_after_a_change_of_epoch_are_dropped() -> None:
@@ -292,7 +293,7 @@ def test_out_of_range_high() -> None:
 def test_the_leader_was_emptied() -> None:
     """6.5: end 0, follower at 2: truncated to 0, then follows."""
     rig = Following(records=(5, 5))
-    rig.log.set_high_watermark(2)
+    rig.log.partition.set_high_watermark(2)
     rig.reply(FetchResult(ErrorCode.OFFSET_OUT_OF_RANGE))
     rig.reply(ListOffsetsResult(ErrorCode.NONE, -1, 0, 5))
     assert rig.bounds == (0, 0, 0)
@@ -308,7 +309,7 @@ def test_out_of_range_low() -> None:
     assert rig.phase() is Phase.ASKING_START
     rig.reply(ListOffsetsResult(ErrorCode.NONE, -1, 70, 5))
     assert rig.bounds == (70, 70, 70)
-    assert rig.log.epochs == ()
+    assert rig.log.partition.epochs == ()
     rig.reply(fetched(5, base=70, hw=71, start=70))
     assert rig.bounds == (70, 71, 71)
 
@@ -355,7 +356,7 @@ def test_the_loop_of_questions() -> None:
 def test_a_leader_too_old_to_tell() -> None:
     """6.5: only then is the high watermark what we go by."""
     rig = Following(truncate_on_fetch=False, epoch=9, records=(3, 3, 3, 5))
-    rig.log.set_high_watermark(2)
+    rig.log.partition.set_high_watermark(2)
     rig.reply(EpochAnswer(ErrorCode.NONE, -1, -1))
     assert rig.bounds == (0, 2, 2)
     assert rig.phase() is Phase.FETCHING
@@ -416,7 +417,7 @@ def test_two_histories_converge(truncate_on_fetch: bool) -> None:
     for _ in range(8):
         stage.fetch("A")
     assert stage.values("A") == stage.values("B")
-    assert [entry.epoch for entry in stage.log("A").epochs] == [0, 1, 3, 5]
+    assert [entry.epoch for entry in stage.log("A").partition.epochs] == [0, 1, 3, 5]
 
 
 # --- disks ------------------------------------------------------------------------------------------

@@ -84,7 +84,7 @@ def test_s35_without_the_wall() -> None:
     waiting = stage.append("A", acks=ACKS_ALL)
     stage.advance(11_000)
     stage.persist_isr()
-    assert stage.log("A").high_watermark == 3
+    assert stage.log("A").partition.high_watermark == 3
     assert waiting.error is ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND
 
 

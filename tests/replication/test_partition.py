@@ -18,6 +18,7 @@ from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import DiskFull, OffsetOutOfRange, UnexpectedAppendOffset
 from logstore.format.batch import encode_batch, walk
 from logstore.format.record import ControlType, Record
+from logstore.log.append import append_as_leader, append_end_transaction, maybe_start_verification
 from logstore.log.log import Log
 from logstore.log.manager import LogManager
 from logstore.replication import following, membership, reading
@@ -97,14 +98,14 @@ class Rig:
             replica_lag_max_messages=lag_messages,
         )
         self.partition = Partition(
-            self.logs.get_or_create(TP), config, self.metadata, self.counters, was_clean=was_clean
+            self.logs.get_or_create(TP).partition, config, self.metadata, self.counters, was_clean=was_clean
         )
         self._versions = -1
         self._durability = durability
 
     @property
     def log(self) -> Log:
-        return self.partition.log
+        return Log(self.partition.log)
 
     def alive(self, brokers: Mapping[int, int]) -> None:
         endpoints = tuple(BrokerEndpoint(broker, epoch=epoch) for broker, epoch in brokers.items())
@@ -276,9 +277,9 @@ def test_r5_a_leader_that_missed_an_epoch_knows_no_ends() -> None:
     rig.fetch(F1, 3)
     rig.lead(3, isr=(ME, F1))
     assert rig.partition.remote_replicas[F1].log_end_offset == -1
-    assert rig.log.high_watermark == 0
+    assert rig.log.partition.high_watermark == 0
     rig.fetch(F1, 3, epoch=3)
-    assert rig.log.high_watermark == 3
+    assert rig.log.partition.high_watermark == 3
 
 
 def test_becoming_a_follower_forgets_the_leadership() -> None:
@@ -299,7 +300,7 @@ def test_a_log_that_outgrew_the_word_of_the_controller() -> None:
     rig = Rig()
     rig.partition.become_follower(rig.state(F1, 7))
     following.append_fetched(rig.partition, data(7), high_watermark=1, log_start_offset=0)
-    anew = Partition(rig.log, NodeConfig(node_id=ME), rig.metadata, rig.counters, was_clean=True)
+    anew = Partition(rig.log.partition, NodeConfig(node_id=ME), rig.metadata, rig.counters, was_clean=True)
     with pytest.raises(FencedLeaderEpoch):
         anew.become_leader(rig.state(ME, 5), NOW_MS)
     with pytest.raises(FencedLeaderEpoch):
@@ -312,7 +313,9 @@ def test_after_an_unclean_stop_a_leader_needs_a_new_epoch(was_clean: bool) -> No
     rig = Rig()
     rig.lead(7)
     rig.write(2)
-    anew = Partition(rig.log, NodeConfig(node_id=ME), rig.metadata, rig.counters, was_clean=was_clean)
+    anew = Partition(
+        rig.log.partition, NodeConfig(node_id=ME), rig.metadata, rig.counters, was_clean=was_clean
+    )
     if was_clean:
         assert anew.become_leader(rig.state(ME, 7), NOW_MS)
         return
@@ -366,11 +369,11 @@ def test_the_watermark_stands_while_too_few_are_in_sync() -> None:
     rig.write(10)
     for follower in (F1, F2):
         rig.fetch(follower, 10)
-    assert rig.log.high_watermark == 0
+    assert rig.log.partition.high_watermark == 0
     assert rig.partition.isr.maximal == {ME, F1, F2}
     assert rig.answer(ErrorCode.NONE, isr=(ME, F1, F2), version=1) is membership.IsrOutcome.ADOPTED
     assert rig.partition.advance_high_watermark(NOW_MS)
-    assert rig.log.high_watermark == 10
+    assert rig.log.partition.high_watermark == 10
 
 
 def test_a_replica_that_died_is_not_waited_for() -> None:
@@ -381,10 +384,10 @@ def test_a_replica_that_died_is_not_waited_for() -> None:
     rig.fetch(F1, 10)
     assert rig.answer(ErrorCode.INELIGIBLE_REPLICA) is membership.IsrOutcome.REVERTED
     rig.write(10)
-    assert rig.log.high_watermark == 10
+    assert rig.log.partition.high_watermark == 10
     rig.alive({ME: 1, F2: 1})
     assert rig.partition.advance_high_watermark(NOW_MS)
-    assert rig.log.high_watermark == 20
+    assert rig.log.partition.high_watermark == 20
 
 
 def test_the_checkpointed_watermark_is_where_a_leader_starts() -> None:
@@ -393,7 +396,7 @@ def test_the_checkpointed_watermark_is_where_a_leader_starts() -> None:
     rig.partition.become_follower(rig.state(F1, 1))
     following.append_fetched(rig.partition, data(1, 1, 1, 1, 1, 1), high_watermark=4, log_start_offset=0)
     rig.lead(2)
-    assert rig.log.high_watermark == 4
+    assert rig.log.partition.high_watermark == 4
     with pytest.raises(OffsetNotAvailable):
         reading.list_offset(rig.partition, LATEST_TIMESTAMP, replica_id=CONSUMER, current_leader_epoch=-1)
     answer = reading.list_offset(rig.partition, LATEST_TIMESTAMP, replica_id=F1, current_leader_epoch=2)
@@ -417,10 +420,10 @@ def test_a_synced_leader_votes_with_what_it_flushed() -> None:
     rig.write(3)
     for follower in (F1, F2):
         rig.fetch(follower, 3)
-    assert rig.log.high_watermark == 0
+    assert rig.log.partition.high_watermark == 0
     rig.log.flush()
     assert rig.partition.advance_high_watermark(NOW_MS)
-    assert rig.log.high_watermark == 3
+    assert rig.log.partition.high_watermark == 3
 
 
 # --- follower fetches -------------------------------------------------------------------------------
@@ -448,7 +451,7 @@ def test_the_answer_carries_the_watermark_from_before_the_fetch() -> None:
     rig.alive({ME: 1, F1: 1})
     rig.write(2)
     assert rig.fetch(F1, 2).high_watermark == 0
-    assert rig.log.high_watermark == 2
+    assert rig.log.partition.high_watermark == 2
 
 
 def test_committed_readers_stop_at_the_first_open_transaction() -> None:
@@ -461,10 +464,12 @@ def test_committed_readers_stop_at_the_first_open_transaction() -> None:
             [Record(0, time_ms, None, b"x")],
             producer_id=producer_id, producer_epoch=0, base_sequence=0, is_transactional=True,
         )  # fmt: skip
-        guard = rig.log.maybe_start_verification(producer_id, 0, 0)
-        rig.log.append_as_leader(batch, leader_epoch=1, now_ms=NOW_MS, verification_guard=guard)
+        guard = maybe_start_verification(rig.log.partition, producer_id, 0, 0)
+        append_as_leader(rig.log.partition, batch, leader_epoch=1, now_ms=NOW_MS, verification_guard=guard)
     for producer_id, kind in ((7, ControlType.ABORT), (8, ControlType.COMMIT)):
-        rig.log.append_end_transaction(producer_id, 0, kind, coordinator_epoch=0, leader_epoch=1, now_ms=20)
+        append_end_transaction(
+            rig.log.partition, producer_id, 0, kind, coordinator_epoch=0, leader_epoch=1, now_ms=20
+        )
     rig.fetch(F1, 5)
 
     def read(*, committed_only: bool) -> FetchResult:
@@ -472,7 +477,7 @@ def test_committed_readers_stop_at_the_first_open_transaction() -> None:
         request = FetchRequest(CONSUMER, 0, 1, 1 << 20, {TP: wanted}, committed_only=committed_only)
         return reading.read(rig.partition, request, wanted, max_bytes=1 << 20, at_least_one=True)
 
-    assert (rig.log.high_watermark, rig.log.last_stable_offset) == (5, 2)
+    assert (rig.log.partition.high_watermark, rig.log.partition.last_stable_offset) == (5, 2)
     everything, committed = read(committed_only=False), read(committed_only=True)
     assert (everything.high_watermark, everything.last_stable_offset, everything.aborted) == (5, 2, None)
     assert [batch.base_offset for batch in walk(everything.records)] == [0, 1, 2, 3, 4]
@@ -616,17 +621,17 @@ def test_the_high_watermark_stands_below_the_number_that_the_state_names() -> No
     rig.partition.become_leader(alone, NOW_MS)
     rig.write(2)
     assert rig.partition.min_insync == 1
-    assert rig.log.high_watermark == 0
+    assert rig.log.partition.high_watermark == 0
     rig.partition.become_leader(replace(alone, min_insync=0, partition_epoch=1), NOW_MS)
     rig.fetch(F1, 2)
     pending = rig.partition.isr
     assert isinstance(pending, PendingExpand)
     said = AlterPartitionResult(ErrorCode.NONE, ME, 1, (ME, F1), 5, min_insync=3)
     assert membership.on_isr_answer(rig.partition, pending, said) is membership.IsrOutcome.ADOPTED
-    before = rig.log.high_watermark
+    before = rig.log.partition.high_watermark
     rig.write()
     rig.fetch(F1, 3)
-    assert rig.log.high_watermark == before
+    assert rig.log.partition.high_watermark == before
 
 
 def test_a_new_word_of_the_controller_ends_what_is_pending() -> None:
@@ -663,13 +668,13 @@ def test_shrinking() -> None:
     assert pending is not None
     assert pending.proposal.new_isr == (ME, F1)
     assert rig.partition.isr.committed == {ME, F1, F2}
-    assert rig.log.high_watermark == 0
+    assert rig.log.partition.high_watermark == 0
     assert membership.propose_shrink(rig.partition, NOW_MS + 2 * LAG_MS, own_broker_epoch=1) is None, (
         "one at a time"
     )
     assert rig.answer(ErrorCode.NONE, isr=(ME, F1), version=1) is membership.IsrOutcome.ADOPTED
     assert rig.partition.advance_high_watermark(NOW_MS + LAG_MS + 1)
-    assert rig.log.high_watermark == 5
+    assert rig.log.partition.high_watermark == 5
 
 
 def test_an_idle_follower_at_the_end_stays() -> None:
@@ -724,9 +729,9 @@ def test_a_followers_watermark_follows_even_down() -> None:
     rig = Rig()
     rig.partition.become_follower(rig.state(F1, 1))
     following.append_fetched(rig.partition, data(1, 1, 1), high_watermark=9, log_start_offset=0)
-    assert rig.log.high_watermark == 3
+    assert rig.log.partition.high_watermark == 3
     following.append_fetched(rig.partition, b"", high_watermark=1, log_start_offset=0)
-    assert rig.log.high_watermark == 1
+    assert rig.log.partition.high_watermark == 1
 
 
 def test_a_batch_above_our_epoch_is_refused() -> None:
@@ -748,7 +753,7 @@ def test_a_log_may_begin_inside_a_batch() -> None:
     records = [Record(4 + number, 0, None, b"x") for number in range(3)]
     whole = encode_batch(records, base_offset=4, leader_epoch=1)
     following.append_fetched(rig.partition, whole, high_watermark=7, log_start_offset=5)
-    assert (rig.log.log_start_offset, rig.log.log_end_offset, rig.log.high_watermark) == (5, 7, 7)
+    assert (rig.log.log_start_offset, rig.log.log_end_offset, rig.log.partition.high_watermark) == (5, 7, 7)
     with pytest.raises(UnexpectedAppendOffset):
         following.append_fetched(rig.partition, data(1, base_offset=3), high_watermark=7, log_start_offset=5)
 
@@ -764,8 +769,8 @@ def test_a_log_that_the_leaders_start_has_passed_gives_way_to_a_batch_across_it(
     with pytest.raises(UnexpectedAppendOffset):
         following.append_fetched(rig.partition, whole, high_watermark=4, log_start_offset=1)
     following.append_fetched(rig.partition, whole, high_watermark=4, log_start_offset=2)
-    assert (rig.log.log_start_offset, rig.log.log_end_offset, rig.log.high_watermark) == (2, 4, 4)
-    assert [tuple(entry) for entry in rig.log.epochs] == [(2, 2)]
+    assert (rig.log.log_start_offset, rig.log.log_end_offset, rig.log.partition.high_watermark) == (2, 4, 4)
+    assert [tuple(entry) for entry in rig.log.partition.epochs] == [(2, 2)]
 
 
 @pytest.mark.parametrize(
@@ -785,7 +790,7 @@ def test_a_follower_forgets_producers_that_nothing_can_be_compared_of(
     following.append_fetched(rig.partition, sent, high_watermark=0, log_start_offset=0)
     following.append_fetched(rig.partition, b"", high_watermark=1, log_start_offset=log_start_offset)
     assert (rig.log.log_start_offset, rig.log.log_end_offset) == (log_start_offset, 1)
-    assert [producer.producer_id for producer in rig.log.producers()] == remembered
+    assert [producer.producer_id for producer in rig.log.partition.producers()] == remembered
 
 
 def test_without_room_for_the_log_start_the_watermark_does_not_rise_either() -> None:
@@ -798,10 +803,10 @@ def test_without_room_for_the_log_start_the_watermark_does_not_rise_either() -> 
     disk.inject(Fault(operation="pwrite", errno=errno.ENOSPC, forever=True))
     with pytest.raises(DiskFull):
         following.append_fetched(rig.partition, b"", high_watermark=2, log_start_offset=2)
-    assert (rig.log.log_start_offset, rig.log.high_watermark) == (0, 1)
+    assert (rig.log.log_start_offset, rig.log.partition.high_watermark) == (0, 1)
     disk.heal()
     following.append_fetched(rig.partition, b"", high_watermark=2, log_start_offset=2)
-    assert (rig.log.log_start_offset, rig.log.high_watermark) == (2, 2)
+    assert (rig.log.log_start_offset, rig.log.partition.high_watermark) == (2, 2)
 
 
 def test_truncations_are_counted_and_those_below_the_watermark_apart() -> None:
@@ -816,7 +821,7 @@ def test_truncations_are_counted_and_those_below_the_watermark_apart() -> None:
     following.truncate_to(rig.partition, 2)
     assert (rig.counters.truncations, rig.counters.records_truncated) == (2, 4)
     assert rig.counters.truncations_below_high_watermark == 1
-    assert rig.log.high_watermark == 2
+    assert rig.log.partition.high_watermark == 2
 
 
 def test_what_a_follower_cuts_is_entered_with_its_reason() -> None:

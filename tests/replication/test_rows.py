@@ -12,6 +12,7 @@ from logstore.config import LogConfig
 from logstore.disk.errors import ErrorCode
 from logstore.disk.memory import MemoryDisk, Profile
 from logstore.disk.topic_partition import TopicPartition
+from logstore.log.append import append_as_leader
 from logstore.log.manager import LogManager
 from logstore.replication import ControllerConfig, InProcessCluster, NodeConfig
 from logstore.replication.driver import LOG_DIR, three_nodes
@@ -121,8 +122,8 @@ def test_6_3_the_checkpoint_of_high_watermarks() -> None:
     for topic_partition, offset in ((first, 10), (second, 15)):
         log = logs.get_or_create(topic_partition)
         for _ in range(20):
-            log.append_as_leader(batch(b"x"), leader_epoch=0, now_ms=0)
-        log.set_high_watermark(offset)
+            append_as_leader(log.partition, batch(b"x"), leader_epoch=0, now_ms=0)
+        log.partition.set_high_watermark(offset)
     logs.checkpoint_high_watermarks()
     logs.abandon()
     again = opened()
@@ -154,7 +155,7 @@ class Strict(MemoryDisk):
 
 def epochs(made: InProcessCluster, node_id: int) -> Entries:
     log = made.nodes[node_id].logs.logs()[TP]
-    return [(entry.epoch, entry.start_offset) for entry in log.epochs]
+    return [(entry.epoch, entry.start_offset) for entry in log.partition.epochs]
 
 
 def values(made: InProcessCluster, node_id: int) -> list[bytes | None]:

@@ -88,7 +88,7 @@ def test_s0b_an_epoch_that_ended_elsewhere() -> None:
         A fetches at 4 (e1)                 A = 1x4 2 2 2 | hw 7; B = 1x4 2 2 2 | hw 7
         """
     )
-    assert stage.log("A").epochs == ((1, 0), (2, 4))
+    assert stage.log("A").partition.epochs == ((1, 0), (2, 4))
 
 
 def test_s1_nobody_cuts_by_high_watermark() -> None:
@@ -131,7 +131,7 @@ def test_s1_nobody_cuts_by_high_watermark() -> None:
         """
     )
     assert stage.lost() == []
-    assert stage.log("B").epochs == ((0, 0), (1, 2)), "e1@2, though nothing was written under it"
+    assert stage.log("B").partition.epochs == ((0, 0), (1, 2)), "e1@2, though nothing was written under it"
 
 
 def test_s2_two_histories_become_one() -> None:
@@ -228,7 +228,7 @@ def test_s4_a_fetch_of_an_older_epoch_counts_for_nothing() -> None:
     stage.elect("A", isr="AB", to="A")
     stage.deliver(late)
     stage.note("B's late fetch arrives")
-    assert stage.log("A").high_watermark == 3
+    assert stage.log("A").partition.high_watermark == 3
     answer = stage.answer_to(late)
     assert answer is not None
     assert stage.outcome(answer.body) == ": FENCED_LEADER_EPOCH"
@@ -527,10 +527,10 @@ def test_s13b_a_cut_to_the_end_still_drops_an_epoch_without_records() -> None:
     stage.append("B", 5)
     stage.replicate("A")
     stage.elect("A", isr="AB", to="A")
-    assert stage.log("A").epochs == ((1, 0), (2, 5))
+    assert stage.log("A").partition.epochs == ((1, 0), (2, 5))
     stage.elect("B", isr="AB")
     stage.fetch("A")
-    assert stage.log("A").epochs == ((1, 0),)
+    assert stage.log("A").partition.epochs == ((1, 0),)
     stage.fetch("A")
     stage.check(
         """
@@ -557,9 +557,9 @@ def test_s14_s15_what_stands_beside_a_divergence_is_of_another_history() -> None
     stage.elect("B", isr="B", to="B")
     stage.append("B", 2)
     stage.tell("A")
-    assert stage.log("B").high_watermark == 11
+    assert stage.log("B").partition.high_watermark == 11
     stage.fetch("A")
-    assert stage.log("A").high_watermark == 8
+    assert stage.log("A").partition.high_watermark == 8
     assert stage.partition("B").remote_replicas[0].log_end_offset == -1
     stage.fetch("A")
     stage.check(

@@ -12,6 +12,7 @@ import pytest
 from logstore.errors import InvalidRecord, UnexpectedAppendOffset
 from logstore.format.batch import encode_batch
 from logstore.format.record import Record
+from logstore.log.append import append_as_follower
 from logstore.replication import following, serving
 from logstore.replication.config import NodeConfig
 from logstore.replication.effects import Client
@@ -93,8 +94,8 @@ def test_s18_a_follower_below_the_leaders_log_start() -> None:
     stage.tell("B")
     for _ in range(4):
         stage.fetch("B")
-    assert (stage.log("B").log_start_offset, stage.log("B").high_watermark) == (7, 9)
-    assert stage.log("B").epochs == stage.log("A").epochs
+    assert (stage.log("B").log_start_offset, stage.log("B").partition.high_watermark) == (7, 9)
+    assert stage.log("B").partition.epochs == stage.log("A").partition.epochs
     stage.check(
         """
         A leads e0, ISR AB                  A = · | hw 0; B = · | hw 0
@@ -121,8 +122,8 @@ def test_s19_a_follower_that_knows_no_epochs_is_past_the_leaders_end() -> None:
         encode_batch([Record(offset, 0, None, b"old")], leader_epoch=NO_EPOCH, base_offset=offset)
         for offset in range(5)
     )
-    log = stage.logs[1].get_or_create(TP)  # type: ignore[union-attr]
-    log.append_as_follower(old, leader_epoch=NO_EPOCH)
+    log = stage.logs[1].get_or_create(TP).partition  # type: ignore[union-attr]
+    append_as_follower(log, old, leader_epoch=NO_EPOCH)
     log.set_high_watermark(5)
     stage.checkpoint("B")
     stage.tell("B")
@@ -158,7 +159,7 @@ def test_s20_a_batch_that_lies_across_the_log_start() -> None:
         stage.fetch("B")
     log = stage.log("B")
     assert (log.log_start_offset, log.log_end_offset) == (5, 7)
-    assert log.segments[0].base_offset == 4
+    assert log.partition.segments[0].base_offset == 4
     late = encode_batch([Record(3, 0, None, b"3")], base_offset=3, leader_epoch=0)
     with pytest.raises(UnexpectedAppendOffset):
         following.append_fetched(stage.partition("B"), late, high_watermark=7, log_start_offset=5)
@@ -225,7 +226,7 @@ def test_s21_records_of_a_newer_epoch_than_the_followers() -> None:
     with pytest.raises(InvalidRecord):
         following.append_fetched(stage.partition("B"), newer, high_watermark=2, log_start_offset=0)
     stage.note("B refuses a record of e3")
-    assert [entry.epoch for entry in stage.log("B").epochs] == [1]
+    assert [entry.epoch for entry in stage.log("B").partition.epochs] == [1]
     stage.check(
         """
         A leads e1, ISR AB                  A = · | hw 0; B = · | hw 0

@@ -7,6 +7,7 @@ import pytest
 from logstore.disk.errors import ErrorCode
 from logstore.disk.memory import MemoryDisk
 from logstore.disk.topic_partition import TopicPartition
+from logstore.log.log import Log
 from logstore.replication import InProcessCluster, NodeConfig, PendingReply
 from logstore.replication.controller.config import ControllerConfig
 from logstore.replication.driver import three_nodes
@@ -43,7 +44,7 @@ def write(made: InProcessCluster, value: bytes, acks: int = 1) -> ErrorCode:
 
 
 def values(made: InProcessCluster, node_id: int) -> list[bytes | None]:
-    return [record.value for record in made.nodes[node_id].replicas.partitions[TP].log.read()]
+    return [record.value for record in Log(made.nodes[node_id].replicas.partitions[TP].log).read()]
 
 
 def view(made: InProcessCluster) -> tuple[int, tuple[int, ...]]:

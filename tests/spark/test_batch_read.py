@@ -14,6 +14,7 @@ from logstore.columnar.columnar import warm_up
 from logstore.config import LogConfig
 from logstore.format.batch import walk
 from logstore.format.record import Header, Record
+from logstore.log.upkeep import advance_log_start_offset
 from tests.golden.reading import content
 
 if TYPE_CHECKING:
@@ -240,7 +241,7 @@ def found(tmp_path: Path) -> Path:
         for first in range(0, 30, 5):
             log.append_batches(encode_batch([record(number) for number in range(5)]))
             if first in (5, 15):
-                log.roll()
+                log.partition.roll()
     return tmp_path
 
 
@@ -290,7 +291,7 @@ def test_a_log_that_is_being_written(spark: SparkSession, tmp_path: Path) -> Non
             log.append([b"%d" % number for number in range(end, end + 150)])
             end += 150
             if round_number == 2:
-                log.advance_log_start_offset(200)
+                advance_log_start_offset(log.partition, 200)
             rows = [(row[0], bytes(row[1])) for row in frame.collect()]
             numbers = [offset for offset, _ in rows]
             assert rows == [(number, b"%d" % number) for number in numbers]

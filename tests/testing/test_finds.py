@@ -12,7 +12,9 @@ from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import DiskFull
 from logstore.format.batch import encode_batch
 from logstore.format.record import Record
+from logstore.log.append import append_as_leader
 from logstore.log.manager import LogManager
+from logstore.log.truncate import truncate_fully_and_start_at
 from logstore.testing.disks.faulty import Fault, FaultyDisk
 
 TP = TopicPartition("t", 0)
@@ -30,18 +32,18 @@ def test_a_checkpointed_high_watermark_goes_down_with_the_log() -> None:
     log = logs.get_or_create(TP)
     for number in range(5):
         batch = encode_batch([Record(0, 0, None, b"old")])
-        log.append_as_leader(batch, leader_epoch=0, now_ms=number)
-    log.set_high_watermark(5)
+        append_as_leader(log.partition, batch, leader_epoch=0, now_ms=number)
+    log.partition.set_high_watermark(5)
     logs.checkpoint_high_watermarks()
     log.truncate_to(2)
     for number in range(4):
         batch = encode_batch([Record(0, 0, None, b"new")])
-        log.append_as_leader(batch, leader_epoch=1, now_ms=number)
+        append_as_leader(log.partition, batch, leader_epoch=1, now_ms=number)
     logs.abandon()
     found = open_logs(disk).get(TP)
     assert found is not None
     assert found.log_end_offset == 6
-    assert found.high_watermark == 2
+    assert found.partition.high_watermark == 2
 
 
 def test_a_deletion_that_a_full_disk_refuses_changes_nothing_and_works_later() -> None:
@@ -51,10 +53,10 @@ def test_a_deletion_that_a_full_disk_refuses_changes_nothing_and_works_later() -
     disk = FaultyDisk(inner)
     logs = LogManager(["data"], disk=disk, clock=lambda: 0, random=Random(0))
     log = logs.get_or_create(TP)
-    log.append_as_leader(encode_batch([Record(0, 0, None, b"old")]), leader_epoch=0, now_ms=0)
+    append_as_leader(log.partition, encode_batch([Record(0, 0, None, b"old")]), leader_epoch=0, now_ms=0)
     log.flush()
     logs.checkpoint_recovery_points()
-    log.set_high_watermark(1)
+    log.partition.set_high_watermark(1)
     logs.checkpoint_high_watermarks()
     disk.inject(Fault(operation="pwrite", errno=errno.ENOSPC, forever=True))
     with pytest.raises(DiskFull, match="make room"):
@@ -72,14 +74,24 @@ def test_a_log_that_has_no_room_to_begin_anew_stays_as_it_was() -> None:
     disk = FaultyDisk(MemoryDisk())
     logs = LogManager(["data"], disk=disk, clock=lambda: 0, random=Random(0))
     log = logs.get_or_create(TP)
-    log.truncate_fully_and_start_at(5)
+    truncate_fully_and_start_at(log.partition, 5)
     logs.checkpoint_recovery_points()
-    bounds = log.log_start_offset, log.high_watermark, log.log_end_offset, log.recovery_point
+    bounds = (
+        log.log_start_offset,
+        log.partition.high_watermark,
+        log.log_end_offset,
+        log.partition.recovery_point,
+    )
     assert bounds == (5, 5, 5, 5)
     disk.inject(Fault(operation="pwrite", errno=errno.ENOSPC, forever=True))
     with pytest.raises(DiskFull):
-        log.truncate_fully_and_start_at(9)
-    assert (log.log_start_offset, log.high_watermark, log.log_end_offset, log.recovery_point) == bounds
+        truncate_fully_and_start_at(log.partition, 9)
+    assert (
+        log.log_start_offset,
+        log.partition.high_watermark,
+        log.log_end_offset,
+        log.partition.recovery_point,
+    ) == bounds
     disk.heal()
-    log.truncate_fully_and_start_at(9)
-    assert (log.log_start_offset, log.high_watermark, log.log_end_offset) == (9, 9, 9)
+    truncate_fully_and_start_at(log.partition, 9)
+    assert (log.log_start_offset, log.partition.high_watermark, log.log_end_offset) == (9, 9, 9)

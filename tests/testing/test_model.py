@@ -13,6 +13,7 @@ from logstore.disk.memory import MemoryDisk
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import encode_batch
 from logstore.format.record import Record as LogRecord
+from logstore.log.append import append_as_leader
 from logstore.log.manager import LogManager
 from logstore.replication.config import NodeConfig
 from logstore.replication.errors import FencedLeaderEpoch
@@ -230,9 +231,11 @@ def _partition(epochs: tuple[int, ...], *, was_clean: bool) -> Partition:
     logs = LogManager(["data"], disk=MemoryDisk(), clock=lambda: 0, random=random.Random(0))
     log = logs.get_or_create(TP)
     for epoch in epochs:
-        log.append_as_leader(encode_batch([LogRecord(0, 0, None, b"")]), leader_epoch=epoch, now_ms=0)
+        append_as_leader(
+            log.partition, encode_batch([LogRecord(0, 0, None, b"")]), leader_epoch=epoch, now_ms=0
+        )
     config = NodeConfig(node_id=0)
-    return Partition(log, config, MetadataCache(), Counters(), was_clean=was_clean)
+    return Partition(log.partition, config, MetadataCache(), Counters(), was_clean=was_clean)
 
 
 def _engine_takes(partition: Partition, leader: int, epoch: int) -> bool:

@@ -37,7 +37,9 @@ from logstore.broker.runtime import Asked, Runtime
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import LogDirOffline
-from logstore.log.log import FetchIsolation, Log
+from logstore.log.log import FetchIsolation
+from logstore.log.partition_log import PartitionLog
+from logstore.log.read import read_bytes
 from logstore.replication.messages import ProduceRequest, ProduceResponse, ResponseBody
 from logstore.replication.metastore import layout
 from logstore.replication.metastore.operations import Get, StoreError
@@ -61,7 +63,7 @@ class _Load:
 
     partition: int
     epoch: int
-    log: Log
+    log: PartitionLog
     loader: Loader
     offset: int
     end_offset: int
@@ -80,7 +82,7 @@ class _Load:
         """Read and feed one piece, on a thread. Raises what the log and `Loader.feed` raise."""
         offset = max(self.offset, self.log.log_start_offset)
         if offset < self.end_offset:
-            found = self.log.read_bytes(offset, max_bytes, isolation=FetchIsolation.HIGH_WATERMARK)
+            found = read_bytes(self.log, offset, max_bytes, isolation=FetchIsolation.HIGH_WATERMARK)
             if self.log.is_offline:
                 raise LogDirOffline("the log went offline while it was read")  # it shows less than it has
             self.loader.feed(found.records)

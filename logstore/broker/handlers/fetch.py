@@ -22,7 +22,8 @@ from logstore.broker.wire import types as t
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.ids import id_to_text
 from logstore.disk.topic_partition import TopicPartition
-from logstore.log.log import Log
+from logstore.log.partition_log import PartitionLog
+from logstore.log.read import is_cold, read_bytes
 from logstore.replication.messages import (
     FetchPartition,
     FetchRequest,
@@ -174,14 +175,14 @@ def _cold_reads(request: FetchRequest, services: Services) -> list[Callable[[], 
             continue
         max_bytes = max(min(wanted.max_bytes, left), 0)
         left -= max_bytes
-        if replica.log.is_cold(wanted.fetch_offset, max_bytes):
+        if is_cold(replica.log, wanted.fetch_offset, max_bytes):
             reads.append(partial(_read, replica.log, wanted.fetch_offset, max_bytes))
     return reads
 
 
-def _read(log: Log, offset: int, max_bytes: int) -> None:
+def _read(log: PartitionLog, offset: int, max_bytes: int) -> None:
     try:
-        log.read_bytes(offset, max_bytes)
+        read_bytes(log, offset, max_bytes)
     except EngineError:
         pass  # the engine's own read reports it
 

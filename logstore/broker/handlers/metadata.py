@@ -21,7 +21,7 @@ from logstore.broker.wire import types as t
 from logstore.disk.errors import ErrorCode, InvalidTopic
 from logstore.disk.ids import id_to_text
 from logstore.disk.topic_partition import TopicPartition, check_topic_name
-from logstore.log.log import Log
+from logstore.log.partition_log import PartitionLog
 from logstore.replication.messages import NO_LEADER, NewTopic, PartitionState
 
 NOT_ASKED: Final = -(2**31)
@@ -194,10 +194,10 @@ def describe_log_dirs(
     if body.topics is not None:
         wanted = {TopicPartition(topic.topic, each) for topic in body.topics for each in topic.partitions}
     logs = services.node.logs
-    inside: dict[str, dict[TopicPartition, Log]] = {path: {} for path in logs.log_dirs}
+    inside: dict[str, dict[TopicPartition, PartitionLog]] = {path: {} for path in logs.log_dirs}
     for topic_partition, log in sorted(logs.logs().items()):
         if wanted is None or topic_partition in wanted:
-            inside[log.directory.rpartition("/")[0]][topic_partition] = log
+            inside[log.partition.directory.rpartition("/")[0]][topic_partition] = log.partition
     results = []
     for path, found in inside.items():
         is_offline = path in logs.offline_dirs
@@ -212,14 +212,16 @@ def describe_log_dirs(
     return t.DescribeLogDirsResponse(results=results)
 
 
-def _replicas(logs: dict[TopicPartition, Log]) -> list[t.DescribeLogDirsResponseDescribeLogDirsTopic]:
+def _replicas(
+    logs: dict[TopicPartition, PartitionLog],
+) -> list[t.DescribeLogDirsResponseDescribeLogDirsTopic]:
     return [
         t.DescribeLogDirsResponseDescribeLogDirsTopic(
             name=name,
             partitions=[
                 t.DescribeLogDirsResponseDescribeLogDirsPartition(
                     partition_index=number,
-                    partition_size=log.size,
+                    partition_size=log.segments.size,
                     offset_lag=max(log.high_watermark - log.log_end_offset, 0),
                 )
                 for number, log in partitions

@@ -9,6 +9,7 @@ from typing import Any
 
 import pytest
 
+from logstore.broker.handlers import fetch as fetch_handler
 from logstore.broker.handlers.metadata import CLUSTER_OPERATIONS, NOT_ASKED, TOPIC_OPERATIONS
 from logstore.broker.wire import types as t
 from logstore.disk.errors import ErrorCode
@@ -17,7 +18,9 @@ from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import Batch, encode_batch, walk
 from logstore.format.compression import Codec
 from logstore.format.record import Record
-from logstore.log.log import Log
+from logstore.log import read as log_read
+from logstore.log.partition_log import PartitionLog
+from logstore.replication import reading
 from logstore.replication.config import NodeConfig
 from logstore.replication.controller.config import ControllerConfig
 from tests.broker.asking import Asker
@@ -511,18 +514,19 @@ class TestFetch:
     ) -> None:
         """What the device takes, other connections do not wait for."""
         reads: list[int] = []
-        read = Log.read_bytes
+        read = log_read.read_bytes
 
-        def read_bytes(self: Log, start_offset: int, *args: int, **kwargs: bool) -> object:
+        def read_bytes(log: PartitionLog, start_offset: int, *args: int, **kwargs: bool) -> object:
             reads.append(start_offset)
-            return read(self, start_offset, *args, **kwargs)  # type: ignore[arg-type]
+            return read(log, start_offset, *args, **kwargs)  # type: ignore[arg-type]
 
         async def test(nodes: Nodes, client: Asker) -> None:
             await produce(client, batch(b"x"))
-            monkeypatch.setattr(Log, "read_bytes", read_bytes)
+            monkeypatch.setattr(reading, "read_bytes", read_bytes)
+            monkeypatch.setattr(fetch_handler, "read_bytes", read_bytes)
             assert (await fetch(client, nodes)).high_watermark == 1
             assert reads == [0], "warm: once"
-            monkeypatch.setattr(Log, "is_cold", lambda *_: True)
+            monkeypatch.setattr(fetch_handler, "is_cold", lambda *_: True)
             assert len((await fetch(client, nodes)).records or b"") > 0
             assert reads == [0, 0, 0]
 

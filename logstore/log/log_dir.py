@@ -1,0 +1,518 @@
+"""One log dir: its lock, its checkpoints and the logs in it, whose owner it is.
+
+data/
+  .lock                                 this process owns it
+  .kafka_cleanshutdown                  its last owner stopped in order
+  .logstore_running                     the boot of the machine in which its last owner ran
+  recovery-point-offset-checkpoint      each log is durable below it
+  log-start-offset-checkpoint           logs that start inside their first segment
+  replication-offset-checkpoint         high watermarks
+  cleaner-offset-checkpoint             end of the compacted part of compacted logs
+  orders-0/ orders-1/ …                 partitions
+  orders-2.<32 hex>-delete/             waiting to be removed
+  orders-3.<32 hex>-stray/              set aside for an operator: no topic has this partition
+"""
+
+from __future__ import annotations
+
+import random
+import threading
+from collections.abc import Callable, Collection, Iterator
+from contextlib import contextmanager, suppress
+from functools import partial
+from typing import NamedTuple
+
+from logstore.checkpoint.clean_shutdown import (
+    OURS,
+    CleanShutdown,
+    digests_of,
+    read_clean_shutdown,
+    remove_clean_shutdown,
+    write_clean_shutdown,
+)
+from logstore.checkpoint.meta_properties import META_PROPERTIES
+from logstore.checkpoint.offset_checkpoint import (
+    CLEANER_OFFSET_CHECKPOINT,
+    HIGH_WATERMARK_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    OffsetFile,
+)
+from logstore.checkpoint.partition_metadata import read_partition_metadata
+from logstore.config import MAX_LONG, LogConfig
+from logstore.disk.errors import CorruptCheckpoint, EngineError
+from logstore.disk.files import LOCK_FILE, Disk, Lock, make_durable_dir
+from logstore.disk.marks import mark
+from logstore.disk.running import has_run_on, remove_running
+from logstore.disk.topic_partition import TopicPartition, parse_directory_name, set_aside_fate
+from logstore.errors import DamagedLog, DiskFull, LogDirOffline, bare, is_full
+from logstore.log.log import Log
+from logstore.log.manager_config import LogManagerConfig
+from logstore.log.partition_log import Clock, LogHost, PartitionLog, files_without_checksum
+from logstore.log.recovery import load
+from logstore.log.retention import Expired
+from logstore.log.stand_alone import forget_stand_alone
+from logstore.log.upkeep import (
+    delete_old_segments,
+    expire_losses,
+    flush_by_age,
+    flush_sealed,
+    remove_deleted_files,
+)
+from logstore.segment.seal import remove_seals
+
+DirectoryProgress = Callable[[str, int, int], None]
+"""Receives the partition's directory, the bytes checked so far and the bytes to check in it."""
+
+_OFFSET_FILES = (
+    RECOVERY_POINT_CHECKPOINT,
+    LOG_START_OFFSET_CHECKPOINT,
+    HIGH_WATERMARK_CHECKPOINT,
+    CLEANER_OFFSET_CHECKPOINT,
+)
+
+
+class NodeFacts(NamedTuple):
+    """What the log dirs of a node share."""
+
+    disk: Disk
+    clock: Clock
+    random: random.Random
+    settings: LogManagerConfig
+    broker_epoch: int
+    boot_id: str
+
+
+class LogDir:
+    """One log dir. A failed disk sets `failure`; then nothing in it can be written any more."""
+
+    def __init__(self, path: str, node: NodeFacts, accept_loss: Collection[TopicPartition]) -> None:
+        """Prepare to `open` the dir; the damaged partitions in `accept_loss` are cut."""
+        self.path = path.rstrip("/") or "/"
+        self._node = node
+        self._disk, self._clock = node.disk, node.clock
+        self._accept_loss = set(accept_loss)
+        # Without a schedule of its own, the flush by age runs with every tick.
+        self._flushes_on_schedule = node.settings.log_flush_scheduler_interval_ms < MAX_LONG
+        self._lock: Lock | None = None
+        self._checkpoint_lock = threading.RLock()
+        self.logs: dict[TopicPartition, Log] = {}
+        self.known: set[TopicPartition] = set()
+        self.damaged: dict[TopicPartition, DamagedLog] = {}
+        self.failure: OSError | None = None
+        self.was_clean = False
+        self.has_run_on = False
+        """Whether its last owner ran in this boot: if it was killed, the page cache is complete."""
+        self.was_empty = False
+        self._closed_by_us = False
+        self._watermarks_fell = False
+        self._doomed: list[tuple[int, str]] = []
+        self.deadline_ms = MAX_LONG
+        """When `tick` has work: a flush by age, a directory to remove."""
+
+    # --- opening --------------------------------------------------------------------------------------
+
+    def open(self, config_of: Callable[[str], LogConfig], progress: DirectoryProgress | None) -> None:
+        """Lock the dir and open every log in it. A disk failure sets `failure`."""
+        try:
+            self._open(config_of, progress)
+        except OSError as error:
+            self._take_offline(error)
+
+    def _open(self, config_of: Callable[[str], LogConfig], progress: DirectoryProgress | None) -> None:
+        disk = self._disk
+        make_durable_dir(disk, self.path)
+        self._lock = disk.lock(self.path)
+        marker = read_clean_shutdown(disk, self.path)
+        self.was_clean = marker is not None
+        self.has_run_on = has_run_on(disk, self.path, self._node.boot_id)
+        self._closed_by_us = marker is not None and marker.is_ours
+        if marker is not None and not marker.is_ours:
+            # A broker may have rewritten the files that the seals describe. Before the marker goes: a crash
+            # in between leaves both for the next start.
+            for entry in disk.scan(self.path):
+                if entry.is_directory:
+                    remove_seals(disk, f"{self.path}/{entry.name}")
+        # Durably gone before anything else is written: a crash from here on is an unclean stop.
+        remove_clean_shutdown(disk, self.path)
+        self.recovery_points, self.log_starts, self.high_watermarks, self.first_dirty = (
+            OffsetFile(disk, self.path, name) for name in _OFFSET_FILES
+        )
+        entries = disk.scan(self.path)
+        # The owner of a new dir marks it first: those two files alone do not make it used.
+        self.was_empty = marker is None and all(
+            entry.name in (LOCK_FILE, META_PROPERTIES) for entry in entries
+        )
+        for entry in entries:
+            if entry.is_directory and (partition := self._partition_in(entry.name)) is not None:
+                self._open_partition(partition, config_of(partition.topic), progress)
+        self._write_fallen_watermarks()
+        # Entries of partitions that are gone.
+        known = {tp: offset for tp, offset in self.first_dirty.offsets.items() if tp in self.known}
+        if known != self.first_dirty.offsets:
+            self.first_dirty.write(known)
+        self._set_deadline(self._clock())
+
+    def _partition_in(self, name: str) -> TopicPartition | None:
+        """Return the partition of a directory, unless it was set aside or is not a log."""
+        fate = set_aside_fate(name)
+        if fate == "delete":
+            mark("log dir: a deletion is ended after a restart")
+            self._doomed.append((self._clock(), f"{self.path}/{name}"))
+        if fate is not None or name == "remote-log-index-cache":
+            return None
+        return parse_directory_name(name)
+
+    def _open_partition(
+        self, topic_partition: TopicPartition, config: LogConfig, progress: DirectoryProgress | None
+    ) -> None:
+        self.known.add(topic_partition)
+        forget_stand_alone(self._disk, self._directory_of(topic_partition))
+        try:
+            self._load(topic_partition, config, progress)
+        except DamagedLog as error:
+            mark("log dir: a damaged log is kept as it is")
+            # Left for the operator or the controller to decide; the other partitions open.
+            self.damaged[topic_partition] = error
+        except EngineError as error:
+            self.damaged[topic_partition] = DamagedLog(f"{topic_partition} cannot be opened: {error}")
+
+    def _directory_of(self, topic_partition: TopicPartition) -> str:
+        return f"{self.path}/{topic_partition.directory_name}"
+
+    def _load(
+        self, topic_partition: TopicPartition, config: LogConfig, progress: DirectoryProgress | None = None
+    ) -> Log:
+        directory, producers = self._directory_of(topic_partition), self._node.settings.producers
+        recovery_point = self.recovery_points.get(topic_partition)
+        high_watermark = self.high_watermarks.get(topic_partition)
+        loaded = load(
+            self._disk,
+            directory,
+            config,
+            is_clean=self.was_clean,
+            recovery_point=recovery_point,
+            log_start_offset=self.log_starts.get(topic_partition),
+            now_ms=self._clock(),
+            high_watermark=high_watermark,
+            jitter_ms=self._jitter_ms,
+            progress=None if progress is None else partial(progress, directory),
+            producer_expiration_ms=producers.producer_id_expiration_ms,
+            # Our clean stop leaves the recovery point at the log end.
+            closed_at=recovery_point if self._closed_by_us else None,
+            accept_loss=topic_partition in self._accept_loss,
+        )
+        # The log may be shorter than its checkpoint says: new records at those offsets must not count as
+        # synced.
+        self.recovery_points.lower(topic_partition, loaded.log_end_offset)
+        if self.first_dirty.get(topic_partition) > loaded.log_end_offset:
+            self.first_dirty.set(topic_partition, loaded.log_start_offset)
+        log = PartitionLog(
+            directory,
+            topic_partition,
+            config,
+            loaded,
+            LogHost(self._disk, self._clock, self._jitter_ms, self, producers),
+            first_dirty_offset=self.first_dirty.get(topic_partition),
+        )
+        if high_watermark > loaded.log_end_offset:
+            self.high_watermarks.offsets[topic_partition] = loaded.log_end_offset
+            self._watermarks_fell = True
+        log.set_high_watermark(self.high_watermarks.get(topic_partition))
+        self.logs[topic_partition] = Log(log)
+        self.known.add(topic_partition)
+        self.heed(log)
+        return self.logs[topic_partition]
+
+    def _jitter_ms(self, bound_ms: int) -> int:
+        return self._node.random.randrange(bound_ms) if bound_ms else 0
+
+    @contextmanager
+    def _or_offline(self, no_room: str, doing: str) -> Iterator[None]:
+        """Raise `DiskFull` with the text `no_room`; any other `OSError` takes the dir offline."""
+        try:
+            yield
+        except OSError as error:
+            if no_room and is_full(error):
+                raise DiskFull(f"{self.path}: {no_room}; free some space, then try again") from error
+            self._take_offline(error)
+            raise LogDirOffline(f"{self.path} went offline {doing}: {error}") from error
+
+    def check_online(self, topic_partition: TopicPartition) -> None:
+        """Raise `LogDirOffline` if the dir has failed."""
+        if self.failure is not None:
+            raise LogDirOffline(f"{topic_partition} lives in {self.path}, which is offline: {self.failure}")
+
+    def create(self, topic_partition: TopicPartition, config: LogConfig) -> Log:
+        """Create an empty log; its directory is durable when this returns. Raises `LogDirOffline`."""
+        # The entries of a deleted log of the same name: its successor has not lost those records.
+        self._forget(topic_partition)
+        with self._or_offline(f"no space to create {topic_partition}", f"creating {topic_partition}"):
+            self._disk.make_dir(self._directory_of(topic_partition))
+            self._disk.sync_dir(self.path)
+            return self._load(topic_partition, config)
+
+    def reopen(self, topic_partition: TopicPartition, config: LogConfig, *, accept_loss: bool) -> Log:
+        """Open a log that is listed in `damaged`. Raises `DamagedLog`, `DiskFull`, `LogDirOffline`."""
+        self.check_online(topic_partition)
+        if accept_loss:
+            self._accept_loss.add(topic_partition)
+        with self._or_offline(f"no space to open {topic_partition}", f"opening {topic_partition}"):
+            try:
+                log = self._load(topic_partition, config)
+            except (DamagedLog, DiskFull):
+                raise
+            except EngineError as error:
+                raise DamagedLog(f"{topic_partition} cannot be opened: {error}") from error
+            self._write_fallen_watermarks()
+        del self.damaged[topic_partition]
+        return log
+
+    def topic_id_of_damaged(self, topic_partition: TopicPartition) -> str | None:
+        """Return the topic id if it can still be read; None if not. Raises `LogDirOffline`."""
+        self.check_online(topic_partition)
+        with self._or_offline("", f"reading {topic_partition}"):
+            try:
+                return read_partition_metadata(self._disk, self._directory_of(topic_partition))
+            except CorruptCheckpoint:
+                return None
+
+    # --- removing -------------------------------------------------------------------------------------
+
+    def rename_away(self, topic_partition: TopicPartition, unique: str, fate: str, delay_ms: int) -> None:
+        """Rename a partition's directory to `…-delete` or `…-stray`. Raises `DiskFull`, `LogDirOffline`."""
+        self.check_online(topic_partition)
+        # First, because a full disk may refuse it: nothing has changed then, and the same call works later.
+        # If the rename does not happen, a crash finds lower bounds than there were and recovers from the
+        # start.
+        self._forget(topic_partition)
+        log = self.logs.pop(topic_partition, None)
+        if log is None:
+            mark("log dir: a damaged log is taken away")
+            del self.damaged[topic_partition]
+        else:
+            log.partition.abandon()
+        self.known.discard(topic_partition)
+        # A name has at most 255 characters: a long topic name is cut, and the id keeps it unique.
+        suffix = f"-{topic_partition.partition}.{unique}-{fate}"
+        renamed = f"{self.path}/{topic_partition.topic[: 255 - len(suffix)]}{suffix}"
+        with self._or_offline("", f"moving {topic_partition}"):
+            self._disk.rename(self._directory_of(topic_partition), renamed)
+            self._disk.sync_dir(self.path)
+        if fate == "delete":
+            due_ms = self._clock() + delay_ms
+            self._doomed.append((due_ms, renamed))
+            self.deadline_ms = min(self.deadline_ms, due_ms)
+
+    def _forget(self, topic_partition: TopicPartition) -> None:
+        """Remove a partition from the checkpoints. Raises `LogDirOffline`, `DiskFull`."""
+        with (
+            self._checkpoint_lock,
+            self._or_offline(f"no space to move {topic_partition} away", f"moving {topic_partition}"),
+        ):
+            try:
+                # The cleaner's too: a new partition of that name would count as compacted up to there.
+                for file in (self.recovery_points, self.log_starts, self.high_watermarks, self.first_dirty):
+                    file.forget(topic_partition)
+            except OSError as error:
+                if is_full(error):
+                    mark("log dir: no room to forget a partition that is to go")
+                raise
+
+    def _remove_tree(self, directory: str) -> None:
+        for entry in self._disk.scan(directory):
+            path = f"{directory}/{entry.name}"
+            if entry.is_directory:
+                self._remove_tree(path)
+            else:
+                self._disk.remove(path)
+        self._disk.remove_dir(directory)
+
+    # --- the owner of its logs (`LogOwner`) -----------------------------------------------------------
+
+    def lower_bounds(self, log: PartitionLog, offset: int) -> None:
+        """Lower the log's entries in the checkpoints, durably."""
+        with self._checkpoint_lock:
+            # A log is cut below a high watermark only after an unclean election.
+            for file in (self.recovery_points, self.first_dirty, self.high_watermarks):
+                file.lower(log.topic_partition, offset)
+
+    def log_start_moved(self, log: PartitionLog) -> None:
+        """Write the log's start, even if its first segment tells it: that segment may be about to go."""
+        self._write_log_starts({log.topic_partition: log.log_start_offset})
+
+    def compacted(self, log: PartitionLog) -> None:
+        """Write the log's first dirty offset."""
+        with self._checkpoint_lock:
+            self.first_dirty.set(log.topic_partition, log.first_dirty_offset)
+
+    def flushed(self, log: PartitionLog) -> None:
+        """Do nothing at once: recovery points are written on a schedule."""
+
+    def failed(self, log: PartitionLog, error: OSError) -> None:
+        """Take the dir offline with every log in it."""
+        self._take_offline(error)
+
+    def closed(self, log: PartitionLog, *, is_clean: bool) -> None:
+        """Do nothing: `close` closes all logs and writes the checkpoints."""
+
+    # --- checkpoints ----------------------------------------------------------------------------------
+
+    def _write_fallen_watermarks(self) -> None:
+        """Before anything is appended: records at the offsets of lost ones have not been committed."""
+        if self._watermarks_fell:
+            mark("log dir: a log came out shorter than its high watermark")
+            self.high_watermarks.write(self.high_watermarks.offsets)
+            self._watermarks_fell = False
+
+    def checkpoint_high_watermarks(self) -> None:
+        """Write every log's high watermark. Raises `OSError`."""
+        with self._checkpoint_lock:
+            offsets = self.high_watermarks.offsets
+            offsets.update({tp: log.partition.high_watermark for tp, log in self.logs.items()})
+            self.high_watermarks.write(offsets)
+
+    def checkpoint_recovery_points(self) -> None:
+        """Sync the sealed segments and write how far every log is durable. Raises `OSError`."""
+        for log in list(self.logs.values()):
+            flush_sealed(log.partition)
+        self._write_recovery_points()
+
+    def _write_recovery_points(self) -> None:
+        with self._checkpoint_lock:
+            points = {tp: log.partition.recovery_point for tp, log in self.logs.items()}
+            self.recovery_points.write(points | self._of_damaged(self.recovery_points))
+
+    def checkpoint_log_start_offsets(self) -> None:
+        """Write the log start offsets that lie above their first segment. Raises `OSError`."""
+        self._write_log_starts({})
+
+    def _write_log_starts(self, also: dict[TopicPartition, int]) -> None:
+        with self._checkpoint_lock:
+            starts = {
+                tp: log.log_start_offset
+                for tp, log in self.logs.items()
+                if log.log_start_offset > log.partition.segments.first.base_offset
+            }
+            self.log_starts.write(starts | self._of_damaged(self.log_starts) | also)
+
+    def _of_damaged(self, file: OffsetFile) -> dict[TopicPartition, int]:
+        """Return the entries of the partitions that were left as they are: the next start needs them."""
+        return {tp: offset for tp, offset in file.offsets.items() if tp in self.damaged}
+
+    # --- scheduled work -------------------------------------------------------------------------------
+
+    def delete_old_segments(self, now_ms: int, deleted: dict[TopicPartition, tuple[Expired, ...]]) -> None:
+        """Delete the old segments of every log that is not compacted, and add them to `deleted`."""
+        for tp, log in list(self.logs.items()):
+            if self.failure is not None:
+                return
+            if log.partition.config.is_compacted:
+                continue
+
+            def delete(tp: TopicPartition = tp, log: PartitionLog = log.partition) -> None:
+                if expired := delete_old_segments(log, now_ms):
+                    deleted[tp] = expired
+
+            self.guarded(delete)
+        self._set_deadline(now_ms)
+
+    def flush_by_age(self, now_ms: int) -> None:
+        """Flush the logs whose oldest record that is not durable is `flush.ms` old."""
+        for log in self.logs.values():
+            flush_by_age(log.partition, now_ms)
+
+    def tick(self, now_ms: int) -> None:
+        """Flush by age, unlink deleted files, and remove expired losses and deleted partitions."""
+        if not self._flushes_on_schedule:
+            self.flush_by_age(now_ms)
+        for log in self.logs.values():
+            remove_deleted_files(log.partition, now_ms)
+            expire_losses(log.partition, now_ms)
+        due = [path for at_ms, path in self._doomed if at_ms <= now_ms]
+        self._doomed = [(at_ms, path) for at_ms, path in self._doomed if at_ms > now_ms]
+        for path in due:
+            self._remove_tree(path)
+        self._set_deadline(now_ms)
+
+    def heed(self, log: PartitionLog) -> None:
+        """Move the deadline forward for this log alone: a look at all of them would cost their square."""
+        flush_ms = MAX_LONG if self._flushes_on_schedule else self._clock() + log.config.flush_ms
+        self.deadline_ms = min(self.deadline_ms, flush_ms, _unlinking_ms(log))
+
+    def _set_deadline(self, now_ms: int) -> None:
+        logs = [log.partition for log in self.logs.values()]
+        ages_ms = [] if self._flushes_on_schedule else [log.config.flush_ms for log in logs]
+        self.deadline_ms = min(
+            [
+                now_ms + min(ages_ms, default=MAX_LONG),
+                *map(_unlinking_ms, logs),
+                *(at for at, _ in self._doomed),
+            ]
+        )
+
+    # --- failing and closing --------------------------------------------------------------------------
+
+    def guarded(self, action: Callable[[], None]) -> bool:
+        """Run `action`; False if it failed. A failed disk takes this dir offline and no other.
+
+        A full disk does not: the file stays as it was and is written another time.
+        """
+        try:
+            action()
+        except DiskFull:
+            return False
+        except OSError as error:
+            if not is_full(error):
+                self._take_offline(error)
+            return False
+        except LogDirOffline:
+            # The log at fault has reported itself through `failed`.
+            assert self.failure is not None, "a log went offline without its dir"
+            return False
+        return True
+
+    def _take_offline(self, error: OSError) -> None:
+        if self.failure is None:
+            self.failure = bare(error)
+            for log in list(self.logs.values()):  # the thread of a sync may be the one that finds out
+                log.partition.take_offline(error)
+            # The page cache may drop what could not be synced, and the next owner cannot tell. If this fails
+            # too, the dir cannot be used again in this boot.
+            with suppress(OSError):
+                if self._node.boot_id:
+                    remove_running(self._disk, self.path)
+
+    def close(self, *, mark_clean: bool) -> None:
+        """Close every log, write the checkpoints and, with `mark_clean`, the clean-stop marker."""
+        closed = [self.guarded(log.close) for log in list(self.logs.values())]
+        # A partition that was left as it is must be checked again, and a clean start would not do that.
+        mark_clean = mark_clean and all(closed) and not self.damaged
+        if self.failure is None and self._lock is not None:
+            self.guarded(partial(self._leave_marks, mark_clean))
+        self.abandon()
+
+    def _leave_marks(self, mark_clean: bool) -> None:
+        self._write_recovery_points()
+        self.checkpoint_log_start_offsets()
+        self.checkpoint_high_watermarks()
+        if mark_clean:
+            names = [META_PROPERTIES, *_OFFSET_FILES]
+            for topic_partition, log in sorted(self.logs.items()):
+                directory = topic_partition.directory_name
+                names += [f"{directory}/{name}" for name in files_without_checksum(log.partition)]
+            extra = {**OURS, **digests_of(self._disk, self.path, names)}
+            write_clean_shutdown(self._disk, self.path, CleanShutdown(self._node.broker_epoch, extra))
+
+    def abandon(self) -> None:
+        """Release everything without writing."""
+        for log in self.logs.values():
+            log.partition.abandon()
+        if self._lock is not None:
+            self._lock.release()
+            self._lock = None
+
+
+def _unlinking_ms(log: PartitionLog) -> int:
+    """Return when the log has deleted files or expired losses to remove; `MAX_LONG` for never."""
+    return min(log.deleted_files.deadline_ms, log.quarantine.due_ms)

@@ -1,0 +1,303 @@
+"""Read a log: whole batches from an offset or a time, up to the bound of an isolation level.
+
+Readers take no lock. They keep the segments that they started with; a file that is removed meanwhile stays
+open until they are done. The bounds that they may read to move last, after the bytes. A truncation may put
+other bytes in the place of those that a reader looks at: it counts `cuts` up when it begins and when it is
+done, and a reader that sees the count change reads again.
+"""
+
+from __future__ import annotations
+
+from collections.abc import Callable, Iterable, Iterator
+from enum import Enum
+from typing import NamedTuple, TypeVar
+
+from logstore.errors import CorruptBatch, LogClosed, OffsetOutOfRange
+from logstore.format.batch import Batch, walk
+from logstore.log.partition_log import PartitionLog
+from logstore.log.producer_state import LATE_MS, OpenTransaction
+from logstore.log.read_committed import aborted_between, without_aborted
+from logstore.segment.epochs import LeaderEpochCache
+from logstore.segment.segment import Segment
+from logstore.segment.segments import find_timestamp, is_cached, read_batches
+from logstore.segment.transaction_index import AbortedTransaction, TransactionIndex
+
+READ_BYTES = 1 << 20
+
+T = TypeVar("T")
+
+
+class FetchIsolation(Enum):
+    """The bound of a read."""
+
+    LOG_END = "everything written"
+    HIGH_WATERMARK = "records that every in-sync replica holds"
+    TXN_COMMITTED = "the same, up to the first undecided transaction"
+
+
+class FetchedBytes(NamedTuple):
+    """Whole batches; the first may begin below `start_offset`. `next_offset` follows the last one.
+
+    `aborted`, for readers of committed data: the transactions whose records they must leave out.
+    """
+
+    records: bytes
+    start_offset: int
+    segment_base_offset: int
+    position: int
+    next_offset: int
+    aborted: tuple[AbortedTransaction, ...] = ()
+
+
+class TimestampOffset(NamedTuple):
+    """A record's time and offset, and the leader epoch that wrote it."""
+
+    timestamp_ms: int
+    offset: int
+    leader_epoch: int
+
+
+class _SegmentGone(Exception):
+    """A segment was replaced or deleted under its reader, who must look again."""
+
+
+def end_offset_for(log: PartitionLog, isolation: FetchIsolation) -> int:
+    """Return the upper bound for this isolation level, exclusive."""
+    if isolation is FetchIsolation.LOG_END:
+        end_offset = log.log_end_offset
+    elif isolation is FetchIsolation.HIGH_WATERMARK:
+        end_offset = log.high_watermark
+    else:
+        end_offset = log.last_stable_offset
+    # After a failed fsync the page cache may hold bytes that the disk never will.
+    return end_offset if log.failure is None else min(end_offset, log.recovery_point)
+
+
+def segment_base(log: PartitionLog, offset: int) -> int:
+    """Return the base of the segment that holds `offset` or would; of the first one if all lie above."""
+    with log.lock:
+        return (log.segments.floor(offset) or log.segments.first).base_offset
+
+
+# --- bytes ------------------------------------------------------------------------------------------
+
+
+def read_bytes(
+    log: PartitionLog,
+    start_offset: int,
+    max_bytes: int = READ_BYTES,
+    *,
+    isolation: FetchIsolation = FetchIsolation.LOG_END,
+    at_least_one: bool = True,
+) -> FetchedBytes:
+    """Return whole batches from `start_offset`, at most `max_bytes` of them.
+
+    The first may begin below `start_offset`. With `at_least_one` it is returned even if it alone is larger.
+    At or past the end for `isolation` nothing is returned. With TXN_COMMITTED the aborted transactions among
+    the batches are listed. Raises `OffsetOutOfRange` outside of [log start, log end], `CorruptBatch` or
+    `CorruptIndex` if the log is damaged.
+    """
+    end_offset = log.log_end_offset
+    if not log.log_start_offset <= start_offset <= end_offset:
+        raise OffsetOutOfRange(start_offset, log.log_start_offset, end_offset)
+    if log.is_closed:
+        raise LogClosed(f"{log.directory} was closed; open it again")
+    return _undisturbed(log, lambda: _read(log, start_offset, max_bytes, isolation, at_least_one))
+
+
+def _undisturbed(log: PartitionLog, read: Callable[[], T]) -> T:
+    """Return the result of a `read` during which no segment went away and no byte was cut.
+
+    Across a cut, a result mixes the log before and after it, and an error may describe neither.
+    """
+    while True:
+        cuts = log.cuts
+        try:
+            found = read()
+        except _SegmentGone:
+            continue  # another segment may hold its records now
+        except Exception:
+            if cuts == log.cuts:
+                raise
+        else:
+            if cuts == log.cuts:
+                return found
+
+
+def _read(
+    log: PartitionLog, start_offset: int, max_bytes: int, isolation: FetchIsolation, at_least_one: bool
+) -> FetchedBytes:
+    if start_offset < log.log_start_offset:  # it moved since: the segment may be gone for that reason
+        raise OffsetOutOfRange(start_offset, log.log_start_offset, log.log_end_offset)
+    end_offset = end_offset_for(log, isolation)
+    segments = log.segments
+    for segment in segments.since(start_offset):
+        # Also not past an end that lies inside a batch, as a log start may.
+        if segment.base_offset >= end_offset or start_offset >= end_offset:
+            break
+        try:
+            found = read_batches(segment, start_offset, max_bytes, end_offset, at_least_one=at_least_one)
+        except OSError as error:
+            _read_failed(log, segment, error)
+            raise _SegmentGone from error
+        if found is not None:
+            records, position, next_offset = found
+            aborted: tuple[AbortedTransaction, ...] = ()
+            if isolation is FetchIsolation.TXN_COMMITTED:
+                aborted = aborted_transactions(log, start_offset, next_offset)
+            return FetchedBytes(records, start_offset, segment.base_offset, position, next_offset, aborted)
+    active = segments.active
+    return FetchedBytes(b"", start_offset, active.base_offset, active.size, start_offset)
+
+
+def _read_failed(log: PartitionLog, segment: Segment, error: OSError) -> None:
+    """Take the log offline, unless the file was truncated, deleted or closed under its reader."""
+    with log.lock:  # held by whoever removes files, until `segments` is up to date
+        if log.is_closed:
+            raise LogClosed(f"{log.directory} was closed; open it again") from error
+        if log.segments.get(segment.base_offset) is segment:
+            log.fail(error)
+
+
+def is_cold(log: PartitionLog, start_offset: int, max_bytes: int) -> bool:
+    """Return whether `read_bytes` may have to wait for the device: then read on another thread first.
+
+    If the platform cannot tell, the active segment counts as cached and the others do not. Where a read
+    would raise, nothing is cold.
+    """
+    segments = log.segments
+    if log.is_closed or not log.log_start_offset <= start_offset < log.log_end_offset:
+        return False
+    segment = segments.floor(start_offset)
+    if segment is None:
+        return False
+    try:
+        found = is_cached(segment, start_offset, max_bytes)
+    except OSError:
+        return False  # the read reports the error
+    return segment is not segments.active if found is None else not found
+
+
+# --- batches ----------------------------------------------------------------------------------------
+
+
+def iter_batches(log: PartitionLog, start_offset: int, isolation: FetchIsolation) -> Iterator[Batch]:
+    """Yield the batches from `start_offset` to the end as it is when it is reached.
+
+    Raises as `read_bytes`, and `CorruptBatch` for an impossible offset or epoch: no checksum covers them.
+    """
+    offset = start_offset
+    while True:
+        history, end_offset = log.epoch_cache, end_offset_for(log, FetchIsolation.LOG_END)
+        fetched = read_bytes(log, offset, isolation=isolation)
+        if not fetched.records:
+            if isolation is FetchIsolation.LOG_END and offset < end_offset:
+                _check_ended(log, offset)
+            return
+        batches = walk(fetched.records)
+        if log.epoch_cache is history:  # else a cut may have come between: the bytes are older than it
+            batches = _in_order(log, batches, history)
+        yield from without_aborted(batches, fetched.aborted) if fetched.aborted else batches
+        offset = fetched.next_offset
+
+
+def _check_ended(log: PartitionLog, offset: int) -> None:
+    """Raise `CorruptBatch` if the log holds records from `offset` on but no batch was found there."""
+    with log.lock:
+        is_written = offset < end_offset_for(log, FetchIsolation.LOG_END) and log.segments.active.size
+        if is_written and not read_bytes(log, offset).records:
+            raise CorruptBatch(
+                f"{log.directory}: no batch from offset {offset} on, but the log ends at "
+                f"{log.log_end_offset}; verify the log, or fetch it from another replica"
+            )
+
+
+def _in_order(log: PartitionLog, batches: Iterable[Batch], history: LeaderEpochCache) -> Iterator[Batch]:
+    """Yield batches whose offsets and epochs match their neighbours and the epoch history."""
+    next_offset, known_until, expected = 0, -1, -1
+    for batch in batches:
+        base_offset, epoch = batch.base_offset, batch.leader_epoch
+        if base_offset >= known_until:
+            expected, known_until = history.span_of(base_offset)
+        if base_offset < next_offset or (epoch != expected and epoch != -1 != expected):
+            raise CorruptBatch(
+                f"{log.directory}: the batch at offset {base_offset} of epoch {epoch} does not follow "
+                "the batch before it; verify the log, or fetch it from another replica"
+            )
+        next_offset = batch.next_offset
+        yield batch
+
+
+# --- times ------------------------------------------------------------------------------------------
+
+
+def offset_for_timestamp(
+    log: PartitionLog, timestamp_ms: int, *, isolation: FetchIsolation = FetchIsolation.LOG_END
+) -> TimestampOffset | None:
+    """Return the first record whose time is at or past `timestamp_ms`; None if there is none."""
+    if log.is_closed:
+        raise LogClosed(f"{log.directory} was closed; open it again")
+    return _undisturbed(log, lambda: _find_timestamp(log, timestamp_ms, isolation))
+
+
+def _find_timestamp(
+    log: PartitionLog, timestamp_ms: int, isolation: FetchIsolation
+) -> TimestampOffset | None:
+    start_offset, end_offset = log.log_start_offset, end_offset_for(log, isolation)
+    for segment in log.segments:
+        try:
+            if segment.max_timestamp_ms < timestamp_ms:
+                continue
+            batch = find_timestamp(segment, timestamp_ms, start_offset, end_offset)
+        except OSError as error:
+            _read_failed(log, segment, error)
+            raise _SegmentGone from error
+        if batch is None:
+            continue
+        for record in batch.records():
+            if record.timestamp_ms >= timestamp_ms and start_offset <= record.offset < end_offset:
+                return TimestampOffset(record.timestamp_ms, record.offset, batch.leader_epoch)
+    return None
+
+
+def offset_of_largest_timestamp(log: PartitionLog) -> TimestampOffset | None:
+    """Return the first record with the largest time in the log; None if no record has a time."""
+    largest_ms = max((segment.max_timestamp_ms for segment in log.segments), default=-1)
+    return offset_for_timestamp(log, largest_ms) if largest_ms >= 0 else None
+
+
+# --- transactions -----------------------------------------------------------------------------------
+
+
+def aborted_transactions(
+    log: PartitionLog, start_offset: int, end_offset: int
+) -> tuple[AbortedTransaction, ...]:
+    """Return the aborted transactions that overlap [start_offset, end_offset), in order of their markers.
+
+    For an `end_offset` up to the last stable offset; a later transaction may not be decided yet. Raises
+    `LogDirOffline`, and `CorruptIndex` if a transaction index was damaged since the log was opened.
+    """
+    return _undisturbed(
+        log, lambda: aborted_between(_transaction_indexes(log, start_offset), start_offset, end_offset)
+    )
+
+
+def _transaction_indexes(log: PartitionLog, offset: int) -> Iterator[TransactionIndex]:
+    for segment in log.segments.since(offset):
+        try:
+            yield segment.aborts.index
+        except OSError as error:
+            _read_failed(log, segment, error)
+            raise _SegmentGone from error
+
+
+def open_transactions(log: PartitionLog) -> tuple[OpenTransaction, ...]:
+    """Return the transactions without a marker, oldest first; the oldest bounds committed reads."""
+    with log.lock:
+        return log.producer_state.open_transactions()
+
+
+def late_transactions(log: PartitionLog, now_ms: int, largest_timeout_ms: int) -> tuple[OpenTransaction, ...]:
+    """Return the transactions that no coordinator will end: five minutes past the largest timeout."""
+    limit_ms = largest_timeout_ms + LATE_MS
+    return tuple(each for each in open_transactions(log) if now_ms - each.last_timestamp_ms > limit_ms)
