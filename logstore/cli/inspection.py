@@ -1,16 +1,7 @@
-"""Reading the files of a log directory that somebody else may own, be writing, or have left broken.
+"""Read the files of a log directory that another process may own, be writing, or have left broken.
 
-Nothing here writes, locks, maps or trusts: files are opened read-only and read with `pread` up to the
-size they had when they were opened, so that a writer beside us may append, roll, truncate or
-delete as it likes. What a crash or a writer leaves at the end of a file comes in four kinds:
-
-    end        the last byte ends the last batch
-    torn       a batch that the file does not hold whole: being written, or cut off by a crash
-    zeros      nothing but zeros to the end: preallocated, or lost in a power cut
-    garbage    bytes that cannot be a batch
-
-The first three are how a log may look while it is written. `garbage`, and whole batches *behind* any
-tail, are damage.
+Nothing here writes, locks, maps or trusts. Files are opened read-only and read with `pread` up to the size
+they had when they were opened, so that a writer may append, roll, truncate or delete meanwhile.
 """
 
 from __future__ import annotations
@@ -32,15 +23,16 @@ from logstore.checkpoint.offset_checkpoint import (
 from logstore.checkpoint.partition_metadata import PARTITION_METADATA
 from logstore.disk.files import Disk, File
 from logstore.format.batch import LOG_OVERHEAD
-from logstore.segment.scan import CHUNK_BYTES, Fault, find_batch, scan
+from logstore.segment.damage import find_batch
+from logstore.segment.scan import CHUNK_BYTES, Fault, scan
 
 _LENGTH: Final = struct.Struct(">i")
-# How far behind a tail a whole batch is looked for.
+# The search for a whole batch behind a tail stops after this many bytes.
 _SEARCH_BYTES: Final = 64 << 20
 
 
 class Kind(StrEnum):
-    """What a file of a log directory holds."""
+    """The kind of a file in a log directory."""
 
     LOG = "log"
     OFFSET_INDEX = "index"
@@ -71,7 +63,7 @@ _NAMED: Final = {
 
 
 class FileRole(NamedTuple):
-    """What a file's name says: its kind, the offset it is named for, and whether it is set aside.
+    """The meaning of a file's name: its kind, the offset it is named for, and whether it is set aside.
 
     `state` is empty for a live file; `deleted`, `cleaned` and `swap` are leftovers of retention and
     compaction. `base_offset` is -1 for files without a number.
@@ -83,23 +75,14 @@ class FileRole(NamedTuple):
 
 
 def role_of(name: str) -> FileRole | None:
-    """The role of a file called `name`; None for a name that no log directory uses."""
+    """Return the role of the file `name`; None for a name that no log directory uses."""
     if match := _NUMBERED.fullmatch(name):
         return FileRole(Kind(match["kind"]), int(match["offset"]), match["state"].removeprefix("."))
     return FileRole(_NAMED[name]) if name in _NAMED else None
 
 
-class Tail(StrEnum):
-    """How the readable part of a `.log` ends (drawn above)."""
-
-    END = "end"
-    TORN = "torn"
-    ZEROS = "zeros"
-    GARBAGE = "garbage"
-
-
 class FoundBatch(NamedTuple):
-    """One batch of a file. `fault` says what is wrong with it; None for a sound one."""
+    """One batch of a file, and its fault; None for a sound one."""
 
     position: int
     data: bytes
@@ -109,8 +92,8 @@ class FoundBatch(NamedTuple):
 class LogFile:
     """The batches of one `.log`, front to back, in bounded memory.
 
-    `valid_end` is the position past the last batch that was given out, `tail` how the file goes on
-    there; both are final when `batches` is exhausted. `size` is the file's size when it was opened.
+    `valid_end` is the end of the last batch that was yielded; `tail` is TORN, ZEROS or SIZE (no batch) if
+    other bytes follow it. Both are final when `batches` is exhausted. `size` is that at the opening.
     """
 
     def __init__(self, file: File, base_offset: int) -> None:
@@ -118,12 +101,12 @@ class LogFile:
         self.base_offset = base_offset
         self.size = file.size()
         self.valid_end = 0
-        self.tail = Tail.END
+        self.tail: Fault | None = None
 
     def batches(
         self, *, position: int = 0, next_offset: int | None = None, leader_epoch: int = -1
     ) -> Iterator[FoundBatch]:
-        """Each whole batch from `position` on, also a faulty one whose length can be followed.
+        """Yield each whole batch from `position` on, also a faulty one whose length can be followed.
 
         Checksums are checked; offsets and epochs have to rise from `next_offset` (default: the base
         offset) and `leader_epoch`.
@@ -140,7 +123,7 @@ class LogFile:
                 for at, size in zip(found.positions.tolist(), sizes.tolist(), strict=True):
                     data = self._file.pread(size, at)
                     if len(data) < size:  # cut by its owner meanwhile
-                        self.valid_end, self.tail = at, Tail.TORN
+                        self.valid_end, self.tail = at, Fault.TORN
                         return
                     yield FoundBatch(at, data, None)
                 if len(found.headers):
@@ -148,29 +131,21 @@ class LogFile:
                     leader_epoch = max(leader_epoch, int(found.headers["leader_epoch"].max()))
                 self.valid_end, fault = found.end, found.fault
             if fault in (Fault.TORN, Fault.SIZE):
-                self.tail = self._tail_at(self.valid_end, fault)
+                self.tail = Fault.ZEROS if self._only_zeros(self.valid_end) else fault
                 return
             if fault is not None:
-                # One bad batch does not hide the rest, and says nothing about where they should go on.
+                # One bad batch does not hide the rest, and its offsets and epoch count for nothing.
                 data = self._read_batch(self.valid_end)
                 yield FoundBatch(self.valid_end, data, fault)
                 self.valid_end += len(data)
 
     def whole_batch_behind(self, position: int) -> int | None:
-        """Position of the first intact batch somewhere past `position`; None if none is found.
-
-        Looks at every byte: what lies before it has no structure that could be followed.
-        """
+        """Return the position of the first intact batch behind `position`; None if none is near."""
         return find_batch(self._file, position, min(position + _SEARCH_BYTES, self.size))
 
     def _read_batch(self, position: int) -> bytes:
         (length,) = _LENGTH.unpack(self._file.pread(4, position + 8))
         return self._file.pread(LOG_OVERHEAD + length, position)
-
-    def _tail_at(self, position: int, fault: Fault) -> Tail:
-        if self._only_zeros(position):
-            return Tail.ZEROS
-        return Tail.TORN if fault is Fault.TORN else Tail.GARBAGE
 
     def _only_zeros(self, position: int) -> bool:
         while position < self.size:
@@ -184,7 +159,7 @@ class LogFile:
 
 
 def open_for_reading(disk: Disk, directory: str, name: str) -> File | None:
-    """The file, also if its owner has just renamed it for deletion; None if it is gone."""
+    """Open the file, also if its owner has just renamed it for deletion; None if it is gone."""
     for candidate in (name, f"{name}.deleted"):
         try:
             return disk.open(f"{directory}/{candidate}")
@@ -194,15 +169,15 @@ def open_for_reading(disk: Disk, directory: str, name: str) -> File | None:
 
 
 def segment_offsets(disk: Disk, directory: str) -> list[int]:
-    """Base offsets of the live segments, ascending."""
+    """Return the base offsets of the live segments, ascending."""
     roles = (role_of(entry.name) for entry in disk.scan(directory) if not entry.is_directory)
     return sorted(role.base_offset for role in roles if role and role.kind is Kind.LOG and not role.state)
 
 
 def index_entries(data: bytes, kind: Kind, base_offset: int) -> list[tuple[int, int]]:
-    """Entries as (offset, position) or (timestamp, offset), offsets absolute.
+    """Return the entries as (offset, position) or (timestamp, offset), offsets absolute.
 
-    A preallocated zero tail and a last entry that is not whole are left out.
+    A preallocated zero tail and a last entry that is cut short are left out.
     """
     layout = struct.Struct(">ii" if kind is Kind.OFFSET_INDEX else ">qi")
     raw = list(layout.iter_unpack(data[: len(data) - len(data) % layout.size]))
@@ -214,7 +189,7 @@ def index_entries(data: bytes, kind: Kind, base_offset: int) -> list[tuple[int, 
 
 
 def read_whole(disk: Disk, directory: str, name: str) -> bytes | None:
-    """All bytes of a companion file; None if it is gone."""
+    """Return all bytes of a file; None if it is gone."""
     file = open_for_reading(disk, directory, name)
     if file is None:
         return None

@@ -1,7 +1,6 @@
-"""Judging the files of a partition: every batch, and every derived file against its log.
+"""Check the files of a partition: every batch, and every index entry against its log.
 
-A judgement is a list of problems. *Damage* is what no crash of a correct writer and no running writer
-leaves behind; all else is a note.
+Damage is what neither a crash of a correct writer nor a running writer leaves; everything else is a note.
 """
 
 from __future__ import annotations
@@ -14,7 +13,6 @@ from logstore.cli.inspection import (
     FileRole,
     Kind,
     LogFile,
-    Tail,
     index_entries,
     open_for_reading,
     read_whole,
@@ -23,11 +21,13 @@ from logstore.cli.inspection import (
 from logstore.disk.errors import EngineError
 from logstore.disk.files import Disk
 from logstore.format.batch import Batch
+from logstore.segment.damage import Verdict, judge
+from logstore.segment.scan import Fault
 from logstore.segment.segment import file_name
 
 
 class Problem(NamedTuple):
-    """Something a reader should know. Damage is what no crash of a correct writer leaves behind."""
+    """A finding in a file at byte `position`."""
 
     file: str
     position: int
@@ -40,9 +40,9 @@ class Problem(NamedTuple):
 
 @dataclass(slots=True)
 class SegmentReport:
-    """What verification found in one segment; offsets are -1 in an empty one.
+    """The result of a segment's verification; offsets are -1 in an empty one.
 
-    The four columns hold one number a batch; index entries are judged against them.
+    The four columns have one row a batch; index entries are checked against them.
     """
 
     base_offset: int
@@ -68,8 +68,8 @@ def verify_log(
 ) -> SegmentReport:
     """Check every batch of a segment: checksum, records, order of offsets and epochs, and the tail.
 
-    `previous` is the segment before it, which its offsets have to lie above. A tail that a writer or a
-    crash may leave is a note in the last segment and damage in any other.
+    Its offsets have to lie above those of `previous`, the segment before it. A tail that a writer or a crash
+    may leave is a note in the last segment and damage in any other.
     """
     report = SegmentReport(file.base_offset, size=file.size)
     report.last_epoch = previous.last_epoch if previous else -1
@@ -106,25 +106,27 @@ def _unreadable(batch: Batch) -> str | None:
     return None
 
 
+_TAILS = {
+    Fault.TORN: "bytes of a batch that the file does not hold whole",
+    Fault.ZEROS: "zero bytes to the end",
+    Fault.SIZE: "bytes that are no batch",
+}
+
+
 def judge_tail(file: LogFile, name: str, *, is_last: bool) -> Problem | None:
-    if file.tail is Tail.END:
+    """Judge the bytes behind the last batch; None if there are none."""
+    if file.tail is None:
         return None
-    left = file.size - file.valid_end
-    text = {
-        Tail.TORN: f"{left} bytes of a batch that the file does not hold whole",
-        Tail.ZEROS: f"{left} zero bytes to the end",
-        Tail.GARBAGE: f"{left} bytes that are no batch",
-    }[file.tail]
-    intact = None if file.tail is Tail.ZEROS else file.whole_batch_behind(file.valid_end)
-    is_damage = True
+    intact = None if file.tail is Fault.ZEROS else file.whole_batch_behind(file.valid_end)
+    text = f"{file.size - file.valid_end} {_TAILS[file.tail]}"
     if intact is not None:
         text += f", yet a whole batch follows at byte {intact}"
     elif not is_last:
         text += ", in a segment that is complete"
     else:
         text += ": being written, or torn by a crash"
-        is_damage = file.tail is Tail.GARBAGE
-    return Problem(name, file.valid_end, text, is_damage)
+    verdict = judge(file.tail, is_end=is_last and intact is None, below_durable=None)
+    return Problem(name, file.valid_end, text, verdict is Verdict.DAMAGE)
 
 
 def verify_offset_index(
@@ -132,7 +134,7 @@ def verify_offset_index(
 ) -> list[Problem]:
     """Check (offset, position) entries: rising, each naming the start of a batch at or before its offset.
 
-    The offset may lie past that batch: a follower of Kafka notes one entry for several batches that it
+    The offset may lie past that batch: a follower of Kafka adds one entry for several batches that it
     appended at once.
     """
     first_offsets = dict(zip(segment.positions, segment.base_offsets, strict=True))
@@ -156,7 +158,7 @@ def verify_offset_index(
 
 
 def verify_time_index(entries: Sequence[tuple[int, int]], name: str, segment: SegmentReport) -> list[Problem]:
-    """Check (timestamp, offset) entries: rising, and no record at or before the offset is later."""
+    """Check (timestamp, offset) entries: rising, and no record up to the offset is later."""
     problems = []
     before = (-1, -1)
     batch, latest = 0, -1
@@ -181,7 +183,7 @@ def verify_time_index(entries: Sequence[tuple[int, int]], name: str, segment: Se
 
 
 class FileReport(NamedTuple):
-    """The judgement of one file; `numbers` are facts to print beside it."""
+    """The result for one file; `numbers` are facts to print with it."""
 
     file: str
     kind: Kind
@@ -191,10 +193,10 @@ class FileReport(NamedTuple):
 
 
 def verify_files(disk: Disk, directory: str, files: Sequence[tuple[str, FileRole]]) -> Iterator[FileReport]:
-    """Judge the live segments and indexes among `files`: segments as one log, an index against its log.
+    """Check the live segments and indexes among `files`: segments as one log, an index against its log.
 
-    Derived files are read before the log they point into, so that a writer that goes on meanwhile
-    cannot make them look ahead of it. A file that vanishes is passed over.
+    Indexes are read before the log they point into, so that a running writer cannot make them look ahead
+    of it. A file that vanishes is skipped.
     """
     asked = {(role.kind, role.base_offset) for _, role in files if not role.state}
     newest = max(segment_offsets(disk, directory), default=-1)

@@ -36,7 +36,8 @@ from typing import Any, Final, Literal, NamedTuple, TypeAlias, cast, get_args
 from logstore.config import MAX_LONG
 from logstore.disk.files import Disk, File, remove_if_exists
 from logstore.format.crc import crc32c
-from logstore.segment.scan import Scanned, find_batch, scan
+from logstore.segment.damage import find_batch
+from logstore.segment.scan import Scanned, scan
 from logstore.segment.segment import LOG_SUFFIX, Segment, file_name
 
 LOST_DIRECTORY: Final = "lost"

@@ -32,12 +32,13 @@ from logstore.checkpoint.offset_checkpoint import LOG_START_OFFSET_CHECKPOINT, r
 from logstore.disk.errors import CorruptCheckpoint, InvalidTopic
 from logstore.disk.files import Buffer, Disk, File, OsDisk, read_small_file
 from logstore.disk.topic_partition import parse_directory_name
-from logstore.errors import CorruptBatch, DamagedLog, LogDirOffline, LogGone, OffsetOutOfRange
+from logstore.errors import DamagedLog, LogDirOffline, LogGone, OffsetOutOfRange
 from logstore.format.batch import HEADER_BYTES, LOG_OVERHEAD, MIN_LENGTH, Batch
 from logstore.format.record import Record
 from logstore.log.recovery import offset_in
+from logstore.segment.damage import Verdict, find_batch, judge, sound_batch
 from logstore.segment.indexes import OffsetIndex
-from logstore.segment.scan import Fault, find_batch, scan_buffer
+from logstore.segment.scan import Fault, scan_buffer
 from logstore.segment.segment import LOG_SUFFIX, file_name
 from logstore.segment.swap import SWAP_SUFFIX
 
@@ -286,18 +287,8 @@ class LogReader:
 
     def _holds_a_batch(self, file: File, position: int, base_offset: int) -> bool:
         """Whether a sound batch lies at `position` that does not begin past `next_offset`."""
-        header = file.pread(HEADER_BYTES, position)
-        if len(header) < HEADER_BYTES:
-            return False
-        size = LOG_OVERHEAD + _LENGTH.unpack_from(header)[0]
-        if not HEADER_BYTES <= size <= file.size() - position:
-            return False
-        try:
-            batch = Batch(file.pread(size, position))
-            batch.check_crc()
-        except CorruptBatch:
-            return False
-        return base_offset <= batch.base_offset <= self.next_offset
+        batch = sound_batch(file, position, file.size())
+        return batch is not None and base_offset <= batch.base_offset <= self.next_offset
 
     def _is_known_tail(self, found: Suspect) -> bool:
         tail = self.tail
@@ -321,7 +312,8 @@ class LogReader:
                 file.close()
         except OSError as error:
             raise self._unreadable(error) from error
-        if behind is not None or not is_last:
+        is_end = is_last and behind is None
+        if judge(found.fault, is_end=is_end, below_durable=False) is Verdict.DAMAGE:
             self._damage = found
             raise DamagedLog(
                 f"{path} at byte {found.position} (offset {self.next_offset}): {found.fault.value}, and more "

@@ -55,7 +55,7 @@ from logstore.format.crc import crc32c
 from logstore.log.losses import LOST_DIRECTORY, Loss, Quarantine, Survey, Tail, only_zeros, survey
 from logstore.log.producer_snapshots import ProducerSnapshots, replay_into
 from logstore.log.producer_state import CompletedTransaction, ProducerState
-from logstore.segment.damage import Listed, judge_chain
+from logstore.segment.damage import Listed, Verdict, judge, judge_chain
 from logstore.segment.deleted_files import DELETED_SUFFIX
 from logstore.segment.epochs import EpochEntry, LeaderEpochCache
 from logstore.segment.indexes import IndexEntries, OffsetIndex, TimeIndex
@@ -533,7 +533,7 @@ class _Loader:
         if cut:
             mark("recovery: a tail is cut")
             fault = fault or Fault.TORN
-            if next_offset < durable_end:
+            if judge(fault, is_end=True, below_durable=next_offset < durable_end) is Verdict.DAMAGE:
                 mark("recovery: damage below what had been synced")
                 kind = _KINDS.get(fault, DamageKind.BAD_BATCH)
                 lost = cut + self._bytes_in(later)

@@ -18,10 +18,10 @@ import numpy as np
 import numpy.typing as npt
 
 from logstore.disk.files import Buffer, Disk, File
-from logstore.errors import CorruptBatch
 from logstore.format.batch import HEADER_BYTES, LOG_OVERHEAD, MIN_LENGTH, Batch
 from logstore.log.reader import Hint, LogReader, Suspect, Walk
-from logstore.segment.scan import Fault, Scanned, find_batch, scan_buffer
+from logstore.segment.damage import batch_at, find_batch, sound_batch
+from logstore.segment.scan import Fault, Scanned, order_faults, scan_buffer
 
 STRETCH_BYTES: Final = 4 << 20
 
@@ -156,15 +156,15 @@ class StretchReader(LogReader):
         try:
             size = file.size()
             lowest = damage.next_offset
-            batch = _batch_at(file, damage.position, size)
-            position: int | None = damage.position + (0 if batch is None else batch.size)
-            if batch is None or _sound(file, position, size, lowest) is None:
+            bad = batch_at(file, damage.position, size)
+            position: int | None = None if bad is None else damage.position + bad.size
+            if position is None or sound_batch(file, position, size, lowest) is None:
                 position = find_batch(file, damage.position, size, lowest_offset=lowest)
                 while position is not None and not self._is_followed(file, position, size, lowest):
                     position = find_batch(file, position, size, lowest_offset=lowest)
             if position is None:
                 return None
-            batch = _sound(file, position, size, lowest)
+            batch = sound_batch(file, position, size, lowest)
             if batch is None or (segment_end is not None and batch.base_offset >= segment_end):
                 return None
             return position, bytes(batch.buffer[:HEADER_BYTES]), batch.base_offset
@@ -173,36 +173,11 @@ class StretchReader(LogReader):
 
     @staticmethod
     def _is_followed(file: File, position: int, size: int, lowest: int) -> bool:
-        batch = _sound(file, position, size, lowest)
+        batch = sound_batch(file, position, size, lowest)
         if batch is None:
             return False
         end = position + batch.size
-        return end == size or _sound(file, end, size, batch.next_offset) is not None
-
-
-def _batch_at(file: File, position: int, size: int) -> Batch | None:
-    """What its length field says lies there, checksum not looked at."""
-    header = file.pread(HEADER_BYTES, position)
-    if len(header) < HEADER_BYTES:
-        return None
-    length = int.from_bytes(header[8:12], "big", signed=True)
-    if not HEADER_BYTES <= length + LOG_OVERHEAD <= size - position:
-        return None
-    try:
-        return Batch(file.pread(length + LOG_OVERHEAD, position))
-    except CorruptBatch:
-        return None
-
-
-def _sound(file: File, position: int | None, size: int, lowest: int) -> Batch | None:
-    batch = None if position is None else _batch_at(file, position, size)
-    if batch is None or not lowest <= batch.base_offset <= batch.last_offset:
-        return None
-    try:
-        batch.check_crc()
-    except CorruptBatch:
-        return None
-    return batch
+        return end == size or sound_batch(file, end, size, batch.next_offset) is not None
 
 
 class _StretchWalk(Walk):
@@ -259,22 +234,17 @@ class _StretchWalk(Walk):
     def _in_order(self, found: Scanned, newest_epoch: int) -> tuple[int, int | None]:
         """How many of the batches follow one another, and the slot of the first that is out of order."""
         count = len(found.headers)
-        if not count:
-            return 0, None
-        bases = found.headers["base_offset"].astype(np.int64)
-        lasts = found.last_offsets
         epochs = found.headers["leader_epoch"].astype(np.int64)
-        floors = np.concatenate(([self.next_offset], lasts[:-1] + 1))
-        newest = np.maximum.accumulate(np.concatenate(([newest_epoch], epochs)))
-        wrong = (bases < floors) | (lasts < bases) | (lasts >= self._limit)
-        wrong |= (epochs >= 0) & (epochs < newest[:-1])
-        if not wrong.any():
+        faults = order_faults(found, self._base_offset, self.next_offset, newest_epoch)
+        slot = faults._replace(epochs=faults.epochs & (epochs >= 0)).first()
+        if slot is None:
             return count, None
-        slot = int(wrong.argmax())
         if slot:
             # One that fits its predecessor but not its successor is the odd one of the three.
             before = slot - 1
-            fits = floors[before] <= bases[slot] <= lasts[slot] < self._limit
-            if fits and not 0 <= epochs[slot] < newest[before]:
+            floor = int(found.last_offsets[before - 1]) + 1 if before else self.next_offset
+            newest = max(newest_epoch, int(epochs[:before].max(initial=-1)))
+            base, last = int(found.headers["base_offset"][slot]), int(found.last_offsets[slot])
+            if floor <= base <= last < self._limit and not 0 <= epochs[slot] < newest:
                 slot = before
         return slot, slot

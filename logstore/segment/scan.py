@@ -1,11 +1,11 @@
-"""Walking the batches of a `.log` file: thousands of headers at once, every checksum, no records.
+"""Walk the batches of a `.log` file: thousands of headers at once, every checksum, no records.
 
-A chunk of the file is walked by its length fields in Python (one step and one CRC-32C a batch), and
-all else is numpy on a table of the headers: order, epochs, index entries. That is what recovery, the
-rebuilding of an index and a verification need, at nearly the speed of reading and checksumming.
+Python walks a chunk of the file by its length fields (one step and one CRC-32C a batch); everything else is
+numpy on a table of the headers: order, epochs, index entries. Recovery, index rebuilds and verification need
+no more, and it is nearly as fast as reading and checksumming.
 
-The walk ends where the file stops being batches. It says why, and leaves to the caller whether that
-is a torn tail or damage.
+The walk ends at the first bytes that are no batch in its place, and says why. `damage.judge` decides whether
+that is a torn tail or damage.
 """
 
 from __future__ import annotations
@@ -20,8 +20,7 @@ import numpy.typing as npt
 
 from logstore.config import MAX_INT
 from logstore.disk.files import Buffer, File
-from logstore.errors import CorruptBatch
-from logstore.format.batch import HEADER_BYTES, LOG_OVERHEAD, MAGIC, Batch
+from logstore.format.batch import HEADER_BYTES, LOG_OVERHEAD, MAGIC
 from logstore.format.crc import crc32c
 from logstore.segment.epochs import EpochEntry
 
@@ -47,15 +46,14 @@ HEADER_DTYPE = np.dtype(
 )
 assert HEADER_DTYPE.itemsize == HEADER_BYTES
 
-_MAGIC_AT = 16
-_MAGIC_BYTE = bytes([MAGIC])
 _LENGTH = Struct(">8xi")  # behind the base offset
 
 
 class Fault(Enum):
-    """Why the walk stopped before the end of the file."""
+    """The reason for a walk to stop before the end of the file."""
 
     TORN = "the file ends inside a batch"
+    ZEROS = "zeros to the end of the file"
     SIZE = "a length field that no batch can have"
     CHECKSUM = "a batch whose checksum does not match"
     MAGIC = "a batch of another format"
@@ -66,12 +64,19 @@ class Fault(Enum):
     HOLE = "a batch that begins past offsets that were durable"
 
 
+def last_offsets_of(headers: npt.NDArray[np.void]) -> npt.NDArray[np.int64]:
+    """Return the last offset of each batch."""
+    offsets: npt.NDArray[np.int64] = headers["base_offset"].astype(np.int64)
+    offsets += headers["last_offset_delta"]
+    return offsets
+
+
 class Scanned(NamedTuple):
     """Whole, valid batches that lie end to end.
 
-    `positions` says where they start in the file (n int64), `headers` what their fields are (n of
-    `HEADER_DTYPE`), `end` where the last one ends. `fault` says why nothing follows; None where the
-    walk goes on or the file is at its end.
+    `positions` are their first bytes in the file (n int64), `headers` their fields (n of `HEADER_DTYPE`),
+    `end` is the end of the last one. `fault` is the reason that nothing follows; None where the walk
+    continues or the file ends.
     """
 
     positions: npt.NDArray[np.int64]
@@ -80,14 +85,13 @@ class Scanned(NamedTuple):
     fault: Fault | None
 
     def until(self, slot: int, fault: Fault) -> Scanned:
-        """The batches before number `slot`, which `fault` is the matter with."""
+        """Return the batches before number `slot`, which has `fault`."""
         return Scanned(self.positions[:slot], self.headers[:slot], int(self.positions[slot]), fault)
 
     @property
     def last_offsets(self) -> npt.NDArray[np.int64]:
-        offsets: npt.NDArray[np.int64] = self.headers["base_offset"].astype(np.int64)
-        offsets += self.headers["last_offset_delta"]
-        return offsets
+        """The last offset of each batch."""
+        return last_offsets_of(self.headers)
 
 
 def scan(
@@ -99,7 +103,7 @@ def scan(
     next_offset: int | None = None,
     leader_epoch: int = -1,
 ) -> Iterator[Scanned]:
-    """Walk the batches of `file` in bytes [position, end), some thousand an item.
+    """Walk the batches of `file` in bytes [position, end), thousands an item.
 
     Offsets must rise from `next_offset` (default: `base_offset`, the segment's) and fit the segment;
     leader epochs, where known, may not go back below `leader_epoch`. The last item carries the fault,
@@ -121,7 +125,7 @@ def scan(
 
 
 def scan_buffer(data: Buffer, size: int) -> Scanned:
-    """The batches in the first `size` bytes of `data`, checksums judged, offsets and epochs not.
+    """Return the batches in the first `size` bytes of `data`; checksums are checked, offsets are not.
 
     The fault is TORN where the last batch is cut short.
     """
@@ -133,9 +137,9 @@ def scan_buffer(data: Buffer, size: int) -> Scanned:
 def scan_chunks(
     file: File, position: int, end: int, *, base_offset: int, chunk_bytes: int = CHUNK_BYTES
 ) -> Iterator[tuple[bytes, Scanned]]:
-    """As `scan`, with the bytes: each item is a chunk of the file and the whole batches it begins with.
+    """`scan`, with the bytes: each item is a chunk of the file and the whole batches it begins with.
 
-    `positions` and `end` are places in the chunk, which is `chunk_bytes` long, or as long as a batch that
+    `positions` and `end` are relative to the chunk, which is `chunk_bytes` long, or as long as a batch that
     is longer. The last item carries the fault, if there is one. Raises `OSError`.
     """
     next_offset, leader_epoch, size = base_offset, -1, chunk_bytes
@@ -148,7 +152,7 @@ def scan_chunks(
                 continue
         size = chunk_bytes
         if found.end > 0 and found.fault is Fault.TORN:
-            found = found._replace(fault=None)  # by the chunk, as far as can be told yet
+            found = found._replace(fault=None)  # torn by the chunk, perhaps
         found = _check_order(found, base_offset, next_offset, leader_epoch)
         yield chunk, found
         if found.fault is not None:
@@ -156,51 +160,6 @@ def scan_chunks(
         next_offset = int(found.last_offsets[-1]) + 1
         leader_epoch = max(leader_epoch, int(found.headers["leader_epoch"].max()))
         position += found.end
-
-
-def find_batch(file: File, position: int, end: int, *, lowest_offset: int | None = None) -> int | None:
-    """Position of the first intact batch that begins behind byte `position` and ends by `end`; None if none.
-
-    For what has no structure that could be followed: every byte is tried. With `lowest_offset` only a
-    batch counts whose offsets rise from there. Raises `OSError`.
-    """
-    start = position + 1
-    while start + HEADER_BYTES <= end:
-        chunk = file.pread(min(CHUNK_BYTES, end - start), start)
-        untried = len(chunk) - HEADER_BYTES + 1
-        if untried <= 0:  # the file became shorter meanwhile
-            return None
-        at = chunk.find(_MAGIC_BYTE, _MAGIC_AT) - _MAGIC_AT
-        while 0 <= at < untried:
-            size = LOG_OVERHEAD + _LENGTH.unpack_from(chunk, at)[0]
-            if HEADER_BYTES <= size <= end - start - at:
-                whole = at + size <= len(chunk)
-                data = chunk[at : at + size] if whole else file.pread(size, start + at)
-                if _is_intact(data, lowest_offset):
-                    return start + at
-            at = chunk.find(_MAGIC_BYTE, at + _MAGIC_AT + 1) - _MAGIC_AT
-        start += untried
-    return None
-
-
-def holds_batch(file: File, position: int, end: int) -> bool:
-    """Whether an intact batch lies at byte `position` and ends by `end`. Raises `OSError`."""
-    header = file.pread(HEADER_BYTES, position)
-    if len(header) < HEADER_BYTES:
-        return False
-    size = LOG_OVERHEAD + _LENGTH.unpack_from(header)[0]
-    return HEADER_BYTES <= size <= end - position and _is_intact(file.pread(size, position), None)
-
-
-def _is_intact(data: bytes, lowest_offset: int | None) -> bool:
-    try:
-        batch = Batch(data)
-        if lowest_offset is not None and not lowest_offset <= batch.base_offset <= batch.last_offset:
-            return False
-        batch.check_crc()
-    except CorruptBatch:
-        return False
-    return True
 
 
 class _Walk:
@@ -215,12 +174,12 @@ class _Walk:
         return len(self._headers)
 
     def read(self, file: File, end: int) -> Fault | None:
-        """Walk one more chunk; the reason if no batch can follow it before byte `end`."""
+        """Walk one more chunk; return the reason if no batch can follow it before byte `end`."""
         at = self.end
         chunk = file.pread(min(CHUNK_BYTES, end - at), at)
         walked, fault = self.walk(chunk, at, len(chunk))
         if walked == at and fault is None:
-            # Not one whole batch: take as many bytes as it says it has, if the file does hold them.
+            # Not one whole batch: read as many bytes as its length field says, if the file has them.
             if len(chunk) < HEADER_BYTES:
                 return Fault.TORN
             size = LOG_OVERHEAD + _LENGTH.unpack_from(chunk)[0]
@@ -236,7 +195,7 @@ class _Walk:
     def walk(self, chunk: Buffer, at: int, total: int) -> tuple[int, Fault | None]:
         """Walk the first `total` bytes of `chunk`, which lies at byte `at`.
 
-        Returns where its whole batches end, and why they end there if not because it does.
+        Returns the end of its whole batches, and the fault there, if there is one.
         """
         view = memoryview(chunk)
         last_start = total - HEADER_BYTES
@@ -255,7 +214,7 @@ class _Walk:
         return at + start, None
 
     def checked(self, fault: Fault | None) -> Scanned:
-        """What was walked, up to the first batch that is not what was written."""
+        """Return the batches walked so far, up to the first one with a wrong checksum or format."""
         headers = np.frombuffer(b"".join(self._headers), HEADER_DTYPE)
         sizes = headers["batch_length"].astype(np.int64) + LOG_OVERHEAD
         positions = self.begin + np.cumsum(sizes) - sizes
@@ -267,39 +226,54 @@ class _Walk:
         return Scanned(positions, headers, self.end, fault).until(first, fault)
 
 
-def _check_order(found: Scanned, base_offset: int, next_offset: int, leader_epoch: int) -> Scanned:
-    """Cut `found` before the first batch that does not follow the one before it."""
-    count = len(found.headers)
-    if not count:
-        return found
+class OrderFaults(NamedTuple):
+    """Per batch: whether its offsets do not rise, its epoch is older, its offsets exceed the segment."""
+
+    offsets: npt.NDArray[np.bool_]
+    epochs: npt.NDArray[np.bool_]
+    overflows: npt.NDArray[np.bool_]
+
+    def first(self) -> int | None:
+        """Return the number of the first batch that is out of order."""
+        wrong = self.offsets | self.epochs | self.overflows
+        return int(wrong.argmax()) if wrong.any() else None
+
+
+def order_faults(found: Scanned, base_offset: int, next_offset: int, leader_epoch: int) -> OrderFaults:
+    """Compare each batch with the one before it; the first one with `next_offset` and `leader_epoch`."""
     bases = found.headers["base_offset"].astype(np.int64)
     lasts = found.last_offsets
-    floors = np.empty(count, np.int64)
-    floors[0] = next_offset
+    floors = np.empty(len(bases), np.int64)
+    floors[:1] = next_offset
     floors[1:] = lasts[:-1] + 1
-    # A sum that overflowed is negative: it fails here too.
-    wrong_offsets = (bases < floors) | (lasts < bases)
     epochs = found.headers["leader_epoch"].astype(np.int64)
     newest = np.maximum.accumulate(np.maximum(epochs, leader_epoch))
-    wrong_epochs = (epochs < newest) & (epochs != -1)  # -1: unknown; less is no epoch
-    overflows = lasts - base_offset > MAX_INT
-    wrong = wrong_offsets | wrong_epochs | overflows
-    if not wrong.any():
+    return OrderFaults(
+        (bases < floors) | (lasts < bases),  # a sum that overflowed is negative: it fails here too
+        (epochs < newest) & (epochs != -1),  # -1: unknown; less is no epoch
+        lasts - base_offset > MAX_INT,
+    )
+
+
+def _check_order(found: Scanned, base_offset: int, next_offset: int, leader_epoch: int) -> Scanned:
+    """Cut `found` before the first batch that does not follow the one before it."""
+    faults = order_faults(found, base_offset, next_offset, leader_epoch)
+    first = faults.first()
+    if first is None:
         return found
-    first = int(wrong.argmax())
-    if wrong_offsets[first]:
+    if faults.offsets[first]:
         return found.until(first, Fault.OFFSETS)
-    return found.until(first, Fault.EPOCHS if wrong_epochs[first] else Fault.OVERFLOW)
+    return found.until(first, Fault.EPOCHS if faults.epochs[first] else Fault.OVERFLOW)
 
 
 def check_history(
     found: Scanned, history: Sequence[EpochEntry], *, next_offset: int, durable_end: int, is_dense: bool
 ) -> Scanned:
-    """Cut `found` before the first batch below `durable_end` that is not what was durable.
+    """Cut `found` before the first batch below `durable_end` that differs from what was durable.
 
-    Base offset and leader epoch lie outside a batch's checksum. `history` (epochs and where they start;
-    empty if unknown) was durable before its batches were; and where nothing was removed from between
-    them (`is_dense`), a batch ends where the durable end is: none leaps over it.
+    Base offset and leader epoch lie outside a batch's checksum. `history` (epochs and their start offsets;
+    empty if unknown) was durable before its batches were. Where nothing was removed between the batches
+    (`is_dense`), one of them ends at the durable end: none leaps over it.
     """
     count = len(found.headers)
     if not count:

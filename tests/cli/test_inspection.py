@@ -9,7 +9,7 @@ from hypothesis import given, settings
 from hypothesis import strategies as st
 
 from logstore import Log
-from logstore.cli.inspection import FileRole, Kind, LogFile, Tail, role_of
+from logstore.cli.inspection import FileRole, Kind, LogFile, role_of
 from logstore.cli.verification import verify_files
 from logstore.disk.files import Disk
 from logstore.testing.disks import MemoryDisk
@@ -53,7 +53,7 @@ def test_any_cut_gives_the_longest_run_of_whole_batches(cut: int, tail: bytes) -
     whole = max(end for end in ends if image[:end] == (FIRST + SECOND + THIRD)[:end] and end <= len(image))
     assert b"".join(found) == image[:whole]
     assert log.valid_end >= whole
-    assert (log.tail is Tail.END) == (log.valid_end == len(image))
+    assert (log.tail is None) == (log.valid_end == len(image))
     file.close()
 
 

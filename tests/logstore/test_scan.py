@@ -13,8 +13,9 @@ from hypothesis import strategies as st
 from logstore.format.batch import encode_batch
 from logstore.format.record import MAX_INT, Record
 from logstore.segment import scan as scanning
+from logstore.segment.damage import find_batch
 from logstore.segment.indexes import IndexEntries
-from logstore.segment.scan import Fault, Scanned, find_batch, scan, scan_chunks
+from logstore.segment.scan import Fault, Scanned, scan, scan_chunks
 from logstore.testing.disks import MemoryDisk
 from tests.logstore.forge import forge, payload, values
 from tests.logstore.logs import DIRECTORY, batch, disk_with

@@ -11,8 +11,8 @@ from logstore.disk.files import File
 from logstore.disk.memory import MemoryDisk
 from logstore.format.batch import encode_batch
 from logstore.format.record import Record
+from logstore.segment.damage import Bad, misplaced, sweep
 from logstore.segment.scan import HEADER_DTYPE, Fault
-from logstore.segment.sweep import Bad, misplaced, sweep
 
 
 def batch(offset: int, epoch: int = 0, value: bytes = b"x" * 50) -> bytes:
@@ -86,7 +86,7 @@ def test_windows_do_not_matter(monkeypatch: pytest.MonkeyPatch) -> None:
     data = b"".join(parts)
     whole = sweep(file_of(data), len(data))
     for window in (61, 100, 300, 1000):
-        monkeypatch.setattr("logstore.segment.sweep.SWEEP_BYTES", window)
+        monkeypatch.setattr("logstore.segment.damage.SWEEP_BYTES", window)
         found = sweep(file_of(data), len(data))
         assert found.bad == []
         assert found.positions.tolist() == whole.positions.tolist()

@@ -28,11 +28,20 @@ from logstore.disk.errors import CorruptCheckpoint
 from logstore.disk.files import Disk, File
 from logstore.errors import CorruptSeal, DamageKind
 from logstore.format.batch import DELETE_HORIZON, LOG_OVERHEAD
-from logstore.segment.damage import Listed, judge_chain
+from logstore.segment.damage import (
+    SWEEP_BYTES,
+    Bad,
+    Listed,
+    Sweep,
+    Verdict,
+    judge,
+    judge_chain,
+    misplaced,
+    sweep,
+)
 from logstore.segment.scan import HEADER_DTYPE, Fault
 from logstore.segment.seal import Seal, broken_blocks, read_seal
 from logstore.segment.segment import file_name
-from logstore.segment.sweep import SWEEP_BYTES, Bad, Sweep, misplaced, sweep
 from logstore.spark.verification.planning import Run, SegmentFile
 
 Longs = npt.NDArray[np.int64]
@@ -463,7 +472,10 @@ class _Sweeper:
             window = self._window(slot - 1, slot, slots, bases, ends)
             text = f"{fault.value}; {end - position} bytes up to byte {end} are lost"
             kind = Kind.CHECKSUM if fault is Fault.CHECKSUM else Kind.GARBAGE
-            if is_end and (fault is Fault.TORN or (MAX_LONG > committed <= window[0])):
+            # Without a high watermark, and for a batch cut short, only the bytes themselves tell.
+            is_unknown = fault is Fault.TORN or committed == MAX_LONG
+            below_durable = None if is_unknown else window[0] < committed
+            if judge(fault, is_end=is_end, below_durable=below_durable) is Verdict.TORN_TAIL:
                 kind, text = Kind.TAIL, f"{end - position} bytes to the end: {fault.value}"
             self._faults.append(
                 LocalFault(kind, self._paths[number], position, end - position, *window, -1, text)
