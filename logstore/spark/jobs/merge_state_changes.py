@@ -64,7 +64,7 @@ def prepare(options: Namespace) -> Merge:
 
 def _files(options: Namespace) -> tuple[str, ...]:
     if bool(options.logs) == bool(options.logs_regex):
-        raise BadUsage("give either FILEs or --logs-regex")
+        raise BadUsage("give either files or --logs-regex")
     if options.logs:
         files = [Path(each) for each in options.logs]
         if missing := [str(file) for file in files if not file.is_file()]:
