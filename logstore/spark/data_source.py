@@ -15,11 +15,11 @@ class LogstoreDataSource(DataSource):
 
     @classmethod
     def name(cls) -> str:
-        """Return the format name, `logstore`."""
+        """Return the name for `format(...)`."""
         return "logstore"
 
     def schema(self) -> Any:
-        """Return the columns for the given options."""
+        """Return the schema of a read. Raises `InvalidOption`."""
         from logstore.spark.columns import spark_schema
         from logstore.spark.read_options import ReadOptions
 
@@ -27,25 +27,25 @@ class LogstoreDataSource(DataSource):
         return spark_schema(ReadOptions.parse(self.options, streaming=None).columns)
 
     def reader(self, schema: Any) -> Any:
-        """Return a reader for a batch query."""
+        """Return the reader of a batch. Raises `InvalidOption`."""
         from logstore.spark.readers import batch_reader
 
         return batch_reader(self.options, schema)
 
     def streamReader(self, schema: Any) -> Any:
-        """Return a reader for a streaming query."""
+        """Return the reader of a stream. Raises `InvalidOption`."""
         from logstore.spark.readers import StreamReader
 
         return StreamReader(self.options, schema)
 
     def writer(self, schema: Any, overwrite: bool) -> Any:
-        """Return a writer for a batch query."""
+        """Return the writer of a batch. Raises `InvalidOption` and `WriteRefused`."""
         from logstore.spark.writers import BatchWriter
 
         return BatchWriter(self.options, schema, overwrite)
 
     def streamWriter(self, schema: Any, overwrite: bool) -> Any:
-        """Return a writer for a streaming query."""
+        """Return the writer of a stream. Raises `InvalidOption` and `WriteRefused`."""
         from logstore.spark.writers import StreamWriter
 
         return StreamWriter(self.options, schema, overwrite)

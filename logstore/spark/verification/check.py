@@ -47,6 +47,8 @@ from logstore.spark.verification.planning import Run, SegmentFile
 Longs = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
 
+_Gap = tuple[int, int, str, int]
+
 GAPS_TOLD: Final = 50
 
 
@@ -126,6 +128,11 @@ class Examined:
     faults: list[LocalFault]
     gone: list[str] = field(default_factory=list)
 
+    @property
+    def lost(self) -> list[tuple[int, int]]:
+        """The ranges of offsets [start, end) that are known to be lost."""
+        return [(fault.offset, fault.end_offset) for fault in self.faults if fault.takes]
+
 
 class StretchSum(NamedTuple):
     """The batches that begin in a stretch: their number, the two sums of their hashes, the first place."""
@@ -155,7 +162,7 @@ class RunReport:
     faults: tuple[LocalFault, ...]
     gone: tuple[str, ...]
     sums: dict[int, StretchSum]
-    gaps: tuple[tuple[int, int, str, int], ...]
+    gaps: tuple[_Gap, ...]
     gap_count: int
     is_thinned: bool
 
@@ -167,7 +174,7 @@ def check_run(disk: Disk, run: Run) -> RunReport:
     bases, ends = kept.bases, kept.ends
     counts = kept.headers["record_count"].astype(np.int64)
     below = bases < run.committed
-    gaps, gap_count = ([], 0) if run.expects_gaps else _gaps(run, kept, found.faults)
+    gaps, gap_count = ([], 0) if run.expects_gaps else _gaps(run, kept, found.lost)
     thinned = (counts != ends - bases) | (kept.headers["attributes"] & DELETE_HORIZON != 0)
     return RunReport(
         replica=run.replica,
@@ -490,21 +497,22 @@ class _Sweeper:
         return start, max(start, end)
 
 
-def _gaps(run: Run, kept: Kept, faults: Sequence[LocalFault]) -> tuple[list[tuple[int, int, str, int]], int]:
+def _gaps(
+    run: Run, kept: Kept, lost: Sequence[tuple[int, int]]
+) -> tuple[list[tuple[int, int, str, int]], int]:
     """Return the offsets within the run that neither a batch nor a fault covers, and their number."""
     bases, ends = kept.bases, kept.ends
     if not len(bases):
         return [], 0
     first = max(run.segments[0].base_offset, run.log_start_offset)
     before = np.maximum(np.concatenate(([first], ends[:-1])), run.log_start_offset)
-    told: list[tuple[int, int, str, int]] = []
+    told: list[_Gap] = []
     count = 0
     for slot in np.flatnonzero(bases > before).tolist():
         start, end = int(before[slot]), int(bases[slot])
-        if any(fault.takes and fault.offset < end and start < fault.end_offset for fault in faults):
+        if any(first < end and start < last for first, last in lost):
             continue
         count += 1
         if len(told) < GAPS_TOLD:
-            path = f"{run.directory}/{file_name(run.segments[int(kept.segments[slot])].base_offset, '.log')}"
-            told.append((start, end, path, int(kept.positions[slot])))
+            told.append((start, end, run.path(int(kept.segments[slot])), int(kept.positions[slot])))
     return told, count

@@ -32,7 +32,6 @@ from logstore.disk.errors import CorruptCheckpoint
 from logstore.disk.files import Disk
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import HEADER_BYTES, LOG_OVERHEAD
-from logstore.segment.segment import file_name
 from logstore.spark.verification.check import Examined, Kept, Kind, examine, header_hashes
 from logstore.spark.verification.planning import Replica, Run
 
@@ -122,29 +121,23 @@ def compare_stretch(disk: Disk, work: Comparison) -> list[Difference]:
     found: list[Difference] = []
     for offset in offsets[suspicious].tolist():
         difference = _at(sides, offset, work.end_offset)
-        if difference is not None and not (found and _joins(found, difference)):
+        if difference is not None:
             found.append(difference)
-    return found
+    return joined(found)
 
 
 def joined(differences: Sequence[Difference]) -> list[Difference]:
     """Join neighbours that differ in the same way; `differences` of one partition, in any order."""
     found: list[Difference] = []
-    for difference in sorted(differences, key=lambda each: each.offset):
-        if not (found and _joins(found, difference)):
-            found.append(difference)
+    for later in sorted(differences, key=lambda each: each.offset):
+        last = found[-1] if found else later
+        same = (last.kind, last.odd, last.why) == (later.kind, later.odd, later.why)
+        if found and same and later.offset <= last.end_offset:
+            end_offset = max(last.end_offset, later.end_offset)
+            found[-1] = replace(last, end_offset=end_offset, batches=last.batches + later.batches)
+        else:
+            found.append(later)
     return found
-
-
-def _joins(found: list[Difference], later: Difference) -> bool:
-    """Join `later` to the last one found, if it continues it in the same way; return whether it did."""
-    last = found[-1]
-    same = (last.kind, last.odd, last.why) == (later.kind, later.odd, later.why)
-    if not same or later.offset > last.end_offset:
-        return False
-    end_offset = max(last.end_offset, later.end_offset)
-    found[-1] = replace(last, end_offset=end_offset, batches=last.batches + later.batches)
-    return True
 
 
 # --- one replica's side -------------------------------------------------------------------------------------
@@ -158,7 +151,7 @@ class _Side:
         self.kept: Kept = found.kept
         self.hashes = header_hashes(found.kept.headers)
         self.bases, self.ends = found.kept.bases, found.kept.ends
-        self.windows = [(fault.offset, fault.end_offset) for fault in found.faults if fault.takes]
+        self.lost = found.lost
         self.end = max(end, int(self.ends[-1]) if len(self.ends) else 0)
         self.has_history = False
 
@@ -178,7 +171,7 @@ class _Side:
 
     def state_at(self, offset: int) -> tuple[str, int]:
         """Return same, other, hole, behind or unknown, and the slot of the batch."""
-        if offset < self.replica.log_start_offset or any(a <= offset < b for a, b in self.windows):
+        if offset < self.replica.log_start_offset or any(a <= offset < b for a, b in self.lost):
             return "unknown", -1
         slot = self.slot_at(offset)
         if slot >= 0 and offset < self.ends[slot]:
@@ -186,29 +179,25 @@ class _Side:
         return ("behind" if offset >= self.end else "hole"), slot
 
     def place_at(self, offset: int) -> Place:
+        """Return the replica's content at `offset`, and its position."""
         state, slot = self.state_at(offset)
-        node, segments = self.replica.node, self.run.segments
-        following = min(slot + 1, len(self.bases) - 1)
+        epoch, at = -1, slot
         if state in ("same", "other"):
             header = self.kept.headers[slot]
             epoch, crc = int(header["leader_epoch"]), int(header["crc"])
             holds = f"{self.bases[slot]} to {self.ends[slot] - 1}, epoch {epoch}, checksum {crc:08x}"
-            at = slot
+        elif state == "behind":
+            holds = f"ends at {self.end}"
         else:
-            epoch, at = -1, slot if state == "behind" or following < 0 else following
-            holds = {
-                "hole": "nothing",
-                "behind": f"ends at {self.end}",
-                "unknown": "starts later" if offset < self.replica.log_start_offset else "damage",
-            }[state]
-        if at < 0:
-            base = segments[0].base_offset if segments else 0
-            return Place(node, f"{self.replica.directory}/{file_name(base, '.log')}", 0, epoch, holds)
-        base = segments[int(self.kept.segments[at])].base_offset
-        position = int(self.kept.positions[at])
-        if state == "behind":
-            position += int(self.kept.headers["batch_length"][at]) + LOG_OVERHEAD
-        return Place(node, f"{self.replica.directory}/{file_name(base, '.log')}", position, epoch, holds)
+            at = min(slot + 1, len(self.bases) - 1)
+            unknown = "starts later" if offset < self.replica.log_start_offset else "damage"
+            holds = "nothing" if state == "hole" else unknown
+        path, position = self.run.path(0), 0
+        if at >= 0:
+            path, position = self.run.path(int(self.kept.segments[at])), int(self.kept.positions[at])
+            if state == "behind":
+                position += int(self.kept.headers["batch_length"][at]) + LOG_OVERHEAD
+        return Place(self.replica.node, path, position, epoch, holds)
 
 
 def run_over(

@@ -70,7 +70,7 @@ def compare_records(disk: Disk, work: RecordComparison) -> list[Difference]:
     found: list[Difference] = []
     for start, end in work.stretches:
         sides = {
-            number: _Records.of(disk, number, replica, start, end)
+            number: _Records(disk, number, replica, start, end)
             for number, replica in sorted(work.replicas.items())
             if replica.log_start_offset < end
         }
@@ -116,8 +116,7 @@ def _decoded(
         while last < len(sizes) and follows[last] and size < SPAN_BYTES:
             size += int(sizes[last])
             last += 1
-        base_offset = run.segments[int(kept.segments[first])].base_offset
-        file = disk.open(f"{replica.directory}/{file_name(base_offset, '.log')}")
+        file = disk.open(run.path(int(kept.segments[first])))
         try:
             data = file.pread(size, int(kept.positions[first]))
         finally:
@@ -141,27 +140,19 @@ def _aborted(disk: Disk, replica: Replica) -> list[AbortedTransaction]:
 class _Records:
     """One replica's records in a stretch, and the damaged offsets, which are not compared."""
 
-    def __init__(
-        self, replica: Replica, run: Run, kept: Kept, windows: Sequence[tuple[int, int]], rows: Any
-    ) -> None:
-        self.replica, self.run, self.kept, self.windows, self.rows = replica, run, kept, windows, rows
-        self.offsets: npt.NDArray[np.int64] = rows.column("offset").to_numpy()
-
-    @classmethod
-    def of(cls, disk: Disk, number: int, replica: Replica, start: int, end: int) -> _Records:
-        run = run_over(number, replica, start, end)
-        found = examine(disk, run)
-        inside = (found.kept.ends > start) & (found.kept.bases < end)
-        kept = found.kept.among(inside)
-        batches = list(_decoded(disk, replica, run, kept, start, end, COLUMNS))
-        rows = pa.Table.from_batches(batches, columnar.schema(COLUMNS)).combine_chunks()
-        windows = [(fault.offset, fault.end_offset) for fault in found.faults if fault.takes]
-        return cls(replica, run, kept, windows, rows)
+    def __init__(self, disk: Disk, number: int, replica: Replica, start: int, end: int) -> None:
+        self.replica, self.run = replica, run_over(number, replica, start, end)
+        found = examine(disk, self.run)
+        self.lost = found.lost
+        self.kept = found.kept.among((found.kept.ends > start) & (found.kept.bases < end))
+        batches = list(_decoded(disk, replica, self.run, self.kept, start, end, COLUMNS))
+        self.rows: Any = pa.Table.from_batches(batches, columnar.schema(COLUMNS)).combine_chunks()
+        self.offsets: npt.NDArray[np.int64] = self.rows.column("offset").to_numpy()
 
     def covers(self, offsets: npt.NDArray[np.int64], end: int) -> npt.NDArray[np.bool_]:
         """Return which of the offsets the replica would have if compaction had removed nothing."""
         covered: npt.NDArray[np.bool_] = (offsets >= self.replica.log_start_offset) & (offsets < end)
-        for first, last in self.windows:
+        for first, last in self.lost:
             covered &= (offsets < first) | (offsets >= last)
         return covered
 
@@ -170,11 +161,9 @@ class _Records:
         at = int(np.searchsorted(self.offsets, offset))
         is_there = at < len(self.offsets) and self.offsets[at] == offset
         epoch = int(self.rows.column("leader_epoch")[at].as_py()) if is_there else -1
-        base, position = (self.run.segments[0].base_offset if self.run.segments else 0), 0
+        path, position = self.run.path(0), 0
         if slot >= 0:
-            base = self.run.segments[int(self.kept.segments[slot])].base_offset
-            position = int(self.kept.positions[slot])
-        path = f"{self.replica.directory}/{file_name(base, '.log')}"
+            path, position = self.run.path(int(self.kept.segments[slot])), int(self.kept.positions[slot])
         return Place(self.replica.node, path, position, epoch, f"epoch {epoch}" if is_there else "nothing")
 
 

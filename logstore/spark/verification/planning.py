@@ -32,7 +32,7 @@ from logstore.disk.errors import CorruptCheckpoint
 from logstore.disk.files import Disk
 from logstore.disk.topic_partition import TopicPartition, partition_directories
 from logstore.log.recovery import offset_in
-from logstore.segment.segment import LOG_SUFFIX
+from logstore.segment.segment import LOG_SUFFIX, file_name
 
 _CHECKPOINTS: Final = (HIGH_WATERMARK_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT, CLEANER_OFFSET_CHECKPOINT)
 
@@ -174,6 +174,11 @@ class Run:
     first_byte: int = 0
     last_byte: int = 0
     is_second_look: bool = False
+
+    def path(self, number: int) -> str:
+        """Return the path of segment `number`; that of segment 0 if the run is empty."""
+        base_offset = self.segments[number].base_offset if self.segments else 0
+        return f"{self.directory}/{file_name(base_offset, LOG_SUFFIX)}"
 
     def __str__(self) -> str:
         return f"{self.directory} from segment {self.segments[0].base_offset if self.segments else 0}"
