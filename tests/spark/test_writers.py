@@ -90,7 +90,7 @@ def test_a_refusal_says_what_to_do(
 
 
 def test_overwriting_is_refused(spark: SparkSession, tmp_path: Path) -> None:
-    with pytest.raises(Exception, match="mode overwrite is refused: a log is only appended to"):
+    with pytest.raises(Exception, match="mode overwrite is not supported: a log is append-only"):
         appending(spark.range(1).selectExpr("'x' as value"), topic="t").mode("overwrite").save(str(tmp_path))
 
 
