@@ -1,15 +1,15 @@
 """Log lines, from files to a table: lines → topic → structured stream → parsed table → Parquet and a report.
 
-    python examples/spark_logs.py                    the lines that Spark writes about itself while this runs
-    python examples/spark_logs.py spark.log app.log  any files of that form: 26/11/20 21:27:19 WARN Name: text
+    python examples/spark_logs.py                    Spark's own log of this run
+    python examples/spark_logs.py spark.log app.log  any files of the form 26/11/20 21:27:19 WARN Name: text
 
-Everything is real and on this host: a broker in this process, a topic on it, and Spark, which writes and
-reads the topic with `format("logstore")`. Run it again with the same --output: the stream goes on from its
-checkpoint, and what was read is not read again. What it makes, below --output:
+Everything runs on this host: a broker in this process, a topic on it, and Spark, which writes and reads the
+topic with `format("logstore")`. Run it again with the same --output: the stream continues from its checkpoint
+and reads only new lines. The output directory contains:
 
     broker/     the broker's log dir: open it with `logstore dump`, `logstore verify`, or Kafka's own tools
     table/      Parquet: time, level, component, message, partition, offset; partitioned by level
-    report.txt  lines by component and level, and those that are no log lines
+    report.txt  lines by component and level, and lines that are not log lines
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ from pyspark.sql import functions as f
 
 from logstore.broker import Broker, BrokerConfig
 from logstore.disk.errors import EngineError
-from logstore.spark.java import check_java
+from logstore.spark import check_java
 
 TOPIC = "log-lines"
 LINE = r"^(\d\d/\d\d/\d\d \d\d:\d\d:\d\d) (TRACE|DEBUG|INFO|WARN|ERROR|FATAL) ([^:]+): (.*)$"
@@ -42,10 +42,10 @@ appender.file.layout.pattern = %d{{yy/MM/dd HH:mm:ss}} %p %c{{1}}: %m%n%ex
 
 
 def spark_session(directory: Path) -> SparkSession:
-    """Spark on two threads, whose own log goes to a file: the lines to work on if there are no others."""
+    """Start Spark on two threads, with its own log in a file: the default input."""
     settings = directory / "log4j2.properties"
     settings.write_text(LOG4J.format(file=directory / "spark.log"))
-    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # its workers need what is installed here
+    os.environ.setdefault("PYSPARK_PYTHON", sys.executable)  # workers need the packages of this environment
     builder = SparkSession.builder.master("local[2]").appName("log lines")
     for name, value in {
         "spark.driver.host": "127.0.0.1",
@@ -62,7 +62,7 @@ def spark_session(directory: Path) -> SparkSession:
 
 
 def send(spark: SparkSession, files: Sequence[str], bootstrap: str) -> int:
-    """Every line of the files as a record, its component as the key; how many there were."""
+    """Write every line of the files as a record, with its component as the key; return their number."""
     lines = spark.read.text(list(files)).where(f.length("value") > 0)
     component = f.regexp_extract("value", LINE, 3)
     rows = lines.select(f.nullif(component, f.lit("")).alias("key"), "value").cache()
@@ -76,7 +76,7 @@ def send(spark: SparkSession, files: Sequence[str], bootstrap: str) -> int:
 
 
 def parsed(records: DataFrame) -> DataFrame:
-    """The columns of log lines; of what is no log line, level and component are null."""
+    """Return the columns of log lines; level and component are null for other lines."""
     line = f.col("value").cast("string")
 
     def part(number: int) -> Column:
@@ -93,7 +93,7 @@ def parsed(records: DataFrame) -> DataFrame:
 
 
 def read_on(spark: SparkSession, output: Path, bootstrap: str) -> int:
-    """All that is new in the topic, into the table; how many rows the stream gave."""
+    """Append new records of the topic to the table; return the number of rows that the stream read."""
     stream = (
         spark.readStream.format("logstore")
         .options(**{"kafka.bootstrap.servers": bootstrap, "subscribe": TOPIC, "startingOffsets": "earliest"})
@@ -112,7 +112,7 @@ def read_on(spark: SparkSession, output: Path, bootstrap: str) -> int:
 
 
 def report(table: DataFrame) -> str:
-    """Lines by component, the loudest first."""
+    """Return the lines by component, those with most errors first."""
     levels = ["ERROR", "WARN", "INFO"]
     counts = (
         table.groupBy("component")
