@@ -109,6 +109,10 @@ def prepare(options: Namespace) -> Ingest:
         raise BadUsage("give either --topic NAME or --topic-from EXPR")
     if options.checkpoint is not None and len(options.paths) != 1:
         raise BadUsage("--checkpoint needs exactly one directory or pattern, whose new files are read")
+    if options.checkpoint is not None and Path(options.paths[0]).is_file():
+        raise BadUsage(
+            f"--checkpoint reads new files of a directory or pattern; {options.paths[0]} is a file"
+        )
     if options.checkpoint is not None and options.write_id is not None:
         raise BadUsage("--checkpoint and --write-id exclude each other: a checkpoint names its own writes")
     inputs = Input(

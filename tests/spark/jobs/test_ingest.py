@@ -53,6 +53,7 @@ def lines(tmp_path: Path) -> Path:
         (["IN", "--to", "X", "--topic", "t", "--value", "x"], "need each other"),
         (["IN", "--to", "X", "--topic", "t", "--format", "csv", "--value-format", "raw"], "is for text"),
         (["IN", "IN", "--to", "X", "--topic", "t", "--checkpoint", "C"], "one directory or pattern"),
+        (["IN/b.log", "--to", "X", "--topic", "t", "--checkpoint", "C"], "b.log is a file"),
         (["IN", "--to", "X", "--topic", "t", "--write-id", "x"], "NAME:NUMBER"),
         (["IN", "--to", "X", "--topic", "t", "--write-id", "x:1", "--checkpoint", "C"], "exclude each other"),
         (["IN", "--brokers", "localhost:9092", "--topic", "t"], "needs --staging"),
@@ -62,7 +63,7 @@ def lines(tmp_path: Path) -> Path:
     ],
 )
 def test_bad_usage(command: Command, lines: Path, arguments: list[str], complaint: str) -> None:
-    given = [str(lines) if each == "IN" else each for each in arguments]
+    given = [each.replace("IN", str(lines)) for each in arguments]
     outcome = command("ingest", *given, "--plan")
     assert outcome.code in (1, 2)
     assert complaint in outcome.err
