@@ -13,7 +13,7 @@ answered or the broker's incarnation is gone; a slow broker delays only itself.
 from __future__ import annotations
 
 from collections import deque
-from collections.abc import Callable, Collection, Mapping
+from collections.abc import Callable, Iterable, Mapping
 from dataclasses import dataclass, field
 from typing import NamedTuple, TypeAlias
 
@@ -45,10 +45,13 @@ class Entry:
     partitions: dict[TopicPartition, m.PartitionState | m.StopReplicaPartition] = field(default_factory=dict)
     is_full: bool = False
 
-    def drop(self, topic_partitions: Collection[TopicPartition]) -> None:
-        """Remove these partitions from the request."""
-        for topic_partition in [each for each in self.partitions if each in topic_partitions]:
+    def drop(self, topic_partitions: Iterable[TopicPartition]) -> bool:
+        """Remove these partitions from the request; return whether it had any of them."""
+        # Key views meet in the time of the smaller one: a large entry costs a small one nothing.
+        found = self.partitions.keys() & topic_partitions
+        for topic_partition in found:
             del self.partitions[topic_partition]
+        return bool(found)
 
 
 class _InFlight(NamedTuple):
@@ -88,9 +91,8 @@ class Channel:
         is_full: bool = False,
     ) -> None:
         for entry in self._queue:
-            if entry.kind is kind and entry.partitions.keys() & partitions.keys():
+            if entry.kind is kind and entry.drop(partitions.keys()):
                 mark("channel: a queued state is replaced by a newer one")
-                entry.drop(partitions.keys())
         if self._queue and self._queue[-1].kind is kind:
             self._queue[-1].partitions.update(partitions)
             self._queue[-1].is_full |= is_full
@@ -154,9 +156,8 @@ class Channel:
         assert self._in_flight is not None
         entry = self._in_flight.entry
         for waiting in self._queue:
-            if waiting.kind is entry.kind and entry.partitions.keys() & waiting.partitions.keys():
+            if waiting.kind is entry.kind and entry.drop(waiting.partitions.keys()):
                 mark("channel: a failed request is not sent again, a newer state is queued")
-                entry.drop(waiting.partitions.keys())
         self._queue.appendleft(entry)
         self._drop_empty()
         self._in_flight = None
