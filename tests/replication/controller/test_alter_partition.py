@@ -1,4 +1,4 @@
-"""AlterPartition, step by step: of several things that are wrong, the right one is said."""
+"""AlterPartition, check by check: of several errors, the right one is returned."""
 
 from __future__ import annotations
 
@@ -50,7 +50,7 @@ def test_expansion_and_shrink_keep_the_leader_epoch() -> None:
 
 
 def test_members_that_stay_keep_the_incarnation_on_record() -> None:
-    """Member 2 restarted and the leader does not know: its new self has proved nothing."""
+    """Member 2 restarted without the leader's knowledge: its new incarnation has proved nothing."""
     live = LIVE | {2: Incarnation(21, True)}
     grown = verdict((1, 2, 3), live=live).write
     assert grown is not None
@@ -88,7 +88,7 @@ def test_incarnations_that_agree_or_are_unknown_pass() -> None:
 
 
 def test_a_recovering_leader_recovers_with_its_first_report() -> None:
-    """Elected outside the ISR, it says the ISR that it was given: that is news, and is written."""
+    """A leader elected outside the ISR confirms its ISR: the end of its recovery is written."""
     state = replace(STATE, isr=(1,), isr_broker_epochs=(10,), recovering=True)
     written = verdict((1,), state=state).write
     assert written is not None
@@ -96,7 +96,7 @@ def test_a_recovering_leader_recovers_with_its_first_report() -> None:
 
 
 def test_a_report_that_all_have_flushed_counts_for_the_switch_it_was_made_under() -> None:
-    """Switched off and on again, the partition has another version: a report from before is refused."""
+    """A level switched off and on again changes the version: an earlier report is refused."""
     switched = replace(STATE, durability=Durability.SYNCED)
     written = verdict((1, 2), state=switched, all_synced=True).write
     assert written == replace(switched, all_synced=True, controller_epoch=4)

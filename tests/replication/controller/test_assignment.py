@@ -131,7 +131,7 @@ def test_counts_that_cannot_be(partitions: int, factor: int, error: type[EngineE
 
 
 def test_more_new_partitions_than_one_request_may_ask_for() -> None:
-    """Four bytes must not become a million directories."""
+    """One small request must not create a million directories."""
     check_new_partitions(MOST_NEW_PARTITIONS)
     with pytest.raises(InvalidPartitions, match="use several requests"):
         check_new_partitions(MOST_NEW_PARTITIONS + 1)

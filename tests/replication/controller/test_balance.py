@@ -1,4 +1,4 @@
-"""Who lost how much of what it should lead, in whole numbers and with both denominators in view."""
+"""The imbalance of each broker, in whole numbers, with both ratios."""
 
 from __future__ import annotations
 
@@ -36,7 +36,7 @@ def test_ratios_by_preferred_broker() -> None:
     [(1, 10, 10, False), (2, 10, 10, True), (3, 10, 30, False), (1, 1000, 0, True), (0, 5, 0, False)],
 )
 def test_the_bound_is_strict(astray: int, total: int, percentage: int, expected: bool) -> None:
-    """A tenth is not more than 10 %; 3 of 10 is exactly 30 %, whatever a float makes of it."""
+    """A tenth is not more than 10 %; 3 of 10 is exactly 30 %, without rounding errors."""
     lost = tuple(TopicPartition("t", partition) for partition in range(astray))
     assert Imbalance(total, lost, lost).exceeds(percentage) is expected
 

@@ -1,4 +1,4 @@
-"""Brokers that die, restart, lose records or log dirs: who leads afterwards.
+"""Brokers that die, restart, lose records or log dirs, and the leaders elected afterwards.
 
 S and R numbers are those of the failure schedules in docs/replication.md.
 """
@@ -92,7 +92,7 @@ def test_s52_no_leader_until_an_isr_member_returns() -> None:
 
 
 def test_s52_unclean_election_where_it_is_allowed() -> None:
-    """The topic's word beats the broker's, either way."""
+    """The topic's setting takes precedence over the broker's."""
     allowed = topic((2, 3), unclean_leader_election_enable="true")
     forbidden = topic((2, 3), name="u", unclean_leader_election_enable="false")
     for default in (False, True):
@@ -143,7 +143,7 @@ def test_changed_settings_reach_the_replicas() -> None:
 
 
 def test_a_setting_that_makes_no_sense_takes_no_leader_away() -> None:
-    """A broker refuses a role with a setting that it does not know: what a tool wrote is sifted here."""
+    """A broker refuses a role with an unknown setting, so the controller filters a tool's settings."""
     world = World(2)
     world.create(topic((1, 2), min_insync_replicas="2"))
     path = layout.topic_config_path("t")
@@ -165,7 +165,7 @@ def test_a_setting_that_makes_no_sense_takes_no_leader_away() -> None:
 
 
 def test_s51_bounce_that_nobody_saw_is_a_failure_and_a_start() -> None:
-    """The registration changes hands between two readings: only the transaction id tells."""
+    """A broker re-registers between two readings: only the transaction id shows it."""
     world = World(3)
     world.create(topic((2, 3)), topic((3, 2), name="u"), topic((2,), name="solo"))
     world.start(2)
@@ -223,7 +223,7 @@ def test_r2_last_member_that_lost_records_is_not_elected(trusted: bool) -> None:
 
 
 def test_r2_a_broker_is_given_a_role_only_when_its_loss_is_on_record() -> None:
-    """From its first role on, it takes a clean stop for a clean slate: a controller may die in between."""
+    """After its first role a clean stop counts as clean, so the loss must be recorded before."""
     world = World(2)
     world.create(topic((2,)))
     world.start(2, clean=False)
@@ -271,7 +271,7 @@ def test_s58_failed_log_dir_takes_only_its_replicas_offline() -> None:
 
 
 def test_a_broker_that_tells_of_a_failed_log_dir_is_asked_again() -> None:
-    """F2: it is alive and answers; only the log is gone. What it left in the store is removed."""
+    """F2: the broker is alive, and only the log is gone. Its notice is removed from the store."""
     world = World(3)
     world.create(topic((2, 3, 1), (2, 3, 1)))
     world.members[2].broker.failing.add(T0)
@@ -314,7 +314,7 @@ def test_a_role_that_is_taken_before_its_refusal_was_seen_to() -> None:
         world.admin(Create(path, data, sequential=True, make_parents=True))
 
     def go_on() -> bool:
-        """Requests overtake what goes to the store."""
+        """A request may overtake a write to the store."""
         if not member.requests:
             return world._one_step()
         world.send_request(number)
@@ -360,7 +360,7 @@ def test_a_refusal_of_what_was_overtaken_is_answered_by_what_is() -> None:
 
 
 def test_newly_met_broker_learns_addresses_before_roles() -> None:
-    """A follower that is told of a leader it cannot find would need yet another message."""
+    """A follower must know its leader's address before its role."""
     world = World(3)
     world.create(topic((1, 2, 3)))
     world.start(3)

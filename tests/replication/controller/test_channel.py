@@ -1,4 +1,4 @@
-"""What a broker is owed: in order, one at a time, never an old word after a new one."""
+"""Requests to a broker: in order, one at a time, never an old state after a newer one."""
 
 from __future__ import annotations
 
@@ -66,7 +66,7 @@ class Line:
         return UpdateMetadataRequest(1, 1, broker_epoch, states, ())
 
     def answer(self, correlation_id: int, now_ms: int, error: ErrorCode = ErrorCode.NONE) -> bool:
-        """Answer as the kind in flight asks for; was it the end of that request?"""
+        """Answer the request in flight with its kind of response; return whether that ended it."""
         for body in (LeaderAndIsrResponse(error), UpdateMetadataResponse(error)):
             kind = type(body).__name__[:6]
             if kind == self.in_flight:
@@ -111,7 +111,7 @@ def test_a_newer_state_replaces_the_older_one_that_waits() -> None:
 
 
 def test_a_lost_request_is_sent_again_without_what_was_superseded() -> None:
-    """The reply is lost, meanwhile the partition moved on: its old state must not be sent after the new."""
+    """The reply is lost and the partition changes: its old state must not be sent after the new one."""
     line = Line()
     line.owe(LeaderAndIsrRequest, a=1, b=1)
     assert line.sent(0) == (1, "Leader", {"a": 1, "b": 1})
@@ -126,7 +126,7 @@ def test_a_lost_request_is_sent_again_without_what_was_superseded() -> None:
 
 
 def test_of_a_topic_that_is_gone_nothing_more_is_said() -> None:
-    """Not even what is in flight is sent again: it would go out under the namesake's id."""
+    """A withdrawn topic is not sent again, even from the request in flight: its namesake has another id."""
     line = Line()
     line.owe(LeaderAndIsrRequest, a=1, b=1)
     assert line.sent(0) == (1, "Leader", {"a": 1, "b": 1})

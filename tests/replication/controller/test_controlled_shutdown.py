@@ -1,6 +1,6 @@
-"""The controller's side of a controlled shutdown: what is handed over, what remains, who hears of it.
+"""The controller's side of a controlled shutdown: moved leaderships, the remaining ones, the requests sent.
 
-S and I numbers are those of the failure schedules and invariants in the replication reference.
+S and I numbers are those of the failure schedules and invariants in docs/replication.md.
 """
 
 from __future__ import annotations
@@ -26,7 +26,7 @@ T0, T1, T2 = (TopicPartition("t", partition) for partition in range(3))
 
 
 def test_leaderships_move_and_the_isr_shrinks() -> None:
-    """What it leads goes to the next in sync, in assignment order; what it follows loses a member."""
+    """Its leaderships go to the next in-sync replica in assignment order; the other ISRs lose it."""
     world = World(4)
     world.create(topic((2, 3, 1), (3, 2, 1), (1, 3, 4)))
     world.create(topic((2,), name="alone"))
@@ -55,7 +55,7 @@ def test_the_departing_broker_stops_following_and_learns_what_it_lost() -> None:
 
 
 def test_nobody_is_let_go_while_a_topic_cannot_be_read() -> None:
-    """A controller that took over meanwhile does not know who leads that one; what it knows it moves."""
+    """A new controller cannot read one partition's leader; it moves the leaderships that it knows."""
     world = World(3)
     world.create(topic((2, 3)))
     world.create(topic((2, 1), name="spoilt"))
@@ -72,7 +72,7 @@ def test_nobody_is_let_go_while_a_topic_cannot_be_read() -> None:
 
 
 def test_everybody_hears_first_that_it_shuts_down() -> None:
-    """No leader is to wait for it any more: the mark goes out with the list of live brokers."""
+    """The mark is sent with the list of live brokers, so that no leader waits for it."""
     world = World(3)
     world.create(topic((2, 3, 1)))
     third = world.members[3].broker
@@ -85,7 +85,7 @@ def test_everybody_hears_first_that_it_shuts_down() -> None:
 
 
 def test_s53_controlled_shutdown_of_every_replica() -> None:
-    """First two: nothing remains, ISR 3 -> 2 -> 1; third: returns its one partition and keeps leading it."""
+    """The first two: nothing remains, ISR 3 -> 2 -> 1. The third keeps its partition and reports it."""
     world = World(4)
     world.stop(4)
     world.run()
@@ -122,7 +122,7 @@ def test_a_second_request_finds_nothing_to_do() -> None:
 
 
 def test_s54_a_late_fetch_does_not_bring_it_back() -> None:
-    """The leader asks for its return, on the word of a fetch that was under way: refused."""
+    """The leader proposes it again because of an earlier fetch: refused."""
     world = World(3)
     world.create(topic((3, 2, 1)))
     world.shut_down(2)
@@ -137,7 +137,7 @@ def test_s54_a_late_fetch_does_not_bring_it_back() -> None:
 
 
 def test_nothing_is_given_to_a_broker_that_shuts_down() -> None:
-    """New partitions, preferred elections and unclean ones pass it by; it remains a place for replicas."""
+    """It gets no new partitions and wins no election, but keeps its replicas."""
     world = World(4)
     world.create(topic((2, 3), unclean_leader_election_enable="true"))
     world.shut_down(2)
@@ -152,7 +152,7 @@ def test_nothing_is_given_to_a_broker_that_shuts_down() -> None:
 
 @pytest.mark.parametrize("offset", [-1, 1])
 def test_an_incarnation_that_is_not_ours_is_refused(offset: int) -> None:
-    """Stale broker epoch: a request that a former life sent moves nothing; one to come must be met first."""
+    """A former broker epoch moves nothing; a later one waits for its registration."""
     world = World(3)
     world.create(topic((2, 3, 1)))
     response = world.shut_down(2, broker_epoch=world.members[2].broker.epoch + offset)
@@ -185,7 +185,7 @@ def test_topics_on_their_way_out_are_not_moved() -> None:
 
 
 def test_a_successor_of_the_member_on_record_does_not_take_over() -> None:
-    """3 bounced and nobody has looked yet: it may have lost everything."""
+    """Broker 3 restarted and its registration has not been read: it may have lost everything."""
     world = World(3)
     world.create(topic((2, 3)))
     context = world.active.controller.context

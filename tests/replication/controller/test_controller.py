@@ -53,7 +53,7 @@ def test_s50_manual_deletion_makes_the_old_one_resign_first() -> None:
 
 
 def test_overwriting_the_node_forces_a_new_election() -> None:
-    """Garbage counts as nobody, and the node it sits in is ours to remove."""
+    """An unreadable node names nobody; it is ours, so we may remove it."""
     world = World(2)
     world.admin(Set(layout.CONTROLLER_PATH, b"nobody", ANY_VERSION))
     world.run()
@@ -77,7 +77,7 @@ def test_s49_lost_reply_of_the_claim(applied: bool) -> None:
 
 
 def test_own_node_of_a_former_session_is_not_ours() -> None:
-    """ZOOKEEPER-2985: it vanishes with that session, and its controller with it."""
+    """ZOOKEEPER-2985: the node vanishes with the former session, and the claim with it."""
     world = World(2)
     world.kill(1)
     old = world.members[1].session_id
@@ -92,7 +92,7 @@ def test_own_node_of_a_former_session_is_not_ours() -> None:
 
 
 def test_s42_paused_controller_writes_nothing_more() -> None:
-    """X has read and decided; Y is elected and decides; X's write meets the fence, and X knows."""
+    """X reads and decides, Y is elected and decides; X's write fails at the fence, and X resigns."""
     world = World(4)
     world.create(topic((2, 3, 4)))
     paused = world.members[1]
@@ -132,7 +132,7 @@ def test_s43_broker_that_knows_a_later_controller_unseats_the_old_one() -> None:
 
 
 def test_s47_session_ends_between_the_writes_and_the_word() -> None:
-    """Some elections are persisted, nobody was told; the next controller tells, the old one is deaf."""
+    """Some elections are persisted but not announced; the next controller announces them."""
     world = World(4)
     world.create(topic(*[(2, 3, 4)] * 10))
     old = world.members[1]
@@ -244,7 +244,7 @@ def test_store_that_says_expired_ends_the_term_before_the_node_hears() -> None:
 
 
 def test_s57_failed_event_is_tried_again_and_then_ends_the_term() -> None:
-    """The directory of brokers is gone: no retry helps, a new term makes it again."""
+    """The directory of brokers is gone: retries fail, and a new term creates it again."""
     world = World(1)
     epoch = world.controller_epoch()
     world.admin(Create("/brokers/ids/0"))
@@ -284,7 +284,7 @@ def test_nodes_that_make_no_sense_are_left_alone_and_reported() -> None:
 
 
 def test_unreadable_controller_epoch_is_waited_out() -> None:
-    """Nobody can fence, so nobody leads; once an operator has mended it, somebody does."""
+    """Without a readable epoch there is no fence and no controller, until an operator repairs the node."""
     world = World(1)
     data = world.admin(Get(layout.CONTROLLER_EPOCH_PATH)).data
     world.admin(Set(layout.CONTROLLER_EPOCH_PATH, b"?", ANY_VERSION))
@@ -309,7 +309,7 @@ def test_retries_to_a_silent_broker_end_with_its_registration() -> None:
 
 
 def test_who_registers_with_a_damaged_log_is_not_elected() -> None:
-    """It would refuse, and be alone in the ISR by then: whoever has everything could never lead again."""
+    """It would refuse its role and be alone in the ISR: the complete replicas could never lead again."""
     world = World(3)
     controller = world.controller_id
     first, second = (broker_id for broker_id in world.members if broker_id != controller)

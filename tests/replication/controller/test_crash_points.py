@@ -1,4 +1,4 @@
-"""The controller dies after each store call of each procedure: the next one brings it to the same end.
+"""The controller dies after each store call of each procedure: the next one reaches the same final state.
 
 A call may have been applied without its answer being heard; so every point is tried both ways. What a
 client asked for and was not told of it may ask again, and does.
@@ -30,7 +30,7 @@ T0, T1 = (TopicPartition("t", partition) for partition in range(2))
 
 
 class Procedure(NamedTuple):
-    """How its world is made, what sets it going, what must hold in the end, what asks for it again."""
+    """The initial world, the trigger, the condition at the end, and the repeated request."""
 
     make: Callable[[], World]
     begin: Callable[[World], object]
@@ -177,7 +177,7 @@ def test_another_controller_brings_it_to_the_same_end(name: str, is_answered: bo
 
 
 def run_calls(world: World, count: int, *, is_answered: bool) -> bool:
-    """Let controller 1 make this many store calls; True if it had no more to make."""
+    """Let controller 1 make this many store calls; return whether it had no more to make."""
     member = world.members[1]
     made = 0
     while member.inbox or member.store_calls:

@@ -1,6 +1,6 @@
-"""Elections that somebody asks for: by request, by the node that a tool writes, by the balance of a term.
+"""Requested elections: by a client's request, by a tool's node, by rebalancing.
 
-S and I numbers are those of the failure schedules and invariants in the replication reference.
+S and I numbers are those of the failure schedules and invariants in docs/replication.md.
 """
 
 from __future__ import annotations
@@ -88,7 +88,7 @@ def test_all_partitions_names_only_those_that_needed_it() -> None:
 
 
 def test_a_preferred_replica_out_of_sync_or_dead_is_never_elected() -> None:
-    """No data loss: whoever lacks records does not lead."""
+    """No data loss: a replica that lacks records does not lead."""
     world = strayed()
     assert world.alter(3, (3, 1)).partitions[T0].error is ErrorCode.NONE
     assert world.elect(T0) == {T0: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE}
@@ -99,7 +99,7 @@ def test_a_preferred_replica_out_of_sync_or_dead_is_never_elected() -> None:
 
 
 def test_a_member_that_was_replaced_by_its_successor_is_not_elected() -> None:
-    """The state names an incarnation; another one that registered since may have lost everything."""
+    """The state names an incarnation; a later one may have lost everything."""
     world = strayed()
     state = world.state(0)
     assert state is not None
@@ -298,7 +298,7 @@ def test_the_node_goes_when_its_partition_cannot_be_written() -> None:
 
 @pytest.mark.parametrize("applied", [True, False])
 def test_the_answer_to_the_removal_is_lost(applied: bool) -> None:
-    """Once it went through, a node at that path is a new wish, and is not removed unread."""
+    """After the removal, a node at that path is a new request, and is not removed unread."""
     world = strayed()
     ask_in_store(world, T0)
     member = world.members[1]
@@ -418,7 +418,7 @@ def test_rebalancing_can_be_switched_off() -> None:
 
 
 def test_many_elections_are_one_request_a_broker() -> None:
-    """A broker's roles of one event leave together, whatever their number."""
+    """All roles of one event go to a broker in one request."""
     world = World(3)
     world.create(topic(*[(2, 3, 1)] * 40))
     for member in world.members.values():

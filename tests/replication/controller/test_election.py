@@ -1,4 +1,4 @@
-"""Who leads: Kafka's table row by row, then every combination of what an ISR member can be."""
+"""Elections: Kafka's table row by row, then every combination of members' standings."""
 
 from __future__ import annotations
 
@@ -158,7 +158,7 @@ def test_unclean_election_is_the_last_resort() -> None:
 
 
 def test_nobody_is_elected_from_outside_who_would_refuse() -> None:
-    """It would be alone in the ISR, and could not lead: the members, dead or not, may have everything."""
+    """It would be alone in the ISR and unable to lead; the members may have everything."""
     outside = without(1, 2, 3)
     kept = next_state(STATE, REPLICAS, outside, 2, refusing=(4,), unclean_enabled=True)
     assert kept is not None
@@ -172,7 +172,7 @@ def test_nobody_is_elected_from_outside_who_would_refuse() -> None:
 
 
 def test_a_lost_member_stays_lost_over_a_clean_restart() -> None:
-    """Its clean stop wrote everything it had; what it had was not everything."""
+    """A clean stop keeps what the broker had, but that was incomplete."""
     sole = LeaderAndIsr(1, 4, (1,), 1, (10,))
     lost = next_state(sole, (1,), {1: Incarnation(11, False)}, 2)
     assert lost is not None

@@ -1,4 +1,4 @@
-"""S64 decided (KIP-966): who left an ISR too small to commit may lead, as long as it must hold everything."""
+"""S64 (KIP-966): a replica that left an ISR too small to commit may lead while it must hold everything."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_an_isr_that_is_large_enough_again_clears_the_memory_in_the_same_write()
 
 
 def test_another_number_recounts() -> None:
-    """Lowered, the leader may commit alone: forgotten before it hears so. Raised, nothing is made up."""
+    """Lowered: eligible replicas are cleared before the leader commits alone. Raised: none are added."""
     assert with_min_insync(ALONE, 0, REPLICAS, 1) == replace(ALONE, min_insync=0, eligible=())
     assert with_min_insync(ALONE, 3, REPLICAS, 1) == replace(ALONE, min_insync=3)
     two = replace(WHOLE, isr=(1, 2), isr_broker_epochs=(10, 20), min_insync=3, eligible=(Eligible(3, 30),))
@@ -156,14 +156,14 @@ def test_the_last_replica_standing_is_gone(
 
 
 def test_who_comes_back_with_a_loss_is_forgotten_while_the_leader_goes_on() -> None:
-    """For good, as its next stop may be clean; no new epoch, as leader and ISR stay."""
+    """Permanently, because its next stop may be clean; no new epoch, because leader and ISR stay."""
     found = next_state(ALONE, REPLICAS, INTACT | {2: UNCLEAN}, 1)
     assert found == replace(ALONE, eligible=(Eligible(3, 30),))
     assert next_state(found, REPLICAS, INTACT | {2: Incarnation(100, True)}, 1) is None
 
 
 def test_a_replica_that_cannot_be_used_is_forgotten() -> None:
-    """Its log failed, or is damaged: it may come back in the same life, cut."""
+    """Its log failed or is damaged: the same incarnation may return with a truncated log."""
     alive = {1: INTACT[1], 3: INTACT[3]}
     found = next_state(ALONE, REPLICAS, alive, 1, failed=(2,))
     assert found == replace(ALONE, eligible=(Eligible(3, 30),))

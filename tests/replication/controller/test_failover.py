@@ -1,6 +1,6 @@
-"""A term's beginning and end: what a new controller finds, says first and takes up; how an old one ceases.
+"""A term's beginning and end: takeover, first announcements, resumed procedures, resignation.
 
-S and I numbers are those of the failure schedules and invariants in the replication reference.
+S and I numbers are those of the failure schedules and invariants in docs/replication.md.
 """
 
 from __future__ import annotations
@@ -35,7 +35,7 @@ T0 = TopicPartition("t", 0)
 
 
 def move_leader(world: World, leader: int) -> None:
-    """Another leader, as a controller before ours left it."""
+    """Write a state with another leader, as an earlier controller could have left it."""
     state = world.state()
     assert state is not None
     moved = LeaderAndIsr(
@@ -48,7 +48,7 @@ def move_leader(world: World, leader: int) -> None:
 
 
 def test_addresses_before_roles_at_a_takeover() -> None:
-    """KAFKA-4443: every broker hears who lives before it hears whom to follow."""
+    """KAFKA-4443: every broker gets the live brokers before its roles."""
     world = World(4)
     world.create(topic((2, 3, 4)))
     for member in world.members.values():
@@ -101,7 +101,7 @@ def test_what_is_half_done_is_taken_up_in_order() -> None:
 
 
 def test_a_topic_on_its_way_out_is_not_elected_for() -> None:
-    """Both requests were left behind: the deletion is known before the election is looked at."""
+    """Both requests were left behind: the deletion is read before the election."""
     world = World(4)
     world.create(topic((2, 3)), topic((2, 3), name="u"))
     move_leader(world, 3)
@@ -149,7 +149,7 @@ def test_a_broker_without_replicas_comes_and_goes() -> None:
 
 
 def test_a_state_that_appears_under_a_first_election_is_kept() -> None:
-    """New -> Online write conflict: somebody else's state stands, and is read."""
+    """New -> Online write conflict: the other writer's state stays, and is read."""
     world = World(3)
     node = layout.TopicAssignment("", {0: (2, 3)})
     member = world.members[1]

@@ -1,4 +1,4 @@
-"""Procedures that meet half-way: what one leaves in the controller's memory, the next must not trip over."""
+"""Procedures that interfere: the state that one leaves in memory must not break the next."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ T0, T1 = TopicPartition("t", 0), TopicPartition("t", 1)
 
 
 def lose(world: World, which: Callable[[StoreCall], bool]) -> None:
-    """From now on these store calls get lost on their way."""
+    """Lose these store calls from now on."""
     deliver = World.apply_call
 
     def apply(broker_id: int) -> StoreCall:
@@ -44,7 +44,7 @@ def writes_state_of(call: StoreCall, *partitions: TopicPartition) -> bool:
 
 
 def test_a_state_that_somebody_else_wrote_is_told_when_it_is_met() -> None:
-    """Nothing is left to write, but brokers that go by an older partition epoch would be refused for ever."""
+    """Nothing is left to write, but brokers with an older partition epoch would be refused for ever."""
     world = World(3)
     world.create(topic((1, 2, 3)))
     path = layout.partition_state_path(T0)
@@ -109,7 +109,7 @@ def test_leaving_replicas_of_a_topic_that_goes_have_one_order() -> None:
 
 
 def test_a_deletion_goes_on_when_a_broker_has_room_again() -> None:
-    """A role was refused once: that says nothing about what the broker can delete now."""
+    """A role refused earlier does not mean that the broker cannot delete now."""
     world = World(3)
     world.create(topic((2, 3)))
     world.members[3].broker.failing.add(T0)
@@ -128,7 +128,7 @@ def test_a_deletion_goes_on_when_a_broker_has_room_again() -> None:
 
 
 def test_whoever_takes_a_deletion_over_says_so_to_all() -> None:
-    """It has not read the states of what is to go; brokers that heard of the topic must forget it."""
+    """It has not read the states of the deleted topic; brokers that know the topic must forget it."""
     world = World(3)
     world.create(topic((2, 3)))
     world.stop(3)
@@ -167,7 +167,7 @@ def test_a_topic_replaced_behind_our_back_starts_anew() -> None:
 
 
 def test_a_name_that_is_none_keeps_logs_from_counting_as_strays_only_while_it_is_there() -> None:
-    """Whoever cannot say which logs are assigned sets none aside; an operator who cleans up ends that."""
+    """With an unreadable topic no log is set aside, until an operator removes the node."""
     world = World(2)
     world.create(topic((1, 2)))
     context = world.active.controller.context
@@ -183,7 +183,7 @@ def test_a_name_that_is_none_keeps_logs_from_counting_as_strays_only_while_it_is
 
 
 def test_a_topic_gets_its_leaders_though_their_event_starts_again() -> None:
-    """The second try finds the topic made and known; its partitions lack their states all the same."""
+    """The second try finds the topic created and known; its partitions still lack their states."""
     world = World(2)
     lost = 0
 

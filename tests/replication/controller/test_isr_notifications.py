@@ -1,4 +1,4 @@
-"""States that somebody else wrote: Kafka's brokers, or a tool. The copy follows; no decision needed it."""
+"""States written by Kafka's brokers or a tool: the copy follows; no decision depends on it."""
 
 from __future__ import annotations
 
@@ -13,7 +13,7 @@ T0, T1 = (TopicPartition("t", partition) for partition in range(2))
 
 
 def shrink(world: World, isr: tuple[int, ...], partition: int = 0) -> None:
-    """A leader of Kafka's changes its ISR: in the store, without a word to the controller."""
+    """A leader of Kafka's changes its ISR in the store, without a request to the controller."""
     state = world.state(partition)
     assert state is not None
     epochs = tuple(state.broker_epoch_of(member) for member in isr)
@@ -87,7 +87,7 @@ def test_s56_a_lost_notification_costs_only_fresh_metadata() -> None:
 
 
 def test_those_left_for_the_controller_before_are_dropped() -> None:
-    """A takeover reads every state and tells everybody: the notices have nothing to add."""
+    """A takeover reads and announces every state, so older notices are removed unread."""
     world = World(3)
     world.create(topic((1, 2, 3)))
     world.kill(1)

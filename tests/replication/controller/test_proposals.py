@@ -82,7 +82,7 @@ def test_s25_proposal_against_a_controllers_own_removal() -> None:
 
 
 def test_a_leader_that_was_overtaken_is_told_by_what() -> None:
-    """7.2: it waits for the controller's word with the larger ISR, and the word may have been lost."""
+    """It waits for the controller's state with the larger ISR, and that request may have been lost."""
     world = World(3)
     world.create(topic((1, 2, 3)))
     world.stop(2)
@@ -97,7 +97,7 @@ def test_a_leader_that_was_overtaken_is_told_by_what() -> None:
 
 
 def test_a_proposal_over_a_node_that_somebody_else_wrote() -> None:
-    """The copy was behind: refused, read again, and the leader is told what is there now."""
+    """The copy was outdated: the proposal is refused, the node read again, and the leader gets its state."""
     world = World(3)
     world.create(topic((1, 2, 3)))
     state = world.state()
@@ -151,7 +151,7 @@ def test_a_topic_that_vanished_is_forgotten() -> None:
 
 @pytest.mark.parametrize("applied", [True, False])
 def test_s26_lost_reply_of_an_isr_write(applied: bool) -> None:
-    """Applied or not, the leader hears the truth, and the version it hears is the node's."""
+    """Applied or not, the leader gets the right result and the node's version."""
     world = World(3)
     world.create(topic((1, 2, 3)))
     calls = world.members[1].store_calls
@@ -169,7 +169,7 @@ def test_s26_lost_reply_of_an_isr_write(applied: bool) -> None:
 
 
 def test_s27_zombie_controller_says_that_it_is_not_the_controller() -> None:
-    """Its cache is behind the asking leader: neither success nor FENCED may be said."""
+    """Its copy is older than the leader's state: neither NONE nor FENCED_LEADER_EPOCH (74) is right."""
     world = World(3)
     world.create(topic((2, 3, 1)))
     world.members[1].paused = True

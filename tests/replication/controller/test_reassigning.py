@@ -1,4 +1,4 @@
-"""Reassignment by the controller: what may be asked, what is written, who is told; brokers only answer."""
+"""Reassignment by the controller: valid requests, writes and announcements; brokers only answer."""
 
 from __future__ import annotations
 
@@ -184,7 +184,7 @@ class TestWholeCourse:
         assert node(made).leaving_replicas == {}
 
     def test_a_failed_election_waits_for_a_living_target(self) -> None:
-        """All of the target is in the ISR and dead: whoever of it starts ends the reassignment."""
+        """The whole target is in the ISR and dead: the first of it to start ends the reassignment."""
         made = world((1, 2), brokers=4)
         reassign(made, (3,))
         made.kill(3)
@@ -431,7 +431,7 @@ class TestLeaving:
         assert stopped(made, 2)
 
     def test_a_zombie_does_not_delete_who_was_brought_back(self) -> None:
-        """2 starts before a controller that was deposed and has not noticed; the next one wants 2 again."""
+        """Broker 2 starts under a deposed controller; the next controller has assigned it again."""
         made = world((1, 2), brokers=4)
         made.stop(2)
         made.run()
@@ -445,7 +445,7 @@ class TestLeaving:
         assert stopped(made, 2) == []
 
     def test_a_log_dir_that_returns(self) -> None:
-        """A broker that could not delete says so in the store when it can: it is told again."""
+        """A broker that could not delete reports in the store that it can: it gets the order again."""
         made = world((1, 2), brokers=4)
         broker = made.members[2].broker
         serve, refused = broker.serve, []
@@ -474,7 +474,7 @@ class TestLeaving:
         assert order.topic_ids == {"t": node(made).topic_id}
 
     def test_an_answer_to_an_earlier_order_confirms_nothing(self) -> None:
-        """2 leaves, comes back, leaves again; its answer to the first order says nothing of the second."""
+        """Broker 2 leaves, returns, leaves again; its answer to the first order does not confirm the second."""
         made = world((1, 2), brokers=3)
         member = made.members[made.controller_id]
         request = AlterPartitionReassignmentsRequest({TP: (1,)})
@@ -498,7 +498,7 @@ class TestLeaving:
 
 
 def test_kafka_9672_who_left_is_not_admitted_again() -> None:
-    """The old leader is fenced, the new one knows a list without them, and the controller refuses both."""
+    """The old leader is fenced, the new one has a list without them, and the controller refuses both."""
     made = world()
     reassign(made, (4, 5, 6))
     made.alter(1, (1, 2, 3, 4, 5, 6))
@@ -510,7 +510,7 @@ def test_kafka_9672_who_left_is_not_admitted_again() -> None:
 
 
 def test_kafka_1097_who_leaves_at_once_is_not_admitted_again() -> None:
-    """5 was a target once and catches up too late; its leader has not heard yet that it leaves."""
+    """Broker 5 was an earlier target and catches up too late; its leader does not know yet that it leaves."""
     made = world()
     reassign(made, (4, 5, 6))
     made.alter(1, (1, 2, 3, 4))
@@ -523,7 +523,7 @@ def test_kafka_1097_who_leaves_at_once_is_not_admitted_again() -> None:
 
 
 def test_kafka_9212_everybody_hears_of_each_epoch() -> None:
-    """Store, copy and announcements move together: no client is sent to a leader by an old epoch."""
+    """Store, copy and announcements change together: no client gets a leader of an old epoch."""
     made = world()
 
     def check() -> None:
@@ -546,7 +546,7 @@ def test_kafka_9212_everybody_hears_of_each_epoch() -> None:
 
 
 def test_new_topics_and_reassignments_share_the_node() -> None:
-    """The watch on the topic node fires at our own writes: nothing comes of that."""
+    """The watch on the topic node fires at our own writes, without effect."""
     made = world((1,), (2,))
     reassign(made, (3,))
     before = len(made.history)

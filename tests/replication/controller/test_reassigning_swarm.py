@@ -1,4 +1,4 @@
-"""Reassignments in random histories: asked, changed, called off while brokers and controllers come and go.
+"""Reassignments in random histories: begun, changed, cancelled while brokers and controllers come and go.
 
 I11  the ISR lies inside the stored list at every write, the leader inside the ISR
 I16  a broker is struck off only when it has no log; the original replicas stay until the target is in sync

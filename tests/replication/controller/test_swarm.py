@@ -53,7 +53,7 @@ def replicas_of(each: TopicPartition) -> tuple[int, ...]:
 
 
 class Swarm:
-    """A world, a seed, and what the rules say so far."""
+    """A world, a seed, and the checks so far."""
 
     def __init__(self, seed: int) -> None:
         self.chance = random.Random(seed)
@@ -195,7 +195,7 @@ class Swarm:
         self.world.expire(self.some_broker())
 
     def renew_session(self) -> None:
-        """A running process hears that its session is over, and registers again: it lost nothing."""
+        """A running process whose session expired registers again: it lost nothing."""
         broker_id = self.some_broker()
         member = self.world.members[broker_id]
         if member.running:
@@ -245,7 +245,7 @@ class Swarm:
                 world.perform(member, member.controller.on_request(Peer(sender, -1), request, world.now_ms))
 
     def ask(self, request: RequestBody) -> None:
-        """A client asks somebody who takes himself for the controller, if there is one."""
+        """A client sends a request to a node that believes to be the controller, if there is one."""
         believers = [each for each in self.world.members.values() if each.controller.is_active]
         if believers and (member := self.chance.choice(believers)).running:
             self.world.post(request, member)
@@ -273,7 +273,7 @@ class Swarm:
         self.world.admin(Create(path, layout.encode_partitions(wanted), make_parents=True))
 
     def shut_down(self) -> None:
-        """A broker asks to be let go, in this life or in a former one's name; it may stop, or live on."""
+        """A broker requests its controlled shutdown, with its own or a former epoch; it may stop or stay."""
         world = self.world
         broker = world.members[self.some_broker()].broker
         members = [member for member in world.members.values() if member.running]
@@ -304,7 +304,7 @@ class Swarm:
         self.note_writes()
 
     def arrive(self) -> None:
-        """Everybody is up and catches up."""
+        """Start all brokers and let them catch up."""
         world = self.world
         for broker_id, member in world.members.items():
             if not member.running:
@@ -402,7 +402,7 @@ def test_the_swarm_reaches_what_it_is_for() -> None:
 
 
 def test_the_swarm_takes_the_rare_branches_of_elections() -> None:
-    """What asks for elections, and for a shutdown, meets all that can happen to it, within 60 seeds."""
+    """Requested elections and shutdowns meet every rare case within 60 seeds."""
     wanted = {
         "controlled shutdown: requested by a broker that is not known yet",
         "controlled shutdown: no other replica can lead a partition",

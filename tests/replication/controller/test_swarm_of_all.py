@@ -1,4 +1,4 @@
-"""Every procedure of the controller in one history: each was built alone, they must hold together.
+"""Every procedure of the controller in one history: they must work together.
 
 Topics are created, deleted, extended, moved and configured while brokers stop, bounce, die, lose log dirs and
 return, elections are asked for, replies are lost and controllers are deposed at any call of the store.

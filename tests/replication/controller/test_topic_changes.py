@@ -1,4 +1,4 @@
-"""Partitions added, settings altered, racks: what a topic's owner changes while it is in use."""
+"""Partitions added, settings altered, racks: changes of a topic in use."""
 
 from __future__ import annotations
 
@@ -103,7 +103,7 @@ def test_no_additions_to_what_is_in_motion_or_going_or_not_there() -> None:
 
 
 def test_what_is_only_to_be_validated_changes_nothing() -> None:
-    """CreateTopics, CreatePartitions and AlterConfigs say what would come of them."""
+    """CreateTopics, CreatePartitions and AlterConfigs validate without writing."""
     world = World(3)
     world.create(topic((1, 2)))
     before = world.admin(Get(layout.topic_path("t"))).data, settings(world)
@@ -195,7 +195,7 @@ def test_settings_that_make_no_sense_are_refused_before_anything_is_written(chan
     ],
 )
 def test_notifications_of_every_age_are_heard(data: bytes, is_heard: bool) -> None:
-    """The settings are read again even where no watch on them has told."""
+    """A notification leads to a new reading even if no watch has fired."""
     world = World(1)
     world.create(topic((1,)))
     told = len(world.members[1].broker.received)
@@ -210,7 +210,7 @@ def test_notifications_of_every_age_are_heard(data: bytes, is_heard: bool) -> No
 
 
 def test_old_notifications_are_removed_when_a_new_one_comes() -> None:
-    """A quarter of an hour after this controller has first seen them."""
+    """They expire 15 minutes after this controller first saw them."""
     world = World(2)
     world.create(topic((1, 2)))
     alter(world, retention_ms="1")
@@ -261,7 +261,7 @@ def test_some_racks_and_no_others_are_refused() -> None:
 
 @pytest.mark.parametrize("name", ["", ".", "..", "a/b", "t/partitions", "a\0b"])
 def test_a_name_that_is_no_topics_is_no_path_in_the_store_either(name: str) -> None:
-    """Anybody may ask; the store's own check of paths would end the controller."""
+    """A client may send any name; an invalid path must not reach the store."""
     world = World(1)
     world.create(topic((1,)))
     response = world.ask(CreatePartitionsRequest({name: NewPartitions(2)}))

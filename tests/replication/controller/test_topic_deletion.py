@@ -1,4 +1,4 @@
-"""Deleting topics: what waits for what, and that every crash of the controller ends in one final state.
+"""Deleting topics: the waits, and one final state after every crash of the controller.
 
 S numbers are those of the failure schedules, I17 is the invariant: only the incarnation that was asked for
 goes, and after the end no node of it remains.
@@ -43,7 +43,7 @@ def context_of(world: World) -> Context:
 
 
 def request(world: World, name: str = "t") -> None:
-    """A tool asks for the deletion."""
+    """Request the deletion as a tool does."""
     world.admin(Create(layout.delete_topic_path(name), make_parents=True))
 
 
@@ -135,7 +135,7 @@ def test_deletion_with_all_up() -> None:
 
 
 def test_the_request_goes_last() -> None:
-    """Until nothing else is left: a controller that dies before would leave an unwanted rest."""
+    """The request is removed last: a controller that dies earlier must leave it for the next one."""
     world = made()
     since = len(world.history)
     request(world)
@@ -200,7 +200,7 @@ def test_a_broker_that_cannot_delete_is_asked_again_when_it_returns() -> None:
 
 
 def test_a_broker_that_has_room_again_is_asked_though_its_refusal_comes_after() -> None:
-    """It says but once that it may be able to; its refusal, slower, is the older word."""
+    """It reports only once that it can delete; its slower refusal is from before."""
     world = made()
     world.members[3].broker.failing.add(T1)
     member = world.active
@@ -220,7 +220,7 @@ def test_a_broker_that_has_room_again_is_asked_though_its_refusal_comes_after() 
 
 
 def test_the_answer_to_a_former_order_confirms_nothing() -> None:
-    """A broker that stopped serving a replica, and kept it, was still to answer when the deletion began."""
+    """A broker still had to answer an order to stop a replica without deleting it when the deletion began."""
     world = made()
     member, context = world.active, context_of(world)
     context.channels[3].enqueue(StopReplicaRequest, {T0: StopReplicaPartition(9, delete=False)})
@@ -279,7 +279,7 @@ def test_what_is_unknown_or_switched_off_only_loses_its_request() -> None:
 
 
 def test_the_old_form_of_a_request() -> None:
-    """A list in the node itself; one that makes no sense is reported and left."""
+    """A list in the node itself; an unreadable one is reported and left."""
     world = made()
     world.admin(Set(layout.DELETE_TOPICS_PATH, b"{]", ANY_VERSION))
     world.run()
@@ -462,7 +462,7 @@ def test_s66_the_controller_dies_at_every_step_of_a_deletion() -> None:
 
 @pytest.mark.parametrize("applied", [True, False])
 def test_s66_every_reply_of_the_store_is_lost_once(applied: bool) -> None:
-    """A lost reply at any step, of a write that was applied or was not: read again, not believed."""
+    """A lost reply at any step, the write applied or not: the nodes are read again."""
     for lost in count():
         world = made(brokers=3)
         request(world)

@@ -1,4 +1,4 @@
-"""Topics in a controller's world: created by clients and tools, refused, placed over live brokers."""
+"""Topics: created by clients and tools, refused, placed over live brokers."""
 
 from __future__ import annotations
 

@@ -1,6 +1,6 @@
-"""When a replica outside the ISR may lead: by whose word, since when, and what is written of it.
+"""Unclean elections: the settings that allow them, their time, and the resulting states.
 
-S and I numbers are those of the failure schedules and invariants in the replication reference.
+S and I numbers are those of the failure schedules and invariants in docs/replication.md.
 """
 
 from __future__ import annotations
@@ -97,7 +97,7 @@ def with_a_damaged_replica() -> World:
 
 
 def test_a_damaged_log_does_not_push_out_who_has_everything() -> None:
-    """It was elected before it could refuse its role, and was alone in the ISR by then (seed 15033)."""
+    """It was elected before it could refuse its role, and was then alone in the ISR (seed 15033)."""
     world = with_a_damaged_replica()
     assert world.view() == (NO_LEADER, 2, (3,))
     unclean = ElectionType.UNCLEAN

@@ -1,4 +1,4 @@
-"""A world for controllers alone: a metadata store, links with a memory, brokers that only answer.
+"""A world for controllers alone: a metadata store, queued messages, brokers that only answer.
 
 Nothing happens by itself: each test says which calls and requests are delivered, delayed or lost. A
 broker here keeps what it was told (epochs, roles) and answers as a real one would; it has no log.
@@ -60,7 +60,7 @@ SESSION_TIMEOUT_MS = 6_000
 
 @dataclass
 class ScriptedBroker:
-    """What a broker was told, fenced by the same epochs as the real one."""
+    """The roles and metadata that a broker received, fenced by the same epochs as in a real one."""
 
     broker_id: int
     epoch: int = -1
@@ -124,7 +124,7 @@ class ScriptedBroker:
 
 
 def version_of(state: PartitionState) -> tuple[int, int]:
-    """By which news is told from a repeat."""
+    """Return the epochs that tell a new state from a repeated one."""
     return state.leader_epoch, state.partition_epoch
 
 
@@ -230,7 +230,7 @@ class World:
         )
 
     def kill(self, broker_id: int) -> None:
-        """The process is gone; the store will notice when the session times out."""
+        """Kill the process; the store notices when the session times out."""
         member = self.members[broker_id]
         member.running = False
         member.inbox.clear()
@@ -238,11 +238,11 @@ class World:
         member.requests.clear()
 
     def expire(self, broker_id: int) -> None:
-        """The store gives up on the broker's session now; the process is not told."""
+        """Expire the broker's session now; the process does not know."""
         self._deliver(self.store.close_session(self.members[broker_id].session_id))
 
     def stop(self, broker_id: int) -> None:
-        """Kill, and let everybody know at once."""
+        """Kill the process and expire its session at once."""
         self.kill(broker_id)
         self.expire(broker_id)
 
@@ -392,7 +392,7 @@ class World:
         return layout.parse_controller_epoch(self.admin(Get(layout.CONTROLLER_EPOCH_PATH)).data)
 
     def overwrite(self, path: str, data: bytes) -> None:
-        """As a tool that writes a node over whatever is in it."""
+        """Write a node unconditionally, as a tool does."""
         is_there = self.admin(Get(path)).stat is not None
         self.admin(Set(path, data, -1) if is_there else Create(path, data, make_parents=True))
 
@@ -402,7 +402,7 @@ class World:
         return body
 
     def ask(self, request: RequestBody, via: int | None = None) -> ResponseBody | None:
-        """A client asks a controller, the active one if not said otherwise, and hears the answer."""
+        """Send a client's request to a controller (default: the active one) and return its answer."""
         token = self.post(request, None if via is None else self.members[via])
         self.run(until=lambda: token in self.replies)
         self.run()
@@ -458,7 +458,7 @@ class World:
         return {each: result.error for each, result in body.partitions.items()}
 
     def shut_down(self, broker_id: int, *, broker_epoch: int | None = None) -> ControlledShutdownResponse:
-        """The broker asks to be let go; its process runs on."""
+        """Request the broker's controlled shutdown; its process runs on."""
         epoch = self.members[broker_id].broker.epoch if broker_epoch is None else broker_epoch
         body = self.ask(ControlledShutdownRequest(broker_id, epoch))
         assert isinstance(body, ControlledShutdownResponse)
@@ -497,12 +497,12 @@ def state_writes(world: World, *, since: int = 0) -> list[tuple[int, TopicPartit
 
 
 def is_state(write: Operation) -> bool:
-    """Whether that changes a partition's state node."""
+    """Return whether the operation writes a partition's state node."""
     return isinstance(write, Create | Set | Delete) and write.path.endswith("/state")
 
 
 def is_topic(write: Operation) -> bool:
-    """Whether that changes a topic's node."""
+    """Return whether the operation writes a topic's node."""
     return (
         isinstance(write, Create | Set | Delete)
         and write.path.count("/") == 3
@@ -517,6 +517,6 @@ def state_of(write: Create | Set) -> tuple[int, TopicPartition, layout.LeaderAnd
 
 
 def partition_of(path: str) -> TopicPartition:
-    """Whose state node it is."""
+    """Return the partition of a state node."""
     *_, name, _, partition, _ = path.split("/")
     return TopicPartition(name, int(partition))

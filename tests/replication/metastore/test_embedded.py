@@ -1,4 +1,4 @@
-"""The embedded store against crashes: what was answered stays, what was not may go, damage is said."""
+"""The embedded store against crashes: answered writes stay, others may go, damage is reported."""
 
 from __future__ import annotations
 
@@ -108,7 +108,7 @@ def test_everything_answered_survives_a_stop_without_goodbye() -> None:
 
 
 def test_sessions_do_not_outlive_the_store_and_ids_do_not_come_back() -> None:
-    """A broker epoch that is issued twice would let a former incarnation speak for a later one."""
+    """A broker epoch issued twice would let a former incarnation act for a later one."""
     disk = MemoryDisk()
     with EmbeddedStore(DIRECTORY, disk=disk) as store:
         session = store.open_session(1000, 0)
@@ -143,7 +143,7 @@ def test_journal_cut_at_every_byte_keeps_the_longest_run_of_whole_frames() -> No
 
 
 def test_a_flipped_byte_is_a_torn_tail_only_in_the_last_frame() -> None:
-    """A frame with a sound one behind it had been synced and answered: cutting there would be a lie."""
+    """A frame before a sound one had been synced and answered: it must not be cut."""
     disk = played_disk()
     path, data = journal_of(disk)
     frames, _ = journal.read_journal(data, "journal")
@@ -187,7 +187,7 @@ def test_snapshot_damage_is_refused_at_every_byte() -> None:
 
 
 def test_a_missing_journal_between_snapshot_and_the_next_is_noticed() -> None:
-    """Transaction ids leave no gap: a file that somebody removed cannot go unnoticed behind another."""
+    """Transaction ids have no gap, so a removed file is noticed."""
     disk = played_disk()
     path, data = journal_of(disk)
     frames, _ = journal.read_journal(data, "journal")
@@ -219,7 +219,7 @@ def test_power_cuts_keep_what_was_answered(profile: Profile, journal_limit: int)
 def test_every_call_that_fails_stops_the_store_and_loses_nothing_answered(
     journal_limit: int, short: int
 ) -> None:
-    """The k-th call to the disk fails, for every k. What a retry could pretend, a reopening finds out."""
+    """The k-th call to the disk fails, for every k. Reopening reads what the disk kept."""
     for at in range(1, 200):
         for forever in (False, True):
             inner = MemoryDisk()

@@ -1,4 +1,4 @@
-"""What Kafka wrote we read, what we write has one text, and nonsense is refused by name."""
+"""Nodes written by Kafka are read, ours have one text, and unreadable ones raise an error."""
 
 from __future__ import annotations
 
@@ -80,7 +80,7 @@ def test_what_kafka_wrote_over_the_years() -> None:
 
 
 def test_isr_that_kafka_rewrote_has_unknown_incarnations() -> None:
-    """Our field left behind by a writer that does not know it would name the wrong members."""
+    """A writer that does not know our field leaves it behind with the wrong members."""
     data = (
         b'{"controller_epoch":1,"leader":1,"version":1,"leader_epoch":0,"isr":[1],"isr_broker_epochs":[5,6]}'
     )
@@ -88,7 +88,7 @@ def test_isr_that_kafka_rewrote_has_unknown_incarnations() -> None:
 
 
 def test_whom_a_state_node_remembers() -> None:
-    """Beside Kafka's fields, and void once the ISR was written by somebody who does not know of them."""
+    """Eligible replicas are beside Kafka's fields, and void after a writer that does not know them."""
     state = LeaderAndIsr(1, 4, (1,), 3, (70,), min_insync=2, eligible=(Eligible(2, 80), Eligible(3, 90)))
     data = layout.encode_state(state)
     assert data.endswith(

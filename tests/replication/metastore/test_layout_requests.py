@@ -1,4 +1,4 @@
-"""The nodes by which tools, brokers and the controller tell one another something, as Kafka writes them."""
+"""Requests and notifications in the store, as Kafka writes them."""
 
 from __future__ import annotations
 
@@ -79,7 +79,7 @@ def test_a_failed_log_dir() -> None:
     ],
 )
 def test_nonsense_is_refused(parse: Callable[[bytes], object], data: bytes) -> None:
-    """What to make of a request that cannot be read is for the controller; here it has one name."""
+    """An unreadable request raises CorruptMetadata; the controller decides what follows."""
     with pytest.raises(CorruptMetadata):
         parse(data)
 

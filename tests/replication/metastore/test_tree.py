@@ -1,4 +1,4 @@
-"""The tree's rules, one by one: what later code relies on when two controllers race."""
+"""The tree's rules, one by one: the controller relies on them when two controllers race."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_watches_go_off_once_and_for_every_reader() -> None:
 
 
 def test_watch_on_an_absent_node_tells_of_its_creation() -> None:
-    """Nobody is controller yet: the loser of the race waits on exactly this."""
+    """A watch on an absent node: the loser of the race for the controller waits on it."""
     tree, session = tree_with()
     outcome, _ = tree.apply(session, Get("/c", watch=True))
     assert outcome.error is StoreError.NO_NODE

@@ -1,4 +1,4 @@
-"""A real ZooKeeper server: what its clients are told, in which order, and what breaks cannot hide."""
+"""A real ZooKeeper server: answers, their order, and changes during broken connections."""
 
 from __future__ import annotations
 
@@ -63,7 +63,7 @@ def client(proxy: Proxy, chroot: str) -> Iterator[Client]:
 
 @pytest.fixture
 def other(url: str) -> Iterator[Client]:
-    """Past the proxy: what it does happens, whatever became of `client`."""
+    """A client that does not go through the proxy."""
     with Client(url) as other:
         yield other
 

@@ -1,4 +1,4 @@
-"""What is asked of ZooKeeper, and what its answers mean, without a server."""
+"""Requests to ZooKeeper and the outcomes of its answers, without a server."""
 
 from __future__ import annotations
 

@@ -1,4 +1,4 @@
-"""One session of the ZooKeeper store under moments that a real server rarely gives: the test is kazoo."""
+"""One session of the ZooKeeper store in rare situations: the test plays kazoo."""
 
 from __future__ import annotations
 
@@ -32,7 +32,7 @@ from logstore.replication.metastore.zookeeper import ZooKeeperStore
 
 
 class Sent(NamedTuple):
-    """A request that kazoo was given, and where its result goes."""
+    """A request given to kazoo, and the receiver of its result."""
 
     request: Any
     result: Any
@@ -43,7 +43,7 @@ class Sent(NamedTuple):
 
 
 class ScriptedClient:
-    """Stands for kazoo's client: keeps what it is given; the test answers, on whatever occasion it likes."""
+    """A stand-in for kazoo's client: it keeps its requests, and the test answers them."""
 
     def __init__(self, **options: Any) -> None:
         self.options = options
@@ -79,7 +79,7 @@ class ScriptedClient:
         self._listener(KazooState.CONNECTED)
 
     def disconnect(self, *, stragglers: int = 0) -> None:
-        """As kazoo does: fail what is under way, then tell. `stragglers` are given to it in between."""
+        """Break the connection as kazoo does: fail pending requests, add `stragglers`, report the state."""
         self.connected = False
         under_way = len(self.sent) - stragglers
         for _ in range(under_way):
