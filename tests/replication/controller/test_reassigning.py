@@ -474,7 +474,7 @@ class TestLeaving:
         assert order.topic_ids == {"t": node(made).topic_id}
 
     def test_an_answer_to_an_earlier_order_confirms_nothing(self) -> None:
-        """Broker 2 leaves, returns, leaves again; its answer to the first order does not confirm the second."""
+        """Broker 2 leaves, returns, leaves again; the first answer does not confirm the second order."""
         made = world((1, 2), brokers=3)
         member = made.members[made.controller_id]
         request = AlterPartitionReassignmentsRequest({TP: (1,)})
