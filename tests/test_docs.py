@@ -134,7 +134,11 @@ def tracked() -> dict[str, str]:
             and path.suffix in (".md", ".py", ".toml", ".yml", ".svg", "")
         ):
             try:
-                found[name] = path.read_text()
+                text = path.read_text()
+                # Commands of the track record name files of an older commit.
+                found[name] = (
+                    re.sub(r"^`.*$", "", text, flags=re.MULTILINE) if name == "TRACK_RECORD.md" else text
+                )
             except UnicodeDecodeError:
                 continue
     return found

@@ -398,6 +398,7 @@ class World:
             self._schedule_tick(host)
 
     def receive(self, host: Host, event: Event) -> None:
+        """Hand an event to a node, if it is up; keep it while the node is paused."""
         if host.node is None:
             return
         if host.is_paused:
