@@ -313,7 +313,7 @@ def schedules_page() -> str:
             if not isinstance(node, ast.FunctionDef) or not node.name.startswith("test_"):
                 continue
             numbers = re.findall(r"(?<=_)(s\d+[ab]?)(?=_|$)", node.name)
-            if path.name == "test_reassignment.py":
+            if path.name in ("test_reassignment.py", "test_reassignment_faults.py"):
                 numbers += re.findall(r"(?<=_)(r\d+)(?=_|$)", node.name)
             title = re.sub(r"^test_(?:[sr]\d+[ab]?_)*", "", node.name).replace("_", " ")
             doc = (ast.get_docstring(node) or "").split("\n\n")[0].replace("\n", " ").replace("|", "\\|")

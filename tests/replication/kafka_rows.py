@@ -54,32 +54,32 @@ _PARTITION = {
         "test_fetch_service.py::test_who_asks_a_follower"
     ),
     "6.2 latest offset right after an election": _shown(
-        "test_schedules.py::test_s37_a_consumer_beyond_the_new_high_watermark"
+        "test_schedules_of_members.py::test_s37_a_consumer_beyond_the_new_high_watermark"
     ),
     "6.2 a log that starts at 5 and batches below it": _shown(
-        "test_partition.py::test_a_log_may_begin_inside_a_batch",
+        "test_following.py::test_a_log_may_begin_inside_a_batch",
         "test_schedules_of_logs.py::test_s20_a_batch_that_lies_across_the_log_start",
     ),
     "6.2 a follower below the epoch start does not join, at it it is proposed": _shown(
-        "test_schedules.py::test_s30_nobody_joins_below_the_start_of_the_epoch",
-        "test_partition.py::test_expansion",
+        "test_schedules_of_members.py::test_s30_nobody_joins_below_the_start_of_the_epoch",
+        "test_membership.py::test_expansion",
     ),
-    "6.2 expansion confirmed: committed = maximal": _shown("test_partition.py::test_expansion"),
+    "6.2 expansion confirmed: committed = maximal": _shown("test_membership.py::test_expansion"),
     "6.2 refused for good: pending, maximal ISR kept": _shown(
-        "test_partition.py::test_a_definite_refusal_leaves_the_larger_isr"
+        "test_membership.py::test_a_definite_refusal_leaves_the_larger_isr"
     ),
     "6.2 refused for good: one send only": _DIFFERENCES + "an ISR proposal that was refused for good",
     "6.2 ineligible or not attempted: back to the committed ISR": _shown(
-        "test_partition.py::test_what_was_never_written_is_taken_back"
+        "test_membership.py::test_what_was_never_written_is_taken_back"
     ),
     "6.2 server error, network error: the same again": _shown(
-        "test_partition.py::test_no_real_answer_is_asked_again"
+        "test_membership.py::test_no_real_answer_is_asked_again"
     ),
     "6.2 a second proposal while one is in flight is not sent": _shown(
-        "test_isr.py::test_members_to_drop", "test_partition.py::test_shrinking"
+        "test_isr.py::test_members_to_drop", "test_membership.py::test_shrinking"
     ),
     "6.2 LeaderAndIsr while one is in flight": _shown(
-        "test_partition.py::test_a_new_word_of_the_controller_ends_what_is_pending",
+        "test_membership.py::test_a_new_word_of_the_controller_ends_what_is_pending",
         "test_isr_channel.py::test_a_proposal_that_was_overtaken_waits_for_the_old_answer_then_goes",
     ),
     "6.2 fenced or shutting down, though caught up: not added, not waited for": _shown(
@@ -96,14 +96,14 @@ _PARTITION = {
         "test_isr_profiles.py::test_a_member_that_never_fetched_has_the_whole_bound"
     ),
     "6.2 silent for lag + 1: shrink proposed, the watermark moves when it is confirmed": _shown(
-        "test_partition.py::test_shrinking",
-        "test_schedules.py::test_s29a_a_shrink_that_is_confirmed_lets_the_watermark_go",
+        "test_membership.py::test_shrinking",
+        "test_schedules_of_members.py::test_s29a_a_shrink_that_is_confirmed_lets_the_watermark_go",
     ),
     "6.2 at the end and silent for ever: never proposed": _shown(
-        "test_partition.py::test_an_idle_follower_at_the_end_stays"
+        "test_membership.py::test_an_idle_follower_at_the_end_stays"
     ),
     "6.2 reaches the end of its previous fetch each time: stays": _shown(
-        "test_partition.py::test_a_follower_that_reaches_each_previous_end_stays"
+        "test_membership.py::test_a_follower_that_reaches_each_previous_end_stays"
     ),
     "6.2 ISR below its minimum: the watermark stands": _shown(
         "test_partition.py::test_the_watermark_stands_while_too_few_are_in_sync"
@@ -120,13 +120,13 @@ _PARTITION = {
         "test_partition.py::test_re_election_of_the_leader_keeps_ends_and_restarts_the_lag_clock"
     ),
     "6.2 lower partition epoch: ignored": _shown(
-        "test_schedules.py::test_s44_reordered_and_repeated_words_of_the_controller"
+        "test_schedules_of_members.py::test_s44_reordered_and_repeated_words_of_the_controller"
     ),
     "6.2 make_follower forgets the leadership": _shown(
         "test_partition.py::test_becoming_a_follower_forgets_the_leadership"
     ),
     "6.2 under-replicated without the replicas that are being added": _shown(
-        "test_reassignment.py::test_under_replicated_by_what_was_there"
+        "test_reassignment_faults.py::test_under_replicated_by_what_was_there"
     ),
     "6.2 DeleteRecords past the high watermark": _shown(
         "test_delete_records.py::test_beyond_the_high_watermark_nothing_is_deleted"
@@ -144,12 +144,12 @@ _REPLICA = {
         "test_replica.py::test_a_replica_at_the_leaders_end_is_caught_up_however_long_it_was_silent"
     ),
     "6.3 an older broker epoch": _shown("test_partition.py::test_a_fetch_of_an_earlier_life_is_refused"),
-    "6.3 expiration: stuck": _shown("test_partition.py::test_shrinking"),
+    "6.3 expiration: stuck": _shown("test_membership.py::test_shrinking"),
     "6.3 expiration: never fetched": _shown(
         "test_isr_profiles.py::test_a_member_that_never_fetched_has_the_whole_bound"
     ),
     "6.3 expiration: slow but arriving": _shown(
-        "test_partition.py::test_a_follower_that_reaches_each_previous_end_stays"
+        "test_membership.py::test_a_follower_that_reaches_each_previous_end_stays"
     ),
     "6.3 expiration: caught up, then silent": _shown(
         "test_schedules_of_isrs.py::test_s34_an_idle_topic_keeps_its_isr"
@@ -186,24 +186,24 @@ _MANAGER = {
         "test_schedules_of_logs.py::test_s17_an_answer_about_an_epoch_that_is_over",
     ),
     "6.4 StopReplica: epochs -2, -1, current - 1, current, current + 1": _shown(
-        "test_replica_manager.py::test_stop_replica"
+        "test_orders.py::test_stop_replica"
     ),
     "6.4 StopReplica of an older controller": _shown(
-        "test_replica_manager.py::test_stop_replica_of_an_old_controller_or_a_dead_disk"
+        "test_orders.py::test_stop_replica_of_an_old_controller_or_a_dead_disk"
     ),
     "6.4 StopReplica with delete of a log without a role": _shown(
-        "test_replica_manager.py::test_stop_replica_of_a_log_without_a_role"
+        "test_orders.py::test_stop_replica_of_a_log_without_a_role"
     ),
-    "6.4 StopReplica answers who waits": _shown("test_replica_manager.py::test_stop_replica"),
+    "6.4 StopReplica answers who waits": _shown("test_orders.py::test_stop_replica"),
     "6.4 an offline dir: KAFKA_STORAGE_ERROR": _shown(
-        "test_replica_manager.py::test_all_replicas_of_a_failed_dir_resign_together"
+        "test_flushes.py::test_all_replicas_of_a_failed_dir_resign_together"
     ),
     "6.4 topic ids: mismatch, absent, late": _shown(
-        "test_replica_manager.py::test_what_is_refused_for_one_partition",
+        "test_orders.py::test_what_is_refused_for_one_partition",
         "test_topics.py::test_a_replica_in_use_is_not_exchanged_for_its_namesakes",
     ),
     "6.4 a log that cannot be made: the others are": _shown(
-        "test_replica_manager.py::test_one_failing_log_leaves_the_others_alone",
+        "test_flushes.py::test_one_failing_log_leaves_the_others_alone",
         "test_schedules_of_disks.py::test_s58_one_of_ten_logs_cannot_be_made",
     ),
     "6.4 LeaderAndIsr, equal epoch, higher partition epoch: ignored": _DIFFERENCES
@@ -267,7 +267,7 @@ _FETCHERS = {
         "test_follower.py::test_an_epoch_answer_of_an_older_epoch_is_ignored"
     ),
     "6.5 added again in the same epoch: not cut again": _shown(
-        "test_schedules.py::test_s44_reordered_and_repeated_words_of_the_controller"
+        "test_schedules_of_members.py::test_s44_reordered_and_repeated_words_of_the_controller"
     ),
     "6.5 a divergence for a partition that was removed": _shown(
         "test_follower.py::test_answers_after_removal_are_dropped"
@@ -367,7 +367,7 @@ _CONTROLLER = {
         "controller/test_topics.py::test_new_topic_with_a_dead_replica_starts_without_it"
     ),
     "6.7 reassign {c} to {o}: LE": _DIFFERENCES + "LE +3 ({c} to {o})",
-    "6.7 reassign to a dead broker": _shown("test_reassignment.py::test_r12_a_target_is_dead"),
+    "6.7 reassign to a dead broker": _shown("test_reassignment_faults.py::test_r12_a_target_is_dead"),
     "6.7 preferred election, also with the preferred one offline": _shown(
         "controller/test_elect_leaders.py::test_a_tool_asks_in_the_store",
         "controller/test_elect_leaders.py::test_the_node_goes_also_when_nobody_can_be_elected",
@@ -413,7 +413,7 @@ _CONTROLLER = {
         "controller/test_brokers.py::test_sole_replica_goes_and_comes",
     ),
     "6.7 LeaderAndIsr of a stale controller, of a stale and of a newer broker epoch": _shown(
-        "test_replica_manager.py::test_old_controllers_and_former_lives",
+        "test_orders.py::test_old_controllers_and_former_lives",
         "test_node.py::test_the_controllers_word_is_held_until_we_know_who_we_are",
     ),
     "6.7 conditional update: same data, wrong version; other data": _shown(
@@ -466,7 +466,7 @@ _ISR_CHANNEL = {
     ),
     "6.8 an error of one partition is handed over, the entry is free": _shown(
         "test_isr_channel.py::test_resending_from_the_answer_is_accepted",
-        "test_partition.py::test_a_definite_refusal_leaves_the_larger_isr",
+        "test_membership.py::test_a_definite_refusal_leaves_the_larger_isr",
     ),
 }
 
