@@ -15,10 +15,10 @@ from dataclasses import MISSING, Field, fields
 from enum import Enum
 from typing import Any
 
-from logstore.broker.config import ServiceConfig
 from logstore.broker.embedded import BrokerConfig
 from logstore.broker.groups.config import GroupConfig
 from logstore.broker.limits import Limits
+from logstore.broker.settings import ServiceConfig
 from logstore.config import MAX_INT, MAX_LONG, LogConfig, formatted, kafka_name
 from logstore.log.manager_config import PARTS, LogManagerConfig, broker_names, settings_of
 from logstore.replication.config import NodeConfig

@@ -17,7 +17,6 @@ from dataclasses import dataclass, field, fields
 from enum import Enum
 from typing import Any, get_type_hints
 
-from logstore.broker.config import ServiceConfig
 from logstore.broker.groups.config import GroupConfig
 from logstore.broker.limits import Limits
 from logstore.errors import InvalidConfig
@@ -30,6 +29,13 @@ _NOT_PROPERTIES = frozenset({"node.id", "host", "port", "controller"})
 
 _OF_TOPICS = frozenset({"min.insync.replicas"})
 """The log manager's, for all topics; `Node` passes it to its controller."""
+
+
+@dataclass(frozen=True, slots=True, kw_only=True)
+class ServiceConfig:
+    """`auto_create_topics_enable`: create a topic when a client requests its metadata."""
+
+    auto_create_topics_enable: bool = True
 
 
 @dataclass(frozen=True, slots=True)
