@@ -19,7 +19,7 @@ import pytest
 
 from bench.bars import ratio_bar
 from bench.material import T0, ready_batch
-from logstore.checkpoint.offset_checkpoint import HIGH_WATERMARK_CHECKPOINT, write_offset_checkpoint
+from logstore.checkpoint.entry_files import HIGH_WATERMARK_CHECKPOINT, write_offset_checkpoint
 from logstore.columnar import columnar
 from logstore.config import LogConfig
 from logstore.disk.files import OsDisk

@@ -1,11 +1,10 @@
-"""Ground floor: the disk seam, and the small files that are replaced whole.
+"""The small files of a log dir that are replaced whole: offsets, epochs, ids, the clean-stop marker.
 
-    disk                                      Disk, File, Lock; OsDisk; publish
-    disks/                                    disks that record, fail, lose power
-    offset_checkpoint  leader_epoch_checkpoint  partition_metadata  meta_properties  clean_shutdown
-    topic_partition  ids  errors              names and errors that every room shares
+    entry_files      offset checkpoints and leader-epoch checkpoints
+    identity         meta.properties and partition.metadata
+    clean_shutdown   the marker of a clean stop
 
-It knows nothing of batches or offsets' meaning; every room above stands on it.
+This room knows how such a file survives a crash, and not what the offsets mean.
 """
 
 from __future__ import annotations
@@ -17,35 +16,31 @@ from logstore.checkpoint.clean_shutdown import (
     remove_clean_shutdown,
     write_clean_shutdown,
 )
-from logstore.checkpoint.leader_epoch_checkpoint import (
-    LEADER_EPOCH_CHECKPOINT,
-    format_leader_epoch_checkpoint,
-    parse_leader_epoch_checkpoint,
-    read_leader_epoch_checkpoint,
-    write_leader_epoch_checkpoint,
-)
-from logstore.checkpoint.meta_properties import (
-    META_PROPERTIES,
-    MetaProperties,
-    format_meta_properties,
-    parse_meta_properties,
-    read_meta_properties,
-    write_meta_properties,
-)
-from logstore.checkpoint.offset_checkpoint import (
+from logstore.checkpoint.entry_files import (
     HIGH_WATERMARK_CHECKPOINT,
+    LEADER_EPOCH_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
+    format_leader_epoch_checkpoint,
     format_offset_checkpoint,
+    parse_leader_epoch_checkpoint,
     parse_offset_checkpoint,
+    read_leader_epoch_checkpoint,
     read_offset_checkpoint,
+    write_leader_epoch_checkpoint,
     write_offset_checkpoint,
 )
-from logstore.checkpoint.partition_metadata import (
+from logstore.checkpoint.identity import (
+    META_PROPERTIES,
     PARTITION_METADATA,
+    MetaProperties,
+    format_meta_properties,
     format_partition_metadata,
+    parse_meta_properties,
     parse_partition_metadata,
+    read_meta_properties,
     read_partition_metadata,
+    write_meta_properties,
     write_partition_metadata,
 )
 

@@ -17,7 +17,7 @@ import zlib
 from collections.abc import Iterable, Mapping
 from dataclasses import dataclass, field
 
-from logstore.checkpoint.entry_file import INT64_MAX
+from logstore.checkpoint.entry_files import INT64_MAX
 from logstore.disk.files import Disk, read_small_file, remove_if_exists
 
 CLEAN_SHUTDOWN_FILE = ".kafka_cleanshutdown"

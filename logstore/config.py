@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import Field, dataclass, field, fields, replace
 from difflib import get_close_matches
+from functools import cached_property
 from typing import Any, Final
 
 from logstore.errors import InvalidConfig
@@ -61,7 +62,7 @@ _TIERED = "no tiered storage here: all of a log is local"
 _THROTTLED = "replication is not throttled here"
 
 
-@dataclass(frozen=True, slots=True, kw_only=True)
+@dataclass(frozen=True, kw_only=True)
 class LogConfig:
     """Settings of one log. Sizes are bytes, times milliseconds; -1 means no limit where allowed.
 
@@ -318,39 +319,39 @@ class LogConfig:
         if self.compression_gzip_level == 0:
             raise InvalidConfig("compression.gzip.level is 0; it takes -1 or 1 to 9")
 
-    @property
+    @cached_property
     def is_compacted(self) -> bool:
         """Whether `cleanup.policy` contains compact: records then need keys."""
         return "compact" in self.cleanup_policy
 
-    @property
+    @cached_property
     def is_deleted(self) -> bool:
         """Whether `cleanup.policy` contains delete: old segments go by size and by time."""
         return "delete" in self.cleanup_policy
 
-    @property
+    @cached_property
     def longest_segment_ms(self) -> int:
         """`segment.ms`, held down by `max.compaction.lag.ms` for a compacted log."""
         return min(self.segment_ms, self.max_compaction_lag_ms) if self.is_compacted else self.segment_ms
 
-    @property
+    @cached_property
     def longest_jitter_ms(self) -> int:
         """`segment.jitter.ms`, as far as `segment.ms` leaves room for it."""
         return min(self.segment_jitter_ms, self.segment_ms)
 
-    @property
+    @cached_property
     def oldest_allowed_ms(self) -> int:
         """How far behind the clock a record may lie."""
         own = self.message_timestamp_before_max_ms
         return self.message_timestamp_difference_max_ms if own == MAX_LONG else own
 
-    @property
+    @cached_property
     def newest_allowed_ms(self) -> int:
         """How far ahead of the clock a record may lie."""
         own = self.message_timestamp_after_max_ms
         return self.message_timestamp_difference_max_ms if own == MAX_LONG else own
 
-    @property
+    @cached_property
     def compression_level(self) -> int | None:
         """The level of `compression.type`; None for a codec without levels and for the producers' own."""
         level: int | None = getattr(self, f"compression_{self.compression_type}_level", None)

@@ -12,7 +12,7 @@ from __future__ import annotations
 from collections.abc import Awaitable, Callable, Sequence
 from random import Random
 
-from logstore.checkpoint.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
+from logstore.checkpoint.identity import MetaProperties, read_meta_properties, write_meta_properties
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.files import Disk, make_durable_dir
 from logstore.disk.ids import new_id

@@ -127,7 +127,7 @@ def _partitions(disk: Disk, directories: list[Path], topics: str | None) -> dict
 
 
 def _look(disk: Disk, directory: str) -> Replica:
-    from logstore.checkpoint.offset_checkpoint import HIGH_WATERMARK_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT
+    from logstore.checkpoint.entry_files import HIGH_WATERMARK_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT
     from logstore.log.reader import LogReader, checkpointed_offset
 
     reader = LogReader(directory, disk=disk)

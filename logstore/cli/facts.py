@@ -6,10 +6,8 @@ from collections.abc import Callable, Iterator
 from typing import TypeAlias
 
 from logstore.checkpoint.clean_shutdown import parse_clean_shutdown
-from logstore.checkpoint.leader_epoch_checkpoint import parse_leader_epoch_checkpoint
-from logstore.checkpoint.meta_properties import META_PROPERTIES, parse_properties
-from logstore.checkpoint.offset_checkpoint import parse_offset_checkpoint
-from logstore.checkpoint.partition_metadata import parse_partition_metadata
+from logstore.checkpoint.entry_files import parse_leader_epoch_checkpoint, parse_offset_checkpoint
+from logstore.checkpoint.identity import META_PROPERTIES, parse_partition_metadata, parse_properties
 from logstore.cli.inspection import FileRole, Kind, LogFile, index_entries
 from logstore.cli.terminal import Encoding, as_text
 from logstore.cli.verification import Problem, judge_tail

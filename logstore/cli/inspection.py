@@ -13,14 +13,13 @@ from enum import StrEnum
 from typing import Final, NamedTuple
 
 from logstore.checkpoint.clean_shutdown import CLEAN_SHUTDOWN_FILE
-from logstore.checkpoint.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT
-from logstore.checkpoint.meta_properties import META_PROPERTIES
-from logstore.checkpoint.offset_checkpoint import (
+from logstore.checkpoint.entry_files import (
     HIGH_WATERMARK_CHECKPOINT,
+    LEADER_EPOCH_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
 )
-from logstore.checkpoint.partition_metadata import PARTITION_METADATA
+from logstore.checkpoint.identity import META_PROPERTIES, PARTITION_METADATA
 from logstore.disk.files import Disk, File
 from logstore.format.batch import LOG_OVERHEAD
 from logstore.segment.damage import find_batch

@@ -49,7 +49,7 @@ def recover(
     as_json: Annotated[bool, typer.Option("--json", help="Print the answer as one object.")] = False,
 ) -> int:
     """Load a partition as after an unclean stop: cut a torn tail, rebuild what is derived."""
-    from logstore.checkpoint.offset_checkpoint import RECOVERY_POINT_CHECKPOINT
+    from logstore.checkpoint.entry_files import RECOVERY_POINT_CHECKPOINT
     from logstore.cli.shadow import ShadowDisk
     from logstore.disk.files import OsDisk
     from logstore.log.reader import checkpointed_offset
@@ -95,7 +95,7 @@ def recover(
 
 def _lower_recovery_points(disk: Disk, directory: str, log_end_offset: int) -> None:
     """No checkpoint may speak of what is not there any more: its owner would take it for damage."""
-    from logstore.checkpoint.offset_checkpoint import (
+    from logstore.checkpoint.entry_files import (
         RECOVERY_POINT_CHECKPOINT,
         read_offset_checkpoint,
         write_offset_checkpoint,
@@ -119,7 +119,7 @@ def load_unclean(disk: Disk, directory: str, recovery_point: int, *, accept_loss
     """The log as its owner would load it after an unclean stop. Raises what `recovery.load` raises."""
     import time
 
-    from logstore.checkpoint.offset_checkpoint import HIGH_WATERMARK_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT
+    from logstore.checkpoint.entry_files import HIGH_WATERMARK_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT
     from logstore.config import LogConfig
     from logstore.log.reader import checkpointed_offset
     from logstore.log.recovery import load

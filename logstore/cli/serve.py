@@ -135,7 +135,7 @@ def _address(text: str, option: str) -> Address:
 
 
 def _read_properties(path: Path) -> dict[str, str]:
-    from logstore.checkpoint.meta_properties import parse_properties
+    from logstore.checkpoint.identity import parse_properties
 
     try:
         return parse_properties(path.read_bytes(), path=str(path))

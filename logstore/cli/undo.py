@@ -6,7 +6,7 @@ import os
 from contextlib import ExitStack
 from itertools import product
 
-from logstore.checkpoint.offset_checkpoint import (
+from logstore.checkpoint.entry_files import (
     CLEANER_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
     OffsetFile,

@@ -25,8 +25,11 @@ import numpy as np
 import numpy.typing as npt
 
 from logstore.checkpoint.clean_shutdown import CLEAN_SHUTDOWN_FILE, changed_files, read_clean_shutdown
-from logstore.checkpoint.leader_epoch_checkpoint import read_leader_epoch_checkpoint
-from logstore.checkpoint.offset_checkpoint import LOG_START_OFFSET_CHECKPOINT, RECOVERY_POINT_CHECKPOINT
+from logstore.checkpoint.entry_files import (
+    LOG_START_OFFSET_CHECKPOINT,
+    RECOVERY_POINT_CHECKPOINT,
+    read_leader_epoch_checkpoint,
+)
 from logstore.cli.facts import facts_of
 from logstore.cli.inspection import (
     FileRole,

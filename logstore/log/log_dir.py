@@ -30,15 +30,14 @@ from logstore.checkpoint.clean_shutdown import (
     remove_clean_shutdown,
     write_clean_shutdown,
 )
-from logstore.checkpoint.meta_properties import META_PROPERTIES
-from logstore.checkpoint.offset_checkpoint import (
+from logstore.checkpoint.entry_files import (
     CLEANER_OFFSET_CHECKPOINT,
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
     OffsetFile,
 )
-from logstore.checkpoint.partition_metadata import read_partition_metadata
+from logstore.checkpoint.identity import META_PROPERTIES, read_partition_metadata
 from logstore.config import MAX_LONG, LogConfig
 from logstore.disk.errors import CorruptCheckpoint, EngineError
 from logstore.disk.files import LOCK_FILE, Disk, Lock, make_durable_dir

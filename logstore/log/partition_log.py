@@ -33,8 +33,8 @@ from collections.abc import Callable
 from functools import partial
 from typing import NamedTuple, NoReturn, Protocol, TypeAlias, TypeVar
 
-from logstore.checkpoint.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT, write_leader_epoch_checkpoint
-from logstore.checkpoint.partition_metadata import (
+from logstore.checkpoint.entry_files import LEADER_EPOCH_CHECKPOINT, write_leader_epoch_checkpoint
+from logstore.checkpoint.identity import (
     PARTITION_METADATA,
     read_partition_metadata,
     write_partition_metadata,

@@ -8,21 +8,25 @@ done, and a reader that sees the count change reads again.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterable, Iterator
+from bisect import bisect_right
+from collections.abc import Callable, Iterable, Iterator, Sequence
 from enum import Enum
+from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
+from logstore.config import MAX_LONG
 from logstore.errors import CorruptBatch, LogClosed, OffsetOutOfRange
 from logstore.format.batch import Batch, walk
 from logstore.log.partition_log import PartitionLog
 from logstore.log.producer_state import LATE_MS, OpenTransaction
 from logstore.log.read_committed import aborted_between, without_aborted
-from logstore.segment.epochs import LeaderEpochCache
+from logstore.segment.epochs import EpochEntry
 from logstore.segment.segment import Segment
 from logstore.segment.segments import find_timestamp, is_cached, read_batches
 from logstore.segment.transaction_index import AbortedTransaction, TransactionIndex
 
 READ_BYTES = 1 << 20
+_START_OFFSET = attrgetter("start_offset")
 
 T = TypeVar("T")
 
@@ -188,14 +192,14 @@ def iter_batches(log: PartitionLog, start_offset: int, isolation: FetchIsolation
     """
     offset = start_offset
     while True:
-        history, end_offset = log.epoch_cache, end_offset_for(log, FetchIsolation.LOG_END)
+        history, end_offset = log.epochs, end_offset_for(log, FetchIsolation.LOG_END)
         fetched = read_bytes(log, offset, isolation=isolation)
         if not fetched.records:
             if isolation is FetchIsolation.LOG_END and offset < end_offset:
                 _check_ended(log, offset)
             return
         batches = walk(fetched.records)
-        if log.epoch_cache is history:  # else a cut may have come between: the bytes are older than it
+        if log.epochs is history:  # else a cut may have come between: the bytes are older than it
             batches = _in_order(log, batches, history)
         yield from without_aborted(batches, fetched.aborted) if fetched.aborted else batches
         offset = fetched.next_offset
@@ -212,13 +216,15 @@ def _check_ended(log: PartitionLog, offset: int) -> None:
             )
 
 
-def _in_order(log: PartitionLog, batches: Iterable[Batch], history: LeaderEpochCache) -> Iterator[Batch]:
+def _in_order(log: PartitionLog, batches: Iterable[Batch], history: Sequence[EpochEntry]) -> Iterator[Batch]:
     """Yield batches whose offsets and epochs match their neighbours and the epoch history."""
     next_offset, known_until, expected = 0, -1, -1
     for batch in batches:
         base_offset, epoch = batch.base_offset, batch.leader_epoch
         if base_offset >= known_until:
-            expected, known_until = history.span_of(base_offset)
+            slot = bisect_right(history, base_offset, key=_START_OFFSET)
+            expected = history[slot - 1].epoch if slot else -1
+            known_until = history[slot].start_offset if slot < len(history) else MAX_LONG
         if base_offset < next_offset or (epoch != expected and epoch != -1 != expected):
             raise CorruptBatch(
                 f"{log.directory}: the batch at offset {base_offset} of epoch {epoch} does not follow "

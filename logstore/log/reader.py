@@ -28,7 +28,7 @@ from collections.abc import Callable, Iterator
 from struct import Struct
 from typing import Final, NamedTuple, TypeAlias, TypeVar
 
-from logstore.checkpoint.offset_checkpoint import LOG_START_OFFSET_CHECKPOINT, read_offset_checkpoint
+from logstore.checkpoint.entry_files import LOG_START_OFFSET_CHECKPOINT, read_offset_checkpoint
 from logstore.disk.errors import CorruptCheckpoint, InvalidTopic
 from logstore.disk.files import Buffer, Disk, File, OsDisk, read_small_file
 from logstore.disk.topic_partition import parse_directory_name

@@ -32,7 +32,7 @@ from typing import NamedTuple, TypeAlias
 
 from sortedcontainers import SortedDict
 
-from logstore.checkpoint.leader_epoch_checkpoint import (
+from logstore.checkpoint.entry_files import (
     LEADER_EPOCH_CHECKPOINT,
     read_leader_epoch_checkpoint,
     write_leader_epoch_checkpoint,

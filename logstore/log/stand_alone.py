@@ -26,7 +26,7 @@ from logstore.checkpoint.clean_shutdown import (
     remove_clean_shutdown,
     write_clean_shutdown,
 )
-from logstore.checkpoint.offset_checkpoint import (
+from logstore.checkpoint.entry_files import (
     CLEANER_OFFSET_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,

@@ -15,7 +15,6 @@ from typing import NamedTuple
 from logstore.disk.marks import mark
 
 UNDEFINED = -1
-MAX_LONG = (1 << 63) - 1
 
 
 class EpochEntry(NamedTuple):
@@ -92,12 +91,6 @@ class LeaderEpochCache:
         """The epoch that wrote `offset`; -1 if it lies before the first known one."""
         slot = bisect_right(self._entries, offset, key=lambda entry: entry.start_offset)
         return self._entries[slot - 1].epoch if slot else UNDEFINED
-
-    def span_of(self, offset: int) -> tuple[int, int]:
-        """The epoch that wrote `offset`, as `epoch_for_offset`, and where the next one starts."""
-        slot = bisect_right(self._entries, offset, key=lambda entry: entry.start_offset)
-        epoch = self._entries[slot - 1].epoch if slot else UNDEFINED
-        return epoch, self._entries[slot].start_offset if slot < len(self._entries) else MAX_LONG
 
     def previous_epoch(self, epoch: int) -> int:
         """The closest known epoch below `epoch`; -1 if none."""

@@ -290,6 +290,8 @@ def truncate_segment(segment: Segment, offset: int, now_ms: int) -> int:
 
 def walk_from(segment: Segment, offset: int) -> Iterator[Located]:
     """Yield the batches from the one at or before `offset` that the index names."""
+    if offset <= segment.base_offset:
+        return _walk(segment, 0)
     floor = segment.indexes.offsets.lookup(offset)
     if not _names_its_batch(segment, floor):
         with segment.lock:

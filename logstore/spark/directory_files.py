@@ -23,7 +23,7 @@ from typing import NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from logstore.checkpoint.offset_checkpoint import RECOVERY_POINT_CHECKPOINT
+from logstore.checkpoint.entry_files import RECOVERY_POINT_CHECKPOINT
 from logstore.disk.files import Disk, read_small_file
 from logstore.errors import (
     CorruptIndex,

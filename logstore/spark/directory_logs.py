@@ -24,8 +24,8 @@ from typing import Any, Final, NamedTuple
 
 import numpy as np
 
-from logstore.checkpoint.meta_properties import META_PROPERTIES
-from logstore.checkpoint.offset_checkpoint import HIGH_WATERMARK_CHECKPOINT, read_offset_checkpoint
+from logstore.checkpoint.entry_files import HIGH_WATERMARK_CHECKPOINT, read_offset_checkpoint
+from logstore.checkpoint.identity import META_PROPERTIES
 from logstore.disk.errors import CorruptCheckpoint
 from logstore.disk.files import Disk, OsDisk, read_small_file
 from logstore.disk.topic_partition import TopicPartition, parse_directory_name, partitions_among

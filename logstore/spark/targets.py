@@ -17,7 +17,7 @@ from random import Random
 from typing import Any, Final, TypeVar
 
 from logstore.broker.errors import RequestRefused
-from logstore.checkpoint.meta_properties import META_PROPERTIES
+from logstore.checkpoint.identity import META_PROPERTIES
 from logstore.config import LogConfig
 from logstore.disk.errors import DirectoryLocked, EngineError, ErrorCode
 from logstore.disk.files import DirectoryEntry, Disk, make_durable_dir

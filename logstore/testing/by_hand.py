@@ -14,7 +14,7 @@ from dataclasses import replace
 from functools import partial
 from random import Random
 
-from logstore.checkpoint.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT
+from logstore.checkpoint.entry_files import LEADER_EPOCH_CHECKPOINT
 from logstore.disk.ids import new_id
 from logstore.disk.topic_partition import TopicPartition
 from logstore.replication.controller.context import DURABILITY_LEVEL

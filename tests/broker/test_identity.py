@@ -17,7 +17,7 @@ from logstore.broker.identity import (
 from logstore.broker.metadata.local import SharedStore
 from logstore.broker.producer_ids import BLOCK_SIZE, ProducerIds, ProducerIdsUnavailable
 from logstore.broker.store_session import StoreSession
-from logstore.checkpoint.meta_properties import MetaProperties, read_meta_properties, write_meta_properties
+from logstore.checkpoint.identity import MetaProperties, read_meta_properties, write_meta_properties
 from logstore.disk.files import Disk
 from logstore.disk.memory import MemoryDisk
 from logstore.replication.metastore import layout

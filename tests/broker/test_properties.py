@@ -6,7 +6,7 @@ import pytest
 
 from logstore.broker.properties import WITHOUT_EFFECT, split_properties
 from logstore.broker.settings import read_settings
-from logstore.checkpoint.meta_properties import parse_properties
+from logstore.checkpoint.identity import parse_properties
 from logstore.errors import InvalidConfig
 
 FILE = b"""

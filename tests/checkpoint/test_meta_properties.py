@@ -6,7 +6,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logstore.checkpoint.meta_properties import (
+from logstore.checkpoint.identity import (
     MetaProperties,
     format_meta_properties,
     parse_meta_properties,

@@ -8,20 +8,18 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logstore.checkpoint.leader_epoch_checkpoint import (
-    LEADER_EPOCH_CHECKPOINT,
-    format_leader_epoch_checkpoint,
-    parse_leader_epoch_checkpoint,
-    read_leader_epoch_checkpoint,
-    write_leader_epoch_checkpoint,
-)
-from logstore.checkpoint.offset_checkpoint import (
+from logstore.checkpoint.entry_files import (
     HIGH_WATERMARK_CHECKPOINT,
+    LEADER_EPOCH_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
+    format_leader_epoch_checkpoint,
     format_offset_checkpoint,
+    parse_leader_epoch_checkpoint,
     parse_offset_checkpoint,
+    read_leader_epoch_checkpoint,
     read_offset_checkpoint,
+    write_leader_epoch_checkpoint,
     write_offset_checkpoint,
 )
 from logstore.disk.errors import CorruptCheckpoint

@@ -9,7 +9,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logstore.checkpoint.partition_metadata import (
+from logstore.checkpoint.identity import (
     PARTITION_METADATA,
     format_partition_metadata,
     parse_partition_metadata,

@@ -9,7 +9,7 @@ from random import Random
 
 import pytest
 
-from logstore.checkpoint.offset_checkpoint import (
+from logstore.checkpoint.entry_files import (
     RECOVERY_POINT_CHECKPOINT,
     read_offset_checkpoint,
     write_offset_checkpoint,

@@ -15,7 +15,7 @@ from typing import Any, NamedTuple
 
 import pytest
 
-from logstore.checkpoint.offset_checkpoint import RECOVERY_POINT_CHECKPOINT, read_offset_checkpoint
+from logstore.checkpoint.entry_files import RECOVERY_POINT_CHECKPOINT, read_offset_checkpoint
 from logstore.config import LogConfig
 from logstore.disk.files import Disk
 from logstore.disk.topic_partition import TopicPartition

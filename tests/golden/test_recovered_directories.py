@@ -9,7 +9,7 @@ from typing import Any
 
 import pytest
 
-from logstore.checkpoint.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT
+from logstore.checkpoint.entry_files import LEADER_EPOCH_CHECKPOINT
 from logstore.config import LogConfig
 from logstore.format.record import Record
 from logstore.log.append import append_as_follower

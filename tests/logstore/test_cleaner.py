@@ -9,7 +9,7 @@ from dataclasses import replace
 
 import pytest
 
-from logstore.checkpoint.offset_checkpoint import (
+from logstore.checkpoint.entry_files import (
     CLEANER_OFFSET_CHECKPOINT,
     read_offset_checkpoint,
     write_offset_checkpoint,

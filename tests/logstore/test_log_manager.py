@@ -9,13 +9,13 @@ from pathlib import Path
 import pytest
 
 from logstore.checkpoint.clean_shutdown import CLEAN_SHUTDOWN_FILE, read_clean_shutdown
-from logstore.checkpoint.meta_properties import MetaProperties, write_meta_properties
-from logstore.checkpoint.offset_checkpoint import (
+from logstore.checkpoint.entry_files import (
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,
     read_offset_checkpoint,
 )
+from logstore.checkpoint.identity import MetaProperties, write_meta_properties
 from logstore.config import LogConfig
 from logstore.disk.errors import DirectoryLocked, InvalidTopic
 from logstore.disk.files import Disk, OsDisk, make_durable_dir

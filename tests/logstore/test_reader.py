@@ -11,7 +11,7 @@ from struct import pack
 import pytest
 
 from logstore import DamagedLog, Log, LogGone, LogReader, OffsetOutOfRange
-from logstore.checkpoint.offset_checkpoint import LOG_START_OFFSET_CHECKPOINT, write_offset_checkpoint
+from logstore.checkpoint.entry_files import LOG_START_OFFSET_CHECKPOINT, write_offset_checkpoint
 from logstore.disk.errors import EngineError
 from logstore.disk.files import Disk
 from logstore.disk.topic_partition import TopicPartition

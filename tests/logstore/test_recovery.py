@@ -12,7 +12,7 @@ import pytest
 from hypothesis import given, settings
 from hypothesis import strategies as st
 
-from logstore.checkpoint.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT
+from logstore.checkpoint.entry_files import LEADER_EPOCH_CHECKPOINT
 from logstore.config import MAX_INT
 from logstore.disk.files import DirectoryEntry
 from logstore.errors import DamagedLog

@@ -10,7 +10,7 @@ from typing import Any
 
 import pytest
 
-from logstore.checkpoint.offset_checkpoint import (
+from logstore.checkpoint.entry_files import (
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     RECOVERY_POINT_CHECKPOINT,

@@ -7,7 +7,7 @@ from dataclasses import replace
 
 import pytest
 
-from logstore.checkpoint.offset_checkpoint import HIGH_WATERMARK_CHECKPOINT, read_offset_checkpoint
+from logstore.checkpoint.entry_files import HIGH_WATERMARK_CHECKPOINT, read_offset_checkpoint
 from logstore.config import LogConfig
 from logstore.disk.errors import ErrorCode
 from logstore.disk.memory import MemoryDisk, Profile

@@ -8,8 +8,7 @@ from typing import TYPE_CHECKING, Any
 import pytest
 
 from logstore import Log, encode_batch
-from logstore.checkpoint.leader_epoch_checkpoint import LEADER_EPOCH_CHECKPOINT
-from logstore.checkpoint.offset_checkpoint import HIGH_WATERMARK_CHECKPOINT
+from logstore.checkpoint.entry_files import HIGH_WATERMARK_CHECKPOINT, LEADER_EPOCH_CHECKPOINT
 from logstore.columnar.columnar import warm_up
 from logstore.config import LogConfig
 from logstore.format.batch import walk

@@ -6,7 +6,7 @@ from pathlib import Path
 
 import pytest
 
-from logstore.checkpoint.offset_checkpoint import HIGH_WATERMARK_CHECKPOINT, write_offset_checkpoint
+from logstore.checkpoint.entry_files import HIGH_WATERMARK_CHECKPOINT, write_offset_checkpoint
 from logstore.disk.files import DirectoryEntry, OsDisk
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import encode_batch

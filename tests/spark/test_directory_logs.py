@@ -11,12 +11,12 @@ import pyarrow as pa
 import pytest
 
 from logstore import Log, LogGone, encode_batch
-from logstore.checkpoint.meta_properties import META_PROPERTIES
-from logstore.checkpoint.offset_checkpoint import (
+from logstore.checkpoint.entry_files import (
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     write_offset_checkpoint,
 )
+from logstore.checkpoint.identity import META_PROPERTIES
 from logstore.config import LogConfig
 from logstore.disk.files import Disk
 from logstore.disk.topic_partition import TopicPartition

@@ -22,7 +22,7 @@ from typing import Final, NamedTuple
 import numpy as np
 import numpy.typing as npt
 
-from logstore.checkpoint.leader_epoch_checkpoint import read_leader_epoch_checkpoint
+from logstore.checkpoint.entry_files import read_leader_epoch_checkpoint
 from logstore.config import MAX_INT, MAX_LONG
 from logstore.disk.errors import CorruptCheckpoint
 from logstore.disk.files import Disk, File

@@ -27,7 +27,7 @@ from typing import Final, NamedTuple
 
 import numpy as np
 
-from logstore.checkpoint.leader_epoch_checkpoint import read_leader_epoch_checkpoint
+from logstore.checkpoint.entry_files import read_leader_epoch_checkpoint
 from logstore.disk.errors import CorruptCheckpoint
 from logstore.disk.files import Disk
 from logstore.disk.topic_partition import TopicPartition

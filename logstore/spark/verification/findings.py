@@ -17,7 +17,7 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Any, Final
 
-from logstore.checkpoint.partition_metadata import PARTITION_METADATA
+from logstore.checkpoint.identity import PARTITION_METADATA
 from logstore.config import MAX_LONG
 from logstore.disk.topic_partition import TopicPartition
 from logstore.segment.segment import file_name

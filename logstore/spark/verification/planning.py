@@ -19,14 +19,13 @@ from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
 from typing import Final, NamedTuple
 
-from logstore.checkpoint.meta_properties import read_meta_properties
-from logstore.checkpoint.offset_checkpoint import (
+from logstore.checkpoint.entry_files import (
     CLEANER_OFFSET_CHECKPOINT,
     HIGH_WATERMARK_CHECKPOINT,
     LOG_START_OFFSET_CHECKPOINT,
     read_offset_checkpoint,
 )
-from logstore.checkpoint.partition_metadata import read_partition_metadata
+from logstore.checkpoint.identity import read_meta_properties, read_partition_metadata
 from logstore.config import MAX_LONG
 from logstore.disk.errors import CorruptCheckpoint
 from logstore.disk.files import Disk

@@ -13,8 +13,11 @@ from itertools import pairwise
 from pathlib import Path
 from typing import Any, Final
 
-from logstore.checkpoint.leader_epoch_checkpoint import write_leader_epoch_checkpoint
-from logstore.checkpoint.offset_checkpoint import HIGH_WATERMARK_CHECKPOINT, write_offset_checkpoint
+from logstore.checkpoint.entry_files import (
+    HIGH_WATERMARK_CHECKPOINT,
+    write_leader_epoch_checkpoint,
+    write_offset_checkpoint,
+)
 from logstore.disk.files import OsDisk
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.batch import encode_batch

@@ -13,10 +13,12 @@ from typing import Any, TypeVar, cast
 import pytest
 
 from logstore.broker import BrokerCluster
-from logstore.checkpoint.leader_epoch_checkpoint import write_leader_epoch_checkpoint
-from logstore.checkpoint.meta_properties import MetaProperties, write_meta_properties
-from logstore.checkpoint.offset_checkpoint import HIGH_WATERMARK_CHECKPOINT, write_offset_checkpoint
-from logstore.checkpoint.partition_metadata import write_partition_metadata
+from logstore.checkpoint.entry_files import (
+    HIGH_WATERMARK_CHECKPOINT,
+    write_leader_epoch_checkpoint,
+    write_offset_checkpoint,
+)
+from logstore.checkpoint.identity import MetaProperties, write_meta_properties, write_partition_metadata
 from logstore.config import LogConfig
 from logstore.disk.files import OsDisk, OsFile
 from logstore.disk.topic_partition import TopicPartition

@@ -1,4 +1,6 @@
-"""meta.properties: whose log dir this is, as Java properties.
+"""The identity of a log dir (`meta.properties`) and of a partition directory (`partition.metadata`).
+
+meta.properties, Java properties: the cluster and node that a log dir belongs to.
 
     #                                  comment
     #Mon Jan 05 10:00:00 UTC 2026      comment: Kafka writes the time here
@@ -7,8 +9,19 @@
     cluster.id=Jt6pmNUoRUKUdFQtIO_K8w  cluster.id, if known          cluster.id
     directory.id=…                     -                             directory.id, if any
 
-Written when a log dir is formatted or first used, replaced whole (`publish`); a crash leaves no file or
-this one. A dir with another cluster's or node's id must not be opened: the reader compares.
+Written when a log dir is formatted or first used. A dir with another cluster's or node's id must not be
+opened: the reader compares.
+
+partition.metadata: the topic, by id, that a partition directory belongs to.
+
+    version: 0
+    topic_id: AAECAwQFBgcICQoLDA0ODw      22 characters of URL-safe base64; no newline at the end
+
+A topic that is deleted and created again has another id, and its directory must not take over the old
+records. Written before the partition's first record: after a crash there is either no file and no record, or
+this file.
+
+Both are replaced whole (`publish`); a crash leaves the old file or the new one.
 """
 
 from __future__ import annotations
@@ -17,10 +30,10 @@ import re
 from collections.abc import Iterator, Mapping
 from dataclasses import dataclass, field
 
-from logstore.checkpoint.entry_file import INT32_MAX, parse_number
+from logstore.checkpoint.entry_files import INT32_MAX, parse_number
 from logstore.disk.errors import CorruptCheckpoint
 from logstore.disk.files import Disk, publish, read_small_file
-from logstore.disk.ids import id_from_text
+from logstore.disk.ids import ID_BYTES, id_from_text
 
 META_PROPERTIES = "meta.properties"
 
@@ -169,3 +182,57 @@ def _escape_value(text: str) -> str:
     # Leading blanks would be taken for the space around the `=`.
     blanks = len(text) - len(text.lstrip(" "))
     return "\\ " * blanks + _escape(text[blanks:])
+
+
+# --- partition.metadata ----------------------------------------------------------------------
+
+PARTITION_METADATA = "partition.metadata"
+
+_METADATA_LINES = re.compile(
+    r"version:[ \t]+(?P<version>[^ \t\r\n]+)\r?\n"
+    r"topic_id:[ \t]+(?P<topic_id>[^ \t\r\n]+)"
+    r"(?P<rest>(?:\r?\n.*)?)",
+    re.DOTALL,
+)
+
+
+def parse_partition_metadata(data: bytes, *, path: str = PARTITION_METADATA) -> str:
+    """The topic id as 22 characters. Raises `CorruptCheckpoint`.
+
+    A file of a later version may have more lines; they are ignored.
+    """
+    try:
+        match = _METADATA_LINES.fullmatch(data.decode())
+    except UnicodeDecodeError as error:
+        raise CorruptCheckpoint(f"{path}: not UTF-8 at byte {error.start}") from error
+    if match is None:
+        raise CorruptCheckpoint(f"{path}: not the two lines `version: N` and `topic_id: ID`")
+    version = parse_number(match["version"], INT32_MAX, where=f"{path}: version")
+    if version == 0 and match["rest"].strip("\r\n"):
+        raise CorruptCheckpoint(f"{path}: more than two lines in version 0")
+    try:
+        identity = id_from_text(match["topic_id"])
+    except ValueError as error:
+        raise CorruptCheckpoint(f"{path}: {error}") from error
+    if identity == bytes(ID_BYTES):
+        raise CorruptCheckpoint(f"{path}: the topic id is all zeros, which stands for no topic")
+    return match["topic_id"]
+
+
+def format_partition_metadata(topic_id: str) -> bytes:
+    """The file's bytes; `ValueError` unless `topic_id` is a topic's id in 22 characters."""
+    if id_from_text(topic_id) == bytes(ID_BYTES):
+        raise ValueError("the all-zero id stands for no topic")
+    return f"version: 0\ntopic_id: {topic_id}".encode()
+
+
+def read_partition_metadata(disk: Disk, directory: str) -> str | None:
+    """The partition's topic id; None if it has no file. Raises `CorruptCheckpoint` or `OSError`."""
+    path = f"{directory}/{PARTITION_METADATA}"
+    data = read_small_file(disk, path)
+    return None if data is None else parse_partition_metadata(data, path=path)
+
+
+def write_partition_metadata(disk: Disk, directory: str, topic_id: str) -> None:
+    """Replace the partition's file, durably; see `publish`."""
+    publish(disk, directory, PARTITION_METADATA, format_partition_metadata(topic_id))

@@ -1,0 +1,215 @@
+"""Offset checkpoints and leader-epoch checkpoints, in Kafka's text format.
+
+    recovery-point-offset-checkpoint    everything below it is synced; recovery reads from there
+    log-start-offset-checkpoint         first offset served, if it is above the first segment's base
+    replication-offset-checkpoint       high watermark
+    cleaner-offset-checkpoint           end of the compacted part
+    leader-epoch-checkpoint             first offset of each leader epoch
+
+    0                  version, always 0
+    2                  number of entries
+    orders 0 42        topic, partition, offset; in an epoch file: leader epoch, first offset
+    my-topic 11 7
+                       every line, the last one too, ends with \\n
+
+An empty file and a file of the version line alone have no entries. The files are replaced whole (`publish`),
+so a crash leaves the old or the new one; a file that does not parse was damaged by something else and raises
+`CorruptCheckpoint`. Stricter than Kafka in one thing: a file whose last line is not ended is refused, because
+`42` cut after the `4` is still a number. Kafka ends every line that it writes.
+
+Offset checkpoints cover all partitions of a log dir; a missing partition counts as 0. They are lower bounds:
+an older file costs a longer recovery or a later high watermark, never a record.
+
+An epoch file belongs to one partition. It is written when an epoch starts, before the epoch's first record is
+acknowledged, and when a truncation removes epochs. The log is the truth: a missing or older file is completed
+from the batches when the log is loaded. The order of the entries is not checked here.
+"""
+
+from __future__ import annotations
+
+import re
+from collections.abc import Iterable, Mapping
+from contextlib import suppress
+
+from logstore.disk.errors import CorruptCheckpoint, InvalidTopic
+from logstore.disk.files import Disk, publish, read_small_file
+from logstore.disk.topic_partition import TopicPartition, check_topic_name
+
+RECOVERY_POINT_CHECKPOINT = "recovery-point-offset-checkpoint"
+LOG_START_OFFSET_CHECKPOINT = "log-start-offset-checkpoint"
+HIGH_WATERMARK_CHECKPOINT = "replication-offset-checkpoint"
+CLEANER_OFFSET_CHECKPOINT = "cleaner-offset-checkpoint"
+LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
+
+INT32_MAX = 2**31 - 1
+INT64_MAX = 2**63 - 1
+
+# Not `str.isdigit` or a bare `int()`, which take digits of every script, underscores and blanks; the
+# zeros stand apart because `int()` refuses thousands of them.
+_INTEGER = re.compile(r"-?0*(?P<digits>[0-9]{1,19})", re.ASCII)
+_BLANKS = re.compile(r"[ \t\x0b\f]+")
+_LINE_END = re.compile(r"\r\n|\r|\n")
+
+
+def parse_entries(data: bytes, *, fields: int, path: str) -> list[list[str]]:
+    """The entries of a checkpoint, each a list of `fields` texts. Raises `CorruptCheckpoint`."""
+    lines = split_lines(data, path=path)
+    if not lines:
+        return []
+    version = parse_number(lines[0], INT32_MAX, where=f"{path}: version line")
+    if version != 0:
+        raise CorruptCheckpoint(f"{path}: version {version} is not supported; only version 0 is")
+    if len(lines) == 1:
+        return []
+    count = parse_number(lines[1], INT32_MAX, where=f"{path}: count line")
+    # Counted, not believed: nothing is sized by the number in the file.
+    if count != len(lines) - 2:
+        raise CorruptCheckpoint(f"{path}: {count} entries are announced, {len(lines) - 2} are there")
+    entries = []
+    for number, line in enumerate(lines[2:], 3):
+        entry = _BLANKS.split(line.rstrip(" \t\x0b\f"))
+        if len(entry) != fields or not entry[0]:
+            raise CorruptCheckpoint(f"{path}: line {number} does not have {fields} fields: {line[:80]!r}")
+        entries.append(entry)
+    return entries
+
+
+def format_entries(entries: Iterable[str]) -> bytes:
+    """A checkpoint of ready entry lines, in the order given."""
+    lines = list(entries)
+    return "\n".join(["0", str(len(lines)), *lines, ""]).encode()
+
+
+def split_lines(data: bytes, *, path: str) -> list[str]:
+    """The lines of a text whose every line is ended. Raises `CorruptCheckpoint`."""
+    try:
+        text = data.decode()
+    except UnicodeDecodeError as error:
+        raise CorruptCheckpoint(f"{path}: not UTF-8 at byte {error.start}") from error
+    # Not `str.splitlines`, which also ends a line at form feeds and Unicode separators.
+    lines = _LINE_END.split(text)
+    if lines.pop():
+        raise CorruptCheckpoint(f"{path}: the last line is cut short")
+    return lines
+
+
+def parse_number(text: str, most: int, *, where: str) -> int:
+    """A decimal number of 0 to `most` in ASCII digits. Raises `CorruptCheckpoint` naming `where`."""
+    match = _INTEGER.fullmatch(text)
+    if match is None:
+        raise CorruptCheckpoint(f"{where}: {text[:80]!r} is not a whole number")
+    number = int(match["digits"])
+    if text.startswith("-") and number:
+        raise CorruptCheckpoint(f"{where}: {text[:80]} is negative")
+    if number > most:
+        raise CorruptCheckpoint(f"{where}: {text[:80]} is above {most}")
+    return number
+
+
+# --- offsets --------------------------------------------------------------------------------
+
+
+def parse_offset_checkpoint(data: bytes, *, path: str = "offset checkpoint") -> dict[TopicPartition, int]:
+    """Offset of each partition, in the file's order. Raises `CorruptCheckpoint`."""
+    offsets: dict[TopicPartition, int] = {}
+    for topic, partition_text, offset_text in parse_entries(data, fields=3, path=path):
+        try:
+            check_topic_name(topic)
+        except InvalidTopic as error:
+            raise CorruptCheckpoint(f"{path}: {error}") from error
+        where = f"{path}: {topic} {partition_text[:20]}"
+        partition = TopicPartition(topic, parse_number(partition_text, INT32_MAX, where=where))
+        if partition in offsets:
+            raise CorruptCheckpoint(f"{path}: {partition} is there twice")
+        offsets[partition] = parse_number(offset_text, INT64_MAX, where=where)
+    return offsets
+
+
+def format_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> bytes:
+    """The file's bytes, entries in the order of `offsets`."""
+    assert all(offset >= 0 for offset in offsets.values()), f"a negative offset in {offsets}"
+    return format_entries(f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items())
+
+
+def read_offset_checkpoint(disk: Disk, directory: str, name: str) -> dict[TopicPartition, int]:
+    """Read `directory/name`; no file, no offsets. Raises `CorruptCheckpoint` or `OSError`."""
+    path = f"{directory}/{name}"
+    return parse_offset_checkpoint(read_small_file(disk, path) or b"", path=path)
+
+
+def write_offset_checkpoint(
+    disk: Disk, directory: str, name: str, offsets: Mapping[TopicPartition, int]
+) -> None:
+    """Replace `directory/name`, durably; see `publish`."""
+    publish(disk, directory, name, format_offset_checkpoint(offsets))
+
+
+class OffsetFile:
+    """One offset checkpoint of a directory with its content in memory. A corrupt file counts as missing.
+
+    Every change replaces the file durably before it shows in `offsets`, and raises `OSError` if that fails.
+    """
+
+    __slots__ = ("_directory", "_disk", "_name", "offsets")
+
+    def __init__(self, disk: Disk, directory: str, name: str) -> None:
+        self._disk, self._directory, self._name = disk, directory, name
+        self.offsets: dict[TopicPartition, int] = {}
+        with suppress(CorruptCheckpoint):
+            self.offsets = read_offset_checkpoint(disk, directory, name)
+
+    def get(self, partition: TopicPartition) -> int:
+        """Return the partition's offset; 0 if there is none."""
+        return self.offsets.get(partition, 0)
+
+    def write(self, offsets: dict[TopicPartition, int]) -> None:
+        """Replace all entries."""
+        write_offset_checkpoint(self._disk, self._directory, self._name, offsets)
+        self.offsets = offsets
+
+    def set(self, partition: TopicPartition, offset: int) -> None:
+        """Change one entry; nothing is written if it is the same."""
+        if self.get(partition) != offset:
+            self.write({**self.offsets, partition: offset})
+
+    def lower(self, partition: TopicPartition, offset: int) -> None:
+        """Change one entry if it is above `offset`."""
+        if self.get(partition) > offset:
+            self.write({**self.offsets, partition: offset})
+
+    def forget(self, partition: TopicPartition) -> None:
+        """Remove one entry."""
+        if partition in self.offsets:
+            self.write({each: offset for each, offset in self.offsets.items() if each != partition})
+
+
+# --- epochs --------------------------------------------------------------------------------
+
+
+def parse_leader_epoch_checkpoint(
+    data: bytes, *, path: str = LEADER_EPOCH_CHECKPOINT
+) -> list[tuple[int, int]]:
+    """Pairs of leader epoch and start offset, in the file's order. Raises `CorruptCheckpoint`."""
+    return [
+        (
+            parse_number(epoch, INT32_MAX, where=f"{path}: leader epoch"),
+            parse_number(start_offset, INT64_MAX, where=f"{path}: start offset"),
+        )
+        for epoch, start_offset in parse_entries(data, fields=2, path=path)
+    ]
+
+
+def format_leader_epoch_checkpoint(entries: Iterable[tuple[int, int]]) -> bytes:
+    """The file's bytes, entries in the order given."""
+    return format_entries(f"{epoch} {start_offset}" for epoch, start_offset in entries)
+
+
+def read_leader_epoch_checkpoint(disk: Disk, directory: str) -> list[tuple[int, int]]:
+    """Read the partition's file; no file, no entries. Raises `CorruptCheckpoint` or `OSError`."""
+    path = f"{directory}/{LEADER_EPOCH_CHECKPOINT}"
+    return parse_leader_epoch_checkpoint(read_small_file(disk, path) or b"", path=path)
+
+
+def write_leader_epoch_checkpoint(disk: Disk, directory: str, entries: Iterable[tuple[int, int]]) -> None:
+    """Replace the partition's file, durably; see `publish`."""
+    publish(disk, directory, LEADER_EPOCH_CHECKPOINT, format_leader_epoch_checkpoint(entries))
