@@ -6,7 +6,9 @@ A request that cannot be answered yet waits in `manager.waiting`.
 
 from __future__ import annotations
 
+from collections.abc import Callable, Mapping
 from functools import partial
+from typing import TypeVar
 
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.marks import mark
@@ -21,10 +23,12 @@ from logstore.replication.messages import (
     DeleteRecordsResponse,
     DeleteRecordsResult,
     EpochAnswer,
+    EpochQuery,
     FetchPartition,
     FetchRequest,
     FetchResponse,
     FetchResult,
+    ListOffsetsPartition,
     ListOffsetsRequest,
     ListOffsetsResponse,
     ListOffsetsResult,
@@ -38,6 +42,9 @@ from logstore.replication.messages import (
 from logstore.replication.partition import ACKS_ALL, Partition
 from logstore.replication.replica_manager import ReplicaManager
 from logstore.replication.waiting import DelayedByPartition, DelayedFetch, Status
+
+Q = TypeVar("Q")
+A = TypeVar("A")
 
 # --- produce -----------------------------------------------------------------------------------
 
@@ -75,7 +82,7 @@ def _append(
     manager: ReplicaManager, topic_partition: TopicPartition, data: bytes | memoryview, acks: int, now_ms: int
 ) -> Status[ProduceResult]:
     try:
-        partition = manager.partition(topic_partition)
+        partition = manager.partitions.get(topic_partition) or manager.partition(topic_partition)
         info, _ = partition.append(data, acks, now_ms)
     except (EngineError, OSError) as error:
         blamed = error.record_errors if isinstance(error, InvalidRecord) else ()
@@ -177,8 +184,11 @@ def _read_one(
 
 def _partition_to_read(manager: ReplicaManager, topic_partition: TopicPartition, topic_id: str) -> Partition:
     """Return the replica here; raises `UnknownTopicId` if there is none and that topic id is unknown."""
-    is_here = topic_partition in manager.partitions or topic_partition in manager.offline
-    if topic_id and not is_here and manager.metadata.topic_ids.get(topic_partition.topic) != topic_id:
+    partition = manager.partitions.get(topic_partition)
+    if partition is not None:
+        return partition
+    is_known = topic_partition in manager.offline or not topic_id
+    if not is_known and manager.metadata.topic_ids.get(topic_partition.topic) != topic_id:
         raise UnknownTopicId(f"topic id {topic_id} is unknown here; refresh metadata")
     return manager.partition(topic_partition)
 
@@ -266,18 +276,17 @@ def list_offsets(
     manager: ReplicaManager, address: Address, body: ListOffsetsRequest, now_ms: int
 ) -> list[Effect]:
     """Answer with offsets by time."""
-    results: dict[TopicPartition, ListOffsetsResult] = {}
-    for topic_partition, wanted in body.partitions.items():
-        try:
-            results[topic_partition] = reading.list_offset(
-                manager.partition(topic_partition),
-                wanted.timestamp,
-                replica_id=body.replica_id,
-                current_leader_epoch=wanted.current_leader_epoch,
-                committed_only=body.committed_only,
-            )
-        except (EngineError, OSError) as error:
-            results[topic_partition] = ListOffsetsResult(manager.guard(topic_partition, error))
+
+    def ask(partition: Partition, wanted: ListOffsetsPartition) -> ListOffsetsResult:
+        return reading.list_offset(
+            partition,
+            wanted.timestamp,
+            replica_id=body.replica_id,
+            current_leader_epoch=wanted.current_leader_epoch,
+            committed_only=body.committed_only,
+        )
+
+    results = _ask_each(manager, body.partitions, ask, ListOffsetsResult)
     manager.effects.append(answer(address, ListOffsetsResponse(results)))
     return manager.end_turn(now_ms)
 
@@ -286,16 +295,30 @@ def offset_for_leader_epoch(
     manager: ReplicaManager, address: Address, body: OffsetForLeaderEpochRequest, now_ms: int
 ) -> list[Effect]:
     """Answer with the end offsets of epochs in the leaders' logs here."""
-    results: dict[TopicPartition, EpochAnswer] = {}
-    for topic_partition, query in body.partitions.items():
-        try:
-            partition = manager.partition(topic_partition)
-            end = reading.end_of_epoch(partition, query.leader_epoch, query.current_leader_epoch)
-            results[topic_partition] = EpochAnswer(ErrorCode.NONE, end.epoch, end.end_offset)
-        except (EngineError, OSError) as error:
-            results[topic_partition] = EpochAnswer(manager.guard(topic_partition, error))
+
+    def ask(partition: Partition, query: EpochQuery) -> EpochAnswer:
+        end = reading.end_of_epoch(partition, query.leader_epoch, query.current_leader_epoch)
+        return EpochAnswer(ErrorCode.NONE, end.epoch, end.end_offset)
+
+    results = _ask_each(manager, body.partitions, ask, EpochAnswer)
     manager.effects.append(answer(address, OffsetForLeaderEpochResponse(results)))
     return manager.end_turn(now_ms)
+
+
+def _ask_each(
+    manager: ReplicaManager,
+    wanted: Mapping[TopicPartition, Q],
+    ask: Callable[[Partition, Q], A],
+    refusal: Callable[[ErrorCode], A],
+) -> dict[TopicPartition, A]:
+    """Ask each partition its question; one that refuses does not affect the others."""
+    results: dict[TopicPartition, A] = {}
+    for topic_partition, question in wanted.items():
+        try:
+            results[topic_partition] = ask(manager.partition(topic_partition), question)
+        except (EngineError, OSError) as error:
+            results[topic_partition] = refusal(manager.guard(topic_partition, error))
+    return results
 
 
 def describe_cluster(
