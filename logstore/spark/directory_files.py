@@ -143,6 +143,24 @@ def _ascending(falls: npt.NDArray[np.bool_], count: int) -> int:
     return int(falls.argmax()) + 1 if falls.any() else count
 
 
+def sound_stretches(reader: StretchReader) -> Iterator[Stretch]:
+    """Yield the stretches up to the end of the log, past damage and past segments that were deleted.
+
+    Raises `OffsetOutOfRange` if the log was truncated below the reader's offset, and as `StretchReader`.
+    """
+    while True:
+        try:
+            yield from reader.stretches()
+            return
+        except OffsetOutOfRange as error:
+            if error.offset >= error.log_start_offset:
+                raise
+            reader.seek(error.log_start_offset)
+        except DamagedLog:
+            if reader.skip_damage() is None:
+                raise
+
+
 # --- transactions -------------------------------------------------------------------------------------------
 
 
@@ -191,23 +209,15 @@ class DirectoryTransactions:
         replayed = self._replayed
         if replayed is None or (end_offset is not None and replayed.end_offset > end_offset):
             replayed = self._replayed = self._begin(end_offset)
-        reader = replayed.reader
-        while end_offset is None or replayed.end_offset < end_offset:
-            try:
-                for stretch in reader.stretches():
-                    _replay_stretch(
-                        replayed, stretch, stretch.next_offset if end_offset is None else end_offset
-                    )
-                    if end_offset is not None and stretch.next_offset >= end_offset:
-                        break
-                break
-            except OffsetOutOfRange as error:
-                if error.offset >= error.log_start_offset:
-                    break  # the log was truncated here
-                reader.seek(error.log_start_offset)
-            except DamagedLog:
-                if reader.skip_damage() is None:
-                    raise
+        if end_offset is not None and replayed.end_offset >= end_offset:
+            return replayed
+        try:
+            for stretch in sound_stretches(replayed.reader):
+                _replay_stretch(replayed, stretch, stretch.next_offset if end_offset is None else end_offset)
+                if end_offset is not None and stretch.next_offset >= end_offset:
+                    break
+        except OffsetOutOfRange:
+            pass  # the log was truncated here
         return replayed
 
     def _begin(self, end_offset: int | None) -> _Replayed:

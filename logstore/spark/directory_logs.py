@@ -36,7 +36,7 @@ from logstore.segment.segment import LOG_SUFFIX
 from logstore.segment.transaction_index import AbortedTransaction
 from logstore.spark.columns import SEGMENT
 from logstore.spark.counting import Count
-from logstore.spark.directory_files import DirectoryTransactions, SegmentFiles
+from logstore.spark.directory_files import DirectoryTransactions, SegmentFiles, sound_stretches
 from logstore.spark.errors import InvalidOption, UnknownTopic
 from logstore.spark.logs import LOGGER, Bounds, Cause, Headers, Missing, OffsetRange
 from logstore.spark.read_options import Isolation
@@ -203,21 +203,15 @@ class DirectoryLogs:
                 copy.reader = StretchReader(
                     directory, start_offset=start, disk=self._disk, stretch_bytes=_TAIL_BYTES
                 )
-            reader = copy.reader
             try:
-                for stretch in reader.stretches():
-                    copy.leader_epoch = max(copy.leader_epoch, int(stretch.headers["leader_epoch"].max()))
-                start, end = reader.log_start_offset, reader.log_end_offset
-                return _End(copy.leader_epoch, max(start, 0), max(start, end, 0))
-            except OffsetOutOfRange as error:
-                if error.offset < error.log_start_offset:
-                    reader.seek(error.log_start_offset)  # everything read so far was deleted
-                else:
-                    copy.reader = None  # truncated
-            except DamagedLog:
                 # The reader of the records reports damage; only the end matters here.
-                if reader.skip_damage() is None:
-                    raise
+                for stretch in sound_stretches(copy.reader):
+                    copy.leader_epoch = max(copy.leader_epoch, int(stretch.headers["leader_epoch"].max()))
+            except OffsetOutOfRange:
+                copy.reader = None  # truncated: look for the new end
+            else:
+                start, end = copy.reader.log_start_offset, copy.reader.log_end_offset
+                return _End(copy.leader_epoch, max(start, 0), max(start, end, 0))
 
     def _near_end(self, directory: str) -> int | None:
         """Return an offset near the end of the log; None if it has no segments."""

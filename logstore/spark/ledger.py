@@ -149,10 +149,14 @@ class Ledger:
 
 
 def complete(ledger: Ledger, carry_out: CarryOut) -> Intent | None:
-    """Complete an open intent and return it; None if there is none. Raises as `carry_out`."""
+    """Complete an open intent, remove its staged files and return it; None if there is none.
+
+    Raises as `carry_out`.
+    """
     intent = ledger.intent
     if intent is not None:
         ledger.finish(carry_out(intent))
+        ledger.sweep()
     return intent
 
 

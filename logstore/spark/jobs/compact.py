@@ -165,10 +165,8 @@ class Compact:
     def run(self, workers: Workers) -> Answer:
         make_durable_dir(self._disk, self._ledger)
         with Ledger(self._disk, self._ledger) as ledger:
-            if complete(ledger, self._carry_out) is not None:
-                ledger.sweep()
-                if not self._overwrite:
-                    return _answer({**ledger.state, "recovered": True})
+            if complete(ledger, self._carry_out) is not None and not self._overwrite:
+                return _answer({**ledger.state, "recovered": True})
             if is_there(self._disk, self._output) and not self._overwrite:
                 raise OutputExists(f"{self._output} exists; give --overwrite or another --output")
             number = ledger.done + 1

@@ -257,7 +257,6 @@ class Export:
         with Ledger(self._disk, self._ledger) as ledger:
             if (unfinished := complete(ledger, self._carry_out)) is not None:
                 total.recovered = len(unfinished.plan["files"])
-                ledger.sweep()
             self._check(ledger.state)
             pieces = self._pieces(exported(ledger.state))
             if pieces:
