@@ -1,10 +1,10 @@
-"""A broker beside an echo of the same frames over sockets, each in its process, in turn (issue's ceiling).
+"""A broker beside an echo of the same frames over sockets, each in its own process, in alternating rounds.
 
     pytest bench/test_server.py -p no:xdist
 
-The echo does nothing but cut the frames and write them back. What a broker does besides: read the request,
-check the batch and every record's frame, append it, answer. The client keeps the next block of frames in the
-socket, so that the server never waits. `--cpu` would count the client's processor time: not for these.
+The echo only splits the frames and writes them back. A broker also reads the request, checks the batch and
+every record's frame, appends it, and answers. The client keeps the next block of frames in the socket, so
+the server never waits. Do not use `--cpu` here: it counts the client's processor time.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Peer:
             size -= self._socket.recv_into(self._room[: min(size, len(self._room))])
 
     def ask(self, frame: bytes) -> int:
-        """The size of the answer's frame."""
+        """Send a frame; return the size of the response frame."""
         self.send(frame)
         head = self._socket.recv(4, socket.MSG_WAITALL)
         (size,) = struct.unpack(">i", head)
@@ -84,7 +84,7 @@ def fetching(max_bytes: int, max_wait_ms: int = 0) -> bytes:
 
 @pytest.fixture
 def serve(scratch: Path) -> Iterator[Callable[[str], Peer]]:
-    """Starts the named server and connects to it."""
+    """Start a server by name and connect to it."""
     processes: list[subprocess.Popen[str]] = []
     peers: list[Peer] = []
 
@@ -98,7 +98,7 @@ def serve(scratch: Path) -> Iterator[Callable[[str], Peer]]:
         if kind == "broker":
             name = t.MetadataRequestTopic(name=TOPIC)
             asked = frame(t.MetadataRequest(topics=[name]), 12)
-            while peer.ask(asked) < 120:  # until the topic is there, with its partition
+            while peer.ask(asked) < 120:  # until the topic exists with its partition
                 pass
         return peer
 
@@ -113,7 +113,7 @@ def serve(scratch: Path) -> Iterator[Callable[[str], Peer]]:
 
 
 def pipelined(peer: Peer, block: bytes, answer_bytes: int, blocks: int) -> Callable[[], None]:
-    """Sends blocks of frames, one ahead of the answers that it takes."""
+    """Send blocks of frames, one block ahead of the responses."""
 
     def work() -> None:
         peer.send(block)
@@ -158,7 +158,7 @@ def test_pipelined_produce(
 
 
 def test_fetch(beside: Callable[..., Any], serve: Callable[[str], Peer]) -> None:
-    """1 MB answers; the echo moves them both ways, which a fetch does not: it is asked with a few bytes."""
+    """1 MB responses. The echo moves them in both directions; a fetch request has only a few bytes."""
     broker, echo = serve("broker"), serve("echo")
     broker.ask(producing(1_000_000))
     one = fetching(1 << 20)
@@ -180,7 +180,7 @@ def test_fetch(beside: Callable[..., Any], serve: Callable[[str], Peer]) -> None
 
 
 class Usage:
-    """What a process has used of the machine, as Linux tells."""
+    """What a process has used of the machine, from /proc."""
 
     def __init__(self, pid: int) -> None:
         self._directory = Path(f"/proc/{pid}")
@@ -196,7 +196,7 @@ class Usage:
 
 
 class Held(NamedTuple):
-    """The server's part of a core, requests a second, seconds of processor each, bytes that it grew by."""
+    """The server's share of a core, requests per second, CPU seconds per request, growth in bytes."""
 
     share: float
     rate: float
@@ -205,7 +205,7 @@ class Held(NamedTuple):
 
 
 class Poller(asyncio.Protocol):
-    """Asks again and again, a pause after each answer."""
+    """Send a request after every response, with a pause in between."""
 
     def __init__(self, request: bytes, pause_s: float, answered: list[int]) -> None:
         self._request, self._pause_s, self._answered = request, pause_s, answered
@@ -229,7 +229,7 @@ class Poller(asyncio.Protocol):
 
 
 async def hold(peer: Peer, request: bytes, clients: int, pause_s: float, seconds: float) -> Held:
-    """What `clients` connections cost that ask at half a second's interval."""
+    """Measure the cost of `clients` connections that ask about twice a second."""
     loop, usage, answered = asyncio.get_running_loop(), Usage(peer.pid), [0]
     before_bytes = usage.resident_bytes
     pollers: list[Poller] = []
@@ -257,9 +257,9 @@ def held(peer: Peer, request: bytes, pause_s: float = 0.0) -> Held:
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_idle_long_polls(serve: Callable[[str], Peer], figure: Callable[[str, str, str, bool], None]) -> None:
-    """1,000 consumers at the end of a partition, who are told twice a second that there is nothing.
+    """1,000 consumers at the end of a partition that get an empty response twice a second.
 
-    Beside it the echo of as many frames from as many connections: what the sockets alone cost.
+    The rival echoes as many frames over as many connections: the cost of the sockets alone.
     """
     broker, echo = serve("broker"), serve("echo")
     poll = fetching(1 << 20, max_wait_ms=500)
@@ -293,7 +293,7 @@ def test_processor_time_of_a_produce(
     frames: int,
     most_us: float,
 ) -> None:
-    """Seconds of processor, system calls among them: what a busy machine tells better than the clock."""
+    """CPU seconds including system calls: more telling on a busy machine than the clock."""
     one, broker = producing(value_bytes, records), serve("broker")
     answer_bytes, usage, rounds = broker.ask(one), Usage(broker.pid), []
     for _ in range(10):
@@ -310,7 +310,7 @@ def test_processor_time_of_a_produce(
 
 @pytest.mark.skipif(not sys.platform.startswith("linux"), reason="reads /proc")
 def test_librdkafka(serve: Callable[[str], Peer], figure: Callable[[str, str, str, bool], None]) -> None:
-    """As many messages of 1 KiB as librdkafka sends with its own settings, and what the broker needs."""
+    """As many messages of 1 KiB as librdkafka sends with default settings, and the broker's load."""
     confluent_kafka = pytest.importorskip("confluent_kafka")
     broker = serve("broker")
     usage, messages = Usage(broker.pid), 300_000

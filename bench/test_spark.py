@@ -1,7 +1,8 @@
-"""Spark reads a log beside the same rows in its own Parquet; and plans a large one. `make bench-spark`.
+"""Spark reads a log beside the same rows in its own Parquet, and plans a large read. `make bench-spark`.
 
-Records of 132 bytes in the log (key of 16, value of 105) in Kafka's usual batches of 16 KiB, four partitions,
-`local[2]`. Both sides give every row and every column to the sink `noop`. RECORDS=1000000 for a short run.
+Records of 132 bytes in the log (key of 16, value of 105) in Kafka's usual batches of 16 KiB, four
+partitions, `local[2]`. Both sides send every row and column to the sink `noop`. RECORDS=1000000 for a
+short run.
 """
 
 from __future__ import annotations
@@ -40,7 +41,7 @@ _WORDS = [b"GET ", b"POST ", b"/index", b"/cart", b"/item/", b" 200 ", b" 404 ",
 
 @pytest.fixture(scope="module")
 def spark() -> Iterator[Any]:
-    """A session as Spark's defaults have it, but for the sockets that docs/spark.md advises."""
+    """A session with Spark's defaults, except for the sockets that docs/spark.md recommends."""
     from pyspark.sql import SparkSession
 
     os.environ["PYSPARK_PYTHON"] = sys.executable
@@ -61,7 +62,7 @@ def spark() -> Iterator[Any]:
 
 
 def rows(count: int, seed: int) -> Any:
-    """Keys that are all different; values of words and digits, which zstd halves or better."""
+    """Return rows with distinct keys, and values of words and digits that zstd halves or better."""
     draw = random.Random(seed)
     pool = b"".join(
         draw.choice(_WORDS) if draw.random() < 0.6 else b"%06x" % draw.getrandbits(24) for _ in range(400_000)
@@ -74,7 +75,7 @@ def rows(count: int, seed: int) -> Any:
 
 
 def fill(directory: Path, codec: Codec) -> int:
-    """`RECORDS` of them in `PARTITIONS`; bytes of a record, in the log."""
+    """Write `RECORDS` records to `PARTITIONS` partitions; return the bytes per record in the log."""
     table = rows(_CHUNK, 1)
     batches = b"".join(columnar.encode(table, codec=codec, batch_bytes=16_000))
     size = 0
@@ -90,7 +91,8 @@ def fill(directory: Path, codec: Codec) -> int:
 def test_batch_read_beside_parquet(
     beside: Callable[..., object], scratch: Path, spark: Any, codec: Codec, bar: float
 ) -> None:
-    """From the page cache; the Parquet files are Spark's, uncompressed, written from the very same read."""
+    """From the page cache. The Parquet files are uncompressed and were written by Spark from the same
+    read."""
     record_bytes = fill(scratch / "logs", codec)
     ours = spark.read.format("logstore").option("subscribe", "rows").load(str(scratch / "logs"))
     ours.write.option("compression", "none").parquet(str(scratch / "parquet"))
@@ -113,9 +115,9 @@ LARGE = 20 << 30
 
 
 def stand_in(log_dir: Path, partitions: int, size: int) -> None:
-    """A log dir of `size` bytes: whole indexes, sparse `.log`s that hold their last MiB alone.
+    """Make a log dir of `size` bytes: complete indexes, sparse `.log` files with only their last MiB.
 
-    What planning should not look at is a hole, which would be damage if it did.
+    Anything that planning should not read is a hole, which would be damage if it were read.
     """
     disk = OsDisk()
     marks: dict[TopicPartition, int] = {}
@@ -147,7 +149,7 @@ def stand_in(log_dir: Path, partitions: int, size: int) -> None:
 def test_planning_a_large_log(
     figure: Callable[[str, str, str, bool], None], benchmark: Any, scratch: Path, pieces: int | None
 ) -> None:
-    """50 partitions, 20 GB: from options to ranges, as the planning process does it."""
+    """50 partitions, 20 GB: from options to ranges, as in the planning process."""
     from logstore.spark.read_options import ReadOptions
     from logstore.spark.readers import BatchReader
 

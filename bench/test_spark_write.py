@@ -1,4 +1,4 @@
-"""Spark writes a log beside a sink that throws the rows away. `make bench-spark`.
+"""Spark writes a log beside a sink that discards the rows. `make bench-spark`.
 
 Rows of 132 bytes (key of 12, value of 120), eight Spark partitions to eight of the topic, `local[2]`. Both
 sides get the same Arrow batches in Python. RECORDS=1000000 for a short run.
@@ -26,7 +26,7 @@ spark = test_spark.spark
 
 
 class ThrownAway(DataSource):
-    """Rows reach Python and go nowhere."""
+    """A sink that discards the rows in Python."""
 
     @classmethod
     def name(cls) -> str:
@@ -66,7 +66,7 @@ def test_batch_write(
     codec: str,
     bar: float,
 ) -> None:
-    """Staged, published, synced: what a user waits for."""
+    """Staged, published and synced: everything that a user waits for."""
     spark.dataSource.register(ThrownAway)
     rows = spark.range(0, RECORDS, 1, PARTITIONS).selectExpr(
         "lpad(cast(id as string), 12, '0') as key",

@@ -1,4 +1,4 @@
-"""Reading and writing messages, beside kio on the same ones: microseconds of processor time, best of rounds.
+"""Read and write messages, beside kio with the same ones: CPU microseconds, the best of the rounds.
 
 pytest bench/test_wire.py -p no:xdist -q -s
 """
@@ -23,7 +23,7 @@ ROUND_S = 0.02
 
 
 class Case(NamedTuple):
-    """A message, and the microseconds that a prototype took to read and to write it on a quiet machine."""
+    """A message, and the microseconds that a prototype took to read and to write it on an idle machine."""
 
     what: str
     message: Struct
@@ -115,7 +115,7 @@ class Sink:
 
 @pytest.mark.parametrize("case", CASES, ids=lambda case: case.what)
 def test_wire(case: Case) -> None:
-    """Prints a row of the page's table."""
+    """Print a row of the table in docs/performance.md."""
     kind, message, version = type(case.message), case.message, case.version
     entity = to_kio(message, kio_type(kind, version))
     data = kio_bytes(entity)
