@@ -128,7 +128,7 @@ def test_what_cannot_start_says_why_and_leaves_nothing_running(home: Path) -> No
         ((), "--node-id"),
         (("--node-id", 1), "--listen"),
         (("--node-id", 1, "--listen", "nowhere", "--log-dirs", "d"), "host:port"),
-        (("--node-id", 1, "--listen", "h:1", "--log-dirs", "d", "--set", "name"), "name=value"),
+        (("--node-id", 1, "--listen", "h:1", "--log-dirs", "d", "--set", "name"), "NAME=VALUE"),
         (("--config", "not-there.properties"), "not-there.properties"),
     ],
 )
