@@ -17,7 +17,9 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
+from functools import partial
 from types import MappingProxyType
+from typing import NamedTuple
 
 from logstore.replication.effects import WatchFired
 from logstore.replication.metastore.operations import (
@@ -25,7 +27,6 @@ from logstore.replication.metastore.operations import (
     Check,
     Children,
     Create,
-    Delete,
     Get,
     Multi,
     Operation,
@@ -68,11 +69,27 @@ def parent_of(path: str) -> str:
     return path[: path.rfind("/")] or ROOT
 
 
+def ancestors_of(path: str) -> list[str]:
+    """Return the nodes between `path` and the root, both left out; the nearest first."""
+    found = []
+    while (path := parent_of(path)) != ROOT:
+        found.append(path)
+    return found
+
+
 def _check_path(path: str) -> None:
     # `layout.py` makes the paths from validated names: a bad one is a bug of ours.
     names = path.split("/")[1:]
     assert path == ROOT or (path.startswith("/") and names and "\0" not in path), f"bad path {path!r}"
     assert path == ROOT or not any(name in ("", ".", "..") for name in names), f"bad path {path!r}"
+
+
+class _Change(NamedTuple):
+    """One change of a transaction that may have to be undone."""
+
+    path: str
+    kind: WatchKind
+    undo: Callable[[], None]
 
 
 class Tree:
@@ -186,100 +203,73 @@ class Tree:
     def _transact(
         self, session_id: int, writes: tuple[Write, ...], *, is_multi: bool
     ) -> tuple[Outcome, list[WatchFired]]:
-        undo: list[Callable[[], None]] = []
-        events: list[tuple[str, WatchKind]] = []
+        changes: list[_Change] = []
         results: list[Outcome] = []
         for index, write in enumerate(writes):
-            outcome = self._write(session_id, write, undo, events)
+            outcome = self._write(session_id, write, changes)
             if outcome.error is not None:
-                for step in reversed(undo):
-                    step()
+                for change in reversed(changes):
+                    change.undo()
                 return (Outcome(outcome.error, failed_index=index) if is_multi else outcome), []
             results.append(outcome)
-        if undo:
+        if changes:
             self.last_txid += 1
         # Only now: a later write of the same Multi might have undone the change.
-        for path, kind in events:
-            self._stamp(path, kind)
-        fired = [watch for path, kind in events for watch in self._fire(path, kind)]
+        for change in changes:
+            self._stamp(change.path, change.kind)
+        fired = [watch for change in changes for watch in self._fire(change.path, change.kind)]
         return (Outcome(results=tuple(results)) if is_multi else results[0]), fired
 
-    def _write(
-        self,
-        session_id: int,
-        write: Write,
-        undo: list[Callable[[], None]],
-        events: list[tuple[str, WatchKind]],
-    ) -> Outcome:
-        match write:
-            case Check(path, version):
-                return Outcome(self._check(path, version))
-            case Create():
-                return self._create(session_id, write, undo, events)
-            case Set(path, data, version):
-                if (error := self._check(path, version)) is not None:
-                    return Outcome(error)
-                node = self._nodes[path]
-                old_data, old_version = node.data, node.version
+    def _write(self, session_id: int, write: Write, changes: list[_Change]) -> Outcome:
+        if isinstance(write, Create):
+            return self._create(session_id, write, changes)
+        error = self._check(write.path, write.version)
+        if error is not None or isinstance(write, Check):
+            return Outcome(error)
+        node = self._nodes[write.path]
+        if isinstance(write, Set):
+            old_data, old_version = node.data, node.version
 
-                def restore() -> None:
-                    node.data, node.version = old_data, old_version
+            def restore() -> None:
+                node.data, node.version = old_data, old_version
 
-                undo.append(restore)
-                node.data, node.version = bytes(data), old_version + 1
-                events.append((path, WatchKind.CHANGED))
-                return Outcome(stat=node.stat)
-            case Delete(path, version):
-                assert path != ROOT, "the root cannot be deleted"
-                if (error := self._check(path, version)) is not None:
-                    return Outcome(error)
-                node = self._nodes[path]
-                if node.children:
-                    return Outcome(StoreError.NOT_EMPTY)
-                self._remove(path)
-                undo.append(lambda: self._insert(path, node))
-                events.append((path, WatchKind.DELETED))
-                return Outcome()
+            node.data, node.version = bytes(write.data), old_version + 1
+            changes.append(_Change(write.path, WatchKind.CHANGED, restore))
+            return Outcome(stat=node.stat)
+        assert write.path != ROOT, "the root cannot be deleted"
+        if node.children:
+            return Outcome(StoreError.NOT_EMPTY)
+        self._remove(write.path)
+        changes.append(_Change(write.path, WatchKind.DELETED, partial(self._insert, write.path, node)))
+        return Outcome()
 
-    def _create(
-        self,
-        session_id: int,
-        create: Create,
-        undo: list[Callable[[], None]],
-        events: list[tuple[str, WatchKind]],
-    ) -> Outcome:
+    def _create(self, session_id: int, create: Create, changes: list[_Change]) -> Outcome:
         _check_path(create.path)
-        txid = self.last_txid + 1
-        missing: list[str] = []
-        ancestor = parent_of(create.path)
-        while ancestor not in self._nodes:
-            missing.append(ancestor)
-            ancestor = parent_of(ancestor)
+        txid, path = self.last_txid + 1, create.path
+        missing = [above for above in ancestors_of(path) if above not in self._nodes]
         if missing and not create.make_parents:
             return Outcome(StoreError.NO_NODE)
-        if self._nodes[ancestor].ephemeral_owner:
+        existing = self._nodes[parent_of(missing[-1] if missing else path)]
+        if existing.ephemeral_owner:
             return Outcome(StoreError.EPHEMERAL_PARENT)
-        path = create.path
         if create.sequential:
-            number = 0 if missing else self._nodes[ancestor].next_sequence
-            path = f"{path}{number:0{_SEQUENCE_DIGITS}d}"
+            path = f"{path}{0 if missing else existing.next_sequence:0{_SEQUENCE_DIGITS}d}"
         if path in self._nodes:
             return Outcome(StoreError.NODE_EXISTS)
-        made = [(above, Node(b"", 0, txid)) for above in reversed(missing)]
-        made.append((path, Node(bytes(create.data), 0, txid, session_id if create.ephemeral else 0)))
-        for new_path, node in made:
-            self._insert(new_path, node)
-            undo.append(lambda new_path=new_path: self._remove(new_path))  # type: ignore[misc]
-            events.append((new_path, WatchKind.CREATED))
-        if create.sequential:
-            parent = self._nodes[parent_of(path)]
-            parent.next_sequence += 1
+        for above in reversed(missing):
+            self._insert(above, Node(b"", 0, txid))
+            changes.append(_Change(above, WatchKind.CREATED, partial(self._remove, above)))
+        node = Node(bytes(create.data), 0, txid, session_id if create.ephemeral else 0)
+        parent = self._nodes[parent_of(path)]
+        self._insert(path, node)
+        parent.next_sequence += create.sequential
 
-            def take_number_back() -> None:
-                parent.next_sequence -= 1
+        def take_back() -> None:
+            self._remove(path)
+            parent.next_sequence -= create.sequential
 
-            undo.append(take_number_back)
-        return Outcome(stat=self._nodes[path].stat, path=path)
+        changes.append(_Change(path, WatchKind.CREATED, take_back))
+        return Outcome(stat=node.stat, path=path)
 
     # --- nodes and watches --------------------------------------------------------------------
 

@@ -46,7 +46,7 @@ from logstore.replication.metastore.operations import (
     StoreError,
     Write,
 )
-from logstore.replication.metastore.tree import ROOT, parent_of
+from logstore.replication.metastore.tree import ROOT, ancestors_of
 
 _EPHEMERAL, _SEQUENTIAL = 1, 2
 
@@ -132,12 +132,7 @@ def parents_to_check(writes: Sequence[Write]) -> list[str]:
     found: dict[str, None] = {}
     for write in writes:
         if isinstance(write, Create) and write.make_parents:
-            above = []
-            parent = parent_of(write.path)
-            while parent != ROOT:
-                above.append(parent)
-                parent = parent_of(parent)
-            found |= dict.fromkeys(reversed(above))
+            found |= dict.fromkeys(reversed(ancestors_of(write.path)))
     return list(found)
 
 
