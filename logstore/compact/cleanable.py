@@ -1,4 +1,4 @@
-"""How much of a log a compaction could work on, and whether it is worth it: pure decisions (log-format 7.1).
+"""Decide how much of a log a compaction can clean, and whether it is worth it. Pure.
 
      log start        first dirty       first uncleanable     log end
          ▼                 ▼                   ▼                 ▼
@@ -7,8 +7,8 @@
                                                    or the active segment
          └──── clean bytes ┘── cleanable bytes ┘       ratio = cleanable / (clean + cleanable)
 
-A pass maps the keys of the dirty part and rewrites everything before its end. Whole segments are the
-measure: what is too young for one record's sake stays as a whole.
+A pass maps the keys of the dirty part and rewrites everything before its end. The unit is a segment: one
+record that is too young keeps its whole segment.
 """
 
 from __future__ import annotations
@@ -23,14 +23,14 @@ from logstore.log.upkeep import compacted_up_to
 
 
 class DatedSegment(StoredSegment, Protocol):
-    """Likewise, and when its records begin (-1 if they have no times)."""
+    """A stored segment with the time of its first records (-1 for none)."""
 
     @property
     def first_timestamp_ms(self) -> int: ...
 
 
 class Cleanable(NamedTuple):
-    """What a pass would work on; offsets as in the picture, sizes in bytes.
+    """The scope of a pass; offsets as in the picture, sizes in bytes.
 
     `must_be_cleaned`: records of the dirty part are older than `max.compaction.lag.ms`.
     """
@@ -43,19 +43,19 @@ class Cleanable(NamedTuple):
 
     @property
     def dirty_ratio(self) -> float:
-        """The dirty share of what a pass would read."""
+        """The dirty share of the bytes that a pass would read."""
         total = self.clean_bytes + self.cleanable_bytes
         return self.cleanable_bytes / total if total else 0.0
 
     def is_due(self, config: LogConfig) -> bool:
-        """Whether a pass is worth its reading and writing."""
+        """Tell whether a pass is worth its I/O."""
         if not self.cleanable_bytes:
             return False
         return self.must_be_cleaned or self.dirty_ratio > config.min_cleanable_dirty_ratio
 
 
 def first_dirty(checkpoint: int, log_start_offset: int, log_end_offset: int) -> int:
-    """Where the dirty part begins; a checkpoint outside the log says nothing, and all of it is dirty."""
+    """Return the start of the dirty part; with a checkpoint outside the log, all of it is dirty."""
     return checkpoint if log_start_offset <= checkpoint <= log_end_offset else log_start_offset
 
 
@@ -67,7 +67,7 @@ def cleanable(
     last_stable_offset: int,
     now_ms: int,
 ) -> Cleanable:
-    """Weigh `segments`: all there are, in order, the active one last."""
+    """Find the cleanable part of `segments`: all of a log, in order, the active one last."""
     *sealed, active = segments
     end_offsets = [segment.base_offset for segment in segments[1:]]
     dirty = [segment for segment, end in zip(sealed, end_offsets, strict=True) if end > first_dirty_offset]

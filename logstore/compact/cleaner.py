@@ -1,11 +1,11 @@
-"""The cleaner of a node: which of its compacted logs is worked on next, how fast, and what went wrong.
+"""The cleaner of a node: choose the next log to compact, throttle its pass, retry after errors.
 
-    look      every log with cleanup.policy compact: how dirty is it? the dirtiest that is due is next
-    step      its pass (`compaction_pass.py`) goes on for as many bytes as the time since allows
-    error     the partition waits, twice as long after each failure, and says why; the others go on
+    look      measure every log with cleanup.policy compact; the dirtiest one that is due is next
+    step      continue its pass (`compaction_pass.py`) for as many bytes as the elapsed time allows
+    error     the partition waits, twice as long after each failure, and keeps the error; the others go on
 
-Nothing of it is a thread: `tick` does a bounded piece of work, one pass at a time, and `deadline_ms` says
-when it wants to be called again. Nothing of it is on the disk but what its passes leave there.
+There is no thread: `tick` does a bounded piece of work, one pass at a time, and `deadline_ms` is the time of
+the next call. The cleaner has no files of its own.
 """
 
 from __future__ import annotations
@@ -25,12 +25,12 @@ from logstore.log.partition_log import PartitionLog
 from logstore.log.upkeep import delete_old_segments
 
 BYTES_A_TICK: Final = 16 << 20
-"""Most that one tick reads and writes, however fast the disk may be used: the node has other work."""
+"""The most that one tick reads and writes, whatever the rate limit: the node has other work."""
 LONGEST_WAIT_MS: Final = 3_600_000
 
 
 class CleaningState(Enum):
-    """What the cleaner is doing about a partition."""
+    """The state of a partition's compaction."""
 
     WAITING = "nothing to do yet"
     IN_PROGRESS = "a pass is under way"
@@ -39,9 +39,9 @@ class CleaningState(Enum):
 
 @dataclass(slots=True)
 class PartitionCleaning:
-    """What the cleaner knows of one partition, as of its last look. Times are epoch milliseconds.
+    """The cleaner's record of one partition, as of its last look. Times are epoch milliseconds.
 
-    `next_retry_ms` is None unless it failed; `bytes_cleaned` counts what its passes read and wrote.
+    `next_retry_ms` is None unless the last pass failed; `bytes_cleaned` counts bytes read and written.
     """
 
     state: CleaningState = CleaningState.WAITING
@@ -61,7 +61,7 @@ class _Current(NamedTuple):
 
 
 class Cleaner:
-    """Compacts the logs of one node. Not for two threads at a time; `partitions` may be read from any."""
+    """Compacts the logs of one node. Not thread-safe; `partitions` may be read from any thread."""
 
     def __init__(
         self,
@@ -70,11 +70,11 @@ class Cleaner:
         *,
         now_ms: int,
     ) -> None:
-        """`logs` are those there are, at any time."""
+        """`logs` returns the node's current logs."""
         self._logs = logs
         self.config = config
         self.partitions: dict[TopicPartition, PartitionCleaning] = {}
-        """What there is to know of each compacted partition."""
+        """The record of each compacted partition."""
         self._current: _Current | None = None
         self._next_look_ms = now_ms + config.backoff_ms
         self._last_tick_ms = now_ms
@@ -82,7 +82,7 @@ class Cleaner:
 
     @property
     def deadline_ms(self) -> int:
-        """When `tick` is next needed."""
+        """The time of the next `tick`."""
         if not self.config.enable:
             return MAX_LONG
         if self._current is None:
@@ -91,7 +91,7 @@ class Cleaner:
         return self._last_tick_ms + 1 + int(missing * 1000 / self.config.io_max_bytes_per_second)
 
     def tick(self, now_ms: int) -> None:
-        """Do what is due. What fails stays with its partition: see `partitions`."""
+        """Do the work that is due. Errors are kept in `partitions`."""
         if not self.config.enable:
             return
         elapsed_ms = now_ms - self._last_tick_ms
@@ -105,7 +105,7 @@ class Cleaner:
             self._step(now_ms)
 
     def close(self) -> None:
-        """Drop the pass that is under way, with what it has written. For before the logs are closed."""
+        """Drop the pass in progress and its files. Call this before the logs are closed."""
         current, self._current = self._current, None
         if current is not None:
             current.steps.close()
@@ -118,7 +118,7 @@ class Cleaner:
         if rate == float("inf"):
             self._allowance = BYTES_A_TICK
         else:
-            # What was not used while there was nothing to do is gone, but for a second's worth.
+            # Of an unused allowance, one second's worth is kept.
             more = rate * max(elapsed_ms, 0) / 1000
             self._allowance = min(self._allowance + more, rate, BYTES_A_TICK)
 
@@ -158,7 +158,7 @@ class Cleaner:
     # --- what is next -------------------------------------------------------------------------------
 
     def _look(self, now_ms: int) -> None:
-        """Take up the dirtiest log that is due; let old segments of the others go where the policy says."""
+        """Start a pass over the dirtiest log that is due; delete old segments where the policy says so."""
         self._current = None
         logs = {tp: log for tp, log in self._logs().items() if log.config.is_compacted}
         self.partitions = {tp: self.partitions.get(tp) or PartitionCleaning() for tp in logs}

@@ -1,7 +1,4 @@
-"""How the cleaner of a node works: its memory, its pace, its patience.
-
-The names are Kafka's without `log.cleaner.`.
-"""
+"""The settings of a node's cleaner, under Kafka's names without `log.cleaner.`."""
 
 from __future__ import annotations
 
@@ -21,19 +18,19 @@ class CleanerConfig:
 
     enable: bool = True
     backoff_ms: int = 15_000
-    """How long to wait when there was nothing to clean; the first wait after an error, then doubled."""
+    """The wait when there was nothing to clean, and after a first error; doubled after each further one."""
     dedupe_buffer_size: int = 128 << 20
-    """Most that the offset map may take; it takes less where the dirty part has fewer records."""
+    """The largest size of the offset map; it is smaller if the dirty part has fewer records."""
     io_buffer_load_factor: float = 0.9
-    """How full the offset map may get: Kafka's name is older than its meaning."""
+    """The largest share of the offset map's slots that is used."""
     io_buffer_size: int = 512 << 10
-    """How much is read at a time; a larger batch is read whole."""
+    """Bytes per read; a larger batch is read whole."""
     io_max_bytes_per_second: float = float("inf")
-    """Read and written together."""
+    """The limit for reads and writes together."""
 
     @classmethod
     def of(cls, settings: LogManagerConfig) -> CleanerConfig:
-        """The cleaner's part of a node's settings; `log.cleaner.threads` is not looked at."""
+        """Return the cleaner's part of a node's settings; `log.cleaner.threads` is ignored."""
         return cls(
             enable=settings.log_cleaner_enable,
             backoff_ms=max(settings.log_cleaner_backoff_ms, 1),

@@ -1,18 +1,18 @@
-"""What a compaction keeps: the last record of each key, and what producers and transactions need of the rest.
+"""Decide what a compaction keeps: the last record of each key, and the state of producers and transactions.
 
     dirty part, read first            OffsetMap: key → its last offset, below the upper bound
     every batch from the log's start  dropped · emptied · filtered · as it was
 
-    a record   goes if its key is in the map with a later offset, if it has no key, if its transaction was
-               aborted, or if it is a tombstone whose delete horizon has passed
-    a marker   goes once no batch of its transaction is left and its delete horizon has passed
-    a batch    with nothing left goes too, unless it is the last that an active producer wrote (its sequence
+    a record   is removed if its key is in the map with a later offset, if it has no key, if its transaction
+               was aborted, or if it is a tombstone whose delete horizon has passed
+    a marker   is removed once no batch of its transaction is left and its delete horizon has passed
+    a batch    without records is removed, unless it is the last batch of an active producer (its sequence
                must outlive its records) or ends at the upper bound: then it stays, empty
-    horizon    now + delete.retention.ms, written into a batch by the first pass that could drop something of
-               it later: tombstones, and markers of transactions that have no batch left
+    horizon    now + delete.retention.ms, written into a batch by the first pass that could remove something
+               of it later: tombstones, and markers of transactions without batches
 
-Offsets, sequences, leader epochs and codecs never change, and what lies at or past the upper bound is not
-looked at. Pure: bytes in, bytes out (log-format 7.3).
+Offsets, sequences, leader epochs and codecs never change, and batches at or past the upper bound are not
+examined. Pure: bytes in, bytes out.
 """
 
 from __future__ import annotations
@@ -46,7 +46,7 @@ from logstore.segment.transaction_index import AbortedTransaction
 
 
 class LastBatch(NamedTuple):
-    """The last data batch of an active producer ends at `last_offset` (-1: it has none); its epoch."""
+    """The last offset (-1: none) and epoch of an active producer's last data batch."""
 
     last_offset: int
     epoch: int
@@ -54,7 +54,7 @@ class LastBatch(NamedTuple):
 
 @dataclass(slots=True)
 class CompactionStats:
-    """What a pass read and what it left. `unkeyed`: records without a key, which a compacted log drops."""
+    """Counters of a pass. `unkeyed`: records without a key, which a compacted log drops."""
 
     records_read: int = 0
     records_written: int = 0
@@ -68,22 +68,22 @@ class CompactionStats:
 
 
 class Transactions:
-    """Which transactional batches were aborted, and which markers have outlived their transaction.
+    """Tracks which transactional batches were aborted, and which markers have outlived their transaction.
 
-    Told of every batch in order of offset.
+    Every batch is passed in, in order of offset.
     """
 
     def __init__(self, aborted: Iterable[AbortedTransaction]) -> None:
-        """`aborted`: those that overlap what will be read."""
+        """`aborted`: the transactions that overlap the batches to be read."""
         ordered = sorted(set(aborted), key=lambda each: (each.first_offset, each.last_offset))
         self._coming = ordered[::-1]
         self._aborted: dict[int, tuple[AbortedTransaction, bool]] = {}
-        """Producer → its aborted transaction that is being read, and whether a batch of it was there."""
+        """Producer → its aborted transaction that is being read, and whether a batch of it was seen."""
         self._committed: set[int] = set()
         self._kept: list[AbortedTransaction] = []
 
     def is_aborted(self, producer_id: int, last_offset: int) -> bool:
-        """Whether the transactional data batch that ends at `last_offset` was aborted."""
+        """Tell whether the transactional data batch that ends at `last_offset` was aborted."""
         self._begin_up_to(last_offset)
         known = self._aborted.get(producer_id)
         if known is None:
@@ -93,7 +93,7 @@ class Transactions:
         return True
 
     def has_outlived(self, marker: Batch) -> bool:
-        """Whether nothing that this control batch decides was there any more."""
+        """Tell whether no batch that this control batch decides is left."""
         self._begin_up_to(marker.last_offset)
         record = next(marker.records(), None)
         if record is None:
@@ -103,7 +103,7 @@ class Transactions:
                 transaction, was_seen = self._aborted.pop(marker.producer_id, (None, False))
                 if transaction is None or not was_seen:
                     return True
-                # Also if its batches go in this very pass: a reader may have fetched them just before.
+                # Also if its batches are removed in this pass: a reader may have fetched them just before.
                 self._kept.append(transaction)
                 return False
             case ControlType.COMMIT:
@@ -119,7 +119,7 @@ class Transactions:
             self._aborted.setdefault(transaction.producer_id, (transaction, False))
 
     def take_kept(self) -> list[AbortedTransaction]:
-        """The aborted transactions that readers still have to know, as of the markers since the last call."""
+        """Return the aborted transactions that readers still need, by the markers since the last call."""
         kept, self._kept = self._kept, []
         return kept
 
@@ -133,10 +133,10 @@ def map_records(
     start_offset: int,
     end_offset: int,
 ) -> bool:
-    """Put the keys of `found`, batches that lie in `data`, in [start_offset, end_offset) into the map.
+    """Put the keys of `found`, batches in `data`, in [start_offset, end_offset) into the map.
 
-    False if the map is full; its latest offset is then below the first key that had no room. Raises
-    `InvalidRecord` for records that break a rule.
+    Returns False if the map is full; its latest offset is then below the first key without room. Raises
+    `InvalidRecord` for malformed records.
     """
     keys: list[bytes] = []
     places: list[int] = []
@@ -165,8 +165,8 @@ def map_records(
 
 
 class Kept(NamedTuple):
-    """What stays of a chunk: batches end to end, in `pieces`, and a row of size, last offset and largest
-    time for each."""
+    """The rest of a chunk: batches end to end, in `pieces`, with size, last offset and largest time of
+    each."""
 
     pieces: list[bytes | memoryview]
     extents: list[tuple[int, int, int]]
@@ -200,7 +200,7 @@ def _rows(found: Scanned) -> Iterable[_Row]:
 
 
 def _spans(data: bytes, row: _Row) -> tuple[bytes, RecordSpans]:
-    """Where the row's records lie, and in which bytes: the chunk's own unless they are compressed."""
+    """The row's records, and the bytes that hold them: the chunk's own unless they are compressed."""
     if row.record_count < 0:
         raise InvalidRecord(f"batch at offset {row.base_offset}: {row.record_count} records")
     try:
@@ -215,7 +215,7 @@ def _spans(data: bytes, row: _Row) -> tuple[bytes, RecordSpans]:
 
 @dataclass(slots=True)
 class Compaction:
-    """The rules, for one pass over a log whose dirty part `offsets` knows. Chunks come in order of offset."""
+    """The rules, for one pass over a log whose dirty part is in `offsets`. Chunks come in order of offset."""
 
     offsets: OffsetMap
     transactions: Transactions
@@ -226,14 +226,14 @@ class Compaction:
 
     @property
     def upper_bound(self) -> int:
-        """The end of what the pass judges."""
+        """The end of the offsets that the pass judges."""
         return self.offsets.latest_offset + 1
 
     def filter(self, data: bytes, found: Scanned) -> Kept:
-        """What stays of `found`, batches that lie end to end in `data`.
+        """Return the rest of `found`, batches that lie end to end in `data`.
 
-        Raises `InvalidRecord` for records that break a rule, `UnsupportedCompression` for a codec that is
-        not installed.
+        Raises `InvalidRecord` for malformed records, `UnsupportedCompression` for a codec that is not
+        installed.
         """
         judged = _Judged(self, data, found)
         kept = judged.write()
@@ -243,7 +243,7 @@ class Compaction:
         return kept
 
     def keeps_empty(self, row: _Row) -> bool:
-        """Whether the batch stays although nothing is left in it."""
+        """Tell whether the batch stays although no record is left in it."""
         if row.last_offset + 1 == self.upper_bound:
             return True
         last = self.producers.get(row.producer_id) if row.producer_id >= 0 else None
@@ -255,10 +255,10 @@ class Compaction:
 
 
 class _Judged:
-    """One chunk: which batches have to be looked into, and which of their records stay.
+    """One chunk: the batches that have to be examined, and which of their records stay.
 
     The records of all its batches are looked up in the map at once: a call for each would cost more than
-    the rest.
+    everything else.
     """
 
     def __init__(self, rules: Compaction, data: bytes, found: Scanned) -> None:
@@ -268,9 +268,9 @@ class _Judged:
         self.markers: dict[int, bool] = {}
         """Control batches by their slot: whether each has outlived its transaction."""
         self.spans: dict[int, tuple[bytes, RecordSpans, int]] = {}
-        """Data batches that are looked into: payload, records, and the number of the first of those."""
+        """Data batches that are examined: payload, records, and the number of the first record."""
         self.untouched = len(self.rows)
-        """From this slot on everything lies past the upper bound."""
+        """Batches from this slot on lie past the upper bound."""
         keys: list[bytes] = []
         has_key: list[bool] = []
         offsets: list[int] = []
@@ -314,7 +314,7 @@ class _Judged:
         return stays
 
     def write(self) -> Kept:
-        """The batches that stay, those that nothing happened to as they lie."""
+        """Return the batches that stay; unchanged ones as slices of the chunk."""
         view = memoryview(self.data)
         pieces: list[bytes | memoryview] = []
         extents: list[tuple[int, int, int]] = []
@@ -345,7 +345,7 @@ class _Judged:
         return Kept(pieces, extents, is_unchanged)
 
     def _rewritten(self, slot: int, row: _Row) -> bytes | None:
-        """The batch as it is now; empty if it goes, None if it stays as it was."""
+        """The batch after compaction; empty if it is removed, None if it is unchanged."""
         if slot in self.markers:
             return self._marker(row, has_outlived=self.markers[slot])
         if slot not in self.spans:  # aborted, or emptied by an earlier pass
@@ -382,7 +382,7 @@ class _Judged:
         return encode_empty_batch(Batch(self.data, row.position)) if row.record_count else None
 
     def _encoded(self, row: _Row, slots: list[int], needs_horizon: bool) -> bytes:
-        """The batch made anew from those of its records, times and all."""
+        """The batch encoded anew from those of its records."""
         rules = self.rules
         batch = Batch(self.data, row.position)
         records = list(batch.records())
@@ -402,5 +402,5 @@ class _Judged:
                 delete_horizon_ms=horizon_ms,
                 last_offset=batch.last_offset,
             )
-        except ValueError as error:  # what no leader would have let in
+        except ValueError as error:  # no leader accepts such a batch
             raise InvalidRecord(f"batch at offset {batch.base_offset}: {error}") from error

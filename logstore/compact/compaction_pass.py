@@ -1,17 +1,16 @@
-"""One compaction of one log, a bounded piece of work at a time.
+"""One compaction of one log, in bounded steps.
 
     map        the keys of the dirty part → offsets, as many as the map holds
     rewrite    group after group of segments → one `.cleaned` segment each, synced
     swap       under the log's lock: the only time that appends wait (`swap.py`)
-    note       the log's first dirty offset goes up, durably
+    note       the log's first dirty offset rises, durably
 
-A pass is a generator: each step reads or writes a buffer or two and says how many bytes that were, so
-that its caller can throttle it, put it off, or drop it. Appends and reads go on meanwhile. Whatever takes
-the segments under it away (truncation, deletion, a close) ends it; what was swapped in by then stays.
+A pass is a generator: each step reads or writes a buffer or two and yields the number of bytes, so that its
+caller can throttle, postpone or drop it. Appends and reads continue meanwhile. Truncation, deletion or a
+close of the log ends the pass; segments that were swapped in stay.
 
-What a crash leaves: `.cleaned` files, which the next open removes; in the middle of a swap the old segments
-or the new one. A log whose pass was cut short is rewritten from its start by the next one: nothing is lost
-but time.
+A crash leaves `.cleaned` files, which the next open removes, or in the middle of a swap the old segments or
+the new one. After an interrupted pass the next one starts over; only time is lost.
 """
 
 from __future__ import annotations
@@ -35,13 +34,13 @@ from logstore.segment.swap import begin_cleaned
 from logstore.segment.transaction_index import AbortedTransaction
 
 _SPARE_SLOTS = 512
-"""More than lie between two primes of the sizes that a map has."""
+"""More than the distance of two primes of a map's size."""
 
 
 @dataclass(frozen=True, slots=True)
 class PassReport:
-    """What a pass did: it mapped [first dirty, end) and put `segments_after` in the place of
-    `segments_before`. `was_aborted`: segments went under it, or one had to be split;
+    """The result of a pass: it mapped [first dirty, end) and replaced `segments_before` segments by
+    `segments_after`. `was_aborted`: segments were removed meanwhile, or one had to be split;
     `is_complete`: nothing cleanable is left."""
 
     first_dirty_offset: int
@@ -54,7 +53,7 @@ class PassReport:
 
 
 class _SegmentsWent(Exception):
-    """The log is not what the pass began with."""
+    """The log's segments changed during the pass."""
 
 
 Steps = Generator[int, None, PassReport]
@@ -62,16 +61,16 @@ Steps = Generator[int, None, PassReport]
 
 
 def compaction_pass(log: PartitionLog, cleanable: Cleanable, config: CleanerConfig, *, now_ms: int) -> Steps:
-    """Compact what `cleanable` says of `log`; `now_ms` is what delete horizons count from.
+    """Compact the `cleanable` part of `log`; delete horizons count from `now_ms`.
 
-    Raises `CorruptBatch`, `InvalidRecord`, `CorruptIndex` or `UnsupportedCompression` for what cannot be
-    read, `DiskFull`, and `LogDirOffline`; the log is then as it was, or as of the last swap.
+    Raises `CorruptBatch`, `InvalidRecord`, `CorruptIndex` or `UnsupportedCompression` for unreadable data,
+    `DiskFull`, and `LogDirOffline`; the log is then unchanged since the last swap.
     """
     return _Pass(log, cleanable, config, now_ms).run()
 
 
 def run(steps: Steps) -> PassReport:
-    """Take all steps at once."""
+    """Run all steps at once."""
     while True:
         try:
             next(steps)
@@ -102,7 +101,7 @@ class _Pass:
             segment for segment in log.segments if segment.base_offset < cleanable.first_uncleanable_offset
         ]
         self._reading: Sequence[Segment] = self._segments
-        """What the pass reads now, and swaps next."""
+        """The segments that the pass reads now, and swaps next."""
         self._cleaned: list[Segment] = []
         self._before = self._after = 0
 
@@ -112,7 +111,7 @@ class _Pass:
             return self._report(end_offset, was_aborted=True)
         was_aborted = False
         try:
-            # What producers have written last must be durable before what they wrote earlier goes.
+            # The last batches of producers must be durable before their earlier ones are removed.
             producers = last_batches(self._log)
             self._log.flush()
             aborted = aborted_transactions(
@@ -136,7 +135,7 @@ class _Pass:
         except _SegmentsWent:
             was_aborted = True
         except OSError as error:
-            # A file that went with its segment is no bad disk.
+            # A file that was removed with its segment is no disk failure.
             if not isinstance(error, FileNotFoundError) or holds(self._log, self._reading, self._generation):
                 self._log.disk_failed(error)
             was_aborted = True
@@ -205,8 +204,8 @@ class _Pass:
                 self._split(segment)
             if found.fault is not None:
                 raise CorruptBatch(
-                    f"{segment.path(LOG_SUFFIX)} cannot be compacted: {found.fault.value}; "
-                    "verify the log and recover it, or fetch it from another replica"
+                    f"{segment.path(LOG_SUFFIX)} cannot be compacted: {found.fault.value}. "
+                    "Verify the log and recover it, or fetch it from another replica"
                 )
             yield chunk, found
 
@@ -262,7 +261,7 @@ class _Pass:
         cleaned.append(pieces[0] if len(pieces) == 1 else b"".join(pieces), extents)
 
     def _undecided(self, group: Sequence[Segment], upper_bound: int) -> list[AbortedTransaction]:
-        """What the group's segments know of markers that this pass does not judge."""
+        """The entries of the group's segments for markers that this pass does not judge."""
         return [
             entry
             for segment in group
@@ -288,9 +287,9 @@ class _Pass:
         return following[0]
 
     def _split(self, segment: Segment) -> None:
-        """Let segments whose offsets fit them take the place of one that grew too long, and end the pass.
+        """Replace a segment that is too long by segments whose offsets fit, and end the pass.
 
-        Nothing happens where offsets go back as well: that is damage.
+        Does nothing if offsets go back as well: that is damage.
         """
         runs = find_runs(segment.log_file, segment.size, segment.base_offset)
         if len(runs) < 2:
@@ -315,7 +314,7 @@ class _Pass:
         cleaned, self._cleaned = self._cleaned, []
         for each in cleaned:
             each.let_go()
-            # A closed log's directory may be somebody else's by now, and an offline one's is for recovery.
+            # A closed log's directory may have another owner, and an offline one's is left to recovery.
             if not (self._log.is_closed or self._log.is_offline):
                 try:
                     each.delete()

@@ -1,4 +1,4 @@
-"""For each key of a log's dirty part the last offset that has it, in a fixed number of bytes.
+"""Map each key of a log's dirty part to its last offset, in a fixed number of bytes.
 
     slot    key's hash (16 bytes)      offset + 1 (8 bytes)
       0     ┌─────────────────────────┬───────────┐
@@ -6,12 +6,11 @@
       2     │ 00 00 …                 │ 0         │   a collision goes on to slot + step
       …     └─────────────────────────┴───────────┘
 
-Not a dict: a million keys take 24 MiB here and would take well over 100 there, and the cleaner promises
-what memory it uses. Keys are known by their hash alone. Its 128 bits are those of a cryptographic hash,
-so two keys of one log do not share it by accident, nor (as with MD5, Kafka's choice) by design of
-somebody who writes one of them. The number of slots is prime, and the second half of the hash says how
-far to step: at nine slots in ten full a lookup looks at a few slots, where stepping by one would look
-at dozens. Nothing here is ever written to a file.
+Not a dict: a million keys take 24 MiB here and well over 100 MiB in a dict, and the cleaner's memory is
+bounded. Keys are identified by their hash alone. It is a cryptographic hash of 128 bits, so two keys do not
+collide by accident, nor (unlike with MD5, Kafka's choice) by an attack. The number of slots is prime, and the
+second half of the hash gives the step: with nine slots in ten used, a lookup examines a few slots, while
+steps of one would examine dozens. Nothing here is ever written to a file.
 """
 
 from __future__ import annotations
@@ -35,7 +34,7 @@ _hasher: Final = blake2b(digest_size=HASH_BYTES)
 
 
 def hash_keys(keys: Sequence[bytes]) -> KeyHashes:
-    """The hashes of `keys`, in their order."""
+    """Return the hashes of `keys`, in their order."""
     new = _hasher.copy  # cheaper than a new one
     digests = []
     for key in keys:
@@ -46,52 +45,54 @@ def hash_keys(keys: Sequence[bytes]) -> KeyHashes:
 
 
 class OffsetMap:
-    """Key hash → offset. Offsets are put in ascending order, so that the last one put is the largest."""
+    """Key hash → offset. Offsets are put in ascending order, so the last one put is the largest."""
 
     def __init__(self, max_bytes: int, *, load_factor: float = 0.9) -> None:
-        """A map of at most `max_bytes`, used up to `load_factor`; `ValueError` if no key fits."""
+        """Make a map of at most `max_bytes`, used up to `load_factor`. Raises `ValueError` if no key fits."""
         self._slots = _prime_at_most(max_bytes // SLOT_BYTES)
-        # One slot stays empty: it is where the search for a key that is not there ends.
+        # One slot stays empty: the search for a missing key ends there.
         self.capacity = min(int(self._slots * load_factor), self._slots - 1)
-        """How many keys fit."""
+        """The number of keys that fit."""
         if self.capacity < 1:
-            raise ValueError(f"an offset map of {max_bytes} bytes, {load_factor} of them used, holds no key")
-        # Zeros that nobody has touched cost no memory.
+            raise ValueError(
+                f"an offset map of {max_bytes} bytes with load factor {load_factor} holds no key"
+            )
+        # Untouched zero pages cost no memory.
         self._high = np.zeros(self._slots, np.uint64)
         self._low = np.zeros(self._slots, np.uint64)
         self._ends = np.zeros(self._slots, np.int64)
         self._count = 0
         self.latest_offset = NOT_THERE
-        """Up to here the log has been put; whoever fills the map says so."""
+        """The last offset of the log that was put; set by the caller."""
 
     def __len__(self) -> int:
         return self._count
 
     @property
     def memory_bytes(self) -> int:
-        """What its columns take."""
+        """Bytes of its columns."""
         return self._high.nbytes + self._low.nbytes + self._ends.nbytes
 
     @property
     def utilization(self) -> float:
-        """Share of the slots that hold a key."""
+        """The share of slots that hold a key."""
         return self._count / self._slots
 
     # --- one key ----------------------------------------------------------------------------------
 
     def put(self, key: bytes, offset: int) -> None:
-        """Note that `key` is at `offset`. Raises `ValueError` if the map is full of others."""
+        """Set the offset of `key`. Raises `ValueError` if the map is full."""
         if not self.put_many(hash_keys([key]), np.array([offset])):
             raise ValueError(f"the offset map is full: {self._count} keys")
 
     def get(self, key: bytes) -> int:
-        """The last offset put for `key`; -1 if none was."""
+        """Return the last offset put for `key`; -1 if there is none."""
         return int(self.get_many(hash_keys([key]))[0])
 
     # --- many keys --------------------------------------------------------------------------------
 
     def get_many(self, hashes: KeyHashes) -> Offsets:
-        """The last offset put for each; -1 where none was."""
+        """Return the last offset put for each; -1 for none."""
         found = np.full(len(hashes), NOT_THERE, np.int64)
         high, low = hashes[:, 0], hashes[:, 1]
         slots, steps = self._places(high, low)
@@ -107,7 +108,7 @@ class OffsetMap:
         return found
 
     def put_many(self, hashes: KeyHashes, offsets: Offsets) -> int:
-        """Note the offsets, which ascend, until a new key has no room; returns how many were noted."""
+        """Put the offsets, which ascend, until a new key has no room; return how many were put."""
         count = len(hashes)
         if self._count + count > self.capacity:
             count = self._fitting(hashes)
@@ -131,7 +132,7 @@ class OffsetMap:
         return count
 
     def _fitting(self, hashes: KeyHashes) -> int:
-        """How many of the first hashes can be put before there are too many keys."""
+        """The number of leading hashes that can be put before there are too many keys."""
         unknown = np.flatnonzero(self.get_many(hashes) == NOT_THERE)
         _, firsts = np.unique(hashes[unknown], axis=0, return_index=True)
         room = self.capacity - self._count
@@ -140,14 +141,14 @@ class OffsetMap:
         return int(unknown[np.sort(firsts)[room]])
 
     def _places(self, high: KeyHashes, low: KeyHashes) -> tuple[Offsets, Offsets]:
-        """Where to look for each hash first, and how far to step from there."""
+        """The first slot of each hash, and the step to the next one."""
         slots = (high % np.uint64(self._slots)).astype(np.int64)
         steps = (low % np.uint64(max(self._slots - 1, 1))).astype(np.int64) + 1
         return slots, steps
 
 
 def _prime_at_most(limit: int) -> int:
-    """The largest prime up to `limit`, so that every step reaches every slot; `limit` itself below 2."""
+    """The largest prime up to `limit`, so that any step reaches every slot; `limit` itself below 2."""
     number = limit
     while number > 2 and any(number % divisor == 0 for divisor in range(2, int(number**0.5) + 1)):
         number -= 1

@@ -1,4 +1,4 @@
-"""Record batch, format v2: the unit that is appended, checksummed, compressed and replicated.
+"""Record batch, format v2: the unit of appends, checksums, compression and replication.
 
      0          8        12            16    17    21           23                27
      ┌──────────┬────────┬─────────────┬─────┬─────┬────────────┬─────────────────┬──
@@ -13,10 +13,10 @@
 
      attributes   0-2 codec · 3 log append time · 4 transactional · 5 control · 6 delete horizon
 
-Big-endian; `length` counts what follows it. The checksum (CRC-32C) starts at the attributes: offset,
-length, epoch and magic lie outside, so that a leader can place a batch without touching its payload, and
-so that only continuity checks guard them. A `.log` file is batches end to end and nothing else; a crash
-leaves a last one that is cut anywhere, zeros, or bytes whose checksum is wrong.
+Big-endian; `length` counts the bytes after it. The checksum (CRC-32C) starts at the attributes. Offset,
+length, epoch and magic lie outside it: a leader can place a batch without touching its payload, and only
+continuity checks protect these fields. A `.log` file is batches end to end and nothing else. A crash may
+leave a last batch that is cut anywhere, zeros, or bytes with a wrong checksum.
 """
 
 from __future__ import annotations
@@ -49,14 +49,14 @@ if TYPE_CHECKING:
 MAGIC: Final = 2
 HEADER_BYTES: Final = 61
 LOG_OVERHEAD: Final = 12
-"""Offset and length: what is not counted by the length."""
+"""Offset and length, the bytes that the length does not count."""
 MAGIC_END: Final = 17
 """Bytes needed to learn the format version."""
 MIN_LENGTH: Final = 14
-"""The oldest format's smallest length: anything below is corruption, never a torn tail."""
+"""The smallest length in the oldest format: anything below is corruption, never a torn tail."""
 CRC_START: Final = 21
 MAX_DECOMPRESSED_BYTES: Final = 100 << 20
-"""How far one batch may decompress unless the caller says otherwise."""
+"""The default limit for the decompressed size of a batch."""
 NO_PRODUCER_ID: Final = -1
 NO_LEADER_EPOCH: Final = -1
 
@@ -79,17 +79,17 @@ _unpack_size = _SIZE.unpack_from
 
 
 class TimestampType(IntEnum):
-    """Whose clock a batch's timestamps are; named as `message.timestamp.type` names it."""
+    """The clock of a batch's timestamps, as in `message.timestamp.type`."""
 
     CREATE_TIME = 0
     LOG_APPEND_TIME = 1
 
 
 class Batch:
-    """One batch inside any buffer; nothing of it is copied, and only its header is read.
+    """One batch inside any buffer; nothing is copied, and only the header is read.
 
-    `buffer` is a view of the whole batch. Integers are the header's own fields under their names;
-    times are in milliseconds, -1 where there is none. With a delete horizon `base_timestamp_ms` holds it.
+    `buffer` is a view of the whole batch. The integers are the header's fields; times are in milliseconds,
+    -1 for none. A delete horizon is stored in `base_timestamp_ms`.
     """
 
     __slots__ = (
@@ -124,7 +124,7 @@ class Batch:
     record_count: int
 
     def __init__(self, buffer: Buffer, position: int = 0) -> None:
-        """The batch at `position`; `CorruptBatch` if no whole batch of format v2 is there."""
+        """Read the header at `position`. Raises `CorruptBatch` if no whole batch of format v2 is there."""
         try:
             (
                 self.base_offset,
@@ -154,12 +154,12 @@ class Batch:
 
     @property
     def next_offset(self) -> int:
-        """The offset that follows; from the delta, not the count: compaction leaves gaps."""
+        """The offset after the last one; from the delta, not the count: compaction leaves gaps."""
         return self.last_offset + 1
 
     @property
     def codec(self) -> Codec:
-        """`UnsupportedCompression` if the number means nothing."""
+        """The codec. Raises `UnsupportedCompression` for an unknown number."""
         return codec_of(self.attributes)
 
     @property
@@ -174,12 +174,12 @@ class Batch:
 
     @property
     def is_control(self) -> bool:
-        """Its records are markers, never shown to applications."""
+        """Whether its records are control records, which applications never see."""
         return self.attributes & CONTROL != 0
 
     @property
     def delete_horizon_ms(self) -> int | None:
-        """When compaction may drop this batch's tombstones or marker; None before its first pass."""
+        """The time from which compaction may drop its tombstones or marker; None before its first pass."""
         return self.base_timestamp_ms if self.attributes & DELETE_HORIZON else None
 
     @property
@@ -189,13 +189,13 @@ class Batch:
 
     @property
     def last_sequence(self) -> int:
-        """-1 without a base sequence. From the delta, so sequences survive compaction."""
+        """The last sequence number, from the delta, so that it survives compaction; -1 for none."""
         if self.base_sequence == NO_SEQUENCE:
             return NO_SEQUENCE
         return add_sequence(self.base_sequence, self.last_offset_delta)
 
     def check_crc(self) -> None:
-        """Raise `CorruptBatch` unless the bytes from the attributes on are those that were summed."""
+        """Raise `CorruptBatch` if the checksum does not match."""
         computed = crc32c(self.buffer[CRC_START:])
         if computed != self.crc:
             raise CorruptBatch(
@@ -203,15 +203,15 @@ class Batch:
             )
 
     def payload(self, *, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> bytes:
-        """The records' bytes, decompressed; `InvalidRecord` past `max_bytes`."""
+        """Return the records' bytes, decompressed. Raises `InvalidRecord` past `max_bytes`."""
         stored = self.buffer[HEADER_BYTES:]
         if not self.attributes & CODEC_MASK:
-            # Already in memory, at a size that somebody has judged.
+            # Already in memory, at a size that was checked before.
             return bytes(stored)
         return decompress(codec_of(self.attributes), stored, max_bytes=max_bytes)
 
     def records(self, *, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> Iterator[Record]:
-        """The records, in order; `InvalidRecord` where they break a rule or decompress past `max_bytes`."""
+        """Return the records in order. Raises `InvalidRecord` if one is malformed, or past `max_bytes`."""
         if self.record_count <= 0:
             if self.record_count < 0:
                 raise InvalidRecord(f"batch at offset {self.base_offset}: {self.record_count} records")
@@ -226,7 +226,7 @@ class Batch:
         )
 
     def check_records(self, *, max_bytes: int = MAX_DECOMPRESSED_BYTES) -> RecordsSummary:
-        """Check every record without making one; offset deltas must be 0, 1, 2…; else `InvalidRecord`."""
+        """Check every record; offset deltas must be 0, 1, 2… Raises `InvalidRecord`."""
         whole = self.buffer.obj
         if self.attributes & CODEC_MASK == 0 and isinstance(whole, bytes) and len(whole) == self.size:
             # The common case, without a copy: the batch is all of a `bytes` object.
@@ -243,38 +243,42 @@ class Batch:
 def _refuse_short(buffer: Buffer, position: int) -> None:
     left = len(memoryview(buffer)) - position
     assert position >= 0, f"position {position}"
-    raise CorruptBatch(f"{left} bytes at {position}, fewer than a batch's header has")
+    raise CorruptBatch(f"{left} bytes at byte {position} are fewer than a batch header has")
 
 
 def _refuse(buffer: Buffer, position: int, magic: int, length: int) -> None:
     assert position >= 0, f"position {position}"
     if length < MIN_LENGTH:
-        raise CorruptBatch(f"a batch length of {length} at byte {position}")
+        raise CorruptBatch(f"batch length {length} at byte {position} is invalid")
     if magic != MAGIC:
-        raise CorruptBatch(f"format version {magic} at byte {position}: only version {MAGIC} is read")
+        raise CorruptBatch(
+            f"format version {magic} at byte {position} is not supported, only version {MAGIC}"
+        )
     size = length + LOG_OVERHEAD
     if size < HEADER_BYTES:
-        raise CorruptBatch(f"a batch of {size} bytes at byte {position}, smaller than its own header")
+        raise CorruptBatch(f"batch size {size} at byte {position} is smaller than the header")
     left = len(memoryview(buffer)) - position
-    raise CorruptBatch(f"a batch of {size} bytes at byte {position}, {left} are left")
+    raise CorruptBatch(f"batch size {size} at byte {position} exceeds the {left} bytes that are left")
 
 
 def walk(buffer: Buffer, *, position: int = 0) -> Iterator[Batch]:
-    """The batches in `buffer` from `position` on. Checksums are not looked at.
+    """Yield the batches in `buffer` from `position` on, without checking checksums.
 
-    A last batch that is cut short ends the walk quietly; a length below 14 or a format version other
-    than 2 is a `CorruptBatch`.
+    A last batch that is cut short ends the walk silently. Raises `CorruptBatch` for a length below 14 or a
+    format version other than 2.
     """
     view = memoryview(buffer)
     end = len(view)
     while end - position >= LOG_OVERHEAD:
         length = _unpack_size(view, position)[0]
         if length < MIN_LENGTH:
-            raise CorruptBatch(f"a batch length of {length} at byte {position}")
+            raise CorruptBatch(f"batch length {length} at byte {position} is invalid")
         if end - position < MAGIC_END:
             return
         if not 0 <= (magic := view[position + 16]) <= MAGIC:
-            raise CorruptBatch(f"format version {magic} at byte {position}: only version {MAGIC} is read")
+            raise CorruptBatch(
+                f"format version {magic} at byte {position} is not supported, only version {MAGIC}"
+            )
         if length > end - position - LOG_OVERHEAD:
             return
         batch = Batch(view, position)
@@ -298,11 +302,11 @@ def encode_batch(
     delete_horizon_ms: int | None = None,
     last_offset: int | None = None,
 ) -> bytes:
-    """One batch of `records`, whose offsets rise from `base_offset` on; no bytes for no records.
+    """Encode one batch of `records`, whose offsets rise from `base_offset` on; no bytes for no records.
 
-    `last_offset` is the last record's unless it is given (compaction keeps the one a batch had).
-    With `log_append_time_ms` every record reads as of that time. `ValueError` for arguments that
-    contradict each other; `UnsupportedCompression` if the codec's library is missing.
+    `last_offset` is the last record's unless it is given (compaction keeps that of the old batch). With
+    `log_append_time_ms` every record has that time. Raises `ValueError` for arguments that contradict each
+    other, and `UnsupportedCompression` if the codec's library is missing.
     """
     _check_producer(producer_id, producer_epoch, base_sequence, is_transactional, is_control)
     rows = records if isinstance(records, (list, tuple)) else list(records)
@@ -347,9 +351,9 @@ def encode_batch_of_pairs(
     codec: Codec = Codec.NONE,
     level: int | None = None,
 ) -> bytes:
-    """One batch of (key, value) records at `base_offset`, `base_offset` + 1…, all of one time.
+    """Encode (key, value) records at `base_offset`, `base_offset` + 1…, all with one time, as one batch.
 
-    The same bytes as `encode_batch` of such records, in a fraction of the time.
+    The bytes are those of `encode_batch`, made in a fraction of the time.
     """
     if timestamp_ms < NO_TIMESTAMP:
         raise ValueError(f"timestamp {timestamp_ms} ms: -1 means none, others are not negative")
@@ -364,13 +368,13 @@ def encode_batch_of_pairs(
 def assemble_plain(
     parts: Sequence[Buffer], count: int, timestamp_ms: int, codec: Codec, level: int | None = None
 ) -> bytearray:
-    """A batch at offset 0 of `count` encoded records in pieces, all of one time, without a producer.
+    """Make a batch at offset 0 of `count` encoded records in pieces, all with one time, without a producer.
 
-    `ValueError` for more than a batch can hold.
+    Raises `ValueError` for more than a batch can hold.
     """
     if codec is not Codec.NONE:
         parts = [compress(codec, b"".join(parts), level)]
-    # Joined once, into memory that can be written: what lies before the records is known after.
+    # Joined once, into writable memory: the header is known only after the records.
     batch = bytearray().join((_NO_HEADER, *parts))
     size = len(batch)
     if size > MAX_INT:
@@ -381,10 +385,10 @@ def assemble_plain(
 
 
 def encode_kept_records(batch: Batch, kept: list[bytes], max_timestamp_ms: int) -> bytes:
-    """What compaction leaves of `batch`: those of its records, as their bytes lie in its payload.
+    """Encode `batch` with only the `kept` records, given as their bytes in its payload.
 
-    The header keeps all but count, largest timestamp and checksum, so the records' deltas still hold; the
-    codec stays. `UnsupportedCompression` if its library is missing.
+    The header keeps everything but count, largest timestamp and checksum, so the records' deltas stay valid.
+    Raises `UnsupportedCompression` if the codec's library is missing.
     """
     return _assemble(
         kept,
@@ -404,10 +408,10 @@ def encode_kept_records(batch: Batch, kept: list[bytes], max_timestamp_ms: int) 
 
 
 def encode_empty_batch(batch: Batch) -> bytes:
-    """What compaction leaves of `batch` when every record went but its producer's place must stay.
+    """Encode `batch` without its records, to keep its producer's state.
 
-    Offsets, epoch, sequences, flags and largest timestamp are kept; the codec is none, the base
-    timestamp none, and a delete horizon is dropped with the records it was for.
+    Offsets, epoch, sequences, flags and largest timestamp stay. There is no codec, no base timestamp and no
+    delete horizon.
     """
     return _assemble(
         [],
@@ -435,7 +439,7 @@ def encode_marker_batch(
     base_offset: int = 0,
     leader_epoch: int = NO_LEADER_EPOCH,
 ) -> bytes:
-    """The 78 bytes that end a transaction."""
+    """Encode the 78 bytes that end a transaction."""
     return encode_batch(
         [marker.record(base_offset, timestamp_ms)],
         base_offset=base_offset,
@@ -465,9 +469,9 @@ def _check_control(records: Iterable[Record], is_transactional: bool) -> None:
         try:
             kind = ControlRecord.parse(record.key).type
         except InvalidRecord as error:
-            raise ValueError(f"a control batch holds control records only: {error}") from error
+            raise ValueError(f"a control batch may only hold control records: {error}") from error
         if kind in (ControlType.ABORT, ControlType.COMMIT) and not is_transactional:
-            raise ValueError("a marker ends a transaction: its batch is transactional")
+            raise ValueError("a transaction marker needs a transactional batch")
 
 
 def _flags(
@@ -526,9 +530,9 @@ def seal_batch(
     max_timestamp_ms: int,
     count: int,
 ) -> None:
-    """Make a batch at offset 0 of the `count` records that lie behind 61 free bytes at `position`.
+    """Write the header of a batch at offset 0 into the 61 bytes before its `count` records.
 
-    `size` is that of the whole batch; records as the codec has them, at offset deltas 0, 1, 2…
+    `size` is that of the whole batch at `position`; the records are compressed, at offset deltas 0, 1, 2…
     """
     _BODY.pack_into(
         buffer,
@@ -550,7 +554,7 @@ def seal_batch(
 def set_offsets_and_epoch(
     buffer: bytearray | memoryview, *, base_offset: int, leader_epoch: int, position: int = 0
 ) -> None:
-    """Place the batch at `position`: both fields lie outside its checksum."""
+    """Set both fields of the batch at `position`; they lie outside its checksum."""
     _OFFSET.pack_into(buffer, position, base_offset)
     _EPOCH.pack_into(buffer, position + 12, leader_epoch)
 
@@ -558,10 +562,10 @@ def set_offsets_and_epoch(
 def set_max_timestamp(
     buffer: bytearray | memoryview, timestamp_type: TimestampType, max_timestamp_ms: int, *, position: int = 0
 ) -> None:
-    """Give the batch at `position` its largest timestamp, and the type that says what it means.
+    """Set the largest timestamp of the batch at `position`, and its timestamp type.
 
-    With LOG_APPEND_TIME that is every record's time. The base timestamp and the deltas stay as the
-    producer wrote them; the checksum is computed anew if anything changed.
+    With LOG_APPEND_TIME it is every record's time. The base timestamp and the deltas stay as the producer
+    wrote them. The checksum is renewed if anything changed.
     """
     length, attributes, old_ms = struct.unpack_from(">8xi9xh12xq", buffer, position)
     flagged = attributes & ~LOG_APPEND_TIME
@@ -584,7 +588,7 @@ def set_producer(
     base_sequence: int,
     position: int = 0,
 ) -> None:
-    """Number the batch at `position` for its producer, and compute its checksum anew."""
+    """Set producer and sequence of the batch at `position`, and renew its checksum."""
     length = struct.unpack_from(">8xi", buffer, position)[0]
     struct.pack_into(">qhi", buffer, position + 43, producer_id, producer_epoch, base_sequence)
     with memoryview(buffer) as view, view[position + CRC_START : position + length + LOG_OVERHEAD] as summed:

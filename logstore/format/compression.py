@@ -1,4 +1,4 @@
-"""Compressed records: one stream for the whole batch, in the framing each codec has in Kafka.
+"""Compress and decompress the records of a batch, in Kafka's framing of each codec.
 
     gzip     RFC 1952; concatenated members are one stream
     snappy   82 'SNAPPY' 00 │ i32 version 1 │ i32 compatible 1 │ { i32 length │ raw snappy block }…
@@ -7,12 +7,12 @@
              │ { u32 length, little-endian, high bit: stored │ block │ [checksum] }… │ u32 0 │ [checksum]
     zstd     frames, one after another
 
-Everything read here was chosen by a stranger, and a kilobyte can stand for a gigabyte. So output is
-made in bounded pieces, declared sizes are judged before anything is allocated for them, and a stream
-that passes `max_bytes` is refused with at most one block more than that in memory. A batch's checksum
-covers the compressed bytes: what does not decompress was sent so, hence `InvalidRecord`.
+The input is untrusted, and a kilobyte can expand to a gigabyte. So output is made in bounded pieces,
+declared sizes are checked before anything is allocated for them, and a stream that exceeds `max_bytes` is
+refused with at most one more block in memory. The batch's checksum covers the compressed bytes, so a stream
+that does not decompress was sent that way: `InvalidRecord`.
 
-Codec libraries other than zlib are an extra and imported at first use.
+Codec libraries other than zlib are in the extra `codecs` and are imported at first use.
 """
 
 from __future__ import annotations
@@ -44,9 +44,9 @@ class Codec(IntEnum):
 
 _CODECS: Final = tuple(Codec)
 PIECE_BYTES: Final = 256 * 1024
-"""Output made at a time."""
+"""Bytes of output per step."""
 FEED_BYTES: Final = 64 * 1024
-"""Input fed at a time: the libraries copy what they leave over, at every member and every frame."""
+"""Bytes of input per step: the libraries copy unused input at every member and every frame."""
 SNAPPY_BLOCK_BYTES: Final = 32 * 1024
 SNAPPY_MAGIC: Final = b"\x82SNAPPY\x00"
 SNAPPY_HEADER: Final = SNAPPY_MAGIC + struct.pack(">ii", 1, 1)
@@ -56,28 +56,28 @@ LZ4_HEADER: Final = LZ4_MAGIC + b"\x60\x40\x82"
 LZ4_END_MARK: Final = b"\0\0\0\0"
 _STORED: Final = 0x8000_0000
 _GZIP_HEADER: Final = b"\x1f\x8b\x08\0\0\0\0\0\0\xff"
-# A window above this is refused even where more output would be allowed (zstd's own default limit);
-# one below 8 MiB is always taken, as the format asks of every decoder.
+# Larger windows are refused even if more output is allowed (zstd's own default limit). Windows up to 8 MiB
+# are always accepted, as the format requires of every decoder.
 _ZSTD_WINDOW_LOG_MIN: Final = 23
 _ZSTD_WINDOW_LOG_MAX: Final = 27
 _ZSTD_HEADER_BYTES: Final = 18
 
 
 def codec_of(attributes: int) -> Codec:
-    """The codec in a batch's attributes; `UnsupportedCompression` for 5, 6 and 7, which mean nothing."""
+    """Return the codec in a batch's attributes. Raises `UnsupportedCompression` for 5, 6 and 7."""
     number = attributes & 7
     if number >= len(_CODECS):
-        raise UnsupportedCompression(f"codec {number} is unknown; 0 to 4 are none, gzip, snappy, lz4, zstd")
+        raise UnsupportedCompression(f"unknown codec {number}; 0 to 4 are none, gzip, snappy, lz4, zstd")
     return _CODECS[number]
 
 
 def compress(codec: Codec, data: Buffer, level: int | None = None) -> bytes:
-    """`data` in `codec`'s framing. `level` None is Kafka's default (gzip -1, lz4 9, zstd 3)."""
+    """Compress `data`. `level` None is Kafka's default (gzip -1, lz4 9, zstd 3)."""
     return _COMPRESS[codec](memoryview(data), level)
 
 
 def decompress(codec: Codec, data: Buffer, *, max_bytes: int) -> bytes:
-    """The decompressed bytes, at most `max_bytes` of them; else `InvalidRecord`."""
+    """Decompress `data`. Raises `InvalidRecord` if it is malformed or exceeds `max_bytes`."""
     return _DECOMPRESS[codec](memoryview(data), max_bytes)
 
 
@@ -147,7 +147,7 @@ def _gunzip(data: memoryview, max_bytes: int) -> bytes:
                 raise _broken(Codec.GZIP, "the stream is cut short")
             pieces.append(piece)
         position -= len(member.unused_data)
-        # Kafka's reader takes a further member if there is one and ignores anything else.
+        # Kafka's reader accepts further members and ignores anything else.
         if bytes(data[position : position + 2]) != _GZIP_HEADER[:2]:
             return pieces[0] if len(pieces) == 1 else b"".join(pieces)
 
@@ -177,7 +177,7 @@ def _unsnappy(data: memoryview, max_bytes: int) -> bytes:
                 raise _broken(Codec.SNAPPY, "the stream is cut short")
             compatible = struct.unpack_from(">i", data, position + 12)[0]
             if compatible < 1:
-                raise _broken(Codec.SNAPPY, f"compatible version {compatible}")
+                raise _broken(Codec.SNAPPY, f"unsupported compatible version {compatible}")
             position += len(SNAPPY_HEADER)
             continue
         if end - position < 4:
@@ -185,7 +185,7 @@ def _unsnappy(data: memoryview, max_bytes: int) -> bytes:
         size = struct.unpack_from(">i", data, position)[0]
         position += 4
         if not 0 < size <= end - position:
-            raise _broken(Codec.SNAPPY, f"a block of {size} bytes, {end - position} are left")
+            raise _broken(Codec.SNAPPY, f"block size {size} exceeds the {end - position} bytes that are left")
         piece = _unsnappy_block(cramjam, data[position : position + size], max_bytes - total, max_bytes)
         pieces.append(piece)
         total += len(piece)
@@ -194,7 +194,7 @@ def _unsnappy(data: memoryview, max_bytes: int) -> bytes:
 
 
 def _unsnappy_block(cramjam: ModuleType, block: memoryview, left: int, max_bytes: int) -> bytes:
-    # The library allocates what the block declares, up to 4 GiB, and aborts the process if it cannot.
+    # The library allocates the declared size, up to 4 GiB, and aborts the process if it cannot.
     declared = shift = 0
     for byte in block[:5]:
         declared |= (byte & 0x7F) << shift
@@ -202,12 +202,12 @@ def _unsnappy_block(cramjam: ModuleType, block: memoryview, left: int, max_bytes
         if byte < 0x80:
             break
     else:
-        raise _broken(Codec.SNAPPY, "no uncompressed length")
+        raise _broken(Codec.SNAPPY, "the uncompressed length is missing")
     if declared > left:
         raise _too_large(Codec.SNAPPY, max_bytes)
     # The densest element is a copy: 3 bytes for 64.
     if declared > (len(block) // 3 + 1) * 64:
-        raise _broken(Codec.SNAPPY, f"{len(block)} bytes cannot hold the {declared} they declare")
+        raise _broken(Codec.SNAPPY, f"{len(block)} bytes cannot decompress to the declared {declared}")
     try:
         piece = bytes(cramjam.snappy.decompress_raw(block))
     except cramjam.DecompressionError as error:
@@ -222,7 +222,7 @@ def _unsnappy_block(cramjam: ModuleType, block: memoryview, left: int, max_bytes
 
 def _lz4(data: memoryview, level: int | None) -> bytes:
     block = _library("lz4.block", Codec.LZ4).compress
-    # Kafka's 9 is its default and means the fast compressor, not the ninth level.
+    # Kafka's default, 9, means the fast compressor, not the ninth level.
     mode = "default" if level in (None, 9) else "high_compression"
     options = {} if level in (None, 9) else {"compression": level}
     parts = [LZ4_HEADER]
@@ -238,20 +238,20 @@ def _lz4(data: memoryview, level: int | None) -> bytes:
 
 
 def _lz4_header(data: memoryview) -> tuple[int, int, int]:
-    """Flags, largest block, and where the first block starts."""
+    """Return the flags, the largest block size, and the position of the first block."""
     if bytes(data[:4]) != LZ4_MAGIC:
         raise _broken(Codec.LZ4, "not an LZ4 frame")
     if len(data) < 7:
         raise _broken(Codec.LZ4, "the frame is cut short")
     flags, block_code = data[4], data[5]
     if flags >> 6 != 1:
-        raise _broken(Codec.LZ4, f"frame version {flags >> 6}")
+        raise _broken(Codec.LZ4, f"unsupported frame version {flags >> 6}")
     if flags & 0b11 or block_code & 0b1000_1111:
         raise _broken(Codec.LZ4, "reserved bits are set")
     if not flags & 0b10_0000:
         raise _broken(Codec.LZ4, "blocks depend on each other")
     if not 4 <= block_code >> 4 <= 7:
-        raise _broken(Codec.LZ4, f"block size code {block_code >> 4}")
+        raise _broken(Codec.LZ4, f"invalid block size code {block_code >> 4}")
     end = 14 if flags & 0b1000 else 6
     if len(data) <= end:
         raise _broken(Codec.LZ4, "the frame is cut short")
@@ -261,8 +261,8 @@ def _lz4_header(data: memoryview) -> tuple[int, int, int]:
 
 
 def _unlz4(data: memoryview, max_bytes: int) -> bytes:
-    # The container is read by hand: the library's own reader takes dependent blocks, verifies the content
-    # checksum, which Kafka's does not, and allocates a content size that the frame merely claims.
+    # The frame is parsed here: the library's reader accepts dependent blocks, verifies the content checksum
+    # (Kafka's does not), and allocates the content size that the frame claims.
     lz4 = _library("lz4.block", Codec.LZ4)
     flags, max_block, position = _lz4_header(data)
     pieces: list[bytes] = []
@@ -279,7 +279,10 @@ def _unlz4(data: memoryview, max_bytes: int) -> bytes:
                 raise _broken(Codec.LZ4, "the content checksum is missing")
             return pieces[0] if len(pieces) == 1 else b"".join(pieces)
         if size > max_block or size > end - position:
-            raise _broken(Codec.LZ4, f"a block of {size} bytes; {max_block} allowed, {end - position} left")
+            raise _broken(
+                Codec.LZ4,
+                f"block size {size} exceeds the allowed {max_block} or the {end - position} bytes left",
+            )
         block = data[position : position + size]
         position += size
         if flags & 0b1_0000:
@@ -292,7 +295,7 @@ def _unlz4(data: memoryview, max_bytes: int) -> bytes:
             piece = bytes(block)
         else:
             try:
-                # The library allocates what it is told; a byte of block stands for at most 255.
+                # The library allocates this size; a byte of a block expands to at most 255.
                 piece = lz4.decompress(block, uncompressed_size=min(max_block, size * 255))
             except lz4.LZ4BlockError as error:
                 raise _broken(Codec.LZ4, error) from None
@@ -303,7 +306,7 @@ def _unlz4(data: memoryview, max_bytes: int) -> bytes:
 
 
 def xxh32(data: Buffer) -> int:
-    """xxHash, 32 bits, seed 0: the checksum of LZ4 frames. Made for headers: about 50 ms a MiB."""
+    """Compute xxHash (32 bits, seed 0), the checksum of LZ4 frames. For headers: about 50 ms per MiB."""
     p1, p2, p3, p4, p5 = 0x9E3779B1, 0x85EBCA77, 0xC2B2AE3D, 0x27D4EB2F, 0x165667B1
     mask = 0xFFFF_FFFF
     view = memoryview(data)
@@ -341,7 +344,7 @@ def xxh32(data: Buffer) -> int:
 
 def _zstd(data: memoryview, level: int | None) -> bytes:
     compressor = _zstd_library().ZstdCompressor(3 if level is None else level)
-    # Flushed, then ended, as Kafka's stream does: no content size in the frame and an empty last block.
+    # Flushed, then ended, as Kafka's stream does: the frame has no content size and an empty last block.
     flushed: bytes = compressor.compress(data, compressor.FLUSH_BLOCK)
     ended: bytes = compressor.flush()
     return flushed + ended
@@ -361,8 +364,7 @@ def _unzstd(data: memoryview, max_bytes: int) -> bytes:
             frame = zstd.ZstdDecompressor(options=options)
             while not frame.eof:
                 feed: Buffer = b""
-                # Not so, too, where the output filled up as the input ended: nothing comes then, and more is
-                # wanted after all.
+                # If the output filled up as the input ended, nothing comes although input is needed.
                 was_hungry = frame.needs_input
                 if was_hungry:
                     feed = data[position : position + FEED_BYTES]

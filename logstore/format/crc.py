@@ -1,7 +1,7 @@
 """CRC-32C (Castagnoli), the checksum of batches and producer snapshots.
 
-`crc32c` does it in hardware over any buffer, without a copy; where that wheel is missing, crcmod
-does the same sum slowly, over a copy (its C part takes `bytes` only).
+The package `crc32c` computes it in hardware over any buffer, without a copy. Without that wheel, crcmod
+computes the same sum slowly, over a copy (its C part takes only `bytes`).
 """
 
 from __future__ import annotations
@@ -34,4 +34,4 @@ def _best() -> Callable[..., int]:
 
 
 crc32c: Callable[..., int] = _best()
-"""`crc32c(data, value=0)`: the sum of `data`, continuing from `value`; an unsigned 32-bit integer."""
+"""`crc32c(data, value=0)`: the checksum of `data`, continued from `value`; an unsigned 32-bit integer."""

@@ -1,4 +1,4 @@
-"""Records: what a batch holds, one after another.
+"""Records, the content of a batch, and how they are encoded.
 
     ┌────────┬────────────┬────────────────┬─────────────┬──────────────┬────────────────┬─────────┐
     │ length │ attributes │ timestampDelta │ offsetDelta │ key length   │ value length   │ headers │
@@ -6,9 +6,8 @@
     └────────┴────────────┴────────────────┴─────────────┴──────────────┴────────────────┴─────────┘
 
 A length of -1 is null, which is not empty. Deltas are relative to the batch's header. A header is a name,
-never null, and a value that may be. Per-record work is for the edges: what travels between socket, disk
-and follower is whole batches. The loops below are written out by hand for that reason: a call for every
-integer would cost more than everything else they do.
+never null, and a value, which may be null. Whole batches travel between socket, disk and follower; work per
+record happens only at the edges. Reading is in `record_parser.py`.
 """
 
 from __future__ import annotations
@@ -35,10 +34,10 @@ MAX_LONG: Final = (1 << 63) - 1
 
 
 class Header(NamedTuple):
-    """A name and a value beside a record's own; names may repeat, order is kept.
+    """A record header: a name and a value. Names may repeat, order is kept.
 
-    Kafka does not check that a name is UTF-8: bytes that are not come back as lone surrogates, and
-    encode to the same bytes again.
+    Kafka does not check that a name is UTF-8. Other bytes are decoded as lone surrogates, which encode to
+    the same bytes again.
     """
 
     name: str
@@ -57,7 +56,7 @@ class Record(NamedTuple):
 
 
 class ControlType(IntEnum):
-    """Kinds of control record; a number that is not here must be ignored by readers."""
+    """Types of control records; readers ignore unknown numbers."""
 
     ABORT = 0
     COMMIT = 1
@@ -69,24 +68,24 @@ class ControlType(IntEnum):
 
 
 class ControlRecord(NamedTuple):
-    """The key of a control record: `i16 version, i16 type`. A newer version is read as version 0."""
+    """The key of a control record: `i16 version, i16 type`. Newer versions are read as version 0."""
 
     version: int
     type_number: int
 
     @property
     def type(self) -> ControlType | None:
-        """None for a type we do not know."""
+        """The type; None if it is unknown."""
         return ControlType(self.type_number) if self.type_number in _CONTROL_TYPES else None
 
     @classmethod
     def parse(cls, key: bytes | None) -> ControlRecord:
-        """Read a control record's key; `InvalidRecord` if it is short or its version negative."""
+        """Parse the key. Raises `InvalidRecord` if it is short or its version is negative."""
         if key is None or len(key) < 4:
-            raise InvalidRecord("a control record's key has 4 bytes, this one fewer")
+            raise InvalidRecord("the key of a control record has fewer than 4 bytes")
         control = cls(*_CONTROL_KEY.unpack_from(key))
         if control.version < 0:
-            raise InvalidRecord(f"control record version {control.version}")
+            raise InvalidRecord(f"invalid control record version {control.version}")
         return control
 
     def encode(self) -> bytes:
@@ -94,26 +93,26 @@ class ControlRecord(NamedTuple):
 
 
 class EndTransactionMarker(NamedTuple):
-    """An ABORT or COMMIT: the last thing a transaction writes. Value: `i16 version, i32 coordinatorEpoch`."""
+    """An ABORT or COMMIT record, which ends a transaction. Value: `i16 version, i32 coordinatorEpoch`."""
 
     type: ControlType
     coordinator_epoch: int
 
     @classmethod
     def parse(cls, record: Record) -> EndTransactionMarker:
-        """Read a marker; `InvalidRecord` if it is another control record or its value is malformed."""
+        """Parse a marker. Raises `InvalidRecord` for other control records and malformed values."""
         control = ControlRecord.parse(record.key)
         if control.type not in (ControlType.ABORT, ControlType.COMMIT):
             raise InvalidRecord(f"control record type {control.type_number} does not end a transaction")
         if record.value is None or len(record.value) < 6:
-            raise InvalidRecord("an end-transaction marker has 6 bytes, this one fewer")
+            raise InvalidRecord("the value of an end-transaction marker has fewer than 6 bytes")
         version, coordinator_epoch = _MARKER_VALUE.unpack_from(record.value)
         if version < 0:
-            raise InvalidRecord(f"end-transaction marker version {version}")
+            raise InvalidRecord(f"invalid end-transaction marker version {version}")
         return cls(control.type, coordinator_epoch)
 
     def record(self, offset: int, timestamp_ms: int) -> Record:
-        """The control record that says so."""
+        """Return the control record of the marker."""
         key = ControlRecord(0, self.type).encode()
         return Record(offset, timestamp_ms, key, _MARKER_VALUE.pack(0, self.coordinator_epoch))
 
@@ -127,17 +126,17 @@ _CONTROL_TYPES: Final = frozenset(ControlType)
 
 
 def add_sequence(sequence: int, delta: int) -> int:
-    """`delta` steps after `sequence`, wrapping."""
+    """Return the sequence number `delta` after `sequence`, wrapping."""
     return (sequence + delta) & MAX_INT
 
 
 def subtract_sequence(sequence: int, delta: int) -> int:
-    """`delta` steps before `sequence`, wrapping."""
+    """Return the sequence number `delta` before `sequence`, wrapping."""
     return (sequence - delta) & MAX_INT
 
 
 def wrap_long(value: int) -> int:
-    """`value` as a signed 64-bit integer, as Kafka's arithmetic leaves it."""
+    """Wrap `value` to a signed 64-bit integer, as Kafka's arithmetic does."""
     return (value + (1 << 63) & (1 << 64) - 1) - (1 << 63)
 
 
@@ -149,9 +148,9 @@ _SMALL_END: Final = len(_SMALL)
 # Attributes, a timestamp delta of zero, and the offset delta.
 _PREFIX: Final[tuple[bytes, ...]] = tuple(b"\0\0" + small for small in _SMALL)
 
-# For records that are a value and nothing else, whose deltas take one byte or two: by offset delta, what
-# lies between a record's length and its value's; by the value's length, the end of the record before (no
-# headers) and the length of this one.
+# Tables for records with a value only and deltas of one or two bytes. By offset delta: the bytes between a
+# record's length and its value's length. By value length: the end of the record before (no headers), and
+# the length of this one.
 _PLACE: Final[tuple[bytes, ...]] = tuple(prefix + b"\x01" for prefix in _PREFIX)
 _ONE_BYTE_DELTAS: Final = 64
 MAX_PLAIN_VALUES: Final = _SMALL_END
@@ -172,9 +171,9 @@ _FIRST_LENGTHS: Final[tuple[bytes, ...]] = tuple(length[1:] for length in _LENGT
 def encode_records(
     records: Iterable[Record], *, base_offset: int, base_timestamp_ms: int
 ) -> tuple[list[bytes], int, int, int]:
-    """The records' bytes in pieces, their count, last offset and largest timestamp (-1: none has one).
+    """Encode records; return the bytes in pieces, the count, last offset and largest timestamp (-1: none).
 
-    Offsets must rise and timestamps be -1 or more (`ValueError`); deltas are taken from the two bases.
+    Deltas are relative to the two bases. Raises `ValueError` for offsets that do not rise, or times below -1.
     """
     parts: list[bytes] = []
     extend = parts.extend
@@ -224,10 +223,10 @@ def _encode_headers(headers: tuple[Header, ...]) -> bytes:
 
 
 def encode_pairs(pairs: Iterable[tuple[bytes | None, bytes | None]]) -> tuple[list[bytes], int]:
-    """The bytes, in pieces, of records that are a key and a value at offset deltas 0, 1, 2…, and their count.
+    """Encode (key, value) records at offset deltas 0, 1, 2…; return the bytes in pieces, and the count.
 
-    All have the batch's base timestamp. The shape of nearly everything an application appends, so made
-    without an object or a call per record.
+    All have the batch's base timestamp. Nearly everything that applications append has this shape, so there
+    is no object and no call per record.
     """
     parts: list[bytes] = []
     extend = parts.extend
@@ -253,19 +252,19 @@ def encode_pairs(pairs: Iterable[tuple[bytes | None, bytes | None]]) -> tuple[li
 
 
 def encode_value(value: bytes) -> bytes:
-    """A record that is a value and nothing else, at offset delta 0, of the batch's base timestamp.
+    """Encode a record with a value only, at offset delta 0, with the batch's base timestamp.
 
-    For less than `MAX_PLAIN_BYTES`.
+    The value has less than `MAX_PLAIN_BYTES`.
     """
     size = len(value)
     return b"%b%b%b%b\0" % (_FIRST_LENGTHS[size], _PLACE[0], _SMALL[size], value)
 
 
 def encode_values(values: Sequence[bytes], sizes: Sequence[int]) -> list[Buffer]:
-    """As `encode_pairs` for values without keys, given with their sizes: the pieces, without the count.
+    """Encode values without keys, given with their sizes, as `encode_pairs` does; return the pieces.
 
-    At least one and at most `MAX_PLAIN_VALUES`, each below `MAX_PLAIN_BYTES`. No step of Python for a
-    record: what records have in common is made once, the rest comes out of tables.
+    At least one and at most `MAX_PLAIN_VALUES`, each below `MAX_PLAIN_BYTES`. There is no Python step per
+    record: common parts are made once, the others come from tables.
     """
     parts: list[Buffer] = [b"\0"] * (4 * len(values) + 1)
     short, long = _LENGTHS
@@ -281,9 +280,9 @@ def encode_values(values: Sequence[bytes], sizes: Sequence[int]) -> list[Buffer]
 
 
 def encode_equal_values(values: Sequence[bytes], size: int) -> list[Buffer]:
-    """`encode_values` for values of one size, above 0.
+    """`encode_values` for values of one size above 0.
 
-    The records are rows of a table, the same all over but for the delta and the value.
+    The records are rows of a table that differ only in delta and value.
     """
     tables: list[Buffer] = []
     columns = np.frombuffer(b"".join(values), f"V{size}")
@@ -303,7 +302,7 @@ def encode_equal_values(values: Sequence[bytes], size: int) -> list[Buffer]:
 
 @lru_cache(maxsize=16)
 def _rows_of(size: int) -> list[npt.NDArray[np.void]]:
-    """A record with a value of `size` zeros at offset delta 0, its delta in one byte and in two."""
+    """Two rows with a value of `size` zeros: with a delta of one byte, and of two."""
     rows = []
     for lengths, deltas in zip(_LENGTHS, _DELTAS, strict=True):
         before = lengths[size][1:] + b"\0\0"

@@ -1,4 +1,4 @@
-"""Variable-length integers, as records carry them: zigzag, then base 128, least significant group first.
+"""Variable-length integers of records: zigzag, then base 128, least significant group first.
 
      0 → 00    -1 → 01    1 → 02    63 → 7e    64 → 80 01
                                                │  └ high bit clear: the last group
@@ -17,7 +17,7 @@ MAX_VARLONG_BYTES = 10
 
 
 def encode_varlong(value: int) -> bytes:
-    """`value`, a signed 64-bit integer, in 1 to 10 bytes. A 32-bit one gives the bytes of a varint."""
+    """Encode a signed 64-bit integer in 1 to 10 bytes. A 32-bit one gives the bytes of a varint."""
     assert -(1 << 63) <= value < 1 << 63, f"{value} does not fit 64 bits"
     zigzag = value << 1 if value >= 0 else ~(value << 1)
     if zigzag < 0x80:
@@ -31,18 +31,18 @@ def encode_varlong(value: int) -> bytes:
 
 
 def encode_varint(value: int) -> bytes:
-    """`value`, a signed 32-bit integer, in 1 to 5 bytes."""
+    """Encode a signed 32-bit integer in 1 to 5 bytes."""
     assert -(1 << 31) <= value < 1 << 31, f"{value} does not fit 32 bits"
     return encode_varlong(value)
 
 
 def decode_varint(data: bytes | bytearray, position: int) -> tuple[int, int]:
-    """The varint at `position` and the position after it; `InvalidRecord` if it is cut or too long."""
+    """Return the varint at `position` and the position after it. Raises `InvalidRecord`."""
     return _decode(data, position, MAX_VARINT_BYTES, 0xFFFF_FFFF)
 
 
 def decode_varlong(data: bytes | bytearray, position: int) -> tuple[int, int]:
-    """The varlong at `position` and the position after it; `InvalidRecord` if it is cut or too long."""
+    """Return the varlong at `position` and the position after it. Raises `InvalidRecord`."""
     return _decode(data, position, MAX_VARLONG_BYTES, 0xFFFF_FFFF_FFFF_FFFF)
 
 

@@ -1,10 +1,10 @@
-"""Files that were deleted and stay a while for their readers: which they are, and when they are unlinked.
+"""Deleted files that stay for a while for their readers.
 
     00000000000000368769.log          a segment's file
-    00000000000000368769.log.deleted  the same, on its way out: `file.delete.delay.ms` from now it goes
+    00000000000000368769.log.deleted  the same, unlinked after `file.delete.delay.ms`
 
-Whoever has the file open does not notice either step. Nothing here needs to be durable: opening a log
-removes every `.deleted` file that a crash or a stop has left.
+A reader that has the file open notices neither step. Nothing here needs to be durable: opening a log
+removes every `.deleted` file that a crash or a stop left.
 """
 
 from __future__ import annotations
@@ -25,7 +25,7 @@ class _Doomed(NamedTuple):
 
 
 class DeletedFiles:
-    """What one log has set aside. Times are epoch milliseconds. Not for two threads at a time."""
+    """The deleted files of one log. Times are epoch milliseconds. Not thread-safe."""
 
     __slots__ = ("_disk", "_doomed")
 
@@ -34,17 +34,17 @@ class DeletedFiles:
         self._doomed: list[_Doomed] = []
 
     def add(self, paths: Iterable[str], now_ms: int, delay_ms: int) -> None:
-        """Unlink these `delay_ms` from now."""
+        """Schedule these files to be unlinked `delay_ms` from now."""
         self._doomed += [_Doomed(path, now_ms, now_ms + delay_ms) for path in paths]
 
     @property
     def deadline_ms(self) -> int:
-        """When `remove_due` next has something to do; `MAX_LONG` for never."""
+        """The time of the next `remove_due` that unlinks something; `MAX_LONG` for never."""
         return min((doomed.due_ms for doomed in self._doomed), default=MAX_LONG)
 
     def remove_due(self, now_ms: int) -> int:
-        """Unlink what is due; returns how many files that were. Raises `OSError`; the rest stays due."""
-        # A clock that was set back must not keep them for the years that it went back by.
+        """Unlink the files that are due; return their number. Raises `OSError`; the rest stays due."""
+        # If the clock was set back, they are due at once rather than years later.
         due = [doomed for doomed in self._doomed if not doomed.since_ms <= now_ms < doomed.due_ms]
         for doomed in due:
             remove_if_exists(self._disk, doomed.path)
@@ -52,5 +52,5 @@ class DeletedFiles:
         return len(due)
 
     def forget(self) -> None:
-        """Leave the files to whoever opens the directory next."""
+        """Leave the files to the next owner of the directory."""
         self._doomed.clear()

@@ -1,9 +1,8 @@
-"""Leader epochs of one log: which leadership wrote from which offset on.
+"""The leader epochs of one log: the first offset of each.
 
-An ordered map from leader epoch to the first offset it wrote; both strictly increase. It answers the
-one question that replicas ask each other before they truncate: where does epoch N end for you?
-(KIP-101, KIP-279, KIP-320). The log mirrors it in `leader-epoch-checkpoint`; a lost or late file is
-repaired at both ends when the log is loaded.
+Both columns strictly increase. Replicas ask each other one question before they truncate: what is your end
+offset of epoch N? (KIP-101, KIP-279, KIP-320). The log mirrors the map in `leader-epoch-checkpoint`; a lost
+or late file is repaired at both ends when the log is loaded.
 """
 
 from __future__ import annotations
@@ -18,14 +17,14 @@ UNDEFINED = -1
 
 
 class EpochEntry(NamedTuple):
-    """Leader epoch `epoch` wrote its first record at `start_offset`."""
+    """The first record of leader epoch `epoch` is at `start_offset`."""
 
     epoch: int
     start_offset: int
 
 
 class EpochEndOffset(NamedTuple):
-    """`epoch` ends at `end_offset` (exclusive); both -1 when this log cannot tell."""
+    """`epoch` ends at `end_offset` (exclusive); both are -1 if unknown."""
 
     epoch: int
     end_offset: int
@@ -35,7 +34,7 @@ UNDEFINED_END = EpochEndOffset(UNDEFINED, UNDEFINED)
 
 
 class LeaderEpochCache:
-    """The map. Mutators return True when the entries changed and must be written."""
+    """The map. Methods that change it return True if the entries changed and must be written."""
 
     __slots__ = ("_entries",)
 
@@ -54,9 +53,9 @@ class LeaderEpochCache:
         return self._entries[-1].epoch if self._entries else UNDEFINED
 
     def assign(self, epoch: int, start_offset: int) -> bool:
-        """Note that `epoch` starts at `start_offset`; later knowledge overrules what contradicts it."""
+        """Set the start of `epoch`; older entries that contradict it are removed."""
         if epoch < 0 or start_offset < 0:
-            raise ValueError(f"epoch {epoch} at offset {start_offset}: neither may be negative")
+            raise ValueError(f"epoch {epoch} at offset {start_offset}: both must not be negative")
         entries = self._entries
         if entries:
             last = entries[-1]
@@ -69,10 +68,10 @@ class LeaderEpochCache:
         return True
 
     def end_offset_for(self, epoch: int, log_end_offset: int) -> EpochEndOffset:
-        """Where the largest epoch at or below `epoch` ends in this log.
+        """Return the end of the largest epoch at or below `epoch` in this log.
 
-        The answer names the epoch it speaks of: with gaps in the history that is an older one
-        than was asked for, and the asker has to look further back itself (KIP-279).
+        The answer names that epoch. With gaps in the history it is older than `epoch`, and the follower
+        has to search further back in its own (KIP-279).
         """
         entries = self._entries
         if epoch == UNDEFINED or not entries or epoch > entries[-1].epoch:
@@ -88,26 +87,26 @@ class LeaderEpochCache:
         return EpochEndOffset(entries[slot - 1].epoch, entries[slot].start_offset)
 
     def epoch_for_offset(self, offset: int) -> int:
-        """The epoch that wrote `offset`; -1 if it lies before the first known one."""
+        """Return the epoch of `offset`; -1 if it lies before the first known one."""
         slot = bisect_right(self._entries, offset, key=lambda entry: entry.start_offset)
         return self._entries[slot - 1].epoch if slot else UNDEFINED
 
     def previous_epoch(self, epoch: int) -> int:
-        """The closest known epoch below `epoch`; -1 if none."""
+        """Return the largest known epoch below `epoch`; -1 if none."""
         slot = bisect_left(self._entries, epoch, key=lambda entry: entry.epoch)
         return self._entries[slot - 1].epoch if slot else UNDEFINED
 
     def next_epoch(self, epoch: int) -> int:
-        """The closest known epoch above `epoch`; -1 if none."""
+        """Return the smallest known epoch above `epoch`; -1 if none."""
         slot = bisect_right(self._entries, epoch, key=lambda entry: entry.epoch)
         return self._entries[slot].epoch if slot < len(self._entries) else UNDEFINED
 
     def truncate_from_end(self, end_offset: int, *, spare_first: bool = False) -> bool:
-        """Forget epochs that start at or past `end_offset`; negative: nothing.
+        """Remove the epochs that start at or past `end_offset`; none if it is negative.
 
-        `spare_first`: not the first one if it starts right there. Where the log start has reached the
-        end, that is the epoch of records that still lie in the files below it, and no older epoch may be
-        written behind them.
+        With `spare_first` the first epoch stays if it starts at `end_offset`. If the log start has reached
+        the end, records of that epoch are still in the files below, and no older epoch may be written
+        behind them.
         """
         before = len(self._entries)
         if end_offset >= 0:
@@ -118,7 +117,7 @@ class LeaderEpochCache:
         return len(self._entries) != before
 
     def truncate_from_start(self, start_offset: int) -> bool:
-        """Forget epochs that ended before `start_offset`; the one it lies in now starts there."""
+        """Remove the epochs that end before `start_offset`; the one that holds it now starts there."""
         slot = bisect_right(self._entries, start_offset, key=lambda entry: entry.start_offset)
         if (
             start_offset < 0
@@ -131,7 +130,7 @@ class LeaderEpochCache:
         return True
 
     def clear(self) -> bool:
-        """Forget everything."""
+        """Remove all entries."""
         had_entries = bool(self._entries)
         self._entries.clear()
         return had_entries

@@ -1,4 +1,4 @@
-"""Seals: what a segment was when its log moved on to the next one.
+"""Seals: the digests of a segment, made when its log moves on to the next one.
 
     00000000000000368769.seal            named for the segment's base offset; big-endian
     ┌─────────┬──────────┬─────────────┬────────────┬───────────┬──────────┬─────────────┬─────────────┐
@@ -10,19 +10,19 @@
     └──────────────────────────────────────────────────────────────────────────────────────────────────┘
     indexes: .txnindex (0: there is none), .index, .timeindex
 
-The `.log` and the `.txnindex` must be what the seal says. The other two are derived and may be made anew:
-a digest that fits spares a verification from walking the batches, one that does not proves nothing.
+The `.log` and the `.txnindex` must match the seal. The other two are derived and may be rebuilt: if their
+digests match, a verification need not walk the batches; if not, that proves nothing.
 
-A batch's own checksum leaves out its base offset, length, leader epoch and magic, and nothing in Kafka's
-files tells a gap that was meant from a segment that is gone. The digests cover every byte of a `.log` and
-say where one changed; the successor says what has to come next. Kafka's loader passes over the suffix,
-and its clean-up after a swap, which goes by offsets, takes the seal along with the segment.
+A batch's checksum leaves out its base offset, length, leader epoch and magic, and nothing in Kafka's files
+distinguishes an intended gap from a missing segment. The digests cover every byte of a `.log` and locate a
+change; the successor names the next segment. Kafka's loader ignores the suffix, and its clean-up after a
+swap, which goes by offsets, removes the seal with the segment.
 
-A seal is written once its segment is synced and before the next one is made, so the one that stands
-proves that everything below its end offset was durable. It is removed, durably, before its segment is cut or
-becomes the active one again. A crash may leave it torn: its own checksum tells, and then it counts for
-nothing. It may also stay beside the last segment, whose successor never became durable: it then proves
-the bytes it speaks of, and what was appended behind them is judged like any other tail.
+A seal is written after its segment is synced and before the next one is made. So a valid seal proves that
+everything below its end offset was durable. It is removed, durably, before its segment is cut or becomes
+active again. A torn seal fails its own checksum and counts for nothing. A crash may also leave a seal beside
+the last segment, whose successor never became durable. It then proves the bytes that it covers, and bytes
+behind them are judged like any other tail.
 """
 
 from __future__ import annotations
@@ -62,7 +62,7 @@ class Seal(NamedTuple):
     blocks: bytes
 
     def encode(self) -> bytes:
-        """The bytes of the file."""
+        """Return the content of the file."""
         data = bytearray(_HEAD.pack(VERSION, 0, *self[:-1]) + self.blocks)
         data[2:_CHECKED] = _checksum(data).to_bytes(4, "big")
         return bytes(data)
@@ -73,17 +73,17 @@ def _checksum(data: Buffer) -> int:
 
 
 def decode_seal(data: Buffer, *, base_offset: int) -> Seal:
-    """Read a seal of the segment at `base_offset`. Raises `CorruptSeal`."""
+    """Decode the seal of the segment at `base_offset`. Raises `CorruptSeal`."""
     if len(data) < _HEAD.size:
-        raise CorruptSeal(f"seal {base_offset}: {len(data)} bytes")
+        raise CorruptSeal(f"seal {base_offset}: {len(data)} bytes are too few")
     version, crc, *fields = _HEAD.unpack_from(data)
     if version != VERSION:
-        raise CorruptSeal(f"seal {base_offset}: version {version}, not {VERSION}")
+        raise CorruptSeal(f"seal {base_offset}: version {version} is not supported, only {VERSION}")
     if crc != _checksum(data):
         raise CorruptSeal(f"seal {base_offset}: its checksum does not match")
     seal = Seal._make((*fields, bytes(memoryview(data)[_HEAD.size :])))
     if seal.base_offset != base_offset:
-        raise CorruptSeal(f"seal {base_offset}: it is of segment {seal.base_offset}")
+        raise CorruptSeal(f"seal {base_offset}: it belongs to segment {seal.base_offset}")
     in_order = base_offset <= seal.end_offset <= seal.successor and seal.size >= 0 < seal.block_bytes
     if not in_order or len(seal.blocks) != _DIGEST.itemsize * -(-seal.size // seal.block_bytes):
         raise CorruptSeal(f"seal {base_offset}: its fields contradict each other")
@@ -91,7 +91,7 @@ def decode_seal(data: Buffer, *, base_offset: int) -> Seal:
 
 
 def digest(file: File, size: int, block_bytes: int = BLOCK_BYTES) -> Iterator[int]:
-    """CRC-32C of each block in the first `size` bytes of `file`. Raises `OSError`."""
+    """Yield the CRC-32C of each block in the first `size` bytes of `file`. Raises `OSError`."""
     for at in range(0, size, block_bytes):
         yield crc32c(file.pread(min(block_bytes, size - at), at))
 
@@ -107,14 +107,14 @@ def make_seal(
     offsets: bytes = b"",
     times: bytes = b"",
 ) -> Seal:
-    """The seal of a `.log` of `size` bytes, given what its indexes' files hold. Raises `OSError`."""
+    """Make the seal of a `.log` of `size` bytes and its index files, given as bytes. Raises `OSError`."""
     blocks = np.fromiter(digest(file, size), _DIGEST, -(-size // BLOCK_BYTES)).tobytes()
     digests = crc32c(aborts), crc32c(offsets), crc32c(times)
     return Seal(base_offset, end_offset, successor, size, *digests, BLOCK_BYTES, blocks)
 
 
 def broken_blocks(file: File, seal: Seal) -> Iterator[tuple[int, int]]:
-    """Bytes [start, end) of the blocks of `file` that are not what was sealed. Raises `OSError`."""
+    """Yield bytes [start, end) of each block of `file` that differs from the seal. Raises `OSError`."""
     sealed = np.frombuffer(seal.blocks, _DIGEST).tolist()
     for number, crc in enumerate(digest(file, seal.size, seal.block_bytes)):
         if crc != sealed[number]:
@@ -123,15 +123,15 @@ def broken_blocks(file: File, seal: Seal) -> Iterator[tuple[int, int]]:
 
 
 def seal_path(directory: str, base_offset: int) -> str:
-    """`…/00000000000000368769.seal`."""
+    """Return the path of a seal, such as `…/00000000000000368769.seal`."""
     return f"{directory}/{base_offset:020d}{SEAL_SUFFIX}"
 
 
 def write_seal(disk: Disk, path: str, seal: Seal) -> None:
-    """Write the seal to `path`, or one anew over another, and sync it. Raises `OSError`.
+    """Write the seal to `path`, over an older one if there is one, and sync it. Raises `OSError`.
 
-    In place, because a torn one counts for nothing. Its name becomes durable with the next sync of the
-    directory; its content over an older one's is durable when this returns.
+    In place, because a torn seal counts for nothing. A new name becomes durable with the next sync of the
+    directory.
     """
     file = disk.open(path, create=True, write=True)
     try:
@@ -143,15 +143,15 @@ def write_seal(disk: Disk, path: str, seal: Seal) -> None:
 
 
 def read_seal(disk: Disk, directory: str, base_offset: int) -> Seal | None:
-    """The segment's seal; None if there is none. Raises `CorruptSeal`, `OSError`."""
+    """Return the segment's seal; None if there is none. Raises `CorruptSeal`, `OSError`."""
     data = read_small_file(disk, seal_path(directory, base_offset))
     return None if data is None else decode_seal(data, base_offset=base_offset)
 
 
 def remove_seals(disk: Disk, directory: str) -> int:
-    """Durably remove every seal in `directory`: somebody else may have rewritten what they speak of.
+    """Durably remove every seal in `directory`, because another program may have rewritten the segments.
 
-    Returns how many there were. Raises `OSError`.
+    Returns their number. Raises `OSError`.
     """
     names = [entry.name for entry in disk.scan(directory) if entry.name.endswith(SEAL_SUFFIX)]
     for name in names:

@@ -1,17 +1,17 @@
-"""Splitting a segment whose offsets do not fit it: runs of its batches, each a segment of its own.
+"""Split a segment whose offsets exceed its range into runs of batches, each a segment of its own.
 
     0.log     │ 0…7 │ 8…9 │ 2³¹+3…2³¹+5 │ 2³¹+6 │ 2³²+9 │      offsets of five batches
     becomes   └─── 0.log ─┴── 2147483651.log ────┴ 4294967305.log
 
-An index holds an offset as four bytes above its segment's base, so a segment ends at base + 2³¹ − 1. Old
-brokers compacted several segments into one that goes further; the appends and the compaction here never make
-such a one. A run ends before the first batch whose last offset does not fit, and the next begins with that
-batch. The first run keeps the base that the segment had, even if no batch fits there: what stands before it
-names that base as its successor, and a swap that a crash interrupted knows the old segment by it.
+An index stores an offset in four bytes relative to its segment's base, so a segment ends at base + 2³¹ − 1.
+Old brokers compacted several segments into one that exceeds this; this engine never does. A run ends before
+the first batch whose last offset does not fit, and the next begins with that batch. The first run keeps the
+segment's base, even if no batch fits there: the segment before names that base as its successor, and an
+interrupted swap identifies the old segment by it.
 
-The batches are copied byte for byte. What lies behind the last whole batch goes along with the last run, for
-recovery to judge. The new segments are written as `.cleaned` and synced; a crash leaves those, which the next
-open removes. `swap.py` lets them take the old one's place.
+The batches are copied byte for byte. Bytes behind the last whole batch go to the last run, where recovery
+judges them. The new segments are written as `.cleaned` and synced; after a crash the next open removes them.
+`swap.py` puts them in the old one's place.
 """
 
 from __future__ import annotations
@@ -35,8 +35,8 @@ _BASE_OFFSET = Struct(">q")
 
 
 class Run(NamedTuple):
-    """Bytes [from_byte, to_byte) of a segment, which fit one that begins at `base_offset`; its last batch
-    ends before `end_offset`."""
+    """Bytes [from_byte, to_byte) of a segment, which fit a segment at `base_offset`; they end before
+    `end_offset`."""
 
     base_offset: int
     end_offset: int
@@ -45,10 +45,10 @@ class Run(NamedTuple):
 
 
 def find_runs(file: File, size: int, base_offset: int) -> list[Run]:
-    """What a `.log` of `size` bytes is to be split into; one run, if all of it fits. Raises `OSError`.
+    """Return the runs of a `.log` of `size` bytes; one run if all of it fits. Raises `OSError`.
 
-    Every checksum is judged. None where offsets or leader epochs go back: then an offset that does not fit
-    is no proof of a segment that grew too long, for a batch's checksum leaves it out.
+    Every checksum is checked. No runs if offsets or leader epochs go back: then an offset that does not fit
+    does not prove that the segment is too long, because a batch's checksum leaves it out.
     """
     runs: list[Run] = []
     base, next_offset, epoch, position = base_offset, base_offset, -1, 0
@@ -68,20 +68,19 @@ def find_runs(file: File, size: int, base_offset: int) -> list[Run]:
 
 
 def leaps_over(runs: Sequence[Run], offset: int) -> bool:
-    """Whether everything up to `offset` was written without a gap, and these runs have one there."""
+    """Tell whether these runs have a gap at `offset`, up to which everything was written without one."""
     return any(before.end_offset < offset <= after.base_offset for before, after in pairwise(runs))
 
 
 def split(
     disk: Disk, directory: str, config: LogConfig, segment: Segment, runs: Sequence[Run], *, now_ms: int
 ) -> list[Segment]:
-    """Write `runs` of `segment` as `.cleaned` segments, synced but for their names, unsealed.
+    """Write `runs` of `segment` as `.cleaned` segments, synced except for their names, unsealed.
 
-    Raises `ValueError` if there is nothing to split, and `OSError`; nothing is left of it then, if the disk
-    lets it go.
+    Raises `ValueError` if there is nothing to split, and `OSError`, after an attempt to remove the files.
     """
     if len(runs) < 2:
-        raise ValueError(f"{segment.path(LOG_SUFFIX)}: its offsets fit it, there is nothing to split")
+        raise ValueError(f"{segment.path(LOG_SUFFIX)}: there is nothing to split, its offsets fit")
     new: list[Segment] = []
     try:
         for run in runs:
@@ -117,7 +116,7 @@ def _divide_aborts(disk: Disk, segment: Segment, new: Sequence[Segment]) -> None
     try:
         entries = segment.aborts.index.entries
     except CorruptIndex:
-        # As it is, for each: a crash from now on must not make of it one that knows of no aborts.
+        # A copy for each: after a crash, none may look like a segment without aborted transactions.
         data = read_small_file(disk, segment.path(TRANSACTION_INDEX_SUFFIX)) or b""
         for each in new:
             publish(disk, *posixpath.split(each.path(TRANSACTION_INDEX_SUFFIX)), data)

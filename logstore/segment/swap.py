@@ -1,15 +1,14 @@
-"""Putting rewritten segments in the place of old ones, so that a crash leaves the old set or the new one.
+"""Replace old segments by rewritten ones, so that a crash leaves either the old set or the new one.
 
-    N.log.cleaned        being written; whatever a crash leaves of it is removed
-    N.log.swap           written and durable, the last of the set first: while one of the set is still
-                         `.cleaned`, all of it is removed; once all are `.swap`, the set stands
-                         (sync of the directory: the commit)
-    old files .deleted   then the old segments go, then the new ones take their names, the first of the set
-                         first and of each its log: a name in the place of one still `.swap` is an old one
+    N.log.cleaned        being written; after a crash it is removed
+    N.log.swap           written and durable, the last of the set first. While one of the set is still
+                         `.cleaned`, all are removed; once all are `.swap`, the set is committed
+                         (the sync of the directory)
+    old files .deleted   the old segments are removed, then the new ones get their names: the first of the
+                         set first, and of each its log. An old file is a name whose `.swap` still exists
 
-After the commit `recovery.py` finishes what was begun: it knows the old segments by their names, which lie
-between the first new base and the successor that the last new seal names: the last records of what is
-replaced may have left nothing. Order of calls: reliability S7.
+After the commit `recovery.py` finishes the swap. The old segments are those with names between the first new
+base and the successor in the last new seal, because compaction may have removed the last records.
 """
 
 from __future__ import annotations
@@ -27,7 +26,7 @@ SWAP_SUFFIX = ".swap"
 def begin_cleaned(
     disk: Disk, directory: str, config: LogConfig, base_offset: int, *, now_ms: int, modified_ms: int
 ) -> Segment:
-    """An empty `.cleaned` segment; what was left of another one goes. Raises `OSError`."""
+    """Create an empty `.cleaned` segment; leftovers of another one are removed. Raises `OSError`."""
     for suffix in SEGMENT_SUFFIXES:
         remove_if_exists(disk, f"{directory}/{file_name(base_offset, suffix)}{CLEANED_SUFFIX}")
     return Segment(
@@ -44,13 +43,13 @@ def begin_cleaned(
 
 
 def swap(disk: Disk, directory: str, new: Sequence[Segment], old: Sequence[Segment]) -> list[str]:
-    """Let the files of `new`, `.cleaned` and synced, replace those of `old`; returns what is `.deleted`.
+    """Replace the files of `old` by those of `new`, `.cleaned` and synced; return the `.deleted` paths.
 
-    Raises `OSError`; what is on the disk then only opening the directory again settles.
+    Raises `OSError`; then the log must be opened again to finish or undo the swap.
     """
     for segment in sorted(new, key=lambda each: each.base_offset, reverse=True):
         _rename(disk, directory, segment.base_offset, CLEANED_SUFFIX, SWAP_SUFFIX, SEGMENT_SUFFIXES)
-        # Each before the next lower one: out of order, a crash could leave a part that looks whole.
+        # In this order: otherwise a crash could leave a part of the set that looks complete.
         disk.sync_dir(directory)
     aside = [path for segment in old for path in segment.set_aside()]
     disk.sync_dir(directory)
@@ -60,11 +59,11 @@ def swap(disk: Disk, directory: str, new: Sequence[Segment], old: Sequence[Segme
 
 
 def give_names(disk: Disk, directory: str, base_offset: int) -> None:
-    """Let the `.swap` files of one segment have their names, durably; the lowest of a set comes first.
+    """Give the `.swap` files of one segment their names, durably; the lowest segment of a set comes first.
 
-    While its `.log` has not, whatever has a name in its place is an old file. So the log goes before the
-    others, and all of them before the next segment's. Those that have their names already are passed over.
-    Raises `OSError`.
+    While its `.log` has the suffix, files with the final names are old. So the log is renamed before the
+    others, and all of them before the next segment's. Files that are renamed already are skipped. Raises
+    `OSError`.
     """
     log, *others = SEGMENT_SUFFIXES
     assert log == LOG_SUFFIX

@@ -6,9 +6,9 @@
     │ i16 = 0 │ i64         │ i64          │ i64, marker │ i64, at the marker │  big-endian
     └─────────┴─────────────┴──────────────┴─────────────┴────────────────────┘
 
-Entries are in the order of their markers, so last offsets increase. Derived from the log and never
-preallocated: a crash leaves a prefix, perhaps with part of an entry, which readers ignore and recovery
-rebuilds.
+Entries are in the order of their markers, so last offsets increase. The index is derived from the log and
+never preallocated. A crash leaves a prefix, perhaps with part of an entry; readers ignore that part, and
+recovery rebuilds the index.
 """
 
 from __future__ import annotations
@@ -32,7 +32,7 @@ _ENTRY: Final = struct.Struct(">hqqqq")
 
 
 class AbortedTransaction(NamedTuple):
-    """Producer `producer_id` aborted what it wrote from `first_offset` to the marker at `last_offset`."""
+    """Producer `producer_id` aborted its writes from `first_offset` to the marker at `last_offset`."""
 
     producer_id: int
     first_offset: int
@@ -40,19 +40,19 @@ class AbortedTransaction(NamedTuple):
     last_stable_offset: int
 
     def encode(self) -> bytes:
-        """The 34 bytes of the entry."""
+        """Return the 34 bytes of the entry."""
         return _ENTRY.pack(VERSION, *self)
 
 
 class Collected(NamedTuple):
-    """Aborted transactions that overlap a fetch. Unless `is_complete`, later segments may know more."""
+    """Aborted transactions that overlap a fetch. Unless `is_complete`, later segments may have more."""
 
     transactions: tuple[AbortedTransaction, ...]
     is_complete: bool
 
 
 def decode_entries(data: Buffer) -> list[AbortedTransaction]:
-    """The whole entries of `data`; part of one at the end is left out. `CorruptIndex` for a newer version."""
+    """Return the whole entries of `data`, without a partial one at the end. Raises `CorruptIndex`."""
     whole = len(data) - len(data) % ENTRY_BYTES
     entries: list[AbortedTransaction] = []
     for version, *fields in _ENTRY.iter_unpack(memoryview(data)[:whole]):
@@ -63,7 +63,7 @@ def decode_entries(data: Buffer) -> list[AbortedTransaction]:
 
 
 class TransactionIndex:
-    """The entries of one segment, in memory. Writing them is the segment's; this says which bytes."""
+    """The entries of one segment, in memory."""
 
     __slots__ = ("_entries",)
 
@@ -72,10 +72,7 @@ class TransactionIndex:
 
     @classmethod
     def decode(cls, data: Buffer, *, base_offset: int) -> TransactionIndex:
-        """Read a file and check its sanity: no last offset below the segment's base, all increasing.
-
-        Raises `CorruptIndex`.
-        """
+        """Decode a file. Raises `CorruptIndex` unless last offsets increase from the segment's base on."""
         entries = decode_entries(data)
         previous = base_offset - 1
         for slot, entry in enumerate(entries):
@@ -100,28 +97,28 @@ class TransactionIndex:
         return b"".join(entry.encode() for entry in self._entries)
 
     def append(self, entry: AbortedTransaction) -> bytes:
-        """Note one more abort; returns the bytes to write at the old `size_bytes`."""
+        """Add an aborted transaction; return the bytes to write at the old `size_bytes`."""
         if self._entries and entry.last_offset <= self._entries[-1].last_offset:
             raise ValueError(
-                f"last offset {entry.last_offset} after {self._entries[-1].last_offset}: aborts are in order"
+                f"last offset {entry.last_offset} after {self._entries[-1].last_offset} is out of order"
             )
         self._entries.append(entry)
         return entry.encode()
 
     def truncate_to(self, offset: int) -> bool:
-        """Forget aborts whose marker is at or past `offset`; True: cut the file to `size_bytes`."""
+        """Remove the transactions with a marker at or past `offset`; tell whether there were any."""
         before = len(self._entries)
         while self._entries and self._entries[-1].last_offset >= offset:
             self._entries.pop()
         return len(self._entries) != before
 
     def collect(self, fetch_offset: int, upper_bound: int) -> Collected:
-        """The aborts that overlap [fetch_offset, upper_bound)."""
+        """Return the transactions that overlap [fetch_offset, upper_bound)."""
         found: list[AbortedTransaction] = []
         for entry in self._entries:
             if entry.last_offset >= fetch_offset and entry.first_offset < upper_bound:
                 found.append(entry)
-            # The stored last stable offset, not the marker's: everything below it was decided by then,
+            # The stored last stable offset, not the marker's: everything below it was decided at that time,
             # so no later marker can abort anything below it.
             if entry.last_stable_offset >= upper_bound:
                 return Collected(tuple(found), True)

@@ -24,7 +24,7 @@ import pyarrow as pa
 import pyarrow.compute as pc
 
 from logstore.broker.placement import murmur2
-from logstore.columnar.columnar import Blobs
+from logstore.columnar.encoding import Blobs
 from logstore.columnar.kernels import Longs
 from logstore.config import LogConfig
 from logstore.disk.errors import InvalidTopic

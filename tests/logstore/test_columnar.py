@@ -15,7 +15,8 @@ from hypothesis import strategies as st
 
 from logstore.columnar import columnar as module
 from logstore.columnar import kernels
-from logstore.columnar.columnar import COLUMNS, FIELDS, HEADER_TYPE, RUN_BYTES, decode, encode, schema, table
+from logstore.columnar.columnar import COLUMNS, FIELDS, HEADER_TYPE, decode, encode, schema, table
+from logstore.columnar.encoding import RUN_BYTES
 from logstore.disk.errors import EngineError
 from logstore.disk.files import Buffer
 from logstore.errors import CorruptBatch, InvalidRecord, UnsupportedCompression
@@ -219,7 +220,7 @@ def test_projection(columns: Sequence[str]) -> None:
 
 
 def test_an_unknown_column() -> None:
-    with pytest.raises(ValueError, match="no column 'partition'; there are offset"):
+    with pytest.raises(ValueError, match="unknown column 'partition'; the columns are offset"):
         table(b"", columns=["partition"])
 
 
@@ -543,16 +544,16 @@ def test_small_chunks_are_put_together() -> None:
 @pytest.mark.parametrize(
     ("rows", "error", "match"),
     [
-        ({"key": [b"k"]}, ValueError, "no column 'value'"),
-        ({"value": [b"v"], "kye": [b"k"]}, ValueError, "no column 'kye'"),
-        ({"value": [1]}, TypeError, "column 'value' is int64"),
+        ({"key": [b"k"]}, ValueError, "column 'value' is missing"),
+        ({"value": [b"v"], "kye": [b"k"]}, ValueError, "unknown column 'kye'"),
+        ({"value": [1]}, TypeError, "column 'value' has type int64"),
         ({"value": [b"v"], "timestamp": [-2]}, ValueError, "-1 means none"),
-        ({"value": [b"v"], "timestamp": [1.5]}, TypeError, "column 'timestamp' is double"),
+        ({"value": [b"v"], "timestamp": [1.5]}, TypeError, "column 'timestamp' has type double"),
         ({"value": [b"v"], "headers": [b"h"]}, TypeError, "lists of structs"),
         ({"value": [b"v"], "headers": [[b"h"]]}, TypeError, "lists of structs"),
         ({"value": [b"v"], "headers": [[{"name": b"h", "value": b""}]]}, TypeError, "lists of structs"),
         ({"value": [b"v"], "headers": [[{"key": None, "value": b""}]]}, (ValueError, TypeError), "header"),
-        ({"value": [b"v"], "headers": [[{"key": "n", "value": b""}, None]]}, ValueError, "that is null"),
+        ({"value": [b"v"], "headers": [[{"key": "n", "value": b""}, None]]}, ValueError, "null header"),
     ],
 )
 def test_columns_that_are_refused(rows: dict[str, Any], error: type[Exception], match: str) -> None:

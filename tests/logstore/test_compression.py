@@ -76,7 +76,7 @@ def test_one_byte_too_many_is_refused() -> None:
 @pytest.mark.parametrize("number", [5, 6, 7])
 def test_unknown_codecs_are_named(number: int) -> None:
     """Three of the eight numbers mean nothing."""
-    with pytest.raises(UnsupportedCompression, match=f"codec {number} is unknown"):
+    with pytest.raises(UnsupportedCompression, match=f"unknown codec {number}"):
         codec_of(0x18 | number)
 
 
@@ -303,7 +303,7 @@ def test_a_raw_snappy_bomb_is_refused_by_what_it_declares() -> None:
     """The library allocates the declared size at once, and aborts the process if it cannot."""
     with pytest.raises(InvalidRecord, match="more than"):
         decompress(Codec.SNAPPY, b"\xff\xff\xff\xff\x0f" + bytes(100), max_bytes=MIB)
-    with pytest.raises(InvalidRecord, match="cannot hold"):
+    with pytest.raises(InvalidRecord, match="cannot decompress"):
         decompress(Codec.SNAPPY, b"\xff\xff\xff\xff\x0f" + bytes(100), max_bytes=1 << 33)
 
 

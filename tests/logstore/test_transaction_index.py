@@ -48,7 +48,7 @@ def test_row_72_truncate(offset: int, kept: int) -> None:
 def test_row_73_markers_are_in_order(last_offset: int) -> None:
     """Row 73: equal is refused too."""
     index = TransactionIndex(FOUR)
-    with pytest.raises(ValueError, match="in order"):
+    with pytest.raises(ValueError, match="out of order"):
         index.append(AbortedTransaction(9, 9, last_offset, 60))
     assert index.size_bytes == 4 * 34
 

@@ -9,7 +9,7 @@ import pyarrow as pa
 import pytest
 
 from logstore.broker.placement import murmur2, partition_of_key
-from logstore.columnar.columnar import Blobs
+from logstore.columnar.encoding import Blobs
 from logstore.spark.sink_rows import murmur2_of, partitions_of
 
 
