@@ -20,7 +20,7 @@ _WITHOUT_ONE = {
 
 
 def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
-    """A test named for a schedule, where there is a network, runs once for each kind of network."""
+    """Run a test named for a schedule once for each kind of network."""
     name = metafunc.function.__name__
     if name in _WITHOUT_ONE:
         return
@@ -35,7 +35,7 @@ def pytest_generate_tests(metafunc: pytest.Metafunc) -> None:
 
 @pytest.fixture(autouse=True)
 def copies(request: pytest.FixtureRequest) -> Iterator[Copies | None]:
-    """The network's copies while the test runs; None where messages come once."""
+    """The network's copies while the test runs; None if messages arrive once."""
     network: Network = getattr(request, "param", Network.ONCE)
     if network is Network.ONCE:
         yield None

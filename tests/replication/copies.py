@@ -1,13 +1,13 @@
-"""Failure schedules over a network that repeats itself: every message between nodes comes more than once.
+"""Failure schedules over a network that repeats itself: every message between nodes arrives more than once.
 
-A test that is named for a schedule (`test_s12_…`) runs as it is written, and again under each of these:
+A test named for a schedule (`test_s12_…`) runs as written, and again with each of these networks:
 
-    twice   each request, answer and word of the controller arrives twice in a row
-    late    a copy of each arrives after later ones have; what is left of them, after the end
+    twice   each request, answer and controller request arrives twice in a row
+    late    a copy of each arrives after later messages; the remaining copies after the end
 
-Nothing may come out otherwise: transcripts and assertions are the same, and copies that arrive after the
-end change no log, no high watermark and no state. Clients are not repeated (a second produce is a second
-record), and neither is what a script holds back or loses.
+The result must not change: transcripts and assertions are the same, and copies that arrive after the end
+change no log, no high watermark and no state. Requests of clients are not repeated (a second produce is a
+second record), nor are messages that a script holds back or loses.
 """
 
 from __future__ import annotations
@@ -40,7 +40,7 @@ LATER = 7
 
 
 class Network(Enum):
-    """How often a message comes."""
+    """How often a message arrives."""
 
     ONCE = "once"
     TWICE = "twice"
@@ -48,7 +48,7 @@ class Network(Enum):
 
 
 class Copies:
-    """Second deliveries, while the fixture lasts; `finish` brings those that are still under way."""
+    """Second deliveries, while the fixture lasts; `finish` delivers the rest."""
 
     def __init__(self, network: Network, monkeypatch: pytest.MonkeyPatch) -> None:
         self.is_late = network is Network.LATE
@@ -172,7 +172,7 @@ class Copies:
     # --- the end --------------------------------------------------------------------------------
 
     def finish(self) -> None:
-        """What is still under way arrives, and changes nothing."""
+        """Deliver the remaining copies, and check that they change nothing."""
         for stage, left in self._left.items():
             before = picture_of_stage(stage)
             for delivery in left:

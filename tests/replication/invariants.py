@@ -1,9 +1,9 @@
-"""What must hold of one node whenever it rests; held by the stage after every action of a schedule.
+"""Invariants of one node between turns; the stage checks them after every action of a schedule.
 
 I1   log start ≤ high watermark ≤ end
-I18  the epoch cache says of every record what its batch says; one entry more at most, at the end
-I20  a partition's proposal under way is the one that its leader is waiting for
-I21  a followed partition is with one fetcher, of its leader, or failed; a led one is with none
+I18  the epoch cache agrees with the batches about every record; at most one more entry, at the end
+I20  a partition's proposal in flight is the one that its leader waits for
+I21  a followed partition has one fetcher, of its leader, or has failed; a led one has none
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from logstore.testing.recovery_checks import check_epochs
 
 
 def check_node(manager: ReplicaManager) -> None:
-    """Raises AssertionError or `Violation`, which name the invariant."""
+    """Check a node. Raises AssertionError or `Violation`, which name the invariant."""
     for topic_partition, partition in manager.partitions.items():
         if topic_partition in manager.offline:
             continue

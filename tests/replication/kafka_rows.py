@@ -1,8 +1,8 @@
-"""What Kafka's own tests pin down of replication, a row each, in our words: which test of ours shows it.
+"""The behavior that Kafka's own tests fix for replication, one row each, and our test for it.
 
-A value is a test (`path::name`), several of them separated by commas, or `docs/differences.md: words`, with
-words of the row there that says why it is otherwise here. `tests/test_kafka_rows.py` holds all of it to what
-exists. Keys begin with the section of the replication reference.
+A value is a test (`path::name`), or several separated by commas, or `docs/differences.md: words`, with words
+of the row there that explains the difference. `tests/test_kafka_rows.py` checks that all of them exist. Keys
+start with the section of the replication reference.
 """
 
 from __future__ import annotations

@@ -1,15 +1,15 @@
-"""A stage for failure schedules: replicas under a script, which plays controller, network and clock.
+"""A stage for failure schedules: replicas under a script that acts as controller, network and clock.
 
     stage = Stage("AB")
-    stage.elect("A", isr="AB")        the controller's word, to all or to those named by `to`
+    stage.elect("A", isr="AB")        the controller's request, to all or to those named by `to`
     stage.append("A", acks=1)         a client writes one record
-    stage.fetch("B")                  B's fetch goes to its leader, and the answer comes back
+    stage.fetch("B")                  B's fetch reaches its leader, and the answer returns
     stage.fetch("B", answer=False)    … the answer stays on the wire
     stage.power_cut("B"); stage.start("B")
 
-Nothing moves unless the script says so: what a replica sends stays on `wire` until it is delivered,
-held or dropped by hand. Each action adds one line to the transcript, with the state it led to in the
-notation of the schedules: the epoch of each record, then the high watermark.
+Nothing moves without the script: a message stays on `wire` until the script delivers, holds or drops it. Each
+action adds one line to the transcript, with the resulting state in the notation of the schedules: the epoch
+of each record, then the high watermark.
 """
 
 from __future__ import annotations
@@ -63,13 +63,13 @@ CONSUMER = -1
 
 
 def batch(*values: bytes) -> bytes:
-    """A client's ready batch, one record a value."""
+    """Return a client's encoded batch, one record for each value."""
     return encode_batch([Record(number, 0, None, value) for number, value in enumerate(values)])
 
 
 @dataclass(frozen=True, eq=False)
 class Message:
-    """Something on the wire between replicas, or to the controller."""
+    """A message on the wire between replicas, or to the controller."""
 
     source: int
     target: int
@@ -79,7 +79,7 @@ class Message:
 
 
 class Pending:
-    """A client's append: its result once it has one."""
+    """A client's append, with its result once there is one."""
 
     def __init__(self) -> None:
         self.result: ProduceResult | None = None
@@ -144,7 +144,7 @@ class Stage:
         return log
 
     def values(self, name: str) -> list[bytes | None]:
-        """What the replica's log holds, from its start."""
+        """Return the values in the replica's log, from its start."""
         return [record.value for record in self.log(name).read()]
 
     def picture(self, name: str) -> str:
@@ -162,7 +162,7 @@ class Stage:
         return f"{name} = {' '.join(runs)} | {high_watermark}"
 
     def lost(self) -> list[bytes]:
-        """Acknowledged to a client with acks=all, and not in the log of the leader that the store names."""
+        """Return the values acknowledged with acks=all that the stored leader's log lacks."""
         held = self.values(self.names[self.state.leader])
         return [
             value
@@ -171,7 +171,7 @@ class Stage:
         ]
 
     def note(self, action: str) -> None:
-        """Add a line to the transcript; every node has to be in order."""
+        """Add a line to the transcript, and check the invariants of every node."""
         for manager in self.managers:
             if manager is not None:
                 check_node(manager)
@@ -179,7 +179,7 @@ class Stage:
         self.transcript.append(f"{action:<35} {pictures}")
 
     def check(self, expected: str) -> None:
-        """The transcript must be this, spaces aside."""
+        """Compare the transcript, spaces aside."""
         told = [" ".join(line.split()) for line in self.transcript]
         wanted = [" ".join(line.split()) for line in expected.strip().splitlines() if line.strip()]
         assert told == wanted, "\n" + "\n".join(self.transcript)
@@ -187,7 +187,7 @@ class Stage:
     # --- processes ----------------------------------------------------------------------------
 
     def start(self, name: str) -> None:
-        """Start the process: logs are recovered, the broker registers anew; it has no role yet."""
+        """Start the process: recover the logs, register the broker again; it has no role yet."""
         number = self.number(name)
         assert self.managers[number] is None, f"{name} runs"
         logs = LogManager(
@@ -208,18 +208,18 @@ class Stage:
         self.note(f"{name} starts")
 
     def kill(self, name: str) -> None:
-        """The process dies; what it wrote stays."""
+        """Kill the process; written data stays."""
         self._drop_process(name)
         self.note(f"{name} dies")
 
     def power_cut(self, name: str) -> None:
-        """The machine dies with everything that was not synced."""
+        """Cut the machine's power; data that was not synced is lost."""
         self.disks[self.number(name)] = self.disks[self.number(name)].durable_image()
         self._drop_process(name)
         self.note(f"{name} loses power")
 
     def checkpoint(self, name: str) -> None:
-        """The replica's high watermark goes to its checkpoint."""
+        """Write the replica's high watermark checkpoint."""
         logs = self.logs[self.number(name)]
         assert logs is not None, f"{name} is down"
         logs.checkpoint_high_watermarks()
@@ -237,7 +237,7 @@ class Stage:
     # --- the controller -----------------------------------------------------------------------
 
     def elect(self, leader: str | None, *, isr: str, to: str | None = None) -> None:
-        """Write a new leader and epoch to the store; tell it to those running, or to `to` only."""
+        """Write a new leader and epoch to the store; send them to the running replicas, or to `to` only."""
         self.state = replace(
             self.state,
             leader=-1 if leader is None else self.number(leader),
@@ -259,7 +259,7 @@ class Stage:
         return code
 
     def tell_state(self, name: str, state: PartitionState, *, broker_epoch: int | None = None) -> ErrorCode:
-        """Send any state, old ones for instance; no line in the transcript."""
+        """Send any state, for instance an old one, without a line in the transcript."""
         return self._tell(name, state, broker_epoch=broker_epoch)
 
     def _tell(self, name: str, state: PartitionState, *, broker_epoch: int | None = None) -> ErrorCode:
@@ -283,7 +283,7 @@ class Stage:
         return found[0].body
 
     def tell_who_lives(self, *, alive: str | None = None) -> None:
-        """Everybody running hears who is alive."""
+        """Send the live brokers to every running replica."""
         living = self._running() if alive is None else alive
         endpoints = tuple(
             BrokerEndpoint(self.number(name), epoch=self.broker_epochs[self.number(name)]) for name in living
@@ -296,11 +296,11 @@ class Stage:
         return "".join(name for name in self.names if self.managers[self.number(name)] is not None)
 
     def proposal(self) -> Message | None:
-        """The ISR proposal on the wire, if there is one."""
+        """Return the ISR proposal on the wire, if there is one."""
         return next((m for m in self.wire if isinstance(m.body, AlterPartitionRequest)), None)
 
     def persist_isr(self, *, answer: bool = True) -> None:
-        """The store takes the ISR proposal on the wire; without `answer` the leader never hears of it."""
+        """Persist the ISR proposal on the wire; without `answer` the leader gets no answer."""
         message = self.proposal()
         assert message is not None, "no ISR proposal on the wire"
         assert isinstance(message.body, AlterPartitionRequest)
@@ -323,7 +323,7 @@ class Stage:
         self.note(f"ISR {members} {verdict}" + ("" if answer else ", not answered"))
 
     def refuse_isr(self, error: ErrorCode) -> None:
-        """The controller refuses the ISR proposal on the wire."""
+        """Refuse the ISR proposal on the wire."""
         message = self.proposal()
         assert message is not None, "no ISR proposal on the wire"
         self.wire.remove(message)
@@ -331,7 +331,7 @@ class Stage:
         self.note(f"ISR refused: {error.name}")
 
     def answer_isr(self, message: Message, result: AlterPartitionResult) -> None:
-        """Let the leader hear `result`."""
+        """Send `result` to the leader."""
         manager = self.managers[message.source]
         assert manager is not None
         body = AlterPartitionResponse(ErrorCode.NONE, {TP: result})
@@ -340,7 +340,7 @@ class Stage:
     # --- clients ------------------------------------------------------------------------------
 
     def append(self, name: str, count: int = 1, *, acks: int = 1) -> Pending:
-        """A client writes `count` records, each a batch of its own; returns the last one's fate."""
+        """Write `count` records as a client, each in its own batch; returns the last append."""
         pending = Pending()
         for _ in range(count):
             pending = self._append(name, acks)
@@ -361,7 +361,7 @@ class Stage:
         return pending
 
     def consume(self, name: str, offset: int) -> FetchResult:
-        """A consumer's read, answered at once."""
+        """Read as a consumer that does not wait."""
         request = FetchRequest(CONSUMER, 0, 1, 1 << 20, {TP: FetchPartition(offset, 1 << 20)})
         token = self._take_id()
         self._carry_out(
@@ -372,7 +372,7 @@ class Stage:
         return body.partitions[TP]
 
     def list_offset(self, name: str, timestamp: int) -> ListOffsetsResult:
-        """A consumer's question for an offset."""
+        """Ask for an offset as a consumer."""
         request = ListOffsetsRequest(CONSUMER, {TP: ListOffsetsPartition(timestamp)})
         token = self._take_id()
         self._carry_out(
@@ -385,19 +385,19 @@ class Stage:
     # --- the network --------------------------------------------------------------------------
 
     def request_of(self, name: str) -> Message:
-        """The last request that `name` has on the wire for its leader."""
+        """Return the last request on the wire from `name` to its leader."""
         number = self.number(name)
         sent = [m for m in self.wire if m.is_request and m.source == number and m.target != CONTROLLER]
         assert sent, f"{name} asks nothing"
         return sent[-1]
 
     def take(self, message: Message) -> Message:
-        """Hold a message: it leaves the wire, and comes back by `deliver` or never."""
+        """Take a message off the wire; `deliver` delivers it later, if at all."""
         self.wire.remove(message)
         return message
 
     def deliver(self, message: Message) -> None:
-        """Hand a message over now. What is not on the wire any more is delivered too: a late copy."""
+        """Deliver a message now, even one that has left the wire: a late copy."""
         if message in self.wire:
             self.wire.remove(message)
         manager = self.managers[message.target]
@@ -424,13 +424,13 @@ class Stage:
         self._carry_out(message.target, effects)
 
     def answer_to(self, message: Message) -> Message | None:
-        """The answer to a request, if it is on the wire."""
+        """Return the answer to a request, if it is on the wire."""
         return next(
             (m for m in self.wire if not m.is_request and m.correlation_id == message.correlation_id), None
         )
 
     def fetch(self, name: str, *, answer: bool = True) -> Message | None:
-        """One round of `name` with its leader; returns the answer where it is kept back.
+        """Run one round of `name` with its leader; returns the answer if it is kept back.
 
         The round may be a fetch, or a question about an epoch or a bound.
         """
@@ -452,7 +452,7 @@ class Stage:
 
     @staticmethod
     def outcome(body: RequestBody | ResponseBody) -> str:
-        """`: diverging(1,4)`, the name of an error, or nothing worth a word."""
+        """Return `: diverging(1,4)`, the name of an error, or an empty text."""
         if not isinstance(body, FetchResponse):
             return ""
         result = body.partitions[TP]
@@ -463,7 +463,7 @@ class Stage:
         return ""
 
     def replicate(self, *names: str, rounds: int = 3) -> None:
-        """Several rounds of each, without a line for each: for setting the scene."""
+        """Run several rounds of each replica without lines in the transcript."""
         kept = list(self.transcript)
         for _ in range(rounds):
             for name in names:
@@ -471,7 +471,7 @@ class Stage:
         self.transcript = kept
 
     def advance(self, duration_ms: int) -> None:
-        """Time passes for everybody."""
+        """Let time pass for every replica."""
         self.now_ms += duration_ms
         for number, manager in enumerate(self.managers):
             if manager is not None:

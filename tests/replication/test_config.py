@@ -1,4 +1,4 @@
-"""Settings that contradict each other are refused when they are made, by Kafka's names."""
+"""Contradictory settings are refused at construction, under Kafka's names."""
 
 from __future__ import annotations
 
@@ -20,7 +20,7 @@ from logstore.replication.controller.config import ControllerConfig
     ],
 )
 def test_a_node_refuses(settings: dict[str, int], name: str) -> None:
-    """An idle follower would leave the ISR, or its every fetch would time out: better not to start."""
+    """An idle follower would leave the ISR, or every fetch of it would time out: the node does not start."""
     with pytest.raises(InvalidConfig, match=name):
         NodeConfig(**{"node_id": 0, **settings})  # type: ignore[arg-type]
 
@@ -32,7 +32,7 @@ def test_a_controller_refuses(settings: dict[str, int]) -> None:
 
 
 def test_1_20_defaults_are_kafkas() -> None:
-    """1.20: what a node has that was given nothing else."""
+    """1.20: the defaults of a node."""
     config = NodeConfig(node_id=0)
     assert config.replica_lag_time_max_ms == 30_000
     assert config.replica_lag_max_messages == -1, "removed in 0.9"

@@ -1,4 +1,4 @@
-"""The network that repeats messages finds what it is there to find: each planted bug passes without it."""
+"""The network that repeats messages finds planted bugs that pass without it."""
 
 from __future__ import annotations
 
@@ -14,7 +14,7 @@ from tests.replication.stage import Stage
 
 
 def answers_count_twice(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A follower takes every answer for one to what it asked, whatever it has asked since."""
+    """A follower takes every answer as one to its current request."""
     honest = Followers._find
     asked: dict[int, tuple[Fetcher, InFlight]] = {}
 
@@ -29,7 +29,7 @@ def answers_count_twice(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def repeats_are_news(monkeypatch: pytest.MonkeyPatch) -> None:
-    """A broker takes a role in an epoch that it has, or had, as a new one."""
+    """A broker takes a role in a known epoch as a new one."""
     monkeypatch.setattr(orders, "judge", lambda *_: None)
 
 

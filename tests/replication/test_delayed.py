@@ -1,4 +1,4 @@
-"""Requests that wait: each is answered exactly once (I14, S39, S40)."""
+"""Delayed operations: each is answered exactly once (I14, S39, S40)."""
 
 from __future__ import annotations
 
@@ -8,7 +8,7 @@ from logstore.replication.delayed import DelayedOperation, Purgatory
 
 
 class Waiting(DelayedOperation):
-    """Ready once told so; `looked` counts the looks, `answers` the answers."""
+    """Ready once the flag is set; `looked` counts the checks, `answers` the answers."""
 
     __slots__ = ("answers", "looked", "on_look", "ready")
 
@@ -53,7 +53,7 @@ def test_ready_at_once_is_never_watched() -> None:
 
 
 def test_s39_what_becomes_ready_between_the_first_look_and_the_listing_is_not_lost() -> None:
-    """S39: the wake-up comes before anybody listens; the second look sees it."""
+    """S39: the wake-up comes before the operation is listed; the second check finds it."""
 
     def becomes_ready(operation: Waiting) -> None:
         operation.ready = True
@@ -108,7 +108,7 @@ def test_carcasses_are_counted_until_purged() -> None:
 
 
 def test_purging_happens_by_itself() -> None:
-    """Or a purgatory whose keys see no traffic would hold every request that ever passed."""
+    """Without it, keys without traffic would keep every completed request."""
     purgatory: Purgatory[str, Waiting] = Purgatory(purge_interval_requests=10)
     for number in range(50):
         operation = Waiting()
@@ -119,7 +119,7 @@ def test_purging_happens_by_itself() -> None:
 
 
 def test_cancel_for_key() -> None:
-    """6.8: the waiting ones come back unanswered, the watchers are gone."""
+    """6.8: the waiting operations are returned unanswered, the watchers removed."""
     purgatory: Purgatory[str, Waiting] = Purgatory()
     operation, done = Waiting(), Waiting()
     purgatory.try_complete_else_watch(operation, ["p"], 0)
@@ -133,7 +133,7 @@ def test_cancel_for_key() -> None:
 
 
 def test_an_answer_may_park_another_request_under_the_same_key() -> None:
-    """A client that hears of its append sends the next one in the same turn."""
+    """A client sends its next append in the turn that answers the last one."""
 
     class Chained(Waiting):
         __slots__ = ()
@@ -154,7 +154,7 @@ def test_an_answer_may_park_another_request_under_the_same_key() -> None:
 
 
 def test_watching_looks_no_further_until_a_key_is_checked() -> None:
-    """The caller has just looked: a second look at once would cost as much as the first."""
+    """The caller has just checked: a second check would cost as much as the first."""
     purgatory: Purgatory[str, Waiting] = Purgatory()
     operation = Waiting()
     purgatory.watch(operation, ["a", "b"])

@@ -1,4 +1,4 @@
-"""DeleteRecords: the leader deletes, followers hear of it as they fetch, the answer waits for all alive."""
+"""DeleteRecords: the leader deletes, followers follow as they fetch, the answer waits for all live ones."""
 
 from __future__ import annotations
 
@@ -28,7 +28,7 @@ TIMEOUT_MS = 5000
 
 
 class Rig(Manager):
-    """Broker 0 leads with five records, all committed; followers say where their logs start."""
+    """Broker 0 leads with five committed records; followers report their log start offsets."""
 
     def __init__(self, *, log_config: LogConfig | None = None) -> None:
         super().__init__(log_config=log_config)
@@ -55,7 +55,7 @@ class Rig(Manager):
         return self.answered(tp)
 
     def answered(self, tp: TopicPartition = P0) -> DeleteRecordsResult | None:
-        """What the last effects answered; None if nothing."""
+        """Return the answer among the last effects; None without one."""
         response = self.body(DeleteRecordsResponse, "d")
         return None if response is None else response.partitions[tp]
 
@@ -82,7 +82,7 @@ def test_beyond_the_high_watermark_nothing_is_deleted(offset: int) -> None:
 
 
 def test_minus_one_is_the_high_watermark() -> None:
-    """2.9: -1 = HW, as it is when the request comes."""
+    """2.9: -1 is the high watermark when the request arrives."""
     rig = Rig()
     rig.produce("uncommitted")
     assert rig.delete(-1) is None
@@ -93,7 +93,7 @@ def test_minus_one_is_the_high_watermark() -> None:
 
 
 def test_what_is_deleted_already_is_answered_at_once() -> None:
-    """The low watermark is where it was asked to be, or higher."""
+    """The low watermark is already at the requested offset, or above it."""
     rig = Rig()
     rig.delete(3)
     for follower in (F1, F2):
@@ -129,7 +129,7 @@ def test_a_follower_that_dies_is_not_waited_for() -> None:
 
 
 def test_a_leader_that_steps_down_says_so() -> None:
-    """1.17: a role change completes what waits, with NOT_LEADER_OR_FOLLOWER."""
+    """1.17: a role change completes waiting requests with NOT_LEADER_OR_FOLLOWER (6)."""
     rig = Rig()
     rig.delete(3)
     rig.role(F1, 2)
@@ -152,7 +152,7 @@ def test_a_compacted_log_goes_by_its_keys() -> None:
 
 
 def test_a_follower_that_waits_for_records_hears_of_the_new_start_at_once() -> None:
-    """Somebody waits for it; a fetch would else be parked for its whole wait before it says anything."""
+    """A request waits for it; a fetch would otherwise report the new start only after its whole wait."""
     rig = Rig()
     assert rig.says(F1, max_wait_ms=500) is None
     rig.delete(3)

@@ -1,4 +1,4 @@
-"""A broker's leave-taking: how often it asks, whom, and when it may stop."""
+"""A controlled shutdown: the number of attempts, their targets, and the end."""
 
 from __future__ import annotations
 
@@ -84,7 +84,7 @@ def test_a_controller_that_does_not_answer_is_given_up() -> None:
 
 @pytest.mark.parametrize(("controller", "broker_epoch"), [(-1, 5), (9, -1)])
 def test_attempts_with_nobody_to_ask_end_too(controller: int, broker_epoch: int) -> None:
-    """A cluster without a controller must not keep its brokers from stopping."""
+    """Brokers must be able to stop in a cluster without a controller."""
     leaving = Leaving()
     for _ in range(3):
         assert not leaving.departure.is_over

@@ -57,7 +57,7 @@ def error(reply: PendingReply) -> ErrorCode:
 
 
 def write(made: InProcessCluster, value: bytes) -> None:
-    """Write with acks=all, trying again until it is acknowledged."""
+    """Write with acks=all, with retries until it is acknowledged."""
     for _ in range(100):
         reply = made.produce(TP, batch(value), timeout_ms=2000)
         made.run_until(lambda reply=reply: reply.is_done, 5000)  # type: ignore[misc]
@@ -72,7 +72,7 @@ def values(made: InProcessCluster, node_id: int) -> list[bytes | None]:
 
 
 def is_whole(made: InProcessCluster) -> bool:
-    """Everybody in sync, everything committed, everywhere."""
+    """Whether all replicas are in sync and all records committed."""
     leader = made.leader_of(TP)
     if leader is None or len(made.nodes) < 3:
         return False
@@ -98,7 +98,7 @@ def test_a_write_is_on_every_replica_when_it_is_acknowledged() -> None:
 
 
 def test_the_leader_dies_in_mid_stream_and_comes_back() -> None:
-    """The walk that the whole is for: five leaders lose their power, and not one acknowledged record."""
+    """Five leaders lose power in turn, and no acknowledged record is lost."""
     made = cluster()
     rng = random.Random(1)
     written: list[bytes] = []
@@ -123,7 +123,7 @@ def test_the_leader_dies_in_mid_stream_and_comes_back() -> None:
 
 
 def test_synced_durability_survives_a_power_cut_of_everybody() -> None:
-    """D2: acknowledged means on every in-sync disk."""
+    """D2: an acknowledged record is on the disk of every in-sync replica."""
     made = cluster(
         base=NodeConfig(node_id=0, durability=Durability.SYNCED, zookeeper_session_timeout_ms=6000)
     )
@@ -137,7 +137,7 @@ def test_synced_durability_survives_a_power_cut_of_everybody() -> None:
 
 
 def test_replicated_durability_keeps_a_lost_partition_offline() -> None:
-    """R2: all lost power, nobody can vouch for the acknowledged end. The loss is loud: no leader."""
+    """R2: after a power cut of all machines no log is known to be complete: there is no leader."""
     made = cluster()
     write(made, b"promised")
     for node_id in range(3):
@@ -157,7 +157,7 @@ def test_a_clean_stop_of_everybody_loses_nothing() -> None:
 
 
 def test_an_isolated_leader_hears_of_its_end_when_it_is_back() -> None:
-    """S23 with everything real: its client is told NOT_LEADER or a timeout, never success."""
+    """S23 with real parts: the client gets NOT_LEADER_OR_FOLLOWER or a timeout, never success."""
     made = cluster()
     write(made, b"before")
     made.run_until(lambda: is_whole(made))
@@ -178,7 +178,7 @@ def produce_request(value: bytes) -> ProduceRequest:
 
 
 def test_messages_can_be_held_and_released() -> None:
-    """The script's hand in the network: nothing is committed while no fetch arrives."""
+    """Nothing is committed while fetches are held."""
     made = cluster()
     made.run_until(lambda: is_whole(made))
     made.intercept = lambda envelope: isinstance(getattr(envelope.event, "body", None), FetchRequest)
@@ -205,7 +205,7 @@ def test_a_dead_node_is_known_to_those_who_wait_for_it() -> None:
 
 
 def test_real_time_is_the_callers() -> None:
-    """`poll` brings the cluster up to a time and says when it wants to be called again."""
+    """`poll` brings the cluster up to a time and returns when to call it again."""
     made = cluster()
     due_ms = made.poll(made.now_ms)
     assert due_ms is not None
@@ -218,7 +218,7 @@ def test_real_time_is_the_callers() -> None:
 
 
 def test_the_same_seed_gives_the_same_run() -> None:
-    """Nothing but the seed and the calls decides what happens."""
+    """Only the seed and the calls decide the run."""
 
     def run() -> list[str]:
         made = cluster()
@@ -240,7 +240,7 @@ def test_the_same_seed_gives_the_same_run() -> None:
 
 
 def test_whoever_asked_a_node_that_stops_hears_of_it() -> None:
-    """A connection ends with its process, in order or not: nobody waits for a timeout."""
+    """A connection ends with its process, also after an orderly stop: no request waits for a timeout."""
     made = cluster()
     reply = made.produce(TP, batch(b"late"))
     made.stop_node(0)

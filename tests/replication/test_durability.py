@@ -1,7 +1,7 @@
-"""Two levels side by side on the same nodes, and a topic that goes from one to the other.
+"""Both durability levels on the same nodes, and a topic that changes its level.
 
-What decides is always a power cut of every machine at once: what was promised must be back, and where
-nothing was promised the partition must stay without a leader, so that a loss is never silent (R2).
+Each test cuts the power of all machines at once. Promised records must be there afterwards. Without a promise
+the partition must stay without a leader, so that a loss is never silent (R2).
 """
 
 from __future__ import annotations
@@ -64,14 +64,14 @@ def write(
 
 
 class Strict(MemoryDisk):
-    """Without power it keeps what was synced, and not one byte more."""
+    """A disk that keeps exactly the synced bytes in a power cut."""
 
     def power_cut(self, random: random.Random, profile: Profile = Profile.POSIX) -> MemoryDisk:
         return self.durable_image()
 
 
 def cut_the_power(made: InProcessCluster) -> None:
-    """Every machine at once, nothing left that was not synced; then all of them start."""
+    """Cut the power of all machines, keep only synced bytes, and start all machines."""
     for node_id in list(made.nodes):
         made.kill_node(node_id, power_cut=random.Random(0))
     made.start()
@@ -96,7 +96,7 @@ def state(made: InProcessCluster, topic_partition: TopicPartition) -> layout.Lea
 
 
 def switch(made: InProcessCluster, topic: str, level: str) -> None:
-    """An operator writes the topic's settings; the controller is told by its watch."""
+    """Write the topic's settings as an operator; the controller's watch fires."""
     data = layout.encode_topic_config({"durability.level": level})
     session_id = made.store.open_session(60_000, made.now_ms)
     outcome, fired = made.store.call(
@@ -147,7 +147,7 @@ def test_r2_holds_topic_by_topic() -> None:
 
 
 def test_a_topic_that_is_switched_is_promised_once_everybody_has_flushed() -> None:
-    """What was acknowledged before the switch is covered too, from the moment the store says so."""
+    """Records acknowledged before the switch are covered once the store says so."""
     made = cluster()
     write(made, PLAIN, b"before")
     switch(made, "plain", "synced")
@@ -160,7 +160,7 @@ def test_a_topic_that_is_switched_is_promised_once_everybody_has_flushed() -> No
 
 
 def test_a_switch_that_was_not_confirmed_promises_nothing() -> None:
-    """The power goes before the leader could report: what was acknowledged before may be on no disk."""
+    """Power fails before the leader's report: earlier acknowledged records may be on no disk."""
     made = cluster()
     write(made, PLAIN, b"before")
     made.intercept = lambda envelope: sends(AlterPartitionRequest, [envelope])
@@ -199,7 +199,7 @@ def test_the_promise_ends_in_the_store_before_any_replica_hears_of_it() -> None:
 
 @pytest.mark.parametrize("heard_first", [0, 1, 2])
 def test_a_switch_reaches_the_replicas_in_any_order(heard_first: int) -> None:
-    """A follower that has not heard counts for nothing meanwhile; a leader that has not is as it was."""
+    """Meanwhile a follower without the new level does not count; a leader without it is unchanged."""
     made = cluster()
     write(made, PLAIN, b"before")
 

@@ -1,7 +1,7 @@
-"""What a node makes of a disk that fails, fills up, or has changed what was written: whole clusters.
+"""Nodes whose disk fails, is full, or has changed bytes, in whole clusters.
 
-One log dir of several may go; with the last one goes the process. A full disk is no failure, and a damaged
-log is no reason to lose the partition where others hold it.
+One of several log dirs may fail; after the last one the process ends. A full disk is no failure. A damaged
+log must not cost the partition while other replicas hold it.
 """
 
 from __future__ import annotations
@@ -94,7 +94,7 @@ def sees_it(made: InProcessCluster, operation: Operation) -> None:
 
 @pytest.mark.parametrize("operation", ["pwrite", "sync"])
 def test_f2_a_leader_whose_log_dir_dies_hands_over_and_stays_up(operation: Operation) -> None:
-    """It resigns, the controller hears of it from the store and elects; the other dir goes on."""
+    """It resigns, the controller learns of it from the store and elects; the other dir continues."""
     disks = faulty_disks()
     made = cluster(disks.__getitem__, dirs=("data", "more"))
     homes = home_of(made, TP), home_of(made, OTHER)
@@ -125,7 +125,7 @@ def test_f2_a_leader_whose_log_dir_dies_hands_over_and_stays_up(operation: Opera
 
 @pytest.mark.parametrize("operation", ["pwrite", "sync"])
 def test_f3_with_its_last_log_dir_the_node_ends(operation: Operation) -> None:
-    """It gives up its session on the way: nobody has to wait for the timeout to elect."""
+    """It closes its session first, so that an election need not wait for the timeout."""
     disks = faulty_disks()
     made = cluster(disks.__getitem__)
     write(made, b"0")
@@ -155,7 +155,7 @@ def test_f3_two_dirs_one_after_the_other() -> None:
 
 @pytest.mark.parametrize("durability", list(Durability))
 def test_f2_what_was_in_a_dir_that_fails_at_the_start_is_not_begun_anew(durability: Durability) -> None:
-    """An empty log in the other dir would pass for the one that cannot be seen, and could lead."""
+    """An empty log in the other dir would pass for the lost one, and could lead."""
     disks = faulty_disks()
     made = cluster(disks.__getitem__, dirs=("data", "more"), durability=durability)
     homes = home_of(made, TP), home_of(made, OTHER)
@@ -177,7 +177,7 @@ def test_f2_what_was_in_a_dir_that_fails_at_the_start_is_not_begun_anew(durabili
 
 
 def test_a_replica_refused_for_a_full_disk_returns_when_there_is_room() -> None:
-    """No failure: nothing was lost. The controller is asked for the role again, later each time."""
+    """Nothing was lost. The controller is asked for the role again, with growing pauses."""
     disks = faulty_disks()
     made = cluster(disks.__getitem__)
     full = Fault(operation="open", path=lambda path: "late-0" in path, forever=True, errno=errno.ENOSPC)
@@ -200,7 +200,7 @@ def test_a_replica_refused_for_a_full_disk_returns_when_there_is_room() -> None:
 
 
 def test_a_deletion_refused_for_a_full_disk_is_ordered_again_when_there_is_room() -> None:
-    """Nobody comes and nobody goes: the broker itself has to say that it may be asked again."""
+    """No broker starts or stops: the broker itself must report that a retry may succeed."""
     disks = faulty_disks()
     made = cluster(disks.__getitem__)
     made.advance(10_000)  # the checkpoints name the partition, so its end has to be written
@@ -263,7 +263,7 @@ def test_a2_a_damaged_follower_fetches_again_what_it_lost() -> None:
 
 
 def test_a2_the_last_member_is_damaged_and_another_holds_everything() -> None:
-    """S64: too few were in sync to commit without whoever left last. It leads, the damaged one follows."""
+    """S64: too few were in sync to commit without the replica that left last: it leads."""
     made = cluster(lambda node_id: MemoryDisk())
     for number in range(6):
         write(made, b"%d" % number)
@@ -279,7 +279,7 @@ def test_a2_the_last_member_is_damaged_and_another_holds_everything() -> None:
 
 
 def test_a2_a_damaged_replica_is_deleted_with_its_topic() -> None:
-    """Nobody asks for what it has lost, nor may the topic wait for ever for one that cannot be opened."""
+    """Its records are not needed, and the deletion must not wait for a log that cannot be opened."""
     made = cluster(lambda node_id: MemoryDisk())
     for number in range(6):
         write(made, b"%d" % number)
@@ -299,7 +299,7 @@ def test_a2_a_damaged_replica_is_deleted_with_its_topic() -> None:
 
 
 def refounded(made: InProcessCluster, assigned: bool) -> None:
-    """Node 2 is told that there is another topic of that name, or that it has no replica of it."""
+    """Tell node 2 that the name has another topic, or that it has no replica of it."""
     node = made.nodes[2]
     state = PartitionState(1, 0, 9, (0, 2), 9, (0, 1, 2), min_insync=1)
     body = LeaderAndIsrRequest(
@@ -315,7 +315,7 @@ def refounded(made: InProcessCluster, assigned: bool) -> None:
 
 @pytest.mark.parametrize("assigned", [True, False], ids=["a namesake's", "a stray"])
 def test_a2_a_damaged_log_that_is_of_no_topic_any_more_is_set_aside(assigned: bool) -> None:
-    """It says whose it is, damaged or not; a replica of the namesake begins empty, and need not be cut."""
+    """Its topic id is known, damaged or not; a replica of the new topic starts empty."""
     made = cluster(lambda node_id: MemoryDisk())
     for number in range(6):
         write(made, b"%d" % number)
@@ -344,7 +344,7 @@ def test_a2_a_late_order_does_not_delete_the_damaged_log_of_a_namesake() -> None
 
 
 def test_a2_a_damaged_log_that_others_count_on_is_not_cut() -> None:
-    """It is out of the ISR and may be elected (S64): until the store says otherwise it stays as it is."""
+    """It is outside the ISR but may be elected (S64): it stays unchanged until the store says otherwise."""
     made = cluster(lambda node_id: MemoryDisk())
     write(made, b"0")
     write(made, b"1")
@@ -360,7 +360,7 @@ def test_a2_a_damaged_log_that_others_count_on_is_not_cut() -> None:
 
 
 def test_a2_a_damaged_log_never_leads_on_its_own_strength() -> None:
-    """The last ISR member comes back damaged: no leader, and not one byte changed, until somebody decides."""
+    """The last ISR member returns damaged: no leader and no changed byte until an operator decides."""
     made = cluster(lambda node_id: MemoryDisk(), min_insync=1)
     for number in range(6):
         write(made, b"%d" % number)

@@ -1,4 +1,4 @@
-"""What a fetch waits for, and whom consumers are sent to (KIP-392)."""
+"""The conditions that a fetch waits for, and the replica that serves a consumer (KIP-392)."""
 
 from __future__ import annotations
 
@@ -81,7 +81,7 @@ class Rig(Manager):
         self.take(self.manager.on_response(fetch.correlation_id, body, self.now_ms))
 
     def fetched(self) -> FetchResult | None:
-        """What the last effects answered to that consumer; None if it waits."""
+        """Return the answer to that consumer among the last effects; None while it waits."""
         response = self.body(FetchResponse, "f")
         return None if response is None else response.partitions[P0]
 
@@ -171,7 +171,7 @@ def test_a_cut_ends_the_wait() -> None:
 
 
 def test_a_divergence_is_answered_at_once() -> None:
-    """1.16: there is nothing to wait for: the follower has to cut first."""
+    """1.16: waiting is pointless: the follower has to truncate first."""
     rig = Rig()
     rig.commit()
     rig.role(ME, 4, P0, P1)
@@ -211,7 +211,7 @@ def test_one_error_and_the_other_partition_is_served_at_once() -> None:
 
 
 def test_a_batch_larger_than_every_limit_is_sent_if_it_is_the_first() -> None:
-    """1.16: the first non-empty partition may exceed the limits, so that one large batch makes progress."""
+    """1.16: the first non-empty partition may exceed the limits, or a large batch could never be read."""
     rig = Rig()
     rig.commit(2)
     wanted = {P1: FetchPartition(0, 1), P0: FetchPartition(0, 1)}

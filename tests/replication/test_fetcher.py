@@ -1,4 +1,4 @@
-"""What a follower asks next, and which answers are still for it. Pure."""
+"""The requests of a follower, and the answers that still apply. Pure."""
 
 from __future__ import annotations
 
@@ -126,7 +126,7 @@ def test_an_answer_is_for_the_state_it_was_asked_from() -> None:
 
 
 def test_a_request_that_concerns_nobody_any_more_is_given_up() -> None:
-    """A change of roles must not wait for a fetch that is parked at, or lost on the way to, an old leader."""
+    """A change of roles must not wait for a fetch that waits at, or was lost on the way to, an old leader."""
     asking = Asking()
     asking.fetcher.put(P0, state())
     old = asking.ask()
@@ -170,7 +170,7 @@ def test_an_unanswered_request_times_out_and_all_of_it_pauses() -> None:
 
 
 def test_partitions_take_turns() -> None:
-    """A response has room for so much: whoever got records goes to the back."""
+    """A response has limited room: a partition that got records goes to the back."""
     asking = Asking()
     for partition in (P0, P1):
         asking.fetcher.put(partition, state())

@@ -26,7 +26,7 @@ def test_one_failing_log_leaves_the_others_alone() -> None:
 
 
 def test_a_disk_that_fails_under_a_leader() -> None:
-    """F2: no acknowledgement, no read from it any more; those who wait are told."""
+    """F2: it acknowledges and serves nothing any more; waiting requests are answered."""
     disk = FaultyDisk(MemoryDisk())
     rig = Manager(disk=disk)
     rig.role(ME, 1)
@@ -42,7 +42,7 @@ def test_a_disk_that_fails_under_a_leader() -> None:
 
 
 def test_all_replicas_of_a_failed_dir_resign_together() -> None:
-    """F2: the one beside it has not been asked for anything yet, and may not lead on as if nothing were."""
+    """F2: a replica in the same dir must not lead on, although its own log has not failed yet."""
     disk = FaultyDisk(MemoryDisk())
     rig = Manager(disk=disk)
     rig.role(ME, 1, P0, P1)
@@ -56,7 +56,7 @@ def test_all_replicas_of_a_failed_dir_resign_together() -> None:
 
 
 def test_a_synced_leader_acknowledges_after_its_own_flush() -> None:
-    """D2: the followers have it, flushed; our own disk does not yet. One flush serves all who wait."""
+    """D2: the followers have flushed it, this disk has not. One flush serves all waiting requests."""
     rig = Manager(durability=Durability.SYNCED)
     rig.role(ME, 1)
     rig.produce("a")

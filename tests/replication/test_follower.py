@@ -1,4 +1,4 @@
-"""What answers of a leader do to a follower's log, with real logs."""
+"""The effect of a leader's answers on a follower's log, with real logs."""
 
 from __future__ import annotations
 
@@ -144,7 +144,7 @@ def test_an_error_pauses_the_partition_where_it_is() -> None:
 
 
 def test_fenced_is_failed_until_the_controller_speaks() -> None:
-    """6.5: the leader is in a newer epoch; asking again in the old one is no use."""
+    """6.5: the leader has a newer epoch; repeating the old one is useless."""
     rig = Following()
     rig.reply(FetchResult(ErrorCode.FENCED_LEADER_EPOCH))
     assert TP in rig.followers.failed
@@ -180,7 +180,7 @@ def test_damaged_bytes_are_fetched_again() -> None:
 
 
 def test_successive_divergences() -> None:
-    """6.5: what stands beside the marker is not taken; the last fetched epoch goes 4 -> 2 -> 5."""
+    """6.5: the other fields of a diverging answer are ignored; the last fetched epoch goes 4 -> 2 -> 5."""
     rig = Following(records=(0, 0, 2, 4, 4, 4))
     rig.log.partition.set_high_watermark(1)
     rig.reply(diverging(2, 3, hw=6))
@@ -354,7 +354,7 @@ def test_the_loop_of_questions() -> None:
 
 
 def test_a_leader_too_old_to_tell() -> None:
-    """6.5: only then is the high watermark what we go by."""
+    """6.5: only then does the high watermark decide."""
     rig = Following(truncate_on_fetch=False, epoch=9, records=(3, 3, 3, 5))
     rig.log.partition.set_high_watermark(2)
     rig.reply(EpochAnswer(ErrorCode.NONE, -1, -1))
@@ -376,7 +376,7 @@ def test_errors_while_reconciling() -> None:
 
 
 def test_6_5_an_epoch_answer_after_removal_is_dropped() -> None:
-    """6.5: removed while the epoch reply is outstanding: nothing truncated, and nobody is asked again."""
+    """6.5: removed while the epoch reply is outstanding: nothing is truncated, and nothing asked again."""
     rig = Following(truncate_on_fetch=False, epoch=9, records=(3, 3))
     asked = rig.ask()
     assert asked is not None
@@ -424,7 +424,7 @@ def test_two_histories_converge(truncate_on_fetch: bool) -> None:
 
 
 def test_a_broken_log_stops_its_partition() -> None:
-    """6.5: the append fails on its disk: the partition is out, and the replica manager hears of it."""
+    """6.5: the append fails on its disk: the partition goes offline, and the replica manager is notified."""
     broken = FaultyDisk(MemoryDisk())
     rig = Following(disk=broken)
     rig.ask()

@@ -18,7 +18,7 @@ from tests.replication.test_partition import F1, Rig, data
 
 
 def test_a_followers_watermark_follows_even_down() -> None:
-    """S38; and never past its own end."""
+    """S38: but never above its own end."""
     rig = Rig()
     rig.partition.become_follower(rig.state(F1, 1))
     following.append_fetched(rig.partition, data(1, 1, 1), high_watermark=9, log_start_offset=0)
@@ -118,7 +118,7 @@ def test_truncations_are_counted_and_those_below_the_watermark_apart() -> None:
 
 
 def test_what_a_follower_cuts_is_entered_with_its_reason() -> None:
-    """Which leader said so, and of which epoch: that is what one asks afterwards."""
+    """The entry names the leader and its epoch."""
     rig = Rig()
     rig.partition.become_follower(rig.state(F1, 3))
     following.append_fetched(rig.partition, data(1, 1, 2), high_watermark=0, log_start_offset=0)

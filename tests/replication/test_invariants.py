@@ -42,12 +42,12 @@ def a_leader_goes_on_fetching(monkeypatch: pytest.MonkeyPatch) -> None:
 
 
 def a_follower_begins_no_fetch(monkeypatch: pytest.MonkeyPatch) -> None:
-    """I21: and nobody notices."""
+    """I21: it is not noticed."""
     monkeypatch.setattr(Followers, "add", lambda self, partition: None)
 
 
 def incarnations_are_one(monkeypatch: pytest.MonkeyPatch) -> None:
-    """I17: whoever has the name is meant."""
+    """I17: only the name counts."""
     monkeypatch.setattr("logstore.replication.orders.is_of_another_incarnation", lambda *ids: False)
 
 

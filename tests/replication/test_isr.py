@@ -67,7 +67,7 @@ def test_a_pending_expansion_counts_the_new_member_at_once() -> None:
 
 
 def test_a_pending_shrink_still_counts_who_is_to_go() -> None:
-    """S29: the store may still name it, and it may be elected."""
+    """S29: the store may still list it, and it may be elected."""
     state = PendingShrink(committed(0, 1, 2), PROPOSAL, frozenset({2}))
     assert state.maximal == state.committed == {0, 1, 2}
     assert high_watermark(state, replica(1, 12), replica(2, 8), end=12) == 8
@@ -82,7 +82,7 @@ def test_who_is_about_to_join_holds_the_high_watermark() -> None:
 
 
 def test_an_unknown_end_holds_the_high_watermark() -> None:
-    """A new leader does not know where its followers end: nothing is committed by it until they say."""
+    """A new leader does not know its followers' ends: it commits nothing until they fetch."""
     assert high_watermark(committed(0, 1), replica(1, -1), end=12) == -1
     assert high_watermark(committed(0, 1), end=12) is None, "a member without any state: the same"
 

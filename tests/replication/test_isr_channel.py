@@ -1,4 +1,4 @@
-"""ISR proposals on their way."""
+"""ISR proposals under way to the controller."""
 
 from __future__ import annotations
 
@@ -92,7 +92,7 @@ def test_no_answer_worth_the_name_is_asked_again_after_a_pause() -> None:
     ],
 )
 def test_6_8_refused_as_a_whole(error: ErrorCode) -> None:
-    """Kept, and asked again 50 ms later, whatever the reason."""
+    """Kept, and sent again 50 ms later, for any reason."""
     channel = Channel()
     first = pending()
     channel.channel.submit(P0, first)

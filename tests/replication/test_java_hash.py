@@ -1,4 +1,4 @@
-"""Java's hash of a text: the group of somebody's consumers has to be where their clients ask for it."""
+"""Java's hash of a text: a consumer group must be on the broker where clients look for it."""
 
 from __future__ import annotations
 

@@ -56,7 +56,7 @@ def expanding() -> Rig:
     ],
 )
 def test_a_definite_refusal_leaves_the_larger_isr(error: ErrorCode) -> None:
-    """6.2: the state has moved on without us; until we hear how, whoever may be in counts."""
+    """6.2: the stored state has changed; until it arrives here, every possible member counts."""
     rig = expanding()
     pending = rig.partition.isr
     assert rig.answer(error) is membership.IsrOutcome.UNKNOWN
@@ -92,7 +92,7 @@ def test_answers_of_other_epochs_are_not_taken() -> None:
 
 
 def test_the_high_watermark_stands_below_the_number_that_the_state_names() -> None:
-    """S64: others are remembered as holding all that is committed, whatever smaller number is set here.
+    """S64: other replicas are recorded as holding all committed records, even with a smaller setting here.
 
     The number comes with a role, and with the state that answers a proposal: in either way, with the ISR.
     """
@@ -115,7 +115,7 @@ def test_the_high_watermark_stands_below_the_number_that_the_state_names() -> No
 
 
 def test_a_new_word_of_the_controller_ends_what_is_pending() -> None:
-    """6.2: dropped; the late answer is for a state that is gone."""
+    """6.2: it is dropped; the late answer is for a replaced state."""
     rig = expanding()
     pending = rig.partition.isr
     assert isinstance(pending, PendingExpand)

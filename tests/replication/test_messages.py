@@ -1,4 +1,4 @@
-"""The vocabulary is Kafka's: fields and error codes."""
+"""Fields and error codes are Kafka's."""
 
 from __future__ import annotations
 
@@ -74,5 +74,5 @@ def test_1_5_error_codes() -> None:
     ],
 )
 def test_1_5_fields_of_each_message(message: type[Any], needed: str) -> None:
-    """Whatever Kafka's message says, ours can say."""
+    """Our messages have all fields of Kafka's."""
     assert set(needed.split()) <= set(message.__match_args__)

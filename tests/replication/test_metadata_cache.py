@@ -1,4 +1,4 @@
-"""What a node last heard of the cluster."""
+"""The metadata cache of a node."""
 
 from __future__ import annotations
 
@@ -40,7 +40,7 @@ def test_brokers_are_replaced_and_partitions_merged() -> None:
 
 
 def test_an_older_state_does_not_replace_a_newer_one() -> None:
-    """Updates may overtake each other on the way."""
+    """Updates may arrive in another order."""
     cache = MetadataCache()
     cache.update(update({TP: state(1, 5, 9)}))
     cache.update(update({TP: state(0, 4, 8)}))
@@ -65,7 +65,7 @@ def test_a_new_incarnation_of_a_topic_starts_its_epochs_anew() -> None:
 
 
 def test_a_client_is_told_what_it_asks_for() -> None:
-    """Where the brokers are, and who leads the topics it named; all of them if it names none."""
+    """The addresses of the brokers, and the leaders of the named topics, or of all."""
     cache = MetadataCache()
     other = TopicPartition("u", 0)
     cache.update(update({TP: state(0, 3), other: state(1, 4)}))

@@ -1,4 +1,4 @@
-"""A node's registration, and where it sends what comes in."""
+"""A node's registration, and its routing of events."""
 
 from __future__ import annotations
 
@@ -121,7 +121,7 @@ def test_a_clean_stop_is_told_at_registration() -> None:
 
 
 def test_the_reply_was_lost_but_the_node_is_ours() -> None:
-    """KAFKA-7165: look who owns it."""
+    """KAFKA-7165: the owner of the node decides."""
     rig = Registering()
     rig.receive(SessionOpened(7))
     rig.answer(Outcome(StoreError.NODE_EXISTS))
@@ -131,7 +131,7 @@ def test_the_reply_was_lost_but_the_node_is_ours() -> None:
 
 
 def test_a_former_sessions_node_is_removed() -> None:
-    """ZOOKEEPER-2985: it would go by itself later, and take us for dead then."""
+    """ZOOKEEPER-2985: it would disappear later, and this broker would count as dead then."""
     rig = Registering()
     rig.register(7, 100)
     rig.receive(SessionExpired(7))
@@ -163,7 +163,7 @@ def test_a_former_processs_node_is_waited_for() -> None:
 
 @pytest.mark.parametrize("lost", [True, False])
 def test_a_store_that_does_not_answer_is_asked_again(lost: bool) -> None:
-    """Whether the connection is known to be lost or nothing comes at all."""
+    """After a lost connection, and after no reply at all."""
     rig = Registering()
     rig.receive(SessionOpened(8))
     if lost:
@@ -198,7 +198,7 @@ def test_a_session_that_ends_during_registration_is_replaced() -> None:
 
 
 def test_a_session_whose_end_nobody_told_ends_with_the_next() -> None:
-    """R7: what was led in the name of the old one is led no more."""
+    """R7: leaderships of the old session end."""
     rig = Registering()
     rig.register(8, 100)
     rig.leader_and_isr(100)
@@ -208,7 +208,7 @@ def test_a_session_whose_end_nobody_told_ends_with_the_next() -> None:
 
 
 def test_the_controllers_word_is_held_until_we_know_who_we_are() -> None:
-    """Before the broker epoch is known, a word for a former life cannot be told from one for this life."""
+    """Without the broker epoch a request could be for a former life."""
     rig = Registering()
     rig.receive(SessionOpened(7))
     rig_call = rig.call()
@@ -292,7 +292,7 @@ def reports(effects: list[Effect]) -> list[StoreCall]:
 
 
 def test_a_failed_log_is_told_through_the_store_until_the_store_has_it() -> None:
-    """F2: the controller cannot see it, and asks for nothing by itself."""
+    """F2: the controller cannot detect it, and asks for nothing by itself."""
     disk = FaultyDisk(MemoryDisk())
     rig = Registering(disk)
     rig.register()
@@ -316,7 +316,7 @@ def test_a_failed_log_is_told_through_the_store_until_the_store_has_it() -> None
 
 
 def test_a_registration_tells_of_failed_logs_by_itself() -> None:
-    """The controller asks a new incarnation for every role, and hears which it cannot fill."""
+    """The controller assigns every role to a new incarnation, and learns which ones it cannot take."""
     disk = FaultyDisk(MemoryDisk())
     rig = Registering(disk)
     rig.register(7, 100)

@@ -228,7 +228,7 @@ def test_the_node_of_a_former_session_of_ours_is_replaced(host: Host, witness: C
 def test_the_node_of_a_former_process_is_waited_for(
     proxy: Proxy, url: str, zookeeper_url: str, witness: Client
 ) -> None:
-    """It died without a word: its session, and with it its node, lasts for its timeout."""
+    """It was killed: its session, and with it its node, lasts until the timeout."""
     former = Host(url, session_ms=1_000)
     former.run_until(lambda: former.node.broker_epoch >= 0, "the registration")
     proxy.cut()

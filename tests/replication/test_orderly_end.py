@@ -94,7 +94,7 @@ class WatchfulStore(MemoryStore):
 
 
 def test_a_controlled_stop_costs_one_election_and_no_error() -> None:
-    """Produces go on at the next leader at once: nobody waited for a session to end."""
+    """Produces continue at the next leader at once: no session had to expire."""
     made = cluster()
     assert view(made) == (0, 0, (0, 1, 2))
     made.stop_node(0, controlled=True)
@@ -215,7 +215,7 @@ def test_s54_a_late_fetch_reaches_the_new_leader() -> None:
 
 
 def test_s54_a_fetch_of_the_new_epoch_does_not_bring_it_back_either() -> None:
-    """Even one that holds everything and names the right epoch: the leader's metadata says that it goes."""
+    """Even one with all records and the right epoch: the leader's metadata lists it as shutting down."""
     made = cluster()
     made.begin_shutdown(2)
     made.run_until(lambda: made.nodes[2].is_ready_to_stop, 1_000)
@@ -335,7 +335,7 @@ def test_the_high_watermark_is_checkpointed_at_the_end(controlled: bool) -> None
 
 
 def test_orders_of_the_controller_go_out_before_the_answer() -> None:
-    """StopReplica reaches the departing follower although it is about to be let go."""
+    """StopReplica reaches the departing follower before the answer to its ControlledShutdown."""
     made = cluster()
     told: list[type] = []
 

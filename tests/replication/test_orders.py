@@ -114,7 +114,7 @@ def test_s46_a_leader_without_an_address_is_adopted_and_found_later() -> None:
 
 
 def test_no_leader_no_fetch() -> None:
-    """Leader -1: the log exists, its place in the checkpoint too (KAFKA-1647); nobody is asked."""
+    """Leader -1: the log and its checkpoint entry exist (KAFKA-1647), and nothing is fetched."""
     rig = Manager()
     rig.role(-1, 3)
     assert not [e for e in rig.effects if isinstance(e, Send)]
@@ -141,7 +141,7 @@ def test_the_watermark_is_checkpointed_on_schedule_from_the_first_role_on() -> N
 
 
 def test_settings_arrive_with_the_role_and_later() -> None:
-    """Also beside states that are no news."""
+    """Also with states that have not changed."""
     rig = Manager()
     rig.role(ME, 1, configs={"t": {"min.insync.replicas": "2"}})
     assert rig.manager.partitions[P0].min_insync == 2
@@ -281,7 +281,7 @@ def test_questions_are_answered_partition_by_partition() -> None:
 
 
 def test_an_answer_to_another_question_is_counted_and_changes_nothing() -> None:
-    """P6: a peer that breaks the protocol is left alone for one back-off."""
+    """P6: requests to a peer that breaks the protocol pause for one back-off."""
     rig = Manager()
     rig.role(F1, 1)
     [fetch] = [e for e in rig.effects if isinstance(e, Send)]
@@ -301,7 +301,7 @@ def test_stop_replica_of_a_log_without_a_role() -> None:
 
 
 def test_a_stopped_replica_takes_its_role_up_again() -> None:
-    """Stopped without deletion, then told the same role once more: it fetches again."""
+    """Stopped without deletion, then assigned the same role again: it fetches again."""
     rig = Manager()
     rig.role(F1, 5)
     rig.stop(5, delete=False)

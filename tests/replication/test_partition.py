@@ -1,4 +1,4 @@
-"""One partition's rules on its log, as leader and follower."""
+"""One partition: roles, epochs, appends, high watermark and reads."""
 
 from __future__ import annotations
 
@@ -293,7 +293,7 @@ def test_becoming_a_follower_forgets_the_leadership() -> None:
 
 
 def test_a_log_that_outgrew_the_word_of_the_controller() -> None:
-    """Epochs only grow in the store: a role of epoch 5 for a log that holds epoch 7 is an old message."""
+    """Epochs only grow in the store: a role of epoch 5 for a log with epoch 7 is an old message."""
     rig = Rig()
     rig.partition.become_follower(rig.state(F1, 7))
     following.append_fetched(rig.partition, data(7), high_watermark=1, log_start_offset=0)
@@ -322,7 +322,7 @@ def test_after_an_unclean_stop_a_leader_needs_a_new_epoch(was_clean: bool) -> No
 
 
 def test_a_suspended_leader_answers_nobody() -> None:
-    """R7: its store session is gone: no append, no read, no watermark, until the controller speaks."""
+    """R7: without a store session it appends, reads and commits nothing."""
     rig = Rig()
     rig.lead(1, isr=(ME,))
     rig.alive({ME: 1})
@@ -497,7 +497,7 @@ def test_committed_readers_stop_at_the_first_open_transaction() -> None:
 
 
 def test_the_largest_time_of_a_log_is_the_first_record_that_has_it() -> None:
-    """KIP-734; what is not committed yet is nobody's business but the replicas'."""
+    """KIP-734; only replicas see records that are not committed yet."""
     rig = Rig()
     rig.lead(1, isr=(ME, F1))
     rig.alive({ME: 1, F1: 1})

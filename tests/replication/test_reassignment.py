@@ -1,4 +1,4 @@
-"""Reassignment with real nodes: whoever crashes whenever, the partition arrives and nobody keeps a stray log.
+"""Reassignment with real nodes: after any crash the partition arrives, and no stray log remains.
 
 The schedules R1 to R15: one partition goes from nodes 1 2 3 to 4 5 6 while node 9 is the controller. After
 every message the rules are checked against the store and all nodes:
@@ -139,7 +139,7 @@ class Scene:
         self.put(Create(layout.REASSIGNMENT_PATH, data, make_parents=True))
 
     def ask(self, target: tuple[int, ...] | None) -> None:
-        """A client asks whoever is controller until it hears that it has begun."""
+        """Ask the controller, as a client, until it reports that the reassignment has begun."""
         self.target = self.origin if target is None else target
         self.has_arrived = False
         error = ErrorCode.NOT_CONTROLLER
@@ -163,7 +163,7 @@ class Scene:
     # --- running ------------------------------------------------------------------------------
 
     def run(self, until: Callable[[], bool], limit_ms: int = 60_000) -> None:
-        """Run until it holds, checking after every message, the crash of the controller included."""
+        """Run until it holds, with checks after every message and a crash of the controller."""
 
         def holds() -> bool:
             if self.store.has_failed and self.store.is_fatal and CONTROLLER in self.cluster.nodes:
@@ -181,7 +181,7 @@ class Scene:
             self.cluster.queue.extend(kept)
 
     def write(self, value: bytes) -> None:
-        """A client writes with acks=all until it is acknowledged."""
+        """Write with acks=all, as a client, until it is acknowledged."""
         for _ in range(100):
             reply = self.cluster.produce(TP, batch(value), timeout_ms=2000)
             self.run(lambda reply=reply: reply.is_done)  # type: ignore[misc]
@@ -193,7 +193,7 @@ class Scene:
         raise AssertionError(f"{value!r} was never acknowledged")
 
     def hold(self, *node_ids: int) -> None:
-        """Fetches of these nodes do not arrive: they do not catch up."""
+        """Hold the fetches of these nodes: they do not catch up."""
         self.cluster.intercept = lambda envelope: (
             isinstance(envelope.event, Request)
             and isinstance(envelope.event.body, FetchRequest)
@@ -246,7 +246,7 @@ class Scene:
         )
 
     def finish(self) -> None:
-        """The one end that every row has."""
+        """Run to the end that every row has."""
         self.run(self.is_over)
         assert self.assignment.replicas == self.target  # in order
         self.write(b"last")

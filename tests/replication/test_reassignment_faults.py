@@ -178,7 +178,7 @@ def test_r6_in_sync_and_not_ended() -> None:
 
 
 def left_by_kafka(isr: tuple[int, ...]) -> Scene:
-    """What Kafka's controller leaves between its steps B3 and B4, or B4 and B6: ours has no such moments."""
+    """Return what Kafka's controller leaves between steps B3 and B4, or B4 and B6."""
     scene = in_sync_but_not_ended()
     node = layout.parse_topic(scene.store.peek(TOPIC_PATH).data)
     plain = layout.TopicAssignment(
@@ -198,7 +198,7 @@ def test_r7_the_leader_has_moved() -> None:
 
 @pytest.mark.parametrize("restarts", [False, True], ids=["", "the leader restarts"])
 def test_r8_the_isr_has_shrunk(restarts: bool) -> None:
-    """Nobody brings 1 2 3 back, although the stored list still has them."""
+    """Brokers 1 2 3 are not restored, although the stored list still has them."""
     scene = left_by_kafka((4, 5, 6))
     if restarts:
         scene.cluster.stop_node(4)

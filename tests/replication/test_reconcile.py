@@ -1,4 +1,4 @@
-"""Where a follower cuts its log, and when a leader says that it must (2.8, 6.2)."""
+"""The truncation of a follower's log, and the leader's detection of a divergence (2.8, 6.2)."""
 
 from __future__ import annotations
 

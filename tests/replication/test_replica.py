@@ -1,4 +1,4 @@
-"""What a leader remembers of a follower."""
+"""A leader's knowledge of a follower."""
 
 from __future__ import annotations
 

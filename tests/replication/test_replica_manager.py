@@ -1,4 +1,4 @@
-"""Requests to a node's replicas, and who waits for what."""
+"""Requests to a node's replicas, and the conditions they wait for."""
 
 from __future__ import annotations
 
@@ -87,7 +87,7 @@ class Manager:
         return effects
 
     def body(self, kind: type[BODY], token: object = None) -> BODY | None:
-        """The answer of this kind among the last effects."""
+        """Return the answer of this kind among the last effects."""
         for effect in self.effects:
             if not isinstance(effect, Respond | Reply) or not isinstance(effect.body, kind):
                 continue
@@ -184,7 +184,7 @@ class Manager:
         self.take(self.manager.tick(self.now_ms))
 
     def error(self, token: str, tp: TopicPartition = P0) -> ErrorCode | None:
-        """What the last effects answered to this client's append; None if nothing."""
+        """Return the error in the answer to this client's append; None without an answer."""
         response = self.body(ProduceResponse, token)
         return None if response is None else response.partitions[tp].error
 
@@ -203,7 +203,7 @@ def test_other_acks_are_refused(acks: int) -> None:
 
 
 def test_acks_one_and_zero_are_answered_at_once() -> None:
-    """2.2; and acks=0 says nothing but whether the connection is to be closed."""
+    """2.2: acks=0 has no answer; a failure closes the connection."""
     rig = Manager()
     rig.role(ME, 1)
     rig.produce("one", acks=1)
@@ -281,7 +281,7 @@ def test_a_leader_that_becomes_a_follower_sends_waiters_away() -> None:
 
 
 def test_losing_the_store_session_stops_every_acknowledgement() -> None:
-    """R7: who waits is sent away, who comes is refused, what arrives late moves nothing."""
+    """R7: waiting and new requests are refused, and late messages change nothing."""
     rig = Manager()
     rig.role(ME, 1)
     rig.produce("w")
@@ -295,7 +295,7 @@ def test_losing_the_store_session_stops_every_acknowledgement() -> None:
 
 
 def test_a_leader_resumes_when_the_controller_confirms_it_to_its_new_registration() -> None:
-    """R7: same epoch, nothing lost: this process never stopped. A word for its former life is not enough."""
+    """R7: same epoch, nothing lost: this process never stopped. Its former registration does not count."""
     rig = Manager()
     rig.role(ME, 1)
     rig.take(orders.session_lost(rig.manager, rig.now_ms))
@@ -417,7 +417,7 @@ def test_one_error_answers_the_whole_fetch() -> None:
 
 
 def test_followed_partitions_take_turns_by_records() -> None:
-    """1.16: the order rotates: whoever got records goes to the back, whoever got none keeps its place."""
+    """1.16: the order rotates: a partition that got records goes to the back, the others keep their place."""
     rig = Manager()
     rig.role(F1, 1, P0, P1)
 
@@ -454,7 +454,7 @@ def test_a_batch_larger_than_the_limit_still_gets_through() -> None:
 
 
 def test_lagging_members_are_proposed_to_the_controller() -> None:
-    """2.6: looked at every half of the bound, sent to whoever is controller."""
+    """2.6: checked every half of the bound, sent to the current controller."""
     rig = Manager()
     rig.role(ME, 1)
     rig.produce("w", acks=1)
@@ -485,7 +485,7 @@ def lagging() -> tuple[Manager, Send]:
 
 
 def test_a_proposal_refused_for_good_is_asked_again_at_the_next_check() -> None:
-    """7.2: the word that it waits for may have been lost; until then the larger ISR counts."""
+    """7.2: the controller's request may have been lost; until it arrives the larger ISR counts."""
     rig, sent = lagging()
     refusal = AlterPartitionResult(ErrorCode.INVALID_UPDATE_VERSION)
     body = AlterPartitionResponse(ErrorCode.NONE, {P0: refusal})
