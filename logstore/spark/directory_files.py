@@ -50,6 +50,19 @@ class SegmentSize(NamedTuple):
     size: int
 
 
+def numbered_files(disk: Disk, directory: str, suffix: str) -> list[SegmentSize]:
+    """Return offset and size of the files whose names are an offset and `suffix`, ascending.
+
+    Raises `OSError`.
+    """
+    found = [
+        (entry.name.removesuffix(suffix), entry.size)
+        for entry in disk.scan(directory)
+        if entry.name.endswith(suffix) and not entry.is_directory
+    ]
+    return sorted(SegmentSize(int(stem), size) for stem, size in found if stem.isdecimal())
+
+
 class IndexedOffsets(NamedTuple):
     """A segment's offset index: the batch that ends with `offsets[n]` is at `positions[n]`. Both ascend."""
 
@@ -73,7 +86,7 @@ class SegmentFiles:
 
     def segments(self) -> list[SegmentSize]:
         """Return the live segments, ascending."""
-        return [SegmentSize(offset, size) for offset, size in self._numbered(LOG_SUFFIX)]
+        return self._numbered(LOG_SUFFIX)
 
     def offset_index(self, base_offset: int) -> IndexedOffsets:
         entries = self._entries(base_offset, OffsetIndex.suffix, OffsetIndex.dtype)
@@ -109,18 +122,13 @@ class SegmentFiles:
                     continue
         return None
 
-    def _numbered(self, suffix: str) -> list[tuple[int, int]]:
-        """Return offset and size of the files whose names are an offset and `suffix`, ascending."""
+    def _numbered(self, suffix: str) -> list[SegmentSize]:
         try:
-            entries = self._disk.scan(self.directory)
+            return numbered_files(self._disk, self.directory, suffix)
         except (FileNotFoundError, NotADirectoryError) as error:
             raise LogGone(f"{self.directory} does not exist: deleted, moved, or never created") from error
         except OSError as error:
             raise self._unreadable(error) from error
-        stems = [(entry.name.removesuffix(suffix), entry) for entry in entries if entry.name.endswith(suffix)]
-        return sorted(
-            (int(stem), entry.size) for stem, entry in stems if stem.isdecimal() and not entry.is_directory
-        )
 
     def _entries(self, base_offset: int, suffix: str, dtype: np.dtype[np.void]) -> npt.NDArray[np.void]:
         """Return the whole entries of an index, without the zeros of a preallocated file."""

@@ -80,8 +80,7 @@ class Stage:
     def __init__(
         self,
         disk: Disk,
-        directory: str,
-        name: str,
+        path: str,
         slots: Sequence[TopicPartition],
         *,
         compression: Compression,
@@ -89,8 +88,12 @@ class Stage:
         max_batch_bytes: Callable[[str], int],
         flush_bytes: int = FLUSH_BYTES,
     ) -> None:
-        """`slots` may grow; `max_batch_bytes` returns a topic's limit for a batch, after compression."""
-        self._disk, self._directory, self._name = disk, directory, name + SUFFIX
+        """`path` is without the suffix; `slots` may grow meanwhile.
+
+        `max_batch_bytes` returns a topic's limit for a batch, after compression.
+        """
+        self._disk, self._path = disk, path + SUFFIX
+        self._directory, _, self._name = self._path.rpartition("/")
         self._slots, self._compression, self._batch_bytes = slots, compression, batch_bytes
         self._max_batch_bytes, self._flush_bytes = max_batch_bytes, flush_bytes
         self._pending: list[Placed] = []
@@ -165,8 +168,7 @@ class Stage:
     def _write(self, data: bytes | bytearray) -> None:
         if self._file is None:
             make_durable_dir(self._disk, self._directory)
-            path = f"{self._directory}/{self._name}"
-            self._file = self._disk.open(path, create=True, exclusive=True, write=True)
+            self._file = self._disk.open(self._path, create=True, exclusive=True, write=True)
         self._file.pwrite(data, self._end)
         self._end += len(data)
 

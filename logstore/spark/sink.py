@@ -66,8 +66,7 @@ class Sink:
         )
         stage = Stage(
             self.disk,
-            staging_directory(ledger, number),
-            f"{spark_partition:05d}-{attempt}-{new_id(random)}",
+            f"{staging_directory(ledger, number)}/{spark_partition:05d}-{attempt}-{new_id(random)}",
             intake.slots,
             compression=self.options.compression,
             batch_bytes=self.options.batch_bytes,

@@ -25,8 +25,7 @@ SLOTS = [TopicPartition("t", 0), TopicPartition("t", 1), TopicPartition("u", 0)]
 def stage(disk: MemoryDisk, *, compression: Compression = PLAIN, limit: int = 1000, flush: int = 1) -> Stage:
     return Stage(
         disk,
-        "/staged",
-        "00000-1-a",
+        "/staged/00000-1-a",
         SLOTS,
         compression=compression,
         batch_bytes=300,

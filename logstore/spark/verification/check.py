@@ -42,7 +42,8 @@ from logstore.segment.damage import (
 from logstore.segment.scan import HEADER_DTYPE, Fault
 from logstore.segment.seal import Seal, broken_blocks, read_seal
 from logstore.segment.segment import file_name
-from logstore.spark.verification.planning import Run, SegmentFile
+from logstore.spark.directory_files import SegmentSize
+from logstore.spark.verification.planning import Run
 
 Longs = npt.NDArray[np.int64]
 Words = npt.NDArray[np.uint64]
@@ -274,7 +275,7 @@ class _Sweeper:
         self._gone: list[str] = []
         self._count = 0
 
-    def take(self, number: int, segment: SegmentFile) -> None:
+    def take(self, number: int, segment: SegmentSize) -> None:
         """Read a segment. An I/O error becomes a fault."""
         path = self._paths[number]
         try:
@@ -294,7 +295,7 @@ class _Sweeper:
         finally:
             file.close()
 
-    def _sweep(self, file: File, number: int, segment: SegmentFile) -> None:
+    def _sweep(self, file: File, number: int, segment: SegmentSize) -> None:
         run = self._run
         size = file.size()
         start = run.first_byte if number == 0 else 0
@@ -308,7 +309,7 @@ class _Sweeper:
             self._bad.append(_Stray(number, bad._replace(slot=self._count + bad.slot), is_end))
         self._add(number, segment, found, self._next_base(number))
 
-    def _add(self, number: int, segment: SegmentFile, found: Sweep, limit: int) -> None:
+    def _add(self, number: int, segment: SegmentSize, found: Sweep, limit: int) -> None:
         """Add the sound batches of a segment; those fit whose offsets lie in it, below `limit`."""
         bases, lasts = found.bases, found.lasts
         fits = (bases >= segment.base_offset) & (lasts - segment.base_offset <= MAX_INT) & (lasts < limit)
@@ -318,7 +319,7 @@ class _Sweeper:
         self._headers.append(found.headers.tobytes())
         self._count += len(found.positions)
 
-    def peek(self, segment: SegmentFile) -> None:
+    def peek(self, segment: SegmentSize) -> None:
         """Read the first batches after the run, to compare its last ones with."""
         try:
             file = self._disk.open(self._paths[-1])
@@ -334,7 +335,7 @@ class _Sweeper:
         """Return the base offset of the segment after `number`; the largest offset after the last one."""
         return self._listed[number + 1].base_offset if number + 1 < len(self._listed) else MAX_LONG
 
-    def _unreadable(self, number: int, segment: SegmentFile, error: OSError) -> None:
+    def _unreadable(self, number: int, segment: SegmentSize, error: OSError) -> None:
         text = f"unreadable: {error.strerror or error}"
         offsets = segment.base_offset, self._next_base(number)
         self._faults.append(
@@ -343,7 +344,7 @@ class _Sweeper:
 
     # --- seals ------------------------------------------------------------------------------------
 
-    def _check_seal(self, file: File, number: int, segment: SegmentFile) -> None:
+    def _check_seal(self, file: File, number: int, segment: SegmentSize) -> None:
         base = segment.base_offset
 
         def broken(start: int, size: int, text: str) -> None:

@@ -17,7 +17,7 @@ import re
 from collections import Counter, defaultdict
 from collections.abc import Iterable, Mapping, Sequence
 from dataclasses import dataclass, replace
-from typing import Final, NamedTuple
+from typing import Final
 
 from logstore.checkpoint.entry_files import (
     CLEANER_OFFSET_CHECKPOINT,
@@ -30,17 +30,10 @@ from logstore.config import MAX_LONG
 from logstore.disk.errors import CorruptCheckpoint
 from logstore.disk.files import Disk
 from logstore.disk.topic_partition import TopicPartition, partition_directories
-from logstore.log.recovery import offset_in
 from logstore.segment.segment import LOG_SUFFIX, file_name
+from logstore.spark.directory_files import SegmentSize, numbered_files
 
 _CHECKPOINTS: Final = (HIGH_WATERMARK_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT, CLEANER_OFFSET_CHECKPOINT)
-
-
-class SegmentFile(NamedTuple):
-    """A `.log` file with its size in bytes, as listed."""
-
-    base_offset: int
-    size: int
 
 
 @dataclass(frozen=True, slots=True)
@@ -57,7 +50,7 @@ class Replica:
     log_start_offset: int
     high_watermark: int
     cleaned_to: int
-    segments: tuple[SegmentFile, ...]
+    segments: tuple[SegmentSize, ...]
     topic_id: str | None = None
     """from `partition.metadata`; None if missing"""
 
@@ -68,20 +61,9 @@ class Replica:
 
     def listed_anew(self, disk: Disk) -> Replica:
         """Return the replica with its directory listed again. Raises `OSError`."""
-        segments = list_segments(disk, self.directory)
+        segments = tuple(numbered_files(disk, self.directory, LOG_SUFFIX))
         start = max(self.log_start_offset, segments[0].base_offset if segments else 0)
         return replace(self, segments=segments, log_start_offset=start)
-
-
-def list_segments(disk: Disk, directory: str) -> tuple[SegmentFile, ...]:
-    """Return the live segments, ascending. Raises `OSError`."""
-    found = []
-    for entry in disk.scan(directory):
-        if not entry.is_directory and entry.name.endswith(LOG_SUFFIX):
-            base_offset = offset_in(entry.name)
-            if base_offset is not None:
-                found.append(SegmentFile(base_offset, entry.size))
-    return tuple(sorted(found))
 
 
 def find_replicas(
@@ -113,7 +95,7 @@ def find_replicas(
                 places.append((topic_partition, node, path, offsets))
     found = []
     for topic_partition, node, path, (high_watermark, log_start, cleaned_to) in sorted(places):
-        segments = list_segments(disk, path)
+        segments = tuple(numbered_files(disk, path, LOG_SUFFIX))
         start = max(log_start, segments[0].base_offset if segments else 0, 0)
         try:
             topic_id = read_partition_metadata(disk, path)
@@ -164,8 +146,8 @@ class Run:
 
     replica: int
     directory: str
-    segments: tuple[SegmentFile, ...]
-    following: SegmentFile | None
+    segments: tuple[SegmentSize, ...]
+    following: SegmentSize | None
     log_start_offset: int
     committed: int
     cuts: tuple[int, ...] = ()
@@ -273,7 +255,7 @@ def _runs(number: int, replica: Replica, shared: Shared, run_bytes: int) -> Iter
         while last < len(segments) and (last == first or size + segments[last].size <= run_bytes):
             size += segments[last].size
             last += 1
-        following: SegmentFile | None = segments[last] if last < len(segments) else None
+        following: SegmentSize | None = segments[last] if last < len(segments) else None
         yield Run(
             number, replica.directory, segments[first:last], following, replica.log_start_offset,
             shared.committed, shared.cuts, shared.is_compacted,
