@@ -127,6 +127,11 @@ SERVICES: Mapping[type[m.RequestBody], Service] = {
 """The requests that the active controller serves."""
 
 
+def _replicas_stopped(context: Context, answer: Answer) -> Steps[None]:
+    yield from reassignment.deletions_answered(context, answer)
+    yield from deletion.replicas_stopped(context, answer)
+
+
 @dataclass(slots=True)
 class _Event:
     """Something to react to. Events with the same `key` would do the same; only one of them waits."""
@@ -264,7 +269,7 @@ class Controller:
             self._repeat_and_expire(self._run)
         if self._rebalance_at_ms is not None and self._rebalance_at_ms <= now_ms:
             self._rebalance_at_ms = now_ms + 1000 * self.config.leader_imbalance_check_interval_seconds
-            self._enqueue(_Event("rebalance", lambda: elect_leaders.rebalance(self._active), key="rebalance"))
+            self._react("rebalance", elect_leaders.rebalance, key="rebalance")
         return self._carry_on()
 
     @property
@@ -298,11 +303,9 @@ class Controller:
         elif self._term is None:
             mark("controller: a watch left over from an earlier term")
         elif path in _WATCHED:
-            name, react = _WATCHED[path]
-            self._enqueue(_Event(name, lambda: react(self._active), key=path))
+            self._react(*_WATCHED[path], key=path)
         elif directory in _WATCHED_BELOW:
-            name, react_to = _WATCHED_BELOW[directory]
-            self._enqueue(_Event(name, lambda: react_to(self._active, child), key=path))
+            self._react(*_WATCHED_BELOW[directory], child, key=path)
 
     def _notice_answer(self, answer: Answer) -> None:
         broker_id, _, body, _ = answer
@@ -314,7 +317,7 @@ class Controller:
         elif isinstance(body, m.LeaderAndIsrResponse):
             self._notice_roles(answer, body)
         elif isinstance(body, m.StopReplicaResponse):
-            self._enqueue(_Event("replicas stopped", lambda: self._replicas_stopped(answer)))
+            self._react("replicas stopped", _replicas_stopped, answer)
 
     def _notice_roles(self, answer: Answer, body: m.LeaderAndIsrResponse) -> None:
         broker_id, broker_epoch, context = answer.broker_id, answer.broker_epoch, self._active
@@ -326,20 +329,10 @@ class Controller:
         if failed:
             written_off = context.offline_replicas.get(broker_id, set())
             context.refusing.setdefault(broker_id, set()).update(failed - written_off)
-            fail = brokers.replicas_failed
-            self._enqueue(
-                _Event("replicas failed", lambda: fail(self._active, broker_id, broker_epoch, failed))
-            )
+            self._react("replicas failed", brokers.replicas_failed, broker_id, broker_epoch, failed)
         if returned:
             context.refusing.get(broker_id, set()).difference_update(returned)
-            back = brokers.replicas_returned
-            self._enqueue(
-                _Event("replicas returned", lambda: back(self._active, broker_id, broker_epoch, returned))
-            )
-
-    def _replicas_stopped(self, answer: Answer) -> Steps[None]:
-        yield from reassignment.deletions_answered(self._active, answer)
-        yield from deletion.replicas_stopped(self._active, answer)
+            self._react("replicas returned", brokers.replicas_returned, broker_id, broker_epoch, returned)
 
     def _compete(self) -> Steps[None]:
         assert self._session_id is not None
@@ -398,6 +391,9 @@ class Controller:
         self._enqueue(compete)
 
     # --- the queue ----------------------------------------------------------------------------
+
+    def _react(self, name: str, procedure: Callable[..., Steps[None]], *facts: Any, key: str = "") -> None:
+        self._enqueue(_Event(name, lambda: procedure(self._active, *facts), key=key))
 
     def _enqueue(self, event: _Event) -> None:
         if event.in_term and self._term is None:
