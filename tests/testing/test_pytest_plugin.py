@@ -91,7 +91,7 @@ def test_the_seed_of_the_command_line_replaces_those_of_the_marker(pytester: pyt
     result = run(pytester, LOSES, "--logstore-seed", "2")
     result.assert_outcomes(failed=1)
     run(pytester, LOSES, "--logstore-seed", "77").assert_outcomes(passed=1)
-    assert "seed 2: the same program" in result.stdout.str()
+    assert "seed 2: run the same program" in result.stdout.str()
 
 
 def test_a_failed_assertion_tells_of_its_cluster_too(pytester: pytest.Pytester) -> None:
