@@ -9,12 +9,8 @@ import pytest
 
 from logstore.format.batch import encode_batch
 from logstore.format.record import Record
-from logstore.log.producer_state import AppendedBatch, ProducerEntry
 from logstore.replication.metastore.layout import LeaderAndIsr
-from logstore.segment.epochs import EpochEntry
 from logstore.testing.checkers import PartitionChecker
-from logstore.testing.controller_checks import NewsChecker, StoreChecker
-from logstore.testing.recovery_checks import Remains, check_bounds, check_producers, check_recovery
 from logstore.testing.stored import ConsumerView, ReplicaView, Stored, Violation, parse
 
 STATE = LeaderAndIsr(
@@ -483,65 +479,6 @@ def test_an_unclean_leader_gives_up_both_places_of_what_was_sent_again() -> None
     assert history.checker.committed == []
 
 
-# --- one replica's store ----------------------------------------------------------------------
-
-LEFT = Remains("t-0 on node 0", (A, B, C), 0, durable_end=2, cache_survived=False)
-EPOCHS = (EpochEntry(0, 0),)
-
-
-def test_any_run_from_the_start_may_survive_a_power_cut() -> None:
-    for kept in (2, 3):
-        check_recovery(LEFT, LEFT.batches[:kept], log_start=0, log_end=kept, epochs=EPOCHS)
-
-
-@pytest.mark.parametrize(
-    ("invariant", "after", "log_start", "log_end", "epochs"),
-    [
-        ("I1", None, 0, 0, EPOCHS),
-        ("I2", (A, stored(1, "other"), C), 0, 3, EPOCHS),
-        ("I3", (A, B, stored(2, "other")), 0, 3, EPOCHS),
-        ("I3", (A, B, C, stored(3, "d")), 0, 4, EPOCHS),
-        ("I5", (A, B, C), 0, 3, (EpochEntry(1, 0),)),
-        ("I5", (A, B, C), 0, 3, (EpochEntry(0, 0), EpochEntry(1, 1))),
-        ("I5", (A, B, C), 0, 3, ()),
-        ("I6", (A, B, C), 1, 3, EPOCHS),
-        ("I7", (A,), 0, 1, EPOCHS),
-        ("I7", (A, B, C), 0, 4, EPOCHS),
-    ],
-)
-def test_what_a_restart_must_not_find(
-    invariant: str,
-    after: tuple[Stored, ...] | None,
-    log_start: int,
-    log_end: int,
-    epochs: tuple[EpochEntry, ...],
-) -> None:
-    with pytest.raises(Violation) as found:
-        check_recovery(LEFT, after, log_start=log_start, log_end=log_end, epochs=epochs)
-    assert found.value.invariant == invariant
-
-
-def test_a_hole_is_a_violation_even_if_it_was_there_before() -> None:
-    left = replace(LEFT, batches=(A, C))
-    with pytest.raises(Violation, match="I4"):
-        check_recovery(left, (A, C), log_start=0, log_end=3, epochs=EPOCHS)
-
-
-def test_epochs_that_fall_in_a_recovered_log() -> None:
-    log = (stored(0, "a", epoch=3), stored(1, "b", epoch=2))
-    left = replace(LEFT, batches=log)
-    with pytest.raises(Violation, match="I5"):
-        check_recovery(left, log, log_start=0, log_end=2, epochs=(EpochEntry(3, 0), EpochEntry(2, 1)))
-
-
-def test_a_killed_process_loses_nothing() -> None:
-    """Its page cache is still there: a shorter log is a violation, however little was synced."""
-    with pytest.raises(Violation, match="I7"):
-        check_recovery(
-            replace(LEFT, durable_end=0, cache_survived=True), (A, B), log_start=0, log_end=2, epochs=EPOCHS
-        )
-
-
 # --- numbers, fences, memory, bounds ------------------------------------------------------------
 
 
@@ -595,78 +532,6 @@ def test_c11_who_has_to_go_acknowledges_nothing() -> None:
         history.checker.acknowledged(A.identity, 0, view, isr_size=3, is_leader=False)
     with pytest.raises(Violation, match="C11"):
         history.checker.acknowledged(A.identity, 0, view, isr_size=3, is_leader=True, is_registered=False)
-
-
-def test_c12_writes_are_fenced_and_epochs_rise() -> None:
-    store = StoreChecker()
-    store.written(["/brokers/ids/1"], is_fenced=False, controller_epoch=3)
-    store.written(["/brokers/topics/t"], is_fenced=True, controller_epoch=3)
-    with pytest.raises(Violation, match=r"C12.*without a check of the controller epoch"):
-        store.written(["/config/topics/t"], is_fenced=False, controller_epoch=3)
-    with pytest.raises(Violation, match=r"C12.*from 3 to 2"):
-        store.written([], is_fenced=True, controller_epoch=2)
-
-
-def test_c12_a_process_obeys_no_earlier_controller() -> None:
-    news = NewsChecker()
-    news.obeys((1, 1), 3)
-    news.obeys((2, 1), 2)
-    news.obeys((1, 2), 2)  # another life has heard of none yet
-    with pytest.raises(Violation, match=r"C12: node 1 obeys controller 2 after 3"):
-        news.obeys((1, 1), 2)
-
-
-def test_c12_who_has_gone_does_not_live_again_under_its_old_epoch() -> None:
-    news = NewsChecker()
-    news.obeys((1, 1), 3)
-    news.heard((1, 1), {1: 10, 2: 20})
-    news.heard((1, 1), {1: 10})
-    news.heard((1, 1), {1: 10, 2: 21})
-    with pytest.raises(Violation, match=r"C12.*broker 2 is alive with epoch 20 after"):
-        news.heard((1, 1), {1: 10, 2: 20})
-
-
-def test_c12_a_live_broker_that_an_old_word_hid_comes_back_as_it_was() -> None:
-    news = NewsChecker()
-    news.obeys((1, 1), 3)
-    news.heard((1, 1), {1: 10, 2: 20})
-    news.heard((1, 1), {1: 10})
-    with pytest.raises(Violation, match=r"C12.*broker 2 is alive with epoch 20"):
-        news.heard((1, 1), {1: 10, 2: 20})
-
-
-def test_c12_another_controller_may_begin_with_an_older_list() -> None:
-    """It read the store before the one that it replaced saw the last change."""
-    news = NewsChecker()
-    news.obeys((1, 1), 3)
-    news.heard((1, 1), {2: 20})
-    news.heard((1, 1), {2: 21})
-    news.obeys((1, 1), 4)
-    news.heard((1, 1), {2: 20})
-    news.heard((1, 1), {2: 21})
-
-
-def test_c16_memory_of_producers_is_what_the_log_says() -> None:
-    batches = [numbered(0, 0, count=2), numbered(2, 2)]
-    entry = ProducerEntry(7)
-    entry.raise_epoch(0)
-    entry.batches.append(AppendedBatch(last_sequence=2, last_offset=2, offset_delta=0, timestamp_ms=0))
-    check_producers("t-0", batches, [entry], 0)
-    check_producers("t-0", [A], [], 0)
-    with pytest.raises(Violation, match=r"C16.*the producer state None"):
-        check_producers("t-0", batches, [], 0)
-    with pytest.raises(Violation, match="C16"):
-        check_producers("t-0", batches[:1], [entry], 0)
-    a_day_later = batches[-1].max_timestamp + 86_400_000
-    check_producers("t-0", batches, [], a_day_later)
-    with pytest.raises(Violation, match=r"C16.*the producer state None"):
-        check_producers("t-0", batches, [], a_day_later - 1)
-
-
-def test_c17_what_grows_is_reported() -> None:
-    check_bounds("node 1", {"waiting requests": 4}, {"waiting requests": 4})
-    with pytest.raises(Violation, match="C17: node 1: 5 waiting requests, at most 4 expected"):
-        check_bounds("node 1", {"waiting requests": 5}, {"waiting requests": 4})
 
 
 def test_an_assignment_bounds_the_isr_from_then_on() -> None:

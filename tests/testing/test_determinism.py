@@ -85,3 +85,17 @@ def test_bad_usage_exits_2(arguments: list[str], capsys: pytest.CaptureFixture[s
         main(arguments)
     assert stop.value.code == 2
     assert capsys.readouterr().err
+
+
+@pytest.mark.parametrize(
+    "arguments", [["--plants"], ["--seed", "1", "--plant", "x"], ["--index-marks", "1..2"]]
+)
+def test_plants_need_a_checkout(
+    arguments: list[str], tmp_path: Path, monkeypatch: pytest.MonkeyPatch, capsys: pytest.CaptureFixture[str]
+) -> None:
+    """An installed package has no tests/: the command says so instead of an ImportError."""
+    monkeypatch.setattr("logstore.testing.__main__._CHECKOUT", tmp_path)
+    with pytest.raises(SystemExit) as stop:
+        main(arguments)
+    assert stop.value.code == 2
+    assert "need a checkout" in capsys.readouterr().err
