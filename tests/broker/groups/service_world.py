@@ -7,7 +7,9 @@ import random
 from collections.abc import Awaitable, Callable
 from types import SimpleNamespace
 from typing import Any, cast
+from unittest.mock import patch
 
+from logstore.broker.groups import service
 from logstore.broker.groups.config import GroupConfig
 from logstore.broker.groups.requests import (
     GroupRequest,
@@ -268,4 +270,8 @@ def run(test: Callable[[World], Awaitable[None]], **settings: Any) -> None:
         finally:
             world.service.close()
 
-    asyncio.run(bounded())
+    def read_bytes(log: FakeLog, *wanted: Any, **settings: Any) -> Any:
+        return log.read_bytes(*wanted, **settings)
+
+    with patch.object(service, "read_bytes", read_bytes):
+        asyncio.run(bounded())
