@@ -64,7 +64,7 @@ def test_topics_that_come_and_go_are_seen(cluster: BrokerCluster, logs: BrokerLo
     known = logs.partitions()
     cluster.create_topic("newcomer", 1)
     assert set(logs.partitions()) - set(known) == {TopicPartition("newcomer", 0)}
-    with pytest.raises(UnknownTopic, match="there is no partition nowhere-0"):
+    with pytest.raises(UnknownTopic, match="partition nowhere-0 does not exist"):
         logs.bounds([TopicPartition("nowhere", 0)])
 
 
