@@ -33,9 +33,10 @@ _OF_TOPICS = frozenset({"min.insync.replicas"})
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ServiceConfig:
-    """`auto_create_topics_enable`: create a topic when a client requests its metadata."""
+    """Settings of a broker's service to clients, under Kafka's names."""
 
     auto_create_topics_enable: bool = True
+    """Create a topic when a client requests its metadata."""
 
 
 @dataclass(frozen=True, slots=True)

@@ -11,8 +11,7 @@ change from the store. A broker's own settings are set where it is started.
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from functools import partial
-from typing import Final, TypeAlias
+from typing import Any, Final, TypeAlias, TypeVar
 
 from logstore.broker import configs
 from logstore.broker.config_nodes import (
@@ -25,6 +24,7 @@ from logstore.broker.config_nodes import (
 from logstore.broker.configs import Entry, InvalidConfigChange, Operation
 from logstore.broker.dispatch import Call, Services
 from logstore.broker.wire import types as t
+from logstore.broker.wire.declarations import Struct
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.topic_partition import check_topic_name
 from logstore.replication.errors import UnknownTopicOrPartition
@@ -35,9 +35,8 @@ _BROKER: Final = 4
 Changes: TypeAlias = Sequence[tuple[str, int, str | None]]
 """Name, number of the operation, value."""
 Change: TypeAlias = Callable[[Settings], Settings]
-Resource: TypeAlias = (
-    t.AlterConfigsRequestAlterConfigsResource | t.IncrementalAlterConfigsRequestAlterConfigsResource
-)
+
+A = TypeVar("A", bound=Struct)
 
 
 def describe(call: Call, body: t.DescribeConfigsRequest, services: Services) -> None:
@@ -116,58 +115,62 @@ def _config(
 def replace(call: Call, body: t.AlterConfigsRequest, services: Services) -> None:
     """Handle AlterConfigs."""
 
-    async def replaced() -> t.AlterConfigsResponse:
-        responses = []
-        for resource in body.resources:
-            settings = [(each.name, each.value) for each in resource.configs]
-            changes = [(name, int(Operation.SET), value) for name, value in settings]
-            error, message = await _change(
-                services,
-                resource,
-                of_topic=lambda _, settings=settings: configs.replaced(settings),  # type: ignore[misc]
-                of_brokers=partial(_of_brokers, changes, from_nothing=True),
-                validate_only=body.validate_only,
-            )
-            response = t.AlterConfigsResponseAlterConfigsResourceResponse(
-                error_code=error,
-                error_message=message,
-                resource_type=resource.resource_type,
-                resource_name=resource.resource_name,
-            )
-            responses.append(response)
-        return t.AlterConfigsResponse(responses=responses)
+    def plan(resource: Any) -> tuple[Change, Change]:
+        settings = [(each.name, each.value) for each in resource.configs]
+        changes = [(name, int(Operation.SET), value) for name, value in settings]
+        return (
+            lambda _: configs.replaced(settings),
+            lambda _: configs.changed_for_all_brokers({}, _checked(changes)),
+        )
 
-    services.begin(call, replaced())
+    kinds = t.AlterConfigsResponse, t.AlterConfigsResponseAlterConfigsResourceResponse
+    services.begin(call, _alter(body, services, plan, *kinds))
 
 
 def change(call: Call, body: t.IncrementalAlterConfigsRequest, services: Services) -> None:
     """Handle IncrementalAlterConfigs."""
 
-    async def changed() -> t.IncrementalAlterConfigsResponse:
-        responses = []
-        for resource in body.resources:
-            changes = [(each.name, each.config_operation, each.value) for each in resource.configs]
-            error, message = await _change(
-                services,
-                resource,
-                of_topic=partial(_of_topic, changes),
-                of_brokers=partial(_of_brokers, changes, from_nothing=False),
-                validate_only=body.validate_only,
-            )
-            response = t.IncrementalAlterConfigsResponseAlterConfigsResourceResponse(
+    def plan(resource: Any) -> tuple[Change, Change]:
+        changes = [(each.name, each.config_operation, each.value) for each in resource.configs]
+        return (
+            lambda now: configs.changed(now, _checked(changes)),
+            lambda now: configs.changed_for_all_brokers(now, _checked(changes)),
+        )
+
+    kinds = (
+        t.IncrementalAlterConfigsResponse,
+        t.IncrementalAlterConfigsResponseAlterConfigsResourceResponse,
+    )
+    services.begin(call, _alter(body, services, plan, *kinds))
+
+
+async def _alter(
+    body: t.AlterConfigsRequest | t.IncrementalAlterConfigsRequest,
+    services: Services,
+    plan: Callable[[Any], tuple[Change, Change]],
+    response: Callable[..., A],
+    result: Callable[..., Any],
+) -> A:
+    """Change each resource; `plan` gives the change of a topic's settings, and of all brokers'."""
+    results = []
+    for resource in body.resources:
+        of_topic, of_brokers = plan(resource)
+        error, message = await _change(
+            services, resource, of_topic=of_topic, of_brokers=of_brokers, validate_only=body.validate_only
+        )
+        results.append(
+            result(
                 error_code=error,
                 error_message=message,
                 resource_type=resource.resource_type,
                 resource_name=resource.resource_name,
             )
-            responses.append(response)
-        return t.IncrementalAlterConfigsResponse(responses=responses)
-
-    services.begin(call, changed())
+        )
+    return response(responses=results)
 
 
 async def _change(
-    services: Services, resource: Resource, *, of_topic: Change, of_brokers: Change, validate_only: bool
+    services: Services, resource: Any, *, of_topic: Change, of_brokers: Change, validate_only: bool
 ) -> tuple[ErrorCode, str | None]:
     """Change one resource's settings; return the error and its message."""
     try:
@@ -185,14 +188,6 @@ async def _change(
     except EngineError as error:
         return error.code, str(error)
     return ErrorCode.NONE, None
-
-
-def _of_topic(changes: Changes, now: Settings) -> Settings:
-    return configs.changed(now, _checked(changes))
-
-
-def _of_brokers(changes: Changes, now: Settings, *, from_nothing: bool) -> Settings:
-    return configs.changed_for_all_brokers({} if from_nothing else now, _checked(changes))
 
 
 def _checked(changes: Changes) -> list[tuple[str, Operation, str | None]]:
