@@ -87,7 +87,7 @@ def former_life_joins(stack: ExitStack) -> None:
         return bool(real(*args, **{**facts, "live_broker_epoch": -1}))
 
     def eligible(proposal: Any, *facts: Any) -> bool:
-        return bool(real_eligible(replace(proposal, broker_epochs=()), *facts))
+        return bool(real_eligible(proposal._replace(broker_epochs=()), *facts))
 
     real = swap(stack, membership, "may_join", may_join)
     real_eligible = swap(stack, alter_partition, "_eligible", eligible)
