@@ -106,6 +106,7 @@ class Links:
         (self.held if self._is_held(envelope) else self.queue).append(envelope)
 
     def send(self, slot: Slot, target: int, correlation_id: int, body: RequestBody) -> None:
+        """Queue a request of a node; a target outside the cluster disconnects it."""
         slot.outstanding[correlation_id] = target
         if target in self.slots:
             self.post(slot.node_id, target, Request(slot.node_id, correlation_id, body))
@@ -113,9 +114,11 @@ class Links:
             self._disconnect(slot.node_id, target, correlation_id)
 
     def respond(self, slot: Slot, effect: Respond) -> None:
+        """Queue the answer of a node."""
         self.post(slot.node_id, effect.target, Response(slot.node_id, effect.correlation_id, effect.body))
 
     def sync(self, slot: Slot, effect: Sync) -> None:
+        """Flush in line, and queue the outcome."""
         self.post(None, slot.node_id, flush(slot.running.logs, effect))
 
     def ask(self, node_id: int, request: RequestBody) -> PendingReply:
@@ -147,7 +150,10 @@ class Links:
                 self.reply(None, token, None, True)
 
     def arrive(self, envelope: Envelope) -> Slot | None:
-        """Return the slot of a running target that the envelope reaches; else settle what becomes of it."""
+        """Return the slot of the running target that the envelope reaches.
+
+        None if there is none. The sender is then disconnected, unless the link is cut.
+        """
         slot, event = self.slots.get(envelope.target), envelope.event
         if slot is not None and (slot.node is None or slot.life != envelope.life):
             slot = None
@@ -181,13 +187,16 @@ class StoreLink:
         self._late_watches: list[tuple[int, WatchFired]] = []
 
     def open_session(self, slot: Slot, timeout_ms: int) -> None:
+        """Open a session for a node, and queue the event."""
         slot.session_id = self.store.open_session(timeout_ms, self._clock())
         self._links.post(None, slot.node_id, SessionOpened(slot.session_id))
 
-    def close_session(self, slot: Slot | None, session_id: int) -> None:
+    def close_session(self, slot: Slot, session_id: int) -> None:
+        """End a session, and with it its ephemeral nodes."""
         self.fire(self.store.close_session(session_id))
 
     def call(self, slot: Slot, call: StoreCall) -> None:
+        """Carry out a call of a node, and queue the reply; a node that is cut off loses its connection."""
         if slot.node_id in self.cut_off:
             outcome = Outcome(StoreError.CONNECTION_LOSS)
         else:

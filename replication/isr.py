@@ -119,7 +119,7 @@ def members_to_drop(
     now_ms: int,
     bounds: LagBounds,
 ) -> frozenset[int]:
-    """ISR members that lag by any enabled criterion; none while a change is under way."""
+    """Return the ISR members that lag by any enabled criterion; none while a change is under way."""
     if not isinstance(state, CommittedIsr):
         return frozenset()
     out = set()
@@ -146,11 +146,11 @@ def may_join(
 ) -> bool:
     """Whether a follower may be proposed for the ISR.
 
-    The high watermark alone is not enough: right after an election it lies behind what the old
-    leader committed, and only the start of this leader epoch is sure to cover that (KAFKA-7128).
-    A fetch of an incarnation other than the registered one, or of an unknown one, proves nothing (KIP-903).
-    Below the leader's log start the two logs cannot be compared: whoever still serves records there, which
-    may never have been committed, must first have heard where the log begins.
+    The high watermark alone is not enough. Right after an election it may be below records that the old
+    leader committed; only the start of this leader epoch surely covers them (KAFKA-7128). A fetch of another
+    incarnation than the registered one, or of an unknown one, proves nothing (KIP-903). Below the leader's
+    log start offset the logs cannot be compared: a follower with records there, which may never have been
+    committed, must first learn that offset.
     """
     if not isinstance(state, CommittedIsr) or replica.replica_id in state.isr or not is_alive:
         return False
@@ -174,12 +174,12 @@ def next_high_watermark(
     now_ms: int,
     lag_time_max_ms: int,
 ) -> int | None:
-    """How far the high watermark may go; None while too few replicas are in sync.
+    """Return the highest offset for the high watermark; None while too few replicas are in sync.
 
-    Counted are the maximal ISR, and whoever is about to join it: caught up within the bound and
-    eligible (else the watermark of a leader alone would always run ahead of its followers, who
-    could then never reach it). `leader_safe_offset` is the leader's own vote: its end, or with
-    SYNCED durability what it has flushed.
+    The maximal ISR counts, and every eligible follower that is caught up and so about to join. Without the
+    latter the high watermark of a lone leader would always stay ahead of its followers, and they could never
+    join. `leader_safe_offset` is the leader's own vote: its log end offset, or with `synced` durability its
+    recovery point.
     """
     if len(state.committed) < min_insync:
         return None
@@ -193,5 +193,5 @@ def next_high_watermark(
             and replica.is_caught_up(leader_end_offset, now_ms, lag_time_max_ms)
         ):
             candidate = min(candidate, replica.log_end_offset)
-    # A member we hold no state for is a follower whose end is unknown.
+    # The end of a member without a state here is unknown.
     return None if maximal - seen else candidate

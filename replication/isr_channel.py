@@ -1,4 +1,4 @@
-"""ISR proposals under way to the controller: one request in flight, one proposal for each partition.
+"""ISR proposals to the controller: one request in flight, one proposal for each partition.
 
     submit ─▶ queue ─▶ AlterPartition to the active controller ─▶ answer to the partition
                  ▲                      │
