@@ -1,7 +1,7 @@
-"""`logstore append`: each line of stdin becomes one record of a log.
+"""`logstore append`: append each line of stdin to a log as a record.
 
-Whatever has arrived goes in as one batch, so that a busy pipe is fast and a slow one is not kept
-waiting. A log has one writer: a directory that a broker or another `append` holds is refused.
+All lines that have arrived form one batch, so that a busy pipe is fast and a slow one does not wait. A log
+has one writer: a directory that a broker or another `append` has open is refused.
 """
 
 from __future__ import annotations
@@ -18,27 +18,31 @@ if TYPE_CHECKING:
     Pair = tuple[bytes | None, bytes]
 
 _READ_BYTES = 1 << 18
-# Below the default max.message.bytes with room for what each record adds.
+# Below the default max.message.bytes, with room for the overhead of each record.
 _BATCH_BYTES = 1 << 16
 _BATCH_RECORDS = 8192
 
 
 def append(
-    directory: Annotated[Path, typer.Argument(metavar="DIR", help="<topic>-<partition>, made if missing.")],
+    directory: Annotated[
+        Path, typer.Argument(metavar="DIR", help="<topic>-<partition>, created if missing.")
+    ],
     key_separator: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="What is before it, in each line, is the key.")
+        str | None, typer.Option(metavar="TEXT", help="The key is the text before it in each line.")
     ] = None,
-    sync: Annotated[bool, typer.Option("--sync", help="Sync each batch before the next is read.")] = False,
+    sync: Annotated[
+        bool, typer.Option("--sync", help="Sync each batch before the next one is read.")
+    ] = False,
     as_json: Annotated[bool, typer.Option("--json", help="Print the result as one object.")] = False,
 ) -> int:
-    """Append the lines of stdin to a log; the line end is not part of the record."""
+    """Append the lines of stdin to a log, without their line ends."""
     import sys
 
     from logstore.log.log import Log
 
     separator = key_separator.encode() if key_separator is not None else None
     if separator == b"":
-        raise typer.BadParameter("--key-separator is empty; give the text that ends the key")
+        raise typer.BadParameter("--key-separator must not be empty")
     count, first_offset, last_offset, line_number = 0, None, None, 0
     refused = ""
     with Log.open(directory) as log:
@@ -47,7 +51,9 @@ def append(
             for line in lines:
                 line_number += 1
                 if separator is not None and separator not in line:
-                    refused = f"line {line_number} has no {key_separator!r}: it and the rest was left out"
+                    refused = (
+                        f"line {line_number} has no {key_separator!r}; it and the rest were not appended"
+                    )
                     break
                 pairs.append(split_key(line, separator))
             if pairs:
@@ -79,7 +85,7 @@ def append(
 
 
 def split_key(line: bytes, separator: bytes | None) -> Pair:
-    """Key and value of a line; without a separator the line is the value and the key is null."""
+    """Return key and value of a line; without a separator the line is the value, the key null."""
     if separator is None:
         return None, line
     key, _, value = line.partition(separator)
@@ -87,10 +93,10 @@ def split_key(line: bytes, separator: bytes | None) -> Pair:
 
 
 def batches_of_lines(stream: IO[bytes]) -> Iterator[list[bytes]]:
-    """Lines without their `\\n`, in groups that fit one batch; a last line without one counts.
+    """Yield lines without their `\\n`, in groups that fit one batch; the last line may lack its end.
 
-    Each group ends where the stream has nothing more at the moment. A line longer than a batch is a
-    group of its own, for the log to judge.
+    A group ends when the stream has no more data at the moment. A line longer than a batch is a group of
+    its own; the log decides about it.
     """
     read = getattr(stream, "read1", stream.read)
     unfinished: list[bytes] = []

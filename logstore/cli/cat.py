@@ -1,9 +1,8 @@
-"""`logstore cat`: the values of a log as lines, also while its owner appends.
+"""`logstore cat`: print the values of a log as lines, also while its owner appends.
 
-The directory is read as it lies, without its lock and without the owner's help: what is shown may not be
-synced or replicated yet. Markers of transactions are left out. Records of aborted transactions are not,
-unless `--isolation read_committed` asks for that: then the output ends before the first transaction that
-is not decided.
+The directory is read without a lock and without its owner: records may not be synced or replicated yet.
+Transaction markers are left out. Records of aborted transactions are printed, unless `--isolation
+read_committed` is given; then the output ends before the first undecided transaction.
 """
 
 from __future__ import annotations
@@ -40,13 +39,13 @@ def cat(
     ] = None,
     follow: Annotated[bool, typer.Option("--follow", "-f", help="Wait for more until interrupted.")] = False,
     key_separator: Annotated[
-        str | None, typer.Option(metavar="TEXT", help="Print each key too, with this behind it.")
+        str | None, typer.Option(metavar="TEXT", help="Print each key, too, followed by TEXT.")
     ] = None,
     isolation: Annotated[
-        Isolation, typer.Option(help="read_committed: nothing undecided, nothing aborted.")
+        Isolation, typer.Option(help="read_committed: no undecided or aborted transactions.")
     ] = Isolation.READ_UNCOMMITTED,
 ) -> int:
-    """Print the values of a log, a line each; a null value is an empty line."""
+    """Print the values of a log, one per line; a null value is an empty line."""
     import sys
     import time
 
@@ -62,7 +61,7 @@ def cat(
         while _print_new(reader, out, separator, follow=follow) and follow:
             time.sleep(_POLL_SECONDS)
     except KeyboardInterrupt:
-        return 0  # the way to end it
+        return 0  # the usual way to stop
     if start is not None and start > reader.log_end_offset >= 0:
         complain(f"offset {start} is past the end of the log, {reader.log_end_offset}")
         return 1
@@ -77,7 +76,7 @@ def cat(
 
 
 def _print_new(reader: LogReader, out: BinaryIO, separator: bytes | None, *, follow: bool) -> bool:
-    """Print what has come; False where nothing can follow."""
+    """Print the new records; return False if none can follow."""
     from logstore.errors import OffsetOutOfRange
 
     try:
@@ -87,12 +86,12 @@ def _print_new(reader: LogReader, out: BinaryIO, separator: bytes | None, *, fol
             out.write((record.value or b"") + b"\n")
     except OffsetOutOfRange as error:
         if error.offset < error.log_start_offset:
-            complain(f"records below offset {error.log_start_offset} are gone; went on there")
+            complain(f"records below offset {error.log_start_offset} were deleted; continuing there")
             reader.seek(error.log_start_offset)
             return _print_new(reader, out, separator, follow=follow)
         if not follow:
             return False
-        complain(f"the log was cut at offset {error.log_end_offset}; going on there")
+        complain(f"the log was truncated to offset {error.log_end_offset}; continuing there")
         reader.seek(error.log_end_offset)
     finally:
         out.flush()

@@ -1,15 +1,14 @@
-"""`logstore dump`: what is in the files of a log directory, without ever writing.
+"""`logstore dump`: show the files of a log directory, without writing.
 
     dump FILE…            any file of a log directory or of a partition in it
     dump PARTITION…       every file of the partition, segments in order of their base offset
     dump LOG_DIR…         its small files, then every partition
 
-Works on Kafka's directories and on ours, also while their owner writes: a batch at the end that is
-not whole yet is a note, not an error. `--verify` turns the facts into a judgement, exit code 1 for
-damage: a checksum that does not match, records that do not decode, offsets or epochs that do not rise,
-an index entry that contradicts its log, a torn segment in the middle of a log, whole batches behind
-a torn one, a checkpoint that does not parse. A torn or zero tail of the last segment alone is what a
-crash or a running writer leaves, and stays exit code 0.
+Works on directories of Kafka and of logstore, also while their owner writes: an incomplete batch at the end
+is a note, not an error. With `--verify` the exit code is 1 for damage: a checksum that does not match,
+records that do not decode, offsets or epochs that do not rise, an index entry that contradicts its log, a
+torn segment in the middle of a log, whole batches behind a torn one, a checkpoint that does not parse. A
+torn or zero tail of the last segment is left by a crash or a running writer; the exit code is then 0.
 """
 
 from __future__ import annotations
@@ -32,16 +31,18 @@ if TYPE_CHECKING:
 
 def dump(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Files, partitions or log dirs.")],
-    records: Annotated[bool, typer.Option("--records", help="Show the records, nothing else.")] = False,
+    records: Annotated[bool, typer.Option("--records", help="Show only the records.")] = False,
     as_json: Annotated[bool, typer.Option("--json", help="One object a line.")] = False,
     encoding: Annotated[
-        Encoding, typer.Option(help="Of keys and values; hex and base64 are exact, utf8 shows \\xNN.")
+        Encoding,
+        typer.Option(help="Encoding of keys and values; hex and base64 are exact, utf8 shows \\xNN."),
     ] = Encoding.UTF8,
     verify: Annotated[
-        bool, typer.Option("--verify", help="Check everything against everything; exit 1 on damage.")
+        bool,
+        typer.Option("--verify", help="Check batches, records, indexes and small files; exit 1 on damage."),
     ] = False,
 ) -> int:
-    """Show what is in the files of a log directory; never writes, also while they are written."""
+    """Show the files of a log directory. Never writes; their owner may write meanwhile."""
     from logstore.disk.files import OsDisk
 
     disk = OsDisk()
@@ -61,16 +62,16 @@ def dump(
 
 
 class _Group(NamedTuple):
-    """Files of one directory that are looked at together."""
+    """Files of one directory that are examined together."""
 
     directory: str
     files: list[tuple[str, FileRole]]
 
 
 def _groups(disk: Disk, path: Path) -> list[_Group]:
-    """What a PATH stands for: a file, a partition's files, or a log dir's and those of its partitions.
+    """Expand a PATH: a file, a partition's files, or a log dir's files and those of its partitions.
 
-    Leftovers of retention and compaction are shown when they are named, not among the living.
+    Leftovers of retention and compaction are shown only if they are named.
     """
     from logstore.cli.inspection import role_of
 
@@ -112,10 +113,10 @@ def _verify(disk: Disk, group: _Group, printer: _Printer, *, quiet: bool) -> Non
 
 
 def _verify_small_files(disk: Disk, group: _Group) -> Iterator[FileReport]:
-    """Whether the files beside segments and indexes keep to their formats.
+    """Check the formats of the files beside segments and indexes.
 
-    A snapshot that a crash tore is passed over when the log opens, and so is what the clean marker says;
-    aborted transactions of the last segment may be written at this moment. None of these is damage.
+    Three faults are no damage: a torn snapshot and a torn clean-shutdown marker, which are ignored when the
+    log opens, and a partial entry in the last segment's transaction index, which may be being written.
     """
     from logstore.cli.facts import facts_of
     from logstore.cli.inspection import Kind, read_whole, segment_offsets
@@ -159,7 +160,7 @@ def _show(
 
     file = open_for_reading(disk, directory, name)
     if file is None:
-        complain(f"{directory}/{name} was deleted meanwhile")
+        complain(f"{directory}/{name} was deleted since it was listed")
         return
     labels: Fact = {} if records else {"file": f"{directory}/{name}"}
     try:
@@ -182,7 +183,7 @@ def _show(
 
 
 class _Printer:
-    """Facts to stdout, problems to stderr; remembers whether there was damage."""
+    """Prints facts to stdout and problems to stderr, and remembers whether there was damage."""
 
     def __init__(self, *, as_json: bool) -> None:
         self._as_json = as_json

@@ -1,4 +1,4 @@
-"""What a file of a log directory says, as plain facts: one mapping for each batch, record, entry or line."""
+"""The content of a log directory's file as plain facts: one mapping per batch, record, entry or line."""
 
 from __future__ import annotations
 
@@ -26,10 +26,10 @@ _TIMESTAMP_TYPES = {
 
 
 def record_facts(batch: Batch, encoding: Encoding, *, segment: int, position: int) -> Iterator[Fact]:
-    """The records of one batch; `segment` is its base offset, `position` the batch's first byte.
+    """Yield the records of one batch; `segment` is its base offset, `position` the batch's first byte.
 
-    Control batches are records too: markers of transactions, for whoever looks at a log from below.
-    Raises `InvalidRecord` and `UnsupportedCompression` where the records cannot be had.
+    Control records are included. Raises `InvalidRecord` and `UnsupportedCompression` for unreadable
+    records.
     """
     timestamp_type = _TIMESTAMP_TYPES[batch.timestamp_type]
     codec = batch.codec.name.lower()
@@ -55,7 +55,7 @@ def record_facts(batch: Batch, encoding: Encoding, *, segment: int, position: in
 
 
 def batch_facts(batch: Batch, *, segment: int, position: int) -> Fact:
-    """The header of one batch."""
+    """Return the header of one batch."""
     return {
         "base_offset": batch.base_offset,
         "last_offset": batch.last_offset,

@@ -1,8 +1,7 @@
-"""`logstore lost`: what truncations, restarts and recoveries took from a log, and what is kept of it.
+"""`logstore lost`: list what truncations, restarts and recoveries removed from a log.
 
-Listing takes no lock and changes nothing. The bytes of loss 3 lie in `DIR/lost/3`, under the names of the
-segments they came from: `cat` and `dump` read that directory like a partition's. `logstore recover --undo`
-puts them back.
+Listing takes no lock and changes nothing. The bytes of loss 3 are in `DIR/lost/3`, under the names of their
+segments: `cat` and `dump` read that directory like a partition's. `logstore recover --undo` restores them.
 """
 
 from __future__ import annotations
@@ -26,20 +25,22 @@ def lost(
     directories: Annotated[
         list[Path],
         typer.Argument(
-            metavar="DIR", help="Partitions, or log dirs for all in them.", exists=True, file_okay=False
+            metavar="DIR", help="Partitions, or log dirs with partitions.", exists=True, file_okay=False
         ),
     ],
     as_json: Annotated[bool, typer.Option("--json", help="Print one object a line, the total last.")] = False,
     purge: Annotated[
         int | None,
-        typer.Option("--purge", metavar="ID", min=1, help="Remove the bytes of this loss for good."),
+        typer.Option("--purge", metavar="ID", min=1, help="Delete the bytes of this loss."),
     ] = None,
     older_than: Annotated[
         float | None,
-        typer.Option("--older-than", metavar="DAYS", min=0, help="Remove the bytes of losses of that age."),
+        typer.Option(
+            "--older-than", metavar="DAYS", min=0, help="Delete the bytes of losses older than this."
+        ),
     ] = None,
 ) -> int:
-    """List what was cut from a log, why, and what is kept of it; the entries stay for ever."""
+    """List the losses of logs: offsets, reason, kept bytes. Entries are never deleted."""
     from logstore.disk.files import OsDisk
     from logstore.log.losses import Quarantine
 
@@ -47,9 +48,9 @@ def lost(
     partitions = [place for directory in directories for place in _partitions_in(disk, str(directory))]
     if purge is not None:
         if older_than is not None:
-            raise typer.BadParameter("--purge and --older-than: give one of them")
+            raise typer.BadParameter("--purge and --older-than cannot be combined")
         if len(partitions) != 1:
-            raise typer.BadParameter("--purge: name the one partition whose loss it is")
+            raise typer.BadParameter("--purge requires exactly one partition")
         return _purge_one(disk, partitions[0], purge)
     if older_than is not None:
         return _purge_old(disk, partitions, int(older_than * _DAY_MS))
@@ -96,16 +97,16 @@ def _list(quarantine: Quarantine, directory: str, total: _Total, *, as_json: boo
     for number in text.unreadable:
         total.unreadable_lines += 1
         total.is_damaged = True
-        complain(f"{quarantine.path}/ledger.jsonl: line {number} cannot be read; the others can")
+        complain(f"{quarantine.path}/ledger.jsonl: line {number} cannot be read; the other lines are listed")
     if text.skipped_bytes:
-        complain(f"{quarantine.path}/ledger.jsonl: the first {text.skipped_bytes} bytes were left out")
+        complain(f"{quarantine.path}/ledger.jsonl: the first {text.skipped_bytes} bytes were skipped")
 
 
 def _sentences(quarantine: Quarantine, directory: str, loss: Loss) -> list[str]:
     from datetime import UTC, datetime
 
     when = f"{loss.at_ms} ms"
-    if loss.at_ms < 1 << 47:  # the end of what a date can say lies not far behind
+    if loss.at_ms < 1 << 47:  # not far below the largest date
         when = f"{datetime.fromtimestamp(loss.at_ms / 1000, UTC):%Y-%m-%d %H:%M:%S} UTC"
     offsets = f"offsets {loss.first_offset} to {loss.last_offset}"
     if loss.last_offset < loss.first_offset:
@@ -144,7 +145,7 @@ def _purge_one(disk: Disk, directory: str, loss_id: int) -> int:
         own(disk, directory, stack)
         freed = quarantine.purge(loss_id, _now_ms())
         if not freed and quarantine.get(loss_id) is None:
-            complain(f"{directory} has no loss {loss_id}; `logstore lost {directory}` lists those there are")
+            complain(f"{directory} has no loss {loss_id}; `logstore lost {directory}` lists the losses")
             return 1
     print(f"{freed} bytes removed from quarantine")
     return 0
@@ -164,7 +165,7 @@ def _purge_old(disk: Disk, partitions: list[str], age_ms: int) -> int:
 
 
 def _partitions_in(disk: Disk, path: str) -> list[str]:
-    """`path` itself if it is a partition's directory, else the partitions below it."""
+    """`path` itself if it is a partition, otherwise the partitions in it."""
     from logstore.cli.inspection import segment_offsets
     from logstore.log.losses import LOST_DIRECTORY
 

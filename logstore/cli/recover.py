@@ -1,15 +1,14 @@
-"""`logstore recover`: open one partition directory as after a power cut, and say what that took.
+"""`logstore recover`: recover one partition directory as after a power cut, and report the changes.
 
-The durable end decides what a bad batch means: the recovery point, or the end of the last segment whose
-seal stands. At or past it lies what may not have been synced: the torn tail is cut there. Below it
-lies what once was on the disk: the command refuses and cuts nothing, unless `--accept-loss` gives up,
-knowingly, everything from the damage on. The recovery point is the log dir's checkpoint unless
-`--recovery-point` gives another.
+The durable end is the recovery point, or the end of the last segment with a valid seal. A bad batch at or
+past it is a torn tail and is cut there. A bad batch below it is damage: the command refuses and cuts
+nothing, unless `--accept-loss` gives up everything from the damage on. The recovery point comes from the
+log dir's checkpoint unless `--recovery-point` is given.
 
-`--plan` runs the same procedure over a disk that keeps the changes to itself, and reports the same.
+`--plan` runs the same procedure on a disk that keeps all changes in memory, and prints the same report.
 
-`--undo ID` puts back what was cut (`logstore lost` lists it), if the log still ends where the cut left it;
-with `--as NEW_DIR` it goes into a log of its own, as far as it is sound.
+`--undo ID` restores a loss (`logstore lost` lists them) if the log still ends where the cut left it. With
+`--as NEW_DIR` its sound part goes into a log of its own.
 """
 
 from __future__ import annotations
@@ -33,22 +32,22 @@ def recover(
     ],
     recovery_point: Annotated[
         int | None,
-        typer.Option(metavar="N", min=0, help="All below N was synced; default: what the checkpoint says."),
+        typer.Option(metavar="N", min=0, help="All offsets below N were synced; default: the checkpoint."),
     ] = None,
     undo: Annotated[
-        int | None, typer.Option(metavar="ID", min=1, help="Put this loss back instead of recovering.")
+        int | None, typer.Option(metavar="ID", min=1, help="Restore this loss instead of recovering.")
     ] = None,
     into: Annotated[
         Path | None,
-        typer.Option("--as", metavar="NEW_DIR", help="With --undo: into a log of its own, named topic-N."),
+        typer.Option("--as", metavar="NEW_DIR", help="With --undo: restore into a new log, named topic-N."),
     ] = None,
-    plan: Annotated[bool, typer.Option("--plan", help="Say what would be done; change nothing.")] = False,
+    plan: Annotated[bool, typer.Option("--plan", help="Report what would be done; change nothing.")] = False,
     accept_loss: Annotated[
-        bool, typer.Option("--accept-loss", help="Cut where damage begins, also what was durable.")
+        bool, typer.Option("--accept-loss", help="Cut at the damage, even below the durable end.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the answer as one object.")] = False,
+    as_json: Annotated[bool, typer.Option("--json", help="Print the report as one object.")] = False,
 ) -> int:
-    """Load a partition as after an unclean stop: cut a torn tail, rebuild what is derived."""
+    """Recover a partition as after an unclean stop: cut a torn tail, rebuild derived files."""
     from logstore.checkpoint.entry_files import RECOVERY_POINT_CHECKPOINT
     from logstore.cli.shadow import ShadowDisk
     from logstore.disk.files import OsDisk
@@ -57,11 +56,13 @@ def recover(
     path = str(directory)
     disk = OsDisk()
     if into is not None and undo is None:
-        raise typer.BadParameter("--as goes with --undo")
+        raise typer.BadParameter("--as requires --undo")
     _check_is_partition(disk, path)
     if undo is not None:
         if plan or accept_loss or recovery_point is not None:
-            raise typer.BadParameter("--undo goes with none of --plan, --accept-loss and --recovery-point")
+            raise typer.BadParameter(
+                "--undo cannot be combined with --plan, --accept-loss or --recovery-point"
+            )
         from logstore.cli.undo import copy_loss, undo_loss
 
         facts = undo_loss(disk, path, undo) if into is None else copy_loss(disk, path, undo, str(into))
@@ -88,13 +89,13 @@ def recover(
             print_json(_facts(loaded))
         else:
             if plan:
-                print("this is what recovery would leave and do; nothing was changed")
+                print("plan only; nothing was changed")
             print("\n".join(_sentences(loaded)))
     return 0
 
 
 def _lower_recovery_points(disk: Disk, directory: str, log_end_offset: int) -> None:
-    """No checkpoint may speak of what is not there any more: its owner would take it for damage."""
+    """Lower checkpoints past the log end: the owner would take the missing offsets for damage."""
     from logstore.checkpoint.entry_files import (
         RECOVERY_POINT_CHECKPOINT,
         read_offset_checkpoint,
@@ -116,7 +117,7 @@ def _lower_recovery_points(disk: Disk, directory: str, log_end_offset: int) -> N
 
 
 def load_unclean(disk: Disk, directory: str, recovery_point: int, *, accept_loss: bool = False) -> LoadedLog:
-    """The log as its owner would load it after an unclean stop. Raises what `recovery.load` raises."""
+    """Load the log as its owner would after an unclean stop. Raises as `recovery.load`."""
     import time
 
     from logstore.checkpoint.entry_files import HIGH_WATERMARK_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT
@@ -175,7 +176,7 @@ def _facts(loaded: LoadedLog) -> dict[str, object]:
 
 
 def _rebuilt(loaded: LoadedLog) -> list[str]:
-    """Also the indexes that recovery had no need to look at, and that were rebuilt when they were counted."""
+    """The rebuilt indexes, including those that were rebuilt only when their entries were counted."""
     from logstore.segment.indexes import OffsetIndex, TimeIndex
     from logstore.segment.segment import file_name
 
@@ -204,7 +205,7 @@ def _sentences(loaded: LoadedLog) -> list[str]:
             + ("" if cut.loss_id is None else f" (loss {cut.loss_id})")
             for cut in report.cuts
         ),
-        *(f"not kept, not noted, for want of room: {what}" for what in report.unrecorded),
+        *(f"not kept or recorded, because the disk is full: {what}" for what in report.unrecorded),
         *(f"rebuilt {name}" for name in _rebuilt(loaded)),
         *(f"deleted {name}" for name in report.deleted),
         *(f"renamed {old} to {new}" for old, new in report.renamed),
@@ -212,7 +213,7 @@ def _sentences(loaded: LoadedLog) -> list[str]:
 
 
 def _check_is_partition(disk: Disk, directory: str) -> None:
-    """Loading makes a segment where there is none: not in a directory that was named by mistake."""
+    """Refuse other directories: loading would create a segment there."""
     from logstore.cli.inspection import segment_offsets
     from logstore.disk.errors import InvalidTopic
     from logstore.disk.topic_partition import parse_directory_name
@@ -226,9 +227,9 @@ def _check_is_partition(disk: Disk, directory: str) -> None:
 
 
 def forget_clean_stops(disk: Disk, directory: str) -> None:
-    """Remove the marks of a clean stop, the log dir's too: what they say of the partition is about to change.
+    """Remove the clean-shutdown markers of the partition and its log dir, durably.
 
-    Durably, before anything else is written; the next start recovers.
+    Before anything else is written, so that the next start recovers.
     """
     from logstore.checkpoint.clean_shutdown import remove_clean_shutdown
 
@@ -237,7 +238,7 @@ def forget_clean_stops(disk: Disk, directory: str) -> None:
 
 
 def own(disk: Disk, directory: str, stack: ExitStack) -> None:
-    """Own the partition, and the log dir around it if an owner of that ever locked it."""
+    """Lock the partition, and its log dir if that has a lock file."""
     from logstore.disk.files import LOCK_FILE
 
     parent = str(Path(directory).resolve().parent)

@@ -1,14 +1,14 @@
-"""A disk that keeps every change to itself: what would happen, without it happening.
+"""A disk that keeps every change in memory, to plan a procedure without running it.
 
-    what is asked for       shown from                          kept in memory
-    ─────────────────       ──────────                          ──────────────
-    read a file             the disk below, with what           writes as (position, bytes), and how much
-                            was written here laid over it       of the file below is still visible
-    list a directory        names below, changed by the         which file each changed name has, or none
-                            names changed here
+    operation               result                              kept in memory
+    ─────────               ──────                              ──────────────
+    read a file             the file on the disk below,         writes as (position, bytes), and the visible
+                            overlaid with the writes            length of the file below
+    list a directory        the names below, with the           the file of each changed name, or none
+                            changes
 
-So a procedure that writes can be run on a directory that must not be touched, and its report taken as
-the plan. Nothing reaches the disk below but opens for reading. Files below are read, never mapped.
+A procedure that writes can run on a directory that must not change, and its report is the plan. The disk
+below is only opened for reading. Its files are read, never mapped.
 """
 
 from __future__ import annotations
@@ -20,7 +20,7 @@ from logstore.disk.files import Buffer, DirectoryEntry, Disk, File, Lock
 
 
 class _Content:
-    """One file's bytes: the first `visible` of a file below, `size` in all, writes laid over them."""
+    """One file's bytes: the first `visible` of a file below, `size` in all, overlaid with the writes."""
 
     def __init__(self, below: File | None) -> None:
         self.below = below
@@ -81,7 +81,7 @@ class _NoLock:
 
 
 class ShadowDisk:
-    """A `Disk` over `below` that never changes it. Directories are made here, not renamed or removed."""
+    """A `Disk` over `below` that never changes it. Directories can be made, not renamed or removed."""
 
     def __init__(self, below: Disk) -> None:
         self._below = below
@@ -150,7 +150,7 @@ class ShadowDisk:
         return self._below.free(directory)
 
     def close(self) -> None:
-        """Let go of the files below."""
+        """Close the files below."""
         for content in self._changed.values():
             if content is not None and content.below is not None:
                 content.below.close()

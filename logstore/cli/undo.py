@@ -1,4 +1,4 @@
-"""Carrying out `logstore recover --undo`: on a partition that nobody has open."""
+"""Carry out `logstore recover --undo`, on a partition that no process has open."""
 
 from __future__ import annotations
 
@@ -24,7 +24,7 @@ from logstore.log.undo import copy_out, put_back
 
 
 def undo_loss(disk: Disk, directory: str, loss_id: int) -> dict[str, object]:
-    """Put a loss back into the log it came from. Raises `CannotUndo`, `EngineError`, `OSError`."""
+    """Restore a loss in its log. Raises `CannotUndo`, `EngineError`, `OSError`."""
     with ExitStack() as stack:
         own(disk, directory, stack)
         forget_clean_stops(disk, directory)
@@ -54,7 +54,7 @@ def undo_loss(disk: Disk, directory: str, loss_id: int) -> dict[str, object]:
 
 
 def copy_loss(disk: Disk, directory: str, loss_id: int, target: str) -> dict[str, object]:
-    """Write what is sound of a loss to a new log. Raises `CannotUndo`, `EngineError`, `OSError`."""
+    """Write the sound part of a loss to a new log. Raises `CannotUndo`, `EngineError`, `OSError`."""
     with Log.open(target, disk=disk) as log:
         copied = copy_out(Quarantine(disk, directory), loss_id, log.partition)
         return {
@@ -68,7 +68,7 @@ def copy_loss(disk: Disk, directory: str, loss_id: int, target: str) -> dict[str
 
 
 class _Absent:
-    """Keeps the promise of a log's owner who is not running: what is cut is durable no more."""
+    """Stands in for the log's owner: lowers the checkpoints of offsets that are cut."""
 
     def __init__(self, disk: Disk, directory: str, topic_partition: TopicPartition) -> None:
         self._disk = disk
@@ -81,16 +81,16 @@ class _Absent:
             OffsetFile(self._disk, place, name).lower(self._topic_partition, offset)
 
     def log_start_moved(self, log: PartitionLog) -> None:
-        """Nothing that is put back moves it."""
+        """Do nothing: a restored loss does not move the log start."""
 
     def flushed(self, log: PartitionLog) -> None:
-        """The next start reads from the recovery point that is there."""
+        """Do nothing: the next start uses the existing recovery point."""
 
     def compacted(self, log: PartitionLog) -> None:
-        """Nothing is compacted here."""
+        """Do nothing: there is no compaction here."""
 
     def failed(self, log: PartitionLog, error: OSError) -> None:
-        """The error comes out of the call."""
+        """Do nothing: the call raises the error."""
 
     def closed(self, log: PartitionLog, *, is_clean: bool) -> None:
-        """No mark of a clean stop: whoever starts next looks for itself."""
+        """Write no clean-shutdown marker: the next start recovers."""

@@ -1,12 +1,12 @@
-"""`logstore verify`: is everything in these directories what was written?
+"""`logstore verify`: check whole directories for damage.
 
     verify DIR…            log dirs with all their partitions, or partitions; one finding a line
     verify DIR… --json     one object a line
-    verify DIR… --reseal   first seal the complete segments as they are now: somebody else rewrote them
+    verify DIR… --reseal   first seal the complete segments as they are, after another program's rewrite
 
-Exit code 0 if nothing is damaged, 1 if something is. Notes (files that no log directory uses, gaps, the
-torn end of the last segment) are not damage. Reads only, also while the owner writes; what is being written
-at that moment may then look torn. `--reseal` needs the directory for itself.
+Exit code 0 if nothing is damaged, otherwise 1. Notes (unknown files, gaps, the torn end of the last segment)
+are not damage. Reads only. The owner may write meanwhile; data that is being written may look torn.
+`--reseal` locks the directory.
 """
 
 from __future__ import annotations
@@ -32,10 +32,10 @@ def verify(
     ],
     as_json: Annotated[bool, typer.Option("--json", help="One object a line.")] = False,
     reseal: Annotated[
-        bool, typer.Option("--reseal", help="Take the sealed segments as they are for right.")
+        bool, typer.Option("--reseal", help="Accept the complete segments as they are, and seal them.")
     ] = False,
 ) -> int:
-    """Check whole directories against every sum they hold; exit 1 on damage."""
+    """Check whole directories against all their checksums and digests; exit 1 on damage."""
     from logstore.cli.whole_trees import bytes_to_judge, verify_tree
     from logstore.disk.files import OsDisk
 
@@ -61,7 +61,7 @@ def verify(
 
 
 def _progress(stack: ExitStack, total: int) -> Progress:
-    """A bar on stderr if that is a terminal; nothing else."""
+    """A progress bar if stderr is a terminal; otherwise nothing."""
     if not sys.stderr.isatty():
         return lambda _: None
     from rich.console import Console

@@ -1,17 +1,17 @@
-"""Judging whole directories: every file of a log dir or a partition, against its own sums and the others.
+"""Check whole directories: every file of a log dir or a partition, by its checksums and the other files.
 
     batches          checksum, order of offsets and epochs, fit to the segment, across segments
-    .seal            its own checksum; the size and every block of its `.log`; what has to follow
-    indexes          what the seal says of them, or entry by entry against the log
-    .txnindex        its entries; no part of one; what the seal says
-    .snapshot, checkpoints, metadata    their own sums and forms; what the clean marker says of them
-    epoch history    the epoch of every batch that is walked, of the first and the last of every other
+    .seal            its own checksum; the size and every block of its `.log`; its successor
+    indexes          by the seal's digest, or entry by entry against the log
+    .txnindex        its entries; no partial entry; the seal's digest
+    .snapshot, checkpoints, metadata    their checksums and formats; the clean-shutdown marker's sums
+    epoch history    the epoch of every batch that is walked, of the first and the last of the others
     recovery point   not past the log end
-    lost/            the ledger's lines, and whether what it keeps is there
+    lost/            the ledger's lines, and the files that it lists
     anything else    listed, not touched
 
-A seal whose digests all fit proves its segment: then the batches are not walked, which is what makes the
-difference for small ones. Records inside of batches are not decoded: `dump --verify` does that.
+A seal whose digests all match proves its segment: its batches are then not walked, which saves most of the
+time if they are small. Records in batches are not decoded: `dump --verify` does that.
 """
 
 from __future__ import annotations
@@ -65,16 +65,16 @@ from logstore.segment.segment import file_name
 from logstore.segment.transaction_index import ENTRY_BYTES
 
 Progress: TypeAlias = Callable[[int], None]
-"""Told how many bytes were judged since the last time."""
+"""Called with the number of bytes checked since the last call."""
 
-# One bad epoch may make every later batch look wrong.
+# One bad epoch may make every later batch look bad, so only the first faults are listed.
 _TOLD: Final = 10
 _OURS: Final = frozenset({LOCK_FILE, CLEAN_SHUTDOWN_FILE})
 _INDEXES: Final = {Kind.OFFSET_INDEX: "offsets_crc", Kind.TIME_INDEX: "times_crc"}
 
 
 class Finding(NamedTuple):
-    """One thing that a reader should know of `path`, at byte `position`. Damage must not be there."""
+    """A finding in `path` at byte `position`: damage or a note."""
 
     path: str
     position: int
@@ -86,7 +86,7 @@ class Finding(NamedTuple):
 
 
 def bytes_to_judge(disk: Disk, directory: str) -> int:
-    """How many bytes of `.log` lie in `directory` and below it: what `Progress` will add up to."""
+    """Return the bytes of `.log` files in `directory` and below: the total of the `Progress` calls."""
     total = 0
     for entry in disk.scan(directory):
         if entry.is_directory and entry.name != LOST_DIRECTORY:
@@ -97,7 +97,7 @@ def bytes_to_judge(disk: Disk, directory: str) -> int:
 
 
 def verify_tree(disk: Disk, directory: str, progress: Progress) -> Iterator[Finding]:
-    """Judge a log dir with its partitions, or one partition. Raises `OSError`."""
+    """Check a log dir with its partitions, or one partition. Raises `OSError`."""
     entries = disk.scan(directory)
     files = [entry for entry in entries if not entry.is_directory]
     yield from _small_files(disk, directory, files)
@@ -118,15 +118,15 @@ def _small_files(disk: Disk, directory: str, files: Sequence[DirectoryEntry]) ->
         path, role = f"{directory}/{entry.name}", role_of(entry.name)
         if role is None:
             if entry.name not in _OURS:
-                yield Finding(path, 0, "no file of a log directory; left alone", False)
+                yield Finding(path, 0, "not a file of a log directory; ignored", False)
         elif role.state:
-            yield Finding(path, 0, f"left over ({role.state}); opening the log settles it", False)
+            yield Finding(path, 0, f"leftover ({role.state}); opening the log removes or renames it", False)
         elif role.kind not in (Kind.LOG, Kind.OFFSET_INDEX, Kind.TIME_INDEX, Kind.SEAL):
             yield from _small_file(disk, directory, entry.name, role)
     marker = read_clean_shutdown(disk, directory)
     if marker is not None:
         for name in changed_files(disk, directory, marker):
-            yield Finding(f"{directory}/{name}", 0, "not what it was when the log was closed", True)
+            yield Finding(f"{directory}/{name}", 0, "differs from the state at the clean shutdown", True)
 
 
 def _small_file(disk: Disk, directory: str, name: str, role: FileRole) -> Iterator[Finding]:
@@ -151,18 +151,18 @@ def _ledger(disk: Disk, directory: str) -> Iterator[Finding]:
         yield Finding(path, 0, f"line {number} cannot be read", True)
     for loss in quarantine.losses(text):
         if loss.standing is Standing.MISSING:
-            yield Finding(path, 0, f"what loss {loss.id} kept is not there", True)
+            yield Finding(path, 0, f"the bytes of loss {loss.id} are missing", True)
         for piece in loss.pieces if loss.standing is Standing.QUARANTINED else ():
             yield from _kept(disk, quarantine.place_of(loss.id, piece.file), piece)
 
 
 def _kept(disk: Disk, path: str, piece: Piece) -> Iterator[Finding]:
-    """A copy against its sum; a segment that was moved whole, which has none, batch by batch."""
+    """Check a copy by its checksum; a segment that was moved whole has none and is checked by batch."""
     file = disk.open(path)
     try:
         if piece.crc is not None:
             if crc32c(file.pread(piece.size, 0)) != piece.crc:
-                yield Finding(path, 0, "not what was kept", True)
+                yield Finding(path, 0, "the checksum in the ledger does not match", True)
             return
         for found in scan(file, 0, file.size(), base_offset=int(piece.file[:20])):
             if found.fault is not None:
@@ -176,7 +176,7 @@ def _kept(disk: Disk, path: str, piece: Piece) -> Iterator[Finding]:
 
 @dataclass(slots=True)
 class _Walked:
-    """A segment's batches as columns, one row a batch, and where its sound part ends."""
+    """A segment's batches as columns, one row a batch, and the end of its sound part."""
 
     positions: npt.NDArray[np.int64]
     bases: npt.NDArray[np.int64]
@@ -203,7 +203,7 @@ class _Partition:
             entries = read_leader_epoch_checkpoint(self._disk, self._directory)
             self._history = [EpochEntry(*entry) for entry in entries]
         except CorruptCheckpoint:
-            pass  # found as a small file
+            pass  # reported as a small file
         sizes = {entry.name: entry.size for entry in self._disk.scan(self._directory)}
         bases = segment_offsets(self._disk, self._directory)
         seals: dict[int, Seal] = {}
@@ -220,14 +220,14 @@ class _Partition:
             yield from self._segment(base_offset, seals.get(base_offset), is_last)
         recovery_point = checkpointed_offset(self._disk, self._directory, RECOVERY_POINT_CHECKPOINT)
         if max(self._next_offset, log_start) < recovery_point:
-            text = f"the log ends at {self._next_offset}, and below {recovery_point} all was durable"
+            text = f"the log ends at {self._next_offset}, below its recovery point {recovery_point}"
             yield self._damage(file_name(bases[-1], ".log"), listed[-1].size, text)
 
     def _read_seal(
         self, name: str, base_offset: int, bases: Sequence[int], seals: dict[int, Seal]
     ) -> Iterator[Finding]:
         if base_offset not in bases:
-            yield self._damage(name, 0, "the seal of a segment that is not there")
+            yield self._damage(name, 0, "the seal of a missing segment")
             return
         try:
             seal = read_seal(self._disk, self._directory, base_offset)
@@ -239,7 +239,7 @@ class _Partition:
 
     def _segment(self, base_offset: int, seal: Seal | None, is_last: bool) -> Iterator[Finding]:
         name = file_name(base_offset, ".log")
-        # Derived files first: a writer that goes on meanwhile cannot make them look ahead of the log.
+        # Derived files first: a running writer cannot make them look ahead of the log.
         indexes = {
             kind: read_whole(self._disk, self._directory, file_name(base_offset, f".{kind}")) or b""
             for kind in (*_INDEXES, Kind.TRANSACTION_INDEX)
@@ -252,10 +252,10 @@ class _Partition:
             if seal is not None and size >= seal.size:
                 if crc32c(indexes[Kind.TRANSACTION_INDEX]) != seal.aborts_crc:
                     aborts = file_name(base_offset, f".{Kind.TRANSACTION_INDEX}")
-                    yield self._damage(aborts, 0, "not what was sealed")
+                    yield self._damage(aborts, 0, "differs from the sealed content")
                 broken = list(broken_blocks(file, seal))
                 for start, end in broken:
-                    yield self._damage(name, start, f"bytes to {end} are not what was sealed")
+                    yield self._damage(name, start, f"bytes to {end} differ from the sealed content")
                 fits = all(crc32c(indexes[kind]) == getattr(seal, crc) for kind, crc in _INDEXES.items())
                 if fits and not broken and size == seal.size:
                     yield from self._proven(file, base_offset, seal, indexes[Kind.OFFSET_INDEX])
@@ -266,7 +266,7 @@ class _Partition:
             file.close()
 
     def _proven(self, file: File, base_offset: int, seal: Seal, offsets: bytes) -> Iterator[Finding]:
-        """A segment that is what was sealed: only what it says of its neighbours is looked at."""
+        """Check a segment that matches its seal: only its first and last batches, for the epoch history."""
         entries = index_entries(offsets, Kind.OFFSET_INDEX, base_offset)
         name = file_name(base_offset, ".log")
         for start in (0, entries[-1][1] if entries else 0):
@@ -294,7 +294,9 @@ class _Partition:
     ) -> Iterator[Finding]:
         first_offset = max(self._next_offset, base_offset)
         if self._next_offset > base_offset:
-            yield self._damage(name, 0, f"it begins below {self._next_offset}, where the one before it ends")
+            yield self._damage(
+                name, 0, f"it begins below {self._next_offset}, the end of the segment before it"
+            )
         columns: list[Scanned] = []
         fault, end, epoch = None, 0, self._leader_epoch
         for found in scan(
@@ -313,7 +315,7 @@ class _Partition:
             self._next_offset = first_offset
         if fault is not None or end < size:
             yield from self._bad(file, name, base_offset, first_offset, epoch, is_last)
-            if fault is not Fault.TORN:  # what lies behind it is not known to the indexes' judges
+            if fault is not Fault.TORN:  # the index checks do not know the batches behind it
                 return
         for kind, judge in ((Kind.OFFSET_INDEX, _judge_offsets), (Kind.TIME_INDEX, _judge_times)):
             entries = index_entries(indexes[kind], kind, base_offset)
@@ -324,7 +326,7 @@ class _Partition:
                 yield self._damage(index_name, len(indexes[kind]) - rest, "part of an entry")
 
     def _gap(self, walked: _Walked, name: str, base_offset: int) -> Iterator[Finding]:
-        """Gaps are what compaction leaves; elsewhere they are worth a look."""
+        """Report gaps: compaction leaves them; elsewhere they may be a loss."""
         ends = np.concatenate(([base_offset], walked.lasts[:-1] + 1))
         gaps = (walked.bases > ends).nonzero()[0]
         if len(gaps):
@@ -335,7 +337,7 @@ class _Partition:
     def _bad(
         self, file: File, name: str, base_offset: int, next_offset: int, epoch: int, is_last: bool
     ) -> Iterator[Finding]:
-        """Batch by batch, past the first fault too."""
+        """Report faults batch by batch, past the first one, too."""
         log = LogFile(file, base_offset)
         batches = log.batches(next_offset=next_offset, leader_epoch=epoch)
         faults = [(position, fault.value) for position, _, fault in batches if fault is not None]
@@ -360,7 +362,7 @@ def _walked(columns: Sequence[Scanned], end: int, fault: Fault | None) -> _Walke
 
 
 def _judge_offsets(entries: Sequence[tuple[int, int]], walked: _Walked) -> Iterator[tuple[int, str]]:
-    """Each entry rises, names a batch's first byte, and an offset that ends this or a later batch."""
+    """Find entries that do not rise, or do not name a batch's first byte and the end of it or a later one."""
     if not entries:
         return
     table = np.array(entries, np.int64)
@@ -375,11 +377,11 @@ def _judge_offsets(entries: Sequence[tuple[int, int]], walked: _Walked) -> Itera
             walked.lasts[np.minimum(ends, len(walked.lasts) - 1)] == table[:, 0]
         )
     for slot in (~right).nonzero()[0].tolist():
-        yield slot * 8, f"entry {entries[slot]} does not fit the log"
+        yield slot * 8, f"entry {entries[slot]} does not match the log"
 
 
 def _judge_times(entries: Sequence[tuple[int, int]], walked: _Walked) -> Iterator[tuple[int, str]]:
-    """Each entry rises, and tells the largest time up to its offset, which some batch at it has."""
+    """Find entries that do not rise, or are not the largest time up to their offset and that batch's time."""
     if not entries:
         return
     table = np.array(entries, np.int64)
@@ -394,17 +396,17 @@ def _judge_times(entries: Sequence[tuple[int, int]], walked: _Walked) -> Iterato
     else:
         right[:] = False
     for slot in (~right).nonzero()[0].tolist():
-        yield slot * 12, f"entry {entries[slot]} does not fit the log"
+        yield slot * 12, f"entry {entries[slot]} does not match the log"
 
 
 # --- accepting what is there -----------------------------------------------------------------------
 
 
 def reseal(disk: Disk, directory: str) -> int:
-    """Seal every complete segment of the partition as it is now; returns how many.
+    """Seal every complete segment of the partition as it is now; return their number.
 
-    The caller owns the directory. Raises `OSError`, and `CorruptSeal` for a segment that is not sound: what
-    is damaged is not made right by a seal.
+    The caller owns the directory. Raises `OSError`, and `CorruptSeal` for a damaged segment: a seal does not
+    repair it.
     """
     bases = segment_offsets(disk, directory)
     for base_offset, successor in pairwise(bases):
@@ -414,7 +416,7 @@ def reseal(disk: Disk, directory: str) -> int:
             report = verify_log(LogFile(file, base_offset), name, is_last=False)
             if report.damage or report.last_offset >= successor:
                 found = report.damage[0] if report.damage else f"it reaches offset {report.last_offset}"
-                raise CorruptSeal(f"{directory}/{name} is not sound ({found}): recover the log instead")
+                raise CorruptSeal(f"{directory}/{name} is damaged ({found}): recover the log instead")
             file.sync()
             companions = {
                 kind: read_whole(disk, directory, file_name(base_offset, f".{kind}")) or b""

@@ -1,9 +1,8 @@
-"""Committed data from a directory that somebody else owns: nothing undecided, nothing aborted.
+"""Read committed data from a directory with another owner: nothing undecided, nothing aborted.
 
-The files alone tell where the first undecided transaction begins, once everything behind it has been
-looked at. So two readers go over the partition: one runs ahead and notes what the markers decide, the
-other follows, up to the first transaction that has no marker yet. The owner's high watermark is not
-asked for: a marker that the other replicas do not hold yet counts.
+Only a read to the end tells where the first undecided transaction begins. So two readers read the partition:
+one runs ahead and collects the markers, the other follows, up to the first transaction without a marker. The
+owner's high watermark is unknown: a marker counts before the other replicas have it.
 """
 
 from __future__ import annotations
@@ -20,7 +19,7 @@ from logstore.segment.transaction_index import AbortedTransaction
 
 
 class CommittedReader(LogReader):
-    """A `LogReader` of committed data; each call gives what was decided since the last."""
+    """A `LogReader` of committed data; each call returns the batches decided since the last."""
 
     def __init__(
         self, path: str | os.PathLike[str], *, start_offset: int | None = None, disk: Disk | None = None
@@ -31,9 +30,9 @@ class CommittedReader(LogReader):
         self._aborted: list[AbortedTransaction] = []
 
     def batches(self) -> Iterator[Batch]:
-        """As `LogReader.batches`, up to the first undecided transaction, without the data of aborted ones.
+        """Yield batches up to the first undecided transaction, without the data of aborted ones.
 
-        Also raises `InvalidRecord` for a marker that cannot be read.
+        Raises as `LogReader.batches`, and `InvalidRecord` for an unreadable marker.
         """
         for batch in self._ahead.batches():
             completed = self._producers.replay(batch)
@@ -49,7 +48,7 @@ class CommittedReader(LogReader):
         self.log_end_offset, self.tail = self._ahead.log_end_offset, self._ahead.tail
 
     def seek(self, offset: int) -> None:
-        """Go on at `offset`; -1 is the log start. What was known of transactions is found anew."""
+        """Continue at `offset`; -1 is the log start. Transactions are collected again."""
         super().seek(offset)
         self._ahead.seek(offset)
         self._producers = ProducerState()

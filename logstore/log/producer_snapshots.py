@@ -1,9 +1,9 @@
-"""The producer snapshots of one log: which exist, which is believed, and when one is taken.
+"""The producer snapshots of one log: find, take and remove them.
 
-    00000000000000368769.snapshot     the producers' state of all below offset 368769
+    00000000000000368769.snapshot     the producers' state below offset 368769
 
-Derived data with a checksum: written without a sync, and a snapshot that a crash tore is deleted when
-it is found so; an older one, or the start of the log, is then replayed from. Sources: log-format 5.6.
+Derived data with a checksum, written without a sync. A snapshot that a crash tore is deleted when it is
+read; then the log is replayed from an older one, or from its start.
 """
 
 from __future__ import annotations
@@ -31,7 +31,7 @@ class ProducerSnapshots:
         return f"{self._directory}/{file_name(offset, SNAPSHOT_SUFFIX)}"
 
     def take(self, state: ProducerState, offset: int) -> None:
-        """Write the state as of `offset`, unless a snapshot as new exists. Raises `OSError`."""
+        """Write the state at `offset`, unless a snapshot of that offset or later exists. Raises `OSError`."""
         if self.offsets and self.offsets[-1] >= offset:
             return
         # A fresh file each time: bytes left over from a longer one would make it corrupt.
@@ -48,10 +48,10 @@ class ProducerSnapshots:
     def newest(
         self, *, at_most: int, above: int, now_ms: int | None = None, expiration_ms: int = MAX_INT
     ) -> ProducerState:
-        """The newest sound snapshot in (above, at_most]; empty as of `above` if there is none.
+        """Return the newest sound snapshot in (above, at_most]; an empty state at `above` if there is none.
 
-        Snapshots that prove corrupt on the way are deleted. Given `now_ms`, producers that have been
-        idle for `expiration_ms` are left out.
+        Corrupt snapshots are deleted. With `now_ms`, producers that have been idle for `expiration_ms` are
+        left out.
         """
         for offset in reversed(list(self.offsets)):
             if not above < offset <= at_most:
@@ -67,7 +67,7 @@ class ProducerSnapshots:
         return ProducerState(end_offset=above)
 
     def remove_strays(self, bases: list[int], log_start_offset: int, log_end_offset: int) -> list[int]:
-        """Keep what stands at a segment's base, and the newest at or past the last one; returns the rest."""
+        """Keep snapshots at segments' bases and the newest at or past the last; return the removed ones."""
         newest = max((offset for offset in self.offsets if offset <= log_end_offset), default=-1)
         kept = {base for base in bases if base > log_start_offset}
         if newest >= bases[-1]:
@@ -78,18 +78,18 @@ class ProducerSnapshots:
         return strays
 
     def remove_above(self, offset: int) -> bool:
-        """Delete the snapshots of state past `offset`: the log was cut there. True if there were any."""
+        """Delete the snapshots past `offset`, where the log was cut; tell whether there were any."""
         return self.retain(above=-1, at_most=offset)
 
     def retain(self, *, above: int, at_most: int) -> bool:
-        """Delete the snapshots outside (above, at_most]: of what the log holds no more. True if any were."""
+        """Delete the snapshots outside (above, at_most], the log's bounds; tell whether there were any."""
         stale = [known for known in self.offsets if not above < known <= at_most]
         for each in stale:
             self._remove(each)
         return bool(stale)
 
     def remove(self, offset: int) -> None:
-        """Delete the snapshot at `offset`, if there is one: its segment went."""
+        """Delete the snapshot at `offset`, if there is one: its segment was deleted."""
         if offset in self.offsets:
             self._remove(offset)
 
@@ -103,7 +103,7 @@ def replay_into(
     segment: Segment,
     on_completed: Callable[[CompletedTransaction], None] = lambda _: None,
 ) -> None:
-    """Let `state` take up the segment's batches from its end offset on; only producers' batches are read."""
+    """Replay the segment's batches from `state.end_offset` on; only batches with a producer are read."""
     for scanned in scan(segment.log_file, 0, segment.size, base_offset=segment.base_offset):
         headers = scanned.headers
         wanted = (headers["producer_id"] >= 0) & (headers["base_offset"] >= state.end_offset)

@@ -1,10 +1,10 @@
-"""What a log knows of its producers: where each one's sequence stands, and which transactions are open.
+"""The state of a log's producers: the last sequences of each, and the open transactions.
 
-Made from the log alone, batch by batch in offset order, so any replica has the same. It lets a leader
-recognise a batch that is sent again and one whose predecessor is missing, and it holds committed readers
-below the first transaction that is undecided, or whose marker is not yet replicated.
+It is made from the log alone, batch by batch in offset order, so every replica has the same state. A leader
+uses it to detect repeated batches and missing predecessors. It limits committed readers to the offsets below
+the first transaction that is undecided, or whose marker is not yet replicated.
 
-A snapshot, `<offset>.snapshot`, is the state of all below that offset:
+A snapshot, `<offset>.snapshot`, is the state below that offset:
 
     ┌─────────┬───────┬───────┬───────────────────────────────────────────────────────────────────┐
     │ version │ crc   │ count │ entries, 46 bytes: producer id i64 │ epoch i16 │ last sequence i32 │
@@ -12,8 +12,8 @@ A snapshot, `<offset>.snapshot`, is the state of all below that offset:
     │         │       │       │ coordinator epoch i32 │ first offset of the open transaction i64   │
     └─────────┴───────┴───────┴───────────────────────────────────────────────────────────────────┘
 
-Big-endian; the checksum (CRC-32C) covers all that follows it, to the end of the file. Derived data: a
-crash may leave it short, stale or torn; then it is deleted and an older one, or none, is replayed from.
+Big-endian; the checksum (CRC-32C) covers everything behind it. Snapshots are derived: a crash may leave one
+short, stale or torn. Then it is deleted, and the log is replayed from an older one, or from its start.
 """
 
 from __future__ import annotations
@@ -53,11 +53,11 @@ if TYPE_CHECKING:
     from logstore.disk.files import Buffer
 
 REMEMBERED_BATCHES: Final = 5
-"""A producer may have this many requests under way, and send any of them again."""
+"""A producer may have this many requests in flight, and repeat any of them."""
 NO_EPOCH: Final = -1
 NO_OFFSET: Final = -1
 LATE_MS: Final = 5 * 60_000
-"""How long after the largest timeout a transaction that is still open counts as late."""
+"""A transaction is late if it is open this long after the largest timeout."""
 
 SNAPSHOT_VERSION: Final = 1
 _HEADER: Final = struct.Struct(">hIi")
@@ -67,7 +67,7 @@ _CRC_START: Final = 6
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ProducerStateConfig:
-    """A node's settings of its producers, under Kafka's names; times are milliseconds."""
+    """A node's producer settings, under Kafka's names; times are milliseconds."""
 
     producer_id_expiration_ms: int = setting(
         86_400_000,
@@ -90,7 +90,7 @@ class ProducerStateConfig:
 
 
 class Duplicate(NamedTuple):
-    """The batch is in the log already: answer with what it was given then, and append nothing."""
+    """The batch is already in the log: append nothing, and answer with its offsets."""
 
     first_offset: int
     last_offset: int
@@ -100,7 +100,7 @@ class Duplicate(NamedTuple):
 class CompletedTransaction(NamedTuple):
     """A marker ended the transaction that its producer had open since `first_offset`.
 
-    `last_stable_offset` is where committed readers may go once the marker is replicated.
+    `last_stable_offset` is the limit of committed readers once the marker is replicated.
     """
 
     producer_id: int
@@ -110,7 +110,7 @@ class CompletedTransaction(NamedTuple):
     last_stable_offset: int
 
     def index_entry(self) -> AbortedTransaction | None:
-        """What the transaction index notes: aborts only."""
+        """Return the entry for the transaction index; None for a commit."""
         if not self.is_aborted:
             return None
         return AbortedTransaction(
@@ -128,7 +128,7 @@ class OpenTransaction(NamedTuple):
 
 
 class AppendedBatch(NamedTuple):
-    """What is remembered of a producer's batch; its first sequence and offset follow from the delta."""
+    """A producer's batch; its first sequence and offset follow from the delta."""
 
     last_sequence: int
     last_offset: int
@@ -169,7 +169,7 @@ class ProducerEntry:
         return self.batches[-1].last_sequence if self.batches else NO_SEQUENCE
 
     def raise_epoch(self, epoch: int) -> None:
-        """A new epoch starts its sequences anew."""
+        """Set the epoch; a new one starts its sequences anew."""
         if epoch != self.epoch:
             self.batches.clear()
             self.epoch = epoch
@@ -178,16 +178,16 @@ class ProducerEntry:
 class ProducerState:
     """The producers of one log up to `end_offset`.
 
-    `replay` takes what is in the log, as followers and recovery do; a leader asks `check` first. `check`
+    `replay` applies batches of the log, as followers and recovery do; a leader calls `check` first. `check`
     changes nothing, so a refused append leaves no trace.
     """
 
     def __init__(self, *, end_offset: int = 0) -> None:
         self.end_offset = end_offset
         self.first_unstable_offset: int | None = None
-        """Where the oldest transaction starts that is undecided, or decided above the high watermark.
+        """The start of the oldest transaction that is undecided, or decided above the high watermark.
 
-        A value, not a search: readers ask for it while a writer opens and ends transactions.
+        A value, not a search: readers use it while a writer opens and ends transactions.
         """
         self._producers: dict[int, ProducerEntry] = {}
         # First offset → producer id; first offset → marker's offset of those decided past the high watermark.
@@ -203,7 +203,7 @@ class ProducerState:
         now_ms: int | None = None,
         expiration_ms: int = MAX_INT,
     ) -> ProducerState:
-        """The state that a snapshot at `end_offset` holds, without producers idle for `expiration_ms`."""
+        """Make the state of a snapshot at `end_offset`, without producers idle for `expiration_ms`."""
         state = cls(end_offset=end_offset)
         for entry in entries:
             state._producers[entry.producer_id] = entry
@@ -218,13 +218,13 @@ class ProducerState:
         return len(self._producers)
 
     def __iter__(self) -> Iterator[ProducerEntry]:
-        """The producers, in the order in which they came."""
+        """Iterate over the producers in the order of their first batches."""
         return iter(self._producers.values())
 
     def get(self, producer_id: int) -> ProducerEntry | None:
         return self._producers.get(producer_id)
 
-    # A leader's questions
+    # Checks by a leader
 
     def check(
         self,
@@ -234,7 +234,7 @@ class ProducerState:
         guards: VerificationGuards | None = None,
         guard: VerificationGuard | None = None,
     ) -> Duplicate | None:
-        """Whether `batch` may follow; the batch it repeats, if it does.
+        """Check that `batch` may be appended; return the batch that it repeats, if it does.
 
         With `guards`, a batch that opens a transaction needs the `guard` given out for it.
         Raises `OutOfOrderSequence`, `InvalidProducerEpoch`, `InvalidTransactionState` or, for a marker,
@@ -274,7 +274,7 @@ class ProducerState:
         return None
 
     def has_open_transaction(self, producer_id: int, epoch: int) -> bool:
-        """Whether this epoch of the producer has a transaction open."""
+        """Tell whether this epoch of the producer has an open transaction."""
         entry = self._producers.get(producer_id)
         return entry is not None and entry.transaction_first_offset >= 0 and entry.epoch == epoch
 
@@ -288,7 +288,7 @@ class ProducerState:
         ):
             raise InvalidTransactionState(
                 f"producer {batch.producer_id}, epoch {batch.producer_epoch}: no transaction is open, and "
-                "nobody has verified that one begins; ask its coordinator (`maybe_start_verification`) first"
+                "none was verified; ask its coordinator first (`maybe_start_verification`)"
             )
 
     @staticmethod
@@ -325,13 +325,13 @@ class ProducerState:
     # What is in the log
 
     def replay(self, batch: Batch) -> CompletedTransaction | None:
-        """Take up a batch that is in the log; the transaction that it ends, if it is a marker that does.
+        """Apply a batch of the log; return the transaction that it ends, if it is such a marker.
 
-        No sequence, epoch or state is refused: the leader that wrote the batch has judged.
-        `InvalidRecord` for a marker that cannot be read.
+        No sequence, epoch or state is refused: the leader that wrote the batch has checked them. Raises
+        `InvalidRecord` for an unreadable marker.
         """
         completed = self._replay_producer(batch) if batch.has_producer_id else None
-        # Last: who reads it as the end of what is known must find the batch's transaction open.
+        # Last: a thread that reads it must find the batch's transaction open.
         self.end_offset = batch.next_offset
         return completed
 
@@ -385,7 +385,7 @@ class ProducerState:
 
     @property
     def first_undecided_offset(self) -> int | None:
-        """Where the oldest transaction without a marker starts."""
+        """The start of the oldest transaction without a marker."""
         return self._open.peekitem(0)[0] if self._open else None
 
     def _find_first_unstable(self) -> None:
@@ -393,7 +393,7 @@ class ProducerState:
         self.first_unstable_offset = min(firsts, default=None)
 
     def open_transactions(self) -> tuple[OpenTransaction, ...]:
-        """The transactions without a marker, oldest first."""
+        """Return the transactions without a marker, oldest first."""
         found = []
         for first_offset, producer_id in self._open.items():
             entry = self._producers[producer_id]
@@ -401,7 +401,7 @@ class ProducerState:
         return tuple(found)
 
     def advance_high_watermark(self, high_watermark: int) -> None:
-        """A transaction whose marker lies below `high_watermark` is decided for good."""
+        """Settle the transactions whose marker lies below `high_watermark`."""
         if not self._unreplicated:
             return
         replicated = [first for first, marker in self._unreplicated.items() if marker < high_watermark]
@@ -411,14 +411,14 @@ class ProducerState:
             self._find_first_unstable()
 
     def last_stable_offset(self, high_watermark: int, log_start_offset: int) -> int:
-        """The end of what readers of committed data may see."""
+        """Return the upper bound of committed reads."""
         first = self.first_unstable_offset
         if first is None:
             return high_watermark
         return min(max(first, log_start_offset), high_watermark)
 
     def remove_expired(self, now_ms: int, expiration_ms: int) -> None:
-        """Forget producers that have been idle for `expiration_ms` and have no transaction open."""
+        """Remove producers that have been idle for `expiration_ms` and have no open transaction."""
         self._producers = {
             producer_id: entry
             for producer_id, entry in self._producers.items()
@@ -428,19 +428,21 @@ class ProducerState:
     # Snapshots
 
     def encode_snapshot(self) -> bytes:
-        """The bytes of a snapshot at `end_offset`. Of a producer's batches only the last is kept."""
+        """Return a snapshot at `end_offset`. Of a producer's batches only the last one is kept."""
         entries = b"".join(_encode_entry(entry) for entry in self)
         counted = struct.pack(">i", len(self._producers)) + entries
         return struct.pack(">hI", SNAPSHOT_VERSION, crc32c(counted)) + counted
 
 
 def decode_snapshot(data: Buffer) -> list[ProducerEntry]:
-    """The producers in a snapshot file; `CorruptSnapshot` unless every byte of it is as it was written."""
+    """Return the producers in a snapshot file. Raises `CorruptSnapshot` if it is damaged."""
     if len(data) < _HEADER.size:
-        raise CorruptSnapshot(f"a producer snapshot of {len(data)} bytes is shorter than its header")
+        raise CorruptSnapshot(f"producer snapshot: {len(data)} bytes are fewer than its header")
     version, crc, count = _HEADER.unpack_from(data)
     if version != SNAPSHOT_VERSION:
-        raise CorruptSnapshot(f"producer snapshot version {version}, not {SNAPSHOT_VERSION}")
+        raise CorruptSnapshot(
+            f"producer snapshot version {version} is not supported, only {SNAPSHOT_VERSION}"
+        )
     view = memoryview(data)
     computed = crc32c(view[_CRC_START:])
     if crc != computed:
@@ -476,14 +478,14 @@ def _decode_entry(fields: tuple[int, ...]) -> ProducerEntry:
 
 
 def check_markers(batches: Iterable[Batch]) -> None:
-    """`InvalidRecord` for a control batch that `replay` could not take up."""
+    """Raise `InvalidRecord` for a control batch that `replay` cannot apply."""
     for batch in batches:
         if batch.is_control and batch.has_producer_id:
             _marker(batch)
 
 
 def _marker(batch: Batch) -> EndTransactionMarker | None:
-    """The marker of a control batch; None if compaction emptied it or it holds another control record."""
+    """The marker of a control batch; None if compaction emptied it, and for other control records."""
     record = next(batch.records(), None)
     if record is None or ControlRecord.parse(record.key).type not in (ControlType.ABORT, ControlType.COMMIT):
         return None

@@ -1,13 +1,13 @@
-"""What readers of committed data see of a log: nothing undecided, nothing aborted.
+"""Select the data for readers of committed data: nothing undecided, nothing aborted.
 
     offset     0    1    2    3     4    5     6    7
     producer   A    B    –    A✗    B    B✓    A    –          ✗ ABORT, ✓ COMMIT
                ░    ▓    ▓          ▓          │
                aborted   shown                 └ last stable offset: A is open again
 
-Below the last stable offset every transaction is decided. The aborted ones stand in the transaction
-indexes, in the segment of their marker; a reader drops a producer's transactional batches from the
-transaction's first offset up to that marker. Pure; sources: log-format 3.3, 5.5.
+Below the last stable offset every transaction is decided. The aborted ones are in the transaction index of
+their marker's segment. A reader drops the producer's transactional batches from the transaction's first
+offset up to the marker. Pure.
 """
 
 from __future__ import annotations
@@ -22,10 +22,10 @@ from logstore.segment.transaction_index import AbortedTransaction, TransactionIn
 def aborted_between(
     indexes: Iterable[TransactionIndex], start_offset: int, end_offset: int
 ) -> tuple[AbortedTransaction, ...]:
-    """Aborted transactions that overlap [start_offset, end_offset), in order of their markers.
+    """Return the aborted transactions that overlap [start_offset, end_offset), in order of their markers.
 
-    `indexes` are those of the segment that holds `start_offset` and of the ones after it: a marker may
-    lie far behind its transaction. Not more of them are read than it takes.
+    `indexes` are those of the segment that holds `start_offset` and of the later ones: a marker may lie far
+    behind its transaction. Only as many as needed are read.
     """
     found: list[AbortedTransaction] = []
     for index in indexes:
@@ -37,10 +37,10 @@ def aborted_between(
 
 
 def without_aborted(batches: Iterable[Batch], aborted: Iterable[AbortedTransaction]) -> Iterator[Batch]:
-    """The batches but for the data of `aborted` transactions; control batches stay.
+    """Yield the batches without the data of `aborted` transactions; control batches stay.
 
-    The rule that a consumer follows with producer ids, first offsets and the markers it meets; with the
-    markers' offsets at hand no marker has to be read, so compaction may have taken it.
+    A consumer follows the same rule with the markers that it reads. Here the markers' offsets are known, so
+    compaction may have removed the markers.
     """
     spans: defaultdict[int, list[tuple[int, int]]] = defaultdict(list)
     for each in aborted:

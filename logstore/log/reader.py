@@ -1,21 +1,21 @@
-"""Reading the directory of a log that somebody else owns: a running broker, a dead one, another process.
+"""Read the directory of a log with another owner: a running broker, a dead one, another process.
 
     owner      appends ─ rolls ─ truncates ─ compacts ─ deletes
                   │        │         │            │         │
     directory  0.log   1000.log   2400.log     …  0.log.swap   0.log.deleted
                   │
-    reader     lists, opens, reads; holds no lock, maps nothing, writes nothing, believes nothing
+    reader     lists, opens, reads; holds no lock, maps nothing, writes nothing
 
-The owner does not know of the reader and may change any file between two of its calls. So the reader goes
-by offsets, not by positions: a position is a hint, checked against the batch that lies there, and when it
-misleads, the segment is walked from its first byte, where a batch begins in any case. Each batch that is
-given out is whole and its checksum right. What looks wrong is read anew, from the start, until it has
-looked the same twice: a cut or a swap that came between is no damage.
+The owner does not know of the reader and may change any file between two of its calls. So the reader goes by
+offsets. A position is a hint: it is checked against the batch there, and if it is wrong, the segment is
+walked from its first byte, where a batch always begins. Each batch that is returned is whole and has the
+right checksum. Bytes that look wrong are read again, from the start, until they look the same twice: a cut
+or a swap in between is no damage.
 
-    behind the last whole batch     being written, or torn by a crash: the end of what there is to read
-    a swap half done                the new segment is complete once its name ends in `.swap`: it counts
+    behind the last whole batch     being written, or torn by a crash: the end of the readable log
+    a swap half done                a new segment is complete once its name ends in `.swap`: it is read
     offsets below the log start     `OffsetOutOfRange`: they were deleted
-    read past what is there now     `OffsetOutOfRange`: the log was cut below what had been read
+    read past the end               `OffsetOutOfRange`: the log was cut below the reader's offset
     a bad batch, good ones behind   `DamagedLog`
     no such directory               `LogGone`
 """
@@ -46,14 +46,14 @@ CHUNK_BYTES: Final = 1 << 20
 _LENGTH: Final = Struct(">8xi")
 _ATTEMPTS: Final = 1000
 _Names: TypeAlias = dict[int, tuple[str, ...]]
-"""Base offset → the `.log` files that hold the segment, ascending; one not yet renamed comes second."""
+"""Base offset → the segment's `.log` files, ascending; a `.swap` file comes second."""
 _SWAPPED_LOG: Final = LOG_SUFFIX + SWAP_SUFFIX
 _Unit = TypeVar("_Unit")
-"""What is given out at a time: a batch, or a stretch of them (`stretches.py`)."""
+"""The unit of reading: a batch, or a stretch of batches (`stretches.py`)."""
 
 
 class Tail(NamedTuple):
-    """What lies behind the last whole batch: `size` bytes at byte `position` of `file`, and what they are."""
+    """The bytes behind the last whole batch: `size` bytes at byte `position` of `file`."""
 
     file: str
     position: int
@@ -62,7 +62,7 @@ class Tail(NamedTuple):
 
 
 class Hint(NamedTuple):
-    """The batch that was given out last: where it lies, and its header."""
+    """The batch that was returned last: its place and its header."""
 
     name: str
     position: int
@@ -72,9 +72,9 @@ class Hint(NamedTuple):
 
 
 class Suspect(Exception):
-    """Something that is no batch, where one should begin, with `size` bytes to the end of the file.
+    """Bytes that are no batch where one should begin; `size` of them to the end of the file.
 
-    `data` holds the first of them, `next_offset` is what a batch there could begin with.
+    `data` holds the first of them, `next_offset` is the lowest base offset of a batch there.
     """
 
     def __init__(
@@ -93,10 +93,10 @@ class Suspect(Exception):
 
 
 def checkpointed_offset(disk: Disk, directory: str, checkpoint: str) -> int:
-    """What the `checkpoint` file of its log dir says of the partition in `directory`; 0 if it says nothing.
+    """Return the offset of the partition in `directory` by its log dir's `checkpoint` file; 0 if unknown.
 
-    A log that stands alone keeps its checkpoints in its own directory. A hint: a file that cannot be
-    read hides nothing.
+    A stand-alone log keeps its checkpoints in its own directory. The offset is a hint: unreadable files
+    are ignored.
     """
     parent, _, name = os.path.abspath(directory).rpartition("/")
     try:
@@ -114,17 +114,17 @@ def checkpointed_offset(disk: Disk, directory: str, checkpoint: str) -> int:
 
 
 class LogReader:
-    """The batches of a partition's directory in order; each call gives what has come since the last.
+    """Reads the batches of a partition's directory in order; each call returns the new ones.
 
-    `next_offset` is where it goes on. `log_start_offset` and `log_end_offset` are the bounds as last seen,
-    -1 before anything was; `tail` tells what lay behind the last whole batch, None for nothing. For one
+    `next_offset` is the offset of the next read. `log_start_offset` and `log_end_offset` are the bounds as
+    last seen, -1 at first; `tail` describes the bytes behind the last whole batch, None for none. For one
     thread. Raises `LogGone` if there is no such directory, `LogDirOffline` if it cannot be read.
     """
 
     def __init__(
         self, path: str | os.PathLike[str], *, start_offset: int | None = None, disk: Disk | None = None
     ) -> None:
-        """Read from `start_offset` (default: the log start, wherever it is at the first call)."""
+        """Read from `start_offset` (default: the log start at the time of the first call)."""
         self.directory = os.fspath(path).rstrip("/") or "/"
         self._disk = disk or OsDisk()
         self.next_offset = -1 if start_offset is None else start_offset
@@ -141,26 +141,26 @@ class LogReader:
     # --- reading ----------------------------------------------------------------------------------
 
     def batches(self) -> Iterator[Batch]:
-        """Whole batches that end at or past `next_offset`, to the end as it is when reached.
+        """Yield whole batches that end at or past `next_offset`, to the current end of the log.
 
-        The first may begin below it. `next_offset` moves when the next one is asked for. Raises
-        `OffsetOutOfRange` (`seek` to one of its bounds to go on), `DamagedLog`, `LogGone` or
+        The first may begin below it. `next_offset` moves when the next batch is requested. Raises
+        `OffsetOutOfRange` (`seek` to one of its bounds to continue), `DamagedLog`, `LogGone` or
         `LogDirOffline`.
         """
         return self._follow(self._segment)
 
     def _follow(self, read: Callable[[str, int, bool], Iterator[_Unit]]) -> Iterator[_Unit]:
-        """What `read` gives of one segment after the other, from `next_offset` on."""
+        """Read one segment after the other with `read`, from `next_offset` on."""
         suspect: Suspect | None = None
         seen: _Names = {}
         skipped = 0
         for _ in range(_ATTEMPTS):
             names = self._list()
             if not names:
-                return  # an owner that starts anew, above or below
+                return  # the owner starts anew, above or below
             if not self._settle_start(names):
                 continue
-            # A segment that has nothing (more) is passed over only if the directory looked the same twice.
+            # A segment without (more) batches is skipped only if the directory looked the same twice.
             skipped = skipped + 1 if names == seen else 0
             seen = names
             bases = list(names)
@@ -174,7 +174,7 @@ class LogReader:
                     if self.next_offset != before:
                         break
             except FileNotFoundError:
-                seen = {}  # it went, or got its final name, since it was listed
+                seen = {}  # it was removed or renamed since it was listed
                 continue
             except Suspect as found:
                 seen = {}
@@ -197,10 +197,10 @@ class LogReader:
         )
 
     def records(self) -> Iterator[Record]:
-        """The records at or past `next_offset`, to the end as it is when reached; no control records.
+        """Yield the records at or past `next_offset`, to the current end of the log, without control records.
 
-        Records of aborted transactions are among them. Raises as `batches`, and `InvalidRecord` or
-        `UnsupportedCompression` for a batch whose records cannot be read.
+        Records of aborted transactions are included. Raises as `batches`, and `InvalidRecord` or
+        `UnsupportedCompression` for unreadable records.
         """
         for batch in self.batches():
             if not batch.is_control:
@@ -211,7 +211,7 @@ class LogReader:
                     yield from (record for record in batch.records() if record.offset >= first)
 
     def seek(self, offset: int) -> None:
-        """Go on at `offset`; -1 is the log start."""
+        """Continue at `offset`; -1 is the log start."""
         self.next_offset = offset
 
     # --- the directory ----------------------------------------------------------------------------
@@ -220,7 +220,9 @@ class LogReader:
         try:
             entries = self._disk.scan(self.directory)
         except (FileNotFoundError, NotADirectoryError) as error:
-            raise LogGone(f"{self.directory} is not there: deleted, moved, or never made") from error
+            raise LogGone(
+                f"{self.directory} does not exist: it was deleted, moved, or never created"
+            ) from error
         except OSError as error:
             raise self._unreadable(error) from error
         names: _Names = {}
@@ -235,7 +237,7 @@ class LogReader:
         return LogDirOffline(f"{self.directory} cannot be read: {error}. Check the disk and its permissions")
 
     def _settle_start(self, names: _Names) -> bool:
-        """Note where the log starts; False if the directory changes meanwhile and is to be listed anew."""
+        """Set the log start; return False if the directory changes meanwhile and must be listed again."""
         published = checkpointed_offset(self._disk, self.directory, LOG_START_OFFSET_CHECKPOINT)
         start = max(next(iter(names)), published)
         if self.next_offset < 0:
@@ -251,7 +253,7 @@ class LogReader:
     # --- one segment ------------------------------------------------------------------------------
 
     def _segment(self, name: str, base_offset: int, from_start: bool) -> Iterator[Batch]:
-        """Its batches from `next_offset` on; the bytes before are walked too if `from_start`."""
+        """Yield its batches from `next_offset` on; with `from_start` the bytes before are walked, too."""
         file = self._disk.open(f"{self.directory}/{name}")
         try:
             walk = Walk(file, name, base_offset)
@@ -270,12 +272,12 @@ class LogReader:
             file.close()
 
     def _place(self, walk: Walk, file: File, name: str, base_offset: int) -> None:
-        """Let `walk` begin later than at the first byte, where that can be trusted."""
+        """Start `walk` behind the first byte, where a position can be trusted."""
         hint = self._hint
         if hint is not None and (hint.name != name or hint.next_offset > self.next_offset):
             hint = None
         if hint is not None and file.pread(HEADER_BYTES, hint.position) == hint.header:
-            # The batch that was read last still lies there: so what follows it begins where it ends.
+            # The batch that was read last is still there, so the next one begins at its end.
             walk.end, walk.next_offset = hint.position + hint.size, hint.next_offset
             return
         if self.next_offset > base_offset:
@@ -286,7 +288,7 @@ class LogReader:
                 walk.end = position
 
     def _holds_a_batch(self, file: File, position: int, base_offset: int) -> bool:
-        """Whether a sound batch lies at `position` that does not begin past `next_offset`."""
+        """Tell whether a sound batch is at `position` and does not begin past `next_offset`."""
         batch = sound_batch(file, position, file.size())
         return batch is not None and base_offset <= batch.base_offset <= self.next_offset
 
@@ -299,7 +301,7 @@ class LogReader:
         )
 
     def _judge(self, found: Suspect, is_last: bool) -> None:
-        """Note the end of the log if nothing lies behind what is no batch; else `DamagedLog`."""
+        """Set the end of the log if nothing sound follows. Raises `DamagedLog` otherwise."""
         if self._is_known_tail(found):
             return
         path = f"{self.directory}/{found.name}"
@@ -323,10 +325,10 @@ class LogReader:
 
 
 class Walk:
-    """The batches of an open `.log`, from its first byte or wherever `end` is set; `end` follows the last.
+    """Walks the batches of an open `.log`, from byte `end` on (at first 0); `end` follows the last batch.
 
-    Offset and epoch of a batch lie outside its checksum. So each is given out only when the next one
-    follows it; one that fits its predecessor but not its successor is the odd one of the three.
+    Offset and epoch of a batch lie outside its checksum. So each is yielded only when the next one follows
+    it. A batch that fits its predecessor but not its successor is the wrong one of the three.
     """
 
     def __init__(self, file: File, name: str, base_offset: int) -> None:
@@ -338,7 +340,7 @@ class Walk:
         self.next_offset = base_offset
 
     def __iter__(self) -> Iterator[Batch]:
-        """Raises `Suspect` where something else than a batch lies."""
+        """Raise `Suspect` at bytes that are no batch."""
         newest_epoch = -1
         pending: Batch | None = None
         at_end: Suspect | None = None
@@ -365,7 +367,7 @@ class Walk:
                 pending = batch
             read_to += found.end
             if found.fault not in (None, Fault.TORN) or found.end == 0:
-                # Torn at its very beginning: it is not whole although as many bytes as it has were read.
+                # Torn: it is not whole although as many bytes as its length says were read.
                 rest = data[found.end :][:HEADER_BYTES]
                 at_end = self.suspect(read_to, size, rest, found.fault or Fault.TORN)
         if pending is not None:
@@ -380,7 +382,7 @@ class Walk:
         return max(newest_epoch, batch.leader_epoch)
 
     def suspect(self, position: int, size: int, data: Buffer, fault: Fault = Fault.OFFSETS) -> Suspect:
-        """What lies at `position`, with `data`, is no batch that can follow; `size` is the file's."""
+        """Return the error for `data` at `position`, no batch that can follow; `size` is the file's."""
         first = bytes(data[:HEADER_BYTES])
         return Suspect(self._name, position, size - position, first, fault, self.next_offset)
 

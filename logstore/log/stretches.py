@@ -1,11 +1,11 @@
-"""Reading a log that somebody else owns by the megabyte: whole stretches of batches, as their bytes lie.
+"""Read the log of another owner by the megabyte: stretches of batches, as stored.
 
     LogReader       one batch after the other             1 µs and more a batch
     StretchReader   some megabytes of them in an item     a checksum a batch, all else is numpy
 
-With the same guarantees: each batch is whole, its checksum right, its offset and epoch in order with both
-its neighbours', and what looks wrong was looked at twice. What follows a damage can be read too:
-`skip_damage` goes on at the next batch that is sound, and says which offsets it left behind.
+The guarantees are the same: each batch is whole, its checksum is right, its offset and epoch are in order
+with both neighbours', and wrong bytes were read twice. `skip_damage` continues behind damage, at the next
+sound batch, and returns the skipped offsets.
 """
 
 from __future__ import annotations
@@ -29,8 +29,8 @@ STRETCH_BYTES: Final = 4 << 20
 class Stretch(NamedTuple):
     """Batches that lie end to end in one segment.
 
-    `positions` say where they begin in `data`, `headers` what their fields are (rows of `HEADER_DTYPE`);
-    `position` is the byte of `file` where `data` begins, `base_offset` the segment's.
+    `positions` are their first bytes in `data`, `headers` their fields (rows of `HEADER_DTYPE`). `data`
+    begins at byte `position` of `file`; `base_offset` is the segment's.
     """
 
     file: str
@@ -46,7 +46,7 @@ class Stretch(NamedTuple):
 
     @property
     def last_offsets(self) -> npt.NDArray[np.int64]:
-        """Of each batch."""
+        """The last offset of each batch."""
         offsets: npt.NDArray[np.int64] = self.headers["base_offset"].astype(np.int64)
         offsets += self.headers["last_offset_delta"]
         return offsets
@@ -55,7 +55,7 @@ class Stretch(NamedTuple):
         return Batch(self.data, int(self.positions[slot]))
 
     def reaching(self, offset: int) -> Stretch:
-        """Without the batches that end below `offset`; the last one does not."""
+        """Return the stretch without the batches that end below `offset`; at least one remains."""
         first = int((self.last_offsets >= offset).argmax())
         at = int(self.positions[first])
         return self._replace(
@@ -72,7 +72,7 @@ class Stretch(NamedTuple):
 
 
 class Skipped(NamedTuple):
-    """Offsets [start_offset, end_offset) that a damage took, as far as can be told, and what it is."""
+    """Offsets [start_offset, end_offset) that were lost to damage, as far as known, and its fault."""
 
     start_offset: int
     end_offset: int
@@ -80,7 +80,7 @@ class Skipped(NamedTuple):
 
 
 class StretchReader(LogReader):
-    """A `LogReader` that gives `stretches`, each about `stretch_bytes` long or one batch."""
+    """A `LogReader` that yields `stretches`, each about `stretch_bytes` long or one batch."""
 
     def __init__(
         self,
@@ -96,7 +96,7 @@ class StretchReader(LogReader):
         """The first sound batch behind the last damage that was skipped."""
 
     def stretches(self) -> Iterator[Stretch]:
-        """As `batches`, and the same errors, many at a time."""
+        """Yield many batches at a time; raises as `batches`."""
         return self._follow(self._stretches)
 
     def _stretches(self, name: str, base_offset: int, from_start: bool) -> Iterator[Stretch]:
@@ -104,7 +104,7 @@ class StretchReader(LogReader):
         try:
             walk = _StretchWalk(file, name, base_offset)
             if from_start and self._behind is not None and self._behind.name == name:
-                # What lies before is known to be damaged.
+                # The bytes before it are known to be damaged.
                 self._hint = self._behind
                 from_start = False
             if not from_start:
@@ -121,12 +121,12 @@ class StretchReader(LogReader):
             file.close()
 
     def skip_damage(self) -> Skipped | None:
-        """After `DamagedLog`: go on at the first sound batch behind the damage, or at the next segment.
+        """After `DamagedLog`: continue at the first sound batch behind the damage, or at the next segment.
 
-        None if nothing can be skipped: what was wrong was no damage of one place. The next batch is where
-        the length field of the damaged one says, if it is sound; else bytes are searched for one that
-        another one, or the end of the file, follows: a record may hold a batch as its value. Raises
-        `LogGone` or `LogDirOffline`.
+        Returns None if nothing can be skipped. The next batch is at the end of the damaged one by its length
+        field, if it is sound there. Otherwise bytes are searched for a batch that is followed by another one
+        or by the end of the file, because a record's value may contain a batch. Raises `LogGone` or
+        `LogDirOffline`.
         """
         damage, self._damage = self._damage, None
         if damage is None:
@@ -151,7 +151,7 @@ class StretchReader(LogReader):
         return Skipped(damage.next_offset, next_offset, damage.fault)
 
     def _sound_batch(self, damage: Suspect, segment_end: int | None) -> tuple[int, bytes, int] | None:
-        """Position, header and base offset of the first one behind the damage."""
+        """Position, header and base offset of the first sound batch behind the damage."""
         file = self._disk.open(f"{self.directory}/{damage.name}")
         try:
             size = file.size()
@@ -181,7 +181,7 @@ class StretchReader(LogReader):
 
 
 class _StretchWalk(Walk):
-    """`Walk` by the stretch: the last batch of a chunk waits for its successor, in the next chunk."""
+    """`Walk` by stretches: the last batch of a chunk waits for its successor, in the next chunk."""
 
     def stretches(self, stretch_bytes: int) -> Iterator[Stretch]:
         """Raises `Suspect` where something else than a batch lies."""
@@ -193,14 +193,14 @@ class _StretchWalk(Walk):
             data = self._file.pread(asked, self.end)
             found = scan_buffer(data, len(data))
             count, odd = self._in_order(found, newest_epoch)
-            # A short read: its owner has cut the file meanwhile.
+            # A short read means that the owner has cut the file meanwhile.
             is_whole = self.end + asked >= size or len(data) < asked
             if odd is None and count and found.fault in (None, Fault.TORN) and not is_whole:
                 successor = self._size_at(self.end + found.end, size)
                 if count == 1 and successor:
                     wanted = found.end + max(successor, HEADER_BYTES)
                     continue
-                # Its successor, if that can be one, is in the next chunk.
+                # Its successor, if there is one, is in the next chunk.
                 count -= bool(successor)
             wanted = stretch_bytes
             if count:
@@ -215,7 +215,7 @@ class _StretchWalk(Walk):
                 raise self.suspect(self.end, size, rest, found.fault or Fault.TORN)
 
     def _size_at(self, position: int, size: int) -> int:
-        """Bytes of the batch at `position`, by its length field; 0 for what the file does not hold."""
+        """The size of the batch at `position` by its length field; 0 if the file does not hold it."""
         header = self._file.pread(LOG_OVERHEAD, position)
         length = int.from_bytes(header[8:12], "big", signed=True) if len(header) == LOG_OVERHEAD else 0
         return LOG_OVERHEAD + length if MIN_LENGTH <= length <= size - position - LOG_OVERHEAD else 0
@@ -232,7 +232,7 @@ class _StretchWalk(Walk):
         )
 
     def _in_order(self, found: Scanned, newest_epoch: int) -> tuple[int, int | None]:
-        """How many of the batches follow one another, and the slot of the first that is out of order."""
+        """The number of batches in order, and the slot of the first that is out of order."""
         count = len(found.headers)
         epochs = found.headers["leader_epoch"].astype(np.int64)
         faults = order_faults(found, self._base_offset, self.next_offset, newest_epoch)
@@ -240,7 +240,7 @@ class _StretchWalk(Walk):
         if slot is None:
             return count, None
         if slot:
-            # One that fits its predecessor but not its successor is the odd one of the three.
+            # A batch that fits its predecessor but not its successor is the wrong one of the three.
             before = slot - 1
             floor = int(found.last_offsets[before - 1]) + 1 if before else self.next_offset
             newest = max(newest_epoch, int(epochs[:before].max(initial=-1)))

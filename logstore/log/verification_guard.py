@@ -1,13 +1,12 @@
-"""Proof that a coordinator knows of a transaction, before the first batch of it is let in.
+"""Guards that prove a coordinator knows a transaction before its first batch is appended.
 
-    start(producer)      a guard for the producer, given out while its coordinator is asked
-    append with it       let in; the guard is spent
-    append without it    refused: the batch may be late, and its transaction over already
+    start(producer)      returns a guard for the producer; then its coordinator is asked
+    append with it       accepted; the guard is spent
+    append without it    refused: the batch may be late, and its transaction already over
 
-A batch that was delayed in the network until after its transaction's marker would otherwise open a
-transaction that nobody ever ends, and hold committed readers back for good. Only a leader's memory: after
-a restart the coordinator is asked again. The setting is `transaction.partition.verification.enable`.
-Sources: log-format 5.4.
+A batch that is delayed in the network until after its transaction's marker would otherwise open a
+transaction that never ends, and block committed readers for ever. Guards are kept in the leader's memory:
+after a restart the coordinator is asked again. The setting is `transaction.partition.verification.enable`.
 """
 
 from __future__ import annotations
@@ -17,7 +16,7 @@ from typing import NamedTuple
 
 
 class VerificationGuard(NamedTuple):
-    """Given out by `maybe_start_verification`, and handed in with the append that it is for."""
+    """Returned by `maybe_start_verification`, and passed to the append."""
 
     producer_id: int
     number: int
@@ -32,7 +31,7 @@ class _Verification:
 
 
 class VerificationGuards:
-    """The guards of one log that are not spent yet, at most one a producer."""
+    """The unspent guards of one log, at most one per producer."""
 
     def __init__(self) -> None:
         self._known: dict[int, _Verification] = {}
@@ -42,10 +41,10 @@ class VerificationGuards:
         return len(self._known)
 
     def start(self, producer_id: int, sequence: int, epoch: int, now_ms: int) -> VerificationGuard:
-        """The producer's guard, the same one until it is spent.
+        """Return the producer's guard, the same one until it is spent.
 
-        Of its batches that ask, the one with the lowest sequence has to come first; a higher epoch
-        begins anew.
+        Of the batches that request it, the one with the lowest sequence has to come first; a higher epoch
+        starts anew.
         """
         known = self._known.get(producer_id)
         if known is None:
@@ -59,21 +58,21 @@ class VerificationGuards:
         return known.guard
 
     def verifies(self, producer_id: int, guard: VerificationGuard | None) -> bool:
-        """Whether `guard` is the one that was given out for this producer and is not spent."""
+        """Tell whether `guard` is this producer's and is not spent."""
         known = self._known.get(producer_id)
         return known is not None and known.guard == guard
 
     def lowest_sequence(self, producer_id: int) -> int | None:
-        """The sequence that may come first; None if nobody asked for this producer."""
+        """Return the sequence that has to come first; None if there is no guard."""
         known = self._known.get(producer_id)
         return None if known is None else known.lowest_sequence
 
     def spend(self, producer_id: int) -> None:
-        """Forget the producer's guard: its transaction is in the log, or over."""
+        """Remove the producer's guard: its transaction is in the log, or over."""
         self._known.pop(producer_id, None)
 
     def remove_expired(self, now_ms: int, expiration_ms: int) -> None:
-        """Forget guards that were never used."""
+        """Remove guards that were never used."""
         self._known = {
             producer_id: known
             for producer_id, known in self._known.items()

@@ -80,7 +80,7 @@ def test_a_line_without_its_key_ends_the_input(
     type_in(b"a=1\nno key\nb=2\n")
     outcome = command("append", log, "--key-separator", "=")
     assert outcome.code == 1
-    assert outcome.err == "logstore: line 2 has no '=': it and the rest was left out\n"
+    assert outcome.err == "logstore: line 2 has no '='; it and the rest were not appended\n"
     assert outcome.out == "appended 1 record at offset 0\n"
 
 
@@ -168,7 +168,7 @@ def test_cat_respects_the_log_start_offset(command: Command, partition: Path) ->
     assert command("cat", partition).out == "four\nfive\n"
     outcome = command("cat", partition, "--from", 2)
     assert outcome.out == "four\nfive\n"
-    assert "records below offset 4 are gone" in outcome.err
+    assert "records below offset 4 were deleted" in outcome.err
 
 
 def test_cat_stops_at_damage(command: Command, partition: Path) -> None:
