@@ -20,7 +20,8 @@ from logstore.broker.groups.requests import HeartbeatResponse, SyncGroupRequest
 from logstore.broker.groups.served import Commit, Served
 from logstore.disk.errors import ErrorCode
 from logstore.disk.marks import observed
-from tests.broker.groups.swarm import Violation, run
+from tests.broker.groups.swarm import run
+from tests.broker.groups.swarm_parts import Violation
 
 SEEDS = 30
 
