@@ -1,4 +1,4 @@
-"""A node in a process: Kafka's wire, a client of it, and a broker to embed.
+"""Brokers that speak Kafka's protocol, to serve or to embed, and a client.
 
 with Broker(BrokerConfig(node_id=1, log_dirs=("data",))) as broker:
     broker.create_topic("orders", 3)
@@ -7,8 +7,8 @@ with Broker(BrokerConfig(node_id=1, log_dirs=("data",))) as broker:
 with BlockingClient([Address("127.0.0.1", 9092)]) as client:
     records = client.read("orders", partition=0)
 
-Names are imported when they are first asked for: the pytest plugin lives in this room, and whoever runs
-pytest with it installed pays for nothing else of it (as in `simulation`, decision 032).
+Names are imported on first use: every pytest run in an environment with this package imports the plugin in
+this package, and must not load the rest (decision 032).
 """
 
 from __future__ import annotations

@@ -102,7 +102,7 @@ def _no_coordinator(key: str, error: ErrorCode, message: str) -> t.FindCoordinat
 
 
 def join(call: Call, body: t.JoinGroupRequest, services: Services) -> t.JoinGroupResponse | None:
-    """Have a member wait for its group's round; the leader alone is told of all members."""
+    """Have a member wait for its group's round; only the leader gets the list of members."""
     if sum(len(each.metadata) for each in body.protocols) > _MAX_METADATA_BYTES:
         return _joined(call, g.JoinGroupResponse(error_code=ErrorCode.INVALID_REQUEST))
     request = from_wire(

@@ -452,7 +452,7 @@ class _Writing(_Compiling):
             place = f"{source}.{name}"
             if self.version not in field.versions:
                 if not field.ignorable:
-                    self.line(depth, f'if {self.is_said(field, place)}: lacks("{name}")')
+                    self.line(depth, f'if {self.is_given(field, place)}: lacks("{name}")')
             elif field.tag is not None:
                 continue
             elif field.is_array:
@@ -462,7 +462,7 @@ class _Writing(_Compiling):
         if self.flexible:
             self.tags(depth, kind, source)
 
-    def is_said(self, field: Field, place: str) -> str:
+    def is_given(self, field: Field, place: str) -> str:
         """Return the condition that a field does not have its default."""
         if field.factory is list:
             return f"{place} != []" if field.nullable else place
@@ -541,15 +541,15 @@ class _Writing(_Compiling):
             self.run.append(("x", ""))
             return
         self.flush(depth)
-        said = [self.is_said(field, f"{source}.{name}") for name, field in known]
-        # Nearly always nothing is said, and that is seen without a look into the parts.
-        there = [condition.partition(" and ")[0] for condition in said]
+        given = [self.is_given(field, f"{source}.{name}") for name, field in known]
+        # Nearly always all fields have their defaults, which shows without looking into the parts.
+        there = [condition.partition(" and ")[0] for condition in given]
         tags, number = self.new("tags"), self.new("n")
         out, append = self.out, self.append
         self.line(depth, f"if {' or '.join(there)}:")
         self.line(depth + 1, f"{tags} = []")
         self.line(depth + 1, f"{number} = 0")
-        for condition, (name, field) in zip(said, known, strict=True):
+        for condition, (name, field) in zip(given, known, strict=True):
             place = f"{source}.{name}"
             self.out, self.append = self.new("out"), self.new("a")
             self.line(depth + 1, f"if {condition}:")

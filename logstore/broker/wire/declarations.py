@@ -142,12 +142,12 @@ class Struct(metaclass=_Declared):
 
     def __repr__(self) -> str:
         """Show the fields that do not have their defaults."""
-        said = (
+        given = (
             f"{name}={value!r}"
             for name, field in self.FIELDS.items()
             if (value := getattr(self, name)) != (field.factory() if field.factory else field.default)
         )
-        return f"{type(self).__name__}({', '.join(said)})"
+        return f"{type(self).__name__}({', '.join(given)})"
 
 
 def _init_of(kind: type[Struct]) -> Any:
