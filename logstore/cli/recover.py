@@ -23,7 +23,7 @@ from logstore.cli.terminal import print_json
 
 if TYPE_CHECKING:
     from logstore.disk.files import Disk
-    from logstore.log.recovery import LoadedLog
+    from logstore.log.loading import LoadedLog
 
 
 def recover(

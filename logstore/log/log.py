@@ -35,6 +35,7 @@ from logstore.log.append import (
     begin_short_path,
     nothing_appended,
 )
+from logstore.log.loading import Progress
 from logstore.log.losses import Loss
 from logstore.log.outgoing import (
     PLAIN,
@@ -55,7 +56,6 @@ from logstore.log.read import (
     offset_for_timestamp,
     read_bytes,
 )
-from logstore.log.recovery import Progress
 from logstore.log.retention import Expired
 from logstore.log.stand_alone import open_stand_alone
 from logstore.log.truncate import truncate_to

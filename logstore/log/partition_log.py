@@ -45,8 +45,8 @@ from logstore.disk.files import Disk
 from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import DiskFull, InconsistentTopicId, LogClosed, LogDirOffline, bare, is_full
 from logstore.log.group_commit import GroupCommit
+from logstore.log.loading import Jitter, LoadedLog, RecoveryReport
 from logstore.log.producer_state import ProducerEntry, ProducerStateConfig
-from logstore.log.recovery import Jitter, LoadedLog, RecoveryReport
 from logstore.log.stretch import Stretch
 from logstore.log.verification_guard import VerificationGuards
 from logstore.segment.deleted_files import DeletedFiles

@@ -35,7 +35,7 @@ from logstore.disk.topic_partition import parse_directory_name
 from logstore.errors import DamagedLog, LogDirOffline, LogGone, OffsetOutOfRange
 from logstore.format.batch import HEADER_BYTES, LOG_OVERHEAD, MIN_LENGTH, Batch
 from logstore.format.record import Record
-from logstore.log.recovery import offset_in
+from logstore.log.loading import offset_in
 from logstore.segment.damage import Verdict, find_batch, judge, sound_batch
 from logstore.segment.indexes import OffsetIndex
 from logstore.segment.scan import Fault, scan_buffer

@@ -36,9 +36,10 @@ from logstore.config import LogConfig
 from logstore.disk.files import LOCK_FILE, Disk, Lock, make_durable_dir, remove_if_exists
 from logstore.disk.topic_partition import TopicPartition, parse_directory_name
 from logstore.errors import DiskFull, LogDirOffline, is_full
+from logstore.log.loading import Progress
 from logstore.log.partition_log import Clock, LogHost, PartitionLog, files_without_checksum
 from logstore.log.producer_state import ProducerStateConfig
-from logstore.log.recovery import Progress, load
+from logstore.log.recovery import load
 from logstore.segment.seal import remove_seals
 
 _END_OFFSET = "logEndOffset"

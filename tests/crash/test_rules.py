@@ -15,10 +15,10 @@ import pytest
 
 from logstore.checkpoint.clean_shutdown import CleanShutdown, write_clean_shutdown
 from logstore.disk.files import Disk, remove_if_exists
-from logstore.log import log_dir, recovery, stand_alone, truncate
+from logstore.log import loading, log_dir, recovery, stand_alone, truncate
+from logstore.log.loading import LoadedLog, Loading
 from logstore.log.log_dir import LogDir
 from logstore.log.partition_log import PartitionLog
-from logstore.log.recovery import _Loader
 from logstore.segment.segment import Segment
 from logstore.testing.crash import CrashReport
 from tests.crash import log_scripts, test_log_dir_points, test_log_points
@@ -157,17 +157,17 @@ def test_rule_s7_a_swap_is_committed_before_the_old_segments_go() -> None:
 
 def test_rule_s8_the_recovery_of_a_swap_removes_the_olds_durably_first(monkeypatch: Patch) -> None:
     """Olds that come back beside what replaced them."""
-    finish = _Loader._finish_swap
+    finish = loading._finish_swap
 
-    def finish_unsynced(loader: _Loader) -> None:
-        disk = loader.disk
-        loader.disk = _WithoutDirectorySyncs(disk)
+    def finish_unsynced(found: Loading) -> None:
+        disk = found.disk
+        found.disk = _WithoutDirectorySyncs(disk)
         try:
-            finish(loader)
+            finish(found)
         finally:
-            loader.disk = disk
+            found.disk = disk
 
-    monkeypatch.setattr(_Loader, "_finish_swap", finish_unsynced)
+    monkeypatch.setattr(loading, "_finish_swap", finish_unsynced)
     broken(swap_recovery, images=24)
 
 
@@ -187,7 +187,7 @@ def test_rule_s10_what_recovery_accepts_is_synced_before_it_is_served(monkeypatc
     """After the death of the process alone: a start shows what the next power cut takes away."""
     load, sync = recovery.load, Segment.sync_log
 
-    def load_unsynced(*arguments: Any, **options: Any) -> recovery.LoadedLog:
+    def load_unsynced(*arguments: Any, **options: Any) -> LoadedLog:
         with pytest.MonkeyPatch.context() as patch:
             patch.setattr(Segment, "sync_log", lambda segment: None)
             return load(*arguments, **options)

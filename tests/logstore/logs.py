@@ -8,7 +8,8 @@ from logstore.config import LogConfig
 from logstore.disk.files import Disk
 from logstore.format.batch import encode_batch
 from logstore.format.record import Record
-from logstore.log.recovery import LoadedLog, load
+from logstore.log.loading import LoadedLog
+from logstore.log.recovery import load
 from logstore.segment.segment import file_name
 from logstore.segment.segments import read_batches
 from logstore.testing.disks import MemoryDisk

@@ -16,8 +16,8 @@ from logstore.checkpoint.entry_files import LEADER_EPOCH_CHECKPOINT
 from logstore.config import MAX_INT
 from logstore.disk.files import DirectoryEntry
 from logstore.errors import DamagedLog
+from logstore.log.loading import LoadedLog
 from logstore.log.producer_state import ProducerState
-from logstore.log.recovery import LoadedLog
 from logstore.segment.indexes import OffsetIndex, TimeIndex
 from logstore.segment.segment import SNAPSHOT_SUFFIX, file_name
 from logstore.segment.segments import find_timestamp, locate

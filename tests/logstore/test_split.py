@@ -15,9 +15,9 @@ from logstore.disk.files import Disk
 from logstore.errors import DamagedLog
 from logstore.format.batch import encode_batch, encode_marker_batch
 from logstore.format.record import ControlType, EndTransactionMarker, Record
+from logstore.log.loading import LoadedLog, Split
 from logstore.log.log import Log
 from logstore.log.read import FetchIsolation
-from logstore.log.recovery import LoadedLog, Split
 from logstore.segment.seal import SEAL_SUFFIX, decode_seal
 from logstore.segment.segment import Segment, file_name
 from logstore.segment.split import Run, find_runs, leaps_over, split

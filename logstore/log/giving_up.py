@@ -1,0 +1,127 @@
+"""What recovery gives up: damage that must be accepted, and removed bytes that go to quarantine first.
+
+The ledger entry comes first, then the copy, then the cut (`losses.py`). Whole segments go newest first, each
+durably, so that no crash leaves a hole.
+"""
+
+from __future__ import annotations
+
+from dataclasses import replace
+
+from logstore.disk.marks import mark
+from logstore.errors import (
+    Damage,
+    DamagedLog,
+    DiskFull,
+    is_full,
+)
+from logstore.log.loading import (
+    Cut,
+    Loading,
+    delete_files,
+)
+from logstore.log.losses import LOST_DIRECTORY, Loss, Survey, Tail, only_zeros, survey
+from logstore.segment.segment import (
+    LOG_SUFFIX,
+    SEGMENT_SUFFIXES,
+    file_name,
+)
+
+
+def meet_damage(loading: Loading, *damages: Damage) -> None:
+    """Record the damage if its loss is accepted; otherwise raise `DamagedLog`."""
+    if not loading.opening.accept_loss:
+        more = f" (and {len(damages) - 1} more)" if len(damages) > 1 else ""
+        raise DamagedLog(
+            f"{loading.directory}/{damages[0]}{more}. Synced records are missing; nothing was cut. "
+            "Fetch the partition from another replica; or give up the records behind it with "
+            "`logstore recover --accept-loss`; or, if another program rewrote these files correctly, run "
+            "`logstore verify --reseal`",
+            damages,
+        )
+    loading.report.damages.extend(damages)
+
+
+def cut_segments(loading: Loading, bases: list[int], reason: str, end_offset: int, durable_end: int) -> None:
+    """Move whole segments to quarantine; the log then ends at `end_offset`."""
+    loss_id = quarantine_loss(loading, None, bases, reason, end_offset, durable_end)
+    remove_segments(loading, bases, reason, loss_id)
+
+
+def quarantine_loss(
+    loading: Loading, tail: Tail | None, bases: list[int], reason: str, end_offset: int, durable_end: int
+) -> int | None:
+    """Enter the loss of `tail` and of the segments `bases` before they are cut; return its id.
+
+    None if they are empty or preallocated space, or if the disk has no space for an entry about bytes without
+    a sound batch.
+    """
+    moved = [segment for base in bases if (segment := loading.segments[base]).size]
+    if tail is None and not moved:
+        return None
+    zeros = tail is not None and not moved and only_zeros(tail.file, tail.from_byte, tail.to_byte)
+    if zeros and loading.config.preallocate:
+        return None  # room that nothing was written to
+    counted = survey(tail.file, tail.from_byte, tail.to_byte) if tail else Survey()
+    for segment in moved:
+        segment.sync_log()
+        counted = counted.joined(survey(segment.log_file, 0, segment.size))
+    size = sum(segment.size for segment in moved) + (tail.to_byte - tail.from_byte if tail else 0)
+    first_offset = min(end_offset, counted.first_offset) if counted.batches else end_offset
+    loss = Loss(
+        at_ms=loading.opening.now_ms,
+        who="recovery",
+        why=reason,
+        first_offset=counted.first_offset if counted.batches else end_offset,
+        last_offset=counted.last_offset if counted.batches else end_offset - 1,
+        end_offset=end_offset,
+        records=counted.records,
+        batches=counted.batches,
+        size=size,
+        epochs=counted.epochs,
+        below_high_watermark=first_offset < loading.opening.high_watermark,
+        below_recovery_point=first_offset < durable_end,
+    )
+    whole = [(file_name(segment.base_offset, LOG_SUFFIX), segment.size) for segment in moved]
+    if zeros:
+        mark("recovery: nothing but zeros goes")
+        return _note(loading, replace(loss, not_kept="nothing but zeros"))
+    try:
+        return loading.quarantine.enter(loss, tail=tail, moved=whole).id
+    except OSError as error:
+        if not is_full(error):
+            raise
+        if counted.batches or moved:
+            raise DiskFull(
+                f"{loading.directory}: {counted.records} records from offset {loss.first_offset} on cannot "
+                f"stay ({reason}), and there is no room to keep them in quarantine; they were not "
+                "touched. Free some space, then open the log again"
+            ) from error
+    mark("recovery: no room to keep a torn batch")
+    return _note(loading, replace(loss, not_kept="no room"))
+
+
+def _note(loading: Loading, loss: Loss) -> int | None:
+    """Enter a loss without a sound batch and without its bytes; None if not even that has room."""
+    try:
+        return loading.quarantine.enter(loss).id
+    except OSError as error:
+        if not is_full(error):
+            raise
+        loading.report.unrecorded.append(f"{loss.size} bytes at offset {loss.end_offset}: {loss.why}")
+        return None
+
+
+def remove_segments(loading: Loading, bases: list[int], reason: str, loss_id: int | None) -> None:
+    """Remove whole segments, newest first and each durably, so that no crash leaves a hole."""
+    for base in sorted(bases, reverse=True):
+        segment = loading.segments.pop(base)
+        name = file_name(base, LOG_SUFFIX)
+        loading.report.cuts.append(Cut(name, 0, segment.size, reason, loss_id=loss_id))
+        if loss_id is not None and segment.size:
+            loading.quarantine.take(loss_id, segment)
+            loading.report.renamed.append((name, f"{LOST_DIRECTORY}/{loss_id}/{name}"))
+        segment.let_go()
+        # Also the indexes that this recovery has written: `files` does not list them.
+        delete_files(loading, (file_name(base, suffix) for suffix in SEGMENT_SUFFIXES))
+        loading.disk.sync_dir(loading.directory)
