@@ -1,4 +1,4 @@
-"""A partition's name, and the directory that carries it (log-format: directories and small files).
+"""A partition's name, and the directory that carries it.
 
     <topic>-<partition>                         a partition; the last hyphen separates
     <topic>-<partition>.<32 hex digits>-delete  waiting for deletion; -stray, -future likewise

@@ -498,7 +498,7 @@ def _settle_epochs(loading: Loading, log_end_offset: int, log_start_offset: int)
 def _load_producers(
     loading: Loading, is_clean: bool, log_start_offset: int, log_end_offset: int
 ) -> ProducerSnapshots:
-    """The producers' state at the end, from a snapshot and what follows it (log-format 5.6)."""
+    """The producers' state at the end, from a snapshot and what follows it."""
     bases = list(loading.segments)
     snapshots = ProducerSnapshots(
         loading.disk, loading.directory, offsets_of(loading, SNAPSHOT_SUFFIX).values()

@@ -1,4 +1,4 @@
-"""Which of a log's oldest segments go, and why: pure decisions (log-format 5.9).
+"""Which of a log's oldest segments go, and why: pure decisions.
 
       ┌──────┬──────┬──────┬──────┬──────┬────────┐
       │ goes │ goes │ goes │ stays│      │ active │
