@@ -137,7 +137,7 @@ def _sentences(quarantine: Quarantine, directory: str, loss: Loss) -> list[str]:
 
 
 def _purge_one(disk: Disk, directory: str, loss_id: int) -> int:
-    from logstore.cli.recover import own
+    from logstore.cli.owning import own
     from logstore.log.losses import Quarantine
 
     quarantine = Quarantine(disk, directory)
@@ -152,7 +152,7 @@ def _purge_one(disk: Disk, directory: str, loss_id: int) -> int:
 
 
 def _purge_old(disk: Disk, partitions: list[str], age_ms: int) -> int:
-    from logstore.cli.recover import own
+    from logstore.cli.owning import own
     from logstore.log.losses import Quarantine
 
     freed = 0

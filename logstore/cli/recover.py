@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from logstore.cli.owning import forget_clean_stops, load_unclean, own
 from logstore.cli.terminal import print_json
 
 if TYPE_CHECKING:
@@ -116,28 +117,6 @@ def _lower_recovery_points(disk: Disk, directory: str, log_end_offset: int) -> N
             write_offset_checkpoint(disk, place, RECOVERY_POINT_CHECKPOINT, lowered)
 
 
-def load_unclean(disk: Disk, directory: str, recovery_point: int, *, accept_loss: bool = False) -> LoadedLog:
-    """Load the log as its owner would after an unclean stop. Raises as `recovery.load`."""
-    import time
-
-    from logstore.checkpoint.entry_files import HIGH_WATERMARK_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT
-    from logstore.config import LogConfig
-    from logstore.log.reader import checkpointed_offset
-    from logstore.log.recovery import load
-
-    return load(
-        disk,
-        directory,
-        LogConfig(),
-        is_clean=False,
-        recovery_point=recovery_point,
-        log_start_offset=checkpointed_offset(disk, directory, LOG_START_OFFSET_CHECKPOINT),
-        now_ms=time.time_ns() // 1_000_000,
-        high_watermark=checkpointed_offset(disk, directory, HIGH_WATERMARK_CHECKPOINT),
-        accept_loss=accept_loss,
-    )
-
-
 def _facts(loaded: LoadedLog) -> dict[str, object]:
     report = loaded.report
     segments = [
@@ -224,24 +203,3 @@ def _check_is_partition(disk: Disk, directory: str) -> None:
         parse_directory_name(Path(directory).resolve().name)
     except InvalidTopic as error:
         raise typer.BadParameter(f"{directory} has no segments, and {error}") from error
-
-
-def forget_clean_stops(disk: Disk, directory: str) -> None:
-    """Remove the clean-shutdown markers of the partition and its log dir, durably.
-
-    Before anything else is written, so that the next start recovers.
-    """
-    from logstore.checkpoint.clean_shutdown import remove_clean_shutdown
-
-    for place in (str(Path(directory).resolve().parent), directory):
-        remove_clean_shutdown(disk, place)
-
-
-def own(disk: Disk, directory: str, stack: ExitStack) -> None:
-    """Lock the partition, and its log dir if that has a lock file."""
-    from logstore.disk.files import LOCK_FILE
-
-    parent = str(Path(directory).resolve().parent)
-    if any(entry.name == LOCK_FILE for entry in disk.scan(parent)):
-        stack.callback(disk.lock(parent).release)
-    stack.callback(disk.lock(directory).release)

@@ -11,7 +11,7 @@ from logstore.checkpoint.entry_files import (
     RECOVERY_POINT_CHECKPOINT,
     OffsetFile,
 )
-from logstore.cli.recover import forget_clean_stops, load_unclean, own
+from logstore.cli.owning import forget_clean_stops, load_unclean, own
 from logstore.config import LogConfig
 from logstore.disk.files import Disk, wall_clock_ms
 from logstore.disk.topic_partition import TopicPartition, parse_directory_name

@@ -1,0 +1,54 @@
+"""Take over a partition directory that nobody has open, for the verbs that change it."""
+
+from __future__ import annotations
+
+from contextlib import ExitStack
+from pathlib import Path
+from typing import TYPE_CHECKING
+
+if TYPE_CHECKING:
+    from logstore.disk.files import Disk
+    from logstore.log.loading import LoadedLog
+
+
+def own(disk: Disk, directory: str, stack: ExitStack) -> None:
+    """Lock the partition, and its log dir if that has a lock file."""
+    from logstore.disk.files import LOCK_FILE
+
+    parent = str(Path(directory).resolve().parent)
+    if any(entry.name == LOCK_FILE for entry in disk.scan(parent)):
+        stack.callback(disk.lock(parent).release)
+    stack.callback(disk.lock(directory).release)
+
+
+def forget_clean_stops(disk: Disk, directory: str) -> None:
+    """Remove the clean-shutdown markers of the partition and its log dir, durably.
+
+    Before anything else is written, so that the next start recovers.
+    """
+    from logstore.checkpoint.clean_shutdown import remove_clean_shutdown
+
+    for place in (str(Path(directory).resolve().parent), directory):
+        remove_clean_shutdown(disk, place)
+
+
+def load_unclean(disk: Disk, directory: str, recovery_point: int, *, accept_loss: bool = False) -> LoadedLog:
+    """Load the log as its owner would after an unclean stop. Raises as `recovery.load`."""
+    import time
+
+    from logstore.checkpoint.entry_files import HIGH_WATERMARK_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT
+    from logstore.config import LogConfig
+    from logstore.log.reader import checkpointed_offset
+    from logstore.log.recovery import load
+
+    return load(
+        disk,
+        directory,
+        LogConfig(),
+        is_clean=False,
+        recovery_point=recovery_point,
+        log_start_offset=checkpointed_offset(disk, directory, LOG_START_OFFSET_CHECKPOINT),
+        now_ms=time.time_ns() // 1_000_000,
+        high_watermark=checkpointed_offset(disk, directory, HIGH_WATERMARK_CHECKPOINT),
+        accept_loss=accept_loss,
+    )

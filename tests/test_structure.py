@@ -1,0 +1,43 @@
+"""The structure of the package: no import cycle between files, and no walk that crosses too many of them."""
+
+from __future__ import annotations
+
+from collections import defaultdict
+
+import grimp
+import pytest
+
+from bench.crossings import WALKS, Bar, main, measure
+
+WALKS_OF_A_LOG = [bar for bar in WALKS if bar.name in ("append(bytes)", "append(bytes, key=…)", "read")]
+
+
+def test_no_two_files_import_each_other() -> None:
+    """Directly or through others; imports inside functions count, those for type checkers do not."""
+    graph = grimp.build_graph("logstore", cache_dir=None, exclude_type_checking_imports=True)
+    importers: dict[str, set[str]] = defaultdict(set)
+    waiting = {module: set(graph.find_modules_directly_imported_by(module)) for module in graph.modules}
+    for module, imported in waiting.items():
+        for each in imported:
+            importers[each].add(module)
+    free = [module for module, imported in waiting.items() if not imported]
+    while free:
+        done = free.pop()
+        del waiting[done]
+        for module in importers[done]:
+            waiting[module].discard(done)
+            if not waiting[module]:
+                free.append(module)
+    # What is left lies on a cycle or imports one.
+    assert sorted(waiting) == []
+
+
+@pytest.mark.parametrize("bar", WALKS_OF_A_LOG, ids=lambda bar: str(bar.name))
+def test_a_walk_stays_within_its_bar(bar: Bar) -> None:
+    result = measure(bar)
+    assert result.holds, (sorted(result.trace.files), result.trace.hops)
+
+
+def test_the_command_prints_a_walk(capsys: pytest.CaptureFixture[str]) -> None:
+    assert main(["--trace", "append(bytes)"]) == 0
+    assert "logstore/log/append.py → logstore/log/stretch.py" in capsys.readouterr().out
