@@ -285,11 +285,13 @@ def decode_records(
     With `log_append_time_ms` every record has that time and its own is ignored. Raises `InvalidRecord`
     at the first record that breaks a rule, after the records before it.
     """
-    fields = base_offset, base_timestamp_ms, log_append_time_ms, base_sequence
-    found = None
     if NUMPY_FROM <= count <= NUMPY_UP_TO and max(abs(base_offset), abs(base_timestamp_ms)) <= _FAR:
-        found = decode_columns(data, count, *fields)
-    plain: Iterator[Record] = _decode(data, count, 0, len(data), *fields) if found is None else found
+        found = decode_columns(data, count, base_offset, base_timestamp_ms, log_append_time_ms, base_sequence)
+        if found is not None:
+            return found
+    plain: Iterator[Record] = _decode(
+        data, count, 0, len(data), base_offset, base_timestamp_ms, log_append_time_ms, base_sequence
+    )
     return plain
 
 
