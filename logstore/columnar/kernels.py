@@ -1,16 +1,16 @@
-"""Compiled loops over the records of batches: where they lie, whether they are sound, how they are written.
+"""Compiled loops over the records of batches: find, check and write them.
 
-    locate          where every key, value and header of many batches lies, with offset and time
-    gather          what lies there, end to end, as an Arrow column has it
-    warm_up         lets leaders check the records they are sent with compiled code
-    plan, write     which records go into which batch, and their bytes
+    locate          find every key, value and header of many batches, with offset and time
+    gather          copy keys or values end to end, as in an Arrow column
+    warm_up         check records from clients with compiled code
+    plan, write     assign records to batches, and write their bytes
 
-The rules are those of `record.py`, which the tests hold these to; a kernel says only whether they are kept,
-and the caller asks the plain code what is wrong. Lengths and counts are a stranger's: no byte is looked at
-before it is known to lie within its record, and a record within its batch.
+The rules are those of `record_parser.py`, and tests compare both. A kernel only detects a violation; then the
+caller runs the plain code, which raises the error. Lengths and counts are untrusted: no byte is read before
+it is known to lie within its record, and a record within its batch.
 
-Compiled for this machine by numba (extra `arrow`) at the first use, and kept beside the module or in the
-user's cache directory for the next process; `columnar.warm_up` does it at a moment of the caller's choice.
+numba (extra `arrow`) compiles the kernels for this machine at the first use, and caches them beside the
+module or in the user's cache directory. `columnar.warm_up` does this at a time of the caller's choice.
 """
 
 from __future__ import annotations
@@ -39,7 +39,7 @@ SOUND: Final = 0
 MALFORMED: Final = 1
 OFFSET_TOO_LARGE: Final = 2
 
-# What `locate` counts, a slot each.
+# The counters of `locate`, a slot each.
 KEY_BYTES: Final = 0
 NULL_KEYS: Final = 1
 VALUE_BYTES: Final = 2
@@ -53,7 +53,7 @@ NULL_HEADER_VALUES: Final = 9
 TOTALS: Final = 10
 
 SMALLEST_RECORD: Final = 7
-"""Bytes of a record that has no key, no value and no header, its length among them."""
+"""Bytes of a record without key, value and headers, including its length."""
 _UNSIGNED: Final = (1 << 63) - 1
 
 
@@ -61,22 +61,22 @@ _long = cast("Callable[[Any], int]", np.int64)
 
 
 def kernel(function: F, **options: str) -> F:
-    """Compile `function` when it is first called, and keep the code for the next process."""
+    """Compile `function` at its first call, and cache the code for the next process."""
     njit: Any = numba.njit
     try:
         return cast(F, njit(cache=True, nogil=True, **options)(function))
     except RuntimeError:
-        # Neither this directory nor the user's can be written to: every process compiles for itself.
+        # Neither this directory nor the user's is writable: every process compiles for itself.
         return cast(F, njit(nogil=True, **options)(function))
 
 
 def _inner(function: F) -> F:
-    """For the innermost loops, whose integers cost more as calls than as arithmetic."""
+    """Compile inline, for the innermost loops, where a call costs more than the arithmetic."""
     return kernel(function, inline="always")
 
 
 def _copy_code(_context: Any, out: Any, out_at: Any, data: Any, at: Any, size: Any) -> Any:
-    """`out[out_at : out_at + size] = data[at : at + size]`, as the C library moves memory: unchecked."""
+    """`out[out_at : out_at + size] = data[at : at + size]` with memcpy: unchecked."""
     move: Any = raw_memcpy
 
     def code(context: Any, builder: Any, signature: Any, arguments: Any) -> Any:
@@ -97,7 +97,7 @@ _copy: Any = intrinsic(_copy_code)
 
 @_inner
 def _sum(left: int, right: int) -> int:
-    """Wrapped to 64 bits. Not `+`: the compiler takes for granted that a signed sum never wraps."""
+    """Add and wrap to 64 bits. Not `+`: the compiler assumes that a signed sum never wraps."""
     return _long(np.uint64(left) + np.uint64(right))
 
 
@@ -140,7 +140,7 @@ def _zigzag(data: Bytes, position: int, end: int, max_bytes: int) -> tuple[int, 
 
 @_inner
 def _varint(data: Bytes, position: int, end: int) -> tuple[int, int]:
-    """A varint that ends by `end`, and the position after it; -1 for one that does not."""
+    """The varint at `position` and the position after it; -1 if it does not end by `end`."""
     return _zigzag(data, position, end, 5)
 
 
@@ -207,15 +207,14 @@ def locate(
     rows: Longs,
     totals: Longs,
 ) -> int:
-    """Find the records of the batches whose records lie in `data[starts:ends]`.
+    """Find the records of the batches with records in `data[starts:ends]`.
 
-    `counts`, `base_offsets`, `base_times` and `max_times` are their headers'; the last is every record's
-    time where it is the broker's. Records outside [start_offset, last_offset] are judged and left out.
-    Filled in, a row a record: offset, time, where key and value start and how long they are (-1: null),
-    where the header count is (-1: none); a row a batch: how many of its records are in. `totals` counts
-    what they hold.
-    Returns `SOUND`, or what is wrong with the first batch at fault. The columns must have room for all
-    records, which have at least `SMALLEST_RECORD` bytes each.
+    `counts`, `base_offsets`, `base_times` and `max_times` come from their headers; with the broker's clock
+    `max_times` is the time of every record. Records outside [start_offset, last_offset] are checked and left
+    out. Fills in per record: offset, time, position and size of key and value (-1: null), position of the
+    header count (-1: none); per batch: the number of its records; `totals`: the counters.
+    Returns `SOUND`, or the fault of the first bad batch. The columns must have room for all records, which
+    have at least `SMALLEST_RECORD` bytes each.
     """
     row = 0
     unheard = np.zeros(TOTALS, np.int64)
@@ -282,7 +281,7 @@ def locate(
 
 @kernel
 def gather(data: Bytes, at: Longs, sizes: Ints, out_offsets: Ints, out: Bytes) -> None:
-    """Copy `data[at : at + size]` of every row into `out`, end to end; a size below 0 copies nothing."""
+    """Copy `data[at : at + size]` of every row into `out`, end to end; sizes below 0 copy nothing."""
     written = 0
     out_offsets[0] = 0
     for row in range(len(at)):
@@ -304,9 +303,9 @@ def locate_headers(
     value_size: Ints,
     totals: Longs,
 ) -> bool:
-    """Find the headers at the positions that `locate` found: a row a header, and a row a record.
+    """Find the headers at the positions that `locate` found: a row per header, and a row per record.
 
-    False if they are not those that it counted: somebody writes to this memory.
+    Returns False if they differ from its counters: another thread writes to this memory.
     """
     end = len(data)
     header = 0
@@ -405,18 +404,18 @@ class _Check:
 
 
 def bytes_of(buffer: Buffer) -> Bytes:
-    """An array over `buffer` as all kernels take it, where its bytes lie."""
+    """Return an array over `buffer` for the kernels, without a copy."""
     array: Bytes = np.frombuffer(buffer, np.uint8)
-    # Also where it could be written to: a kernel is compiled anew for every kind of argument.
+    # Read-only in any case: a kernel is compiled anew for every type of argument.
     array.flags.writeable = False
     return array
 
 
 @cache
 def warm_up() -> None:
-    """Let leaders check what they are sent with compiled code, from now on and in the whole process.
+    """Install the compiled check of clients' records for the whole process.
 
-    Takes seconds where nothing was compiled yet, else the time of an import; later calls return at once.
+    Takes seconds if nothing was compiled yet, otherwise the time of an import; later calls return at once.
     """
     check = _Check()
     record = bytes((12, 0, 0, 0, 1, 1, 0))
@@ -431,7 +430,7 @@ def warm_up() -> None:
 
 @_inner
 def _varint_bytes(value: int) -> int:
-    """How many bytes `value` takes as a varint or varlong."""
+    """The bytes of `value` as a varint or varlong."""
     zigzag = np.uint64(value << 1 ^ value >> 63)
     size = 1
     while zigzag >= np.uint64(0x80):
@@ -462,7 +461,7 @@ def _put_field(out: Bytes, position: int, data: Bytes, at: int, size: int) -> in
 
 @kernel
 def measure_headers(list_at: Longs, list_size: Ints, name_size: Ints, value_size: Ints, sizes: Longs) -> None:
-    """The bytes that every record's headers take, their count among them."""
+    """Compute the bytes of every record's headers, including their count."""
     for row in range(len(list_at)):
         total = _varint_bytes(_long(list_size[row]))
         for header in range(list_at[row], list_at[row] + list_size[row]):
@@ -484,11 +483,11 @@ def plan(
     sizes: Longs,
     latest: Longs,
 ) -> int:
-    """Part records into batches of at most `batch_bytes` of records each, or one record.
+    """Assign records to batches of at most `batch_bytes` each, or one record.
 
-    `header_bytes` is empty where no record has headers. Filled in, a row a record: the length that goes
-    before it; a row a batch: its first record, the bytes of its records, their largest time. Returns the
-    number of batches; `firsts` has one row more, the end.
+    `header_bytes` is empty if no record has headers. Fills in per record its length; per batch its first
+    record, the bytes of its records and their largest time. Returns the number of batches; `firsts` has one
+    row more, the end.
     """
     batches = 0
     base_time = _long(0)
@@ -538,7 +537,7 @@ def write(
     header_value_at: Longs,
     header_value_size: Ints,
 ) -> None:
-    """Write the records of planned batches, each batch's at its place in `out`."""
+    """Write the records of planned batches, each batch at its place in `out`."""
     for batch in range(len(places)):
         position = places[batch]
         first = firsts[batch]
