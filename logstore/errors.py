@@ -1,9 +1,9 @@
-"""What a caller of a log may have to handle. A class is a Kafka error code plus the facts of the case.
+"""The errors that a log raises. Each class stands for a Kafka error code and carries the facts of the case.
 
 EngineError
-├── OffsetOutOfRange               1   the reader resets to a bound it is told
+├── OffsetOutOfRange               1   the message and the error carry both bounds
 ├── CorruptBatch                   2   retriable: the sender still has the bytes
-├── LogGone                        3   a reader's directory is not there (any more)
+├── LogGone                        3   a reader's directory does not exist
 ├── RecordTooLarge                10   one batch above max.message.bytes
 ├── RecordBatchTooLarge           18   one append above segment.bytes
 ├── InvalidTimestamp              32   outside the topic's window; lists the records
@@ -18,7 +18,7 @@ EngineError
 ├── DiskFull                      56   retriable: nothing was written, make room
 ├── CorruptSnapshot               56   delete the file, take the next older one
 ├── CorruptIndex                  56   delete the file, rebuild it from the log
-├── CorruptSeal                   56   counts for nothing; `logstore verify --reseal` makes a new one
+├── CorruptSeal                   56   ignored; `logstore verify --reseal` makes a new one
 ├── UnsupportedCompression        76
 ├── InvalidRecord                 87   lists the records
 ├── InconsistentTopicId          103
@@ -37,7 +37,7 @@ from logstore.disk.errors import EngineError, ErrorCode
 
 
 class RecordError(NamedTuple):
-    """Why one record of a client's batch was refused; `batch_index` counts from 0 within the batch."""
+    """The reason why one record of a batch was refused; `batch_index` counts from 0 within the batch."""
 
     batch_index: int
     message: str
@@ -58,14 +58,14 @@ class OffsetOutOfRange(EngineError):
 
 
 class CorruptBatch(EngineError):
-    """The bytes of a batch are not what was written: bad size, magic or checksum."""
+    """A batch has a bad size, magic or checksum."""
 
     code = ErrorCode.CORRUPT_MESSAGE
     retriable = True
 
 
 class InvalidRecord(EngineError):
-    """A batch that is intact but says something no log may hold."""
+    """An intact batch whose content is not valid in a log."""
 
     code = ErrorCode.INVALID_RECORD
 
@@ -99,7 +99,7 @@ class RecordTooLarge(EngineError):
 
 
 class RecordBatchTooLarge(EngineError):
-    """One append that no segment can hold."""
+    """One append above segment.bytes: no segment can hold it."""
 
     code = ErrorCode.RECORD_LIST_TOO_LARGE
 
@@ -113,13 +113,13 @@ class RecordBatchTooLarge(EngineError):
 
 
 class OffsetsOutOfOrder(EngineError):
-    """A follower was handed batches whose offsets do not rise; nothing was written."""
+    """The offsets of a follower's batches do not rise; nothing was written."""
 
     code = ErrorCode.UNKNOWN_SERVER_ERROR
 
 
 class UnexpectedAppendOffset(EngineError):
-    """A follower was handed a batch it already has; the fetcher compares epochs and truncates."""
+    """A follower's batch lies below its log end offset; the fetcher compares epochs and truncates."""
 
     code = ErrorCode.UNKNOWN_SERVER_ERROR
 
@@ -134,7 +134,7 @@ class UnexpectedAppendOffset(EngineError):
 
 
 class OutOfOrderSequence(EngineError):
-    """A producer's sequence does not continue the last one it is known for."""
+    """A producer's sequence does not continue its last one."""
 
     code = ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER
 
@@ -146,32 +146,32 @@ class InvalidProducerEpoch(EngineError):
 
 
 class InvalidTransactionState(EngineError):
-    """A batch that does not fit the producer's transaction."""
+    """A batch does not fit the producer's transaction."""
 
     code = ErrorCode.INVALID_TXN_STATE
 
 
 class TransactionCoordinatorFenced(EngineError):
-    """A marker of a coordinator that has been replaced."""
+    """A transaction marker comes from a coordinator that has been replaced."""
 
     code = ErrorCode.TRANSACTION_COORDINATOR_FENCED
 
 
 class LogDirOffline(EngineError):
-    """A log dir whose disk failed; it stays so until it has been recovered by a new start."""
+    """The disk of a log dir failed; the dir stays offline until a restart has recovered it."""
 
     code = ErrorCode.KAFKA_STORAGE_ERROR
     retriable = True
 
 
 class CannotUndo(EngineError):
-    """A loss that cannot be put back; the message says why, and what can be done instead."""
+    """A loss cannot be restored; the message names the reason and the alternative."""
 
     code = ErrorCode.INVALID_REQUEST
 
 
 class DamageKind(StrEnum):
-    """What was found where something else had been durable."""
+    """The kinds of damage to durable data."""
 
     BAD_BATCH = "bad batch"
     EPOCH_BACK = "epoch goes back"
@@ -184,10 +184,10 @@ class DamageKind(StrEnum):
 
 
 class Damage(NamedTuple):
-    """Where a log stops being what was durable.
+    """A place where a log differs from its durable state.
 
-    `file` is relative to the log's directory, `position` a byte of it, `offset` the first that cannot be
-    served; `lost_bytes` is what lies behind and goes too if the loss is accepted.
+    `file` is relative to the log's directory and `position` a byte in it. `offset` is the first that cannot
+    be served. If the loss is accepted, the `lost_bytes` behind it go too.
     """
 
     kind: DamageKind
@@ -202,7 +202,7 @@ class Damage(NamedTuple):
 
 
 class DamagedLog(EngineError):
-    """Batches that were once durable are gone or changed; `damages` says where, earliest first."""
+    """Durable batches are gone or changed; `damages` lists the places, earliest first."""
 
     code = ErrorCode.KAFKA_STORAGE_ERROR
 
@@ -212,19 +212,19 @@ class DamagedLog(EngineError):
 
 
 class DiskFull(EngineError):
-    """No room for an append, or to open a log: nothing was lost, and it works again once there is room."""
+    """The disk is full: nothing was lost, and the call works again once there is space."""
 
     code = ErrorCode.KAFKA_STORAGE_ERROR
     retriable = True
 
 
 def is_full(error: OSError) -> bool:
-    """Whether a call failed for want of room (device, quota, size limit): it may work another time."""
+    """Return whether a call failed because the device, a quota or a size limit is full; it may work later."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
 
 
 def bare(error: OSError) -> OSError:
-    """The same error to be kept, without the frames it came through: they would keep mapped files alive."""
+    """Return the error without its traceback, whose frames would keep mapped files alive."""
     return type(error)(*error.args) if error.filename is None else type(error)(*error.args, error.filename)
 
 
@@ -235,48 +235,48 @@ class LogClosed(EngineError):
 
 
 class LogGone(EngineError):
-    """The directory that is to be read does not exist: its owner deleted or moved it."""
+    """The directory of a reader does not exist: its owner deleted or moved it."""
 
     code = ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
 
 
 class CorruptSnapshot(EngineError):
-    """A producer snapshot that cannot be trusted. Derived data: delete it and use an older one."""
+    """A producer snapshot is corrupt. It is derived data: delete it and use an older one."""
 
     code = ErrorCode.KAFKA_STORAGE_ERROR
 
 
 class CorruptIndex(EngineError):
-    """An index that cannot be trusted. Derived data: rebuild it from the log beside it."""
+    """An index is corrupt. It is derived data: rebuild it from the log beside it."""
 
     code = ErrorCode.KAFKA_STORAGE_ERROR
 
 
 class CorruptSeal(EngineError):
-    """A seal that cannot be read: as if there were none."""
+    """A seal cannot be read; it is treated as missing."""
 
     code = ErrorCode.KAFKA_STORAGE_ERROR
 
 
 class UnsupportedCompression(EngineError):
-    """An unknown codec, or one whose library is not installed here."""
+    """The codec is unknown, or its library is not installed."""
 
     code = ErrorCode.UNSUPPORTED_COMPRESSION_TYPE
 
 
 class PolicyViolation(EngineError):
-    """What was asked for does not go with the topic's `cleanup.policy`."""
+    """The topic's `cleanup.policy` does not allow the request."""
 
     code = ErrorCode.POLICY_VIOLATION
 
 
 class InvalidConfig(EngineError):
-    """A setting that is unknown, malformed or contradicts another."""
+    """A setting is unknown, malformed, or contradicts another."""
 
     code = ErrorCode.INVALID_CONFIG
 
 
 class InconsistentTopicId(EngineError):
-    """The directory on disk belongs to another incarnation of the topic."""
+    """The directory belongs to an earlier topic of the same name, with another id."""
 
     code = ErrorCode.INCONSISTENT_TOPIC_ID

@@ -1,18 +1,17 @@
-"""One fsync for all who wait for it.
+"""One fsync for every thread that waits for it.
 
     A ──append──┐ sync ────────┐               ┌─append─┐ waits ┐
     B ────append┤ waits        ├ sync ─────────┼─append─┤ waits ├ sync ───┐
     C ──────append waits       │ waits         ├─append─┤ waits │ waits   ├─
     D ────────append waits     │ waits         └─append─┴───────┘ waits   │
 
-Whoever comes while a sync is under way waits for the next one, because the one under way may have
-looked at the file before the waiter wrote. Of those who wait, the first leads the next sync and the
-others are woken when it is done: no thread is woken to find that it has to wait again.
+A thread that arrives during a sync waits for the next one, because the running sync may have looked at the
+file before the thread wrote. The first waiter leads the next sync and the others are woken when it is done:
+no thread is woken only to wait again.
 
-Writers who were woken together come back together, one after the other, because one interpreter runs
-them all. So the first to be back waits for as many as the last sync served, and the last of them leads.
-That wait is short, and one in vain makes the next ones rarer: a writer by itself never waits, and
-writers who come as they like hardly do.
+Writers that are woken together return together, because one interpreter runs them all. So the first to return
+waits for as many as the last sync served, and the last of them leads. That wait is short, and each one in
+vain makes the next ones rarer: a single writer never waits, and writers that arrive at random hardly do.
 """
 
 from __future__ import annotations
@@ -23,9 +22,9 @@ from contextlib import contextmanager
 from enum import Enum
 
 PATIENCE_S = 50e-6
-"""How long the first waits for each of the others: a few of the interpreter's hand-overs."""
+"""How long the first waits for each of the others: a few thread switches of the interpreter."""
 MOST_SYNCS_AT_ONCE = 127
-"""After many waits in vain so many syncs go without one."""
+"""The most syncs without a wait, after many waits in vain."""
 
 
 class _State(Enum):
@@ -44,8 +43,10 @@ class _Waiter:
 
 
 class GroupCommit:
-    """Runs `sync` for groups of callers, never twice at a time. What `sync` raises, its leader raises;
-    the others return and have to look for themselves whether the sync succeeded."""
+    """Runs `sync` for groups of callers, never twice at a time.
+
+    The leader raises the error of a failed `sync`; the others return and must check the result themselves.
+    """
 
     def __init__(self, sync: Callable[[], None], *, patience_s: float = PATIENCE_S) -> None:
         self._sync = sync
@@ -55,12 +56,12 @@ class GroupCommit:
         self._waiting: list[_Waiter] = []
         self._excluding: list[_Waiter] = []
         self._company = 1
-        """How many are expected for the next sync."""
+        """The number of callers expected for the next sync."""
         self._wait_after = 0
         self._penalty = 0
 
     def join(self) -> None:
-        """Return once a sync that began after this call did has ended."""
+        """Return once a sync that started after this call has ended."""
         if not self._comes_to_lead():
             return  # somebody else's sync was ours too
         with self._mutex:
@@ -78,7 +79,7 @@ class GroupCommit:
 
     @contextmanager
     def exclusive(self) -> Iterator[None]:
-        """Hold off every sync meanwhile; those who wait are served afterwards."""
+        """Hold off every sync meanwhile; waiting callers are served afterwards."""
         with self._mutex:
             me = None
             if self._state is _State.TAKEN:

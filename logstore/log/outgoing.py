@@ -1,13 +1,12 @@
-"""What an application appends, as batches.
+"""Turn the records of an application into batches.
 
     values, pairs   ──►  `MadeBatch`: the bytes, and what is known of them    ──►  the log
     records         ──►  bytes, that are judged like a stranger's             ──►  (`validation.py`)
     ready batches   ──►
 
-Who made a batch of nothing but bytes need not read it again to judge it: how many records it has, their
-time, and whether one has no key are known from the making. `may_enter` weighs that against the topic's
-rules; what they may refuse or change goes the stranger's way, where it is said what is wrong with which
-record.
+A batch that was encoded here from plain bytes is not read again: its record count, its time and whether a
+record lacks a key are known. `append.may_enter` compares them with the topic's rules. A batch that the rules
+may refuse or change is validated like a client's, which names the records at fault.
 """
 
 from __future__ import annotations

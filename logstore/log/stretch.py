@@ -1,14 +1,13 @@
-"""The stretch of the active segment in which one more value needs no decision.
+"""The part of the active segment in which one more value needs no decision.
 
       last index entry                    index.interval.bytes                     an entry is due
     ■────────────────────■────────■────────■ · · · · · · · · · · · · · · · · · · ·│
                                            └ position                last_position
 
-Between two index entries nothing changes from one small append to the next but bytes and counters: no
-entry, no roll, no new epoch, no rule that could refuse the value. What decides these is asked once for the
-stretch, so that a single value costs a write and little more. Whatever changes the log otherwise shows in
-what the stretch was made of (`holds`); then it ends, and the long way, which decides everything, begins
-the next.
+Between two index entries only bytes and counters change from one small append to the next: no entry, no roll,
+no new epoch, no rule that could refuse the value. These decisions are made once for the whole stretch, so
+that a single value costs a write and little more. Every other change to the log invalidates the stretch
+(`holds`); the next append then takes the full path, which starts a new one.
 """
 
 from __future__ import annotations
@@ -24,7 +23,7 @@ from logstore.segment.epochs import LeaderEpochCache
 from logstore.segment.segment import Segment
 
 LARGEST_VALUE_BYTES: Final = 2048
-"""Larger values end a stretch too soon to be worth one."""
+"""Larger values would end a stretch too soon."""
 _LARGEST_BATCH_BYTES: Final = HEADER_BYTES + LARGEST_VALUE_BYTES + 16
 _FRAME_BYTES: Final = 21
 _FRAME = struct.Struct(">qiibI").pack
@@ -32,7 +31,7 @@ _BODY = struct.Struct(">hiqqqhii").pack
 
 
 class Stretch:
-    """Where the next value goes, and what must be as it was for that to be so."""
+    """The position of the next value, and the state that must be unchanged for it to be valid."""
 
     __slots__ = (
         "_config",
@@ -65,7 +64,7 @@ class Stretch:
         config: LogConfig,
         epochs: LeaderEpochCache,
     ) -> bool:
-        """Whether a value of `size` bytes may go to `offset` at time `now_ms`, in a log that is so."""
+        """Return whether a value of `size` bytes may go to `offset` at `now_ms`, in this state of the log."""
         return (
             size <= LARGEST_VALUE_BYTES
             and self._position <= self._last_position
@@ -87,7 +86,7 @@ class Stretch:
 
 
 def begin_stretch(segment: Segment, config: LogConfig, epochs: LeaderEpochCache) -> Stretch | None:
-    """A stretch from the segment's end on; None where every append has to be decided by itself."""
+    """Return a stretch that starts at the segment's end; None if each append needs its own decisions."""
     if (
         config.message_timestamp_type != CREATE_TIME
         or config.is_compacted

@@ -1,12 +1,12 @@
-"""Putting back what a cut took: into the log it came from, if it still fits there, or into one of its own.
+"""Restore a loss: into the log it came from if it still fits there, or into a new log.
 
     quarantine                      log
     lost/3/00…042.log   ──batches──►  appended as a follower does: checked again, the same bytes
     lost/3/00…091.log   ──roll──────►  a segment that was moved whole becomes a segment again
                                       one sync, and then the ledger says `restored`
 
-A crash on the way leaves a part of it in the log. The same call then goes on behind that part: batches
-that the log holds just as they are in quarantine are passed over.
+A crash in the middle leaves a part of the loss in the log. The same call then continues behind that part:
+batches that the log already holds, byte for byte, are skipped.
 """
 
 from __future__ import annotations
@@ -37,14 +37,14 @@ class _Run(NamedTuple):
 
 
 class CopiedOut(NamedTuple):
-    """How many records `copy_out` wrote, and how many bytes of the loss it could not use."""
+    """The records that `copy_out` wrote, and the bytes of the loss that it could not use."""
 
     records: int
     left_out_bytes: int
 
 
 def put_back(log: PartitionLog, loss_id: int) -> int:
-    """Append what loss `loss_id` took, durably; returns how many bytes that were.
+    """Append the bytes of loss `loss_id` to the log, durably; return their number.
 
     It fits if nothing was appended since the cut (but a part of the loss itself). Nobody else may append
     meanwhile. Raises `CannotUndo`, with nothing changed, if it does not fit, is not kept any more or is

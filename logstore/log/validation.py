@@ -1,13 +1,13 @@
-"""What may enter a log, and what is stamped on it. Decides only: nothing here writes.
+"""Check batches before they enter a log, and stamp them. Decisions only: nothing here writes.
 
-A leader takes one batch from a client at a time, believes none of it, and gives it its place: base
-offset and leader epoch in front of the checksum; largest timestamp and timestamp type behind it, with a
-new checksum only if they change. The payload is touched only if the topic asks for another codec.
-A follower takes its leader's batches as they are, and looks only at what tells whether they fit.
+A leader checks everything in a client's batch, then stamps it: base offset and leader epoch in front of the
+checksum; largest timestamp and timestamp type behind it, with a new checksum only if they change. The records
+are re-encoded only if the topic requires another codec. A follower keeps its leader's batches as they are and
+checks only whether they fit.
 
-Where Kafka would let something pass that no producer sends and that harms the log (offset deltas with
-gaps in an uncompressed batch, a delete horizon or a transaction without a producer from a client,
-times below -1, bytes after the batch), this refuses; docs/formats/record-batch.md lists it.
+Kafka accepts some batches that no producer sends and that harm the log: offset deltas with gaps in an
+uncompressed batch, a delete horizon or a transaction without a producer from a client, times below -1, bytes
+after the batch. This module refuses them; docs/formats/record-batch.md has the list.
 """
 
 from __future__ import annotations
