@@ -35,7 +35,7 @@ def make_room(time: Timeline, host: Host) -> None:
     """Make room on a full disk."""
     if host.disk_is_full and not host.disk_is_dead:
         assert host.faulty is not None
-        time.note(host.node_id, "has room on its disk again")
+        time.note(host.node_id, "has room again")
         host.disk_is_full = False
         host.faulty.heal()
 

@@ -10,8 +10,10 @@ explored. See docs/model.md.
 from __future__ import annotations
 
 from tests.model.explorer import Action, Exploration, Explorer, Invariant, Move
-from tests.model.protocol import Bounds, Protocol, Reconcile, Rules, transcript
+from tests.model.parts import Bounds, Reconcile, Rules
+from tests.model.protocol import Protocol
 from tests.model.rows import ROWS, Row
+from tests.model.transcript import transcript
 
 __all__ = [
     "ROWS",

@@ -13,8 +13,8 @@ import json
 import sys
 
 from logstore.disk.files import wall_clock_ms
-from tests.model.protocol import transcript
 from tests.model.rows import ROWS, Row
+from tests.model.transcript import transcript
 
 
 def main(arguments: list[str] | None = None) -> int:

@@ -18,12 +18,10 @@ Every rule is a switch in `Rules`; a rule that is off gives the protocol that it
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
-from dataclasses import dataclass, replace
-from enum import Enum
+from collections.abc import Iterator
+from dataclasses import replace
 from functools import partial
 from itertools import combinations
-from typing import NamedTuple
 
 from logstore.disk.errors import ErrorCode
 from logstore.replication.controller import alter_partition, election
@@ -41,241 +39,34 @@ from logstore.replication.isr import (
 from logstore.replication.messages import NO_EPOCH, NO_LEADER, IsrProposal
 from logstore.replication.metastore.layout import LOST_BROKER_EPOCH, Eligible, LeaderAndIsr
 from logstore.replication.reconcile import divergence_of, truncation_for
-from logstore.replication.replica import UNKNOWN_BROKER_EPOCH, UNKNOWN_OFFSET, RemoteReplica
-from logstore.segment.epochs import UNDEFINED, EpochEndOffset, LeaderEpochCache
-from tests.model.explorer import Action, Explorer, Invariant, Move, Parts, Steps
-
-IDS = (0, 1, 2)
-NAMES = "ABC"
-STORE, COMMITTED, BUDGET, LATE = range(4)
-REPLICA = 4
-"""The first of the three replicas' parts."""
-_CONTROLLER_EPOCH = 1
-
-
-# --- what can be switched ---------------------------------------------------------------------
-
-
-class Reconcile(Enum):
-    """How a follower makes its log agree with a new leader's."""
-
-    HIGH_WATERMARK = "cuts to its high watermark"
-    EPOCH_END = "asks where its latest epoch ends (KIP-101)"
-    NAMED_EPOCH_END = "asks, and the answer names its epoch (KIP-279)"
-    FETCH = "every fetch names its latest epoch (KIP-320)"
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Rules:
-    """The protocol; the defaults are ours, at durability level D0 (`replicated`)."""
-
-    reconcile: Reconcile = Reconcile.FETCH
-    unclean_leaves_isr: bool = True
-    """R1: an ISR member counts only as the incarnation on record."""
-    unclean_last_waits: bool = True
-    """R2: a member that may have lost records is not elected by itself."""
-    unclean_needs_new_epoch: bool = True
-    """R3 at the broker: a log that stopped unclean is not led in an epoch that it holds already."""
-    roles_are_addressed: bool = True
-    """R3 on the way: a role is for one life of a broker, the next one refuses it."""
-    fetches_are_fenced: bool = True
-    """R4: a leader answers, and counts, only who lives in its own epoch."""
-    followers_start_unknown: bool = True
-    """R5: where followers end is forgotten unless this leader's new epoch directly follows its old one."""
-    epoch_start_gate: bool = True
-    """R6: who joins the ISR has reached the start of the leader's epoch."""
-    compare_and_set: bool = True
-    """R7: an ISR is written only over the version that its leader knew."""
-    maximal_isr_counts: bool = True
-    """The high watermark waits for a proposed member too."""
-    shrink_waits: bool = True
-    """A smaller ISR counts only once it is confirmed."""
-    wall_stands: bool = True
-    """The high watermark does not move while fewer than `min_insync` are in the ISR."""
-    remembers: bool = True
-    """Who left an ISR that got too small to commit may lead (S64)."""
-    small_isrs_only: bool = True
-    """Who leaves an ISR that stays large enough is not remembered."""
-    growth_forgets: bool = True
-    """The write of an ISR that is large enough clears the memory."""
-    lowering_forgets: bool = True
-    """The write of a smaller number does."""
-    leader_syncs: bool = False
-    followers_sync: bool = False
-    """Durability: a leader's own vote, a follower's fetch, cover only what is on the disk."""
-
-
-@dataclass(frozen=True, slots=True, kw_only=True)
-class Bounds:
-    """How much may happen. What is not exhausted is not shown."""
-
-    records: int = 2
-    versions: int = 3
-    """Writes of the state node: elections and ISR changes together."""
-    kills: int = 0
-    """Processes that die; the page cache stays."""
-    power_cuts: int = 0
-    """Machines that die: un-synced records are gone from some point on."""
-    stops: int = 0
-    """Orderly stops, which leave a mark."""
-    expiries: int = 0
-    """Sessions that end under a living broker, which goes on until it hears of it."""
-    elections: int = 0
-    """Times that the controller moves leadership to another ISR member without need."""
-    shrinks: bool = True
-    """Leaders may find members to lag."""
-    late_roles: int = 2
-    late_fetches: bool = False
-    min_insync: int = 1
-    settings: int = 0
-    """Times that an operator sets `min.insync.replicas` to 1, or back."""
-    one_is_spared: bool = False
-    """A machine dies only while another ISR member is intact, and its last proposal with it."""
-    settled: int = 0
-    """Records that all replicas hold and know to be committed before anything happens."""
-    comes_back: bool = False
-    """Demand that the partition is never left to its operator."""
-
-
-# --- the parts of a state ---------------------------------------------------------------------
-
-
-class Record(NamedTuple):
-    epoch: int
-    serial: int
-    """Which append this was: two records of one epoch at one offset are told apart."""
-
-
-class Announcement(NamedTuple):
-    """A state that was current once, on its way to the lives of brokers it was addressed to (-1: to none)."""
-
-    state: LeaderAndIsr
-    version: int
-    addressed: tuple[int, ...]
-
-
-class Store(NamedTuple):
-    state: LeaderAndIsr
-    version: int
-    view: tuple[Incarnation | None, ...]
-    """Who lives, as far as the controller has noticed."""
-    late: tuple[Announcement, ...] = ()
-
-
-class Committed(NamedTuple):
-    """Whatever any leader's high watermark ever covered; `broken` names a rule that a step has broken."""
-
-    records: tuple[Record, ...] = ()
-    broken: str = ""
-
-
-class Budget(NamedTuple):
-    records: int
-    kills: int
-    power_cuts: int
-    stops: int
-    expiries: int
-    elections: int
-    settings: int
-
-
-class Remote(NamedTuple):
-    """A follower as its leader knows it."""
-
-    log_end_offset: int = UNKNOWN_OFFSET
-    broker_epoch: int = UNKNOWN_BROKER_EPOCH
-
-
-class Proposal(NamedTuple):
-    leader_epoch: int
-    partition_epoch: int
-    isr: tuple[int, ...]
-    broker_epochs: tuple[int, ...]
-
-
-class Replica(NamedTuple):
-    log: tuple[Record, ...] = ()
-    durable: int = 0
-    high_watermark: int = 0
-    latest_epoch: int = NO_EPOCH
-    """Of the epoch cache: above the last record's if this leader has not written yet."""
-    is_up: bool = True
-    was_clean: bool = True
-    """How it stopped before this life, or, while down, before the next one."""
-    broker_epoch: int = 0
-    first_broker_epoch: int = 0
-    """Of this process: what it registered as before its session ended, it still is."""
-    is_expired: bool = False
-    epoch: int = NO_EPOCH
-    leader: int = NO_LEADER
-    partition_epoch: int = -1
-    is_suspended: bool = False
-    is_truncating: bool = False
-    epoch_start: int = 0
-    isr: tuple[int, ...] = ()
-    min_insync: int = 0
-    """Of the very state that the ISR is from."""
-    pending: Proposal | None = None
-    remote: tuple[Remote, ...] = ()
-
-    @property
-    def end(self) -> int:
-        return len(self.log)
-
-    @property
-    def incarnation(self) -> Incarnation | None:
-        if not self.is_up or self.is_expired:
-            return None
-        return Incarnation(
-            self.broker_epoch, self.was_clean, tuple(range(self.first_broker_epoch, self.broker_epoch))
-        )
-
-    def acts_as_leader(self, me: int) -> bool:
-        return self.is_up and self.leader == me and not self.is_suspended
-
-    def is_life(self, broker_epoch: int) -> bool:
-        """Whether this is the process that registered so, still running."""
-        return self.is_up and self.first_broker_epoch <= broker_epoch <= self.broker_epoch
-
-    def end_of(self, epoch: int) -> EpochEndOffset:
-        cache = LeaderEpochCache((record.epoch, offset) for offset, record in enumerate(self.log))
-        if self.latest_epoch > cache.latest_epoch:
-            cache.assign(self.latest_epoch, self.end)
-        return cache.end_offset_for(epoch, self.end)
-
-    def cut(self, offset: int) -> Replica:
-        """Without what lies past `offset`; epochs without records go too, as in `LeaderEpochCache`."""
-        log = self.log[:offset]
-        return self._replace(
-            log=log,
-            durable=min(self.durable, offset),
-            high_watermark=min(self.high_watermark, offset),
-            latest_epoch=log[-1].epoch if log else NO_EPOCH,
-        )
-
-
-class Fetch(NamedTuple):
-    follower: int
-    leader: int
-    epoch: int
-    offset: int
-    latest_epoch: int
-    broker_epoch: int
-
-
-class FetchAnswer(NamedTuple):
-    fetch: Fetch
-    high_watermark: int
-    records: tuple[Record, ...] = ()
-    diverging: EpochEndOffset | None = None
-    leader_end: int = UNDEFINED
-    """Where the leader ends, if the fetch lies outside its log."""
-
-
-class Late(NamedTuple):
-    fetch: Fetch | None = None
-    answer: FetchAnswer | None = None
-
+from logstore.replication.replica import RemoteReplica
+from logstore.segment.epochs import UNDEFINED, EpochEndOffset
+from tests.model.explorer import Action, Explorer, Invariant, Parts, Steps
+from tests.model.parts import (
+    _CONTROLLER_EPOCH,
+    BUDGET,
+    COMMITTED,
+    IDS,
+    LATE,
+    NAMES,
+    REPLICA,
+    STORE,
+    Announcement,
+    Bounds,
+    Budget,
+    Committed,
+    Fetch,
+    FetchAnswer,
+    Late,
+    Proposal,
+    Reconcile,
+    Record,
+    Remote,
+    Replica,
+    Rules,
+    Store,
+)
+from tests.model.transcript import decision, name_of, names_of, told
 
 # --- the model --------------------------------------------------------------------------------
 
@@ -383,7 +174,7 @@ class Protocol:
             settled = self._settle(self._seeing(settled, me, now))
         if settled is not None:
             what = f"that {name} is gone" if now is None else f"{name}, registered as {now.epoch}"
-            yield f"controller notices {what}{_decision(store, settled)}", settled
+            yield f"controller notices {what}{decision(store, settled)}", settled
 
     def _seeing(self, store: Store, broker: int, now: Incarnation | None) -> Store:
         late = store.late
@@ -459,7 +250,7 @@ class Protocol:
             written = self._write(store, state)
             if written is not None:
                 yield (
-                    "controller moves leadership" + _decision(store, written),
+                    "controller moves leadership" + decision(store, written),
                     (written, budget._replace(elections=budget.elections - 1)),
                 )
 
@@ -490,8 +281,8 @@ class Protocol:
             if self.rules.roles_are_addressed:
                 following = store._replace(late=_undelivered(store.late, me, news.state.leader_epoch))
             state = news.state
-            role = "leads" if state.leader == me else f"follows {_name(state.leader)}"
-            label = f"{NAMES[me]} {role} in epoch {state.leader_epoch}, ISR {_names(state.isr)}"
+            role = "leads" if state.leader == me else f"follows {name_of(state.leader)}"
+            label = f"{NAMES[me]} {role} in epoch {state.leader_epoch}, ISR {names_of(state.isr)}"
             yield label, (following, *self._advance(me, taken, committed))
 
     def _take_role(self, me: int, replica: Replica, news: Announcement) -> Replica | None:
@@ -607,7 +398,7 @@ class Protocol:
             for removed in combinations(lagging, size):
                 isr = tuple(each for each in replica.isr if each not in removed)
                 yield (
-                    f"{NAMES[me]} proposes ISR {_names(isr)}",
+                    f"{NAMES[me]} proposes ISR {names_of(isr)}",
                     replica._replace(pending=self._propose(me, replica, isr)),
                 )
 
@@ -622,7 +413,7 @@ class Protocol:
         pending, seen = replica.pending, store.view[me]
         if pending is None:
             return
-        name, wanted = NAMES[me], _names(pending.isr)
+        name, wanted = NAMES[me], names_of(pending.isr)
         if not self.rules.compare_and_set:
             yield from self._overwrites(me, pending, store, replica, committed)
             return
@@ -681,7 +472,7 @@ class Protocol:
             return
         written = store._replace(state=state, version=store.version + 1)
         confirmed = self._confirmed(replica, state, written.version) if replica.is_up else replica
-        label = f"{NAMES[me]} writes epoch {state.leader_epoch}, ISR {_names(state.isr)}"
+        label = f"{NAMES[me]} writes epoch {state.leader_epoch}, ISR {names_of(state.isr)}"
         yield label, (written, *self._advance(me, confirmed, committed))
 
     @staticmethod
@@ -825,7 +616,7 @@ class Protocol:
         label = f"{NAMES[following]} fetches at {fetch.offset} from {NAMES[leading]}"
         yield f"{label}, the answer is lost", (counted, follower, covered)
         taken, broken = self._take(follower, answer_)
-        yield f"{label}: {_told(answer_)}", (counted, taken, _with(covered, broken))
+        yield f"{label}: {told(answer_)}", (counted, taken, _with(covered, broken))
 
     def _is_fenced(self, leader: Replica, epoch: int) -> bool:
         return self.rules.fetches_are_fenced and epoch != leader.epoch
@@ -931,7 +722,7 @@ class Protocol:
                 yield f"{label}, which has moved on", (replica, heard, committed)
                 return
             taken, broken = self._take(replica, answer)
-            yield f"{label}: {_told(answer)}", (taken, heard, _with(committed, broken))
+            yield f"{label}: {told(answer)}", (taken, heard, _with(committed, broken))
 
     # --- invariants ---------------------------------------------------------------------------
 
@@ -993,9 +784,6 @@ def _one_history(me: int, other: int, mine: Replica, theirs: Replica) -> str:
     return ""
 
 
-# --- helpers ----------------------------------------------------------------------------------
-
-
 def _undelivered(
     late: tuple[Announcement, ...], broker: int, up_to_epoch: int | None
 ) -> tuple[Announcement, ...]:
@@ -1008,77 +796,3 @@ def _undelivered(
         if max(each.addressed) >= 0:
             left.append(each)
     return tuple(left)
-
-
-def _name(broker: int) -> str:
-    return NAMES[broker] if broker >= 0 else "nobody"
-
-
-def _names(brokers: Sequence[int]) -> str:
-    return "{" + ",".join(NAMES[broker] for broker in brokers) + "}"
-
-
-def _told(answer: FetchAnswer) -> str:
-    if answer.leader_end != UNDEFINED:
-        return f"out of range, the leader ends at {answer.leader_end}"
-    if answer.diverging is not None:
-        return f"diverging({answer.diverging.epoch},{answer.diverging.end_offset})"
-    records = " ".join(str(record.epoch) for record in answer.records) or "nothing"
-    return f"{records}, hw {answer.high_watermark}"
-
-
-def _decision(before: Store, after: Store) -> str:
-    if after.version == before.version:
-        return ""
-    state = after.state
-    return f": epoch {state.leader_epoch}, leader {_name(state.leader)}, ISR {_names(state.isr)}"
-
-
-def transcript(trace: Sequence[Move]) -> str:
-    """A counterexample to read: each step, and below it the parts that it changed."""
-    lines = []
-    before: Parts = ()
-    for number, move in enumerate(trace):
-        lines.append(f"{number:3}  {move.label}")
-        changed = [slot for slot, part in enumerate(move.state) if not before or part != before[slot]]
-        for slot in changed:
-            part = move.state[slot]
-            if isinstance(part, Store):
-                lines.append(f"       {_describe_store(part)}")
-            elif isinstance(part, Replica):
-                lines.append(f"       {_describe(slot - REPLICA, part)}")
-            elif isinstance(part, Committed) and part.records:
-                epochs = " ".join(str(record.epoch) for record in part.records)
-                lines.append(f"       committed: {epochs}")
-        before = move.state
-    return "\n".join(lines)
-
-
-def _describe_store(store: Store) -> str:
-    state = store.state
-    members = ",".join(
-        NAMES[member] + ("!" if epoch == LOST_BROKER_EPOCH else f"{epoch}")
-        for member, epoch in zip(state.isr, state.isr_broker_epochs, strict=True)
-    )
-    text = f"store v{store.version}: epoch {state.leader_epoch}, leader {_name(state.leader)}, ISR {members}"
-    if state.eligible:
-        eligible = (f"{NAMES[replica]}{broker_epoch}" for replica, broker_epoch in state.eligible)
-        text += ", eligible " + ",".join(eligible)
-    return text
-
-
-def _describe(me: int, replica: Replica) -> str:
-    epochs = " ".join(str(record.epoch) for record in replica.log) or "·"
-    text = f"{NAMES[me]} = {epochs} | hw {replica.high_watermark}"
-    if not replica.is_up:
-        return f"{text}  down"
-    if replica.leader == me:
-        role = "suspended" if replica.is_suspended else "leads"
-        text += f"  {role} e{replica.epoch}, ISR {_names(replica.isr)}"
-        if replica.pending is not None:
-            text += f", proposed {_names(replica.pending.isr)}"
-    elif replica.epoch >= 0:
-        text += f"  follows {_name(replica.leader)} e{replica.epoch}"
-    else:
-        text += "  has no role yet"
-    return text

@@ -9,7 +9,8 @@ from __future__ import annotations
 from dataclasses import dataclass, replace
 
 from tests.model.explorer import Exploration
-from tests.model.protocol import Bounds, Protocol, Reconcile, Rules
+from tests.model.parts import Bounds, Reconcile, Rules
+from tests.model.protocol import Protocol
 
 
 @dataclass(frozen=True, slots=True)

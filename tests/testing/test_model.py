@@ -26,7 +26,7 @@ from logstore.segment.epochs import LeaderEpochCache
 from tests.model import ROWS, Action, Bounds, Explorer, Invariant, Protocol, Rules, transcript
 from tests.model.__main__ import main
 from tests.model.explorer import Parts, Steps
-from tests.model.protocol import IDS, Announcement, Record, Remote, Replica
+from tests.model.parts import IDS, Announcement, Record, Remote, Replica
 
 TP = TopicPartition("t", 0)
 HOLDING = [row for row in ROWS.values() if not row.breaks]
