@@ -1,4 +1,4 @@
-"""The loss ledger and the quarantine: what a log gave up, why, and where its bytes are kept.
+"""The loss ledger and the quarantine: the records that a log gave up, the reasons, and their bytes.
 
     orders-0/
       lost/                             a sub-directory: Kafka's loader looks at files only and never sees it
@@ -10,17 +10,17 @@
     {"id": 3, "at_ms": 1700000000000, "who": "truncation", "why": "…", …, "crc": "8d2f00a1"}
     {"id": 3, "at_ms": 1700000500000, "mark": "restored", "crc": "51ee0c77"}
 
-The first kind of line is a `Loss`, the second says what became of one: `restored`, `expired` or `purged`.
-`crc` is the CRC-32C of the line up to the comma before it. `lost/3` looks like a partition's directory, so
-whatever reads one reads it.
+The first kind of line is a `Loss`; the second marks one as `restored`, `expired` or `purged`. `crc` is the
+CRC-32C of the line up to the comma before it. `lost/3` has the form of a partition directory, so every tool
+for those can read it.
 
-Order, and what a crash leaves. The entry is synced first, then the copy, then their names; only then may
-a byte be cut or a segment be moved. So there are bytes in place, or bytes in quarantine with their entry,
-or both; which of them it was shows from what is there (`Standing`), not from a note that could itself be
-lost. Whoever finds no room is told before anything has changed. The last line of the ledger may be torn:
-what lies behind the last line end is no entry, and goes when the next line is written. A line that fails
-its sum stays, is reported as unreadable, and hides no other. Nothing in the ledger is trusted: a name that
-is not a segment's, or a number out of range, makes its line unreadable too.
+Order: the entry is synced first, then the copy, then their names; only then may a byte be cut or a segment be
+moved. After a crash the bytes are in place, or in quarantine with their entry, or both; `Standing` derives
+this from the files, not from a note that could itself be lost. A full disk raises before anything has
+changed. The last line of the ledger may be torn: bytes behind the last line end are no entry, and the next
+write removes them. A line with a wrong checksum stays, is reported as unreadable, and does not hide the
+others. Nothing in the ledger is trusted: a name that is not a segment's, or a number out of range, makes its
+line unreadable too.
 """
 
 from __future__ import annotations
@@ -61,7 +61,7 @@ Mark: TypeAlias = Literal["restored", "expired", "purged"]
 
 
 class Standing(StrEnum):
-    """What became of a loss; see `Quarantine.losses`."""
+    """The state of a loss; see `Quarantine.losses`."""
 
     QUARANTINED = "in quarantine"  # cut from the log, kept in quarantine
     INTENDED = "intended"  # entered, but some of it is in its place: a stop came first, or it came back
@@ -114,7 +114,7 @@ class Loss:
     standing: Standing = Standing.QUARANTINED
 
     def facts(self) -> dict[str, object]:
-        """As it stands in the ledger."""
+        """Return the fields of the ledger line."""
         return {
             "id": self.id,
             "at_ms": self.at_ms,
@@ -190,7 +190,7 @@ def sound_batches(file: File, from_byte: int, to_byte: int) -> Iterator[Scanned]
 
 
 def survey(file: File, from_byte: int, to_byte: int) -> Survey:
-    """Count what `sound_batches` finds. Raises `OSError`."""
+    """Count the batches that `sound_batches` finds. Raises `OSError`."""
     total = Survey()
     for scanned in sound_batches(file, from_byte, to_byte):
         epochs = scanned.headers["leader_epoch"]
@@ -206,7 +206,7 @@ def survey(file: File, from_byte: int, to_byte: int) -> Survey:
 
 
 def only_zeros(file: File, from_byte: int, to_byte: int) -> bool:
-    """Whether nothing was ever written there: preallocated, or a length whose bytes never came."""
+    """Return whether the bytes are all zero: preallocated, or a length whose bytes were never written."""
     return all(not chunk.strip(b"\0") for chunk in _chunks(file, from_byte, to_byte))
 
 

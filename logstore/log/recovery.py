@@ -210,7 +210,7 @@ def first_to_read(
 
 
 def _tail_is_whole(loading: Loading) -> bool:
-    """Whether the last segment ends with a whole batch, as a clean stop leaves it.
+    """Return whether the last segment ends with a whole batch, as a clean stop leaves it.
 
     Cheap: from the last index entry on. A marker that says clean over a log that is not (a copy,
     a file cut by hand) must not be believed: appends would land behind bytes that are no batch.
@@ -267,7 +267,7 @@ def _aborts_are_sound(loading: Loading, segment: Segment) -> bool:
 
 
 def _recover_from(loading: Loading, first_base: int, durable_end: int) -> None:
-    """Read every segment from the one at `first_base` on; cut at the first fault."""
+    """Read every segment from `first_base` on; cut at the first fault."""
     todo = [(base, loading.segments[base]) for base in loading.segments.irange(first_base)]
     total = sum(segment.size for _, segment in todo)
     next_offset = todo[0][0] if todo else 0
@@ -410,7 +410,7 @@ def _split_segment(loading: Loading, segment: Segment, later: list[int], durable
 
 
 def _check_end(loading: Loading, durable_end: int, log_start_offset: int) -> None:
-    """A log that ends below what was durable has lost it, even if nothing else is wrong with it."""
+    """Report a log that ends below the durable end: it has lost records, even without another fault."""
     end_offset = log_end_of(loading)
     if loading.report.damages or max(end_offset, log_start_offset) >= durable_end:
         return
@@ -423,7 +423,7 @@ def _check_end(loading: Loading, durable_end: int, log_start_offset: int) -> Non
 
 
 def _judge_seals(loading: Loading, recovery_point: int, log_start_offset: int) -> tuple[int, int]:
-    """Read every seal and hold it against what is there.
+    """Read every seal and compare it with its segment.
 
     Returns up to which offset everything was durable, and the number of the first segment that has to
     be read whatever else is known of it.
@@ -452,7 +452,7 @@ def _judge_seals(loading: Loading, recovery_point: int, log_start_offset: int) -
 
 
 def _settle_seals(loading: Loading) -> None:
-    """Seal what was read, and is complete, and has no seal; let the last segment have none.
+    """Seal complete segments that were read and have no seal; unseal the last one.
 
     A seal names the base that really follows: of one whose successor was being replaced that is the
     segment that stayed.
@@ -470,7 +470,7 @@ def _settle_seals(loading: Loading) -> None:
 
 
 def _read_epochs(loading: Loading) -> bool:
-    """Take over the epoch file; False if it does not parse, and the batches must tell."""
+    """Read the epoch file; False if it does not parse, so that the batches must be read."""
     try:
         loading.epochs = LeaderEpochCache(read_leader_epoch_checkpoint(loading.disk, loading.directory))
     except CorruptCheckpoint:
@@ -482,7 +482,7 @@ def _read_epochs(loading: Loading) -> bool:
 
 
 def _settle_epochs(loading: Loading, log_end_offset: int, log_start_offset: int) -> None:
-    """Cut the history to the log's bounds: late writes of it may have been lost (step 8).
+    """Cut the epoch history to the log's bounds: its last writes may have been lost.
 
     From the start first: in an empty log that moves the newest epoch up to the log end, where the other
     cut takes it. The other way round the next opening would take it, and two openings were not one.

@@ -8,9 +8,9 @@
       cleaner-offset-checkpoint           one entry: this log, once it was compacted
       00000000000000000000.log …          as in any partition directory
 
-So several processes may keep logs side by side in one parent directory. A broker that owns the parent
-is respected, and a `LogManager` that later takes the parent over removes these files: it judges by
-its own, and finding none for the partition, recovers it from the start.
+Several processes may keep logs side by side in one parent directory, unless a broker owns the parent. A
+`LogManager` that later takes over the parent removes these files; its own checkpoints have no entry for the
+partition, so it recovers the log from the start.
 """
 
 from __future__ import annotations
@@ -81,13 +81,13 @@ def open_stand_alone(
 
 
 def check_not_locked(disk: Disk, directory: str) -> None:
-    """Raise `DirectoryLocked` if somebody owns `directory`; it is not locked by asking."""
+    """Raise `DirectoryLocked` if another owner holds `directory`, without keeping the lock."""
     if any(entry.name == LOCK_FILE for entry in disk.scan(directory)):
         disk.lock(directory).release()
 
 
 def forget_stand_alone(disk: Disk, directory: str) -> None:
-    """Remove what a stand-alone owner left: from now on its checkpoints would be stale."""
+    """Remove the files of a stand-alone owner: from now on its checkpoints would be stale."""
     names = {entry.name for entry in disk.scan(directory)}
     for name in (RECOVERY_POINT_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT, CLEANER_OFFSET_CHECKPOINT):
         if name in names:
