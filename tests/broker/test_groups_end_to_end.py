@@ -20,7 +20,7 @@ from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
 from logstore.replication.config import NodeConfig
 from tests.broker.asking import Asker
-from tests.broker.handlers.test_group_apis import (
+from tests.broker.handlers.group_requests import (
     GROUP,
     beating,
     commit,
