@@ -9,7 +9,7 @@ Counting costs an addition or two a request. Metric families and their text are 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Mapping
+from collections.abc import Callable, Iterator, Mapping
 from dataclasses import dataclass, field
 from typing import TypeAlias
 
@@ -26,6 +26,7 @@ from logstore.broker.dispatch import BOUNDS_S, Traffic
 from logstore.broker.groups.coordinator import Coordinator
 from logstore.broker.groups.group import State
 from logstore.broker.http import Page
+from logstore.log.log import Log
 from logstore.replication.messages import NO_LEADER
 from logstore.replication.node import Node
 from logstore.replication.state_change import Side, StateChange
@@ -222,11 +223,11 @@ def _of_controller(node: Node) -> Iterator[Metric]:
 
 
 def _of_logs(node: Node) -> Iterator[Metric]:
-    sources = (
+    sources: tuple[tuple[str, str, Callable[[Log], int]], ...] = (
         ("size", "Bytes in the segments", lambda log: log.size),
         ("logstartoffset", "First offset", lambda log: log.log_start_offset),
         ("logendoffset", "Offset after the last record", lambda log: log.log_end_offset),
-        ("numlogsegments", "Segments", lambda log: len(log.segments)),
+        ("numlogsegments", "Segments", lambda log: len(log.partition.segments)),
     )
     logs = sorted(node.logs.logs().items())
     for name, text, value in sources:

@@ -23,12 +23,12 @@ from tests.plants.registry import plant, swap, swap_item
 # --- roles and fences --------------------------------------------------------------------------
 
 
-@plant("a leader does not look at the epoch a fetch was made in (KIP-320)")
+@plant("a leader ignores the epoch of a fetch (KIP-320)")
 def no_epoch_fence_on_fetch(stack: ExitStack) -> None:
     swap(stack, Partition, "check_epoch", lambda self, current_leader_epoch: None)
 
 
-@plant("a leader that loses its session goes on, and leads again in the same epoch after a restart")
+@plant("a leader resumes its old epoch after it lost its session and restarted")
 def epoch_resumed_after_a_loss(stack: ExitStack) -> None:
     swap(stack, Partition, "check_new_state", lambda self, state: None)
     swap(stack, election, "standing", _everybody_is_intact)
@@ -38,12 +38,12 @@ def _everybody_is_intact(recorded_epoch: int, incarnation: Any) -> election.Stan
     return election.Standing.DEAD if incarnation is None else election.Standing.INTACT
 
 
-@plant("a role of an older leader epoch replaces a newer one (KAFKA-1211 and its kin)")
+@plant("a role of an older leader epoch replaces a newer one (KAFKA-1211)")
 def old_role_accepted(stack: ExitStack) -> None:
     swap(stack, orders, "judge", lambda manager, known, state, body: None)
 
 
-@plant("a leader whose session is gone leads on until somebody tells it otherwise (R7)")
+@plant("a leader without a session continues until it is told otherwise (R7)")
 def session_expiry_ignored(stack: ExitStack) -> None:
     def session_lost(manager: ReplicaManager, now_ms: int) -> Any:
         manager.broker_epoch = -1
@@ -52,7 +52,7 @@ def session_expiry_ignored(stack: ExitStack) -> None:
     swap(stack, orders, "session_lost", session_lost)
 
 
-@plant("orders that are addressed to a former registration of a broker are carried out (KIP-380)")
+@plant("requests addressed to an earlier registration of a broker are accepted (KIP-380)")
 def former_registration_obeyed(stack: ExitStack) -> None:
     def refusal_of(manager: ReplicaManager, controller_epoch: int, broker_epoch: int) -> Any:
         return real(manager, controller_epoch, -1)
@@ -60,7 +60,7 @@ def former_registration_obeyed(stack: ExitStack) -> None:
     real = swap(stack, orders, "refusal_of", refusal_of)
 
 
-@plant("orders of a controller that was replaced are carried out")
+@plant("requests of a former controller are accepted")
 def former_controller_obeyed(stack: ExitStack) -> None:
     def refusal_of(manager: ReplicaManager, controller_epoch: int, broker_epoch: int) -> Any:
         return real(manager, manager.controller_epoch, broker_epoch)
@@ -71,7 +71,7 @@ def former_controller_obeyed(stack: ExitStack) -> None:
 # --- the ISR -----------------------------------------------------------------------------------
 
 
-@plant("acks=all is taken by any number of in-sync replicas")
+@plant("acks=all ignores `min.insync.replicas`")
 def min_insync_ignored(stack: ExitStack) -> None:
     swap(stack, Partition, "min_insync", property(lambda self: 1))
     # The controller's word, by which a leader goes too.
@@ -79,7 +79,7 @@ def min_insync_ignored(stack: ExitStack) -> None:
 
 
 @plant(
-    "a follower that was restarted joins the ISR by what its former life had fetched (KIP-903)",
+    "a restarted follower joins the ISR by fetches of its earlier run (KIP-903)",
     is_rare=True,
 )
 def former_life_joins(stack: ExitStack) -> None:
@@ -94,7 +94,7 @@ def former_life_joins(stack: ExitStack) -> None:
 
 
 @plant(
-    "an answer to a proposal is believed although the leader has heard of a newer ISR since",
+    "an ISR answer is applied although a newer ISR is known",
     is_rare=True,
 )
 def old_isr_answer_believed(stack: ExitStack) -> None:
@@ -124,7 +124,7 @@ def old_isr_answer_believed(stack: ExitStack) -> None:
 # --- elections and departures ------------------------------------------------------------------
 
 
-@plant("the preferred replica is elected when it lives, in sync or not")
+@plant("the preferred replica is elected when alive, even out of sync")
 def preferred_leader_out_of_sync(stack: ExitStack) -> None:
     def preferred_leader(replicas: Any, isr: Any, live: Any) -> int | None:
         return replicas[0] if replicas[0] in live else None
@@ -139,7 +139,7 @@ def preferred_leader_out_of_sync(stack: ExitStack) -> None:
     real = swap(stack, election, "preferred_state", preferred_state)
 
 
-@plant("a broker that shuts down may come back into the ISRs that it was taken out of (KIP-841)")
+@plant("a broker in controlled shutdown rejoins ISRs (KIP-841)")
 def departing_broker_readmitted(stack: ExitStack) -> None:
     def judge(*args: Any, **facts: Any) -> Any:
         return real(*args, **{**facts, "shutting_down": ()})
@@ -148,7 +148,7 @@ def departing_broker_readmitted(stack: ExitStack) -> None:
     real = swap(stack, alter_partition, "judge", judge)
 
 
-@plant("a broker is told that it may stop before anybody else leads what it led")
+@plant("a broker may stop before its leaderships have moved")
 def let_go_too_early(stack: ExitStack) -> None:
     def shut_down(*args: Any) -> Steps[Any]:
         response: Any = yield from real(*args)
@@ -159,12 +159,12 @@ def let_go_too_early(stack: ExitStack) -> None:
     swap_item(stack, SERVICES, ControlledShutdownRequest, service._replace(serve=shut_down))
 
 
-@plant("a replica outside the ISR is elected though nobody allowed it")
+@plant("a replica outside the ISR is elected without permission")
 def elected_outside_the_isr(stack: ExitStack) -> None:
     swap(stack, Context, "unclean_enabled", lambda self, topic: True)
 
 
-@plant("a replica that came back with a loss counts as a member that kept everything (R1, R2)")
+@plant("a replica that lost records counts as complete (R1, R2)")
 def losses_not_noticed(stack: ExitStack) -> None:
     def standing(recorded_epoch: int, incarnation: Any) -> election.Standing:
         if incarnation is not None:
@@ -174,20 +174,20 @@ def losses_not_noticed(stack: ExitStack) -> None:
     real = swap(stack, election, "standing", standing)
 
 
-@plant("an unclean start followed by an orderly stop passes for no loss at all")
+@plant("an unclean start followed by a clean stop counts as no loss")
 def loss_forgotten_at_the_next_stop(stack: ExitStack) -> None:
     swap(stack, Node, "is_clean", property(lambda self: True))
 
 
 @plant(
-    "a replica whose last word was that it cannot use its log is elected from outside the ISR",
+    "a replica that refused its role is elected from outside the ISR",
     is_rare=True,
 )
 def refuser_elected(stack: ExitStack) -> None:
     swap(stack, Context, "refusing_brokers", lambda self, topic_partition: [])
 
 
-@plant("an update of the metadata that was given up as lost and comes late replaces a newer one")
+@plant("a late UpdateMetadata replaces a newer one")
 def late_metadata_wins(stack: ExitStack) -> None:
     def update_metadata(manager: ReplicaManager, *request: Any) -> Any:
         manager.newest_orders.pop(UpdateMetadataRequest, None)
@@ -196,12 +196,12 @@ def late_metadata_wins(stack: ExitStack) -> None:
     swap_item(stack, ORDERS, UpdateMetadataRequest, update_metadata)
 
 
-@plant("a broker keeps it to itself that its log dir failed (F2)")
+@plant("a broker does not report a failed log dir (F2)")
 def dead_disk_kept_secret(stack: ExitStack) -> None:
     swap(stack, Node, "_report_failed_logs", lambda self, now_ms: [])
 
 
-@plant("a controller that was replaced writes on: nothing checks its epoch")
+@plant("a former controller keeps writing: its epoch is not checked")
 def zombie_controller_writes(stack: ExitStack) -> None:
     def fenced(self: Any, *writes: Any) -> Multi:
         return Multi((Check("/", ANY_VERSION), *writes))
@@ -209,7 +209,7 @@ def zombie_controller_writes(stack: ExitStack) -> None:
     swap(stack, Context, "fenced", fenced)
 
 
-@plant("state nodes are written whatever version they have")
+@plant("state nodes are written without a version check")
 def unconditional_writes(stack: ExitStack) -> None:
     def fenced_write(context: Any, topic_partition: Any, state: Any, over: Any) -> Multi:
         multi = real(context, topic_partition, state, over)
@@ -223,7 +223,7 @@ def unconditional_writes(stack: ExitStack) -> None:
     real = swap(stack, procedure, "fenced_write", fenced_write)
 
 
-@plant("a new leader keeps the epoch of the one before it")
+@plant("a new leader keeps the previous epoch")
 def epoch_not_raised(stack: ExitStack) -> None:
     def next_state(state: Any, *facts: Any, **more: Any) -> Any:
         found = real(state, *facts, **more)

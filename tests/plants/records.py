@@ -31,7 +31,7 @@ from tests.plants.registry import plant, swap
 # --- truncation --------------------------------------------------------------------------------
 
 
-@plant("a follower cuts its log to its high watermark before it fetches (KIP-101)")
+@plant("a follower truncates to its high watermark (KIP-101)")
 def truncate_by_high_watermark(stack: ExitStack) -> None:
     def add(self: Followers, partition: Partition) -> None:
         following.truncate_to(partition, partition.log.high_watermark)
@@ -40,7 +40,7 @@ def truncate_by_high_watermark(stack: ExitStack) -> None:
     real = swap(stack, Followers, "add", add)
 
 
-@plant("a leader does not compare epochs: whoever fetches inside its log is taken for equal to it")
+@plant("a leader does not compare epochs of fetches")
 def divergence_not_noticed(stack: ExitStack) -> None:
     def divergence_of(**_: object) -> Divergence:
         return Divergence(None, False)
@@ -48,7 +48,7 @@ def divergence_not_noticed(stack: ExitStack) -> None:
     swap(stack, reading, "divergence_of", divergence_of)
 
 
-@plant("a follower believes the leader's end offset whatever epoch it is for (KIP-279)")
+@plant("a follower ignores the epoch of the leader's end offset (KIP-279)")
 def answer_without_epoch(stack: ExitStack) -> None:
     def truncation_for(answer: Any, **facts: Any) -> Truncation:
         return real(answer._replace(epoch=-1), **facts)  # type: ignore[no-any-return]
@@ -56,7 +56,7 @@ def answer_without_epoch(stack: ExitStack) -> None:
     real = swap(stack, following, "truncation_for", truncation_for)
 
 
-@plant("the high watermark beside a diverging answer is taken over before the log is cut (KAFKA-14704)")
+@plant("the high watermark of a diverging response is applied before the truncation (KAFKA-14704)")
 def diverging_answer_believed(stack: ExitStack) -> None:
     def on_fetched(self: Any, partition: Partition, state: Any, result: Any) -> Any:
         if result.diverging_epoch is not None:
@@ -68,7 +68,7 @@ def diverging_answer_believed(stack: ExitStack) -> None:
     real = swap(stack, Followers, "_on_fetched", on_fetched)
 
 
-@plant("batches below the log end are appended all the same: what follows them is dropped")
+@plant("batches below the log end are appended")
 def append_below_the_end(stack: ExitStack) -> None:
     def add(self: Followers, partition: Partition) -> None:
         real(self, partition)
@@ -89,13 +89,13 @@ def append_below_the_end(stack: ExitStack) -> None:
     real_on_fetched = swap(stack, Followers, "_on_fetched", on_fetched)
 
 
-@plant("a leader that has not written yet leaves no trace of its epoch (KAFKA-7415)")
+@plant("an election is not recorded in the epoch cache (KAFKA-7415)")
 def epoch_not_noted_at_election(stack: ExitStack) -> None:
     swap(stack, PartitionLog, "assign_epoch", lambda self, epoch, start_offset: None)
 
 
 @plant(
-    "a follower whose log ends inside the first batch of its leader's refuses that batch for good",
+    "a follower whose log ends inside its leader's first batch refuses that batch",
     is_rare=True,
 )
 def batch_across_the_log_start_refused(stack: ExitStack) -> None:
@@ -111,7 +111,7 @@ def batch_across_the_log_start_refused(stack: ExitStack) -> None:
 # --- the high watermark ------------------------------------------------------------------------
 
 
-@plant("the high watermark is the largest end among the replicas, not the smallest")
+@plant("the high watermark is the largest LEO of the replicas")
 def high_watermark_from_the_fastest(stack: ExitStack) -> None:
     def next_high_watermark(state: Any, **facts: Any) -> int | None:
         if real(state, **facts) is None:
@@ -123,12 +123,12 @@ def high_watermark_from_the_fastest(stack: ExitStack) -> None:
     real = swap(stack, logstore.replication.partition, "next_high_watermark", next_high_watermark)
 
 
-@plant("a proposed smaller ISR counts before the store has confirmed it")
+@plant("a proposed smaller ISR counts before it is confirmed")
 def shrink_before_it_is_confirmed(stack: ExitStack) -> None:
     swap(stack, PendingShrink, "maximal", property(lambda self: self.last.isr - self.removed))
 
 
-@plant("a proposed new member does not count while its proposal is under way")
+@plant("a proposed ISR member does not count while the proposal is pending")
 def expansion_not_counted(stack: ExitStack) -> None:
     def next_high_watermark(state: Any, **facts: Any) -> int | None:
         return real(state, **{**facts, "eligible": frozenset()})  # type: ignore[no-any-return]
@@ -137,7 +137,7 @@ def expansion_not_counted(stack: ExitStack) -> None:
     real = swap(stack, logstore.replication.partition, "next_high_watermark", next_high_watermark)
 
 
-@plant("a follower joins the ISR at the high watermark, short of the epoch's start (KAFKA-7128)")
+@plant("a follower joins the ISR below the start of the epoch (KAFKA-7128)")
 def no_epoch_start_gate(stack: ExitStack) -> None:
     def may_join(replica: Any, state: Any, **facts: Any) -> bool:
         return bool(real(replica, state, **{**facts, "epoch_start_offset": 0}))
@@ -145,7 +145,7 @@ def no_epoch_start_gate(stack: ExitStack) -> None:
     real = swap(stack, membership, "may_join", may_join)
 
 
-@plant("a follower joins the ISR wherever its log ends")
+@plant("a follower joins the ISR at any LEO")
 def anybody_joins(stack: ExitStack) -> None:
     def may_join(replica: Any, state: Any, **facts: Any) -> bool:
         return bool(real(replica, state, **{**facts, "epoch_start_offset": 0, "high_watermark": 0}))
@@ -153,7 +153,7 @@ def anybody_joins(stack: ExitStack) -> None:
     real = swap(stack, membership, "may_join", may_join)
 
 
-@plant("acks=all is answered when the leader has the record")
+@plant("acks=all is answered after the leader's append")
 def acknowledged_too_early(stack: ExitStack) -> None:
     def append_result(manager: Any, topic_partition: Any, status: Any) -> ProduceResult | None:
         found: ProduceResult | None = real(manager, topic_partition, status)
@@ -163,14 +163,14 @@ def acknowledged_too_early(stack: ExitStack) -> None:
 
 
 @plant(
-    "a follower serves consumers of an epoch in which it has not compared logs with its leader",
+    "a follower serves consumers before its log was compared with the leader's",
     is_rare=True,
 )
 def served_before_the_comparison(stack: ExitStack) -> None:
     swap(stack, reading, "check_agreed", lambda partition: None)
 
 
-@plant("consumers are given whatever the leader has")
+@plant("consumers read above the high watermark")
 def served_above_the_high_watermark(stack: ExitStack) -> None:
     def end_offset_for(log: PartitionLog, isolation: FetchIsolation) -> int:
         return real(log, FetchIsolation.LOG_END)  # type: ignore[no-any-return]
@@ -180,7 +180,7 @@ def served_above_the_high_watermark(stack: ExitStack) -> None:
 
 
 @plant(
-    "a produce that waits is answered by a later leadership: another record may be at its offset by then",
+    "a waiting produce is answered by a later leadership",
     is_rare=True,
 )
 def answered_in_another_tenure(stack: ExitStack) -> None:
@@ -198,7 +198,7 @@ def answered_in_another_tenure(stack: ExitStack) -> None:
     real = swap(stack, serving, "append_result", append_result)
 
 
-@plant("idempotence is switched off: a batch that is sent again is appended again")
+@plant("duplicates are appended again")
 def repeats_not_recognised(stack: ExitStack) -> None:
     swap(stack, ProducerState, "check", lambda self, batch, *facts, **more: None)
 
@@ -206,7 +206,7 @@ def repeats_not_recognised(stack: ExitStack) -> None:
 # --- deletion from the start -------------------------------------------------------------------
 
 
-@plant("a follower joins the ISR before it heard where the leader's log begins")
+@plant("a follower joins the ISR before it knows the leader's log start")
 def joins_below_the_log_start(stack: ExitStack) -> None:
     def may_join(*args: Any, **kwargs: Any) -> bool:
         return bool(real(*args, **{**kwargs, "log_start_offset": 0}))
@@ -214,7 +214,7 @@ def joins_below_the_log_start(stack: ExitStack) -> None:
     real = swap(stack, membership, "may_join", may_join)
 
 
-@plant("a follower cuts nothing below its log start, also if its leader's log ends there")
+@plant("a follower never truncates below its log start")
 def cut_stops_at_the_log_start(stack: ExitStack) -> None:
     def truncate_to(partition: Partition, offset: int, **why: Any) -> None:
         real(partition, max(offset, partition.log.log_start_offset), **why)
@@ -222,7 +222,7 @@ def cut_stops_at_the_log_start(stack: ExitStack) -> None:
     real = swap(stack, following, "truncate_to", truncate_to)
 
 
-@plant("DeleteRecords is answered when the leader has deleted: followers may lead with what was deleted")
+@plant("DeleteRecords is answered when only the leader has deleted")
 def deleted_on_the_leader_alone(stack: ExitStack) -> None:
     def deletion_result(manager: ReplicaManager, *what: Any) -> DeleteRecordsResult:
         found: DeleteRecordsResult | None = real(manager, *what)
@@ -231,7 +231,7 @@ def deleted_on_the_leader_alone(stack: ExitStack) -> None:
     real = swap(stack, serving, "deletion_result", deletion_result)
 
 
-@plant("records that are not committed yet can be deleted: the log start passes the high watermark")
+@plant("DeleteRecords deletes uncommitted records")
 def deleted_above_the_high_watermark(stack: ExitStack) -> None:
     def delete_records(self: Partition, offset: int) -> int:
         self.check_leader()
@@ -263,17 +263,17 @@ def flush_without_sync(stack: ExitStack) -> None:
     swap(stack, PartitionLog, "sync_segments", sync_segments)
 
 
-@plant("durability `synced` counts what followers have not flushed")
+@plant("durability `synced` counts unflushed data of followers")
 def followers_count_unflushed(stack: ExitStack) -> None:
     swap(stack, Flushes, "covers", lambda self, partition, offset: True)
 
 
-@plant("an unclean stop passes for a clean one")
+@plant("an unclean stop counts as a clean one")
 def clean_marker_left_behind(stack: ExitStack) -> None:
     swap(stack, logstore.log.log_dir, "remove_clean_shutdown", lambda disk, directory: None)
 
 
-@plant("a high watermark checkpoint outlives a cut of its log")
+@plant("the high watermark checkpoint outlives a truncation of its log")
 def watermark_outlives_the_cut(stack: ExitStack) -> None:
     def lower_bounds(self: Any, log: Any, offset: int) -> None:
         offsets, self.high_watermarks.offsets = self.high_watermarks.offsets, {}
@@ -283,7 +283,7 @@ def watermark_outlives_the_cut(stack: ExitStack) -> None:
     real = swap(stack, logstore.log.log_dir.LogDir, "lower_bounds", lower_bounds)
 
 
-@plant("a leader counts itself with what it has not flushed, at level `synced`")
+@plant("durability `synced` counts unflushed data of the leader")
 def leader_counts_unflushed(stack: ExitStack) -> None:
     def next_high_watermark(state: Any, **facts: Any) -> int | None:
         return real(state, **{**facts, "leader_safe_offset": facts["leader_end_offset"]})  # type: ignore[no-any-return]
@@ -291,7 +291,7 @@ def leader_counts_unflushed(stack: ExitStack) -> None:
     real = swap(stack, logstore.replication.partition, "next_high_watermark", next_high_watermark)
 
 
-@plant("a topic that is switched to `synced` passes at once for one whose records are all on disk")
+@plant("a topic switched to `synced` counts as synced at once")
 def promised_at_the_switch(stack: ExitStack) -> None:
     def at_level(state: Any, durability: Any, controller_epoch: int) -> Any:
         found = real(state, durability, controller_epoch)
@@ -301,7 +301,7 @@ def promised_at_the_switch(stack: ExitStack) -> None:
 
 
 @plant(
-    "after a switch to `synced` followers still count with what they had claimed before",
+    "earlier claims of followers count after a switch to `synced`",
     is_rare=True,
 )
 def claims_outlive_the_switch(stack: ExitStack) -> None:

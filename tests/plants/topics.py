@@ -31,7 +31,7 @@ def _unfenced(multi: Multi) -> Steps[Outcome]:
 # --- reassignment ------------------------------------------------------------------------------
 
 
-@plant("replicas that a reassignment is to remove are deleted when it begins")
+@plant("a reassignment deletes removed replicas at its start")
 def replica_deleted_before_it_leaves(stack: ExitStack) -> None:
     def tell(context: Context, topic_partition: Any) -> None:
         real(context, topic_partition)
@@ -44,7 +44,7 @@ def replica_deleted_before_it_leaves(stack: ExitStack) -> None:
     real = swap(stack, reassignment, "_tell", tell)
 
 
-@plant("a reassignment writes the topic node first and the state after it: two writes, and a crash between")
+@plant("a reassignment writes topic node and state separately")
 def list_written_before_the_isr(stack: ExitStack) -> None:
     def write(multi: Multi) -> Steps[Outcome]:
         fence, node, *state = multi.writes
@@ -65,7 +65,7 @@ def list_written_before_the_isr(stack: ExitStack) -> None:
 
 
 @plant(
-    "a reassignment begins in the leader epoch that is: an order to delete from before it still counts",
+    "a reassignment starts without a new leader epoch, so an older deletion request is accepted",
     is_rare=True,
 )
 def no_new_epoch_for_new_replicas(stack: ExitStack) -> None:
@@ -76,7 +76,7 @@ def no_new_epoch_for_new_replicas(stack: ExitStack) -> None:
     real = swap(stack, reassignment, "opening_state", opening_state)
 
 
-@plant("replicas that only an earlier target wanted are forgotten, their logs stay")
+@plant("logs of replicas of a superseded target are not deleted")
 def superseded_replicas_forgotten(stack: ExitStack) -> None:
     def reassign_to(self: Assignment, *target: Any) -> Assignment:
         found: Assignment = real(self, *target)
@@ -85,7 +85,7 @@ def superseded_replicas_forgotten(stack: ExitStack) -> None:
     real = swap(stack, Assignment, "reassign_to", reassign_to)
 
 
-@plant("a reassignment ends when its replicas live, in sync or not")
+@plant("a reassignment ends before its replicas are in sync")
 def target_not_waited_for(stack: ExitStack) -> None:
     def closing_state(assignment: Assignment, state: Any, live: Any, *facts: Any) -> Any:
         new = tuple(each for each in assignment.target if each in live and each not in state.isr)
@@ -98,17 +98,17 @@ def target_not_waited_for(stack: ExitStack) -> None:
     real = swap(stack, reassignment, "closing_state", closing_state)
 
 
-@plant("a broker that was away while its replica left is not asked again to delete it")
+@plant("a broker that was away is not asked again to delete a replica")
 def deletion_ordered_once(stack: ExitStack) -> None:
     swap(stack, brokers, "stop_leaving", lambda context, **which: None)
 
 
-@plant("a new controller does not take up the reassignments that the old one left half-way")
+@plant("a new controller does not resume reassignments")
 def reassignments_not_taken_up(stack: ExitStack) -> None:
     swap(stack, failover, "RESUME", tuple(each for each in failover.RESUME if each != reassignment.resume))
 
 
-@plant("reassignments are written without proof that the controller still is one")
+@plant("reassignments are written without a controller fence")
 def unfenced_reassignment(stack: ExitStack) -> None:
     def take_step(*args: Any) -> Steps[Any]:
         return rewritten(real(*args), _unfenced)
@@ -119,7 +119,7 @@ def unfenced_reassignment(stack: ExitStack) -> None:
 # --- deletion ----------------------------------------------------------------------------------
 
 
-@plant("a topic is gone when those replicas are whose brokers live")
+@plant("a deletion does not wait for unavailable brokers")
 def dead_replica_not_waited_for(stack: ExitStack) -> None:
     def is_complete(self: Deletion) -> bool:
         done = (ReplicaState.SUCCESSFUL, ReplicaState.INELIGIBLE)
@@ -128,7 +128,7 @@ def dead_replica_not_waited_for(stack: ExitStack) -> None:
     swap(stack, Deletion, "is_complete", property(is_complete))
 
 
-@plant("the request to delete a topic is removed when the deletion begins")
+@plant("the deletion request is removed at the start of the deletion")
 def request_removed_first(stack: ExitStack) -> None:
     def advance(context: Context) -> Steps[None]:
         for name, pending in sorted(context.deletions.items()):
@@ -140,7 +140,7 @@ def request_removed_first(stack: ExitStack) -> None:
     real = swap(stack, deletion, "advance", advance)
 
 
-@plant("a new controller does not take up the deletions that the old one left half-way")
+@plant("a new controller does not resume deletions")
 def deletions_not_taken_up(stack: ExitStack) -> None:
     def nothing(context: Context) -> Steps[None]:
         yield ()
@@ -149,7 +149,7 @@ def deletions_not_taken_up(stack: ExitStack) -> None:
     swap(stack, failover, "deletion", SimpleNamespace(learn_requests=nothing))
 
 
-@plant("the nodes of a topic are removed without proof that the controller still is one")
+@plant("topic nodes are removed without a controller fence")
 def unfenced_deletion(stack: ExitStack) -> None:
     def remove_nodes(*args: Any) -> Steps[Any]:
         return rewritten(real(*args), _unfenced)
@@ -160,7 +160,7 @@ def unfenced_deletion(stack: ExitStack) -> None:
 # --- namesakes, ghosts and strays --------------------------------------------------------------
 
 
-@plant("an order to delete is carried out whatever topic id it names: a late one hits the namesake")
+@plant("a deletion request is accepted for another topic id")
 def order_for_another_topic_obeyed(stack: ExitStack) -> None:
     def stop_one(
         manager: ReplicaManager, topic_partition: Any, order: Any, topic_id: str, *, is_late: bool
@@ -174,7 +174,7 @@ def order_for_another_topic_obeyed(stack: ExitStack) -> None:
 
 
 @plant(
-    "the log of a deleted topic is taken for its namesake's (KAFKA-12309 and KIP-516)",
+    "the log of a deleted topic is used for its successor (KAFKA-12309, KIP-516)",
     is_rare=True,
 )
 def ghost_believed(stack: ExitStack) -> None:
@@ -191,7 +191,7 @@ def ghost_believed(stack: ExitStack) -> None:
 
 
 @plant(
-    "a role from before a replica was deleted makes its log anew",
+    "a role request from before a deletion creates the log again",
     is_rare=True,
 )
 def role_outlives_the_replica(stack: ExitStack) -> None:
@@ -199,7 +199,7 @@ def role_outlives_the_replica(stack: ExitStack) -> None:
 
 
 @plant(
-    "an order to delete that comes late takes back what is known of a later one",
+    "a late deletion request replaces the record of a later one",
     is_rare=True,
 )
 def late_order_takes_back(stack: ExitStack) -> None:
@@ -209,7 +209,7 @@ def late_order_takes_back(stack: ExitStack) -> None:
     real = swap(stack, orders, "stop_one", stop_one)
 
 
-@plant("logs that any one request does not name pass for strays")
+@plant("logs missing from any request count as strays")
 def any_list_proves_strays(stack: ExitStack) -> None:
     def leader_and_isr(manager: ReplicaManager, address: Any, body: Any, now_ms: int) -> Any:
         if body.assigned is None:
@@ -223,6 +223,6 @@ def any_list_proves_strays(stack: ExitStack) -> None:
 # --- settings ----------------------------------------------------------------------------------
 
 
-@plant("settings that change do not reach the replicas that are in use")
+@plant("changed settings do not reach existing replicas")
 def settings_not_taken_over(stack: ExitStack) -> None:
     swap(stack, orders, "configure", lambda manager, partition, body: None)
