@@ -16,7 +16,6 @@ data/
 from __future__ import annotations
 
 import random
-import threading
 from collections.abc import Callable, Collection, Iterator
 from contextlib import contextmanager, suppress
 from functools import partial
@@ -30,13 +29,6 @@ from logstore.checkpoint.clean_shutdown import (
     remove_clean_shutdown,
     write_clean_shutdown,
 )
-from logstore.checkpoint.entry_files import (
-    CLEANER_OFFSET_CHECKPOINT,
-    HIGH_WATERMARK_CHECKPOINT,
-    LOG_START_OFFSET_CHECKPOINT,
-    RECOVERY_POINT_CHECKPOINT,
-    OffsetFile,
-)
 from logstore.checkpoint.identity import META_PROPERTIES, read_partition_metadata
 from logstore.config import MAX_LONG, LogConfig
 from logstore.disk.errors import CorruptCheckpoint, EngineError
@@ -46,6 +38,7 @@ from logstore.disk.running import has_run_on, remove_running
 from logstore.disk.topic_partition import TopicPartition, parse_directory_name, set_aside_fate
 from logstore.errors import DamagedLog, DiskFull, LogDirOffline, bare, is_full
 from logstore.log.log import Log
+from logstore.log.log_dir_checkpoints import OFFSET_FILES, LogDirCheckpoints
 from logstore.log.manager_config import LogManagerConfig
 from logstore.log.partition_log import Clock, LogHost, PartitionLog, files_without_checksum
 from logstore.log.recovery import load
@@ -62,13 +55,6 @@ from logstore.segment.seal import remove_seals
 
 DirectoryProgress = Callable[[str, int, int], None]
 """Receives the partition's directory, the bytes checked so far and the bytes to check in it."""
-
-_OFFSET_FILES = (
-    RECOVERY_POINT_CHECKPOINT,
-    LOG_START_OFFSET_CHECKPOINT,
-    HIGH_WATERMARK_CHECKPOINT,
-    CLEANER_OFFSET_CHECKPOINT,
-)
 
 
 class NodeFacts(NamedTuple):
@@ -94,7 +80,6 @@ class LogDir:
         # Without a schedule of its own, the flush by age runs with every tick.
         self._flushes_on_schedule = node.settings.log_flush_scheduler_interval_ms < MAX_LONG
         self._lock: Lock | None = None
-        self._checkpoint_lock = threading.RLock()
         self.logs: dict[TopicPartition, Log] = {}
         self.known: set[TopicPartition] = set()
         self.damaged: dict[TopicPartition, DamagedLog] = {}
@@ -104,7 +89,6 @@ class LogDir:
         """Whether its last owner ran in this boot: if it was killed, the page cache is complete."""
         self.was_empty = False
         self._closed_by_us = False
-        self._watermarks_fell = False
         self._doomed: list[tuple[int, str]] = []
         self.deadline_ms = MAX_LONG
         """When `tick` has work: a flush by age, a directory to remove."""
@@ -134,9 +118,7 @@ class LogDir:
                     remove_seals(disk, f"{self.path}/{entry.name}")
         # Durably gone before anything else is written: a crash from here on is an unclean stop.
         remove_clean_shutdown(disk, self.path)
-        self.recovery_points, self.log_starts, self.high_watermarks, self.first_dirty = (
-            OffsetFile(disk, self.path, name) for name in _OFFSET_FILES
-        )
+        self.checkpoints = LogDirCheckpoints(disk, self.path, self.logs, self.damaged, self._take_offline)
         entries = disk.scan(self.path)
         # The owner of a new dir marks it first: those two files alone do not make it used.
         self.was_empty = marker is None and all(
@@ -145,11 +127,8 @@ class LogDir:
         for entry in entries:
             if entry.is_directory and (partition := self._partition_in(entry.name)) is not None:
                 self._open_partition(partition, config_of(partition.topic), progress)
-        self._write_fallen_watermarks()
-        # Entries of partitions that are gone.
-        known = {tp: offset for tp, offset in self.first_dirty.offsets.items() if tp in self.known}
-        if known != self.first_dirty.offsets:
-            self.first_dirty.write(known)
+        self.checkpoints.write_fallen_high_watermarks()
+        self.checkpoints.keep_first_dirty_of(self.known)
         self._set_deadline(self._clock())
 
     def _partition_in(self, name: str) -> TopicPartition | None:
@@ -183,17 +162,17 @@ class LogDir:
         self, topic_partition: TopicPartition, config: LogConfig, progress: DirectoryProgress | None = None
     ) -> Log:
         directory, producers = self._directory_of(topic_partition), self._node.settings.producers
-        recovery_point = self.recovery_points.get(topic_partition)
-        high_watermark = self.high_watermarks.get(topic_partition)
+        checkpoints = self.checkpoints
+        recovery_point = checkpoints.recovery_points.get(topic_partition)
         loaded = load(
             self._disk,
             directory,
             config,
             is_clean=self.was_clean,
             recovery_point=recovery_point,
-            log_start_offset=self.log_starts.get(topic_partition),
+            log_start_offset=checkpoints.log_starts.get(topic_partition),
             now_ms=self._clock(),
-            high_watermark=high_watermark,
+            high_watermark=checkpoints.high_watermarks.get(topic_partition),
             jitter_ms=self._jitter_ms,
             progress=None if progress is None else partial(progress, directory),
             producer_expiration_ms=producers.producer_id_expiration_ms,
@@ -201,23 +180,16 @@ class LogDir:
             closed_at=recovery_point if self._closed_by_us else None,
             accept_loss=topic_partition in self._accept_loss,
         )
-        # The log may be shorter than its checkpoint says: new records at those offsets must not count as
-        # synced.
-        self.recovery_points.lower(topic_partition, loaded.log_end_offset)
-        if self.first_dirty.get(topic_partition) > loaded.log_end_offset:
-            self.first_dirty.set(topic_partition, loaded.log_start_offset)
+        first_dirty_offset = checkpoints.limit_to(topic_partition, loaded)
         log = PartitionLog(
             directory,
             topic_partition,
             config,
             loaded,
-            LogHost(self._disk, self._clock, self._jitter_ms, self, producers),
-            first_dirty_offset=self.first_dirty.get(topic_partition),
+            LogHost(self._disk, self._clock, self._jitter_ms, checkpoints, producers),
+            first_dirty_offset=first_dirty_offset,
         )
-        if high_watermark > loaded.log_end_offset:
-            self.high_watermarks.offsets[topic_partition] = loaded.log_end_offset
-            self._watermarks_fell = True
-        log.set_high_watermark(self.high_watermarks.get(topic_partition))
+        log.set_high_watermark(checkpoints.limited_high_watermark(topic_partition, loaded.log_end_offset))
         self.logs[topic_partition] = Log(log)
         self.known.add(topic_partition)
         self.heed(log)
@@ -263,7 +235,7 @@ class LogDir:
                 raise
             except EngineError as error:
                 raise DamagedLog(f"{topic_partition} cannot be opened: {error}") from error
-            self._write_fallen_watermarks()
+            self.checkpoints.write_fallen_high_watermarks()
         del self.damaged[topic_partition]
         return log
 
@@ -305,99 +277,16 @@ class LogDir:
 
     def _forget(self, topic_partition: TopicPartition) -> None:
         """Remove a partition from the checkpoints. Raises `LogDirOffline`, `DiskFull`."""
-        with (
-            self._checkpoint_lock,
-            self._or_offline(f"no space to move {topic_partition} away", f"moving {topic_partition}"),
-        ):
-            try:
-                # The cleaner's too: a new partition of that name would count as compacted up to there.
-                for file in (self.recovery_points, self.log_starts, self.high_watermarks, self.first_dirty):
-                    file.forget(topic_partition)
-            except OSError as error:
-                if is_full(error):
-                    mark("log dir: no room to forget a partition that is to go")
-                raise
-
-    def _remove_tree(self, directory: str) -> None:
-        for entry in self._disk.scan(directory):
-            path = f"{directory}/{entry.name}"
-            if entry.is_directory:
-                self._remove_tree(path)
-            else:
-                self._disk.remove(path)
-        self._disk.remove_dir(directory)
-
-    # --- the owner of its logs (`LogOwner`) -----------------------------------------------------------
-
-    def lower_bounds(self, log: PartitionLog, offset: int) -> None:
-        """Lower the log's entries in the checkpoints, durably."""
-        with self._checkpoint_lock:
-            # A log is cut below a high watermark only after an unclean election.
-            for file in (self.recovery_points, self.first_dirty, self.high_watermarks):
-                file.lower(log.topic_partition, offset)
-
-    def log_start_moved(self, log: PartitionLog) -> None:
-        """Write the log's start, even if its first segment tells it: that segment may be about to go."""
-        self._write_log_starts({log.topic_partition: log.log_start_offset})
-
-    def compacted(self, log: PartitionLog) -> None:
-        """Write the log's first dirty offset."""
-        with self._checkpoint_lock:
-            self.first_dirty.set(log.topic_partition, log.first_dirty_offset)
-
-    def flushed(self, log: PartitionLog) -> None:
-        """Do nothing at once: recovery points are written on a schedule."""
-
-    def failed(self, log: PartitionLog, error: OSError) -> None:
-        """Take the dir offline with every log in it."""
-        self._take_offline(error)
-
-    def closed(self, log: PartitionLog, *, is_clean: bool) -> None:
-        """Do nothing: `close` closes all logs and writes the checkpoints."""
+        with self._or_offline(f"no space to move {topic_partition} away", f"moving {topic_partition}"):
+            self.checkpoints.forget(topic_partition)
 
     # --- checkpoints ----------------------------------------------------------------------------------
-
-    def _write_fallen_watermarks(self) -> None:
-        """Before anything is appended: records at the offsets of lost ones have not been committed."""
-        if self._watermarks_fell:
-            mark("log dir: a log came out shorter than its high watermark")
-            self.high_watermarks.write(self.high_watermarks.offsets)
-            self._watermarks_fell = False
-
-    def checkpoint_high_watermarks(self) -> None:
-        """Write every log's high watermark. Raises `OSError`."""
-        with self._checkpoint_lock:
-            offsets = self.high_watermarks.offsets
-            offsets.update({tp: log.partition.high_watermark for tp, log in self.logs.items()})
-            self.high_watermarks.write(offsets)
 
     def checkpoint_recovery_points(self) -> None:
         """Sync the sealed segments and write how far every log is durable. Raises `OSError`."""
         for log in list(self.logs.values()):
             flush_sealed(log.partition)
-        self._write_recovery_points()
-
-    def _write_recovery_points(self) -> None:
-        with self._checkpoint_lock:
-            points = {tp: log.partition.recovery_point for tp, log in self.logs.items()}
-            self.recovery_points.write(points | self._of_damaged(self.recovery_points))
-
-    def checkpoint_log_start_offsets(self) -> None:
-        """Write the log start offsets that lie above their first segment. Raises `OSError`."""
-        self._write_log_starts({})
-
-    def _write_log_starts(self, also: dict[TopicPartition, int]) -> None:
-        with self._checkpoint_lock:
-            starts = {
-                tp: log.log_start_offset
-                for tp, log in self.logs.items()
-                if log.log_start_offset > log.partition.segments.first.base_offset
-            }
-            self.log_starts.write(starts | self._of_damaged(self.log_starts) | also)
-
-    def _of_damaged(self, file: OffsetFile) -> dict[TopicPartition, int]:
-        """Return the entries of the partitions that were left as they are: the next start needs them."""
-        return {tp: offset for tp, offset in file.offsets.items() if tp in self.damaged}
+        self.checkpoints.write_recovery_points()
 
     # --- scheduled work -------------------------------------------------------------------------------
 
@@ -431,7 +320,7 @@ class LogDir:
         due = [path for at_ms, path in self._doomed if at_ms <= now_ms]
         self._doomed = [(at_ms, path) for at_ms, path in self._doomed if at_ms > now_ms]
         for path in due:
-            self._remove_tree(path)
+            _remove_tree(self._disk, path)
         self._set_deadline(now_ms)
 
     def heed(self, log: PartitionLog) -> None:
@@ -492,11 +381,11 @@ class LogDir:
         self.abandon()
 
     def _leave_marks(self, mark_clean: bool) -> None:
-        self._write_recovery_points()
-        self.checkpoint_log_start_offsets()
-        self.checkpoint_high_watermarks()
+        self.checkpoints.write_recovery_points()
+        self.checkpoints.write_log_start_offsets()
+        self.checkpoints.write_high_watermarks()
         if mark_clean:
-            names = [META_PROPERTIES, *_OFFSET_FILES]
+            names = [META_PROPERTIES, *OFFSET_FILES]
             for topic_partition, log in sorted(self.logs.items()):
                 directory = topic_partition.directory_name
                 names += [f"{directory}/{name}" for name in files_without_checksum(log.partition)]
@@ -515,3 +404,13 @@ class LogDir:
 def _unlinking_ms(log: PartitionLog) -> int:
     """Return when the log has deleted files or expired losses to remove; `MAX_LONG` for never."""
     return min(log.deleted_files.deadline_ms, log.quarantine.due_ms)
+
+
+def _remove_tree(disk: Disk, directory: str) -> None:
+    for entry in disk.scan(directory):
+        path = f"{directory}/{entry.name}"
+        if entry.is_directory:
+            _remove_tree(disk, path)
+        else:
+            disk.remove(path)
+    disk.remove_dir(directory)

@@ -42,7 +42,7 @@ class LogManager:
     no partition's, `LogDirOffline` if no dir can be used. A dir that fails alone is listed in `offline_dirs`.
     """
 
-    # Twelve parameters, because each is a separate choice of the program; all but three have defaults.
+    # Eleven parameters: each is a separate choice of the program, and all but four have defaults.
     def __init__(
         self,
         log_dirs: Sequence[str],
@@ -263,14 +263,14 @@ class LogManager:
     def checkpointed_high_watermark(self, topic_partition: TopicPartition) -> int:
         """Return the high watermark that was last checkpointed, a lower bound; 0 if there is none."""
         for log_dir in self._online():
-            if topic_partition in log_dir.high_watermarks.offsets:
-                return log_dir.high_watermarks.offsets[topic_partition]
+            if topic_partition in log_dir.checkpoints.high_watermarks.offsets:
+                return log_dir.checkpoints.high_watermarks.offsets[topic_partition]
         return 0
 
     def checkpoint_high_watermarks(self) -> None:
         """Write every log's high watermark. A dir that fails goes offline."""
         for log_dir in self._online():
-            log_dir.guarded(log_dir.checkpoint_high_watermarks)
+            log_dir.guarded(log_dir.checkpoints.write_high_watermarks)
 
     def checkpoint_recovery_points(self) -> None:
         """Sync the sealed segments and write how far every log is durable."""
@@ -280,7 +280,7 @@ class LogManager:
     def checkpoint_log_start_offsets(self) -> None:
         """Write the log start offsets that lie above their first segment."""
         for log_dir in self._online():
-            log_dir.guarded(log_dir.checkpoint_log_start_offsets)
+            log_dir.guarded(log_dir.checkpoints.write_log_start_offsets)
 
     # --- scheduled work -------------------------------------------------------------------------------
 

@@ -120,7 +120,7 @@ class PartitionLog:
         self.disk, self.clock, self.jitter_ms, self.owner, self.producer_config = host
         self.follows_end = follows_end
         self.lock = threading.RLock()
-        self.group_commit = GroupCommit(self._sync_for_group)
+        self.group_commit = GroupCommit(partial(_sync_for_group, self))
         self.failure: OSError | None = None
         self.is_closed = False
         self.topic_id = read_partition_metadata(self.disk, directory)
@@ -336,11 +336,6 @@ class PartitionLog:
             self.group_commit.join()
             self.check_writable()
 
-    def _sync_for_group(self) -> None:
-        # The previous sync may have failed: repeated, it would succeed over pages that are lost.
-        self.check_writable()
-        self.sync_segments(self.log_end_offset)
-
     def sync_segments(self, end_offset: int) -> None:
         """Sync the segments in [recovery point, end_offset), then move the recovery point.
 
@@ -441,6 +436,12 @@ class PartitionLog:
             self.deleted_files.forget()
             for segment in self.segments:
                 segment.let_go()
+
+
+def _sync_for_group(log: PartitionLog) -> None:
+    # The previous sync may have failed: repeated, it would succeed over pages that are lost.
+    log.check_writable()
+    log.sync_segments(log.log_end_offset)
 
 
 def _close_files(log: PartitionLog) -> None:

@@ -14,6 +14,7 @@ from logstore.disk.errors import ErrorCode
 from logstore.errors import UnexpectedAppendOffset
 from logstore.log import truncate, upkeep
 from logstore.log.log import FetchIsolation
+from logstore.log.log_dir_checkpoints import LogDirCheckpoints
 from logstore.log.partition_log import PartitionLog
 from logstore.log.producer_state import ProducerState
 from logstore.replication import following, membership, reading, serving
@@ -280,7 +281,7 @@ def watermark_outlives_the_cut(stack: ExitStack) -> None:
         real(self, log, offset)
         self.high_watermarks.offsets = offsets
 
-    real = swap(stack, logstore.log.log_dir.LogDir, "lower_bounds", lower_bounds)
+    real = swap(stack, LogDirCheckpoints, "lower_bounds", lower_bounds)
 
 
 @plant("durability `synced` counts unflushed data of the leader")

@@ -27,18 +27,9 @@ from itertools import product
 from random import Random
 from typing import NamedTuple, TypeAlias
 
-from logstore.disk.memory import (
-    MemoryDisk,
-    Profile,
-    _Body,
-    _Change,
-    _Directory,
-    _Inode,
-    _Node,
-    _pieces,
-    _redo,
-    _Step,
-)
+from logstore.disk.memory import MemoryDisk, Profile
+from logstore.disk.memory_nodes import Body, Change, Directory, Inode, Node, Step, redo
+from logstore.disk.power_cut import pieces, surviving_tables
 
 Picture: TypeAlias = tuple[int, ...]
 """A whole disk: the ascending numbers that `Pictures` gave to its content."""
@@ -99,7 +90,7 @@ class Pictures:
         self._entries: dict[tuple[str, int, int], int] = {}
         self._places: list[tuple[str, int, int]] = []
 
-    def content(self, body: _Body) -> int:
+    def content(self, body: Body) -> int:
         """Return the number of a file's content; a hole at its end counts as zeros."""
         key = (bytes(body.buffer[: body.size]).rstrip(b"\0"), body.size)
         number = self._contents.get(key)
@@ -124,12 +115,12 @@ class Pictures:
         directories = {"": disk._root}
         for path, content, modified_ms in sorted(self._places[number] for number in picture):
             above, _, name = path.rpartition("/")
-            node: _Node
+            node: Node
             if content < 0:
-                node = directories[path] = _Directory(modified_ms)
+                node = directories[path] = Directory(modified_ms)
             else:
                 data, size = self._bodies[content]
-                node = _Inode(_Body(bytearray(data), size), modified_ms)
+                node = Inode(Body(bytearray(data), size), modified_ms)
                 node.links = 1
                 disk._used += node.charged
             parent = directories[above]
@@ -143,7 +134,7 @@ class Pictures:
 class _Unsynced:
     """A file with operations since its last sync, and their possible fates."""
 
-    def __init__(self, inode: _Inode, profile: Profile) -> None:
+    def __init__(self, inode: Inode, profile: Profile) -> None:
         self.inode = inode
         self.journal = list(inode.journal)
         self._durable = inode.durable()
@@ -187,7 +178,7 @@ class _Unsynced:
                 return steps - 1
         return steps - fate.step
 
-    def body(self, fate: Fate) -> _Body:
+    def body(self, fate: Fate) -> Body:
         body, journal = self._durable.copy(), self.journal
         match fate.kind:
             case "all":
@@ -203,8 +194,8 @@ class _Unsynced:
             case _:
                 survivors = journal[: fate.step]
         for step in survivors:
-            _redo(body, step)
-        step = journal[fate.step] if fate.kind in ("torn", "late") else _Step(0, b"", b"", 0)
+            redo(body, step)
+        step = journal[fate.step] if fate.kind in ("torn", "late") else Step(0, b"", b"", 0)
         if step.data and fate.kind == "torn":
             body.write(step.data[: fate.cut], step.at)
         elif step.data and fate.kind == "late":  # the later part reached the disk first: a hole before it
@@ -216,16 +207,16 @@ class _Unsynced:
             body.resize(self.inode.body.size)
         return body
 
-    def _drawn_pieces(self, number: int) -> Iterator[_Step]:
+    def _drawn_pieces(self, number: int) -> Iterator[Step]:
         random = Random(f"pieces {number} of {len(self.journal)}")
         likelihood = (0.5, 0.9, 0.1)[number % 3]
         for step in self.journal:
-            for piece in _pieces(step, _SECTOR):
+            for piece in pieces(step, _SECTOR):
                 if random.random() < likelihood:
                     yield piece
 
 
-def _cuts(step: _Step) -> list[int]:
+def _cuts(step: Step) -> list[int]:
     if not step.data:
         return []
     length = len(step.data)
@@ -243,7 +234,7 @@ class Leftovers:
         self._disk = disk
         self._profile = profile
         self._pictures = pictures
-        self._changes: list[_Change] = list(disk._changes)
+        self._changes: list[Change] = list(disk._changes)
         journaled = profile is Profile.JOURNALED
         self._certain = _mask(change.ordered if journaled else change.synced for change in self._changes)
         self._every = (1 << len(self._changes)) - 1
@@ -327,17 +318,18 @@ class Leftovers:
         files."""
         if (tree := self._trees.get(names)) is not None:
             return tree
-        tables = self._disk._tables(
-            change for number, change in enumerate(self._changes) if names >> number & 1
+        tables = surviving_tables(
+            self._disk._root,
+            (change for number, change in enumerate(self._changes) if names >> number & 1),
         )
         settled: list[int] = []
         open_files: list[tuple[str, int]] = []
         pictures = self._pictures
 
-        def walk(directory: _Directory, above: str) -> None:
+        def walk(directory: Directory, above: str) -> None:
             for name, node in tables[directory].items():
                 path = f"{above}/{name}"
-                if isinstance(node, _Directory):
+                if isinstance(node, Directory):
                     settled.append(pictures.entry(path, -1, node.modified_ms))
                     walk(node, path)
                 elif (number := self._numbers.get(node)) is not None:
@@ -379,13 +371,13 @@ def _mask(bits: Iterator[bool]) -> int:
     return sum(1 << number for number, bit in enumerate(bits) if bit)
 
 
-def _inodes(disk: MemoryDisk) -> dict[_Inode, None]:
+def _inodes(disk: MemoryDisk) -> dict[Inode, None]:
     """Return every file that an image may hold, in an order that only the disk's history decides."""
-    found: dict[_Inode, None] = {}
-    seen: set[_Directory] = set()
+    found: dict[Inode, None] = {}
+    seen: set[Directory] = set()
 
-    def visit(node: _Node | None) -> None:
-        if isinstance(node, _Inode):
+    def visit(node: Node | None) -> None:
+        if isinstance(node, Inode):
             found[node] = None
         elif node is not None and node not in seen:
             seen.add(node)
@@ -400,17 +392,17 @@ def _inodes(disk: MemoryDisk) -> dict[_Inode, None]:
     return found
 
 
-def _paths(directory: _Directory, above: str) -> dict[_Directory, str]:
-    found: dict[_Directory, str] = {}
+def _paths(directory: Directory, above: str) -> dict[Directory, str]:
+    found: dict[Directory, str] = {}
     for table in (directory.durable, directory.entries):
         for name, node in table.items():
-            if isinstance(node, _Directory):
+            if isinstance(node, Directory):
                 found[node] = f"{above}/{name}"
                 found |= _paths(node, f"{above}/{name}")
     return found
 
 
-def _describe(change: _Change, paths: dict[_Directory, str]) -> str:
+def _describe(change: Change, paths: dict[Directory, str]) -> str:
     places = [f"{paths.get(directory, '…')}/{name}" for directory, name, _ in change.assignments]
     if len(places) == 2:
         return f"rename {places[0]} to {places[1]}"
