@@ -2,7 +2,7 @@
 
     log            Log: append, read, truncate, flush; stand_alone: one that owns its directory
     log_manager    the logs of a node, over log dirs that fail one by one
-    reader         LogReader: a directory that somebody else owns
+    reader         LogReader: a directory that another process owns
       recovery     what opening a directory finds, cuts and rebuilds
       segment      a `.log` with its indexes: offset_index, time_index, transaction_index
       scan         thousands of batch headers at once

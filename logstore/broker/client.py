@@ -364,7 +364,7 @@ class Client:
     ) -> ProduceResult:
         """Append one batch. Raises `RequestRefused`, and `RequestUnanswered` if time runs out."""
         deadline = self._deadline(timeout)
-        # The leader gives up before the connection does: its error says more than a timeout here.
+        # The leader times out before the connection does: its error is more precise than a timeout here.
         timeout_ms = min(self._limits.request_timeout_ms // 2, max(int(_left(deadline) * 900), 1))
         body = ProduceRequest({topic_partition: batch}, acks, timeout_ms)
         answer = await self._of_leader(topic_partition, lambda _: body, deadline)

@@ -2,8 +2,8 @@
 
 A client learns less than a broker: of a partition only its leader, leader epoch, replicas and ISR.
 
-Fetch names topics, so version 12 is the newest: from 13 on topics go by id, and Kafka's brokers do not know
-the tag in which ours tell each other names.
+Fetch names topics, so version 12 is the newest: version 13 identifies topics by id, and only our brokers
+understand our tag for names.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _NEWEST: Final[Mapping[type[Struct], int]] = {
     t.FetchRequest: 12,
     t.FindCoordinatorRequest: 3,  # of one group
 }
-"""Where it is not the newest version that is served."""
+"""Requests that this client sends in an older version than the newest one served."""
 
 
 _CHECKED: Final = Translation(checks=True)
@@ -138,7 +138,7 @@ _READERS: Final = {response: read for _, response, read in _MESSAGES.values()}
 
 
 def request_of(body: m.RequestBody) -> Struct:
-    """Return the request as the wire has it. Raises `MalformedMessage` for what it cannot express."""
+    """Return the request in its wire form. Raises `MalformedMessage` if the wire format cannot express it."""
     wire: Struct = _MESSAGES[type(body)][0](body)
     return wire
 

@@ -1,4 +1,4 @@
-"""What a client knows of a cluster: where its brokers are, its topics, and who leads their partitions."""
+"""A client's view of a cluster: addresses of brokers, topics, and the leaders of partitions."""
 
 from __future__ import annotations
 
@@ -21,18 +21,18 @@ _MOST_ADDRESSES: Final = 32
 _METADATA_TIMEOUT_S: Final = 1.0
 _METADATA_AGE_S: Final = 300.0
 NEW_TOPIC_S: Final = 3.0
-"""How long an unknown topic may be one that was created a moment ago."""
+"""Time during which an unknown topic is looked for again: it may just have been created."""
 
 
 class Topic(NamedTuple):
-    """What placing a record needs; `with_leader` lists the partitions that have a leader."""
+    """A topic's partition count; `with_leader` lists the partitions that have a leader."""
 
     partitions: int
     with_leader: tuple[int, ...]
 
 
 class Leader(NamedTuple):
-    """Where a leader is, and its leader epoch: a deposed leader refuses a request with a newer one."""
+    """A leader's address and leader epoch; a deposed leader refuses a request with a newer epoch."""
 
     address: Address
     epoch: int
@@ -44,7 +44,7 @@ class ClusterView:
     def __init__(self, bootstrap: Sequence[Address], connections: Connections) -> None:
         self._connections = connections
         self._addresses = dict.fromkeys(bootstrap)
-        """Where brokers are or were; the most recent ones first."""
+        """Known addresses of brokers, current or former; the most recent ones first."""
         self._metadata: MetadataResponse | None = None
         self._topics: dict[str, Topic] = {}
         self._topics_until_s = 0.0
@@ -89,7 +89,7 @@ class ClusterView:
         return answer if answer.brokers else None
 
     async def topics(self, deadline: float) -> dict[str, Topic]:
-        """Return all topics, freshly asked for."""
+        """Return all topics from fresh metadata."""
         await self.retried(self.refreshed, NO_BROKER, deadline)
         return self._topics
 
@@ -146,7 +146,7 @@ class ClusterView:
         *,
         pause_s: float = BACKOFF_S,
     ) -> T:
-        """Repeat an attempt until `deadline`; each failure makes the next one ask for metadata anew."""
+        """Repeat an attempt until `deadline`; each failure makes the next one refresh the metadata."""
 
         def forget() -> None:
             self._metadata = None
@@ -156,7 +156,7 @@ class ClusterView:
 
 
 def address_of(metadata: MetadataResponse, broker_id: int) -> Address | None:
-    """Return where a broker is; None if the metadata does not have it."""
+    """Return the address of a broker; None if the metadata does not have it."""
     return next(
         (Address(each.host, each.port) for each in metadata.brokers if each.broker_id == broker_id), None
     )
@@ -179,5 +179,5 @@ def _topics_of(metadata: MetadataResponse) -> dict[str, Topic]:
 
 
 def _knowledge(metadata: MetadataResponse) -> int:
-    """Brokers learn of changes one after the other; the sum of leader epochs tells who knows most."""
+    """Return the sum of leader epochs; the largest sum belongs to the newest metadata."""
     return sum(state.leader_epoch for state in metadata.partitions.values())

@@ -1,4 +1,4 @@
-"""From a frame to its handler, and back: one request in hand, and what its handler may use.
+"""From a frame to its handler, and back: one request in hand, and the services for its handler.
 
     frame ─▶ header ─▶ the table of APIs ─▶ body ─▶ handler ─▶ answer, at once or later
 
@@ -173,7 +173,7 @@ class Traffic:
 
 
 class Services:
-    """What handlers may use: the engine and the broker's knowledge, not its sockets.
+    """The services that handlers may use: the engine and the broker's state, not its sockets.
 
     One for all handlers of a broker. Everything here belongs to the event loop's thread.
     """
@@ -181,7 +181,7 @@ class Services:
     def __init__(
         self, runtime: Runtime, settings: Settings, *, cluster_id: str, store: StoreSession, random: Random
     ) -> None:
-        """`store` stays the caller's to close."""
+        """The caller keeps `store` and closes it."""
         self.runtime, self.settings = runtime, settings
         self.cluster_id = cluster_id
         self.ask_store = store.ask
@@ -197,7 +197,7 @@ class Services:
 
     @property
     def metadata(self) -> MetadataCache:
-        """What this broker last heard of the whole cluster."""
+        """The newest cluster metadata that this broker has received."""
         return self.runtime.node.replicas.metadata
 
     def now_ms(self) -> int:
@@ -212,7 +212,7 @@ class Services:
         source: int = CLIENT,
         number: int = 0,
     ) -> None:
-        """Put a request to the engine; `then` makes the call's answer of the response (None: later).
+        """Pass a request to the engine; `then` builds the call's answer from the response (None: later).
 
         `then` may be called at once, much later, or never: the call is then refused. `source` and `number`
         belong to a request that another node made.
@@ -227,7 +227,7 @@ class Services:
         self.runtime.ask(body, Asked(answered, call.refuse), source=source, number=number)
 
     def ask_group(self, call: Call, request: GroupRequest, then: Callable[[GroupResponse], Struct]) -> None:
-        """Put a request to the group coordinator; `then` makes the call's answer of the response."""
+        """Pass a request to the group coordinator; `then` builds the call's answer from the response."""
 
         def answered(answer: GroupResponse) -> None:
             finish(call, then, answer)
@@ -235,7 +235,7 @@ class Services:
         self.groups.ask(request, answered, call.refuse)
 
     def want_offsets_topic(self) -> None:
-        """Have `__consumer_offsets` created, as the groups' settings say."""
+        """Request the creation of `__consumer_offsets` with the group settings."""
         config = self.settings.groups
         topic = NewTopic(
             OFFSETS_TOPIC,
@@ -285,7 +285,7 @@ Handler: TypeAlias = Callable[[Call, Any, Services], Struct | None]
 
 
 def finish(call: Call, then: Callable[P, Struct | None], *args: P.args, **kwargs: P.kwargs) -> None:
-    """Answer with what `then` returns, if anything. A bug in it costs the client its connection, no more."""
+    """Answer with what `then` returns, if anything. A bug in it closes the client's connection only."""
     try:
         response = then(*args, **kwargs)
     except MalformedMessage as error:
@@ -318,7 +318,7 @@ class Dispatch:
         self.serve(Call(connection, api, header.version, header.correlation_id, header.client_id), body)
 
     def serve(self, call: Call, body: Struct) -> None:
-        """Have the handler answer a request that has one."""
+        """Call the handler of the request's API, if there is one."""
         call.on_answer = self._services.traffic.timing(call.api.name)
         finish(call, self._handlers[call.api.key], call, body, self._services)
 

@@ -23,7 +23,7 @@ class MalformedMessage(EngineError):
 
 
 class RequestUnanswered(EngineError):
-    """No answer will come. The request may or may not have been served."""
+    """The request was not answered. It may or may not have been served."""
 
     code = ErrorCode.NETWORK_EXCEPTION
     retriable = True
@@ -69,7 +69,8 @@ class RequestRefused(EngineError):
 class BrokerFailed(EngineError):
     """The broker in this process failed: no log dir is left, the metadata store failed, or it has a bug.
 
-    Acknowledged records are as safe as their durability level says; the outcome of waiting calls is unknown.
+    Acknowledged records are as safe as their durability level promises; the outcome of waiting calls is
+    unknown.
     """
 
     code = ErrorCode.KAFKA_STORAGE_ERROR

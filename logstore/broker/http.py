@@ -1,7 +1,7 @@
 """A broker's HTTP port: `/metrics`, `/healthz`, `/livez`.
 
 Served by threads of the standard library's server, so that a request is answered even while the broker's
-event loop is blocked: the answer then says so. Pages are made on the loop.
+event loop is blocked; the answer then reports that. Pages are made on the loop.
 """
 
 from __future__ import annotations

@@ -41,7 +41,7 @@ class Limits:
 
 
 class Address(NamedTuple):
-    """Where a broker listens: host name or address, and port."""
+    """The address of a broker's listener: host name or IP address, and port."""
 
     host: str
     port: int

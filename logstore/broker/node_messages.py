@@ -1,6 +1,6 @@
 """Messages between brokers: the engine's (`replication/messages.py`) ⇄ the wire's (`wire/interbroker.py`).
 
-Brokers send the newest version of each message (`Api.latest`), so everything that the engine says arrives.
+Brokers send the newest version of each message (`Api.latest`), so no field of the engine's messages is lost.
 Kafka's fields mean what they mean in Kafka; the rest is in tags. Topics and partitions are checked on the way
 in, because they become names of directories.
 

@@ -143,7 +143,7 @@ class Peers:
         return link
 
     def _address_of(self, broker_id: int) -> Address | None:
-        """Return the address that the broker registered: the controller knows it, or has told this broker."""
+        """Return the broker's registered address: the controller's copy, else the metadata cache."""
         context = self._node.controller.context
         if context is not None and broker_id in context.brokers:
             endpoint = context.brokers[broker_id].endpoint

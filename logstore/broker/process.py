@@ -1,8 +1,9 @@
 """Runs one broker in a process of its own, for `logstore serve`.
 
-One line of JSON on stdout says that the broker is registered and where it listens. Later events are logged on
-stderr, a JSON object a line. SIGTERM and SIGINT stop the broker in order (exit code 0). The exit code is 1 if
-it fails while running, 2 if it cannot start. After a crash, the logs recover at the next start.
+One line of JSON on stdout reports that the broker is registered, and the addresses of its listeners. Later
+events are logged on stderr, a JSON object a line. SIGTERM and SIGINT stop the broker in order (exit code
+0). The exit code is 1 if it fails while running, 2 if it cannot start. After a crash, the logs recover at
+the next start.
 """
 
 from __future__ import annotations

@@ -44,9 +44,9 @@ _SEQUENCE_LOST: Final = frozenset({ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, Error
 
 
 class Appended(NamedTuple):
-    """Where a record was written; the offset is -1 with acks=0, which has no response.
+    """The place of a written record; the offset is -1 with acks=0, which has no response.
 
-    `durability` is the level that acks=all reached; None for other acks, which promise none.
+    `durability` is the level that acks=all reached; None for other values of acks.
     """
 
     topic: str
@@ -152,7 +152,7 @@ class Appender:
         if self._task is None:
             self._task = loop.create_task(self._run())
         try:
-            # The batch in flight has its own deadline, and its error says more than a timeout here.
+            # The batch in flight has its own deadline, and its error is more precise than a timeout here.
             async with asyncio.timeout_at(deadline + _LAST_WORD_S):
                 first, result = await waiting.done
         except TimeoutError:

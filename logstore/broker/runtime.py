@@ -6,13 +6,13 @@
     the store's threads ─▶ its events ─────┘    └──────┘   ├─▶ StoreCall … ──▶ the store's client
                                                            └─▶ Halt ─────────▶ the process ends
 
-Pauses. A process may be stopped for a minute (SIGSTOP, a suspended machine). When it goes on, requests wait
+Pauses. A process may be stopped for a minute (SIGSTOP, a suspended machine). When it resumes, requests wait
 in its sockets' buffers, while the store has ended its session and other brokers lead. So if the clock shows
 that the loop was idle for a third of the session's timeout, the node gets only events of the store, no
 requests and no timers, until the store has answered a probe that needs a live session, or has reported that
 the session is over. A node that has lost its session learns that first, and leads nothing from then on. A
-paused node whose store is gone for good stays shut. If the store goes while the node runs, the node goes on:
-no one is there to end sessions.
+paused node whose store never returns serves nothing. If the store fails while the node runs, the node
+continues to serve: without a store no session can end.
 
 One gap remains: a record may be acknowledged with acks=1 between the end of the session and the report of it.
 acks=all is safe without any of this, because followers in a newer epoch do not fetch.
@@ -174,8 +174,8 @@ class Runtime:
     async def stop(self) -> None:
         """Stop in order: move leaderships, end roles, answer requests, close the logs, then the session.
 
-        The logs get the clean-shutdown marker if the node can vouch for them. If the node ends by itself
-        meanwhile (`ended`), call `abandon`.
+        The logs get the clean-shutdown marker unless the node lost acknowledged records. If the node ends
+        by itself meanwhile (`ended`), call `abandon`.
         """
         self._turn(self.node.begin_shutdown)
         ready = asyncio.ensure_future(self._ready_to_stop.wait())

@@ -1,6 +1,6 @@
 """Creation of topics on demand: for a client that asks for one, or for groups.
 
-The controller is asked, on whichever broker, once at a time for each topic. Clients repeat their request
+The request is sent to the controller, with one request under way for each topic. Clients repeat their request
 until its metadata is there, so a failed creation is requested again; they then get the error.
 """
 

@@ -187,7 +187,7 @@ class Translation:
     def from_wire(self, wire: Struct, kind: type[E], **given: Any) -> E:
         """Return the wire's message as the engine's `kind`; `given` are fields that the wire does not have.
 
-        Raises `MalformedMessage` for values without a meaning, and as `checks` says.
+        Raises `MalformedMessage` for undefined values, and for the names that `checks` covers.
         """
         pair = (type(wire), kind)
         read = self._readers.get(pair)
@@ -462,5 +462,5 @@ def _value_of(wire: type[Struct]) -> str:
 
 
 CLIENTS: Final = Translation()
-"""What clients ask and are answered. Names are not checked: an unknown one is an error in its answer."""
+"""Translates clients' requests and responses. Unknown names pass: they get an error response."""
 to_wire, from_wire = CLIENTS.to_wire, CLIENTS.from_wire

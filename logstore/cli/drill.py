@@ -168,7 +168,7 @@ class ReplicaView:
 
 @dataclass(slots=True)
 class Tally:
-    """What happened during the drill."""
+    """Counters of a drill's events."""
 
     kills: int = 0
     elections: int = 0
@@ -179,7 +179,7 @@ class Tally:
 
 @dataclass(slots=True)
 class Plan:
-    """How a drill runs. `seed` places the kills and draws what survives them.
+    """The parameters of a drill. `seed` decides when nodes are killed and which unsynced bytes survive.
 
     `watch` is called after every step, `tell` with a sentence after every kill.
     """

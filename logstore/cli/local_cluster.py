@@ -29,7 +29,7 @@ _POLL_S = 0.02
 
 
 class ClusterFailed(EngineError):
-    """The cluster cannot be started or stopped; the message says what to do."""
+    """The cluster cannot be started or stopped; the message includes the remedy."""
 
     code = ErrorCode.BROKER_NOT_AVAILABLE
 
@@ -160,7 +160,7 @@ def is_running(directory: Path, member: Member) -> bool:
         os.kill(member.pid, 0)
     except (ProcessLookupError, PermissionError):
         return False
-    try:  # the pid may belong to another process by now
+    try:  # the pid may have been reused by another process
         command = Path(f"/proc/{member.pid}/cmdline").read_bytes()
         state = Path(f"/proc/{member.pid}/stat").read_text().rpartition(")")[2].split()[0]
     except OSError:

@@ -1,6 +1,7 @@
-"""What the operators' verbs share: options, settings, writes to the metadata store, waiting.
+"""Shared parts of the operators' verbs: options, settings, writes to the metadata store, waiting.
 
-A write whose reply is lost is not repeated: the command says so, and how to look.
+A write whose reply is lost is not repeated: the command reports that and names the command that shows the
+outcome.
 """
 
 from __future__ import annotations

@@ -1,4 +1,4 @@
-"""Take over a partition directory that nobody has open, for the verbs that change it."""
+"""Lock and load a partition directory that no process has open, for the verbs that change it."""
 
 from __future__ import annotations
 

@@ -61,7 +61,7 @@ def serve(
         ),
     ] = None,
 ) -> int:
-    """Run one broker that speaks Kafka's protocol. It prints a line of JSON when it is ready.
+    """Run one broker with Kafka's protocol. It prints a line of JSON when it is ready.
 
     SIGTERM shuts it down in order: its leaderships move to other brokers first.
     """

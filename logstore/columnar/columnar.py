@@ -1,6 +1,6 @@
 """Convert batches to Arrow columns, and Arrow columns to batches, without Python code per record.
 
-    offset            int64                    timestamp   timestamp[ms, UTC]; null: the record has none
+    offset            int64                    timestamp   timestamp[ms, UTC]; null: no timestamp
     key, value        binary; null is not empty            the batch's, where its timestamps are LogAppendTime
     headers           list<struct<key: binary, value: binary>>; null: none. Names are bytes, as sent
     timestamp_type    int8, 0 CreateTime, 1 LogAppendTime

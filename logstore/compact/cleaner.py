@@ -158,7 +158,7 @@ class Cleaner:
     # --- what is next -------------------------------------------------------------------------------
 
     def _look(self, now_ms: int) -> None:
-        """Start a pass over the dirtiest log that is due; delete old segments where the policy says so."""
+        """Start a pass over the dirtiest log that is due; run retention if the policy includes delete."""
         self._current = None
         logs = {tp: log for tp, log in self._logs().items() if log.config.is_compacted}
         self.partitions = {tp: self.partitions.get(tp) or PartitionCleaning() for tp in logs}

@@ -1,4 +1,4 @@
-"""Judge bytes that are not what was written: the one place that tells a torn tail from damage.
+"""Distinguish a torn tail from damage. All callers use this module for that decision.
 
     ├ batch ┼ batch ┼ ░░░░░░ ┼ batch ┼ batch ┼ 0 0 0 ┤
                       bad                      bad: no batch that could be read; behind it one may follow
@@ -7,8 +7,8 @@
 job ask it, and differ only in what they know (a durable point, the bytes behind) and in what they do.
 
 A scan ends at the first fault, because what recovery may keep ends there. `sweep` continues: behind a batch
-whose length can be followed, else at the next place where an intact batch begins. Checksums tell whether a
-batch is sound. They do not tell whether it is in its place, because offset and epoch lie outside:
+whose length can be followed, else at the next place where an intact batch begins. Checksums show whether a
+batch is sound. They do not cover its offset and epoch, so they cannot show whether it is in its place:
 `misplaced` compares each batch with its neighbours, and `judge_chain` each segment with the seals.
 
     0.log  ── 0.seal: 4,096 bytes, ends at 40, then 40 ──►  40.log  ── 40.seal: …, then 90 ──►  90.log
@@ -317,7 +317,7 @@ def _of_size(seal: Seal, size: int, behind: Sequence[Listed]) -> Iterable[Damage
         kind = DamageKind.LONGER
     else:
         return
-    # Only a walk tells which of its bytes are still good.
+    # Only a walk over the batches finds its valid bytes.
     yield Damage(kind, _log_name(seal.base_offset), 0, seal.base_offset, text, size + _bytes_in(behind))
 
 

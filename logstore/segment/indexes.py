@@ -14,9 +14,9 @@
     │ so far, ms    │ (its last record)│  after offset o
     └───────────────┴──────────────────┘
 
-Both are derived from the `.log` and have no checksum: an entry says where to start a search, never what is
-there. `segments.py` checks the batch that an entry names. After a crash a file may be stale, short or zero;
-recovery rebuilds what lies above the recovery point.
+Both are derived from the `.log` and have no checksum: an entry is only a position at which to start a
+search. `segments.py` checks the batch that an entry names. After a crash a file may be stale, short or
+zero; recovery rebuilds what lies above the recovery point.
 
 New entries gather in memory and reach the file with one `pwrite` for hundreds of them, on a flush, a roll
 and a close: a system call an entry would cost more than the batch it points to. Nothing is ever written
@@ -58,7 +58,7 @@ WRITE_BEHIND_ENTRIES = 512
 class IndexFile:
     """Entries of two columns, the first of which ascends. Safe for one writer and many readers.
 
-    Methods that do not say otherwise raise `OSError`. The file is created by the first write, so an index
+    Methods raise `OSError` unless documented otherwise. The file is created by the first write, so an index
     that never had an entry has no file until `flush`.
     """
 
@@ -162,7 +162,7 @@ class IndexFile:
         raise NotImplementedError
 
     def _map_written(self) -> None:
-        """Map the entries of the file. The caller holds the lock, or nobody else knows the index."""
+        """Map the entries of the file. The caller holds the lock, or has the only reference to the index."""
         if self._file is None or self._written == 0:
             entries = np.empty(0, self.dtype)
         else:
@@ -212,7 +212,7 @@ class IndexFile:
             self._map_written()
 
     def flush(self) -> None:
-        """Write all entries to the file, which then exists; not yet durable. Does nothing once let go."""
+        """Write all entries to the file, which then exists; not yet durable. Does nothing after `let_go`."""
         with self._lock:
             self._flush()
 
@@ -268,7 +268,7 @@ class IndexFile:
         self._map_written()
 
     def _open(self) -> File:
-        assert not self._is_let_go, f"{self.path}: written to after it was let go"
+        assert not self._is_let_go, f"{self.path}: written to after let_go"
         if self._file is None:
             self._file = self._disk.open(self.path, create=True, write=True)
             # What a crash or another program left under this name is not ours: entries start at 0.
@@ -293,7 +293,7 @@ class IndexFile:
             self._close()
 
     def let_go(self) -> None:
-        """Drop the file and its map without writing, for good; later lookups find nothing.
+        """Drop the file and its map permanently, without writing; later lookups find nothing.
 
         Another object may open the file again and cut it. By then this one's map must be gone, and a
         late flush must not create the file anew.

@@ -4,8 +4,8 @@ Python walks a chunk of the file by its length fields (one step and one CRC-32C 
 numpy on a table of the headers: order, epochs, index entries. Recovery, index rebuilds and verification need
 no more, and it is nearly as fast as reading and checksumming.
 
-The walk ends at the first bytes that are no batch in its place, and says why. `damage.judge` decides whether
-that is a torn tail or damage.
+The walk ends at the first bytes that are not a batch in its place, and reports the fault. `damage.judge`
+decides whether that is a torn tail or damage.
 """
 
 from __future__ import annotations

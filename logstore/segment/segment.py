@@ -15,8 +15,8 @@ With `preallocate` the file of an active segment is longer than its batches, by 
 the batches. The zeros are cut when the segment is sealed or closed, and by recovery, as a torn tail.
 
 One writer at a time (the log's lock). Readers need no lock; they take the segment's to rebuild an index. A
-reader that still uses a file when its segment goes keeps the file open: files are let go of, never closed
-under it. A segment that was let go opens no file again: the next segment may have its names.
+reader that still uses a file when its segment is deleted keeps the file open: references are dropped, files
+never closed under it. After `let_go` a segment opens no file again: the next segment may have its names.
 """
 
 from __future__ import annotations
@@ -120,9 +120,9 @@ class Segment:
         return f"{self.directory}/{file_name(self.base_offset, suffix)}{self._name_suffix}"
 
     def check_held(self) -> None:
-        """Raise `FileNotFoundError` if the segment was let go: another one's files may have its names."""
+        """Raise `FileNotFoundError` after `let_go`: another segment's files may have its names."""
         if self._is_let_go:
-            raise FileNotFoundError(errno.ENOENT, "the segment was let go", self.path(LOG_SUFFIX))
+            raise FileNotFoundError(errno.ENOENT, "the segment left the log", self.path(LOG_SUFFIX))
 
     @property
     def log_file(self) -> File:
@@ -138,7 +138,7 @@ class Segment:
 
     @contextmanager
     def log_for_reading(self) -> Iterator[File]:
-        """Open the `.log` for as long as it is read, also if the segment was let go."""
+        """Open the `.log` for as long as it is read, also after `let_go`."""
         file = self._file
         if file is not None:
             yield file
@@ -331,7 +331,8 @@ class Segment:
 
     def sync_log(self) -> None:
         """Make the batches survive power loss. Never call it again after an error."""
-        # That zeros went is not data, but nobody would read a sealed segment again to find them.
+        # A cut of zeros is not data, but recovery does not read a sealed segment again and would miss the
+        # zeros.
         self.log_file.sync(data_only=not self.was_trimmed)
         self.was_trimmed = False
 
@@ -342,7 +343,7 @@ class Segment:
         self.is_settled = True
 
     def close(self) -> None:
-        """Write what is buffered, and let go of the files."""
+        """Write buffered data and drop the files."""
         if self.indexes.are_open:
             self.become_inactive()
             self.indexes.close()
@@ -359,7 +360,7 @@ class Segment:
             self.indexes.let_go()
 
     def let_go(self) -> None:
-        """Drop the files without writing, for good: to use one from now on raises `FileNotFoundError`.
+        """Drop the files permanently, without writing; any later use raises `FileNotFoundError`.
 
         A reader in the middle of a read keeps its file until it is done.
         """
@@ -466,7 +467,7 @@ class SegmentIndexes:
         self.were_rebuilt = True
 
     def rebuild(self) -> None:
-        """Replace both indexes by what the `.log` says."""
+        """Rebuild both indexes from the `.log`."""
         with self._segment.lock:
             self._rebuild(*(self._open or self._loaded()))
             self.hints.clear()

@@ -106,7 +106,7 @@ class TransactionIndex:
         return entry.encode()
 
     def truncate_to(self, offset: int) -> bool:
-        """Remove the transactions with a marker at or past `offset`; tell whether there were any."""
+        """Remove the transactions with a marker at or past `offset`; return whether there were any."""
         before = len(self._entries)
         while self._entries and self._entries[-1].last_offset >= offset:
             self._entries.pop()
@@ -181,7 +181,7 @@ class TransactionIndexFile:
             self.replace(self.index.entries)
 
     def sync(self) -> None:
-        """Make the file and its name survive power loss: nothing else would tell that it is missing."""
+        """Make the file and its name survive power loss: nothing else would reveal that it is missing."""
         if not self._is_durable:
             file = self._segment.disk.open(self._path, write=True)
             try:

@@ -4,8 +4,8 @@
     client's thread              A ════╪═ B ══════════════════╪═ C ══════════════════╪═ …
 
 The next fetch runs while the last one is decoded; one is under way at a time. Requests that fail because a
-broker died or a leader moved are retried: by the client for `kafka.default.api.timeout.ms`, and that as often
-as `fetchOffset.numRetries` says. An empty response loses nothing: a new leader's high watermark lags for a
+broker died or a leader moved are retried: by the client for `kafka.default.api.timeout.ms`, and that
+`fetchOffset.numRetries` times. An empty response loses nothing: a new leader's high watermark lags for a
 while after a failover, so the fetch is repeated for `kafkaConsumer.pollTimeoutMs`. Lost records are
 recognized by:
 
@@ -109,7 +109,7 @@ class BrokerLogs:
         return {each: offset if offset >= 0 else None for each, offset in found.items()}
 
     def cut_points(self, wanted: OffsetRange, pieces: int) -> Sequence[int]:
-        """Return nothing: brokers do not tell where their batches begin."""
+        """Return no cut points: brokers do not report the positions of batches."""
         return ()
 
     def _asked(self, ask: Callable[[Client], Coroutine[Any, Any, T]]) -> T:

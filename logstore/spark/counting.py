@@ -6,7 +6,7 @@
     compacted        1         1    1                                 3 of them
     aborted                             1    1                        2
 
-A batch header tells its span of offsets. Those without a row were compacted, and so were the offsets between
+A batch header holds its range of offsets. Those without a row were compacted, and so were the offsets between
 batches. Transaction markers are neither rows nor missing. Numpy on headers; no Python runs per record.
 """
 

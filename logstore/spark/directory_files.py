@@ -1,7 +1,7 @@
 """Read the files beside a partition's `.log`s, in a directory that another process may own.
 
-All of them are derived data and never evidence. An index only says where to look, and impossible entries are
-dropped. A missing file counts as empty.
+All of them are derived data and never evidence. An index only gives a position to search from, and
+impossible entries are dropped. A missing file counts as empty.
 
 `DirectoryTransactions` finds open and aborted transactions without reading the whole log:
 
@@ -147,7 +147,7 @@ class SegmentFiles:
 
 
 def _ascending(falls: npt.NDArray[np.bool_], count: int) -> int:
-    """Return how many entries ascend; `falls` tells for each but the first if it is below the one before."""
+    """Return how many entries ascend; `falls` marks entries below the one before, from the second on."""
     return int(falls.argmax()) + 1 if falls.any() else count
 
 

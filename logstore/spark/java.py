@@ -25,7 +25,7 @@ _HOW: Final = (
 
 
 class JavaMissing(EngineError):
-    """No Java on this host can run Spark. The message says how to install one."""
+    """No Java on this host can run Spark. The message explains how to install one."""
 
     code = ErrorCode.UNKNOWN_SERVER_ERROR
 

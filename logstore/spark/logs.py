@@ -60,7 +60,7 @@ class OffsetRange:
 
 
 class Cause(StrEnum):
-    """Why offsets of a range gave no rows. The first two are no loss."""
+    """The reason why offsets of a range gave no rows. The first two are not losses."""
 
     COMPACTED = "compacted"
     ABORTED = "aborted"

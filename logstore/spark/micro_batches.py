@@ -137,7 +137,7 @@ class MicroBatches:
     def latest(self, start: Offsets, limits: Admission | None) -> dict[TopicPartition, int]:
         """Return the end of the batch from `start`; `start` itself if no batch is due.
 
-        Without `limits` the batch takes everything, whatever the options say: it is the query's only one.
+        Without `limits` the batch takes everything, regardless of the options: it is the query's only batch.
         """
         if limits is not None and start == self._initial and self._must_pin():
             return dict(start)

@@ -20,9 +20,9 @@ file that a crash leaves behind is ignored unless an intent names it with its si
 
 Of a partition's staged records, the first `skip` are already in the log. The rest follow as batches of the
 sink's producer, numbered from `first_sequence`, after `end_offset`. Other writers may append in between, so
-producer id and sequence tell which batches are in the log. Batches are sent one at a time, in order: those in
-the log are the first ones, and the rest is sent. A plan can therefore be repeated after any crash; a batch
-with an unknown outcome is looked up, or sent again with its old sequence number.
+producer id and sequence identify the batches that are in the log. Batches are sent one at a time, in order:
+those in the log are the first ones, and the rest is sent. A plan can therefore be repeated after any crash;
+a batch with an unknown outcome is looked up, or sent again with its old sequence number.
 
 A log that lost the producer's last sequence number (it lost records, or was replaced) refuses the next one.
 Then a new plan is decided for the rest, with another producer, before anything else is sent.

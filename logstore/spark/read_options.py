@@ -146,7 +146,7 @@ class ReadOptions:
 
     @property
     def source(self) -> str:
-        """What is read, for messages: the directories or the brokers."""
+        """The source of a read, for messages: the directories or the brokers."""
         return self.bootstrap_servers or ", ".join(self.paths)
 
     @classmethod
@@ -173,7 +173,7 @@ class ReadOptions:
             given.text("columns", None), include_headers=given.flag("includeHeaders", False)
         )
         if servers and SEGMENT in columns:
-            raise InvalidOption("column segment needs option path: brokers do not tell a record's file")
+            raise InvalidOption("column segment needs option path: brokers do not report a record's file")
         strategy = given.choice("startingOffsetsByTimestampStrategy", ("error", "latest"), "error")
         return cls(
             paths=paths,

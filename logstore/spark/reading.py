@@ -3,9 +3,9 @@
     [0 ────────────────── 900)  orders-0        maxRecordsPerPartition: even pieces of at most N offsets
     [0 ── 100)                  orders-1        minPartitions: large ranges are cut until there are about N
          ▲      ▲      ▲
-         cut by bytes, where an index or a segment tells that a batch begins
+         cut by bytes, where an index or a segment shows that a batch begins
 
-There is one task per partition unless an option says otherwise. `minPartitions` is shared out by the rule of
+There is one task per partition by default. `minPartitions` is shared out by the rule of
 Spark's Kafka source.
 """
 

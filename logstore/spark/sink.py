@@ -83,7 +83,7 @@ class Sink:
         return Message(ledger, number, spark_partition, staged, new)
 
     def _topic(self, target: Target, entry: Entry, name: str) -> Topic:
-        # A topic that an open intent creates may exist in part; the intent tells its final partition count.
+        # A topic that an open intent creates may exist in part; the intent holds its final partition count.
         intent = entry.intent
         making = Plan.of_json(intent.plan).topics.get(name) if intent is not None else None
         if making is None and (topic := target.topic(name)) is not None:

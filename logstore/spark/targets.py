@@ -273,7 +273,8 @@ class BrokerTarget:
         """Return how many of the records are in the log below the high watermark."""
         owed = payment.owed
         partition = owed.topic_partition
-        # The end first: a new leader that does not know its predecessor's high watermark yet refuses to tell.
+        # The end first: a new leader that does not know its predecessor's high watermark yet refuses the
+        # request.
         end = (await self._client.offsets({partition: LATEST_TIMESTAMP}))[partition]
         start = (await self._client.offsets({partition: EARLIEST_TIMESTAMP}))[partition]
         offset = max(min(owed.end_offset, end), start)

@@ -1,4 +1,4 @@
-"""What a group decides: responses to requests that wait, and generations to write to the log."""
+"""A group's decisions: responses to waiting requests, and generations to write to the log."""
 
 from __future__ import annotations
 
@@ -54,7 +54,7 @@ class Outbox:
         return taken
 
     def fail_join(self, member: Member, error: ErrorCode) -> None:
-        """Answer a join that waits with an error; UNKNOWN_MEMBER_ID (25) takes the id back."""
+        """Answer a waiting join with an error; UNKNOWN_MEMBER_ID (25) also revokes the member id."""
         member_id = NO_MEMBER_ID if error is ErrorCode.UNKNOWN_MEMBER_ID else member.member_id
         self.answer(member.join_token, JoinGroupResponse(error_code=error, member_id=member_id))
         member.join_token = None
@@ -64,7 +64,7 @@ class Outbox:
         member.sync_token = None
 
     def fail(self, member: Member, error: ErrorCode) -> None:
-        """Answer with an error whatever request of the member waits."""
+        """Answer all waiting requests of the member with an error."""
         if member.join_token is not None:
             self.fail_join(member, error)
         if member.sync_token is not None:

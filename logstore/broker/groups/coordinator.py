@@ -165,7 +165,7 @@ class Coordinator:
 
     @property
     def deadline_ms(self) -> int:
-        """When `tick` has something to do; an earlier call is harmless."""
+        """The time at which `tick` must be called; an earlier call is harmless."""
         return (
             min(self._served.wakes[0][0], self._next_check_ms) if self._served.wakes else self._next_check_ms
         )

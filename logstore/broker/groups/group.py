@@ -5,7 +5,7 @@
       ▲                  │     ▲  ▲                       │                    │
       └── last one left ─┘     │  └── member joins/leaves ┘                    │
                                └─────────── member joins/leaves ───────────────┘
-    Dead: an empty group while its tombstones are being written; clients are told to retry
+    Dead: an empty group while its tombstones are being written; clients get a retriable error
 
 A rebalance: each member sends JoinGroup and waits. When all have joined, or the rebalance timeout has passed,
 the generation rises by one, the members' protocol is elected, and the leader alone receives the member list.
@@ -75,7 +75,7 @@ class Group:
         self.group_id = group_id
         self.state = State.EMPTY
         self.state_timestamp_ms = now_ms
-        """When it entered this state; -1 if that was never written."""
+        """Time at which the group entered this state; -1 if that was never written."""
         self.generation = 0
         self.protocol_type: str | None = None
         """None: no member ever joined, the group only keeps offsets."""
@@ -98,12 +98,12 @@ class Group:
 
     @property
     def is_vacant(self) -> bool:
-        """It has no members, and none is about to join."""
+        """Whether the group has no members and none is about to join."""
         return self.state is State.EMPTY and not self.members.pending_ids
 
     @property
     def deadline_ms(self) -> int | None:
-        """When `sessions.tick` has something to do; None: never."""
+        """The time at which `sessions.tick` must be called; None: never."""
         if self.state is State.DEAD:
             return None
         deadlines = [*self.members.pending_ids.values()]
@@ -115,7 +115,7 @@ class Group:
         return min(deadlines, default=None)
 
     def learn_topics(self) -> None:
-        """Note which topics this generation's members subscribe to."""
+        """Record the topics to which this generation's members subscribe."""
         is_consumer = self.protocol_type == CONSUMER
         self.subscribed_topics = self.members.topics(self.protocol_name) if is_consumer else None
 

@@ -1,4 +1,4 @@
-"""When the join phase of a rebalance ends. Pure.
+"""Decide when the join phase of a rebalance ends. Pure.
 
 A rebalance waits until all members have joined or the longest rebalance timeout has passed. The first
 rebalance of an empty group waits `group.initial.rebalance.delay.ms` instead, and once more for each delay in
@@ -13,7 +13,7 @@ from typing import Final
 from logstore.disk.marks import mark
 
 SHORTEST_WAIT_MS: Final = 1_000
-"""Between two looks at a join phase that nobody has joined: members may ask for a rebalance timeout of 0."""
+"""Time between two checks of a join phase without members: they may request a rebalance timeout of 0."""
 
 
 @dataclass(slots=True)
@@ -22,7 +22,7 @@ class JoinPhase:
 
     deadline_ms: int
     initial_left_ms: int | None = None
-    """How much longer a first rebalance may be delayed; None in any other rebalance."""
+    """Remaining time by which a first rebalance may be delayed; None in any other rebalance."""
     delay_ms: int = 0
     has_new_members: bool = False
 

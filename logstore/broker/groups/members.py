@@ -35,16 +35,16 @@ class Member:
     session_timeout_ms: int
     protocols: tuple[Protocol, ...]
     deadline_ms: int
-    """When its session expires."""
+    """Time at which the session expires."""
     assignment: bytes = b""
     join_token: Hashable | None = None
     sync_token: Hashable | None = None
     is_new: bool = False
-    """It has not been part of a generation yet."""
+    """Whether the member has not been part of a generation yet."""
     owes_sync: bool = False
-    """It has the generation's JoinGroup response and has not sent SyncGroup yet."""
+    """Whether the member got the generation's JoinGroup response and has not sent SyncGroup yet."""
     is_restored: bool = False
-    """It was loaded from the log and has not contacted this coordinator yet."""
+    """Whether the member was loaded from the log and has not contacted this coordinator yet."""
 
     @property
     def can_expire(self) -> bool:
@@ -182,7 +182,7 @@ class Members:
             if current_id != member_id:
                 if self._by_id[current_id].is_restored:
                     # Possibly a later process, whose rebalance the previous coordinator did not finish.
-                    # A fenced client gives up, so this one is asked to join again instead.
+                    # A fenced client gives up, so this one gets an error that makes it rejoin.
                     mark("groups: an unknown self of a static member asks a new coordinator")
                     return ErrorCode.UNKNOWN_MEMBER_ID
                 mark("groups: an earlier self of a static member is fenced")
@@ -195,7 +195,7 @@ class Members:
 
     @property
     def joined_count(self) -> int:
-        """How many members wait for the end of the join phase."""
+        """Number of members that wait for the end of the join phase."""
         return sum(each.join_token is not None for each in self)
 
     @property

@@ -1,4 +1,4 @@
-"""Records of `__consumer_offsets`: what a key says, and what its value holds.
+"""Records of `__consumer_offsets`: the formats of keys and values.
 
     key    i16 0 or 1 │ group │ topic │ i32 partition       how far a group has come in a partition
     value  i16 0      │ i64 offset │ metadata │ i64 commit time

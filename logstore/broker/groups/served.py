@@ -1,4 +1,4 @@
-"""What a coordinator holds: the groups of the partitions that its node leads, and the appends under way."""
+"""A coordinator's state: the groups of the partitions that its node leads, and the appends under way."""
 
 from __future__ import annotations
 
@@ -155,7 +155,7 @@ class Served:
         return entry
 
     def drop(self, entry: Entry) -> None:
-        """Forget a group."""
+        """Remove a group from memory."""
         del self.entries[entry.group.group_id]
 
     def serves(self, entry: Entry) -> bool:

@@ -20,7 +20,7 @@ from logstore.disk.marks import mark
 
 
 def heartbeat(group: Group, request: HeartbeatRequest, token: Hashable, now_ms: int) -> list[Decision]:
-    """Renew a member's session; REBALANCE_IN_PROGRESS (27) tells it to rejoin."""
+    """Renew a member's session; answer REBALANCE_IN_PROGRESS (27) while it must rejoin."""
     error = group.error_of(request.member_id, request.group_instance_id, request.generation_id)
     if error is ErrorCode.NONE:
         group.members[request.member_id].renew(now_ms)

@@ -1,10 +1,11 @@
-"""What this broker knows of the cluster: Metadata, DescribeCluster, DescribeLogDirs.
+"""Requests about the cluster: Metadata, DescribeCluster, DescribeLogDirs.
 
-Metadata without topics means all of them in version 0, and none later, where null means all. An unknown topic
-is UNKNOWN_TOPIC_OR_PARTITION (3), or is created if it may be; a bad name is INVALID_TOPIC_EXCEPTION (17); a
-partition without a leader is LEADER_NOT_AVAILABLE (5), with leader -1. A leader that is not among the live
-brokers counts as none. A topic id takes precedence over a name: Java's client leaves the name empty, not
-null. A broker that has just started waits with its answer until the controller has told it of the cluster.
+Metadata without topics means all of them in version 0, and none later, where null means all. An unknown
+topic is UNKNOWN_TOPIC_OR_PARTITION (3), or is created if it may be; a bad name is INVALID_TOPIC_EXCEPTION
+(17); a partition without a leader is LEADER_NOT_AVAILABLE (5), with leader -1. A leader that is not among
+the live brokers counts as none. A topic id takes precedence over a name: Java's client leaves the name
+empty, not null. A broker that has just started delays its answer until the controller has sent it the
+cluster's metadata.
 """
 
 from __future__ import annotations

@@ -1,7 +1,7 @@
 """Messages between brokers: the controller's orders, and proposals to it.
 
-Each names its sender. An order of the controller also names its receiver: another broker may listen at the
-address by now.
+Each names its sender. An order of the controller also names its receiver: another broker may now listen at
+that address.
 """
 
 from __future__ import annotations

@@ -4,7 +4,7 @@ ListOffsets finds the end, the start, or the first record at or past a time. A n
 One that the request's version does not have, such as the end of remote storage (-5, KIP-1005), is answered
 UNSUPPORTED_VERSION (35): taken as a time, it would be before the first record.
 
-OffsetForLeaderEpoch tells where an epoch ends in the leader's log (KIP-101, KIP-320).
+OffsetForLeaderEpoch returns the end offset of an epoch in the leader's log (KIP-101, KIP-320).
 
 DeleteRecords deletes everything below an offset (-1: below the high watermark) on every live replica. An
 offset beyond the high watermark is OFFSET_OUT_OF_RANGE (1). The answer comes when all replicas have deleted,

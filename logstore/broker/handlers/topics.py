@@ -199,7 +199,7 @@ def delete(call: Call, body: t.DeleteTopicsRequest, services: Services) -> t.Del
             }
 
         def respond() -> t.DeleteTopicsResponse:
-            late = m.AdminResult(ErrorCode.REQUEST_TIMED_OUT, "the deletion is recorded and goes on")
+            late = m.AdminResult(ErrorCode.REQUEST_TIMED_OUT, "the deletion is recorded and continues")
             return _deleted(services, wanted, {**answer.topics, **dict.fromkeys(remaining(), late)})
 
         return services.when(call, lambda: not remaining(), ends_ms, respond)

@@ -33,7 +33,7 @@ class OpenStore(Protocol):
 
     @property
     def failure(self) -> MetadataStoreFailed | None:
-        """Why the store failed; None for one that works, or runs elsewhere."""
+        """The reason why the store failed; None while it works, or if it runs elsewhere."""
 
     @property
     def client(self) -> StoreOf:

@@ -3,7 +3,7 @@
 Only the last version of each is declared, with its fields and their order, because no other is used here.
 Additional fields of our controller are in tags from 10000 on, which other readers skip. `declarations.py`
 explains the notation, `../node_messages.py` converts the messages. `receiver_id` is the broker that an order
-is for: another one may listen at its address by now. `number` grows with every request of its sender, so that
+is for: another broker may now listen at its address. `number` grows with every request of its sender, so that
 a late one can be recognized; a correlation id is too short for that.
 """
 

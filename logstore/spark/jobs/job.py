@@ -60,7 +60,7 @@ class Job(Protocol):
 
 
 class BadUsage(EngineError):
-    """The command line, or a data source option on it, is invalid. The message says what to change."""
+    """The command line, or a data source option on it, is invalid. The message names the change to make."""
 
     code = ErrorCode.INVALID_REQUEST
 

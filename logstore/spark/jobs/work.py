@@ -6,7 +6,7 @@
 Spark decides where a task runs, how often it is retried (`spark.task.maxFailures`; never if the master is
 `local[…]`), and whether it runs twice in a race. One report of each item arrives: that of the attempt that
 counts. The function itself makes leftovers of other attempts, such as files, harmless.
-docs/decisions/038-pipeline-jobs.md tells why this is not a data source.
+docs/decisions/038-pipeline-jobs.md explains why this is not a data source.
 
 Function and items are pickled, so the function must be in a module that is installed on every executor.
 """

@@ -80,7 +80,7 @@ class LocalFault(NamedTuple):
     """A fault in one file: `size` bytes at byte `position`.
 
     The offsets [offset, end_offset) are lost, judging by the batches around it. A doubtful fault loses none,
-    because other replicas may tell which of two batches is wrong. `epoch` is -1 if no batch has one.
+    because other replicas may show which of two batches is wrong. `epoch` is -1 if no batch has one.
     """
 
     kind: Kind
@@ -480,7 +480,7 @@ class _Sweeper:
             window = self._window(slot - 1, slot, slots, bases, ends)
             text = f"{fault.value}; {end - position} bytes up to byte {end} are lost"
             kind = Kind.CHECKSUM if fault is Fault.CHECKSUM else Kind.GARBAGE
-            # Without a high watermark, and for a batch cut short, only the bytes themselves tell.
+            # Without a high watermark, and for a batch cut short, only the bytes themselves decide.
             is_unknown = fault is Fault.TORN or committed == MAX_LONG
             below_durable = None if is_unknown else window[0] < committed
             if judge(fault, is_end=is_end, below_durable=below_durable) is Verdict.TORN_TAIL:

@@ -14,7 +14,7 @@ Below the high watermark all replicas must be equal. If they are not, the odd on
     a minority        at least three replicas, more than half of them equal
     an older epoch    also without epoch checkpoints
 
-Otherwise the files cannot tell: one leader wrote the batch, and one of two copies changed since.
+Otherwise the files do not decide: one leader wrote the batch, and one of two copies changed since.
 """
 
 from __future__ import annotations
@@ -52,7 +52,7 @@ class Place(NamedTuple):
 class Difference:
     """Offsets [offset, end_offset) in which replicas differ in one way; `batches` begin there.
 
-    `odd` are the numbers of the wrong replicas, empty if the files cannot tell; `why` names the reason.
+    `odd` are the numbers of the wrong replicas, empty if the files do not decide; `why` has the reason.
     `places` has the content of each replica at the first offset.
     """
 

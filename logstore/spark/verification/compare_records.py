@@ -6,9 +6,9 @@
 
 Two replicas must have the same record, of the same leader epoch, at an offset. A record that one of them
 lacks must be one that compaction may remove: an earlier record of a key that has a later one below the
-cleaners' checkpoint, a record without a key, a tombstone, or a record of an aborted transaction. (Files do
-not tell when a tombstone may go, which depends on time and settings. Markers are not compared.) Keys are
-compared whole, not by hash.
+cleaners' checkpoint, a record without a key, a tombstone, or a record of an aborted transaction. (The files
+do not show when a tombstone may be removed, which depends on time and settings. Markers are not compared.)
+Keys are compared whole, not by hash.
 
 Memory: each key of the partition once, and the records of one stretch.
 """

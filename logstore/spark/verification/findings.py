@@ -29,7 +29,7 @@ from logstore.spark.verification.planning import Plan, Replica, Shared
 
 @dataclass(frozen=True, slots=True)
 class Finding:
-    """A fault, or a note. `odd` are the nodes that have it, empty if the files cannot tell.
+    """A fault, or a note. `odd` are the nodes that have it, empty if the files do not decide.
 
     `path` and `position` are the odd node's place, or the first replica's. Offsets are [offset, end_offset);
     `end_offset` and `epoch` are -1 if unknown. `size` is the number of bytes concerned, 0 for the whole file.
@@ -296,8 +296,8 @@ def concluded(local: Sequence[Finding], compared: Sequence[Finding]) -> list[Fin
     """Return all findings in order, each fault once.
 
     A gap that the comparison also found is reported by the comparison. A doubtful fault is reported if
-    nothing else is wrong there. A seal's fault is reported if nothing else says more precisely what is wrong;
-    it also tells which of two copies changed.
+    nothing else is wrong there. A seal's fault is reported if no other finding is more precise; it also shows
+    which of two copies changed.
     """
     seals = [finding for finding in local if finding.kind is Kind.SEAL]
     compared = [_by_seal(finding, seals) for finding in compared]
@@ -338,7 +338,7 @@ def _overlap(one: Finding, two: Finding) -> bool:
 
 
 def _by_seal(finding: Finding, seals: Sequence[Finding]) -> Finding:
-    """Return the finding with the node of a broken seal as the odd one, if nothing else tells it."""
+    """Return the finding with the node of a broken seal as the odd one, if no other finding decides that."""
     if finding.odd:
         return finding
     broken = [
