@@ -29,11 +29,11 @@ check: setup ## Run the linters, the type checker, the import contracts and the 
 	$(BIN)/ruff format --check --quiet .
 	$(BIN)/mypy
 	$(BIN)/lint-imports
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict --quiet
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict --quiet
 
 # A broken link or a public name without a docstring fails the build.
 docs: setup ## Build the documentation site in build/site
-	NO_MKDOCS_2_WARNING=1 $(BIN)/mkdocs build --strict
+	NO_MKDOCS_2_WARNING=1 $(BIN)/python -m mkdocs build --strict
 
 parts: ## Install Java and ZooKeeper for the tests, if permitted
 	@.ci/parts
