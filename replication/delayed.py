@@ -53,7 +53,8 @@ class Purgatory(Generic[K, D]):
     """Waiting operations by key and by deadline."""
 
     def __init__(self, *, purge_interval_requests: int = 1000) -> None:
-        self._watchers: dict[K, list[D]] = {}
+        self.watchers: dict[K, list[D]] = {}
+        """The operations that watch each key; a key without any is not in it. For reading."""
         self._deadlines: list[tuple[int, int, D]] = []
         self._sequence = 0
         self._purge_interval_requests = purge_interval_requests
@@ -67,12 +68,12 @@ class Purgatory(Generic[K, D]):
     @property
     def watched(self) -> int:
         """Count the entries of all keys, with completed ones that were not purged yet."""
-        return sum(len(operations) for operations in self._watchers.values())
+        return sum(len(operations) for operations in self.watchers.values())
 
     @property
     def keys(self) -> list[K]:
         """Return the keys that operations watch."""
-        return list(self._watchers)
+        return list(self.watchers)
 
     @property
     def deadline_ms(self) -> int | None:
@@ -86,7 +87,7 @@ class Purgatory(Generic[K, D]):
         if operation.try_complete(now_ms):
             return True
         for key in keys:
-            self._watchers.setdefault(key, []).append(operation)
+            self.watchers.setdefault(key, []).append(operation)
         # Check again now that it is listed: a change since the first check found nothing under the keys.
         if operation.try_complete(now_ms):
             self._completed()
@@ -100,7 +101,7 @@ class Purgatory(Generic[K, D]):
         The caller must check the keys of everything that has moved since, before its turn ends.
         """
         for key in keys:
-            self._watchers.setdefault(key, []).append(operation)
+            self.watchers.setdefault(key, []).append(operation)
         self._await(operation)
 
     def _await(self, operation: D) -> None:
@@ -109,7 +110,7 @@ class Purgatory(Generic[K, D]):
 
     def check(self, key: K, now_ms: int) -> int:
         """Answer the operations that watch `key` and are ready; returns how many."""
-        operations = self._watchers.get(key)
+        operations = self.watchers.get(key)
         if operations is None:
             return 0
         # A completion may add operations under this key: iterate over a copy.
@@ -133,7 +134,7 @@ class Purgatory(Generic[K, D]):
 
     def cancel_for_key(self, key: K) -> list[D]:
         """Remove every operation that watches `key`; returns those still waiting, unanswered."""
-        waiting = [operation for operation in self._watchers.pop(key, []) if not operation.is_completed]
+        waiting = [operation for operation in self.watchers.pop(key, []) if not operation.is_completed]
         for operation in waiting:
             operation.is_completed = True
             self._completed()
@@ -142,7 +143,7 @@ class Purgatory(Generic[K, D]):
     def purge(self) -> int:
         """Drop completed operations under all keys; returns how many entries."""
         before = self.watched
-        for key in list(self._watchers):
+        for key in list(self.watchers):
             self._drop_completed(key)
         self._deadlines = [entry for entry in self._deadlines if not entry[2].is_completed]
         heapify(self._deadlines)
@@ -155,10 +156,10 @@ class Purgatory(Generic[K, D]):
             self.purge()
 
     def _drop_completed(self, key: K) -> None:
-        if key not in self._watchers:
+        if key not in self.watchers:
             return
-        waiting = [operation for operation in self._watchers[key] if not operation.is_completed]
+        waiting = [operation for operation in self.watchers[key] if not operation.is_completed]
         if waiting:
-            self._watchers[key] = waiting
+            self.watchers[key] = waiting
         else:
-            del self._watchers[key]
+            del self.watchers[key]

@@ -66,7 +66,8 @@ class Followers:
         self._on_storage_failure = on_storage_failure
         self._on_progress = on_progress
         self._count = config.num_replica_fetchers
-        self._fetchers: dict[tuple[int, int], Fetcher] = {}
+        self.fetchers: dict[tuple[int, int], Fetcher] = {}
+        """By leader and number; without any, there is nothing to `pump`. For reading."""
         """By leader and number."""
         self._partitions: dict[TopicPartition, tuple[Partition, Fetcher]] = {}
         self.failed: dict[TopicPartition, str] = {}
@@ -103,9 +104,9 @@ class Followers:
 
     def _fetcher_for(self, leader_id: int, topic_partition: TopicPartition) -> Fetcher:
         key = leader_id, fetcher_number(topic_partition, self._count)
-        if key not in self._fetchers:
-            self._fetchers[key] = Fetcher(leader_id, self._config)
-        return self._fetchers[key]
+        if key not in self.fetchers:
+            self.fetchers[key] = Fetcher(leader_id, self._config)
+        return self.fetchers[key]
 
     def resize(self, count: int) -> None:
         """Use `count` fetchers for each leader. Partitions keep their state, failed ones stay failed.
@@ -113,7 +114,7 @@ class Followers:
         Answers to requests in flight are ignored, and the requests repeated.
         """
         self._count = count
-        moved, self._fetchers = self._partitions, {}
+        moved, self.fetchers = self._partitions, {}
         self._partitions = {}
         for topic_partition, (partition, former) in moved.items():
             fetcher = self._fetcher_for(former.leader_id, topic_partition)
@@ -129,14 +130,14 @@ class Followers:
 
     def drop_idle(self) -> None:
         """Drop fetchers without partitions. Call it at the end of a change of roles, not earlier."""
-        self._fetchers = {key: fetcher for key, fetcher in self._fetchers.items() if fetcher.states}
+        self.fetchers = {key: fetcher for key, fetcher in self.fetchers.items() if fetcher.states}
 
     # --- requests -----------------------------------------------------------------------------
 
     def pump(self, broker_epoch: int, now_ms: int) -> list[Effect]:
         """Return every request that is due."""
         effects: list[Effect] = []
-        for fetcher in self._fetchers.values():
+        for fetcher in self.fetchers.values():
             fetcher.expire(now_ms)
             in_flight = fetcher.next_request(
                 self._next_id,
@@ -159,11 +160,11 @@ class Followers:
     @property
     def deadline_ms(self) -> int | None:
         """When a fetcher next needs `pump`; None if no time is set."""
-        deadlines = (fetcher.deadline_ms for fetcher in self._fetchers.values())
+        deadlines = (fetcher.deadline_ms for fetcher in self.fetchers.values())
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def _find(self, correlation_id: int) -> tuple[Fetcher, InFlight] | None:
-        for fetcher in self._fetchers.values():
+        for fetcher in self.fetchers.values():
             if fetcher.in_flight is not None and fetcher.in_flight.correlation_id == correlation_id:
                 return fetcher, fetcher.in_flight
         return None

@@ -23,7 +23,9 @@ from logstore.replication.messages import AlterPartitionRequest, AlterPartitionR
 
 
 @dataclass(frozen=True, slots=True)
-class _InFlight:
+class InFlight:
+    """A request under way, and the proposals in it."""
+
     correlation_id: int
     deadline_ms: int
     sent: dict[TopicPartition, PendingIsr]
@@ -34,16 +36,18 @@ class IsrChannel:
 
     def __init__(self, config: NodeConfig) -> None:
         self._config = config
-        self._queue: dict[TopicPartition, PendingIsr] = {}
-        self._in_flight: _InFlight | None = None
+        self.queue: dict[TopicPartition, PendingIsr] = {}
+        """The proposals that are not answered yet. For reading."""
+        self.in_flight: InFlight | None = None
+        """The request that is not answered yet. For reading."""
         self._not_before_ms = 0
 
     @property
     def deadline_ms(self) -> int | None:
         """When the request expires, or the next one is due; None if nothing is queued."""
-        if self._in_flight is not None:
-            return self._in_flight.deadline_ms
-        return self._not_before_ms if self._queue else None
+        if self.in_flight is not None:
+            return self.in_flight.deadline_ms
+        return self._not_before_ms if self.queue else None
 
     def submit(self, topic_partition: TopicPartition, pending: PendingIsr) -> None:
         """Queue a proposal in place of any other for this partition.
@@ -51,33 +55,33 @@ class IsrChannel:
         A replaced proposal belongs to an ISR state that is gone: a partition proposes only while nothing is
         pending. If the replaced one is in flight, this one is sent after its answer.
         """
-        self._queue[topic_partition] = pending
+        self.queue[topic_partition] = pending
 
     def withdraw(self, topic_partition: TopicPartition) -> None:
         """Drop a proposal whose ISR state was replaced. One in flight may still be applied."""
-        if self._queue.pop(topic_partition, None) is not None:
+        if self.queue.pop(topic_partition, None) is not None:
             mark("isr channel: a proposal is withdrawn")
 
     def holds(self, topic_partition: TopicPartition) -> bool:
         """Whether a proposal for this partition waits for its turn or its answer."""
-        return topic_partition in self._queue
+        return topic_partition in self.queue
 
     def owns(self, correlation_id: int) -> bool:
         """Whether the request in flight has this correlation id."""
-        return self._in_flight is not None and self._in_flight.correlation_id == correlation_id
+        return self.in_flight is not None and self.in_flight.correlation_id == correlation_id
 
     def next_request(
         self, next_id: Callable[[], int], broker_epoch: int, now_ms: int
     ) -> tuple[int, AlterPartitionRequest] | None:
         """Return correlation id and body of the request to send now, if any; it is then in flight."""
-        if self._in_flight is not None and self._in_flight.deadline_ms <= now_ms:
+        if self.in_flight is not None and self.in_flight.deadline_ms <= now_ms:
             mark("isr channel: an answer is overdue")
             self._retry_later(now_ms)
-        if self._in_flight is not None or not self._queue or now_ms < self._not_before_ms or broker_epoch < 0:
+        if self.in_flight is not None or not self.queue or now_ms < self._not_before_ms or broker_epoch < 0:
             return None
-        sent = dict(self._queue)
+        sent = dict(self.queue)
         correlation_id = next_id()
-        self._in_flight = _InFlight(correlation_id, now_ms + self._config.request_timeout_ms, sent)
+        self.in_flight = InFlight(correlation_id, now_ms + self._config.request_timeout_ms, sent)
         return correlation_id, AlterPartitionRequest(
             self._config.node_id,
             broker_epoch,
@@ -88,27 +92,27 @@ class IsrChannel:
         self, body: AlterPartitionResponse, now_ms: int
     ) -> list[tuple[TopicPartition, PendingIsr, AlterPartitionResult]]:
         """Return the answers, each with its pending state; answered proposals leave the queue."""
-        assert self._in_flight is not None, "ask owns() first"
-        sent = self._in_flight.sent
+        assert self.in_flight is not None, "ask owns() first"
+        sent = self.in_flight.sent
         if body.error is not ErrorCode.NONE:
             mark("isr channel: a request was refused as a whole")
             self._retry_later(now_ms)
             return []
-        self._in_flight = None
+        self.in_flight = None
         answers = []
         for topic_partition, pending in sent.items():
             result = body.partitions.get(topic_partition)
             if result is None:
                 self._not_before_ms = now_ms + self._config.alter_partition_retry_ms
                 continue
-            if self._queue.get(topic_partition) is pending:
-                del self._queue[topic_partition]
+            if self.queue.get(topic_partition) is pending:
+                del self.queue[topic_partition]
             answers.append((topic_partition, pending, result))
         return answers
 
     def resend(self, topic_partition: TopicPartition, pending: PendingIsr, now_ms: int) -> None:
         """Queue the same proposal again, after a pause."""
-        self._queue.setdefault(topic_partition, pending)
+        self.queue.setdefault(topic_partition, pending)
         self._not_before_ms = now_ms + self._config.alter_partition_retry_ms
 
     def on_disconnected(self, now_ms: int) -> None:
@@ -118,11 +122,11 @@ class IsrChannel:
 
     def on_new_controller(self) -> None:
         """Send to the new controller at once; the old one may never answer."""
-        if self._in_flight is not None:
+        if self.in_flight is not None:
             mark("isr channel: what was under way goes to a new controller")
-        self._in_flight = None
+        self.in_flight = None
         self._not_before_ms = 0
 
     def _retry_later(self, now_ms: int) -> None:
-        self._in_flight = None
+        self.in_flight = None
         self._not_before_ms = now_ms + self._config.alter_partition_retry_ms

@@ -34,6 +34,8 @@ class MetadataCache:
         """Topic names by id."""
         self.deleted: tuple[TopicPartition, ...] = ()
         """Partitions that the latest such update removed: a new tuple each time."""
+        self.updates = 0
+        """How often `update` was called."""
         self._shutting_down: frozenset[int] = frozenset()
 
     def is_alive(self, broker_id: int) -> bool:
@@ -78,6 +80,7 @@ class MetadataCache:
         An older state never replaces a newer one: updates of one controller may arrive in another order. A
         changed topic id means another topic of the same name, whose epochs start again.
         """
+        self.updates += 1
         self.controller_id = request.controller_id
         self.brokers = {broker.broker_id: broker for broker in request.live_brokers}
         self._shutting_down = frozenset(request.shutting_down)

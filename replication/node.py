@@ -227,7 +227,7 @@ class Node:
         return self._end_turn(self._receive(event, now_ms), now_ms)
 
     def _end_turn(self, effects: list[Effect], now_ms: int) -> list[Effect]:
-        if self.logs.is_offline:
+        if self.logs.failed_dirs and self.logs.is_offline:
             # Nothing is left to serve. Closing the session spares others the wait for its timeout.
             mark("node: its last log dir failed")
             reasons = "; ".join(f"{path}: {reason}" for path, reason in self.logs.offline_dirs.items())

@@ -164,7 +164,8 @@ class ReplicaManager:
 
     def end_turn(self, now_ms: int) -> list[Effect]:
         """Complete requests that became ready, add requests that are due, and return all effects."""
-        self._resign_with_failed_dirs()
+        if len(self.logs.failed_dirs) != self._failed_dirs:
+            self._resign_with_failed_dirs()
         if self._newly_offline:
             for topic_partition in self._newly_offline:
                 self.note(
@@ -174,9 +175,11 @@ class ReplicaManager:
         self.waiting.check_woken(now_ms)
         # Between two registrations a follower uses its last epoch: a fetch without one could not be told
         # from a delayed fetch of a former life.
-        self.effects += self.followers.pump(self.latest_broker_epoch, now_ms)
-        if self.controller_id >= 0:
-            request = self.isr_channel.next_request(self._next_id, self.broker_epoch, now_ms)
+        if self.followers.fetchers:
+            self.effects += self.followers.pump(self.latest_broker_epoch, now_ms)
+        channel = self.isr_channel
+        if self.controller_id >= 0 and (channel.queue or channel.in_flight is not None):
+            request = channel.next_request(self._next_id, self.broker_epoch, now_ms)
             if request is not None:
                 self.effects.append(Send(self.controller_id, *request))
         effects = self.effects.copy()
@@ -257,11 +260,9 @@ class ReplicaManager:
 
     def _resign_with_failed_dirs(self) -> None:
         """Take every replica in a failed log dir offline, not only the one whose log noticed."""
-        failed_dirs = self.logs.offline_dirs
-        if len(failed_dirs) == self._failed_dirs:
-            return
-        self._failed_dirs = len(failed_dirs)
-        reason = LogDirOffline("; ".join(f"{path}: {reason}" for path, reason in failed_dirs.items()))
+        self._failed_dirs = len(self.logs.failed_dirs)
+        reasons = self.logs.offline_dirs
+        reason = LogDirOffline("; ".join(f"{path}: {reason}" for path, reason in reasons.items()))
         for topic_partition, partition in list(self.partitions.items()):
             if partition.log.is_offline:
                 self.take_offline(topic_partition, reason)

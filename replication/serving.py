@@ -54,7 +54,7 @@ def produce(manager: ReplicaManager, address: Client, body: ProduceRequest, now_
     if body.acks not in (0, 1, ACKS_ALL):
         error = InvalidRequiredAcks(f"acks is {body.acks}; valid values are 0, 1 and -1 (all)")
         results = {known: ProduceResult(error.code, message=str(error)) for known in body.records}
-        manager.effects.append(answer(address, ProduceResponse(results)))
+        manager.effects.append(Reply(address.token, ProduceResponse(results)))
         return manager.end_turn(now_ms)
     statuses = {
         topic_partition: _append(manager, topic_partition, data, body.acks, now_ms)
@@ -69,12 +69,12 @@ def produce(manager: ReplicaManager, address: Client, body: ProduceRequest, now_
             now_ms + body.timeout_ms,
             progress=partial(append_result, manager),
             timed_out=lambda status: ProduceResult(ErrorCode.REQUEST_TIMED_OUT),
-            reply=lambda results: manager.effects.append(answer(address, ProduceResponse(results))),
+            reply=lambda results: manager.effects.append(Reply(address.token, ProduceResponse(results))),
         )
         manager.waiting.produces.try_complete_else_watch(operation, statuses, now_ms)
     else:
         results = {known: status.result for known, status in statuses.items()}
-        manager.effects.append(answer(address, ProduceResponse(results)))
+        manager.effects.append(Reply(address.token, ProduceResponse(results)))
     return manager.end_turn(now_ms)
 
 
@@ -89,7 +89,8 @@ def _append(
         code = manager.guard(topic_partition, error)
         return Status(ProduceResult(code, message=str(error), record_errors=blamed))
     manager.waiting.wake(topic_partition)
-    manager.flushes.want(partition)
+    if partition.is_synced:
+        manager.flushes.want(partition)
     result = ProduceResult(ErrorCode.NONE, info.first_offset, info.log_append_time_ms, info.log_start_offset)
     if acks != ACKS_ALL:
         return Status(result)

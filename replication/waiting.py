@@ -139,9 +139,9 @@ class WaitingRequests:
         while self._woken:
             topic_partition = next(iter(self._woken))
             del self._woken[topic_partition]
-            self.produces.check(topic_partition, now_ms)
-            self.fetches.check(topic_partition, now_ms)
-            self.deletions.check(topic_partition, now_ms)
+            for purgatory in self._all:
+                if topic_partition in purgatory.watchers:
+                    purgatory.check(topic_partition, now_ms)
 
     def expire(self, now_ms: int) -> None:
         """Complete the requests whose deadline has passed."""

@@ -111,7 +111,7 @@ class Assembly:
             await store.close()
             raise
         services = Services(runtime, settings, cluster_id=cluster_id, store=store, random=random)
-        runtime.after_turn = services.groups.after_turn
+        runtime.after_change = services.groups.after_change
         return cls(address, server, runtime, services, store)
 
     def start(self) -> None:

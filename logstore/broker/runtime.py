@@ -146,8 +146,11 @@ class Runtime:
         self._loop = asyncio.get_running_loop()
         self._store = store_of(self._from_any_thread)
         self.peers = Peers(node, limits or Limits(), server.scratch)
-        self.after_turn: Callable[[], None] = lambda: None
-        """Called after each turn of the engine, for services that depend on roles; must be quick."""
+        self.after_change: Callable[[], None] = lambda: None
+        """Called after each turn of the engine that changed roles or metadata; must be quick."""
+        self.after_turn: Callable[[], None] | None = None
+        """Called after each turn of the engine, for a service that waits for records; must be quick."""
+        self._changes = 0
         self._inbox: deque[Event | _InLine] = deque()
         self._pump_is_due = False
         self._timer: asyncio.TimerHandle | None = None
@@ -257,13 +260,19 @@ class Runtime:
             return
         finally:
             self._is_in_turn = False
-        if self.node.broker_epoch >= 0:
+        replicas = self.node.replicas
+        if replicas.broker_epoch >= 0:
             self.registered.set()
-        if not self.joined.is_set() and self.node.replicas.metadata.is_alive(self.node.node_id):
+        if not self.joined.is_set() and replicas.metadata.is_alive(self.node.node_id):
             self.joined.set()
-        if self.node.is_ready_to_stop:
+        if self.node.departure is not None and self.node.is_ready_to_stop:
             self._ready_to_stop.set()
-        self._do(self.after_turn)
+        changes = replicas.counters.role_changes + replicas.metadata.updates
+        if changes != self._changes:
+            self._changes = changes
+            self._do(self.after_change)
+        if self.after_turn is not None:
+            self._do(self.after_turn)
         if not self._timer_is_due:
             # Once for all turns of this wake-up: finding the next deadline costs a tenth of a produce.
             self._timer_is_due = True

@@ -92,7 +92,8 @@ def append_as_leader(
     `DiskFull` or `LogDirOffline`; the log is then unchanged.
     """
     with log.lock:
-        log.check_writable()
+        if log.failure is not None or log.is_closed:
+            log.check_writable()
         return _append_one(log, data, leader_epoch, now_ms, origin, verification_guard)
 
 
@@ -120,7 +121,8 @@ def _append_one(
         if duplicate := log.producer_state.check(batch, origin, guards=guards, guard=guard):
             mark("append: a batch that is known already")
             return AppendInfo(*duplicate, NO_TIMESTAMP, log.log_start_offset, is_duplicate=True)
-    log.enter_epoch(leader_epoch, prepared.first_offset)
+    if leader_epoch != log.latest_epoch:
+        log.enter_epoch(leader_epoch, prepared.first_offset)
     return _place_and_write(log, prepared, now_ms)
 
 

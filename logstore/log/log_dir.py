@@ -66,6 +66,8 @@ class NodeFacts(NamedTuple):
     settings: LogManagerConfig
     broker_epoch: int
     boot_id: str
+    failed_dirs: list[str]
+    """A log dir adds its path when its disk failed and its logs are offline."""
 
 
 class LogDir:
@@ -365,6 +367,7 @@ class LogDir:
             self.failure = bare(error)
             for log in list(self.logs.values()):  # the thread of a sync may be the one that finds out
                 log.partition.take_offline(error)
+            self._node.failed_dirs.append(self.path)
             # The page cache may drop what could not be synced, and the next owner cannot tell. If this fails
             # too, the dir cannot be used again in this boot.
             with suppress(OSError):

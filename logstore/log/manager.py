@@ -84,7 +84,9 @@ class LogManager:
             now_ms=now_ms,
         )
         """Compacts the logs, and reports on each of them."""
-        node = NodeFacts(disk, clock, random, settings, broker_epoch, boot_id)
+        self.failed_dirs: list[str] = []
+        """Log dirs whose disk failed, as they failed: a look at its length tells of a new one."""
+        node = NodeFacts(disk, clock, random, settings, broker_epoch, boot_id, self.failed_dirs)
         self._dirs: list[LogDir] = []
         try:
             for directory in log_dirs:

@@ -197,7 +197,8 @@ class PartitionLog:
             if offset <= self.replicated_offset:
                 return False
             self.replicated_offset = offset
-            self.producer_state.advance_high_watermark(offset)
+            if self.producer_state.unreplicated:
+                self.producer_state.advance_high_watermark(offset)
             return True
 
     def lower_bounds(self, offset: int) -> None:

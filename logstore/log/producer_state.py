@@ -192,7 +192,7 @@ class ProducerState:
         self._producers: dict[int, ProducerEntry] = {}
         # First offset → producer id; first offset → marker's offset of those decided past the high watermark.
         self._open: SortedDict = SortedDict()
-        self._unreplicated: SortedDict = SortedDict()
+        self.unreplicated: SortedDict = SortedDict()
 
     @classmethod
     def load(
@@ -365,7 +365,7 @@ class ProducerState:
             return None
         entry.transaction_first_offset = NO_OFFSET
         self._open.pop(first_offset, None)
-        self._unreplicated[first_offset] = batch.last_offset
+        self.unreplicated[first_offset] = batch.last_offset
         self._find_first_unstable()
         return CompletedTransaction(
             producer_id=batch.producer_id,
@@ -389,7 +389,7 @@ class ProducerState:
         return self._open.peekitem(0)[0] if self._open else None
 
     def _find_first_unstable(self) -> None:
-        firsts = [offsets.peekitem(0)[0] for offsets in (self._open, self._unreplicated) if offsets]
+        firsts = [offsets.peekitem(0)[0] for offsets in (self._open, self.unreplicated) if offsets]
         self.first_unstable_offset = min(firsts, default=None)
 
     def open_transactions(self) -> tuple[OpenTransaction, ...]:
@@ -402,12 +402,12 @@ class ProducerState:
 
     def advance_high_watermark(self, high_watermark: int) -> None:
         """Settle the transactions whose marker lies below `high_watermark`."""
-        if not self._unreplicated:
+        if not self.unreplicated:
             return
-        replicated = [first for first, marker in self._unreplicated.items() if marker < high_watermark]
+        replicated = [first for first, marker in self.unreplicated.items() if marker < high_watermark]
         if replicated:
             for first_offset in replicated:
-                del self._unreplicated[first_offset]
+                del self.unreplicated[first_offset]
             self._find_first_unstable()
 
     def last_stable_offset(self, high_watermark: int, log_start_offset: int) -> int:

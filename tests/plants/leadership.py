@@ -103,11 +103,11 @@ def old_isr_answer_believed(stack: ExitStack) -> None:
     def next_request(self: Any, *facts: Any) -> Any:
         found = real_request(self, *facts)
         if found is not None:
-            self.__dict__.setdefault("sent", {})[found[0]] = self._in_flight
+            self.__dict__.setdefault("sent", {})[found[0]] = self.in_flight
         return found
 
     def owns(self: Any, correlation_id: int) -> bool:
-        self._in_flight = self.__dict__.get("sent", {}).get(correlation_id, self._in_flight)
+        self.in_flight = self.__dict__.get("sent", {}).get(correlation_id, self.in_flight)
         return bool(real_owns(self, correlation_id))
 
     def on_isr_answer(partition: Partition, pending: Any, answer: Any) -> Any:

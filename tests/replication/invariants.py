@@ -41,7 +41,7 @@ def _check_log(partition: Partition) -> None:
 
 def _check_fetchers(manager: ReplicaManager, topic_partition: TopicPartition, partition: Partition) -> None:
     followers = manager.followers
-    fetchers = [fetcher for fetcher in followers._fetchers.values() if topic_partition in fetcher.states]
+    fetchers = [fetcher for fetcher in followers.fetchers.values() if topic_partition in fetcher.states]
     if partition.leads or partition.is_suspended:
         assert not fetchers, f"I21: {topic_partition} is led here, and fetched"
         return

@@ -147,8 +147,8 @@ def test_3_7_fetchers_without_partitions_end_with_the_change_of_roles() -> None:
     manager = rig.manager
     rig.role(F1, 1, P0, P1)
     rig.role(F2, 2, P0)
-    assert {leader for leader, _ in manager.followers._fetchers} == {F1, F2}
+    assert {leader for leader, _ in manager.followers.fetchers} == {F1, F2}
     rig.role(F2, 2, P1)
-    assert {leader for leader, _ in manager.followers._fetchers} == {F2}
+    assert {leader for leader, _ in manager.followers.fetchers} == {F2}
     rig.role(ME, 3, P0, P1)
-    assert not manager.followers._fetchers
+    assert not manager.followers.fetchers

@@ -1,7 +1,7 @@
 """Runs the group coordinator: feeds it elections, time and outcomes of appends, and carries out its effects.
 
-    a turn of the engine ─▶ after_turn ─▶ leadership gained: read the log on a thread, piece by piece
-                                          leadership lost: unload   topic deleted: remove its offsets
+    a turn of the engine ─▶ after_change ─▶ leadership gained: read the log on a thread, piece by piece
+                                            leadership lost: unload   topic deleted: remove its offsets
     requests ─▶ ask ─┐
     a timer ─────────┴─▶ the engine's queue ─▶ Coordinator ─▶ Answer, Append (acks=all)
 
@@ -94,7 +94,7 @@ class GroupService:
     """The group service of one broker. All methods belong to the event loop's thread."""
 
     def __init__(self, runtime: Runtime, config: GroupConfig, *, ask_store: AskStore, random: Random) -> None:
-        """`runtime` must call `after_turn`. Raises as `Coordinator`."""
+        """`runtime` must call `after_change`. Raises as `Coordinator`."""
         self._runtime, self._config = runtime, config
         self._ask_store, self._random = ask_store, random
         self._replicas = runtime.node.replicas
@@ -221,7 +221,7 @@ class GroupService:
 
     # --- elections ----------------------------------------------------------------------------
 
-    def after_turn(self) -> None:
+    def after_change(self) -> None:
         """Follow the engine: changed roles, deleted topics, logs that can be read further."""
         metadata = self._replicas.metadata
         effects: list[Effect] = []
@@ -292,6 +292,7 @@ class GroupService:
                 self._loads[number] = _Load(
                     number, epoch, log, loader, log.log_start_offset, log.log_end_offset
                 )
+                self._runtime.after_turn = self._read_on
         return effects
 
     def _unload(self, number: int) -> list[Effect]:
@@ -300,7 +301,12 @@ class GroupService:
         return self.coordinator.unload(number, None, self._runtime.now_ms())
 
     def _read_on(self) -> None:
-        """Read the next piece of a log, on a thread; one piece at a time."""
+        """Read the next piece of a log, on a thread; one piece at a time.
+
+        Each turn calls it as long as a load waits for the high watermark of its log.
+        """
+        if not self._loads:
+            self._runtime.after_turn = None
         load = next((each for each in self._loads.values() if each.is_committed), None)
         if load is None or self._reading is not None:
             return

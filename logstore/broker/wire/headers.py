@@ -59,7 +59,11 @@ def decode_request_header(frame: memoryview) -> RequestHeader:
         if api is not None and version not in api.served:
             api = None
         if api is not None and version in api.flexible:
-            stop = skip_tag_section(frame, stop)
+            # Few clients send tags: nearly every section is the byte 0, a count of none.
+            if stop < len(frame) and not frame[stop]:
+                stop += 1
+            else:
+                stop = skip_tag_section(frame, stop)
     except (struct.error, UnicodeDecodeError) as error:
         raise MalformedMessage(f"invalid request header: {error}") from error
     return RequestHeader(key, version, correlation_id, client_id, api, stop)

@@ -102,7 +102,14 @@ class Engine:
         self.asked: list[tuple[ProduceRequest, Asked]] = []
         self.commits_at_once = True
         self.stored: dict[str, Outcome] = {}
-        self.after_turn: Then = lambda: None
+        self.after_change: Then = lambda: None
+        self.after_turn: Then | None = None
+
+    def turn(self) -> None:
+        """Call what the runtime calls after a turn."""
+        self.after_change()
+        if self.after_turn is not None:
+            self.after_turn()
 
     def now_ms(self) -> int:
         return self.clock_ms
@@ -159,7 +166,7 @@ class Engine:
         self.topic_ids[OFFSETS_TOPIC] = topic_id
         for number in range(partitions):
             self.metadata.partitions[TopicPartition(OFFSETS_TOPIC, number)] = object()
-        self.after_turn()
+        self.turn()
 
     def lead(self, epoch: int, *numbers: int) -> None:
         for number in numbers or range(PARTITIONS):
@@ -174,11 +181,11 @@ class Engine:
 
     def delete(self, *topic_partitions: TopicPartition) -> None:
         self.metadata.deleted = topic_partitions
-        self.after_turn()
+        self.turn()
 
     def _roles_changed(self) -> None:
         self.counters.role_changes += 1
-        self.after_turn()
+        self.turn()
 
     async def read(self, *, all_of_it: bool = True) -> None:
         """Let threads do what they have to; one piece, or all there is."""
@@ -202,7 +209,7 @@ class World:
         config = GroupConfig(**{"group_initial_rebalance_delay_ms": 0, **settings})
         runtime = cast(Any, self.engine)
         self.service = GroupService(runtime, config, ask_store=self.engine.ask_store, random=random.Random(1))
-        self.engine.after_turn = self.service.after_turn
+        self.engine.after_change = self.service.after_change
         self.refused: list[str] = []
 
     async def serve(self) -> None:

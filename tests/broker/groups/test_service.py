@@ -81,7 +81,7 @@ class TestElections:
             await settle()
             assert not world.engine.reads
             log.high_watermark = log.log_end_offset
-            world.engine.after_turn()
+            world.engine.turn()
             await world.engine.read()
             assert world.committed() == -1
 
