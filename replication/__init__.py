@@ -5,7 +5,7 @@
       replica_manager  requests on one side, partitions on the other; over orders (the controller's),
                        over replicas (their turns and who waits)
         partition      a replica as leader or follower; rules in replica, isr, reconcile
-        follower       what is asked of leaders (fetcher) and what their answers do
+        follower       requests to leaders (fetcher) and the effects of their responses
         delayed        requests that wait
         isr_channel    ISR proposals on their way to the controller
       controller/    elections, topics, the procedures that move leadership

@@ -77,7 +77,7 @@ class Purgatory(Generic[K, D]):
 
     @property
     def deadline_ms(self) -> int | None:
-        """When the next operation expires; None if none waits."""
+        """The time at which the next operation expires; None if none waits."""
         while self._deadlines and self._deadlines[0][2].is_completed:
             heappop(self._deadlines)
         return self._deadlines[0][0] if self._deadlines else None

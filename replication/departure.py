@@ -48,7 +48,7 @@ class Departure:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When the request expires, or the next attempt is due; None once it is over."""
+        """The time at which the request expires or the next attempt is due; None once it is over."""
         if self._in_flight is not None:
             return self._in_flight.deadline_ms
         return None if self.is_over else self._not_before_ms

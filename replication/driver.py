@@ -228,7 +228,7 @@ class InProcessCluster:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When something is due by time alone; None if nothing is."""
+        """The time of the next timed action; None if there is none."""
         deadlines = [node.deadline_ms for node in self.nodes.values()]
         deadlines.append(self.store.deadline_ms)
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
@@ -246,7 +246,7 @@ class InProcessCluster:
             if not self.step():
                 return
         raise AssertionError(
-            f"{limit} messages delivered, and more queued: two nodes answer each other for ever"
+            f"{limit} messages delivered, and more queued: two nodes answer each other endlessly"
         )
 
     def poll(self, now_ms: int) -> int | None:
@@ -332,7 +332,7 @@ class InProcessCluster:
         """Move a partition to these nodes, preferred leader first, and wait for the end.
 
         None cancels the reassignment under way. Raises `TimeoutError` if it takes longer than `timeout_ms`
-        (it goes on), `ValueError` if it is refused.
+        (it continues), `ValueError` if it is refused.
         """
         asked = AlterPartitionReassignmentsRequest({topic_partition: replicas})
         body = self.administer(asked, timeout_ms=timeout_ms)
@@ -362,7 +362,7 @@ class InProcessCluster:
         return self.call(request, controllers()[0], limit_ms=timeout_ms)
 
     def leader_of(self, topic_partition: TopicPartition) -> int | None:
-        """Return the leader in the newest epoch that a running node acts in; None if nobody leads."""
+        """Return the leader in the newest epoch that a running node acts in; None without a leader."""
         known = {
             node_id: node.replicas.partitions.get(topic_partition) for node_id, node in self.nodes.items()
         }

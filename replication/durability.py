@@ -21,7 +21,7 @@ from enum import Enum
 
 
 class Durability(Enum):
-    """When a record counts towards the high watermark.
+    """The point at which a record counts towards the high watermark.
 
     REPLICATED  once every in-sync replica has written it to the operating system: Kafka's promise
     SYNCED      once every in-sync replica has also fsynced it; one flush covers all records before it

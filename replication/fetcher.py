@@ -150,8 +150,8 @@ class Fetcher:
     ) -> InFlight | None:
         """Return the request to send now; None if one is in flight or nothing is due.
 
-        Reconciling goes before fetching. `may_fetch` is False for a partition whose log is not flushed up to
-        the fetch offset; `is_synced` tells the partitions to which that applies.
+        Reconciling precedes fetching. `may_fetch` is False for a partition whose log is not flushed up to
+        the fetch offset; `is_synced` selects the partitions to which that applies.
         """
         self._asked_ms = now_ms
         if self.in_flight is not None:
@@ -236,7 +236,7 @@ class Fetcher:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When the request in flight expires, or the next delayed partition is due."""
+        """The time at which the request in flight expires or the next delayed partition is due."""
         if self.in_flight is not None:
             return self.in_flight.deadline_ms
         # A partition that was due at the last call, but not sent, waits for a flush and not for a time.

@@ -91,7 +91,7 @@ class Followers:
         fetcher = self._fetcher_for(partition.leader_id, topic_partition)
         log = partition.log
         if log.latest_epoch == NO_EPOCH and log.log_end_offset > log.high_watermark:
-            why = "nothing tells which epochs wrote what lies past the high watermark"
+            why = "the epochs of the records past the high watermark are unknown"
             following.truncate_to(partition, log.high_watermark, why=why)
         phase = (
             Phase.FETCHING
@@ -122,7 +122,7 @@ class Followers:
             self._partitions[topic_partition] = partition, fetcher
 
     def remove(self, topic_partition: TopicPartition) -> None:
-        """Stop following; an answer still to come is ignored. Also forgets a failure."""
+        """Stop following; a late answer is ignored. Also clears a failure."""
         self.failed.pop(topic_partition, None)
         entry = self._partitions.pop(topic_partition, None)
         if entry is not None:
@@ -159,7 +159,7 @@ class Followers:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When a fetcher next needs `pump`; None if no time is set."""
+        """The time at which a fetcher next needs `pump`; None if no time is set."""
         deadlines = (fetcher.deadline_ms for fetcher in self.fetchers.values())
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 

@@ -67,7 +67,7 @@ def append_fetched(
 
 
 def reconcile(partition: Partition, answer: EpochEndOffset) -> Truncation:
-    """Truncate the log where it leaves the leader's; the result says whether to ask again."""
+    """Truncate the log where it diverges from the leader's; return whether another request is needed."""
     log = partition.log
     decision = truncation_for(
         answer,

@@ -83,7 +83,7 @@ IsrState: TypeAlias = CommittedIsr | PendingIsr
 
 @dataclass(frozen=True, slots=True)
 class LagBounds:
-    """When a follower is out of sync: after this time, and (unless -1) this many messages behind."""
+    """The limits past which a follower is out of sync: time, and (unless -1) messages behind."""
 
     time_max_ms: int
     messages_max: int = -1

@@ -44,7 +44,7 @@ class IsrChannel:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When the request expires, or the next one is due; None if nothing is queued."""
+        """The time at which the request expires or the next one is due; None if nothing is queued."""
         if self.in_flight is not None:
             return self.in_flight.deadline_ms
         return self._not_before_ms if self.queue else None

@@ -59,9 +59,9 @@ def record_fetch(
 ) -> tuple[bool, PendingExpand | None]:
     """Count a follower's successful read: whether the high watermark moved, and a proposal to add it.
 
-    Only the first read of a request counts: a later one of a waiting fetch says nothing new, and one that
-    failed or diverged says nothing about our log. With `synced` durability only flushed claims count: a
-    follower that does not say so does not know the level yet.
+    Only the first read of a request counts: a later read of a waiting fetch adds nothing, and one that
+    failed or diverged is no evidence about our log. With `synced` durability only flushed claims count: a
+    follower without that flag does not know the level yet.
     """
     if partition.is_synced and not wanted.is_synced:
         mark("durability: a follower claims what it has not flushed")

@@ -23,11 +23,11 @@ CONSUMER_REPLICA_ID = -1
 NO_LEADER = -1
 NO_EPOCH = -1
 BEING_DELETED = -2
-"""As a leader: the topic is being deleted. As a leader epoch of StopReplica: for any epoch."""
+"""In place of a leader: the topic is being deleted. As a leader epoch of StopReplica: any epoch."""
 EARLIEST_TIMESTAMP = -2
 LATEST_TIMESTAMP = -1
 LARGEST_TIMESTAMP = -3
-"""As a timestamp in ListOffsets: the record with the largest timestamp (KIP-734)."""
+"""In place of a timestamp in ListOffsets: the record with the largest timestamp (KIP-734)."""
 
 
 class BrokerEndpoint(NamedTuple):

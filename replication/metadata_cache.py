@@ -1,8 +1,8 @@
 """This node's latest metadata of the whole cluster: live brokers, leaders, topic ids.
 
-Only UpdateMetadata writes it. It answers metadata requests of clients, tells "not here" from "does not
-exist", and says whether a follower that wants to join an ISR is alive. It may be stale: no decision over
-committed records relies on it.
+Only UpdateMetadata writes it. It answers metadata requests of clients, distinguishes "not here" from "does
+not exist", and reports whether a follower that is to join an ISR is alive. It may be stale: no decision
+over committed records relies on it.
 """
 
 from __future__ import annotations
@@ -57,7 +57,7 @@ class MetadataCache:
         return endpoint.epoch if endpoint is not None else -1
 
     def leader_of(self, topic_partition: TopicPartition) -> int:
-        """Return the leader; -1 for nobody or unknown."""
+        """Return the leader; -1 if there is none or it is unknown."""
         state = self.partitions.get(topic_partition)
         return state.leader if state is not None else NO_LEADER
 

@@ -149,7 +149,7 @@ class Node:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When `tick` is next needed; None if nothing is due by time alone."""
+        """The time at which `tick` is next needed; None without a timed action."""
         deadlines = (
             self.replicas.deadline_ms,
             self.controller.deadline_ms,
@@ -399,7 +399,7 @@ class Node:
     def _registered(self, broker_epoch: int, now_ms: int) -> list[Effect]:
         assert self.session_id is not None, "registered without a session"
         effects = orders.registered(self.replicas, broker_epoch, now_ms)
-        # The controller assigns every role to the new registration, and hears of each one refused.
+        # The controller assigns every role to the new registration, and gets a report of each refused one.
         self._failures_reported = self.replicas.failures
         effects += self.controller.on_session(self.session_id, broker_epoch, now_ms)
         held, self._held = self._held, []
@@ -413,7 +413,7 @@ class Node:
     def _report_failed_logs(self, now_ms: int) -> list[Effect]:
         """Report logs that failed, or work again, to the store, until the store has it.
 
-        The controller then assigns the roles of this node again, and hears which ones it cannot take.
+        The controller then assigns the roles of this node again, and learns which ones it cannot take.
         """
         if self.session_id is None or self.broker_epoch < 0:
             return []

@@ -1,6 +1,6 @@
 """Requests of the controller: roles, deletions, live brokers; and the end of a session or of the process.
 
-    LeaderAndIsr    a role for each partition; logs that nobody assigned are set aside
+    LeaderAndIsr    a role for each partition; unassigned logs are set aside
     StopReplica     stop serving a partition; delete its log if asked
     UpdateMetadata  live brokers, and the leader of each partition
 
@@ -8,7 +8,7 @@ Requests of a replaced controller, and requests for an earlier registration of t
 Late requests change nothing: leader and partition epochs order states, topic id and epoch identify deleted
 replicas, and correlation ids order the rest.
 
-A damaged log takes no role by itself. Once the controller says that other replicas hold the partition, and
+A damaged log takes no role by itself. Once the controller reports that other replicas hold the partition, and
 this one is outside the ISR, the log is cut where the damage begins (a copy is kept), and this node follows.
 """
 
@@ -118,12 +118,12 @@ def leader_and_isr(
         manager.effects.append(answer(address, LeaderAndIsrResponse(refusal, results)))
         return manager.end_turn(now_ms)
     _note_controller(manager, body.controller_id, body.controller_epoch)
-    # Topic settings have no version: only the order of requests tells new ones from old ones.
+    # Topic settings have no version: only the order of requests distinguishes new ones from old ones.
     is_late = _is_late(manager, address, body)
     if is_late:
         mark("roles: a request comes late")
     if body.broker_epoch == manager.broker_epoch >= 0:
-        # A controller records what our registration says before it assigns the first role.
+        # A controller records our registration before it assigns the first role.
         if not manager.is_on_record:
             manager.is_on_record = True
             manager.logs.vouch()
@@ -168,7 +168,7 @@ def take_role(
     *,
     is_late: bool,
 ) -> ErrorCode:
-    """Lead or follow a partition as `state` says; the error code if it cannot be."""
+    """Lead or follow a partition according to `state`; return the error code if that fails."""
     if topic_partition in manager.offline:
         return ErrorCode.KAFKA_STORAGE_ERROR
     if manager.config.node_id not in state.replicas:
@@ -185,7 +185,7 @@ def take_role(
         if verdict is not None:
             return verdict
     elif is_late or is_deleted(manager, topic_partition, topic_id, state.leader_epoch):
-        # A later request repeated whatever this one says. Its topic may be deleted, and even created again.
+        # A later request contains all of this one. Its topic may be deleted, and even created again.
         return ErrorCode.STALE_CONTROLLER_EPOCH
     # Every replica has a log from here on, led or not: its entry would be missing in the next high
     # watermark checkpoint otherwise (KAFKA-1647).
@@ -233,7 +233,7 @@ def judge(
     if state.leader != known.leader_id:
         return ErrorCode.INVALID_REQUEST  # an epoch has one leader
     if known.is_suspended:
-        # For our current registration: the store still names us, and nobody else has led meanwhile.
+        # For our current registration: the store still names us, and no other node has led meanwhile.
         return None if body.broker_epoch >= manager.broker_epoch >= 0 else ErrorCode.STALE_BROKER_EPOCH
     return None if state.partition_epoch > known.partition_epoch else ErrorCode.NONE
 
@@ -380,7 +380,7 @@ def _stop_serving(manager: ReplicaManager, topic_partition: TopicPartition) -> N
     manager.stop_asking(topic_partition)
     known = manager.partitions.get(topic_partition)
     if known is not None:
-        known.suspend()  # a stopped leader serves nobody, whether or not its log stays
+        known.suspend()  # a stopped leader serves no requests, whether or not its log stays
     manager.waiting.wake(topic_partition)
 
 
@@ -392,8 +392,8 @@ def update_metadata(
 ) -> list[Effect]:
     """Take over the list of live brokers and the leaders of partitions."""
     refusal = refusal_of(manager, body.controller_epoch, body.broker_epoch)
-    # A late request would bring a dead broker back, or hide a live one for good: the controller does not
-    # repeat what it has said.
+    # A late request would bring a dead broker back, or hide a live one permanently: the controller does
+    # not repeat its updates.
     if refusal is None and not _is_late(manager, address, body):
         _note_controller(manager, body.controller_id, body.controller_epoch)
         manager.metadata.update(body)

@@ -76,7 +76,7 @@ class Partition:
         *,
         was_clean: bool,
     ) -> None:
-        """`was_clean` says that `log` had been closed in order before this process opened it."""
+        """`was_clean` means that `log` had been closed in order before this process opened it."""
         self.log = log
         self.topic_partition: TopicPartition = log.topic_partition
         self.config = config
@@ -89,7 +89,7 @@ class Partition:
         self.adding_replicas: tuple[int, ...] = ()
         self.isr: IsrState = CommittedIsr(frozenset())
         self.epoch_start_offset: int | None = None
-        """Where the log ended when this node became leader; None on a follower."""
+        """The log end offset when this node became leader; None on a follower."""
         self.durability = Durability.REPLICATED
         """The level in the controller's latest state."""
         self.agreed_min_insync = 0
@@ -217,7 +217,7 @@ class Partition:
         return is_new_epoch
 
     def become_follower(self, state: PartitionState) -> bool:
-        """Follow `state.leader` (or nobody); True for a new epoch. Raises `FencedLeaderEpoch`."""
+        """Follow `state.leader`, if there is one; return True for a new epoch. Raises `FencedLeaderEpoch`."""
         is_new_epoch = state.leader_epoch > self.leader_epoch
         if is_new_epoch:
             self.check_new_state(state)

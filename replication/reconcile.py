@@ -1,4 +1,4 @@
-"""Where a follower truncates its log, given the leader's end of an epoch. Pure.
+"""Decide where a follower truncates its log, given the leader's end of an epoch. Pure.
 
 Two logs agree up to an offset and differ after it. Epochs find that offset; the high watermark cannot,
 because a follower learns it one fetch late (KIP-101). The follower names its latest epoch. The leader answers

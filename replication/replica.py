@@ -68,8 +68,8 @@ class RemoteReplica:
     ) -> RemoteReplica:
         """Return its state at the start of a leader epoch.
 
-        A re-elected leader keeps its knowledge of its followers' logs; a new leader has none. An ISR member
-        has the whole lag bound to fetch, others have none.
+        A re-elected leader keeps its knowledge of its followers' logs; a new leader starts without it. An
+        ISR member has the whole lag bound to fetch, others have none.
         """
         caught_up_ms = now_ms if in_isr else NEVER_MS
         if was_leader:

@@ -212,7 +212,7 @@ class ReplicaManager:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When `tick` is next needed; None if nothing is due by time alone."""
+        """The time at which `tick` is next needed; None without a timed action."""
         deadlines = (
             self.waiting.deadline_ms,
             self.followers.deadline_ms,

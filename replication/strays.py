@@ -7,7 +7,7 @@
 A missing partition is proof only if the list is complete, and newer than the request that created the log.
 Hence three conditions:
 
-- The controller says that the list is complete (`LeaderAndIsrRequest.assigned`). It does not while it cannot
+- The controller marks the list as complete (`LeaderAndIsrRequest.assigned`). It does not while it cannot
 read
   the node of a topic.
 - The request is for our current registration. Its controller read the store after we registered, so it knows

@@ -126,7 +126,7 @@ class WaitingRequests:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When the next request expires; None if none waits."""
+        """The time at which the next request expires; None if none waits."""
         deadlines = (self.produces.deadline_ms, self.fetches.deadline_ms, self.deletions.deadline_ms)
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 

@@ -1,8 +1,8 @@
 """The controller: decides which replica leads each partition, in one place, one event at a time.
 
     controller       the queue of events; store calls and requests as effects; the tables of procedures
-    procedure        how every procedure works: read, decide, write if unchanged, tell
-    context          what the active controller knows
+    procedure        the pattern of every procedure: read, decide, write if unchanged, announce
+    context          the active controller's copy of the metadata
     channel          the requests that must still reach each broker
     election, assignment     pure: which replica leads, where replicas go
 

@@ -1,9 +1,9 @@
 """Changes of an ISR: leaders propose them (AlterPartition), Kafka's brokers write them and notify.
 
     AlterPartition ──▶ judge each proposal on the copy ──▶ write over that version ──▶ result for each
-    /isr_change_notification ──▶ read the listed states again ──▶ tell all brokers ──▶ remove the notice
+    /isr_change_notification ──▶ read the listed states again ──▶ send to all brokers ──▶ remove the notice
 
-The leader epoch stays: the leader goes on, and only the partition epoch moves. A proposal whose write met
+The leader epoch stays: the leader continues, and only the partition epoch moves. A proposal whose write met
 another version is refused, not repeated: it was made without knowing the new state. The leader is sent that
 state, because it keeps counting with the larger of both ISRs until then.
 
@@ -59,8 +59,8 @@ def judge(
     """Return whether `sender`'s proposal may be written over `state`, whose version is `partition_epoch`.
 
     The order of the checks matters, because the first error decides what the leader does: a controller that
-    is itself behind must say so before it calls another stale, and a repeated request whose first try was
-    applied must get NONE, not a version conflict.
+    is itself outdated must report that before it reports another as stale, and a repeated request whose
+    first try was applied must get NONE, not a version conflict.
     """
     if proposal.leader_epoch > state.leader_epoch or proposal.partition_epoch > partition_epoch:
         # The leader knows a later state: this is not the controller any more.
@@ -214,7 +214,7 @@ def _write(
 
 
 def isr_changed(context: Context) -> Steps[None]:
-    """Read the listed states again and tell all brokers; a reassignment may have waited for that.
+    """Read the listed states again and announce them to all brokers; a reassignment may wait for that.
 
     A notice that cannot be parsed is reported and removed.
     """

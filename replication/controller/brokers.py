@@ -1,9 +1,10 @@
 """Brokers: they come, go, restart, lose log dirs, shut down; and the settings of all of them.
 
-The list of live brokers is read again at every event. The list before matters only to tell a known broker
-from a new incarnation. A broker that re-registered (same id, later creation transaction) first failed and
-then started, in this order, within one event: it leaves everything it was part of before it joins anything.
-A broker whose log dir failed stays registered; it reports that with a node of its own in the store.
+The list of live brokers is read again at every event. The list before matters only to distinguish a known
+broker from a new incarnation. A broker that re-registered (same id, later creation transaction) first
+failed and then started, in this order, within one event: it leaves everything it was part of before it
+joins anything. A broker whose log dir failed stays registered; it reports that with a node of its own in
+the store.
 
 A broker that is about to stop first hands over its leaderships and leaves the ISRs:
 
@@ -12,10 +13,10 @@ A broker that is about to stop first hands over its leaderships and leaves the I
                             └─ what it follows   StopReplica (nothing deleted), then out of the ISR
                                              ──► remaining: what it leads still
 
-Partitions without another replica close with the broker and are not counted. A repeated request gets the same
-answer. While a topic's node cannot be read, the broker may lead partitions of it: the known ones are moved,
-and the broker is told to ask again. The mark belongs to this term and goes with the registration: the
-next controller must be asked anew.
+Partitions without another replica close with the broker and are not counted. A repeated request gets the
+same answer. While a topic's node cannot be read, the broker may lead partitions of it: the known ones are
+moved, and the broker must repeat its request. The mark belongs to this term and ends with the registration:
+the broker must ask the next controller again.
 
 Of the dynamic settings of all brokers (`/config/brokers/<default>`) one matters here:
 `unclean.leader.election.enable`. Switched on, it elects at once, but only where there is no leader. A topic's
@@ -84,8 +85,8 @@ def brokers_changed(context: Context) -> Steps[None]:
     yield from _settle_out_of_date(context)
     if any(context.newcomers & set(assignment.leaving) for assignment in context.assignments.values()):
         # The leaving replicas are taken from the copy. A later controller may have brought these brokers
-        # back before they restarted, and they have forgotten it. One that comes after this check speaks
-        # to them first.
+        # back before they restarted, which erased their memory of it. A controller elected after this
+        # check contacts them first.
         yield from check_term(context)
     context.announce(context.states, to=context.newcomers, is_full=True)
     stop_leaving(context, to=context.newcomers)
@@ -117,7 +118,7 @@ def forget_broker(context: Context, broker_id: int) -> None:
 
 
 def meet_brokers(context: Context, new: dict[int, Broker]) -> None:
-    """Open a channel to each new broker; they are to be told everything, see `Context.newcomers`."""
+    """Open a channel to each new broker; each must get all of its roles, see `Context.newcomers`."""
     context.brokers.update(new)
     context.newcomers.update(new)
     for broker_id, broker in sorted(new.items()):
@@ -160,8 +161,8 @@ def replicas_failed(
     context.offline_replicas.setdefault(broker_id, set()).update(failed)
     told: set[TopicPartition] = set()
     yield from settle(context, failed, after_failures(context), on_change=told.add)
-    # The role that it refused may be outdated: once it is told that it does not count, it may cut a damaged
-    # log and follow. Only once, because another refusal would lead here again.
+    # The role that it refused may be outdated: once it learns that it is outside the ISR, it may cut a
+    # damaged log and follow. Only once, because another refusal would lead here again.
     refusing = context.refusing.get(broker_id, set())
     context.announce((refusing & failed) - told, to=(broker_id,))
     refusing.difference_update(failed)

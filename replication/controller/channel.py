@@ -36,7 +36,7 @@ _RESPONSES = {
 
 @dataclass(slots=True)
 class Entry:
-    """A future request: its kind, and what it says of each partition.
+    """A future request: its kind, and its content for each partition.
 
     `is_full`: a LeaderAndIsr that also names every partition of the broker, as of its sending.
     """

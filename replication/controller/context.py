@@ -1,6 +1,6 @@
-"""What the active controller knows: a copy of the metadata store, and what each broker must be told.
+"""The active controller's state: a copy of the metadata store, and the updates that each broker must get.
 
-All of it can be thrown away and read again; a controller that resigns does just that. The copy is never
+All of it can be discarded and read again; a controller that resigns does so. The copy is never
 evidence for a write: a procedure reads a state node again right before it decides.
 """
 
@@ -92,7 +92,7 @@ class Context:
         """The requests for each live broker's incarnation."""
         self.brokers: dict[int, Broker] = {}
         self.newcomers: set[int] = set()
-        """New brokers that have not been told their roles; kept in case the event fails half-way.
+        """New brokers that have not got their roles yet; kept in case the event fails half-way.
 
         The first request to each lists all of its roles, and is sent when every state accounts for it."""
         self.shutting_down: set[int] = set()
@@ -249,10 +249,11 @@ class Context:
         self.topics.pop(topic, None)
 
     def lose_topic(self, topic: str) -> None:
-        """Forget a topic that vanished from the store, or was replaced there, without a request to us.
+        """Remove a topic that vanished from the store, or was replaced there, without a request to us.
 
-        Its replicas become strays. Nothing is deleted: every broker is told its assigned partitions and sets
-        aside the others. Queued requests about the topic are withdrawn; they would reach its namesake.
+        Its replicas become strays. Nothing is deleted: every broker gets the list of its assigned
+        partitions and sets aside the others. Queued requests about the topic are withdrawn; they would
+        reach its namesake.
         """
         lost = self.partitions_of(topic)
         if not lost:
@@ -261,7 +262,7 @@ class Context:
         mark("topics: one vanished or was replaced without a request")
         states = {each: self._deleted_state(each) for each in lost}
         for each in lost:
-            self.record(each, "forgets the topic", "its node is gone from the store, or another topic's")
+            self.record(each, "drops the topic", "its node is gone from the store, or another topic's")
         self.forget_topic(topic)
         for broker_id in sorted(self.brokers):
             self.channels[broker_id].withdraw(topic)
@@ -302,7 +303,7 @@ class Context:
 
         `to` restricts both to some brokers; None means all but newcomers, which get everything soon.
         `new` are partitions that no broker can have had before.
-        `is_full` says that these are all partitions, so that brokers can tell which logs are strays.
+        `is_full` says that these are all partitions, so that brokers can recognize strays.
         A new broker must have got `announce_brokers` first: a follower needs its leader's address.
         """
         known = [each for each in sorted(topic_partitions) if each in self.states]

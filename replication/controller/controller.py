@@ -12,7 +12,7 @@ in the store, in `SERVICES` for a request.
     a read's reply is lost             the read is repeated after a back-off
     a write's reply is lost            the procedure reads whether it was applied
     an unexpected refusal              the event starts again, `event_retries` times; then we resign
-    our epoch is not the latest        resign: forget everything, answer all waiting requests, compete again
+    our epoch is not the latest        resign: drop all state, answer all waiting requests, compete again
     the session is over                the same, once there is a new one
     an AssertionError                  is not caught: a bug stops the node, and another takes over
 
@@ -176,7 +176,7 @@ class Controller:
         self.node_id, self.config = node_id, config
         self._state_changes = state_changes
         self.resigned_because = ""
-        """Why the last term ended; empty before the first end."""
+        """The reason for which the last term ended; empty before the first end."""
         self._random, self._next_id = random, next_id
         self._session_id: int | None = None
         self._term: Context | None = None
@@ -200,7 +200,7 @@ class Controller:
 
     def on_session(self, session_id: int, broker_epoch: int, now_ms: int) -> list[Effect]:
         """Compete: the node has a session and is registered with `broker_epoch`."""
-        assert broker_epoch >= 0, "register before competing: an unregistered controller leads nobody"
+        assert broker_epoch >= 0, "register before competing: an unregistered node cannot be controller"
         self._now_ms = now_ms
         if self._session_id is not None:
             self._end_session()
@@ -274,7 +274,7 @@ class Controller:
 
     @property
     def deadline_ms(self) -> int | None:
-        """When `tick` is next needed; None if only an event can change anything."""
+        """The time at which `tick` is next needed; None if only an event can change anything."""
         deadlines: list[int | None] = [self._rebalance_at_ms]
         if self._run is not None:
             deadlines += self._run.repeat_at_ms.values()
@@ -467,7 +467,7 @@ class Controller:
 
     def _repeat_and_expire(self, run: _Run) -> None:
         if run.calls and self._now_ms >= run.calls_deadline_ms:
-            # Treated as lost: a later reply finds its call forgotten.
+            # Treated as lost: a later reply is ignored.
             overdue, run.calls = run.calls, {}
             for index in sorted(overdue.values()):
                 self._take_outcome(run, index, Outcome(StoreError.CONNECTION_LOSS))

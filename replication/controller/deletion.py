@@ -6,19 +6,19 @@
     end      the partitions' nodes, then in one Multi topic node, settings and, last, the request
 
 A topic under reassignment lives on as usual until that ends; its deletion has not begun. Only the request
-node lasts, and it goes last: a controller that takes over finds it, begins again, and is told by the brokers
-which replicas are gone already. Every write is fenced. After a lost reply the next round reads what is left
-and removes that.
+node persists, and it is removed last: a new controller finds it and begins again, and the brokers report
+which replicas are already deleted. Every write is fenced. After a lost reply the next round reads what is
+left and removes that.
 
 Each replica of a topic under deletion is in one of four states:
 
-                    told to delete            confirmed
+                    deletion requested        confirmed
     OFFLINE ──────────▶ STARTED ──────────▶ SUCCESSFUL ──▶ (the topic's nodes go when all are here)
        ▲  │                │
        │  └──────┐  ┌──────┘ its broker died, or cannot delete it
        │         ▼  ▼
        └───── INELIGIBLE          the whole topic waits; other topics do not
-     its broker is back          (or SUCCESSFUL: it was told twice, and the second order succeeded)
+     its broker is back          (or SUCCESSFUL: it was requested twice, and the second request succeeded)
 
 These are Kafka's replica states from `OfflineReplica` on. The earlier ones need no name here. A transition
 that the table does not allow (a repeated answer, a broker that dies after it confirmed) changes nothing.
@@ -74,7 +74,7 @@ class Replica(NamedTuple):
 
 
 class Deletion:
-    """One topic to be deleted; `waits_for` says why it has not begun, and is empty once it has."""
+    """One topic to be deleted; `waits_for` is the reason why it has not begun, and is empty once it has."""
 
     def __init__(self, topic_id: str, replicas: Iterable[Replica] = (), *, waits_for: str = "") -> None:
         self.topic_id, self.waits_for = topic_id, waits_for
@@ -175,7 +175,7 @@ def requests_changed(context: Context) -> Steps[None]:
 
 
 def learn_requests(context: Context) -> Steps[None]:
-    """Read the requests, the watches set again, and begin what can begin; no broker is told yet.
+    """Read the requests, set the watches again, and begin possible deletions; brokers get nothing yet.
 
     Requests for unknown topics are removed; all are, if deletion is disabled.
     """
@@ -316,8 +316,8 @@ def topic_changed(context: Context, name: str) -> Steps[None]:
 def resume(context: Context, again: Collection[int] = ()) -> Steps[None]:
     """Ask the brokers again that could not delete their replicas and may be able to now.
 
-    Brokers in `again` report a change themselves. They are told once more even while an answer is awaited:
-    it may be a refusal from before the change, and nobody would ask again.
+    Brokers in `again` report a change themselves. They get the request again even while a response is
+    pending: it may be a refusal from before the change, and would not be repeated.
     """
     for deletion in context.deletions.values():
         for replica, state in deletion.states.items():
@@ -334,7 +334,8 @@ def _tell(context: Context, broker_id: int, partitions: Iterable[TopicPartition]
 
 
 def _obstacle(context: Context, replica: Replica) -> str:
-    # A failed log dir is no obstacle: we would not notice its end. The broker is asked, and answers.
+    # A failed log dir is not an obstacle: its end would go unnoticed. The broker gets the request and
+    # answers.
     return "" if replica.broker_id in context.brokers else "not alive"
 
 
@@ -360,7 +361,7 @@ def replicas_stopped(context: Context, answered: Answer) -> Steps[None]:
     """Take a broker's answer to StopReplica: deleted replicas are confirmed, the others have to wait."""
     assert isinstance(answered.body, m.StopReplicaResponse)
     if not context.has_incarnation(answered.broker_id, answered.broker_epoch):
-        return  # its successor is asked again
+        return  # its successor gets a new request
     for each, order in sorted(answered.entry.partitions.items()):
         deletion = context.deletions.get(each.topic)
         assert isinstance(order, m.StopReplicaPartition)

@@ -12,10 +12,10 @@ which starts again: a preferred replica that leads already is left alone.
 Rebalancing gives a broker its leaderships back when others lead more than
 `leader.imbalance.per.broker.percentage` of its preferred partitions:
 
-    broker 1 is preferred by 10 partitions; 3 are led by others; of these, 1 could go home now
+    broker 1 is preferred by 10 partitions; 3 are led by others; 1 of these could return now
 
-    ratio            3 / 10     Kafka's: says that something is wrong
-    electable ratio  1 / 10     what an election would mend now
+    ratio            3 / 10     Kafka's ratio: shows an imbalance
+    electable ratio  1 / 10     the part that an election would correct now
 
 After a broker has died, or while it lacks records, its ratio is high and nothing can be done about it. So
 both are reported, and only partitions that can go home are elected (KAFKA-9866).

@@ -1,8 +1,8 @@
-"""Which replica leads a partition, and which others may. Pure: the persisted state and the live brokers in.
+"""Choose a partition's leader and the electable replicas. Pure: from persisted state and live brokers.
 
-The order of the assignment decides, never the order of the ISR. `next_state` is the one decision behind every
-failure: given the brokers that are alive *now*, what should the state node say? It may be asked again after
-any doubt, and returns None when nothing has to change, so no event needs to be remembered.
+The order of the assignment decides, never the order of the ISR. `next_state` is the one decision for every
+failure: it returns the content of the state node for the brokers that are alive *now*, or None if nothing
+has to change. It can be called again at any time, so no event needs to be stored.
 
 ISR members are trusted with leadership in this order:
 
@@ -35,7 +35,7 @@ ISR, number and eligible replicas change in one conditional write:
 * A smaller `min_insync` clears them too, before any leader learns of it.
 * A replica that leaves an ISR that stays large enough is not eligible: the watermark moves on without it.
 * While a smaller ISR is only proposed, the watermark waits for the leaving members. A leader waits for a
-  member that the controller removed until one message tells it that and the smaller ISR.
+  member that the controller removed until one message carries both the removal and the smaller ISR.
 * An election outside both clears them: from then on the new leader's log is what is committed.
 
 A node without these fields, as Kafka writes it, has no eligible replicas.
@@ -100,7 +100,7 @@ def shutdown_leader(
 
 @dataclass(frozen=True, slots=True)
 class Incarnation:
-    """A live broker process; `clean` says that it lost nothing acknowledged when it last stopped.
+    """A live broker process; `clean` means that it lost no acknowledged record when it last stopped.
 
     `continues` are its own former epochs: it still holds what it held in them.
     """
@@ -179,7 +179,7 @@ def next_state(
     Every change of leader or ISR takes a new leader epoch, which fences a leader that does not know of it. An
     unclean election prefers a replica that is not known to have lost records. A broker in `shutting_down`
     keeps its leaderships until another replica can lead, and gets no new ones. `failed` are live brokers
-    whose replica is unusable: nobody knows what will be left of it. `refusing` last reported that their
+    whose replica is unusable: how much of it survives is unknown. `refusing` last reported that their
     replica is unusable, and may still count as live: none of them is elected from outside the ISR.
     """
     recorded = dict(state.eligible) | _recorded(state)
@@ -337,7 +337,7 @@ def with_eligible(
         sorted(
             each
             for each in former
-            # An incarnation that was not recorded cannot be told from any other.
+            # An incarnation that was not recorded cannot be distinguished from any other.
             if each.replica not in after.isr
             and each.replica in replicas
             and each.replica not in lost

@@ -3,12 +3,12 @@
     claim       one Multi: create /controller (ephemeral) and raise /controller_epoch
     takeover    watches, set by the reads that they guard  ·  notices for the last controller are removed
                 brokers, topics, settings  ·  addresses to all  ·  states settled: dead replicas leave the
-                ISRs, partitions without a leader get one  ·  everything to everybody  ·  RESUME
+                ISRs, partitions without a leader get one  ·  everything to all brokers  ·  RESUME
     abdicate    one Multi: delete /controller, if the epoch is still ours
 
-The epoch is the fence: every later write of this term checks that `/controller_epoch` has not changed. A new
-controller assumes nothing about the requests of the old one. It reads all states, repairs what the dead left
-behind, and tells every replica everything; brokers ignore what they know already.
+The epoch is the fence: every later write of this term checks that `/controller_epoch` has not changed. A
+new controller assumes nothing about the requests of the old one. It reads all states, repairs the states
+that dead brokers left behind, and sends every replica its full state; brokers ignore known facts.
 """
 
 from __future__ import annotations
@@ -87,7 +87,7 @@ def claim(node_id: int, session_id: int, now_ms: int) -> Steps[Claim | None]:
             stat = outcome.results[1].stat
             assert stat is not None
             return Claim(attempted, stat.version)
-        # Another node was faster, or the reply is lost: the next reading tells which.
+        # Another node was faster, or the reply is lost: the next read decides.
     raise MetadataConflict(f"{layout.CONTROLLER_PATH} kept changing")
 
 
@@ -106,19 +106,19 @@ def abdicate(context: Context) -> Steps[None]:
 
 
 def take_over(context: Context) -> Steps[None]:
-    """Build the copy from the store, repair the states, tell every broker. Repeatable from the start."""
+    """Build the copy from the store, repair the states, inform every broker. Repeatable from the start."""
     context.forget_all()
     for path in _DIRECTORIES:
         yield from write_all(context, {path: (Create(path, make_parents=True),)}, "could not be created")
     for directory in (layout.ISR_NOTIFICATIONS_PATH, layout.LOG_DIR_EVENTS_PATH):
-        # All states are read, and all brokers told, in a moment.
+        # The steps below read all states and inform all brokers.
         yield from remove_notices(context, (yield from read_notices(context, directory)))
     meet_brokers(context, (yield from read_brokers(context)))
     yield from load_topics(context, (yield from list_topics(context)))
     yield from load_broker_defaults(context)
     yield from note_config_changes(context)
     context.announce_brokers()
-    yield from deletion.learn_requests(context)  # before elections: none for topics that are to go
+    yield from deletion.learn_requests(context)  # before elections: none for topics to be deleted
     yield from settle(context, context.replicas, after_failures(context), tell=lambda *partitions: None)
     context.announce(context.states, to=context.newcomers, is_full=True)
     context.newcomers.clear()

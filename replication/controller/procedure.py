@@ -1,6 +1,6 @@
-"""How every procedure of the controller works: read, decide, write if unchanged, tell.
+"""The pattern of every procedure of the controller: read, decide, write if unchanged, announce.
 
-    read ──▶ decide ──▶ one Multi: the fence, then writes conditional on what was read ──▶ tell the brokers
+    read ──▶ decide ──▶ one Multi: the fence, then writes conditional on what was read ──▶ announce it
      ▲                                    │
      └── another writer was faster, or the reply is lost: at most `ROUNDS` times, then `MetadataConflict`
 
@@ -64,7 +64,7 @@ def check_fence(outcome: Outcome) -> None:
 
 
 def check_term(context: Context) -> Steps[None]:
-    """Raise `ControllerFenced` if another controller has been elected by now."""
+    """Raise `ControllerFenced` if another controller has been elected since."""
     yield from write_all(context, {"/controller_epoch": ()}, "could not be checked")
 
 
@@ -75,7 +75,7 @@ def write_unchanged(
     *,
     read_after: bool = False,
 ) -> Steps[Outcome | None]:
-    """Read, let `decide(*outcomes)` say what to write, write; again until that succeeds.
+    """Read, write what `decide(*outcomes)` returns, and repeat until that succeeds.
 
     Returns the outcome of the Multi (the fence's result comes first), or None once there is nothing to write.
     `read_after`: read once more after a write that succeeded, until there is nothing to write.
@@ -126,7 +126,7 @@ Tell: TypeAlias = Callable[[set[TopicPartition], set[TopicPartition], set[TopicP
 
 
 def learn_state(context: Context, topic_partition: TopicPartition, read: Outcome) -> KnownState | None:
-    """Take a reading of a state node into the copy. An unreadable one is reported and forgotten."""
+    """Take a reading of a state node into the copy. An unreadable one is reported and dropped."""
     context.states.pop(topic_partition, None)
     state = context.parsed(partition_state_path(topic_partition), read, layout.parse_state)
     if state is None or read.stat is None:
@@ -162,7 +162,7 @@ def settle(
     on_change: Callable[[TopicPartition], None] = lambda topic_partition: None,
     from_copy: bool = False,
 ) -> Steps[None]:
-    """Bring these partitions' state nodes to what `decide` says, and tell the brokers of each change.
+    """Write the states that `decide` returns for these partitions, and announce each change to the brokers.
 
     `tell` replaces the announcement to replicas and brokers. `reason` goes into the state-change log;
     `on_change` is called for each partition as soon as its write is certain. `from_copy` decides on the copy
@@ -247,7 +247,7 @@ def describe_change(before: LeaderAndIsr | None, after: LeaderAndIsr) -> str:
     if before is None:
         return "writes the first state"
     if after.leader == NO_LEADER and before.leader != NO_LEADER:
-        return "leaves nobody to lead"
+        return "leaves the partition without a leader"
     if after.leader != before.leader:
         return "elects a leader outside the ISR" if after.leader not in before.isr else "elects a leader"
     if set(after.isr) != set(before.isr):
@@ -372,9 +372,9 @@ def one_by_one(
 ) -> Steps[None]:
     """Carry out, in sorted order, the items without a result; None from `carry_out` is success.
 
-    `results` outlives the event: an event that starts again goes on from there, and a term that ends half-way
-    answers with it. An `EngineError` is the item's result, except `ControllerFenced` and `MetadataConflict`,
-    which end the event.
+    `results` outlives the event: an event that starts again continues from there, and a term that ends
+    half-way answers with it. An `EngineError` is the item's result, except `ControllerFenced` and
+    `MetadataConflict`, which end the event.
     """
     for item, what in sorted(wanted.items(), key=lambda pair: pair[0]):
         if item in results:

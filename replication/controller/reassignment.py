@@ -6,10 +6,10 @@
     end      topic node: the target; the rest `leaving`  + state: led by the target   ─▶ LeaderAndIsr to it
     (leave)  StopReplica(delete) to the rest until each has confirmed; topic node: `leaving` shrinks
 
-Begin and end are one fenced Multi each, over both nodes. So a crash leaves nothing half-way: the store says
-"not begun", "begun", or "ended, these have to confirm", and the next controller goes on from there
-(`resume`), whatever the last one managed to send. Replicas are deleted only once the store excludes them
-from list, leadership and ISR.
+Begin and end are one fenced Multi each, over both nodes. So a crash leaves nothing half-way: the store
+holds "not begun", "begun", or "ended, these have to confirm", and the next controller continues from there
+(`resume`), regardless of the requests that the last one sent. Replicas are deleted only once the store
+excludes them from list, leadership and ISR.
 """
 
 from __future__ import annotations
@@ -327,7 +327,7 @@ def _with_memory(
 
 
 def _take_step(context: Context, topic_partition: TopicPartition, step: _Step, change: str) -> Steps[None]:
-    """Write assignment and state together, over exactly what was read, and tell the brokers.
+    """Write assignment and state together, over exactly what was read, and announce them to the brokers.
 
     A reading that is new to us is announced as well: it may be our own write, its reply lost.
     """
@@ -442,7 +442,7 @@ def _strike_off(
             context.learn_assignment(each, assignment_in(after, each.partition))
             context.stop_epochs.pop((each, broker_id), None)
             context.offline_replicas.get(broker_id, set()).discard(each)
-            context.record(each, "hears that a replica is deleted", f"broker {broker_id}")
+            context.record(each, "confirms a replica's deletion", f"broker {broker_id}")
 
 
 def resume(context: Context) -> Steps[None]:

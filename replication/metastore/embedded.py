@@ -187,7 +187,7 @@ class EmbeddedStore:
                 self._rotate()
         except OSError as error:
             # The tree is ahead of the disk by an unknown amount, and a repeated fsync proves nothing: only
-            # reading everything again tells what is there.
+            # a new read of all files shows their content.
             self._failure = error
             raise MetadataStoreFailed(f"the metadata store in {self._directory} failed: {error}") from error
 

@@ -22,8 +22,8 @@ Some fields are ours; Kafka's readers skip them:
   since it had one of those epochs), `empty` (one of its log dirs held nothing) and `damaged` (logs that it
   cannot serve);
 * a state node: `isr_broker_epochs` (the incarnation of each ISR member that holds every committed record;
-  without it a new controller could not tell a member from its restarted, perhaps emptier, successor),
-  `min_insync`, `eligible` and `eligible_broker_epochs` (`controller/election.py`);
+  without it a new controller could not distinguish a member from its restarted process, which may hold
+  fewer records), `min_insync`, `eligible` and `eligible_broker_epochs` (`controller/election.py`);
 * a topic node, during a reassignment: `original_replicas` (the list before it, in its order) and
   `leaving_replicas` (brokers that have not confirmed the deletion of their former replica).
 

@@ -34,7 +34,7 @@ class MetadataStore(Protocol):
 
     @property
     def deadline_ms(self) -> int | None:
-        """When `tick` will next have something to do; None while no session is open."""
+        """The time at which `tick` is next needed; None while no session is open."""
 
     def call(self, session_id: int, operation: Operation, now_ms: int) -> tuple[Outcome, list[WatchFired]]:
         """Carry out one operation, which also counts as a heartbeat of its session."""

@@ -25,11 +25,11 @@ set again, and each node is compared with its state when its watch was set. A ch
 watch now, before the outcome of any waiting call.
 
 The session expires: unanswered calls end in SESSION_EXPIRED, then comes `SessionExpired`. No new session is
-opened unasked. Only a server can say that a session is over: a client that cannot reach any learns it
-later. The server bounds the timeout (by default to between 2 and 20 of its ticks of 2 s).
+opened unasked. Only a server can end a session: a client without a connection learns it later. The server
+bounds the timeout (by default to between 2 and 20 of its ticks of 2 s).
 
-Nodes are open to everybody (world:anyone). An error that `StoreError` does not have (quota, size, access) is
-logged and reported as CONNECTION_LOSS.
+Nodes are open to all clients (world:anyone). An error that `StoreError` does not have (quota, size, access)
+is logged and reported as CONNECTION_LOSS.
 
 `BlockingZooKeeperStore` is for a caller that waits for each answer: `InProcessCluster`, tools and scripts.
 """

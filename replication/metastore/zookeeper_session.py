@@ -5,11 +5,11 @@
       sent when: connected · watches checked · no earlier call of several round trips pending
                  · fewer than 64 pending
 
-    connected ─▶ broken ─▶ connected ─▶ every watched node compared ─▶ goes on
+    connected ─▶ broken ─▶ connected ─▶ every watched node compared ─▶ resumed
                    └─▶ expired ─▶ over
 
 This file implements the promises of `zookeeper.py` about order, broken connections and expiry. Decision 028
-says why kazoo's own threads and methods are not used.
+explains why kazoo's own threads and methods are not used.
 """
 
 from __future__ import annotations
@@ -66,7 +66,7 @@ _LONGEST_PAUSE_S = 0.5
 
 _ATTEMPTS = 4
 """Attempts to connect, each without an answer, that fit into a session's timeout. A server that still loads
-its data may accept a connection and forget it (3.8 does); the next attempt finds it ready."""
+its data may accept a connection and never answer (3.8 does); the next attempt succeeds."""
 
 _WINDOW = 64
 """The limit of calls that kazoo has at a time. Each request takes a byte in a socket's buffer, and the thread
@@ -270,7 +270,7 @@ class Session:
     def _send(self) -> None:
         """Hand the calls to kazoo that may be sent now."""
         with self._lock:
-            # `connected` too: when the connection breaks, kazoo fails its requests before it tells us.
+            # `connected` too: when the connection breaks, kazoo fails its requests before it reports that.
             while (
                 self._waiting
                 and self._is_ready
