@@ -16,6 +16,7 @@ from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import DamagedLog, DamageKind, DiskFull, LogDirOffline
 from logstore.log.log import Log
 from logstore.log.manager import LogManager
+from logstore.log.partition_log import PartitionLog
 from logstore.log.upkeep import advance_log_start_offset
 from logstore.segment.segment import file_name
 from logstore.testing.disks import Fault, FaultyDisk, MemoryDisk
@@ -61,6 +62,29 @@ class TestDirsThatFail:
         assert offsets(manager.get(PAYMENTS)) == [0, 1, 2]
         new = manager.get_or_create(TopicPartition("new", 0))
         assert in_dir(new.partition.directory) == "b"
+
+    def test_a_dir_is_reported_once_all_its_logs_are_offline(self, monkeypatch: pytest.MonkeyPatch) -> None:
+        """A turn may run while a sync thread takes the dir offline. It looks at the logs only once."""
+        disk = FaultyDisk(MemoryDisk())
+        manager = manager_on(disk, "/a")
+        first, second = manager.get_or_create(ORDERS), manager.get_or_create(PAYMENTS)
+        append(first)
+        reported: list[list[str]] = []
+        real = PartitionLog.take_offline
+
+        def take_offline(log: PartitionLog, error: OSError) -> None:
+            reported.append(list(manager.failed_dirs))
+            real(log, error)
+
+        monkeypatch.setattr(PartitionLog, "take_offline", take_offline)
+        disk.inject(Fault(operation="sync", path=lambda path: path.endswith(".log")))
+        with pytest.raises(LogDirOffline):
+            first.flush()
+        assert first.partition.is_offline
+        assert second.partition.is_offline
+        assert reported
+        assert not any(reported)
+        assert manager.failed_dirs == ["/a"]
 
     @pytest.mark.parametrize("operation", ["make_dir", "lock", "scan", "remove", "sync_dir", "open"])
     def test_at_the_start(self, operation: str) -> None:
