@@ -71,17 +71,17 @@ class ProducerStateConfig:
 
     producer_id_expiration_ms: int = setting(
         86_400_000,
-        "a producer that wrote nothing for this long is forgotten, unless it has a transaction open",
+        "The time until an idle producer's state is removed, unless it has an open transaction.",
         low=1,
         high=MAX_INT,
         at="producer state",
     )
     producer_id_expiration_check_interval_ms: int = setting(
-        600_000, "how often such producers are looked for", low=1, high=MAX_INT, at="`LogManager.tick`"
+        600_000, "The interval of the checks for idle producers.", low=1, high=MAX_INT, at="`LogManager.tick`"
     )
     transaction_partition_verification_enable: bool = setting(
         True,
-        "whether a transaction's first batch needs a guard, which says that its coordinator knows of it",
+        "Whether a transaction's first batch is accepted only after its coordinator has verified it.",
         at="append",
     )
 

@@ -473,23 +473,23 @@ def test_follower_replication_throttled_replicas() -> None:
 
 
 def test_remote_storage_enable() -> None:
-    takes_only_the_default("remote.storage.enable", "true", "no tiered storage here")
+    takes_only_the_default("remote.storage.enable", "true", "no tiered storage")
 
 
 def test_local_retention_ms() -> None:
-    takes_only_the_default("local.retention.ms", "1000", "no tiered storage here")
+    takes_only_the_default("local.retention.ms", "1000", "no tiered storage")
 
 
 def test_local_retention_bytes() -> None:
-    takes_only_the_default("local.retention.bytes", "1000", "no tiered storage here")
+    takes_only_the_default("local.retention.bytes", "1000", "no tiered storage")
 
 
 def test_remote_log_copy_disable() -> None:
-    takes_only_the_default("remote.log.copy.disable", "true", "no tiered storage here")
+    takes_only_the_default("remote.log.copy.disable", "true", "no tiered storage")
 
 
 def test_remote_log_delete_on_disable() -> None:
-    takes_only_the_default("remote.log.delete.on.disable", "true", "no tiered storage here")
+    takes_only_the_default("remote.log.delete.on.disable", "true", "no tiered storage")
 
 
 # --- changed while the log is open -------------------------------------------------------------------
