@@ -276,7 +276,7 @@ class LogConfig:
     )
     durability_level: str = setting(
         "replicated",
-        "When acks=all succeeds: after each in-sync replica wrote (replicated) or flushed (synced) the record.",
+        "Whether acks=all needs a write (replicated) or a flush (synced) on each in-sync replica.",
         choices=("replicated", "synced"),
         at="controller",
     )

@@ -1,10 +1,10 @@
-"""The seam to the operating system, and the names and errors that every room shares.
+"""File system access, and the names and errors that all packages share.
 
     files            Disk, File, Lock; OsDisk; publish
     memory           MemoryDisk: a file system in memory
-    topic_partition  ids  errors  clock  running  marks
+    topic_partition  ids  errors  running  marks
 
-It knows nothing of checkpoints, batches or offsets; every room above stands on it.
+This package does not depend on any other: it has no notion of checkpoints, batches or offsets.
 """
 
 from __future__ import annotations

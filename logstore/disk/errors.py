@@ -1,14 +1,14 @@
-"""What a caller of the engine may have to handle: one class, one Kafka error code.
+"""The base of the engine's errors. Each class has one Kafka error code.
 
     EngineError
-    ├── CorruptCheckpoint     56   a small file does not parse; its log dir goes offline
-    ├── DirectoryLocked       56   another owner holds the log dir, or the log
-    ├── (logstore/errors.py)       OffsetOutOfRange 1, CorruptBatch 2, LogDirOffline 56 …
-    └── (replication/errors.py)    NotLeaderOrFollower 6, NotEnoughReplicas 19, FencedLeaderEpoch 74 …
+    ├── CorruptCheckpoint     KAFKA_STORAGE_ERROR (56): a small file does not parse; its log dir goes offline
+    ├── DirectoryLocked       KAFKA_STORAGE_ERROR (56): the log dir or log has another owner
+    ├── InvalidTopic          INVALID_TOPIC_EXCEPTION (17): a topic or directory name is not allowed
+    ├── (logstore/errors.py)       OffsetOutOfRange, CorruptBatch, LogDirOffline …
+    └── (replication/errors.py)    NotLeaderOrFollower, NotEnoughReplicas, FencedLeaderEpoch …
 
-The base lives on the ground floor because every room raises from it. A broken promise of our own
-code is an `AssertionError`, never one of these; a failing disk is an `OSError` until the log that
-owns the file turns it into `LogDirOffline`.
+A bug in the engine is an `AssertionError`, never one of these. A disk failure is an `OSError` until the log
+that owns the file raises `LogDirOffline`.
 """
 
 from __future__ import annotations
@@ -18,7 +18,7 @@ from typing import ClassVar
 
 
 class ErrorCode(IntEnum):
-    """Kafka's numbers for what can go wrong, as far as this engine answers them."""
+    """Kafka's error codes, as far as this engine returns them."""
 
     UNKNOWN_SERVER_ERROR = -1
     NONE = 0
@@ -103,7 +103,7 @@ class ErrorCode(IntEnum):
 
 
 class EngineError(Exception):
-    """Base of every refusal; `code` is what a Kafka client would be told."""
+    """Base of the engine's errors; `code` is the error code for a Kafka client."""
 
     code: ClassVar[ErrorCode]
     retriable: ClassVar[bool] = False
@@ -113,18 +113,18 @@ class EngineError(Exception):
 
 
 class CorruptCheckpoint(EngineError):
-    """A checkpoint, metadata or properties file that does not follow its format."""
+    """A checkpoint, metadata or properties file does not follow its format."""
 
     code = ErrorCode.KAFKA_STORAGE_ERROR
 
 
 class DirectoryLocked(EngineError):
-    """Somebody else (this process, another one, a JVM broker) owns the directory."""
+    """The directory has another owner: in this process, another process or a JVM broker."""
 
     code = ErrorCode.KAFKA_STORAGE_ERROR
 
 
 class InvalidTopic(EngineError):
-    """A topic name or partition directory name outside Kafka's rules."""
+    """A topic name or partition directory name breaks Kafka's rules."""
 
     code = ErrorCode.INVALID_TOPIC_EXCEPTION

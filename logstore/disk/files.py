@@ -1,18 +1,17 @@
-"""The disk seam: every call that this project makes to the operating system for files.
+"""File access: every file operation of this project goes through these protocols.
 
     Disk    open · rename · remove · scan · make_dir · remove_dir · sync_dir · lock · free
     File    pread · pwrite · map · truncate · sync · size · close
 
-All other code writes through these two protocols, so that tests can put a disk under it that
-records, fails or loses power (`logstore/testing/disks/`; one contract suite holds them all to
-`OsDisk`'s behaviour). Rules that the implementations keep and callers rely on:
+Tests replace the disk by one that records, fails or loses power (`logstore/testing/disks/`). One contract
+suite checks that they all behave like `OsDisk`. Callers rely on these rules:
 
 * `pread` is short only at the end of the file; `pwrite` writes everything or raises.
-* A file is opened unbuffered: what `pwrite` returned from is visible to every reader.
-* An open file outlives its name: it can be read and written after a rename or a removal.
+* Files are unbuffered: when `pwrite` returns, every reader sees the data.
+* An open file can be read and written after it was renamed or removed.
 * Nothing is durable before `sync` on the file and, for its name, `sync_dir` on its directory.
-* An fsync that failed is never repeated: the kernel may have dropped the pages it could not write.
-* Every failure is an `OSError`; only `lock` has another answer, `DirectoryLocked`.
+* A failed fsync is never repeated: the kernel may have dropped the pages that it could not write.
+* Every failure is an `OSError`; `lock` may also raise `DirectoryLocked`.
 """
 
 from __future__ import annotations
@@ -36,7 +35,7 @@ if sys.platform == "win32":  # pragma: no cover - exercised on Windows only
 else:
     import fcntl
 
-# `collections.abc.Buffer` is Python 3.12; these three are what this project passes around.
+# `collections.abc.Buffer` is Python 3.12; this project uses these three types.
 Buffer: TypeAlias = bytes | bytearray | memoryview
 
 LOCK_FILE = ".lock"
@@ -44,7 +43,7 @@ TEMPORARY_SUFFIX = ".tmp"
 
 
 class DirectoryEntry(NamedTuple):
-    """One name in a directory. `size` is 0 for a directory; `modified_ms` is epoch milliseconds."""
+    """One entry of a directory. `size` is 0 for a directory; `modified_ms` is epoch milliseconds."""
 
     name: str
     is_directory: bool
@@ -56,69 +55,69 @@ class File(Protocol):
     """An open regular file; positions and sizes are bytes."""
 
     def pread(self, size: int, at: int) -> bytes:
-        """Up to `size` bytes from `at`; fewer only where the file ends."""
+        """Return `size` bytes from position `at`; fewer only at the end of the file."""
 
     def pwrite(self, data: Buffer, at: int) -> None:
         """Write all of `data` at `at`, or raise `OSError` (a part may then have been written)."""
 
     def map(self, size: int) -> memoryview:
-        """The first `size` bytes, read-only; later `pwrite`s show. `OSError` past the end of the file.
+        """Return a read-only map of the first `size` bytes; later `pwrite`s show in it.
 
-        The view outlives the file object and ends with its last user. It must be gone before the file
-        shrinks below `size`: touching a mapped page that the file no longer has kills the process. So
-        never for a file that another process may shrink.
+        Raises `OSError` if the file is shorter. The view outlives the file object. Release it before the file
+        shrinks below `size`: an access to a mapped page past the end of the file kills the process. Never map
+        a file that another process may shrink.
         """
 
     def truncate(self, size: int) -> None:
-        """Cut, or extend with zeros, to `size`."""
+        """Truncate the file, or extend it with zeros, to `size`."""
 
     def sync(self, *, data_only: bool = False) -> None:
         """Make the content survive power loss; `data_only` may skip metadata that a read does not need."""
 
     def size(self) -> int:
-        """Length in bytes."""
+        """Return the length in bytes."""
 
     def is_cached(self, size: int, at: int) -> bool | None:
-        """Whether reading `size` bytes from `at` will hardly wait for the device, going by samples.
+        """Return whether `size` bytes from `at` are probably in the page cache, judged by samples.
 
-        None where nobody can tell.
+        None if the platform cannot tell.
         """
 
     def close(self) -> None:
         """Release the descriptor; closing twice is harmless. Does not sync.
 
-        A file that nobody refers to any more is closed too.
+        An unreferenced file is closed too.
         """
 
 
 class Lock(Protocol):
-    """A directory held for one owner until `release`."""
+    """The exclusive ownership of a directory until `release`."""
 
     def release(self) -> None:
-        """Let others have the directory; releasing twice is harmless."""
+        """Give up the directory; releasing twice is harmless."""
 
 
 class Disk(Protocol):
-    """A file system. Every method raises `OSError` as the operating system would."""
+    """A file system. Every method raises `OSError` like the operating system."""
 
     def open(self, path: str, *, create: bool = False, exclusive: bool = False, write: bool = False) -> File:
-        """Open a regular file, to read only unless `write` or `create`.
+        """Open a regular file, read-only unless `write` or `create` is set.
 
-        `exclusive` with `create` refuses an existing one. Links, devices, pipes and directories are
-        refused at once, and so is the lock file: see `lock`.
+        `exclusive` with `create` refuses an existing file. Links, devices, pipes, directories and the lock
+        file are always refused.
         """
 
     def rename(self, source: str, target: str) -> None:
-        """Give a file or directory another name, replacing a file that has it."""
+        """Rename a file or directory; an existing target file is replaced."""
 
     def remove(self, path: str) -> None:
         """Unlink a file."""
 
     def scan(self, directory: str) -> list[DirectoryEntry]:
-        """What the directory holds, sorted by name; special files and links are left out."""
+        """Return the entries of a directory, sorted by name, without special files and links."""
 
     def make_dir(self, path: str) -> None:
-        """Make the directory and its parents; an existing one is fine."""
+        """Create the directory and its parents; existing ones are fine."""
 
     def remove_dir(self, path: str) -> None:
         """Remove an empty directory."""
@@ -127,23 +126,23 @@ class Disk(Protocol):
         """Make creations, renames and removals in `directory` survive power loss."""
 
     def lock(self, directory: str) -> Lock:
-        """Own the directory; `DirectoryLocked` if anybody else does, in this process or another.
+        """Lock the directory. Raises `DirectoryLocked` if it has an owner, in this process or another.
 
-        The lock file stays behind, empty. Nobody else may open it: closing any descriptor of it lets
-        go of this process's lock.
+        The empty lock file stays after the release. Do not open it: closing any descriptor of it releases
+        this process's lock.
         """
 
     def free(self, directory: str) -> int:
-        """Bytes that an ordinary user can still write there."""
+        """Return the free bytes for an unprivileged user."""
 
 
 def publish(disk: Disk, directory: str, name: str, data: bytes) -> None:
-    """Replace the small file `directory/name` by `data`, wholly or not at all.
+    """Replace the small file `directory/name` by `data`, atomically and durably.
 
-    Temp file → sync → rename → sync_dir: after a crash a reader finds the old content or the new.
-    A left-over temp file means nothing and is overwritten next time. Raises `OSError`: the old file
-    then stands, unless it was the last step that failed (always `EIO`), which leaves the new one in
-    place but not known to be durable. One caller at a time for one name.
+    Temporary file → sync → rename → sync_dir: after a crash a reader finds the old content or the new. A
+    leftover temporary file is ignored and overwritten the next time. Raises `OSError`, and the old file
+    stays. Only if the last step fails (always `EIO`), the new file is in place and may not be durable. One
+    caller at a time for each name.
     """
     temporary = f"{directory}/{name}{TEMPORARY_SUFFIX}"
     file = disk.open(temporary, create=True, write=True)
@@ -157,15 +156,15 @@ def publish(disk: Disk, directory: str, name: str, data: bytes) -> None:
     try:
         disk.sync_dir(directory)
     except OSError as error:
-        # The new content is in place, durable or not: for want of room or not, it is no refusal.
-        raise OSError(errno.EIO, f"cannot be made durable: {error.strerror}", directory) from error
+        # Always EIO, even for a full disk: the new content is in place, so the call was not refused.
+        raise OSError(errno.EIO, f"directory cannot be synced: {error.strerror}", directory) from error
 
 
 def make_durable_dir(disk: Disk, directory: str) -> None:
-    """Make the directory with those above it that are missing, and make all their names survive power loss.
+    """Create the directory and its missing parents, and make all their names survive power loss.
 
-    All that is synced inside a directory is lost with its name. Names that are there already are synced too:
-    whoever made them may have been killed before that, and they look no different. Raises `OSError`.
+    A directory that loses its name loses all its content, synced or not. Existing names are synced too: the
+    process that created them may have been killed before it synced them. Raises `OSError`.
     """
     lineage = [directory]
     while (above := posixpath.dirname(lineage[-1])) not in ("", "/"):
@@ -178,15 +177,15 @@ def make_durable_dir(disk: Disk, directory: str) -> None:
         except PermissionError:
             if path in missing:
                 raise
-            continue  # what we may not open was not made by us
+            continue  # a directory that we cannot open was not created by us
         except OSError as error:
-            # Nor was what nobody can write, or what cannot be synced at all.
+            # Neither was a read-only one, or one that cannot be synced at all.
             if path == directory or path in missing or error.errno not in (errno.EROFS, errno.EINVAL):
                 raise
 
 
 def _missing(disk: Disk, lineage: Sequence[str]) -> Iterator[str]:
-    """Of these directories, each in the next one, those above the first that are not there."""
+    """Yield the missing parents of `lineage[0]`; each directory in `lineage` lies in the next one."""
     for path in lineage[1:]:
         try:
             disk.scan(path)
@@ -199,9 +198,9 @@ def _missing(disk: Disk, lineage: Sequence[str]) -> Iterator[str]:
 
 
 def read_small_file(disk: Disk, path: str, *, limit: int = 64 << 20) -> bytes | None:
-    """The whole content of a small file; None if there is no such file.
+    """Return the content of a small file; None if it does not exist.
 
-    Raises `OSError` for anything else, `EFBIG` among it when the file is larger than `limit` bytes.
+    Raises `OSError`; its errno is `EFBIG` if the file is larger than `limit` bytes.
     """
     try:
         file = disk.open(path)
@@ -210,14 +209,14 @@ def read_small_file(disk: Disk, path: str, *, limit: int = 64 << 20) -> bytes | 
     try:
         size = file.size()
         if size > limit:
-            raise OSError(errno.EFBIG, f"{size} bytes where at most {limit} are expected", path)
+            raise OSError(errno.EFBIG, f"the file has {size} bytes; the limit is {limit}", path)
         return file.pread(size, 0)
     finally:
         file.close()
 
 
 def remove_if_exists(disk: Disk, path: str) -> bool:
-    """Unlink `path`; False if it was not there."""
+    """Unlink `path`. Returns False if it does not exist."""
     try:
         disk.remove(path)
     except FileNotFoundError:
@@ -227,8 +226,8 @@ def remove_if_exists(disk: Disk, path: str) -> bool:
 
 # --- the operating system ---------------------------------------------------------------------
 
-# Regular files only. O_NOFOLLOW: a link planted in a log dir must not lead writes elsewhere.
-# O_NONBLOCK: opening a pipe must not wait for its other end (no effect on a regular file).
+# Regular files only. O_NOFOLLOW: a link in a log dir must not redirect writes. O_NONBLOCK: opening a pipe
+# must not wait for its other end (no effect on a regular file).
 _FILE_FLAGS = (
     getattr(os, "O_CLOEXEC", 0)
     | getattr(os, "O_NOFOLLOW", 0)
@@ -240,7 +239,7 @@ _FILE_FLAGS = (
 if sys.platform == "darwin":  # pragma: no cover - exercised on macOS only
 
     def _sync(descriptor: int) -> None:
-        # There, fsync stops at the drive's own cache.
+        # On macOS, fsync does not flush the drive's cache.
         try:
             fcntl.fcntl(descriptor, fcntl.F_FULLFSYNC)
         except OSError as error:
@@ -253,16 +252,17 @@ else:
     _sync = os.fsync
     _data_sync = getattr(os, "fdatasync", os.fsync)
 
-# Read from the page cache or not at all. Pages come and go in runs of the readahead, 128 KiB.
+# Read from the page cache or fail. The kernel reads ahead in runs of 128 KiB, so one sample in 64 KiB
+# suffices.
 _NO_WAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 _CACHE_SAMPLE_BYTES = 1 << 16
 
-# How often this process was forked away from the one that began: see `OsFile.pwrite`.
+# Number of forks between the first process and this one; `OsFile` refuses writes after a fork.
 _forks = 0
 
 
 class OsFile:
-    """A file of the operating system, through an unbuffered descriptor."""
+    """A file of the operating system with an unbuffered descriptor."""
 
     __slots__ = ("_descriptor", "_forks", "_path")
 
@@ -289,7 +289,7 @@ class OsFile:
         if self._forks != _forks:
             raise self._forked()
         written = os.pwrite(self._descriptor, data, at)
-        # The common case first, without a memoryview; `len` counts bytes only for this type.
+        # The common case first, without a memoryview. `len` is the size in bytes only for this type.
         if type(data) is bytes and written == len(data):
             return
         view = memoryview(data)
@@ -304,11 +304,11 @@ class OsFile:
             written += more
 
     def map(self, size: int) -> memoryview:
-        self._check_open()  # -1 would be a map of no file at all, all zeros
+        self._check_open()  # -1 would give an anonymous map of zeros
         if size == 0:
             return memoryview(b"")
         try:
-            if sys.version_info >= (3, 13):  # one descriptor a map saved
+            if sys.version_info >= (3, 13):  # saves one descriptor per map
                 return memoryview(mmap.mmap(self._descriptor, size, access=mmap.ACCESS_READ, trackfd=False))
             return memoryview(mmap.mmap(self._descriptor, size, access=mmap.ACCESS_READ))
         except (ValueError, OverflowError) as error:
@@ -350,30 +350,32 @@ class OsFile:
             os.close(descriptor)
 
     def _check_open(self) -> None:
-        # The calls that take a bare descriptor answer -1 with EBADF by themselves, these two do not.
+        # Other calls fail for the descriptor -1 with EBADF by themselves; `map` and `sync` do not.
         if self._descriptor < 0:
             raise OSError(errno.EBADF, os.strerror(errno.EBADF), self._path)
 
     def _forked(self) -> OSError:
-        # The lock stayed with the parent, which goes on writing at the same positions.
-        return OSError(errno.EBADF, "opened before a fork: only the parent process writes it", self._path)
+        # The parent keeps the lock and continues to write at the same positions.
+        return OSError(
+            errno.EBADF, "the file was opened before a fork; only the parent process may write it", self._path
+        )
 
     def __del__(self) -> None:
-        # Not a leak but a rule: a segment that goes is let go of, so that a reader in the middle of it
-        # keeps the descriptor, and its number is not given to another file under the reader's hands.
+        # Deleted segments are released, not closed: a reader in progress keeps the descriptor, so its number
+        # is not reused for another file meanwhile.
         self.close()
 
 
 class _OsLock:
-    """The lock file, held three ways: for this process, for POSIX lockers, for BSD lockers.
+    """The lock of a directory: an entry in a registry of this process, an `fcntl` lock and a `flock`.
 
-    A JVM broker uses `fcntl` locks, which `flock` does not see; `fcntl` locks belong to the process,
-    so a second opener in the same one needs the registry, which knows directories by device and
-    inode and answers before the file is opened. The one descriptor stays open: closing any other
-    descriptor of the file would drop the `fcntl` lock.
+    A JVM broker uses `fcntl` locks, which `flock` does not see. An `fcntl` lock belongs to the process, so
+    the registry detects a second owner in the same process. It identifies directories by device and inode
+    and is consulted before the file is opened: closing another descriptor of the file would drop the
+    `fcntl` lock.
 
-    A forked child inherits neither the ownership nor, since its copy is closed, the `flock`: else a
-    child that outlives its parent would keep the directory.
+    A forked child inherits neither the ownership nor the `flock`; its copy of the descriptor is closed.
+    Otherwise a child that outlives its parent would keep the directory locked.
     """
 
     _held: ClassVar[dict[tuple[int, int], _OsLock]] = {}
@@ -387,7 +389,9 @@ class _OsLock:
                 raise NotADirectoryError(errno.ENOTDIR, os.strerror(errno.ENOTDIR), directory)
             self._identity = (status.st_dev, status.st_ino)
             if self._identity in self._held:
-                raise DirectoryLocked(f"{directory} is already open in this process; close that owner first")
+                raise DirectoryLocked(
+                    f"{directory} is already open in this process; close the other owner first"
+                )
             self._descriptor = _open_locked(directory)
             self._held[self._identity] = self
 
@@ -400,7 +404,7 @@ class _OsLock:
 
     @classmethod
     def abandon_all(cls) -> None:
-        """In a forked child: close the copies; the parent's locks stay."""
+        """Close the copies of the descriptors in a forked child; the parent keeps its locks."""
         for lock in cls._held.values():
             descriptor, lock._descriptor = lock._descriptor, -1
             os.close(descriptor)
@@ -408,14 +412,14 @@ class _OsLock:
 
 
 def _open_locked(directory: str) -> int:
-    """A descriptor of the directory's lock file that holds both kinds of lock."""
+    """Open the directory's lock file and take both locks. Returns the descriptor."""
     path = f"{directory}/{LOCK_FILE}"
     while True:
         descriptor = _open_regular(path, os.O_RDWR | os.O_CREAT)
         try:
             _lock_descriptor(descriptor)
-            # A JVM broker removes the file when it lets go. Then we hold a file without a name, and
-            # the next opener would make and lock another: begin again with the one that is there.
+            # A JVM broker removes the file when it releases the lock. We then hold an unlinked file, and
+            # another process could create and lock a new one. Start again with the current file.
             if os.path.samestat(os.fstat(descriptor), os.stat(path)):
                 return descriptor
         except FileNotFoundError:
@@ -425,8 +429,8 @@ def _open_locked(directory: str) -> int:
             if error.errno not in (errno.EACCES, errno.EAGAIN, errno.EDEADLK):
                 raise
             raise DirectoryLocked(
-                f"{directory} is in use by another process (a broker or another opener holds "
-                f"{path}); stop it first or use another directory"
+                f"{directory} is in use by another process, which holds {path}; "
+                "stop that process or use another directory"
             ) from error
         os.close(descriptor)
 
@@ -440,14 +444,14 @@ def _lock_descriptor(descriptor: int) -> None:
 
 
 def _after_fork_in_child() -> None:
-    global _forks  # noqa: PLW0603 - a fact about the process
+    global _forks  # noqa: PLW0603 - a property of the process
     _forks += 1
     _OsLock.abandon_all()
     _OsLock._guard.release()
 
 
 if hasattr(os, "register_at_fork"):
-    # The guard is held across the fork, so that the child finds the registry whole and the guard free.
+    # The guard is held during the fork: the child gets a consistent registry and a free guard.
     os.register_at_fork(
         before=_OsLock._guard.acquire,
         after_in_parent=_OsLock._guard.release,
@@ -456,7 +460,7 @@ if hasattr(os, "register_at_fork"):
 
 
 class OsDisk:
-    """The operating system's file system: the one production `Disk`."""
+    """The file system of the operating system: the only `Disk` in production."""
 
     def open(
         self, path: str, *, create: bool = False, exclusive: bool = False, write: bool = False
@@ -504,7 +508,7 @@ class OsDisk:
         """Make the names in a directory durable; see `Disk.sync_dir`."""
         if os.name == "nt":  # pragma: no cover - a directory cannot be opened there
             return
-        # Links are followed here: a log dir may well be one, the files in it may not.
+        # Links are followed here: a log dir may be a link, the files in it may not.
         descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
         try:
             _sync(descriptor)
@@ -524,7 +528,7 @@ class OsDisk:
 
 
 def boot_id() -> str:
-    """Which boot of its machine this process is in; empty where the system does not tell."""
+    """Return the id of the machine's current boot; empty if the system does not provide one."""
     try:
         with open("/proc/sys/kernel/random/boot_id") as file:
             return file.read().strip()
@@ -535,11 +539,11 @@ def boot_id() -> str:
 def refuse_lock_file(path: str) -> None:
     """Raise `OSError` (`EBUSY`) if `path` is a lock file: only `Disk.lock` may open it."""
     if path.endswith(LOCK_FILE) and os.path.basename(path) == LOCK_FILE:
-        raise OSError(errno.EBUSY, "opening and closing a lock file would let go of the lock", path)
+        raise OSError(errno.EBUSY, "a lock file must not be opened: closing it would release the lock", path)
 
 
 def _open_regular(path: str, flags: int) -> int:
-    """Descriptor of the regular file `path`; anything else is refused without waiting for it."""
+    """Open a regular file and return its descriptor. Other file types are refused without waiting."""
     descriptor = os.open(path, flags | _FILE_FLAGS, 0o644)
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode):
@@ -551,5 +555,5 @@ def _open_regular(path: str, flags: int) -> int:
 
 
 def wall_clock_ms() -> int:
-    """Return epoch milliseconds, for the shells that are not given a clock: elsewhere time is an argument."""
+    """Return the current time in epoch milliseconds, for the outermost callers; other code gets a clock."""
     return time.time_ns() // 1_000_000

@@ -12,24 +12,24 @@ _ID = re.compile(r"[A-Za-z0-9_-]{22}", re.ASCII)
 
 
 def new_id(random: Random) -> str:
-    """A new id's text; no leading hyphen, which tools would take for an option."""
+    """Return a new id as text, without a leading hyphen: tools would read it as an option."""
     while (text := id_to_text(random.randbytes(ID_BYTES))).startswith("-"):
         pass
     return text
 
 
 def id_to_text(identity: bytes) -> str:
-    """The 22 characters that stand for 16 bytes."""
+    """Return the 22 characters for 16 bytes."""
     assert len(identity) == ID_BYTES, f"an id has {ID_BYTES} bytes, not {len(identity)}"
     return base64.urlsafe_b64encode(identity).rstrip(b"=").decode()
 
 
 def id_from_text(text: str) -> bytes:
-    """The 16 bytes behind `text`; `ValueError` for any text that `id_to_text` does not write."""
+    """Return the 16 bytes for `text`. Raises `ValueError` for text that `id_to_text` does not write."""
     if not _ID.fullmatch(text):
-        raise ValueError(f"{text[:40]!r} is not an id: 22 characters of URL-safe base64")
+        raise ValueError(f"{text[:40]!r} is not an id (22 characters of URL-safe base64)")
     identity = base64.urlsafe_b64decode(text + "==")
     if id_to_text(identity) != text:
-        # The last character carries two spare bits; two spellings of one id would not compare equal.
-        raise ValueError(f"{text!r} is not the usual spelling of the id {id_to_text(identity)!r}")
+        # The last character has spare bits: two spellings of one id would not compare equal.
+        raise ValueError(f"{text!r} is not the canonical form of the id {id_to_text(identity)!r}")
     return identity

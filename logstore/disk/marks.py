@@ -1,11 +1,11 @@
-"""Marks: named places in the engine that a test campaign must have been to. Nothing in production.
+"""Marks: named branches of the engine that a test campaign must reach. No effect in production.
 
-    mark("isr: a proposal is refused for good")        at the branch that is rarely taken
+    mark("isr: a proposal is refused for good")        in a rarely taken branch
 
-A campaign that never took the rare branch has not tested it, however many seeds it ran; so the rare
-branches carry a name, and `observed` tells whoever asks when one is reached. Each name is a literal that
-stands in one place of the source: the catalogue of marks is read off the source. With no observer a mark
-is one look at an empty list; none stands in a loop over records or bytes.
+A campaign that never reaches a rare branch has not tested it, however many seeds it ran. `observed` reports
+the marks that are reached. Each name is a literal in one place of the source; the list of all marks is
+extracted from the source. Without an observer a mark costs an iteration over an empty list; no mark is in a
+loop over records or bytes.
 """
 
 from __future__ import annotations
@@ -17,14 +17,14 @@ _observers: list[Callable[[str], None]] = []
 
 
 def mark(name: str) -> None:
-    """This place was reached."""
+    """Report to the observers that this branch was reached."""
     for observer in _observers:
         observer(name)
 
 
 @contextmanager
 def observed(observer: Callable[[str], None]) -> Iterator[None]:
-    """Hear of every mark reached in this process until the block ends."""
+    """Call `observer` for every mark that this process reaches inside the block."""
     _observers.append(observer)
     try:
         yield

@@ -26,18 +26,18 @@ _PLENTY = 1 << 40
 
 
 def power_lost(path: str) -> OSError:
-    """What every call gets that reaches a disk after its power was cut."""
-    return OSError(errno.EIO, "the power was cut; this disk is gone, use the one that came back", path)
+    """Return the error of every call on a disk after its power cut."""
+    return OSError(errno.EIO, "the power was cut; continue on a new disk", path)
 
 
 class MemoryDisk:
-    """A `Disk` in memory. Not for several writing threads on one file.
+    """A `Disk` in memory. Only one thread at a time may write a file.
 
-    `files` are there, durably, from the start, with the directories they need, and so are `directories`.
-    `capacity` is the room in bytes for contents (None: no limit) and may be set at any time; a hole at
-    a file's end costs nothing. `clock` gives modification times in epoch milliseconds.
+    `files`, with their directories, and `directories` exist durably from the start. `capacity` limits the
+    bytes of all contents (None: no limit) and may be set at any time; a hole at the end of a file costs
+    nothing. `clock` returns modification times in epoch milliseconds.
 
-    A truncation under a live `map` is an `AssertionError` here: a real process would be killed.
+    A truncation under a live `map` raises `AssertionError`: a real process would be killed.
     """
 
     def __init__(
@@ -65,7 +65,7 @@ class MemoryDisk:
             self._change(Assignment(directory_node, name, inode))
         self._settle()
 
-    # - Disk
+    # --- the `Disk` protocol --------------------------------------------------------------------------
 
     def open(
         self, path: str, *, create: bool = False, exclusive: bool = False, write: bool = False
@@ -155,7 +155,7 @@ class MemoryDisk:
     def lock(self, directory: str) -> MemoryLock:
         node = self._directory(directory)
         if node in self._locked:
-            raise DirectoryLocked(f"{directory} is already open; close that owner first")
+            raise DirectoryLocked(f"{directory} is already open; close the other owner first")
         if LOCK_FILE not in node.entries:
             self._change(Assignment(node, LOCK_FILE, Inode(Body(bytearray(), 0), self._clock())))
         lock = self._locked[node] = MemoryLock(self._locked, node)
@@ -165,32 +165,32 @@ class MemoryDisk:
         self._directory(directory)
         return _PLENTY if self.capacity is None else max(0, self.capacity - self._used)
 
-    # - power
+    # --- power cuts -----------------------------------------------------------------------------------
 
     def image(self, random: Random, profile: Profile = Profile.POSIX) -> MemoryDisk:
-        """A disk that a power cut at this moment may leave; this one goes on."""
+        """Return a disk that a power cut at this moment may leave; this one stays usable."""
         kept = surviving_changes(self._changes, random, profile)
         return self._rebuilt(kept, lambda inode: leftover(inode, random, profile))
 
     def durable_image(self) -> MemoryDisk:
-        """The disk with exactly what was synced, the least that any power cut leaves."""
+        """Return a disk with the synced data alone, the least that any power cut leaves."""
         return self._rebuilt([change for change in self._changes if change.synced], Inode.durable)
 
     def power_cut(self, random: Random, profile: Profile = Profile.POSIX) -> MemoryDisk:
-        """The disk that comes back. From now on this one, and every file opened on it, only fails."""
+        """Return the disk after a power cut. Every later call on this disk and its files fails."""
         after = self.image(random, profile)
         self._alive = False
         self._locked.clear()
         return after
 
     def copy(self) -> MemoryDisk:
-        """A second disk that holds, all of it durable, what can be seen on this one."""
+        """Return a new disk with the visible content of this one, all of it durable."""
         return self._rebuilt(self._changes, lambda inode: inode.body.copy())
 
     def survivor(self) -> MemoryDisk:
-        """What a process finds that starts after another was killed: all that can be seen on this disk.
+        """Return the disk that a process finds after another one was killed: all visible content.
 
-        What was not synced is still not: the next power cut may take it. Files without a name are gone.
+        Unsynced data stays unsynced: the next power cut may remove it. Unlinked files are gone.
         """
         self._check_power("/")
         disk = MemoryDisk(capacity=self.capacity, clock=self._clock)
@@ -225,7 +225,7 @@ class MemoryDisk:
         return disk
 
     def files(self) -> dict[str, bytes]:
-        """Path and content of every file that can be seen, sorted by path; paths begin at the root."""
+        """Return the content of every visible file by its absolute path, sorted."""
         self._check_power("/")
         found: dict[str, bytes] = {}
 
@@ -259,7 +259,7 @@ class MemoryDisk:
         build(self._root, disk._root)
         return disk
 
-    # - inside
+    # --- internals ------------------------------------------------------------------------------------
 
     def _check_power(self, path: str) -> None:
         if not self._alive:
@@ -295,7 +295,7 @@ class MemoryDisk:
 
     def _change(self, *assignments: Assignment) -> None:
         self._changes.append(Change(*assignments))
-        # The new name first, then the old one away: in between, a renamed file is not nameless.
+        # Link the new name before the old one is unlinked: otherwise a renamed file would be reclaimed.
         for _, _, node in assignments:
             if isinstance(node, Inode):
                 node.links += 1
@@ -319,7 +319,7 @@ class MemoryDisk:
         self._settle_synced()
 
     def _settle_synced(self) -> None:
-        """Move what is synced from the list of changes into the durable tables.
+        """Move the synced changes into the durable tables.
 
         A synced change waits while an earlier one that is not synced concerns the same name or node:
         their order still matters to an image in which both survive.
@@ -340,7 +340,7 @@ class MemoryDisk:
         self._changes = waiting
 
     def _take_room(self, inode: Inode, size: int, at: int) -> int:
-        """How many of `size` bytes at `at` there is room for; the room is then taken."""
+        """Reserve space for `size` bytes at `at`. Returns how many of them fit."""
         growth = at + size - inode.charged
         if growth > 0:
             if self.capacity is not None:
@@ -375,7 +375,7 @@ class MemoryFile:
         if not self._writable:
             raise _error(errno.EBADF, self._path)
         disk = self._disk
-        # Kept in the journal until the next sync, so it must not change: a reference if it cannot.
+        # The journal keeps the data until the next sync, so it must be immutable.
         payload = data if type(data) is bytes else bytes(data)
         wanted = len(payload)
         room = disk._take_room(inode, wanted, at)
@@ -427,12 +427,12 @@ class MemoryFile:
             self._disk._reclaim(inode)
 
     def __del__(self) -> None:
-        self.close()  # as the real one: who lets go of a file need not close it
+        self.close()  # like `OsFile`: an unreferenced file is closed
 
     def drop_unsynced(self) -> None:
-        """What a failed fsync does: the pages look clean, and no later `sync` will write them.
+        """Do what a failed fsync does: mark the pages as clean, so that no later `sync` writes them.
 
-        They can be read until the power is cut, and never after it, unless they are written again.
+        They can be read until a power cut, and are lost then unless they are written again.
         """
         self._checked().drop_unsynced()
 
@@ -448,7 +448,7 @@ class MemoryFile:
 
 
 class MemoryLock:
-    """A directory of a `MemoryDisk`, held."""
+    """The lock of a directory on a `MemoryDisk`."""
 
     def __init__(self, locked: dict[Directory, MemoryLock], directory: Directory) -> None:
         self._locked = locked

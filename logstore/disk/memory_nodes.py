@@ -13,7 +13,7 @@ _SMALL_READ = 4096
 
 
 class Body:
-    """Bytes of a file: `buffer`, then zeros up to `size`."""
+    """The content of a file: `buffer`, then zeros up to `size`."""
 
     __slots__ = ("buffer", "size")
 
@@ -58,7 +58,7 @@ class Body:
 
 
 class Step(NamedTuple):
-    """A write, or with `data` None a truncation to `at`; what it covered, and the size before it."""
+    """A write, or a truncation to `at` if `data` is None, with the replaced bytes and the size before."""
 
     at: int
     data: bytes | None
@@ -80,7 +80,7 @@ def _undo(body: Body, step: Step) -> None:
 
 
 class Inode:
-    """A file, whatever its name is now."""
+    """A file, independent of its name."""
 
     __slots__ = (
         "base",
@@ -96,9 +96,9 @@ class Inode:
 
     def __init__(self, body: Body, modified_ms: int) -> None:
         self.body = body
-        self.charged = len(body.buffer)  # bytes of the disk's room; a hole at the end takes none
+        self.charged = len(body.buffer)  # bytes of the disk's capacity; a hole at the end takes none
         self.journal: list[Step] = []
-        # The durable content, if it is not simply `body` with the journal undone: see `drop_unsynced`.
+        # The durable content after `drop_unsynced`; otherwise it is `body` with the journal undone.
         self.base: Body | None = None
         self.mapped: list[bytearray] = []
         self.mapped_size = 0
@@ -107,7 +107,7 @@ class Inode:
         self.opened = 0
 
     def copy(self) -> Inode:
-        """The same file, unsynced operations and all, that nobody has opened."""
+        """Return an unopened copy of the file with its unsynced operations."""
         copy = Inode(self.body.copy(), self.modified_ms)
         copy.charged, copy.links = self.charged, self.links
         copy.journal = self.journal.copy()
@@ -115,7 +115,7 @@ class Inode:
         return copy
 
     def durable(self) -> Body:
-        """A copy of what is certain to survive."""
+        """Return a copy of the durable content."""
         if self.base is not None:
             return self.base.copy()
         body = self.body.copy()
@@ -124,7 +124,7 @@ class Inode:
         return body
 
     def sync(self) -> None:
-        # Taken off first: a step that another thread adds meanwhile is not part of this sync.
+        # Replaced first: a step that another thread adds meanwhile is not part of this sync.
         steps, self.journal = self.journal, []
         if self.base is not None:
             for step in steps:
@@ -137,7 +137,7 @@ class Inode:
     def write(self, data: bytes, at: int) -> None:
         try:
             self.body.write(data, at)
-        except BufferError:  # a mapped buffer cannot grow: go on in a copy
+        except BufferError:  # a mapped buffer cannot grow: continue with a copy
             self._leave_mapped_buffer()
             self.body.write(data, at)
         if self.mapped:
@@ -146,8 +146,8 @@ class Inode:
     def resize(self, size: int) -> None:
         if size < self.mapped_size:
             assert not self._is_mapped(), (
-                f"a file of which {self.mapped_size} bytes are mapped is cut to {size}: touching the map "
-                "would kill the process; let go of the map first"
+                f"a file with {self.mapped_size} mapped bytes is truncated to {size}: an access to the map "
+                "would kill the process; release the map first"
             )
             self.mapped_size = 0
         try:
@@ -208,7 +208,7 @@ Node: TypeAlias = Inode | Directory
 
 
 class Assignment(NamedTuple):
-    """`name` in `directory` now stands for `node`; for nothing if None."""
+    """`name` in `directory` now refers to `node`; None removes the name."""
 
     directory: Directory
     name: str
@@ -216,7 +216,7 @@ class Assignment(NamedTuple):
 
 
 class Change:
-    """One directory operation. `synced`: survives in any profile; `ordered`: survives in `journaled`."""
+    """A directory operation. `synced`: survives with every profile; `ordered`: survives with `journaled`."""
 
     __slots__ = ("assignments", "ordered", "synced")
 

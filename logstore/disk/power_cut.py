@@ -70,7 +70,7 @@ def _redo_torn(body: Body, step: Step, random: Random) -> None:
         cut = max(0, (step.at + cut) // sector * sector - step.at)
     if random.random() < 0.8:
         body.write(step.data[:cut], step.at)
-    elif cut < len(step.data):  # the later part reached the disk first: a hole before it
+    elif cut < len(step.data):  # the later part reached the disk first, with a hole before it
         body.write(step.data[cut:], step.at + cut)
 
 
@@ -116,7 +116,7 @@ def surviving_tables(root: Directory, changes: Iterable[Change]) -> dict[Directo
             if before is not None:
                 places.pop(before, None)
             if node is not None:
-                # It may still have a name whose loss is not among the changes that survived.
+                # It may still have an old name whose removal did not survive.
                 old_table, old_name = places.pop(node, (table, name))
                 old_table.pop(old_name, None)
                 table[name] = node

@@ -1,14 +1,14 @@
-"""What a log dir says while a broker runs on it: `.logstore_running`, the boot of its machine.
+"""The running marker of a log dir: `.logstore_running` names the machine's boot in which a broker runs on it.
 
-    .logstore_running           {"boot":"7f3e…"}        one line of JSON; Kafka passes it over
+    .logstore_running           {"boot":"7f3e…"}        one line of JSON; Kafka ignores it
 
-A process that is killed loses nothing that it has written: the page cache is the kernel's, and outlives it.
-Only a machine that stops takes the page cache with it, and is of another boot when it is back. So a dir whose
-owner stopped without a word has kept everything if this file names the boot that still is.
+A killed process loses none of its writes: they are in the kernel's page cache. Only a stop of the machine
+loses the page cache, and the machine comes back with another boot id. So after an unclean stop the dir is
+complete if this file names the current boot.
 
-It is put there by an owner who has lost nothing that is not on record (as for the mark of a clean stop), and
-taken away by one that found out that a sync failed: what that was to make durable may have been dropped. It
-need not be durable: a power cut that keeps, loses or tears it ends its boot.
+The owner writes the marker if it has lost nothing, as for the clean-shutdown marker. It removes the marker
+after a failed sync, because the kernel may have dropped the data. The marker need not be durable: a power cut
+ends the boot.
 """
 
 from __future__ import annotations
@@ -23,7 +23,7 @@ _BOOT: Final = "boot"
 
 
 def write_running(disk: Disk, directory: str, boot: str) -> None:
-    """Say that from now on the dir loses nothing before this boot ends. Raises `OSError`."""
+    """Record that the dir loses nothing until the end of this boot. Raises `OSError`."""
     file = disk.open(f"{directory}/{RUNNING_FILE}", create=True, write=True)
     try:
         file.truncate(0)
@@ -33,7 +33,7 @@ def write_running(disk: Disk, directory: str, boot: str) -> None:
 
 
 def has_run_on(disk: Disk, directory: str, boot: str) -> bool:
-    """Whether the dir's former owner said so in this very boot; no, if that is empty. Raises `OSError`."""
+    """Return whether the marker names this boot; False if `boot` is empty. Raises `OSError`."""
     data = read_small_file(disk, f"{directory}/{RUNNING_FILE}") if boot else None
     if data is None:
         return False
@@ -45,5 +45,5 @@ def has_run_on(disk: Disk, directory: str, boot: str) -> bool:
 
 
 def remove_running(disk: Disk, directory: str) -> None:
-    """Take it back. Raises `OSError`."""
+    """Remove the marker. Raises `OSError`."""
     remove_if_exists(disk, f"{directory}/{RUNNING_FILE}")

@@ -1,9 +1,9 @@
-"""A partition's name, and the directory that carries it.
+"""The name of a partition and of its directory.
 
     <topic>-<partition>                         a partition; the last hyphen separates
     <topic>-<partition>.<32 hex digits>-delete  waiting for deletion; -stray, -future likewise
 
-A name that does not parse stops the loading of its log dir: better than to guess whose data it is.
+A log dir with another directory name is not opened: it is unknown to which partition the data belongs.
 """
 
 from __future__ import annotations
@@ -27,7 +27,7 @@ _SET_ASIDE_DIRECTORY = re.compile(
 
 
 class TopicPartition(NamedTuple):
-    """One partition of one topic; orders by topic, then partition."""
+    """A partition of a topic; sorts by topic, then partition."""
 
     topic: str
     partition: int
@@ -50,10 +50,9 @@ def check_topic_name(topic: str) -> None:
 
 
 def parse_directory_name(name: str) -> TopicPartition:
-    """The partition whose directory is called `name`; `InvalidTopic` if it is none.
+    """Return the partition of the directory `name`. Raises `InvalidTopic` if it is no partition's.
 
-    Names that were set aside (`-delete`, `-stray`, `-future`) are refused here:
-    ask `set_aside_fate` first.
+    Names that were set aside (`-delete`, `-stray`, `-future`) are refused too: call `set_aside_fate` first.
     """
     match = _PARTITION_DIRECTORY.fullmatch(name)
     if match is None:
@@ -61,12 +60,12 @@ def parse_directory_name(name: str) -> TopicPartition:
     check_topic_name(match["topic"])
     partition = int(match["partition"])
     if partition >= 2**31:
-        raise InvalidTopic(f"directory {name!r}: partition numbers end at {2**31 - 1}")
+        raise InvalidTopic(f"directory {name!r}: the largest partition number is {2**31 - 1}")
     return TopicPartition(match["topic"], partition)
 
 
 def set_aside_fate(name: str) -> str | None:
-    """`delete`, `stray` or `future` for a directory that was set aside; None for any other."""
+    """Return `delete`, `stray` or `future` for a directory that was set aside; None for any other."""
     match = _SET_ASIDE_DIRECTORY.fullmatch(name)
     return match["fate"] if match else None
 

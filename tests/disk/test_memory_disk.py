@@ -345,7 +345,7 @@ def test_a_cut_under_a_map_is_a_broken_promise() -> None:
     file = disk.open("/d/file", write=True)
     view = file.map(60)
     file.truncate(80)
-    with pytest.raises(AssertionError, match="let go of the map"):
+    with pytest.raises(AssertionError, match="release the map"):
         file.truncate(59)
     file.truncate(60)
     assert len(view) == 60

@@ -319,7 +319,9 @@ class TestDirectories:
             log.append(b"a", sync=True)
             before = files_in(tmp_path)
             for path in (tmp_path / "orders-0", f"{tmp_path}/orders-0/"):
-                with pytest.raises(DirectoryLocked, match="already open in this process; close that owner"):
+                with pytest.raises(
+                    DirectoryLocked, match="already open in this process; close the other owner"
+                ):
                     Log.open(path)
             assert files_in(tmp_path) == before
             log.append(b"b")
