@@ -7,7 +7,7 @@
     auto.create.topics.enable                          ServiceConfig
     everything else                                    LogManagerConfig, with the topics' defaults
 
-A name that several classes have (`request.timeout.ms`) goes to all of them.
+A name that several classes have (`request.timeout.ms`) applies to all of them.
 """
 
 from __future__ import annotations

@@ -396,7 +396,7 @@ class Drill:
 
 @dataclass(frozen=True, slots=True)
 class Account:
-    """The content of the files against what was acknowledged.
+    """The comparison of the files with the acknowledged records.
 
     `lost` counts acknowledged records that are missing or changed, `duplicated` records that occur more
     than once, `foreign` records that were never sent. `divergent_offset` is the first offset at which the

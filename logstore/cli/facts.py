@@ -157,14 +157,14 @@ _READERS: dict[Kind, Callable[[bytes, FileRole], Iterator[Fact]]] = {
 
 
 def facts_of(data: bytes, role: FileRole) -> Iterator[Fact]:
-    """The entries or lines of any file but a `.log`; raises `EngineError` for one that breaks its format."""
+    """Yield the entries or lines of any file but a `.log`. Raises `EngineError` for a malformed file."""
     return _READERS[role.kind](data, role)
 
 
 def log_facts(
     log: LogFile, name: str, *, records: bool, encoding: Encoding, is_last: bool = True
 ) -> Iterator[Fact | Problem]:
-    """The batches of a segment or their records, and what is wrong between them."""
+    """Yield the batches of a segment or their records, and the problems between them."""
     for position, data, fault in log.batches():
         if fault is not None:
             yield Problem(name, position, fault.value, is_damage=True)

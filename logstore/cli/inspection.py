@@ -1,7 +1,8 @@
 """Read the files of a log directory that another process may own, be writing, or have left broken.
 
-Nothing here writes, locks, maps or trusts. Files are opened read-only and read with `pread` up to the size
-they had when they were opened, so that a writer may append, roll, truncate or delete meanwhile.
+Nothing here writes, locks or maps files, or relies on their content. Files are opened read-only and read
+with `pread` up to the size they had when they were opened, so that a writer may append, roll, truncate or
+delete meanwhile.
 """
 
 from __future__ import annotations
@@ -133,7 +134,7 @@ class LogFile:
                 self.tail = Fault.ZEROS if self._only_zeros(self.valid_end) else fault
                 return
             if fault is not None:
-                # One bad batch does not hide the rest, and its offsets and epoch count for nothing.
+                # One bad batch does not hide the rest, and its offsets and epoch are ignored.
                 data = self._read_batch(self.valid_end)
                 yield FoundBatch(self.valid_end, data, fault)
                 self.valid_end += len(data)

@@ -16,13 +16,15 @@ from collections.abc import Sequence
 from typing import Annotated, Any, NoReturn
 
 if not __debug__:
-    # Invariants are asserts: without them a bug could go on writing.
-    sys.exit("logstore: refuses to run under python -O, which strips the checks that guard the data")
+    # Invariants are asserts: without them a bug could continue to write.
+    sys.exit("logstore: refuses to run under python -O, which removes checks that protect data; omit -O")
 
 try:
     import typer
 except ModuleNotFoundError:
-    sys.exit("logstore: the command line is an extra: pip install 'pylogstore[cli]'")
+    sys.exit(
+        "logstore: the command line needs packages that are not installed: pip install 'pylogstore[cli]'"
+    )
 
 from logstore.cli import (
     append,
@@ -115,7 +117,7 @@ def run(arguments: Sequence[str]) -> int:
 
 
 def main() -> NoReturn:
-    """Run the process; it ends quietly when the reader of its output has gone, like any filter."""
+    """Run the process; it ends quietly when the reader of its output has exited, like any filter."""
     if hasattr(signal, "SIGPIPE"):
         signal.signal(signal.SIGPIPE, signal.SIG_DFL)
     for stream in (sys.stdout, sys.stderr):

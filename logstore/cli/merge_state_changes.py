@@ -100,7 +100,7 @@ def _partitions(text: str | None, topic: str | None) -> frozenset[int]:
         raise typer.BadParameter(f"--partitions: {text!r} is not a list of numbers")
     found = frozenset(map(int, numbers))
     if len(found) != len(numbers):
-        raise typer.BadParameter(f"--partitions: {text!r} has a number twice")
+        raise typer.BadParameter(f"--partitions: {text!r} lists a number twice; list each once")
     return found
 
 

@@ -50,9 +50,9 @@ def is_written(outcome: Outcome, what: str, how_to_look: str) -> bool:
         case None:
             return True
         case StoreError.CONNECTION_LOSS:
-            complain(f"{what}: the reply was lost: it may be done; look with {how_to_look}")
+            complain(f"{what}: the reply was lost, so the outcome is unknown; check it with {how_to_look}")
         case StoreError.BAD_VERSION | StoreError.NODE_EXISTS | StoreError.NO_NODE:
-            complain(f"{what}: changed by another program at the same time; nothing was written, try again")
+            complain(f"{what}: another program changed it at the same time; nothing was written, try again")
         case error:
             complain(f"{what}: the metadata store refused it: {error.value}")
     return False

@@ -58,7 +58,9 @@ def generate(
     try:
         ids = [int(part) for part in brokers.split(",")]
     except ValueError as error:
-        raise typer.BadParameter(f"--broker-list: {brokers!r} is not like 1,2,3") from error
+        raise typer.BadParameter(
+            f"--broker-list: {brokers!r} is not a list of broker ids like 1,2,3"
+        ) from error
     with session(metadata) as opened:
         cluster = read_cluster(opened, names)
     draw = random.SystemRandom()

@@ -233,7 +233,7 @@ def alter(
             # The rest of the node stays, above all the brokers that have a replica yet to delete.
             grown = replace(topic.assignment, partitions={**existing, **added})
             writes.append(Set(layout.topic_path(name), layout.encode_topic(grown), topic.version))
-            complain("keys go to other partitions from now on")
+            complain("new records with a key may go to other partitions than earlier ones")
         if changed or dropped:
             if unknown := sorted(dropped - topic.config.keys()):
                 raise BadPlan(f"{name} has no setting {', '.join(unknown)} of its own")
@@ -257,7 +257,9 @@ def _lists(text: str) -> list[tuple[int, ...]]:
     try:
         return [tuple(int(part) for part in one.split(":")) for one in text.split(",")]
     except ValueError as error:
-        raise typer.BadParameter(f"--replica-assignment: {text!r} is not like 1:2,2:3") from error
+        raise typer.BadParameter(
+            f"--replica-assignment: {text!r} is not a list of replica lists like 1:2,2:3"
+        ) from error
 
 
 def _done(

@@ -1,6 +1,6 @@
 """Check the files of a partition: every batch, and every index entry against its log.
 
-Damage is what neither a crash of a correct writer nor a running writer leaves; everything else is a note.
+A finding is damage if neither a crash nor a running writer can cause it; every other finding is a note.
 """
 
 from __future__ import annotations
@@ -107,9 +107,9 @@ def _unreadable(batch: Batch) -> str | None:
 
 
 _TAILS = {
-    Fault.TORN: "bytes of a batch that the file does not hold whole",
+    Fault.TORN: "bytes of an incomplete batch",
     Fault.ZEROS: "zero bytes to the end",
-    Fault.SIZE: "bytes that are no batch",
+    Fault.SIZE: "bytes that are not a batch",
 }
 
 
@@ -120,11 +120,11 @@ def judge_tail(file: LogFile, name: str, *, is_last: bool) -> Problem | None:
     intact = None if file.tail is Fault.ZEROS else file.whole_batch_behind(file.valid_end)
     text = f"{file.size - file.valid_end} {_TAILS[file.tail]}"
     if intact is not None:
-        text += f", yet a whole batch follows at byte {intact}"
+        text += f", but a whole batch follows at byte {intact}"
     elif not is_last:
-        text += ", in a segment that is complete"
+        text += ", in a complete segment"
     else:
-        text += ": being written, or torn by a crash"
+        text += ": being written now, or torn by a crash"
     verdict = judge(file.tail, is_end=is_last and intact is None, below_durable=None)
     return Problem(name, file.valid_end, text, verdict is Verdict.DAMAGE)
 
@@ -132,7 +132,7 @@ def judge_tail(file: LogFile, name: str, *, is_last: bool) -> Problem | None:
 def verify_offset_index(
     entries: Sequence[tuple[int, int]], name: str, segment: SegmentReport
 ) -> list[Problem]:
-    """Check (offset, position) entries: rising, each naming the start of a batch at or before its offset.
+    """Check (offset, position) entries: ascending, each the position of a batch at or before its offset.
 
     The offset may lie past that batch: a follower of Kafka adds one entry for several batches that it
     appended at once.
@@ -143,13 +143,15 @@ def verify_offset_index(
     before = (-1, -1)
     for slot, (offset, position) in enumerate(entries):
         if offset <= before[0] or position <= before[1]:
-            text = f"entry ({offset}, {position}) does not rise above {before}"
+            text = f"entry ({offset}, {position}) does not ascend: the entry before it is {before}"
         elif position not in first_offsets:
-            text = f"entry ({offset}, {position}) names a byte where no batch starts"
+            text = f"entry ({offset}, {position}) points to a byte at which no batch starts"
         elif first_offsets[position] > offset:
-            text = f"entry ({offset}, {position}) names a batch that begins at {first_offsets[position]}"
+            text = (
+                f"entry ({offset}, {position}) points to a batch with base offset {first_offsets[position]}"
+            )
         elif offset not in known_offsets:
-            text = f"entry ({offset}, {position}) names an offset that ends no batch"
+            text = f"entry ({offset}, {position}) has an offset that is not the last one of a batch"
         else:
             before = (offset, position)
             continue
@@ -158,7 +160,7 @@ def verify_offset_index(
 
 
 def verify_time_index(entries: Sequence[tuple[int, int]], name: str, segment: SegmentReport) -> list[Problem]:
-    """Check (timestamp, offset) entries: rising, and no record up to the offset is later."""
+    """Check (timestamp, offset) entries: ascending, and no record up to the offset is later."""
     problems = []
     before = (-1, -1)
     batch, latest = 0, -1
@@ -167,11 +169,13 @@ def verify_time_index(entries: Sequence[tuple[int, int]], name: str, segment: Se
             latest = max(latest, segment.max_timestamps[batch])
             batch += 1
         if timestamp <= before[0] or offset < before[1]:
-            text = f"entry ({timestamp}, {offset}) does not rise above {before}"
+            text = f"entry ({timestamp}, {offset}) does not ascend: the entry before it is {before}"
         elif offset > segment.last_offset:
-            text = f"entry ({timestamp}, {offset}) lies past the segment's last offset {segment.last_offset}"
+            text = f"entry ({timestamp}, {offset}) is past the segment's last offset {segment.last_offset}"
         elif latest > timestamp:
-            text = f"entry ({timestamp}, {offset}), but a record with time {latest} lies at or before it"
+            text = (
+                f"entry ({timestamp}, {offset}) has an earlier time than a record up to its offset, {latest}"
+            )
         else:
             before = (timestamp, offset)
             continue

@@ -140,7 +140,7 @@ def _small_file(disk: Disk, directory: str, name: str, role: FileRole) -> Iterat
         yield Finding(f"{directory}/{name}", 0, str(error), True)
     if role.kind is Kind.TRANSACTION_INDEX and len(data) % ENTRY_BYTES:
         at = len(data) - len(data) % ENTRY_BYTES
-        yield Finding(f"{directory}/{name}", at, "part of an entry", True)
+        yield Finding(f"{directory}/{name}", at, "incomplete entry", True)
 
 
 def _ledger(disk: Disk, directory: str) -> Iterator[Finding]:
@@ -295,7 +295,7 @@ class _Partition:
         first_offset = max(self._next_offset, base_offset)
         if self._next_offset > base_offset:
             yield self._damage(
-                name, 0, f"it begins below {self._next_offset}, the end of the segment before it"
+                name, 0, f"the segment begins below {self._next_offset}, the end of the one before it"
             )
         columns: list[Scanned] = []
         fault, end, epoch = None, 0, self._leader_epoch
@@ -323,7 +323,7 @@ class _Partition:
             yield from (self._damage(index_name, *problem) for problem in judge(entries, walked))
             rest = len(indexes[kind]) % (8 if kind is Kind.OFFSET_INDEX else 12)
             if rest:
-                yield self._damage(index_name, len(indexes[kind]) - rest, "part of an entry")
+                yield self._damage(index_name, len(indexes[kind]) - rest, "incomplete entry")
 
     def _gap(self, walked: _Walked, name: str, base_offset: int) -> Iterator[Finding]:
         """Report gaps: compaction leaves them; elsewhere they may be a loss."""
@@ -399,7 +399,7 @@ def _judge_times(entries: Sequence[tuple[int, int]], walked: _Walked) -> Iterato
         yield slot * 12, f"entry {entries[slot]} does not match the log"
 
 
-# --- accepting what is there -----------------------------------------------------------------------
+# --- accepting the existing content -----------------------------------------------------------------------
 
 
 def reseal(disk: Disk, directory: str) -> int:

@@ -6,7 +6,7 @@ import os
 import sys
 
 if not __debug__:
-    sys.exit("logstore: refuses to run under python -O, which strips the checks that guard the data")
+    sys.exit("logstore: refuses to run under python -O, which removes checks that protect data; omit -O")
 
 if not __package__:
     # Run as a file, Python puts this directory first on the path; our imports need the package's parent.

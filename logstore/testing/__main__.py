@@ -187,7 +187,7 @@ def _shrink(seed: int, events: int, plant: str | None, commit: str) -> int:
         after = replay(transcript)
     print(
         f"{len(report.decisions)} decisions, now {len(transcript.decisions)}; silent: "
-        f"{', '.join(transcript.silent) or 'nobody'}; {after.violation}",
+        f"{', '.join(transcript.silent) or 'none'}; {after.violation}",
         file=sys.stderr,
     )
     print(replace(transcript, commit=commit).to_json())

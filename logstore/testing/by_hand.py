@@ -121,7 +121,7 @@ def _delete_topic(world: World, decision: Decision) -> None:
 
 def _call_deletion_off(world: World, topic: str) -> None:
     """Withdraw a deletion, but only while it waits for a reassignment. Later some replicas are deleted,
-    and whoever keeps the topic gives up what they held (seed 851)."""
+    and their records are lost if the topic stays (seed 851)."""
     if any(checker.is_changing_replicas for each, checker in world.checkers.items() if each.topic == topic):
         _write(world, Delete(layout.delete_topic_path(topic)))
 
@@ -229,8 +229,8 @@ def _replace_topic(world: World, decision: Decision) -> None:
 def _switch_as_power_goes(world: World, decision: Decision) -> None:
     """Switch a topic to `synced`, or back, and cut the power of all machines at a bad moment.
 
-    The cut comes once the store has the new level but before everything is flushed, or once the store says
-    that everything acknowledged is flushed. The machines come back one by one.
+    The cut comes once the store has the new level but before everything is flushed, or once the store
+    records that everything acknowledged is flushed. The machines come back one by one.
     """
     chosen = target(world, decision)
     state = world.checkers[chosen].state

@@ -37,9 +37,9 @@ from logstore.testing.stored import ConsumerView, ReplicaView, Stored, Violation
 
 
 class PartitionChecker:
-    """Everything that must hold for one partition over a whole run.
+    """Checks the invariants of one partition over a whole run.
 
-    `unclean_allowed` tells whether an election outside the ISR is allowed now. `incarnation` returns the
+    `unclean_allowed` returns whether an election outside the ISR is allowed now. `incarnation` returns the
     broker epoch that a node is registered with, -1 for none: an ISR member is judged only while it is the
     process that the store names.
     """
@@ -296,7 +296,7 @@ class PartitionChecker:
             self._judge_members(self.state)
 
     def _judge_watermark(self, view: ReplicaView) -> None:
-        """A high watermark covers only what a leader committed, but for a history that was given up."""
+        """Check that the high watermark covers only committed batches, except in an abandoned history."""
         believed, end = view.high_watermark, self.committed_end
         if self._cut_is_due:
             return
@@ -317,7 +317,7 @@ class PartitionChecker:
         )
 
     def replica_deleted(self, node: int) -> None:
-        """A running process deleted its log: no replica may delete what the store counts on."""
+        """A running process deleted its log: no ISR member may delete its log."""
         state = self.state
         if (
             state is not None
@@ -337,7 +337,7 @@ class PartitionChecker:
             self._fail("C22", f"about to join the ISR with records from before {leader.log_start}; {view}")
 
     def let_go(self, node: int, remaining: Collection[str]) -> None:
-        """The controller told a broker that it leads only `remaining` of what others could lead."""
+        """The controller answered a broker's shutdown: `remaining` are the partitions that it still leads."""
         state = self.state
         if (
             state is not None

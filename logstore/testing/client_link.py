@@ -15,7 +15,7 @@ from logstore.testing.timeline import Timeline
 
 @dataclass(slots=True, eq=False)
 class Call:
-    """A client's request on its way; `on_end` gets the response, or None if none will come."""
+    """A client's request on its way; `on_end` gets the response, or None if it is lost."""
 
     token: int
     node_id: int

@@ -30,7 +30,7 @@ _MOST_UNANSWERED = 3
 
 
 class _Client:
-    """What producers and consumers share: a partition, and a way to guess its leader."""
+    """The shared part of producers and consumers: a partition, and a guess at its leader."""
 
     def __init__(self, world: World, number: int, kind: str, topic_partition: TopicPartition) -> None:
         self.world = world
@@ -166,7 +166,7 @@ class Producer(_Client):
             self._pending = None
         elif error in (ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER, ErrorCode.DUPLICATE_SEQUENCE_NUMBER):
             # A superseded leader may lack batches that another leader acknowledged, and its response may be
-            # slow: only a request made after everything was mended went to the current leader. After an
+            # slow: only a request made after all repairs went to the current leader. After an
             # unclean election every leader may lack them: then sequence numbers start again in a new epoch.
             if self.checker.floor is not None:
                 self._epoch, self._sequence = self._epoch + 1, 0
@@ -185,7 +185,7 @@ class Consumer(_Client):
         self._cuts_seen = 0
         self._rack = rack_of(world.swarm, number) or None
         self._preferred: int | None = None
-        """The replica in its own rack that the leader named; it is asked until it has nothing new."""
+        """The replica in its own rack that the leader named; used until it has no new records."""
 
     def run(self) -> None:
         """Fetch from the current position."""

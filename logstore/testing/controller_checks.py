@@ -34,7 +34,7 @@ class StoreChecker:
 
 
 class NewsChecker:
-    """Judge what controllers tell each process.
+    """Checks the updates that controllers send to each process.
 
     A process that obeyed a controller obeys no earlier one, because it would send that one its ISR changes.
     A registration whose end a controller has announced is over: the same controller must not call it alive
@@ -70,7 +70,7 @@ class NewsChecker:
 
 @dataclass(slots=True)
 class _News:
-    """What a controller has told one process."""
+    """The updates that one process got from its controller."""
 
     controller_epoch: int
     live: Mapping[int, int] = field(default_factory=dict)

@@ -4,11 +4,11 @@
        │              before every call that changes the disk, the lab takes images
        ▼
     images            for two kinds of file system: all unsynced operations survive, none, each alone,
-       │              each missing, torn at telling bytes, and a fair sample of the rest
+       │              each missing, torn at critical bytes, and a fair sample of the rest
        ▼
     recover(disk)     your program's start after the crash; returns what it finds
        ▼
-    judge(found, promise)      raises if something promised is missing, or something was never written
+    judge(found, promise)      raises if promised data is missing, or unwritten data appears
 
     lab = CrashLab(recover, judge)
     report = lab.explore(workload)

@@ -1,4 +1,4 @@
-"""What a fault may take without breaking a promise: whether others still hold all committed records."""
+"""Decide whether a fault is fair: whether other replicas still hold all committed records."""
 
 from __future__ import annotations
 

@@ -44,7 +44,7 @@ class Decision:
 
 
 class Takes(Enum):
-    """What a fault takes from its victim in the worst case."""
+    """The worst loss that a fault causes to its victim."""
 
     NOTHING = 0
     PROCESS = 1

@@ -1,10 +1,9 @@
-"""What a partition's checker remembers of batches: everything sent and appended, and everything committed.
+"""The batches that a partition's checker records: all that were sent, appended and committed.
 
-Two facts carry most of the weight. `History`: base offset and leader epoch name a batch, and this name fixes
-its bytes and the batch before it, on every replica and for ever. So two logs that agree on one batch agree on
-everything below it. `Committed`: every batch that any leader's high watermark has ever covered. It only
-grows, except when an election outside the ISR cuts it to what the new leader holds; `floor` is the lowest
-such cut.
+Two facts are central. `History`: base offset and leader epoch identify a batch, and fix its bytes and the
+batch before it, on every replica and permanently. So two logs that agree on one batch agree on everything
+below it. `Committed`: every batch that any leader's high watermark has ever covered. It only grows, except
+when an election outside the ISR cuts it to what the new leader holds; `floor` is the lowest such cut.
 """
 
 from __future__ import annotations

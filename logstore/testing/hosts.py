@@ -43,7 +43,7 @@ class Host:
     """The live brokers, as last seen in its node's metadata."""
     remains: dict[TopicPartition, Remains] = field(default_factory=dict)
     stopped_in_order: bool | None = True
-    """What the next start must find; None: it died while starting, so both are possible."""
+    """Whether the next start must find a clean stop; None: it died while starting, so both are possible."""
     faulty: FaultyDisk | None = None
     """The disk as a running node sees it, where disks may fail."""
     rotten: set[TopicPartition] = field(default_factory=set)

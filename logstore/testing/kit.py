@@ -204,7 +204,7 @@ class SimulatedCluster:
             answer = self.administer(request, limit_ms=limit_ms)
         assert isinstance(answer, CreateTopicsResponse)
         result = answer.topics[topic]
-        # If its answer was lost, the controller is asked again and finds the topic that it created.
+        # If its answer was lost, the request is repeated and finds the topic that it created.
         if result.error not in (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS):
             for topic_partition in made:
                 del observation.checkers[topic_partition]
@@ -289,7 +289,7 @@ class SimulatedCluster:
         """Return a producer for actors: its `send` returns at once and calls back.
 
         It sends to the leader according to the store, or always to `node`. With acks=all it is idempotent
-        unless `is_idempotent` says otherwise, and retries until it gets an answer or `delivery_timeout_ms`
+        unless `is_idempotent` is False, and retries until it gets an answer or `delivery_timeout_ms`
         is over. A producer that is not idempotent retries only batches that were not appended.
         """
         checker_of(self._world, topic, partition)
@@ -391,7 +391,7 @@ class SimulatedCluster:
     def administer(self, request: RequestBody, *, limit_ms: int = LIMIT_MS) -> ResponseBody:
         """Send a request to the active controller until it answers: reassign, elect, alter settings, …
 
-        Requests are those of `logstore.replication.messages`; the response tells whether it was done.
+        Requests are those of `logstore.replication.messages`; the response has the result.
         Raises `TimeoutError` if no controller answers within `limit_ms`. A caller that allows an unclean
         election, or fewer in-sync replicas, accepts the losses: `check` does not report them.
         """
@@ -544,7 +544,7 @@ class SimulatedCluster:
     def lost(self, topic: str | None = None) -> list[Delivery]:
         """Return the acknowledged sends, with any acks, that are missing from the current leader's log.
 
-        A partition without a leader has none; deleted records are not lost.
+        A partition without a leader adds none; deleted records are not lost.
         """
         return [
             delivery

@@ -1,4 +1,4 @@
-"""What a simulated cluster tells a person: its state, and how a failure came about."""
+"""Describe a simulated cluster for people: its state, and the events before a failure."""
 
 from __future__ import annotations
 

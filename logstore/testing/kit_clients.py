@@ -1,4 +1,4 @@
-"""Clients of a cluster under test: they act when they are told, and record every send.
+"""Clients of a cluster under test: they act on request, and record every send.
 
     send ─▶ Delivery ─▶ leader ─▶ acknowledged at an offset
                  │         └────▶ refused, or no answer: retried while that cannot write twice
@@ -6,8 +6,8 @@
 
 They send to the leader according to the metadata store, unless they are tied to a node. An idempotent
 producer (producer id, epoch, sequence) sends the same batch until it is answered. Any other producer retries
-only when it was told that nothing was appended, each time with a new batch. So a batch that is committed
-twice was duplicated by the cluster. Checkers hear of every send first, and judge every answer before its
+only after an answer that nothing was appended, each time with a new batch. So a batch that is committed
+twice was duplicated by the cluster. Checkers get every send first, and judge every answer before its
 client gets it.
 """
 

@@ -1,4 +1,4 @@
-"""What is behind the calls of a simulated cluster: time that passes, and the controller."""
+"""The engine behind the calls of a simulated cluster: virtual time, and the controller."""
 
 from __future__ import annotations
 

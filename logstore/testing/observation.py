@@ -60,10 +60,10 @@ _NEVER_APPENDED = frozenset(
 
 
 class Observation:
-    """The checkers of a run, one per partition, and everything they are told."""
+    """The checkers of a run, one per partition, and all events that they get."""
 
     store: StoreLink
-    """Where the epochs of the controller and of brokers are; set once it exists, since it reports here."""
+    """Source of the controller and broker epochs; set once it exists, since it reports here."""
 
     def __init__(self, time: Timeline, swarm: Swarm, hosts: Mapping[int, Host]) -> None:
         self.checkers: dict[TopicPartition, PartitionChecker] = {}
@@ -335,7 +335,7 @@ class Observation:
             checker.replica_changed(view, first_new=first_new, cut_to=cut_to, high_watermark_before=before)
 
     def _judge_checkpoint(self, host: Host, topic_partition: TopicPartition, cut_to: int) -> None:
-        """A crash from now on must not find a high watermark above a truncated log."""
+        """Check that a crash after this cannot leave a high watermark above a truncated log."""
         assert host.node is not None, "only running nodes truncate logs"
         recorded = host.node.logs.checkpointed_high_watermark(topic_partition)
         if recorded > cut_to and not host.disk_is_dead:

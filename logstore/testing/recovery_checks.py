@@ -82,7 +82,7 @@ def check_producers(
 ) -> None:
     """Compare the producer state with the batches of each producer that has any left (C16, I9).
 
-    A producer may be forgotten if its last batch is older than `producer.id.expiration.ms`.
+    A producer may be missing if its last batch is older than `producer.id.expiration.ms`.
     """
     remembered = {entry.producer_id: entry for entry in producers}
     last = {batch.numbers[0]: batch for batch in batches}
@@ -105,7 +105,7 @@ def check_producers(
 
 
 def check_bounds(name: str, sizes: Mapping[str, int], limits: Mapping[str, int]) -> None:
-    """In a cluster at rest, nothing may be kept for a request that nobody waits for (C17)."""
+    """Check that an idle cluster keeps no state for requests without a waiting sender (C17)."""
     for what, size in sizes.items():
         if size > limits[what]:
             raise Violation("C17", f"{name}: {size} {what}, at most {limits[what]} expected")

@@ -352,7 +352,7 @@ class _Run:
         )
 
     def _play_operator(self) -> None:
-        """Allow an unclean election where nothing else helps; repeat while the cluster heals."""
+        """Allow an unclean election where it is the only remedy; repeat while the cluster heals."""
         world = self.world
         if world.observation.is_unclean_allowed:
             return
@@ -452,7 +452,7 @@ class _Run:
                 if replicas.partitions[each].log.config != wanted:
                     return f"{name} has not taken over the settings of {each}: {settings}"
             metadata = replicas.metadata
-            # A node may remember leaders of topics that were deleted while it could not be told.
+            # A node may keep leaders of topics that were deleted while it was unreachable.
             found = {each: metadata.leader_of(each) for each in leaders}
             if found != leaders:
                 return f"{name} believes in other leaders than {leaders}: {found}"

@@ -1,4 +1,4 @@
-"""What the checkers look at: batches as they are in a log, replicas and consumers as they show themselves."""
+"""The objects that checkers examine: batches of a log, and the visible state of replicas and consumers."""
 
 from __future__ import annotations
 
@@ -19,7 +19,7 @@ IDENTITY_AT = 17
 
 
 class Violation(Exception):
-    """An invariant does not hold: `invariant` is its name, `message` says what was observed."""
+    """An invariant does not hold: `invariant` is its name, `message` describes the observation."""
 
     def __init__(self, invariant: str, message: str) -> None:
         super().__init__(f"{invariant}: {message}")
@@ -37,7 +37,7 @@ class Stored(NamedTuple):
 
     @property
     def identity(self) -> bytes:
-        """What its producer sent: everything but offset, length and epoch."""
+        """The bytes that its producer sent: all but offset, length and epoch."""
         return self.data[IDENTITY_AT:]
 
     @property
@@ -85,7 +85,7 @@ def find(batches: Sequence[Stored], offset: int) -> Stored | None:
 
 @dataclass(slots=True, eq=False)
 class ReplicaView:
-    """A replica as it shows itself; the observer keeps it up to date."""
+    """The visible state of a replica; the observer keeps it up to date."""
 
     node: int
     life: int = 0

@@ -25,7 +25,7 @@ def stream(seed: int, concern: str) -> Random:
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class Features:
-    """What may happen in a seed. Each is on in about half of them."""
+    """The kinds of events that are possible in a seed. Each is on in about half of the seeds."""
 
     drops: bool
     """Messages are lost; the sender notices a broken connection, or nothing."""
@@ -158,7 +158,7 @@ _THEMES: tuple[Mapping[str, float], ...] = (
     {"full_disk": 0.5, "fill_while_down": 2, "dead_disk": 0.1},
     {"alter_config": 3, "suspend": 0.25, "kill": 0.5},
 )
-"""What must meet for a rare branch to be taken, and little else.
+"""The combinations that lead to a rare branch, with little else.
 
 A feature named here is on; another field of the swarm named here has that value.
 """
@@ -177,7 +177,7 @@ _HARMFUL_THEMES: tuple[Mapping[str, float], ...] = (
     {"create_topic": 2, "delete_topic": 1, "replace_topic": 2, "command_interval_ms": 60, **_LATE_ORDERS},
     {"reassign": 2, "cancel_reassignment": 2, "command_interval_ms": 60, **_LATE_ORDERS},
 )
-"""What must meet before a missing rule does harm; one seed in twenty."""
+"""The combinations under which a missing rule does harm; one seed in twenty."""
 
 
 @dataclass(frozen=True, slots=True, kw_only=True)
@@ -259,7 +259,7 @@ def draw(seed: int) -> Swarm:
     hands = stream(seed, "hands")
     hand_rates = draw_rates(seed, HAND_NAMES) if hands.random() < 0.2 else {}
     if hand_rates.get("spoil_topic"):
-        hand_rates["wipe_topic"] = 0.0  # nobody could tell which of the two topics to repair
+        hand_rates["wipe_topic"] = 0.0  # the topic to repair would be ambiguous
     theme = stream(seed, "theme")
     kind = theme.random()
     given: dict[str, Any] = {}

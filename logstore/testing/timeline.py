@@ -24,7 +24,7 @@ _RECENT = 60
 
 @dataclass(slots=True)
 class Tally:
-    """What happened in a run; it also shows that the faults did happen."""
+    """Counters of a run's events; they also prove that the faults took place."""
 
     events: int = 0
     turns: int = 0

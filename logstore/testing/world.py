@@ -6,7 +6,7 @@
         ├─ StoreLink     the metadata store behind a network of the same kind; sessions in virtual time
         ├─ ClientLink    requests of clients
         ├─ hosts         a disk, and the processes that run on it: killed, without power, paused, stopped
-        └─ Observation   everything that the checkers are told
+        └─ Observation   all events that the checkers get
 
 Nodes, logs, controller and store are the production code, unchanged; only the disk is in memory. After each
 turn of a node, its replicas are handed to the checkers before any other node can receive its messages. The

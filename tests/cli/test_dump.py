@@ -180,7 +180,7 @@ def test_a_torn_tail_of_the_last_segment_is_a_note(command: Command, partition: 
         file.write(THIRD[:size])
     outcome = command("dump", partition, "--verify")
     assert outcome.code == 0
-    assert f"{size} bytes of a batch that the file does not hold whole" in outcome.err
+    assert f"{size} bytes of an incomplete batch" in outcome.err
 
 
 def test_a_zero_tail_of_the_last_segment_is_a_note(command: Command, partition: Path) -> None:
@@ -215,31 +215,35 @@ DAMAGE = {
         encode_batch([Record(4, 1, None, b"")], base_offset=4, leader_epoch=0),
         "older leader epoch",
     ),
-    "a torn segment that is not the last": (f"{SEGMENT_0}.log", FIRST + SECOND[:-1], "that is complete"),
+    "a torn segment that is not the last": (f"{SEGMENT_0}.log", FIRST + SECOND[:-1], "in a complete segment"),
     "a whole batch behind a torn one": (
         f"{SEGMENT_4}.log",
         THIRD[:8] + entry(">i", 1 << 30) + THIRD[12:] + THIRD,
-        "yet a whole batch follows",
+        "but a whole batch follows",
     ),
-    "garbage": (f"{SEGMENT_4}.log", THIRD + b"\xee" * 100, "no batch"),
+    "garbage": (f"{SEGMENT_4}.log", THIRD + b"\xee" * 100, "not a batch"),
     "an index entry inside a batch": (f"{SEGMENT_0}.index", entry(">ii", 3, 5), "no batch starts"),
-    "an index entry for a later batch": (f"{SEGMENT_0}.index", entry(">ii", 2, len(FIRST)), "begins at 3"),
-    "an index entry inside a batch's offsets": (f"{SEGMENT_0}.index", entry(">ii", 1, 0), "ends no batch"),
+    "an index entry for a later batch": (f"{SEGMENT_0}.index", entry(">ii", 2, len(FIRST)), "base offset 3"),
+    "an index entry inside a batch's offsets": (
+        f"{SEGMENT_0}.index",
+        entry(">ii", 1, 0),
+        "not the last one of a batch",
+    ),
     "index entries that do not rise": (
         f"{SEGMENT_0}.index",
         entry(">iiii", 3, len(FIRST), 2, 0),
-        "does not rise",
+        "does not ascend",
     ),
     "a time entry that is too early": (
         f"{SEGMENT_0}.timeindex",
         entry(">qi", 1500, 3),
-        "record with time 2000",
+        "a record up to its offset, 2000",
     ),
     "a time entry past the end": (f"{SEGMENT_0}.timeindex", entry(">qi", 9000, 9), "past the segment's last"),
     "time entries that do not rise": (
         f"{SEGMENT_0}.timeindex",
         entry(">qiqi", 2000, 3, 1999, 3),
-        "does not rise",
+        "does not ascend",
     ),
 }
 

@@ -106,7 +106,7 @@ def test_a_segment_gone_is_named(command: Command, log_dir: Path) -> None:
 
 def test_part_of_an_entry(command: Command, log_dir: Path) -> None:
     (log_dir / "orders-0" / f"{0:020d}.txnindex").write_bytes(bytes(10))
-    assert "part of an entry" in [text for _, text in findings(command, log_dir, 1)]
+    assert "incomplete entry" in [text for _, text in findings(command, log_dir, 1)]
 
 
 def test_strays_are_listed(command: Command, log_dir: Path) -> None:

@@ -228,7 +228,7 @@ def _cuts(step: Step) -> list[int]:
 
 
 class Leftovers:
-    """What a power cut at this moment may leave of `disk`. Use it before the disk changes again."""
+    """The possible states of `disk` after a power cut now. Use it before the disk changes again."""
 
     def __init__(self, disk: MemoryDisk, profile: Profile, pictures: Pictures) -> None:
         self._disk = disk
@@ -248,7 +248,7 @@ class Leftovers:
         return Choice(self._certain, (1,) * len(self._files))
 
     def choices(self, limit: int, random: Random) -> list[Choice]:
-        """Return at most `limit` choices: both extremes, the most telling ones, a fair sample of the rest."""
+        """Return at most `limit` choices: both extremes, the most revealing ones, a sample of the rest."""
         fates = [range(len(file.fates)) for file in self._files]
         masks = self._masks(random)
         size = len(masks)

@@ -222,7 +222,7 @@ class VolatileDisk:
             return
         file = self.inner.open(path, write=True)
         if node.mapped:
-            # Truncating a file under a map kills whoever touches the map: leave that file to it.
+            # Truncating a file under a map kills any process that touches the map: leave the old file to it.
             try:
                 self.inner.remove(path)
                 self._restore(path, _Kept(file, node), random)
