@@ -1,4 +1,4 @@
-"""A client of brokers: finds leaders and retries what is safe to retry.
+"""A client of brokers: finds leaders and retries requests where a retry is safe.
 
     async with Client([Address("127.0.0.1", 9092)]) as client:
         placed = await client.append("orders", b"a", key=b"k")

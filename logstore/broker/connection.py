@@ -1,4 +1,4 @@
-"""Connections: a stream cut into Kafka's frames, and what a server does with each.
+"""Connections: a stream cut into Kafka's frames, and their handling on the server's side.
 
     frame    size int32, big endian │ that many bytes
 

@@ -1,4 +1,4 @@
-"""The asking side: one connection to one address, on which requests go out as they come.
+"""The client side: one connection to one address, which sends requests in the order of the calls.
 
 Answers arrive in order. If a connection breaks, breaks the protocol, or has no answer for
 `request.timeout.ms`, all requests on it fail with `RequestUnanswered`: they may have been served. The next

@@ -153,7 +153,7 @@ _ENGINE_KINDS: Final = {wire: engine for engine, wire in _KINDS.items() if wire 
 
 
 def to_wire(body: m.RequestBody | m.ResponseBody) -> Struct:
-    """Return a message to another broker. Raises `MalformedMessage` for what the wire cannot express.
+    """Return a message to another broker. Raises `MalformedMessage` if the wire format cannot express it.
 
     Numbers that are too large show when it is encoded.
     """

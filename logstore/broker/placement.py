@@ -38,5 +38,5 @@ def partition_of_key(key: bytes, count: int) -> int:
 
 
 def partition_of_call(call: int, with_leader: Sequence[int], count: int) -> int:
-    """Return the partition for keyless records of the `call`th call; any of all if none has a leader."""
+    """Return the partition for keyless records of the `call`th call; any partition if none has a leader."""
     return with_leader[call % len(with_leader)] if with_leader else call % count

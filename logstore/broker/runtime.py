@@ -118,7 +118,7 @@ class _InLine:
 
 
 class Runtime:
-    """Runs one node until it is stopped or cannot go on. All methods belong to the event loop's thread."""
+    """Runs one node until it is stopped or fails. All methods belong to the event loop's thread."""
 
     def __init__(
         self,

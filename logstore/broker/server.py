@@ -62,7 +62,7 @@ class Server:
         connection.refuse(reason)
 
     def closed(self, connection: Connection) -> None:
-        """Forget a closed connection."""
+        """Remove a closed connection."""
         if connection not in self.connections:
             return
         del self.connections[connection]

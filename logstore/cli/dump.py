@@ -115,7 +115,7 @@ def _verify(disk: Disk, group: _Group, printer: _Printer, *, quiet: bool) -> Non
 def _verify_small_files(disk: Disk, group: _Group) -> Iterator[FileReport]:
     """Check the formats of the files beside segments and indexes.
 
-    Three faults are no damage: a torn snapshot and a torn clean-shutdown marker, which are ignored when the
+    Three faults are not damage: a torn snapshot and a torn clean-shutdown marker, which are ignored when the
     log opens, and a partial entry in the last segment's transaction index, which may be being written.
     """
     from logstore.cli.facts import facts_of

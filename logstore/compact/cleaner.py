@@ -2,7 +2,7 @@
 
     look      measure every log with cleanup.policy compact; the dirtiest one that is due is next
     step      continue its pass (`compaction_pass.py`) for as many bytes as the elapsed time allows
-    error     the partition waits, twice as long after each failure, and keeps the error; the others go on
+    error     the partition waits, twice as long after each failure, and keeps the error; the others continue
 
 There is no thread: `tick` does a bounded piece of work, one pass at a time, and `deadline_ms` is the time of
 the next call. The cleaner has no files of its own.

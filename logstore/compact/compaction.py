@@ -1,4 +1,4 @@
-"""Decide what a compaction keeps: the last record of each key, and the state of producers and transactions.
+"""Select records to keep in a compaction: the last of each key, and producer and transaction state.
 
     dirty part, read first            OffsetMap: key → its last offset, below the upper bound
     every batch from the log's start  dropped · emptied · filtered · as it was

@@ -135,7 +135,7 @@ class _Pass:
         except _SegmentsWent:
             was_aborted = True
         except OSError as error:
-            # A file that was removed with its segment is no disk failure.
+            # A file that was removed with its segment is not a disk failure.
             if not isinstance(error, FileNotFoundError) or holds(self._log, self._reading, self._generation):
                 self._log.disk_failed(error)
             was_aborted = True
@@ -289,7 +289,7 @@ class _Pass:
     def _split(self, segment: Segment) -> None:
         """Replace a segment that is too long by segments whose offsets fit, and end the pass.
 
-        Does nothing if offsets go back as well: that is damage.
+        Does nothing if offsets also decrease: that is damage.
         """
         runs = find_runs(segment.log_file, segment.size, segment.base_offset)
         if len(runs) < 2:

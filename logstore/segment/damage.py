@@ -3,7 +3,7 @@
     ├ batch ┼ batch ┼ ░░░░░░ ┼ batch ┼ batch ┼ 0 0 0 ┤
                       bad                      bad: no batch that could be read; behind it one may follow
 
-`judge` decides what a bad stretch is. Recovery, `verify`, `dump --verify`, readers and the Spark verification
+`judge` classifies a bad stretch. Recovery, `verify`, `dump --verify`, readers and the Spark verification
 job ask it, and differ only in what they know (a durable point, the bytes behind) and in what they do.
 
 A scan ends at the first fault, because what recovery may keep ends there. `sweep` continues: behind a batch
@@ -283,7 +283,7 @@ class Chain(NamedTuple):
 def judge_chain(segments: Sequence[Listed], seals: Mapping[int, Seal], log_start_offset: int) -> Chain:
     """Compare each seal with its segment and the next one, oldest first.
 
-    A hole wholly below the log start is no damage: an interrupted deletion leaves it.
+    A hole wholly below the log start is not damage: an interrupted deletion leaves it.
     """
     damages: list[Damage] = []
     replaced: list[int] = []

@@ -295,8 +295,8 @@ class IndexFile:
     def let_go(self) -> None:
         """Drop the file and its map permanently, without writing; later lookups find nothing.
 
-        Another object may open the file again and cut it. By then this one's map must be gone, and a
-        late flush must not create the file anew.
+        Another object may open the file again and cut it. This one's map must be dropped before
+        that, and a late flush must not create the file anew.
         """
         with self._lock:
             self._is_let_go = True

@@ -16,7 +16,7 @@ digests match, a verification need not walk the batches; if not, that proves not
 A batch's checksum leaves out its base offset, length, leader epoch and magic, and nothing in Kafka's files
 distinguishes an intended gap from a missing segment. The digests cover every byte of a `.log` and locate a
 change; the successor names the next segment. Kafka's loader ignores the suffix, and its clean-up after a
-swap, which goes by offsets, removes the seal with the segment.
+swap, which is based on offsets, removes the seal with the segment.
 
 A seal is written after its segment is synced and before the next one is made. So a valid seal proves that
 everything below its end offset was durable. It is removed, durably, before its segment is cut or becomes

@@ -168,7 +168,7 @@ class Segment:
 
     @property
     def largest_timestamp_ms(self) -> int:
-        """The time that retention goes by: the largest record time, or the file's if there is none."""
+        """The time that retention uses: the largest record time, or the file's if there is none."""
         largest_ms = self.max_timestamp_ms
         return largest_ms if largest_ms >= 0 else self.modified_ms
 
@@ -191,7 +191,7 @@ class Segment:
         return self._index_is_full
 
     def indexes_changed(self, largest: tuple[int, int] | None = None) -> None:
-        """Forget what was derived from the indexes, because they were replaced or cut.
+        """Drop cached values of the indexes, because the indexes were replaced or cut.
 
         `largest` is the largest record time with its offset, where a walk of the whole segment found it.
         """
@@ -272,7 +272,7 @@ class Segment:
         """
         cut = self.size - position
         self.is_settled = False
-        # Size first: a reader that starts now does not look at bytes that are about to go.
+        # Size first: a reader that starts now does not use bytes that are about to be cut.
         self.size = position
         self.indexes.truncate_to(offset)
         self.log_file.truncate(position)
@@ -308,7 +308,7 @@ class Segment:
             self._write_seal(self.seal._replace(successor=successor))
 
     def _write_seal(self, seal: Seal) -> None:
-        # Noted first: a seal that is half written has to go before a truncation, too.
+        # Noted first: a half-written seal must also be removed before a truncation.
         self.seal = seal
         write_seal(self.disk, self.path(SEAL_SUFFIX), seal)
 
@@ -532,8 +532,8 @@ class SegmentIndexes:
     def let_go(self) -> None:
         """Drop the files without writing.
 
-        Their maps go at once: a reader may be about to look something up in one, and the next user of the
-        file may cut it. A read of a map past the end of its file kills the process.
+        Their maps are dropped at once: a reader may be about to look something up in one, and the next user
+        of the file may cut it. A read of a map past the end of its file kills the process.
         """
         for index in self._open or ():
             index.let_go()

@@ -281,7 +281,7 @@ def find_timestamp(segment: Segment, timestamp_ms: int, start_offset: int, end_o
 def truncate_segment(segment: Segment, offset: int, now_ms: int) -> int:
     """Cut the batch that holds `offset`, and all after it; return the bytes cut.
 
-    The whole batch goes, with its records below `offset`. Not yet durable: sync the log after it.
+    The whole batch is cut, with its records below `offset`. Not yet durable: sync the log after it.
     """
     with segment.lock:
         located = locate(segment, offset)

@@ -47,7 +47,7 @@ class Run(NamedTuple):
 def find_runs(file: File, size: int, base_offset: int) -> list[Run]:
     """Return the runs of a `.log` of `size` bytes; one run if all of it fits. Raises `OSError`.
 
-    Every checksum is checked. No runs if offsets or leader epochs go back: then an offset that does not fit
+    Every checksum is checked. No runs if offsets or leader epochs decrease: then an offset that does not fit
     does not prove that the segment is too long, because a batch's checksum leaves it out.
     """
     runs: list[Run] = []

@@ -316,7 +316,7 @@ class RangeFetch:
         return False
 
     def _refused(self, error: RequestRefused) -> None:
-        """Record what is lost. Raises `error` if it reports no loss."""
+        """Record the loss that `error` reports. Raises `error` if it reports none."""
         match error.error:
             case ErrorCode.UNKNOWN_TOPIC_OR_PARTITION:
                 self._lose(self._wanted.end_offset, Cause.EXPIRED, "the partition no longer exists")

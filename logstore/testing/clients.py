@@ -89,7 +89,7 @@ class Producer(_Client):
         return not self._unanswered and self._pending is None
 
     def run(self) -> None:
-        """Send what is due, then wait."""
+        """Send due batches, then wait."""
         if self.checker.is_retired:
             return
         if self._pending is not None:

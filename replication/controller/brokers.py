@@ -1,4 +1,4 @@
-"""Brokers: they come, go, restart, lose log dirs, shut down; and the settings of all of them.
+"""Brokers: start, stop, restart, failures of log dirs, controlled shutdown, and their settings.
 
 The list of live brokers is read again at every event. The list before matters only to distinguish a known
 broker from a new incarnation. A broker that re-registered (same id, later creation transaction) first

@@ -8,14 +8,14 @@
 
 Every method is a function of its arguments and the time, and returns effects for the caller to carry out in
 order. Each Append ends in one call of `appended`, in the order of the partition's log; each request ends in
-one Answer. A hash of the group id selects the partition, so every node knows where a group is. The
+one Answer. A hash of the group id selects the partition, so every node can compute a group's partition. The
 partition's leader is its coordinator.
 
     not led ──begin_load──▶ loading ──end_load──▶ served, in a leader epoch ──unload──▶ not led
     NOT_COORDINATOR (16)    COORDINATOR_LOAD_IN_PROGRESS (14)       waiting requests: NOT_COORDINATOR (16)
 
-Nothing counts before the log has it: offsets are served, assignments handed out and groups gone once the
-append is committed. The next leader of the partition therefore has every committed offset and every stable
+A change takes effect once its append is committed: only then are offsets served, assignments sent and
+groups removed. The next leader of the partition therefore has every committed offset and every stable
 group, with its members and subscriptions, and gives each member a full session to find it.
 """
 
@@ -108,9 +108,9 @@ class Coordinator:
         """Begin to serve a partition that this node leads in `epoch`; return the loader for its log.
 
         Feed the log to the loader, on any thread, then call `end_load`. If feeding raises, do not call it:
-        the partition stays in the loading state until the next epoch. No coordinator is better than one
-        that has lost data. Loaded offsets are given to clients, so read only what is committed: wait until
-        the high watermark reaches the end that the log had at the election.
+        the partition stays in the loading state until the next epoch. A missing coordinator is better than
+        one that has lost data. Loaded offsets are given to clients, so read only what is committed: wait
+        until the high watermark reaches the end that the log had at the election.
 
         Returns None for a stale notice, and if this node led the partition before and still has its groups.
         """
@@ -303,7 +303,8 @@ class Coordinator:
     def _heartbeat(self, request: HeartbeatRequest, token: Hashable, now_ms: int) -> None:
         error, entry = self._served.find(request.group_id)
         if error is ErrorCode.COORDINATOR_LOAD_IN_PROGRESS:
-            # Every member has a full session once loading ends; older clients do not expect error 14 here.
+            # Every member has a full session once loading ends; older clients do not expect
+            # COORDINATOR_LOAD_IN_PROGRESS (14) here.
             self._served.answer(token, HeartbeatResponse())
         elif error or entry is None:
             self._served.answer(token, HeartbeatResponse(error or ErrorCode.UNKNOWN_MEMBER_ID))

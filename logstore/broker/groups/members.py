@@ -56,7 +56,7 @@ class Member:
         self.deadline_ms = now_ms + self.session_timeout_ms
 
     def metadata(self, protocol_name: str | None) -> bytes:
-        """Return what it sent for this protocol; empty if it does not support the protocol."""
+        """Return the member's metadata for this protocol; empty if it does not support the protocol."""
         return next((each.metadata for each in self.protocols if each.name == protocol_name), b"")
 
     def recorded(self, protocol_name: str | None, assignment: bytes) -> MemberMetadata:

@@ -1,6 +1,6 @@
 """OffsetCommit, OffsetFetch, OffsetDelete, DeleteGroups and expiry, over what a coordinator serves.
 
-Offsets count once the append is committed, and a group is gone once its tombstones are.
+Offsets are valid once their append is committed; a group is removed once its tombstones are.
 """
 
 from __future__ import annotations

@@ -14,12 +14,12 @@
 
 Big-endian. Texts are UTF-8 behind an i16 length, bytes behind an i32; `?` may be null, -1. Value version 4
 of both is flexible: lengths are unsigned varints of length + 1, structs end with tagged fields, which are
-passed over. A null value is a tombstone: the offset, or the group, is gone. Times are epoch milliseconds,
--1 for none. A key of a higher version is of groups that do not exist here, and is passed over.
+skipped. A null value is a tombstone: the offset or the group was deleted. Times are epoch milliseconds, -1
+for none. A key of a higher version belongs to a group type that is not supported, and is skipped.
 
 Written are key versions 1 and 2, value version 3, and for an offset with an end of its own value version 1,
-all as Kafka 2.8 to 3.x does. The topic is compacted, so the last record of a key is the truth; a crash
-leaves what the log has committed.
+all as Kafka 2.8 to 3.x does. The topic is compacted, so the last record of a key is valid; a crash leaves
+the committed records.
 
 The subscription of a member of protocol type `consumer` begins, in all its versions, with
 

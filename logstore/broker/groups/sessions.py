@@ -60,7 +60,7 @@ def _leave(group: Group, leaving: MemberIdentity, now_ms: int) -> ErrorCode:
 
 
 def tick(group: Group, now_ms: int) -> list[Decision]:
-    """Do what is due: expire ids and sessions, end phases whose time is up."""
+    """Expire ids and sessions, and end phases whose time is over."""
     if group.state is State.DEAD:
         return []
     pending_ids = group.members.pending_ids

@@ -1,9 +1,9 @@
 """Fetch: whole batches for a consumer or a follower, at once or when there are enough.
 
-Records are never null, in partitions with errors neither; offsets are -1 there. There are no sessions: the
+Records are never null, even in partitions with errors; offsets are -1 there. There are no sessions: the
 session id is always 0, every partition of the request is answered, and a fetch that continues a session is
 FETCH_SESSION_ID_NOT_FOUND (70). Aborted transactions are listed for readers of committed data, and null for
-others. From version 13 on topics go by id.
+others. From version 13 on topics are identified by id.
 
 A range that is not in the page cache is first read in a thread, so that the event loop, and all other
 clients, do not wait for the disk.

@@ -179,7 +179,7 @@ Wanted: TypeAlias = dict[str | bytes, str | m.AdminResult]
 def delete(call: Call, body: t.DeleteTopicsRequest, services: Services) -> t.DeleteTopicsResponse | None:
     """Delete topics by name, or by id from version 6 on.
 
-    A topic that is not gone when the request's time is over is REQUEST_TIMED_OUT (7): it will go later.
+    A topic that still exists at the request's timeout is REQUEST_TIMED_OUT (7); its deletion continues.
     """
     wanted = _wanted(call, body, services)
     names = tuple(name for name in wanted.values() if isinstance(name, str))

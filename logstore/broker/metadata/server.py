@@ -11,7 +11,7 @@ again and compare.
     <directory>/session-secret    16 random bytes, written once: session passwords derive from them
 
 A reply is sent after its effect is synced. A disk failure ends the server (`failed`): no request is
-answered any more, because it is unknown what the disk has kept.
+answered any more, because the content of the disk is unknown.
 
 After a stall of the process, heartbeats wait unread in its sockets. If the session timer is late, every
 session gets its full timeout again before any expires. That is always safe.
@@ -101,7 +101,7 @@ class MetadataServer:
         self._connections.add(connection)
 
     def disconnected(self, connection: _Connection) -> None:
-        """Forget a closed connection; its session lives on."""
+        """Remove a closed connection; its session continues."""
         self._connections.discard(connection)
         if self._by_session.get(connection.session_id) is connection:
             del self._by_session[connection.session_id]
