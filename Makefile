@@ -7,7 +7,8 @@ BIN := $(VENV)/bin
 INSTALLED := $(VENV)/.installed
 # What check, test, bench and demo need.
 EXTRAS := test,dev,cli,codecs,arrow,bench,zookeeper,broker,interop,spark,connect
-WORKERS ?= 2
+# More workers than cores: many tests wait for processes, sessions and disks.
+WORKERS ?= 3
 
 .PHONY: help setup pythons check docs parts test demo bench bench-spark bitrot crash export-kills faults fuzz ingest-kills interop kill9 model reader simulate spark spark-restarts verify-replicas zookeeper clean
 .DEFAULT_GOAL := test

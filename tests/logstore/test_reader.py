@@ -148,7 +148,7 @@ def test_the_log_start_is_that_of_the_owners_checkpoint(place: str) -> None:
 
 def test_no_directory_no_segments_no_partition_name(tmp_path: Path) -> None:
     """Nothing to read is no error while the directory stands."""
-    with pytest.raises(LogGone, match="is not there"):
+    with pytest.raises(LogGone, match="does not exist"):
         LogReader(tmp_path / "absent-0")
     empty = tmp_path / "not a partition"
     empty.mkdir()
