@@ -1,4 +1,4 @@
-"""Replicas that agree: who leads, who is in sync, what is committed.
+"""Replication: leaders, in-sync replicas, and committed offsets.
 
     driver           several nodes in one process; also how to embed one
     node             one node's engine: events in, effects out

@@ -45,7 +45,7 @@ class Outlets(Generic[H]):
 
 
 def carry_out(effects: Iterable[Effect], host: H, outlets: Outlets[H]) -> None:
-    """Hand each effect to its outlet, in order."""
+    """Call the outlet of each effect, in order."""
     for effect in effects:
         match effect:
             case Reply():

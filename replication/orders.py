@@ -392,7 +392,7 @@ def update_metadata(
 ) -> list[Effect]:
     """Take over the list of live brokers and the leaders of partitions."""
     refusal = refusal_of(manager, body.controller_epoch, body.broker_epoch)
-    # A late request would bring a dead broker back, or hide a live one permanently: the controller does
+    # A late request would list a dead broker as alive, or hide a live one permanently: the controller does
     # not repeat its updates.
     if refusal is None and not _is_late(manager, address, body):
         _note_controller(manager, body.controller_id, body.controller_epoch)

@@ -182,7 +182,8 @@ class Runtime:
         """
         self._turn(self.node.begin_shutdown)
         ready = asyncio.ensure_future(self._ready_to_stop.wait())
-        # A node in doubt waits for a store that may never answer, and has no leadership to move.
+        # A node with an unconfirmed session waits for a store that may never answer, and has no leadership
+        # to move.
         longest_s = self._longest_departure_s
         await asyncio.wait((ready, self.ended), timeout=longest_s, return_when=FIRST_COMPLETED)
         ready.cancel()

@@ -1,7 +1,7 @@
 """Decisions of the operators' verbs: pure functions over a reading of the cluster.
 
 under-replicated     fewer in sync than replicas, not counting those being added
-unavailable          no leader, or a dead one
+unavailable          no leader, or one that is not alive
 proposal             the assignment of partitions to a list of brokers (`reassign generate`)
 standing             the result of a reassignment (`reassign verify`)
 """

@@ -8,7 +8,7 @@ Files, system calls and fsyncs are real. The cluster's clock is not: while no me
 to the next deadline, so waiting for the session of a dead leader takes no time.
 
 The account comes from the files alone, after the cluster has stopped: `settle` reads them as any other
-program would and trusts neither the engine's memory nor its own.
+program would and relies on neither the engine's memory nor its own.
 """
 
 from __future__ import annotations

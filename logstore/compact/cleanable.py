@@ -1,4 +1,4 @@
-"""Decide how much of a log a compaction can clean, and whether it is worth it. Pure.
+"""Compute the part of a log that a compaction can clean, and decide whether a pass is due. Pure.
 
      log start        first dirty       first uncleanable     log end
          ▼                 ▼                   ▼                 ▼
@@ -48,7 +48,7 @@ class Cleanable(NamedTuple):
         return self.cleanable_bytes / total if total else 0.0
 
     def is_due(self, config: LogConfig) -> bool:
-        """Tell whether a pass is worth its I/O."""
+        """Return whether a pass is worth its I/O."""
         if not self.cleanable_bytes:
             return False
         return self.must_be_cleaned or self.dirty_ratio > config.min_cleanable_dirty_ratio
@@ -100,7 +100,7 @@ class IndexSizes(Protocol):
 
 
 def cleanable_of(log: PartitionLog, now_ms: int) -> Cleanable:
-    """Weigh a log as it is now. A first dirty offset outside of the log is corrected, durably.
+    """Measure a log in its current state. A first dirty offset outside of the log is corrected, durably.
 
     Raises `DiskFull`, `LogDirOffline`.
     """

@@ -83,7 +83,7 @@ class Transactions:
         self._kept: list[AbortedTransaction] = []
 
     def is_aborted(self, producer_id: int, last_offset: int) -> bool:
-        """Tell whether the transactional data batch that ends at `last_offset` was aborted."""
+        """Return whether the transactional data batch that ends at `last_offset` was aborted."""
         self._begin_up_to(last_offset)
         known = self._aborted.get(producer_id)
         if known is None:
@@ -93,7 +93,7 @@ class Transactions:
         return True
 
     def has_outlived(self, marker: Batch) -> bool:
-        """Tell whether no batch that this control batch decides is left."""
+        """Return whether all batches that this control batch decides are gone."""
         self._begin_up_to(marker.last_offset)
         record = next(marker.records(), None)
         if record is None:
@@ -243,7 +243,7 @@ class Compaction:
         return kept
 
     def keeps_empty(self, row: _Row) -> bool:
-        """Tell whether the batch stays although no record is left in it."""
+        """Return whether the batch is kept although it has no records left."""
         if row.last_offset + 1 == self.upper_bound:
             return True
         last = self.producers.get(row.producer_id) if row.producer_id >= 0 else None

@@ -193,10 +193,10 @@ class IndexFile:
                 self._write_tail()
 
     def replace(self, entries: Entries | Sequence[tuple[int, int]], *, durably: bool = False) -> None:
-        """Hold `entries` instead: the index was rebuilt from its log.
+        """Replace all entries by `entries`: the index was rebuilt from its log.
 
         `durably`: wholly or not at all, and safe when it returns. For a segment that recovery will not
-        read again, where half an index would be believed.
+        read again, and half an index would be used as if complete.
         """
         fresh = np.asarray(entries, self.dtype)
         with self._lock:

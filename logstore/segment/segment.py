@@ -6,7 +6,7 @@
     00000000000000368769.txnindex    aborted transactions, if any (transaction_index.py)
     00000000000000368769.seal        digests, once the next segment is made (seal.py)
 
-The `.log` is the truth. A log of a thousand segments opens by listing a directory: the indexes are opened
+The `.log` is authoritative. A log of a thousand segments opens by listing a directory: the indexes are opened
 with the first lookup. One that is missing, malformed, or contradicted by the batch it points to is rebuilt
 from the `.log`. After a crash the `.log` may end anywhere and hold anything past the recovery point:
 `recovery.py` judges it before a `Segment` is made of it. Reading is in `segments.py`.
@@ -474,7 +474,7 @@ class SegmentIndexes:
             self._segment.indexes_changed()
 
     def settle(self, found: IndexEntries, missing: Container[str] = ()) -> list[str]:
-        """Let the indexes hold what a walk of the whole segment found; return the renewed suffixes.
+        """Replace the indexes by the results of a walk over the segment; return the replaced suffixes.
 
         The files are only compared with it, not read again to be rebuilt. Indexes whose suffix is among
         `missing` are written in any case.

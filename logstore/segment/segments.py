@@ -1,4 +1,4 @@
-"""The segments of one log in order, and how offsets and times are found in them.
+"""The segments of one log in order, and the lookup of offsets and times in them.
 
     bases      0     1000    2400    3100
     segments   ■──────■───────■───────■       the last one is active
@@ -209,7 +209,7 @@ def read_batches(
 
 
 def is_cached(segment: Segment, start_offset: int, max_bytes: int) -> bool | None:
-    """Tell whether `read_batches` will hardly wait for the device; None if unknown.
+    """Return whether `read_batches` will hardly wait for the device; None if unknown.
 
     Looks at no batch: their headers may lie on the device as well.
     """

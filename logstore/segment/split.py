@@ -68,7 +68,7 @@ def find_runs(file: File, size: int, base_offset: int) -> list[Run]:
 
 
 def leaps_over(runs: Sequence[Run], offset: int) -> bool:
-    """Tell whether these runs have a gap at `offset`, up to which everything was written without one."""
+    """Return whether these runs have a gap at `offset`, up to which everything was written without one."""
     return any(before.end_offset < offset <= after.base_offset for before, after in pairwise(runs))
 
 

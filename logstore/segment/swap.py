@@ -59,7 +59,7 @@ def swap(disk: Disk, directory: str, new: Sequence[Segment], old: Sequence[Segme
 
 
 def give_names(disk: Disk, directory: str, base_offset: int) -> None:
-    """Give the `.swap` files of one segment their names, durably; the lowest segment of a set comes first.
+    """Rename the `.swap` files of one segment, durably; the lowest segment of a set comes first.
 
     While its `.log` has the suffix, files with the final names are old. So the log is renamed before the
     others, and all of them before the next segment's. Files that are renamed already are skipped. Raises

@@ -164,7 +164,7 @@ class TransactionIndexFile:
         self._is_durable = False
 
     def replace(self, entries: Sequence[AbortedTransaction]) -> None:
-        """Hold these entries instead, durably; no file for none.
+        """Replace all entries by these, durably; without entries there is no file.
 
         The old entries stay until then: a missing file would hide that transactions were aborted.
         """

@@ -1,4 +1,4 @@
-"""The controller: decides which replica leads each partition, in one place, one event at a time.
+"""The controller: elects the leader of each partition, in one place, one event at a time.
 
     controller       the queue of events; store calls and requests as effects; the tables of procedures
     procedure        the pattern of every procedure: read, decide, write if unchanged, announce

@@ -1,4 +1,4 @@
-"""Which brokers hold the replicas of a partition. Pure: placement of new partitions, and moves.
+"""Assign replicas to brokers: placement of new partitions, and moves. Pure.
 
 Three formulas place new partitions. *Round robin* puts replica j of partition i on broker (i + j) mod n; all
 followers of one broker's leaders then sit on its neighbours. *Spread* (Kafka's) shifts the followers by one

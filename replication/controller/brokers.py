@@ -58,7 +58,7 @@ def read_brokers(context: Context) -> Steps[dict[int, Broker]]:
     reads = yield tuple(Get(layout.broker_path(broker_id)) for broker_id in ids)
     found = {}
     for broker_id, read in sorted(zip(ids, reads, strict=True), key=lambda pair: pair[0]):
-        # A broker with an unreadable registration cannot be reached: it counts as dead.
+        # A broker with an unreadable registration cannot be reached: it counts as not alive.
         registered = context.parsed(layout.broker_path(broker_id), read, layout.parse_broker)
         if registered is not None and read.stat is not None:
             endpoint = m.BrokerEndpoint(
@@ -154,7 +154,7 @@ def log_dirs_failed(context: Context) -> Steps[None]:
 def replicas_failed(
     context: Context, broker_id: int, broker_epoch: int, failed: frozenset[TopicPartition]
 ) -> Steps[None]:
-    """Treat a live broker as dead for the partitions whose logs it cannot use."""
+    """Treat a live broker as down for the partitions whose logs it cannot use."""
     if not context.has_incarnation(broker_id, broker_epoch):
         mark("brokers: a failure reported by a former incarnation")
         return
@@ -252,6 +252,6 @@ def load_broker_defaults(context: Context) -> Steps[None]:
 
 
 def broker_defaults_changed(context: Context) -> Steps[None]:
-    """Elect where unclean election has just been allowed."""
+    """Elect leaders for partitions whose unclean election has just been allowed."""
     yield from load_broker_defaults(context)
     yield from _settle_out_of_date(context, "the brokers' settings changed", note=True)

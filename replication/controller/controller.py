@@ -188,7 +188,7 @@ class Controller:
 
     @property
     def is_active(self) -> bool:
-        """Whether this node believes to be the controller; the fences guard against a wrong belief."""
+        """Whether this node regards itself as the controller; the fences protect against an outdated view."""
         return self._term is not None
 
     @property
@@ -263,7 +263,7 @@ class Controller:
         return self._carry_on()
 
     def tick(self, now_ms: int) -> list[Effect]:
-        """Do what is due: repeat reads, give up waiting, send again."""
+        """Repeat overdue reads, end waits, and resend requests."""
         self._now_ms = now_ms
         if self._run is not None:
             self._repeat_and_expire(self._run)
@@ -367,7 +367,7 @@ class Controller:
         self._resign("the session with the metadata store is over")
 
     def _resign(self, reason: str, *, abdicate: bool = False) -> None:
-        """Forget the term, answer all waiting requests, and compete again if there is a session."""
+        """Drop the term's state, answer all waiting requests, and compete again if there is a session."""
         ended, self._term = self._term, None
         self._rebalance_at_ms = None
         if ended is not None:

@@ -2,7 +2,7 @@
 
     asked    DeleteTopics, or a tool: /admin/delete_topics/<t> appears
     begin    no more elections, leader -2 to all brokers, StopReplica(delete) to the live replicas
-    (wait)   until each replica has confirmed; those on dead brokers are asked when these return
+    (wait)   until each replica has confirmed; brokers that are down get the request when they return
     end      the partitions' nodes, then in one Multi topic node, settings and, last, the request
 
 A topic under reassignment lives on as usual until that ends; its deletion has not begun. Only the request
@@ -92,7 +92,7 @@ class Deletion:
 
     @property
     def blocking(self) -> dict[int, str]:
-        """The brokers that the topic waits for, and why each cannot delete its replicas."""
+        """The brokers that the topic waits for, and the reason why each cannot delete its replicas."""
         return {
             replica.broker_id: self._obstacles[replica]
             for replica, state in self.states.items()
@@ -117,7 +117,7 @@ class Deletion:
                 self.move(replica, ReplicaState.INELIGIBLE, "not alive")
 
     def retry(self, obstacle: Callable[[Replica], str]) -> None:
-        """Let the replicas be asked again that have no `obstacle` (empty text) any more."""
+        """Mark the replicas without an `obstacle` (empty text) for another request."""
         for replica, state in self.states.items():
             if state is ReplicaState.INELIGIBLE and not obstacle(replica):
                 self.move(replica, ReplicaState.OFFLINE)
@@ -314,7 +314,7 @@ def topic_changed(context: Context, name: str) -> Steps[None]:
 
 
 def resume(context: Context, again: Collection[int] = ()) -> Steps[None]:
-    """Ask the brokers again that could not delete their replicas and may be able to now.
+    """Repeat the request to brokers that failed to delete their replicas and may succeed now.
 
     Brokers in `again` report a change themselves. They get the request again even while a response is
     pending: it may be a refusal from before the change, and would not be repeated.

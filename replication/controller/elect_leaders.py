@@ -181,7 +181,7 @@ def elect(
     *,
     reason: str,
 ) -> Steps[None]:
-    """Elect where it is needed and possible; `results` gets each partition's result once it is certain.
+    """Elect leaders where needed and possible; `results` gets each partition's result once it is certain.
 
     Partitions that have a result already, from a first try of the same event, are left alone.
     """

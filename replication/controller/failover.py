@@ -1,4 +1,4 @@
-"""Becoming the controller, and ceasing to be: claim, takeover, abdication.
+"""The begin and end of a controller's term: claim, takeover, abdication.
 
     claim       one Multi: create /controller (ephemeral) and raise /controller_epoch
     takeover    watches, set by the reads that they guard  ·  notices for the last controller are removed
@@ -100,7 +100,7 @@ def still_mine(node_id: int, session_id: int) -> Steps[bool]:
 
 
 def abdicate(context: Context) -> Steps[None]:
-    """Let other nodes try. The next claim reads the result of this Multi."""
+    """Give up the controller's role. The next claim reads the result of this Multi."""
     mark("controller: abdicates")
     yield (context.fenced(Delete(layout.CONTROLLER_PATH)),)
 

@@ -252,7 +252,7 @@ _Step: TypeAlias = Callable[[Assignment, KnownState | None], Planned | None]
 
 
 def _begin(context: Context, topic_partition: TopicPartition, target: tuple[int, ...]) -> Steps[bool]:
-    """Head for `target` from any assignment; False if the partition is gone, or its nodes are unreadable."""
+    """Begin or redirect a move to `target`; False if the partition is gone, or its nodes are unreadable."""
 
     def step(assignment: Assignment, known: KnownState | None) -> Planned | None:
         after = assignment.reassign_to(target, known.state.isr if known else ())
@@ -446,7 +446,7 @@ def _strike_off(
 
 
 def resume(context: Context) -> Steps[None]:
-    """Go on from the last controller's position, once all states and assignments have been announced."""
+    """Continue from the last controller's position, once all states and assignments have been announced."""
     stop_leaving(context)
     yield from requests_changed(context)
     yield from advance(context)

@@ -10,7 +10,7 @@ The compiled functions transcribe the declarations (`declarations.py`), with run
     struct   its fields                               its fields, then: varint number of tags,
                                                       each varint tag, varint size, size bytes
 
-Reading trusts nothing. A count is compared with the remaining bytes before anything is created, a length
+Reading checks all input. A count is compared with the remaining bytes before anything is created, a length
 before it is sliced, and all counts of a message together with `MAX_ELEMENTS`. It refuses null where it is not
 allowed, other negative lengths, varints that are longer than necessary or than 31 bits, tags out of order,
 and tagged fields of a wrong size. Unknown tags are skipped, and bytes after a body are ignored: librdkafka
