@@ -105,7 +105,7 @@ def test_any_text_reaches_any_terminal(tmp_path: Path) -> None:
 
 
 def test_refuses_to_run_without_asserts() -> None:
-    """`python -O` strips the checks that stop a broken promise from reaching the files."""
+    """`python -O` removes the assertions that protect the files, so the command refuses to run."""
     done = subprocess.run(
         [sys.executable, "-O", "-m", "logstore.cli.main", "--help"],
         capture_output=True,
