@@ -1,10 +1,10 @@
-"""The small files of a log dir that are replaced whole: offsets, epochs, ids, the clean-stop marker.
+"""The small files of a log dir: offsets, epochs, ids and the clean-shutdown marker. Each is replaced whole.
 
     entry_files      offset checkpoints and leader-epoch checkpoints
     identity         meta.properties and partition.metadata
-    clean_shutdown   the marker of a clean stop
+    clean_shutdown   the marker of a clean shutdown
 
-This room knows how such a file survives a crash, and not what the offsets mean.
+This package ensures that the files survive a crash; it does not interpret the offsets.
 """
 
 from __future__ import annotations

@@ -2,12 +2,12 @@
 
     .kafka_cleanshutdown        {"version":0,"brokerEpoch":-1}     one line of JSON
 
-Only its existence counts: an empty or unreadable marker still says that the dir was closed in order.
-It is written last of all, after every log was flushed and the checkpoints were written, and removed
-first of all, before any other write. Not through a temp file: half a marker means as much as a whole.
+Only its existence counts: even an empty or unreadable marker means a clean shutdown. It is written last,
+after all logs were flushed and the checkpoints were written, and removed before any other write. It needs
+no temporary file, because a partial marker counts too.
 
-A crash while it is written leaves the dir clean (all else was durable before) or unclean, which
-costs a recovery. A crash after `remove_clean_shutdown` returned always finds it gone.
+A crash during the write leaves the dir clean (everything else is durable already) or unclean, which costs a
+recovery. After `remove_clean_shutdown` returned, a crash never brings the marker back.
 """
 
 from __future__ import annotations
@@ -27,35 +27,34 @@ UNKNOWN_BROKER_EPOCH = -1
 WRITER = "writer"
 DIGESTS = "crc32"
 OURS: Mapping[str, object] = {WRITER: "logstore"}
-"""Among the `extra` of every marker that we write. One without was left by a broker, who knows nothing of
-the files that it has no use for."""
+"""A part of the `extra` of our markers. A marker without it was written by a Kafka broker, which does not
+maintain the files that only this library uses."""
 
 
 @dataclass(frozen=True, slots=True)
 class CleanShutdown:
-    """What a marker says. `extra` holds the fields that Kafka does not write and does not mind."""
+    """The content of a marker. `extra` holds the fields that Kafka does not write and ignores."""
 
     broker_epoch: int = UNKNOWN_BROKER_EPOCH
     extra: Mapping[str, object] = field(default_factory=dict)
 
     @property
     def is_ours(self) -> bool:
-        """Whether the last owner was one of us."""
+        """Whether this library wrote the marker."""
         return self.extra.get(WRITER) == OURS[WRITER]
 
 
 def digests_of(disk: Disk, directory: str, paths: Iterable[str]) -> dict[str, object]:
-    """A marker's `extra` that tells what these files hold; those that do not exist are left out.
+    """Return the checksums of files for the `extra` of a marker, without those that do not exist.
 
-    Kafka's small files carry no checksum: here at least those of a log that was closed have one. Paths are
-    relative to `directory`. Raises `OSError`.
+    Kafka's small files have no checksum of their own. Paths are relative to `directory`. Raises `OSError`.
     """
     found = {path: read_small_file(disk, f"{directory}/{path}") for path in paths}
     return {DIGESTS: {path: zlib.crc32(data) for path, data in found.items() if data is not None}}
 
 
 def changed_files(disk: Disk, directory: str, marker: CleanShutdown) -> list[str]:
-    """The files that are not what `marker` says they were. Raises `OSError`."""
+    """Return the files that differ from their checksums in `marker`. Raises `OSError`."""
     digests = marker.extra.get(DIGESTS)
     if not isinstance(digests, dict):
         return []
@@ -68,7 +67,7 @@ def changed_files(disk: Disk, directory: str, marker: CleanShutdown) -> list[str
 
 
 def parse_clean_shutdown(data: bytes) -> CleanShutdown:
-    """Read a marker. Never fails: what cannot be read is as if it were not written."""
+    """Parse a marker. Unreadable content and fields are ignored."""
     try:
         content = json.loads(data)
     except (ValueError, RecursionError):
@@ -83,19 +82,19 @@ def parse_clean_shutdown(data: bytes) -> CleanShutdown:
 
 
 def format_clean_shutdown(marker: CleanShutdown) -> bytes:
-    """The marker's bytes; without `extra`, the ones that Kafka writes."""
+    """Return the marker's bytes; without `extra` they equal Kafka's."""
     content = {"version": 0, "brokerEpoch": marker.broker_epoch, **marker.extra}
     return json.dumps(content, separators=(",", ":"), allow_nan=False).encode()
 
 
 def read_clean_shutdown(disk: Disk, directory: str) -> CleanShutdown | None:
-    """The log dir's marker; None if it has none: its last stop was unclean. Raises `OSError`."""
+    """Return the log dir's marker; None after an unclean shutdown. Raises `OSError`."""
     data = read_small_file(disk, f"{directory}/{CLEAN_SHUTDOWN_FILE}")
     return None if data is None else parse_clean_shutdown(data)
 
 
 def write_clean_shutdown(disk: Disk, directory: str, marker: CleanShutdown | None = None) -> None:
-    """Mark the log dir as closed in order, durably: the last thing that is done to it."""
+    """Write the marker durably. Call this last, after all other writes."""
     file = disk.open(f"{directory}/{CLEAN_SHUTDOWN_FILE}", create=True, write=True)
     try:
         file.truncate(0)
@@ -107,9 +106,9 @@ def write_clean_shutdown(disk: Disk, directory: str, marker: CleanShutdown | Non
 
 
 def remove_clean_shutdown(disk: Disk, directory: str) -> bool:
-    """Durably take the marker away, before anything else is written; True if there was one."""
+    """Remove the marker durably. Call this before any other write. Returns whether it existed."""
     existed = remove_if_exists(disk, f"{directory}/{CLEAN_SHUTDOWN_FILE}")
-    # Also when there was none: an earlier start may have removed it and died before this line, and a
-    # power cut would then bring it back over what we are about to write.
+    # Even if it did not exist: an earlier start may have removed it and died before this line. A power cut
+    # would then bring it back after our writes.
     disk.sync_dir(directory)
     return existed

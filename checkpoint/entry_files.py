@@ -1,6 +1,6 @@
 """Offset checkpoints and leader-epoch checkpoints, in Kafka's text format.
 
-    recovery-point-offset-checkpoint    everything below it is synced; recovery reads from there
+    recovery-point-offset-checkpoint    everything below it is synced; recovery starts there
     log-start-offset-checkpoint         first offset served, if it is above the first segment's base
     replication-offset-checkpoint       high watermark
     cleaner-offset-checkpoint           end of the compacted part
@@ -10,19 +10,19 @@
     2                  number of entries
     orders 0 42        topic, partition, offset; in an epoch file: leader epoch, first offset
     my-topic 11 7
-                       every line, the last one too, ends with \\n
+                       every line ends with \\n, including the last
 
-An empty file and a file of the version line alone have no entries. The files are replaced whole (`publish`),
-so a crash leaves the old or the new one; a file that does not parse was damaged by something else and raises
-`CorruptCheckpoint`. Stricter than Kafka in one thing: a file whose last line is not ended is refused, because
-`42` cut after the `4` is still a number. Kafka ends every line that it writes.
+An empty file, or one with the version line alone, has no entries. The files are replaced whole (`publish`),
+so a crash leaves the old or the new one. A file that does not parse is damaged and raises
+`CorruptCheckpoint`. Unlike Kafka, this module refuses a file without a newline at the end: `42` cut after
+the `4` is still a number. Kafka itself always writes that newline.
 
 Offset checkpoints cover all partitions of a log dir; a missing partition counts as 0. They are lower bounds:
 an older file costs a longer recovery or a later high watermark, never a record.
 
 An epoch file belongs to one partition. It is written when an epoch starts, before the epoch's first record is
-acknowledged, and when a truncation removes epochs. The log is the truth: a missing or older file is completed
-from the batches when the log is loaded. The order of the entries is not checked here.
+acknowledged, and when a truncation removes epochs. The batches are authoritative: a missing or
+older file is completed from them when the log is loaded. The order of the entries is not checked here.
 """
 
 from __future__ import annotations
@@ -44,60 +44,60 @@ LEADER_EPOCH_CHECKPOINT = "leader-epoch-checkpoint"
 INT32_MAX = 2**31 - 1
 INT64_MAX = 2**63 - 1
 
-# Not `str.isdigit` or a bare `int()`, which take digits of every script, underscores and blanks; the
-# zeros stand apart because `int()` refuses thousands of them.
+# Not `str.isdigit` or a plain `int()`: they accept digits of every script, underscores and blanks. Leading
+# zeros are matched separately because `int()` refuses thousands of them.
 _INTEGER = re.compile(r"-?0*(?P<digits>[0-9]{1,19})", re.ASCII)
 _BLANKS = re.compile(r"[ \t\x0b\f]+")
 _LINE_END = re.compile(r"\r\n|\r|\n")
 
 
 def parse_entries(data: bytes, *, fields: int, path: str) -> list[list[str]]:
-    """The entries of a checkpoint, each a list of `fields` texts. Raises `CorruptCheckpoint`."""
+    """Parse the entries of a checkpoint; each is a list of `fields` texts. Raises `CorruptCheckpoint`."""
     lines = split_lines(data, path=path)
     if not lines:
         return []
     version = parse_number(lines[0], INT32_MAX, where=f"{path}: version line")
     if version != 0:
-        raise CorruptCheckpoint(f"{path}: version {version} is not supported; only version 0 is")
+        raise CorruptCheckpoint(f"{path}: version {version} is not supported, only version 0")
     if len(lines) == 1:
         return []
     count = parse_number(lines[1], INT32_MAX, where=f"{path}: count line")
-    # Counted, not believed: nothing is sized by the number in the file.
+    # The count is only compared: nothing is allocated by it.
     if count != len(lines) - 2:
-        raise CorruptCheckpoint(f"{path}: {count} entries are announced, {len(lines) - 2} are there")
+        raise CorruptCheckpoint(f"{path}: the count line says {count} entries, the file has {len(lines) - 2}")
     entries = []
     for number, line in enumerate(lines[2:], 3):
         entry = _BLANKS.split(line.rstrip(" \t\x0b\f"))
         if len(entry) != fields or not entry[0]:
-            raise CorruptCheckpoint(f"{path}: line {number} does not have {fields} fields: {line[:80]!r}")
+            raise CorruptCheckpoint(f"{path}: line {number} must have {fields} fields: {line[:80]!r}")
         entries.append(entry)
     return entries
 
 
 def format_entries(entries: Iterable[str]) -> bytes:
-    """A checkpoint of ready entry lines, in the order given."""
+    """Return the bytes of a checkpoint with the given entry lines."""
     lines = list(entries)
     return "\n".join(["0", str(len(lines)), *lines, ""]).encode()
 
 
 def split_lines(data: bytes, *, path: str) -> list[str]:
-    """The lines of a text whose every line is ended. Raises `CorruptCheckpoint`."""
+    """Split a text whose lines all end with a newline. Raises `CorruptCheckpoint`."""
     try:
         text = data.decode()
     except UnicodeDecodeError as error:
-        raise CorruptCheckpoint(f"{path}: not UTF-8 at byte {error.start}") from error
-    # Not `str.splitlines`, which also ends a line at form feeds and Unicode separators.
+        raise CorruptCheckpoint(f"{path}: invalid UTF-8 at byte {error.start}") from error
+    # Not `str.splitlines`, which also splits at form feeds and Unicode separators.
     lines = _LINE_END.split(text)
     if lines.pop():
-        raise CorruptCheckpoint(f"{path}: the last line is cut short")
+        raise CorruptCheckpoint(f"{path}: the last line has no newline")
     return lines
 
 
 def parse_number(text: str, most: int, *, where: str) -> int:
-    """A decimal number of 0 to `most` in ASCII digits. Raises `CorruptCheckpoint` naming `where`."""
+    """Parse a decimal number from 0 to `most`. Raises `CorruptCheckpoint` with the place `where`."""
     match = _INTEGER.fullmatch(text)
     if match is None:
-        raise CorruptCheckpoint(f"{where}: {text[:80]!r} is not a whole number")
+        raise CorruptCheckpoint(f"{where}: {text[:80]!r} is not an integer")
     number = int(match["digits"])
     if text.startswith("-") and number:
         raise CorruptCheckpoint(f"{where}: {text[:80]} is negative")
@@ -110,7 +110,7 @@ def parse_number(text: str, most: int, *, where: str) -> int:
 
 
 def parse_offset_checkpoint(data: bytes, *, path: str = "offset checkpoint") -> dict[TopicPartition, int]:
-    """Offset of each partition, in the file's order. Raises `CorruptCheckpoint`."""
+    """Parse the offset of each partition, in the file's order. Raises `CorruptCheckpoint`."""
     offsets: dict[TopicPartition, int] = {}
     for topic, partition_text, offset_text in parse_entries(data, fields=3, path=path):
         try:
@@ -120,19 +120,22 @@ def parse_offset_checkpoint(data: bytes, *, path: str = "offset checkpoint") -> 
         where = f"{path}: {topic} {partition_text[:20]}"
         partition = TopicPartition(topic, parse_number(partition_text, INT32_MAX, where=where))
         if partition in offsets:
-            raise CorruptCheckpoint(f"{path}: {partition} is there twice")
+            raise CorruptCheckpoint(f"{path}: duplicate entry for {partition}")
         offsets[partition] = parse_number(offset_text, INT64_MAX, where=where)
     return offsets
 
 
 def format_offset_checkpoint(offsets: Mapping[TopicPartition, int]) -> bytes:
-    """The file's bytes, entries in the order of `offsets`."""
-    assert all(offset >= 0 for offset in offsets.values()), f"a negative offset in {offsets}"
+    """Return the file's bytes; entries have the order of `offsets`."""
+    assert all(offset >= 0 for offset in offsets.values()), f"negative offset in {offsets}"
     return format_entries(f"{topic} {partition} {offset}" for (topic, partition), offset in offsets.items())
 
 
 def read_offset_checkpoint(disk: Disk, directory: str, name: str) -> dict[TopicPartition, int]:
-    """Read `directory/name`; no file, no offsets. Raises `CorruptCheckpoint` or `OSError`."""
+    """Read the offsets in `directory/name`; none if it does not exist.
+
+    Raises `CorruptCheckpoint`, `OSError`.
+    """
     path = f"{directory}/{name}"
     return parse_offset_checkpoint(read_small_file(disk, path) or b"", path=path)
 
@@ -140,14 +143,14 @@ def read_offset_checkpoint(disk: Disk, directory: str, name: str) -> dict[TopicP
 def write_offset_checkpoint(
     disk: Disk, directory: str, name: str, offsets: Mapping[TopicPartition, int]
 ) -> None:
-    """Replace `directory/name`, durably; see `publish`."""
+    """Replace `directory/name` durably; see `publish`."""
     publish(disk, directory, name, format_offset_checkpoint(offsets))
 
 
 class OffsetFile:
-    """One offset checkpoint of a directory with its content in memory. A corrupt file counts as missing.
+    """An offset checkpoint with its content in memory. A corrupt file counts as missing.
 
-    Every change replaces the file durably before it shows in `offsets`, and raises `OSError` if that fails.
+    Each change replaces the file durably, then updates `offsets`. Raises `OSError`.
     """
 
     __slots__ = ("_directory", "_disk", "_name", "offsets")
@@ -168,12 +171,12 @@ class OffsetFile:
         self.offsets = offsets
 
     def set(self, partition: TopicPartition, offset: int) -> None:
-        """Change one entry; nothing is written if it is the same."""
+        """Set one entry; nothing is written if it is unchanged."""
         if self.get(partition) != offset:
             self.write({**self.offsets, partition: offset})
 
     def lower(self, partition: TopicPartition, offset: int) -> None:
-        """Change one entry if it is above `offset`."""
+        """Lower one entry to `offset` if it is higher."""
         if self.get(partition) > offset:
             self.write({**self.offsets, partition: offset})
 
@@ -189,7 +192,7 @@ class OffsetFile:
 def parse_leader_epoch_checkpoint(
     data: bytes, *, path: str = LEADER_EPOCH_CHECKPOINT
 ) -> list[tuple[int, int]]:
-    """Pairs of leader epoch and start offset, in the file's order. Raises `CorruptCheckpoint`."""
+    """Parse pairs of leader epoch and start offset, in the file's order. Raises `CorruptCheckpoint`."""
     return [
         (
             parse_number(epoch, INT32_MAX, where=f"{path}: leader epoch"),
@@ -200,16 +203,16 @@ def parse_leader_epoch_checkpoint(
 
 
 def format_leader_epoch_checkpoint(entries: Iterable[tuple[int, int]]) -> bytes:
-    """The file's bytes, entries in the order given."""
+    """Return the file's bytes."""
     return format_entries(f"{epoch} {start_offset}" for epoch, start_offset in entries)
 
 
 def read_leader_epoch_checkpoint(disk: Disk, directory: str) -> list[tuple[int, int]]:
-    """Read the partition's file; no file, no entries. Raises `CorruptCheckpoint` or `OSError`."""
+    """Read the partition's file; no entries if it does not exist. Raises `CorruptCheckpoint`, `OSError`."""
     path = f"{directory}/{LEADER_EPOCH_CHECKPOINT}"
     return parse_leader_epoch_checkpoint(read_small_file(disk, path) or b"", path=path)
 
 
 def write_leader_epoch_checkpoint(disk: Disk, directory: str, entries: Iterable[tuple[int, int]]) -> None:
-    """Replace the partition's file, durably; see `publish`."""
+    """Replace the partition's file durably; see `publish`."""
     publish(disk, directory, LEADER_EPOCH_CHECKPOINT, format_leader_epoch_checkpoint(entries))

@@ -1,6 +1,6 @@
-"""The identity of a log dir (`meta.properties`) and of a partition directory (`partition.metadata`).
+"""The identity of a log dir (`meta.properties`) and of a partition's directory (`partition.metadata`).
 
-meta.properties, Java properties: the cluster and node that a log dir belongs to.
+meta.properties: the cluster and node of a log dir, as Java properties.
 
     #                                  comment
     #Mon Jan 05 10:00:00 UTC 2026      comment: Kafka writes the time here
@@ -9,19 +9,17 @@ meta.properties, Java properties: the cluster and node that a log dir belongs to
     cluster.id=Jt6pmNUoRUKUdFQtIO_K8w  cluster.id, if known          cluster.id
     directory.id=…                     -                             directory.id, if any
 
-Written when a log dir is formatted or first used. A dir with another cluster's or node's id must not be
-opened: the reader compares.
+Written when a log dir is formatted or first used. The reader must refuse a dir of another cluster or node.
 
-partition.metadata: the topic, by id, that a partition directory belongs to.
+partition.metadata: the id of the topic to which a partition's directory belongs.
 
     version: 0
     topic_id: AAECAwQFBgcICQoLDA0ODw      22 characters of URL-safe base64; no newline at the end
 
-A topic that is deleted and created again has another id, and its directory must not take over the old
-records. Written before the partition's first record: after a crash there is either no file and no record, or
-this file.
+A topic that is deleted and created again gets another id and must not serve the old records. The file is
+written before the first record of the partition: a crash never leaves records without it.
 
-Both are replaced whole (`publish`); a crash leaves the old file or the new one.
+Both files are replaced whole (`publish`); a crash leaves the old file or the new one.
 """
 
 from __future__ import annotations
@@ -40,7 +38,7 @@ META_PROPERTIES = "meta.properties"
 _VERSION, _CLUSTER_ID, _DIRECTORY_ID = "version", "cluster.id", "directory.id"
 _NODE_ID = {0: "broker.id", 1: "node.id"}
 
-# A key ends at the first `=`, `:` or blank that no backslash takes away.
+# A key ends at the first `=`, `:` or blank without a backslash before it.
 _PROPERTY = re.compile(r"(?P<key>(?:\\.|[^\\=: \t\f])*)[ \t\f]*[=:]?[ \t\f]*(?P<value>.*)", re.DOTALL)
 _ESCAPE = re.compile(r"\\(u[0-9a-fA-F]{4}|.)", re.DOTALL)
 _LINE_END = re.compile(r"\r\n|\r|\n")
@@ -50,7 +48,7 @@ _TO_ESCAPE = re.compile(r"[\\=:#!\t\n\r\f]|[^\x20-\x7e]")
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class MetaProperties:
-    """The facts in the file. `node_id` is `broker.id` in version 0; `extra` keeps unknown properties."""
+    """The content of the file. `node_id` is `broker.id` in version 0; `extra` keeps unknown properties."""
 
     version: int = 0
     node_id: int
@@ -60,21 +58,21 @@ class MetaProperties:
 
     def __post_init__(self) -> None:
         assert self.version in _NODE_ID, f"version {self.version} of {META_PROPERTIES}"
-        assert self.version == 0 or self.cluster_id is not None, "version 1 names its cluster"
+        assert self.version == 0 or self.cluster_id is not None, "version 1 needs a cluster id"
 
 
 def parse_meta_properties(data: bytes, *, path: str = META_PROPERTIES) -> MetaProperties:
-    """Read version 0 or 1. Raises `CorruptCheckpoint`."""
+    """Parse version 0 or 1. Raises `CorruptCheckpoint`."""
     found = parse_properties(data, path=path)
 
     def take(name: str) -> str:
         if name not in found:
-            raise CorruptCheckpoint(f"{path}: the property {name} is missing")
+            raise CorruptCheckpoint(f"{path}: property {name} is missing")
         return found.pop(name)
 
     version = parse_number(take(_VERSION), INT32_MAX, where=f"{path}: version")
     if version not in _NODE_ID:
-        raise CorruptCheckpoint(f"{path}: version {version} is not supported; 0 and 1 are")
+        raise CorruptCheckpoint(f"{path}: version {version} is not supported, only 0 and 1")
     node_id = parse_number(take(_NODE_ID[version]), INT32_MAX, where=f"{path}: {_NODE_ID[version]}")
     cluster_id = take(_CLUSTER_ID) if version == 1 else found.pop(_CLUSTER_ID, None)
     directory_id = found.pop(_DIRECTORY_ID, None)
@@ -89,8 +87,8 @@ def parse_meta_properties(data: bytes, *, path: str = META_PROPERTIES) -> MetaPr
 
 
 def format_meta_properties(properties: MetaProperties, *, comment: str = "") -> bytes:
-    """The file's bytes. `comment` is one line for people; Kafka puts the date there."""
-    assert not _LINE_END.search(comment), "a comment is one line"
+    """Return the file's bytes. `comment` is one line; Kafka writes the date there."""
+    assert not _LINE_END.search(comment), "the comment must be a single line"
     content = {
         _VERSION: str(properties.version),
         _NODE_ID[properties.version]: str(properties.node_id),
@@ -106,7 +104,7 @@ def format_meta_properties(properties: MetaProperties, *, comment: str = "") -> 
 
 
 def read_meta_properties(disk: Disk, directory: str) -> MetaProperties | None:
-    """The log dir's file; None if it has none. Raises `CorruptCheckpoint` or `OSError`."""
+    """Read the log dir's file; None if it does not exist. Raises `CorruptCheckpoint`, `OSError`."""
     path = f"{directory}/{META_PROPERTIES}"
     data = read_small_file(disk, path)
     return None if data is None else parse_meta_properties(data, path=path)
@@ -115,27 +113,28 @@ def read_meta_properties(disk: Disk, directory: str) -> MetaProperties | None:
 def write_meta_properties(
     disk: Disk, directory: str, properties: MetaProperties, *, comment: str = ""
 ) -> None:
-    """Replace the log dir's file, durably; see `publish`."""
+    """Replace the log dir's file durably; see `publish`."""
     publish(disk, directory, META_PROPERTIES, format_meta_properties(properties, comment=comment))
 
 
 def parse_properties(data: bytes, *, path: str) -> dict[str, str]:
-    """Any Java properties text (Latin-1); of a key given twice, the last. Raises `CorruptCheckpoint`."""
+    """Parse Java properties (Latin-1); the last of duplicate keys wins. Raises `CorruptCheckpoint`."""
     found = {}
     for line in _logical_lines(data.decode("latin-1")):
         match = _PROPERTY.fullmatch(line)
-        assert match is not None, "any text is a key and a value, either of them perhaps empty"
+        assert match is not None, "every line matches: key and value may be empty"
         found[_unescape(match["key"], path)] = _unescape(match["value"], path)
     return found
 
 
 def _logical_lines(text: str) -> Iterator[str]:
-    """Lines without comments and blank ones; a line that ends in an odd run of backslashes goes on."""
+    """Yield the lines, continuations joined, without comments and blank lines."""
     pending: list[str] = []
     for natural_line in _LINE_END.split(text):
         line = natural_line.lstrip(" \t\f")
         if not pending and (not line or line[0] in "#!"):
             continue
+        # An odd number of backslashes at the end continues the line.
         goes_on = (len(line) - len(line.rstrip("\\"))) % 2 == 1
         pending.append(line[:-1] if goes_on else line)
         if not goes_on:
@@ -151,10 +150,10 @@ def _unescape(text: str, path: str) -> str:
         if len(code) > 1:
             return chr(int(code[1:], 16))
         if code == "u":
-            raise CorruptCheckpoint(f"{path}: a \\u without four hexadecimal digits")
+            raise CorruptCheckpoint(f"{path}: \\u is not followed by four hexadecimal digits")
         return _ESCAPED.get(code, code)
 
-    # A character beyond the first plane comes as two escapes, the halves of a UTF-16 pair.
+    # A character outside the Basic Multilingual Plane is two escapes: a surrogate pair.
     units = _ESCAPE.sub(plain, text).encode("utf-16-be", "surrogatepass")
     return units.decode("utf-16-be", "surrogatepass")
 
@@ -167,7 +166,7 @@ def _escape(text: str) -> str:
                 return f"\\{letter}"
         if " " <= character <= "~":
             return f"\\{character}"
-        # Java writes UTF-16 units; a character beyond the first plane is two of them.
+        # Java writes UTF-16 units; a character outside the Basic Multilingual Plane is two units.
         units = character.encode("utf-16-be", "surrogatepass")
         return "".join(f"\\u{units[i : i + 2].hex().upper()}" for i in range(0, len(units), 2))
 
@@ -179,7 +178,7 @@ def _escape_key(text: str) -> str:
 
 
 def _escape_value(text: str) -> str:
-    # Leading blanks would be taken for the space around the `=`.
+    # Leading blanks would be read as the space after the `=`.
     blanks = len(text) - len(text.lstrip(" "))
     return "\\ " * blanks + _escape(text[blanks:])
 
@@ -197,37 +196,37 @@ _METADATA_LINES = re.compile(
 
 
 def parse_partition_metadata(data: bytes, *, path: str = PARTITION_METADATA) -> str:
-    """The topic id as 22 characters. Raises `CorruptCheckpoint`.
+    """Parse the topic id, 22 characters. Raises `CorruptCheckpoint`.
 
-    A file of a later version may have more lines; they are ignored.
+    Further lines of later versions are ignored.
     """
     try:
         match = _METADATA_LINES.fullmatch(data.decode())
     except UnicodeDecodeError as error:
         raise CorruptCheckpoint(f"{path}: not UTF-8 at byte {error.start}") from error
     if match is None:
-        raise CorruptCheckpoint(f"{path}: not the two lines `version: N` and `topic_id: ID`")
+        raise CorruptCheckpoint(f"{path}: the file must have the lines `version: N` and `topic_id: ID`")
     version = parse_number(match["version"], INT32_MAX, where=f"{path}: version")
     if version == 0 and match["rest"].strip("\r\n"):
-        raise CorruptCheckpoint(f"{path}: more than two lines in version 0")
+        raise CorruptCheckpoint(f"{path}: version 0 has only two lines")
     try:
         identity = id_from_text(match["topic_id"])
     except ValueError as error:
         raise CorruptCheckpoint(f"{path}: {error}") from error
     if identity == bytes(ID_BYTES):
-        raise CorruptCheckpoint(f"{path}: the topic id is all zeros, which stands for no topic")
+        raise CorruptCheckpoint(f"{path}: the topic id is all zeros, which means no topic")
     return match["topic_id"]
 
 
 def format_partition_metadata(topic_id: str) -> bytes:
-    """The file's bytes; `ValueError` unless `topic_id` is a topic's id in 22 characters."""
+    """Return the file's bytes. Raises `ValueError` unless `topic_id` is a topic id of 22 characters."""
     if id_from_text(topic_id) == bytes(ID_BYTES):
-        raise ValueError("the all-zero id stands for no topic")
+        raise ValueError("the topic id is all zeros, which means no topic")
     return f"version: 0\ntopic_id: {topic_id}".encode()
 
 
 def read_partition_metadata(disk: Disk, directory: str) -> str | None:
-    """The partition's topic id; None if it has no file. Raises `CorruptCheckpoint` or `OSError`."""
+    """Read the partition's topic id; None if there is no file. Raises `CorruptCheckpoint`, `OSError`."""
     path = f"{directory}/{PARTITION_METADATA}"
     data = read_small_file(disk, path)
     return None if data is None else parse_partition_metadata(data, path=path)

@@ -14,11 +14,14 @@ SMALLEST_BUFFER: Final = 1024
 
 @dataclass(frozen=True, slots=True, kw_only=True)
 class CleanerConfig:
-    """Sizes are bytes, times milliseconds. Raises `InvalidConfig` for a value that cannot work."""
+    """The settings of a `Cleaner`. Sizes are bytes, times milliseconds.
+
+    Raises `InvalidConfig` for a value out of range.
+    """
 
     enable: bool = True
     backoff_ms: int = 15_000
-    """The wait when there was nothing to clean, and after a first error; doubled after each further one."""
+    """The wait if there is nothing to clean, and after an error; it doubles with each further error."""
     dedupe_buffer_size: int = 128 << 20
     """The largest size of the offset map; it is smaller if the dirty part has fewer records."""
     io_buffer_load_factor: float = 0.9
@@ -43,11 +46,11 @@ class CleanerConfig:
     def __post_init__(self) -> None:
         if not 0 < self.io_buffer_load_factor <= 1:
             raise InvalidConfig(
-                f"log.cleaner.io.buffer.load.factor is {self.io_buffer_load_factor}; it takes a share up to 1"
+                f"log.cleaner.io.buffer.load.factor is {self.io_buffer_load_factor}; it must be 0 < x <= 1"
             )
         if int(self.dedupe_buffer_size / SLOT_BYTES * self.io_buffer_load_factor) < 2:
             raise InvalidConfig(
-                f"log.cleaner.dedupe.buffer.size is {self.dedupe_buffer_size}, which holds no key; raise it"
+                f"log.cleaner.dedupe.buffer.size is {self.dedupe_buffer_size}, too small for a key"
             )
         for name, value, low in (
             ("backoff.ms", self.backoff_ms, 1),
@@ -55,4 +58,4 @@ class CleanerConfig:
             ("io.max.bytes.per.second", self.io_max_bytes_per_second, 1),
         ):
             if value < low:
-                raise InvalidConfig(f"log.cleaner.{name} is {value}; it takes {low} or more")
+                raise InvalidConfig(f"log.cleaner.{name} is {value}; it must be at least {low}")

@@ -1,15 +1,15 @@
-"""One log dir: its lock, its checkpoints and the logs in it, whose owner it is.
+"""One log dir: its lock, its checkpoints and its logs.
 
 data/
-  .lock                                 this process owns it
-  .kafka_cleanshutdown                  its last owner stopped in order
-  .logstore_running                     the boot of the machine in which its last owner ran
+  .lock                                 locked by this process
+  .kafka_cleanshutdown                  the last owner stopped cleanly
+  .logstore_running                     the boot of the machine in which the last owner ran
   recovery-point-offset-checkpoint      each log is durable below it
   log-start-offset-checkpoint           logs that start inside their first segment
   replication-offset-checkpoint         high watermarks
   cleaner-offset-checkpoint             end of the compacted part of compacted logs
   orders-0/ orders-1/ …                 partitions
-  orders-2.<32 hex>-delete/             waiting to be removed
+  orders-2.<32 hex>-delete/             to be removed later
   orders-3.<32 hex>-stray/              set aside for an operator: no topic has this partition
 """
 
@@ -58,7 +58,7 @@ DirectoryProgress = Callable[[str, int, int], None]
 
 
 class NodeFacts(NamedTuple):
-    """What the log dirs of a node share."""
+    """The dependencies that the log dirs of a node share."""
 
     disk: Disk
     clock: Clock
@@ -71,15 +71,15 @@ class NodeFacts(NamedTuple):
 
 
 class LogDir:
-    """One log dir. A failed disk sets `failure`; then nothing in it can be written any more."""
+    """One log dir. A disk failure sets `failure`; nothing in the dir can be written after that."""
 
     def __init__(self, path: str, node: NodeFacts, accept_loss: Collection[TopicPartition]) -> None:
-        """Prepare to `open` the dir; the damaged partitions in `accept_loss` are cut."""
+        """Prepare to `open` the dir; damaged partitions in `accept_loss` are truncated."""
         self.path = path.rstrip("/") or "/"
         self._node = node
         self._disk, self._clock = node.disk, node.clock
         self._accept_loss = set(accept_loss)
-        # Without a schedule of its own, the flush by age runs with every tick.
+        # Without its own interval, the flush by age runs with every tick.
         self._flushes_on_schedule = node.settings.log_flush_scheduler_interval_ms < MAX_LONG
         self._lock: Lock | None = None
         self.logs: dict[TopicPartition, Log] = {}
@@ -93,7 +93,7 @@ class LogDir:
         self._closed_by_us = False
         self._doomed: list[tuple[int, str]] = []
         self.deadline_ms = MAX_LONG
-        """When `tick` has work: a flush by age, a directory to remove."""
+        """The time of the next `tick`: a flush by age or a directory to remove."""
 
     # --- opening --------------------------------------------------------------------------------------
 
@@ -113,16 +113,16 @@ class LogDir:
         self.has_run_on = has_run_on(disk, self.path, self._node.boot_id)
         self._closed_by_us = marker is not None and marker.is_ours
         if marker is not None and not marker.is_ours:
-            # A broker may have rewritten the files that the seals describe. Before the marker goes: a crash
-            # in between leaves both for the next start.
+            # A Kafka broker may have rewritten the files that the seals describe. Before the marker is
+            # removed: after a crash in between, the next start does both again.
             for entry in disk.scan(self.path):
                 if entry.is_directory:
                     remove_seals(disk, f"{self.path}/{entry.name}")
-        # Durably gone before anything else is written: a crash from here on is an unclean stop.
+        # Durably removed before any other write: a crash from here on is an unclean shutdown.
         remove_clean_shutdown(disk, self.path)
         self.checkpoints = LogDirCheckpoints(disk, self.path, self.logs, self.damaged, self._take_offline)
         entries = disk.scan(self.path)
-        # The owner of a new dir marks it first: those two files alone do not make it used.
+        # A new dir may have these two files: its owner writes them first.
         self.was_empty = marker is None and all(
             entry.name in (LOCK_FILE, META_PROPERTIES) for entry in entries
         )
@@ -152,7 +152,7 @@ class LogDir:
             self._load(topic_partition, config, progress)
         except DamagedLog as error:
             mark("log dir: a damaged log is kept as it is")
-            # Left for the operator or the controller to decide; the other partitions open.
+            # The operator or the controller decides; the other partitions open.
             self.damaged[topic_partition] = error
         except EngineError as error:
             self.damaged[topic_partition] = DamagedLog(f"{topic_partition} cannot be opened: {error}")
@@ -178,7 +178,7 @@ class LogDir:
             jitter_ms=self._jitter_ms,
             progress=None if progress is None else partial(progress, directory),
             producer_expiration_ms=producers.producer_id_expiration_ms,
-            # Our clean stop leaves the recovery point at the log end.
+            # After a clean shutdown of ours, the recovery point is the log end.
             closed_at=recovery_point if self._closed_by_us else None,
             accept_loss=topic_partition in self._accept_loss,
         )
@@ -214,11 +214,11 @@ class LogDir:
     def check_online(self, topic_partition: TopicPartition) -> None:
         """Raise `LogDirOffline` if the dir has failed."""
         if self.failure is not None:
-            raise LogDirOffline(f"{topic_partition} lives in {self.path}, which is offline: {self.failure}")
+            raise LogDirOffline(f"{topic_partition} is in {self.path}, which is offline: {self.failure}")
 
     def create(self, topic_partition: TopicPartition, config: LogConfig) -> Log:
         """Create an empty log; its directory is durable when this returns. Raises `LogDirOffline`."""
-        # The entries of a deleted log of the same name: its successor has not lost those records.
+        # Remove the entries of a deleted log of the same name: they do not apply to the new log.
         self._forget(topic_partition)
         with self._or_offline(f"no space to create {topic_partition}", f"creating {topic_partition}"):
             self._disk.make_dir(self._directory_of(topic_partition))
@@ -226,7 +226,7 @@ class LogDir:
             return self._load(topic_partition, config)
 
     def reopen(self, topic_partition: TopicPartition, config: LogConfig, *, accept_loss: bool) -> Log:
-        """Open a log that is listed in `damaged`. Raises `DamagedLog`, `DiskFull`, `LogDirOffline`."""
+        """Open a log that is in `damaged`. Raises `DamagedLog`, `DiskFull`, `LogDirOffline`."""
         self.check_online(topic_partition)
         if accept_loss:
             self._accept_loss.add(topic_partition)
@@ -255,9 +255,8 @@ class LogDir:
     def rename_away(self, topic_partition: TopicPartition, unique: str, fate: str, delay_ms: int) -> None:
         """Rename a partition's directory to `…-delete` or `…-stray`. Raises `DiskFull`, `LogDirOffline`."""
         self.check_online(topic_partition)
-        # First, because a full disk may refuse it: nothing has changed then, and the same call works later.
-        # If the rename does not happen, a crash finds lower bounds than there were and recovers from the
-        # start.
+        # First, because a full disk may refuse it: nothing has changed then, and the call can be repeated.
+        # If a crash prevents the rename, recovery reads the log from the start.
         self._forget(topic_partition)
         log = self.logs.pop(topic_partition, None)
         if log is None:
@@ -266,7 +265,7 @@ class LogDir:
         else:
             log.partition.abandon()
         self.known.discard(topic_partition)
-        # A name has at most 255 characters: a long topic name is cut, and the id keeps it unique.
+        # A name has at most 255 characters: a long topic name is shortened, and the id keeps it unique.
         suffix = f"-{topic_partition.partition}.{unique}-{fate}"
         renamed = f"{self.path}/{topic_partition.topic[: 255 - len(suffix)]}{suffix}"
         with self._or_offline("", f"moving {topic_partition}"):
@@ -326,7 +325,7 @@ class LogDir:
         self._set_deadline(now_ms)
 
     def heed(self, log: PartitionLog) -> None:
-        """Move the deadline forward for this log alone: a look at all of them would cost their square."""
+        """Move the deadline forward for this log, without a scan of all logs."""
         flush_ms = MAX_LONG if self._flushes_on_schedule else self._clock() + log.config.flush_ms
         self.deadline_ms = min(self.deadline_ms, flush_ms, _unlinking_ms(log))
 
@@ -344,9 +343,9 @@ class LogDir:
     # --- failing and closing --------------------------------------------------------------------------
 
     def guarded(self, action: Callable[[], None]) -> bool:
-        """Run `action`; False if it failed. A failed disk takes this dir offline and no other.
+        """Run `action`. Returns False if it failed; a disk failure takes this dir offline.
 
-        A full disk does not: the file stays as it was and is written another time.
+        A full disk does not: the file is unchanged and is written another time.
         """
         try:
             action()
@@ -357,27 +356,27 @@ class LogDir:
                 self._take_offline(error)
             return False
         except LogDirOffline:
-            # The log at fault has reported itself through `failed`.
-            assert self.failure is not None, "a log went offline without its dir"
+            # The failed log has called `failed`.
+            assert self.failure is not None, "a log went offline without its log dir"
             return False
         return True
 
     def _take_offline(self, error: OSError) -> None:
         if self.failure is None:
             self.failure = bare(error)
-            for log in list(self.logs.values()):  # the thread of a sync may be the one that finds out
+            for log in list(self.logs.values()):  # any thread may detect the failure
                 log.partition.take_offline(error)
             self._node.failed_dirs.append(self.path)
-            # The page cache may drop what could not be synced, and the next owner cannot tell. If this fails
+            # The page cache may drop unsynced data, and the next owner cannot detect that. If this fails
             # too, the dir cannot be used again in this boot.
             with suppress(OSError):
                 if self._node.boot_id:
                     remove_running(self._disk, self.path)
 
     def close(self, *, mark_clean: bool) -> None:
-        """Close every log, write the checkpoints and, with `mark_clean`, the clean-stop marker."""
+        """Close every log, write the checkpoints and, with `mark_clean`, the clean-shutdown marker."""
         closed = [self.guarded(log.close) for log in list(self.logs.values())]
-        # A partition that was left as it is must be checked again, and a clean start would not do that.
+        # Damaged partitions must be checked again, and a clean start would not do that.
         mark_clean = mark_clean and all(closed) and not self.damaged
         if self.failure is None and self._lock is not None:
             self.guarded(partial(self._leave_marks, mark_clean))
@@ -405,7 +404,7 @@ class LogDir:
 
 
 def _unlinking_ms(log: PartitionLog) -> int:
-    """Return when the log has deleted files or expired losses to remove; `MAX_LONG` for never."""
+    """Return when the log's next deleted files or expired losses are due; `MAX_LONG` for never."""
     return min(log.deleted_files.deadline_ms, log.quarantine.due_ms)
 
 

@@ -1,11 +1,11 @@
-"""The logs of one node, in one or several log dirs.
+"""The logs of one node, in one or more log dirs.
 
     data/                                   a log dir, with its lock and checkpoints (`log_dir.py`)
       orders-0/ orders-1/ …                 partitions
 
 A failed disk takes its log dir offline, with every log in it, until a restart has recovered it; the other
 dirs continue. Each log recovers itself after a crash (`recovery.py`). The checkpoints of a log dir are
-bounds, never facts: a missing or unreadable one costs time, not data.
+only bounds: a missing or unreadable one costs time, not data.
 """
 
 from __future__ import annotations
@@ -36,10 +36,10 @@ NO_BROKER_EPOCH: Final = -1
 
 
 class LogManager:
-    """Every log of one node. Opening it recovers the logs that need it; `close` leaves clean-stop markers.
+    """Every log of one node. The constructor recovers logs if needed; `close` writes clean-shutdown markers.
 
-    Raises `DirectoryLocked` if another process owns one of the dirs, `InvalidTopic` for a directory that is
-    no partition's, `LogDirOffline` if no dir can be used. A dir that fails alone is listed in `offline_dirs`.
+    Raises `DirectoryLocked` if a dir has another owner, `InvalidTopic` for a directory that is not a
+    partition's, `LogDirOffline` if all dirs fail. A single failed dir is listed in `offline_dirs`.
     """
 
     # Eleven parameters: each is a separate choice of the program, and all but four have defaults.
@@ -60,12 +60,12 @@ class LogManager:
     ) -> None:
         """Open the log dirs with the node's `settings`.
 
-        `configs` holds the settings of single topics; the others have `config`, by default the settings'.
-        Damaged partitions among `accept_loss` are cut where the damage begins instead of being left out.
-        `boot_id` is the boot of the machine (`logstore.disk.files.boot_id`); empty if it is unknown.
+        `configs` holds the settings of single topics; other topics have `config`, by default the one in
+        `settings`. Damaged partitions in `accept_loss` are truncated at the damage instead of being left out.
+        `boot_id` identifies the boot of the machine (`logstore.disk.files.boot_id`); empty if unknown.
         """
         if not log_dirs or len(set(log_dirs)) != len(log_dirs):
-            raise ValueError(f"log dirs {list(log_dirs)}: name one or more, each once")
+            raise ValueError(f"log dirs are {list(log_dirs)}; give at least one, each only once")
         self.settings = settings = settings or LogManagerConfig()
         self.config = config or settings.topic_defaults
         self._configs = dict(configs or {})
@@ -83,7 +83,7 @@ class LogManager:
             CleanerConfig.of(settings),
             now_ms=now_ms,
         )
-        """Compacts the logs, and reports on each of them."""
+        """Compacts the logs and reports their state."""
         self.failed_dirs: list[str] = []
         """Log dirs whose disk failed, as they failed: a look at its length tells of a new one."""
         node = NodeFacts(disk, clock, random, settings, broker_epoch, boot_id, self.failed_dirs)
@@ -95,28 +95,28 @@ class LogManager:
                 log_dir.open(lambda topic: self._configs.get(topic, self.config), progress)
             if not self._online():
                 reasons = "; ".join(f"{path}: {reason}" for path, reason in self.offline_dirs.items())
-                raise LogDirOffline(f"no log dir can be used: {reasons}")
+                raise LogDirOffline(f"every log dir failed: {reasons}")
         except BaseException:
             self.abandon()
             raise
-        # An empty dir counts as unclean: it may be a new disk in the place of a lost one.
+        # An empty dir counts as unclean: it may be a new disk that replaces a lost one.
         self.was_clean = all(log_dir.was_clean or log_dir.has_run_on for log_dir in self._dirs)
-        """Whether nothing can have been lost: a clean stop, or a kill in the same boot of the machine."""
+        """Whether no data can be lost: after a clean shutdown, or a kill in the same boot of the machine."""
         if boot_id and self.was_clean and not accept_loss:
             self.vouch()
         elif boot_id or accept_loss:
             self.let_nobody_vouch()
         self.had_empty_dir = any(log_dir.was_empty or log_dir.failure for log_dir in self._dirs)
-        """Whether a log dir was new or could not be opened: records that were synced may be missing."""
+        """Whether a log dir was new or could not be opened: synced records may be missing."""
 
     def vouch(self) -> None:
-        """Record that a kill of this process loses nothing from now on; only a power cut may."""
+        """Write the running markers: a kill of this process loses nothing, only a power cut may."""
         if self._boot_id:
             for log_dir in self._online():
                 log_dir.guarded(partial(write_running, self._disk, log_dir.path, self._boot_id))
 
     def let_nobody_vouch(self) -> None:
-        """Withdraw that record: nobody can say what these logs hold."""
+        """Remove the running markers: data of these logs may be lost already."""
         for log_dir in self._online():
             log_dir.guarded(partial(remove_running, self._disk, log_dir.path))
 
@@ -129,11 +129,11 @@ class LogManager:
 
     @property
     def damaged(self) -> Mapping[TopicPartition, DamagedLog]:
-        """Partitions that were left as they are because synced batches are missing."""
+        """Partitions that were not opened because synced batches are missing or damaged."""
         return {tp: error for log_dir in self._dirs for tp, error in log_dir.damaged.items()}
 
     def losses(self) -> Mapping[TopicPartition, list[Loss]]:
-        """Return the losses in each partition's ledger; partitions without any are left out.
+        """Return the losses in each partition's ledger; partitions without losses are left out.
 
         Raises `OSError`.
         """
@@ -142,7 +142,7 @@ class LogManager:
 
     @property
     def log_dirs(self) -> tuple[str, ...]:
-        """All log dirs as given, the failed ones among them."""
+        """All log dirs, including the failed ones."""
         return tuple(log_dir.path for log_dir in self._dirs)
 
     @property
@@ -152,7 +152,7 @@ class LogManager:
 
     @property
     def is_offline(self) -> bool:
-        """Whether no log dir is left."""
+        """Whether all log dirs have failed."""
         return not self._online()
 
     def get(self, topic_partition: TopicPartition) -> Log | None:
@@ -171,7 +171,7 @@ class LogManager:
         return None
 
     def topic_id(self, topic_partition: TopicPartition) -> str | None:
-        """Return the id in the partition's directory, damaged or not; None without an id or a directory.
+        """Return the topic id in the partition's directory, even of a damaged log; None if there is none.
 
         Raises `LogDirOffline`.
         """
@@ -204,7 +204,7 @@ class LogManager:
         if log is None:
             online = self._online()
             if not online:
-                raise LogDirOffline(f"{topic_partition} cannot be created: every log dir is offline")
+                raise LogDirOffline(f"{topic_partition} cannot be created: all log dirs are offline")
             home = min(online, key=lambda log_dir: len(log_dir.logs))
             log = home.create(topic_partition, config or self._config_of(topic_partition))
         elif config is not None:
@@ -219,11 +219,11 @@ class LogManager:
     def reopen(
         self, topic_partition: TopicPartition, *, config: LogConfig | None = None, accept_loss: bool = False
     ) -> Log:
-        """Try again to open a partition that is listed in `damaged`.
+        """Open a partition that is in `damaged`.
 
-        With `accept_loss` it is cut where the damage begins, for a caller that can get the removed records
-        from another replica. Raises `DamagedLog` if it still cannot be opened, `DiskFull` if there is no room
-        in quarantine, `LogDirOffline`.
+        With `accept_loss` the log is truncated at the damage; use it if another replica has the removed
+        records. Raises `DamagedLog` if the log still cannot be opened, `DiskFull` without space for the
+        quarantine, `LogDirOffline`.
         """
         (home,) = (log_dir for log_dir in self._dirs if topic_partition in log_dir.damaged)
         return home.reopen(
@@ -231,7 +231,7 @@ class LogManager:
         )
 
     def delete(self, topic_partition: TopicPartition) -> None:
-        """Remove the log, damaged or not; its files are deleted after `file.delete.delay.ms`.
+        """Remove the log, even a damaged one; its files are deleted after `file.delete.delay.ms`.
 
         Unknown partitions are ignored. Raises `LogDirOffline`, and `DiskFull` with nothing changed.
         """
@@ -240,8 +240,8 @@ class LogManager:
     def set_aside(self, topic_partition: TopicPartition) -> None:
         """Remove the log and keep its files, as `<topic>-<partition>.<32 hex>-stray`, for an operator.
 
-        Damaged or not; unknown partitions are ignored. Raises `LogDirOffline`; `DiskFull` with nothing
-        changed.
+        Damaged logs are moved too; unknown partitions are ignored. Raises `LogDirOffline`, and `DiskFull`
+        with nothing changed.
         """
         self._rename_away(topic_partition, "stray")
 
@@ -263,7 +263,7 @@ class LogManager:
     # --- checkpoints ----------------------------------------------------------------------------------
 
     def checkpointed_high_watermark(self, topic_partition: TopicPartition) -> int:
-        """Return the high watermark that was last checkpointed, a lower bound; 0 if there is none."""
+        """Return the last checkpointed high watermark, a lower bound; 0 if there is none."""
         for log_dir in self._online():
             if topic_partition in log_dir.checkpoints.high_watermarks.offsets:
                 return log_dir.checkpoints.high_watermarks.offsets[topic_partition]
@@ -275,7 +275,7 @@ class LogManager:
             log_dir.guarded(log_dir.checkpoints.write_high_watermarks)
 
     def checkpoint_recovery_points(self) -> None:
-        """Sync the sealed segments and write how far every log is durable."""
+        """Sync the sealed segments and write every log's recovery point."""
         for log_dir in self._online():
             log_dir.guarded(log_dir.checkpoint_recovery_points)
 
@@ -288,7 +288,7 @@ class LogManager:
 
     @property
     def deadline_ms(self) -> int:
-        """When `tick` is needed next."""
+        """The time of the next `tick`."""
         return min(
             self._recovery_points.due_ms,
             self._log_starts.due_ms,
@@ -320,10 +320,10 @@ class LogManager:
         self.cleaner.tick(now_ms)
 
     def delete_old_segments(self, now_ms: int) -> Mapping[TopicPartition, tuple[Expired, ...]]:
-        """Delete every log's old segments; for compacted logs the cleaner does it. Returns the deleted ones.
+        """Delete the old segments of all logs and return them; the cleaner handles compacted logs.
 
-        A partition without room to write its new log start is left for the next time, and a failed disk takes
-        its dir offline; the others continue.
+        If a full disk refuses a partition's new log start, its segments stay until the next call. A failed
+        disk takes its dir offline. The others continue.
         """
         deleted: dict[TopicPartition, tuple[Expired, ...]] = {}
         for log_dir in self._online():
@@ -331,18 +331,18 @@ class LogManager:
         return deleted
 
     def close(self, *, mark_clean: bool = True) -> None:
-        """Flush and close every log, write the checkpoints, then the clean-stop markers.
+        """Flush and close every log, write the checkpoints, then the clean-shutdown markers.
 
-        A dir whose disk fails meanwhile gets no marker: its next start recovers it. Without `mark_clean` no
-        dir does: a node that started unclean and does not know yet which of its replicas count must not look
-        intact the next time.
+        A dir that fails meanwhile gets no marker and is recovered at the next start. Without `mark_clean`
+        no dir gets one: a node that started unclean must not look clean before it knows which replicas are
+        valid.
         """
         self.cleaner.close()
         for log_dir in self._dirs:
             log_dir.close(mark_clean=mark_clean)
 
     def abandon(self) -> None:
-        """Release every dir without writing anything, as if the process had been killed."""
+        """Release every dir without writing, as if the process had been killed."""
         for log_dir in self._dirs:
             log_dir.abandon()
 
@@ -350,7 +350,7 @@ class LogManager:
 class _Every:
     """A task that is due every `interval_ms`, and at once if the clock was set back by more than that.
 
-    First after `delay_ms` if that is sooner; never if the interval is `MAX_LONG`.
+    It is first due after `delay_ms` if that is shorter, and never if the interval is `MAX_LONG`.
     """
 
     def __init__(self, interval_ms: int, *, now_ms: int, delay_ms: int) -> None:
@@ -358,7 +358,7 @@ class _Every:
         self.due_ms = now_ms + (min(interval_ms, delay_ms) if interval_ms < MAX_LONG else MAX_LONG)
 
     def is_due(self, now_ms: int) -> bool:
-        """Return whether it is time; the next interval then counts from here."""
+        """Return whether the task is due; the next interval then starts at `now_ms`."""
         if self.due_ms - 2 * self._interval_ms <= now_ms < self.due_ms:
             return False
         self.due_ms = now_ms + self._interval_ms

@@ -1,12 +1,12 @@
 """Turn the records of an application into batches.
 
-    values, pairs   ──►  `MadeBatch`: the bytes, and what is known of them    ──►  the log
-    records         ──►  bytes, that are judged like a stranger's             ──►  (`validation.py`)
+    values, pairs   ──►  `MadeBatch`: the bytes, and known facts about them   ──►  the log
+    records         ──►  bytes, validated like a client's                     ──►  (`validation.py`)
     ready batches   ──►
 
-A batch that was encoded here from plain bytes is not read again: its record count, its time and whether a
-record lacks a key are known. `append.may_enter` compares them with the topic's rules. A batch that the rules
-may refuse or change is validated like a client's, which names the records at fault.
+A batch that was encoded here from plain bytes is not parsed again: its record count, its timestamp and
+missing keys are known. `append.may_enter` compares them with the topic's settings. A batch that may be
+refused or changed is validated like a client's batch, and the error lists the invalid records.
 """
 
 from __future__ import annotations
@@ -36,18 +36,18 @@ Appendable: TypeAlias = Buffer | Record | Batch | Pair | None
 """A value, a record (its offset is ignored), a ready batch, or a (key, value) pair."""
 
 RECORD_OVERHEAD = 32
-"""Bytes that a record is taken to have beside its key and value."""
+"""The estimated size of a record in addition to its key and value."""
 READY_BYTES = 1 << 20
-"""Batches to be judged are handed on together up to this size."""
+"""Batches for validation are joined up to this size."""
 ROWS_AT_A_TIME = 4096
-"""Taken from what is no list: its batches end there too."""
+"""The number of items that are taken at a time from an iterator; batches end there too."""
 WORTH_A_TABLE = 128
 _NOT_ENCODABLE = (TypeError, AttributeError, OverflowError, struct.error)
 _PLAIN = frozenset({bytes, type(None)})
 
 
 class MadeBatch(NamedTuple):
-    """A batch of our own making at offset 0, whose records all have one time and no headers."""
+    """A batch that was encoded here, at offset 0. Its records have one timestamp and no headers."""
 
     data: bytearray
     record_count: int
@@ -57,7 +57,7 @@ class MadeBatch(NamedTuple):
 
 
 class Compression(NamedTuple):
-    """How records are compressed; a level of None is the codec's own."""
+    """The codec and level of a batch; a level of None is the codec's default."""
 
     codec: Codec
     level: int | None = None
@@ -73,7 +73,7 @@ def batch_of_one(
     timestamp_ms: int,
     compression: Compression,
 ) -> MadeBatch | bytes:
-    """A batch of one record. `TypeError` for parts that no record has, `ValueError` for such a time."""
+    """Encode one record. Raises `TypeError` for invalid parts, `ValueError` for an invalid timestamp."""
     if value is not None and type(value) is not bytes:
         value = bytes(value)
     if not headers and (key is None or type(key) is bytes):
@@ -88,10 +88,10 @@ def batch_of_one(
 def batches_of(
     items: Iterable[Appendable], *, now_ms: int, compression: Compression, target_bytes: int
 ) -> Iterator[MadeBatch | bytes]:
-    """`items` as batches of about `target_bytes`: ours, or some that lie end to end and are to be judged.
+    """Yield `items` as batches of about `target_bytes`: `MadeBatch`es, or joined batches for validation.
 
-    Records that follow each other share batches; those without a time get `now_ms`. Raises `TypeError` for
-    what is none of these and for parts that no record has, `ValueError` for a time below -1.
+    Consecutive records share batches; records without a timestamp get `now_ms`. Raises `TypeError` for other
+    items and for invalid parts of a record, `ValueError` for a timestamp below -1.
     """
     for rows in _in_pieces(items):
         if list(map(type, rows)).count(bytes) == len(rows):
@@ -114,7 +114,7 @@ def _in_pieces(items: Iterable[Appendable]) -> Iterator[Sequence[Appendable]]:
 
 
 def _are_plain_pairs(rows: Sequence[Appendable]) -> TypeGuard[Sequence[Pair]]:
-    # Exactly bytes: the length of anything else need not be the number of its bytes.
+    # Exactly bytes: the `len` of another buffer may not be its size in bytes.
     return (
         set(map(type, rows)) == {tuple}
         and set(map(len, rows)) == {2}  # type: ignore[arg-type]
@@ -151,7 +151,7 @@ def _of_pairs(
 
 
 def _runs(sizes: Sequence[int], target_bytes: int) -> Iterator[tuple[int, int]]:
-    """Where batches begin and end among records of these sizes: each with the one that fills it."""
+    """Yield start and stop of each batch among records of these sizes; the filling record is included."""
     ends = list(accumulate(map(RECORD_OVERHEAD.__add__, sizes)))
     start, done = 0, 0
     while start < len(ends):
@@ -170,7 +170,7 @@ def _assembled(
 ) -> MadeBatch:
     try:
         if timestamp_ms < NO_TIMESTAMP:
-            raise ValueError(f"timestamp {timestamp_ms} ms: -1 means none, others are not negative")
+            raise ValueError(f"timestamp is {timestamp_ms} ms; it must be -1 (none) or at least 0")
         data = assemble_plain(parts, count, timestamp_ms, *compression)
         return MadeBatch(data, count, timestamp_ms, is_keyed)
     except _NOT_ENCODABLE as error:
@@ -233,15 +233,15 @@ def _record_of(item: Appendable, offset: int, now_ms: int) -> Record:
 
 
 def not_appendable(item: object) -> TypeError:
-    """What to raise for an `item` that is no record in any form."""
+    """Return the error for an `item` that cannot be appended."""
     return TypeError(
         f"{type(item).__name__} is not a value (bytes or None), a record, a (key, value) pair or a batch; "
-        "encode text first, and make a Record where there are headers"
+        "encode text as bytes, and use a Record for headers"
     )
 
 
 def _wrong_part(error: Exception) -> TypeError:
     return TypeError(
-        "keys, values and header values are bytes or None, names of headers text, times whole milliseconds: "
+        "keys, values and header values must be bytes or None, header names str, timestamps int (ms): "
         f"{error}"
     )

@@ -1,16 +1,16 @@
-"""A log that stands alone: it keeps in its own directory what a log dir keeps for its partitions.
+"""Stand-alone logs: a log outside of a log dir, with its lock and checkpoints in its own directory.
 
     orders-0/
       .lock                               one owner at a time
-      .kafka_cleanshutdown                closed in order; says at which log end offset
+      .kafka_cleanshutdown                clean shutdown, with the log end offset
       recovery-point-offset-checkpoint    one entry: this log
       log-start-offset-checkpoint         one entry: this log
-      cleaner-offset-checkpoint           one entry: this log, once it was compacted
+      cleaner-offset-checkpoint           one entry: this log, after a compaction
       00000000000000000000.log …          as in any partition directory
 
-Several processes may keep logs side by side in one parent directory, unless a broker owns the parent. A
-`LogManager` that later takes over the parent removes these files; its own checkpoints have no entry for the
-partition, so it recovers the log from the start.
+Several processes may have logs in one parent directory, unless a broker owns the parent. A `LogManager` that
+later opens the parent as a log dir removes these files. It recovers the log from the start, because its own
+checkpoints have no entry for the partition.
 """
 
 from __future__ import annotations
@@ -65,7 +65,7 @@ def open_stand_alone(
             raise _no_room(directory, error) from error
         raise LogDirOffline(
             f"{directory} cannot be opened as a log: {error}. "
-            "It must be a directory that this process may write"
+            "The path must be a directory that this process can write"
         ) from error
     try:
         check_not_locked(disk, os.path.dirname(directory) or ".")
@@ -87,7 +87,7 @@ def check_not_locked(disk: Disk, directory: str) -> None:
 
 
 def forget_stand_alone(disk: Disk, directory: str) -> None:
-    """Remove the files of a stand-alone owner: from now on its checkpoints would be stale."""
+    """Remove the files of a stand-alone owner: its checkpoints become stale."""
     names = {entry.name for entry in disk.scan(directory)}
     for name in (RECOVERY_POINT_CHECKPOINT, LOG_START_OFFSET_CHECKPOINT, CLEANER_OFFSET_CHECKPOINT):
         if name in names:
@@ -99,7 +99,9 @@ def forget_stand_alone(disk: Disk, directory: str) -> None:
 
 
 def _no_room(directory: str, error: OSError) -> DiskFull:
-    return DiskFull(f"{directory}: no room to open the log ({error.strerror}). Make room, then open it again")
+    return DiskFull(
+        f"{directory}: no space to open the log ({error.strerror}). Free some space, then open it again"
+    )
 
 
 def _open_locked(
@@ -114,20 +116,20 @@ def _open_locked(
 ) -> PartitionLog:
     marker = read_clean_shutdown(disk, directory)
     if marker is not None and not marker.is_ours:
-        # Before the marker goes: a crash in between leaves both to be seen to again.
+        # Before the marker is removed: after a crash in between, the next start does both again.
         remove_seals(disk, directory)
-    # Gone for good before anything else is written: a crash from here on is an unclean stop.
+    # Durably removed before any other write: a crash from here on is an unclean shutdown.
     remove_clean_shutdown(disk, directory)
     owner = _OwnDirectory(disk, directory, topic_partition, lock)
-    # The only use of chance here: segments of many logs should not all roll at the same moment.
+    # Seeded by the name: many logs should not roll their segments at the same moment.
     jitter = random.Random(f"{topic_partition}")
 
     def jitter_ms(bound_ms: int) -> int:
         return jitter.randrange(bound_ms) if bound_ms else 0
 
-    # No coordinator stands beside it that could vouch for a transaction.
+    # There is no transaction coordinator that could verify a transaction.
     producer_config = ProducerStateConfig(transaction_partition_verification_enable=False)
-    # A marker that names another end speaks of another log: somebody else wrote here since.
+    # If the log ends elsewhere, another program has written to it since: `load` compares.
     closed_at = marker.extra.get(_END_OFFSET) if marker is not None else None
     loaded = load(
         disk,
@@ -159,14 +161,14 @@ def _open_locked(
 
 
 class _OwnDirectory:
-    """Keeps one log's checkpoints in the log's own directory (`LogOwner`)."""
+    """Keeps the checkpoints of one log in the log's directory (`LogOwner`)."""
 
     def __init__(self, disk: Disk, directory: str, topic_partition: TopicPartition, lock: Lock) -> None:
         self._disk = disk
         self._directory = directory
         self._topic_partition = topic_partition
         self._lock = lock
-        # Without a recovery point everything is read again; a missing file costs time, not data.
+        # Without a recovery point, recovery reads the whole log: a missing file costs time, not data.
         self.recovery_point = OffsetFile(disk, directory, RECOVERY_POINT_CHECKPOINT)
         self.log_start = OffsetFile(disk, directory, LOG_START_OFFSET_CHECKPOINT)
         self.first_dirty = OffsetFile(disk, directory, CLEANER_OFFSET_CHECKPOINT)
@@ -185,7 +187,7 @@ class _OwnDirectory:
         self.first_dirty.set(self._topic_partition, log.first_dirty_offset)
 
     def failed(self, log: PartitionLog, error: OSError) -> None:
-        """Nobody else to tell: the log itself refuses from now on."""
+        """Do nothing: the log itself refuses appends after the failure."""
 
     def closed(self, log: PartitionLog, *, is_clean: bool) -> None:
         try:

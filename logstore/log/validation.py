@@ -1,13 +1,13 @@
-"""Check batches before they enter a log, and stamp them. Decisions only: nothing here writes.
+"""Check batches before an append, and assign offsets and epochs. This module writes nothing to disk.
 
-A leader checks everything in a client's batch, then stamps it: base offset and leader epoch in front of the
-checksum; largest timestamp and timestamp type behind it, with a new checksum only if they change. The records
-are re-encoded only if the topic requires another codec. A follower keeps its leader's batches as they are and
-checks only whether they fit.
+A leader checks everything in a client's batch, then sets the base offset and the leader epoch, which the
+checksum does not cover. It sets the largest timestamp and the timestamp type, with a new checksum, only if
+they change. Records are re-encoded only if the topic requires another codec. A follower keeps its leader's
+batches unchanged and checks only whether they follow its own log.
 
-Kafka accepts some batches that no producer sends and that harm the log: offset deltas with gaps in an
-uncompressed batch, a delete horizon or a transaction without a producer from a client, times below -1, bytes
-after the batch. This module refuses them; docs/formats/record-batch.md has the list.
+Kafka accepts some batches that no producer sends and that damage the log: gaps in the offset deltas of an
+uncompressed batch, a delete horizon from a client, a transaction without a producer id, timestamps below -1,
+bytes after the batch. This module refuses them; docs/formats/record-batch.md has the list.
 """
 
 from __future__ import annotations
@@ -62,12 +62,12 @@ _TARGETS: Final = {
 
 
 MAX_RECORDS: Final = 1 << 20
-"""So many may a client's batch have. Each takes microseconds to check, and some 200 bytes where the topic
-wants another codec; a MiB that was compressed can hold millions. No client comes near it by itself."""
+"""The most records in a client's batch. A check takes microseconds per record, and a new codec some 200 bytes
+per record; a compressed MiB can hold millions of records. No real client comes near this limit."""
 
 
 class ValidationConfig(Protocol):
-    """The topic settings that a leader's validation weighs; `LogConfig` has them."""
+    """The topic settings for a leader's validation; `LogConfig` has them."""
 
     @property
     def max_message_bytes(self) -> int: ...
@@ -86,19 +86,19 @@ class ValidationConfig(Protocol):
 
 
 class AppendOrigin(Enum):
-    """Who made a batch that a leader is asked to append."""
+    """The origin of a batch that a leader appends."""
 
     CLIENT = "client"
     COORDINATOR = "coordinator"
-    """Our own transaction or group coordinator: may write control batches, has no sequences to check."""
+    """The broker's own transaction or group coordinator: may write control batches, sends no sequences."""
 
 
 class Prepared(NamedTuple):
-    """Batches that passed every check, end to end in `data`, with their offsets and epoch: ready to write.
+    """Checked batches with offsets and epochs, contiguous in `data` and ready to write.
 
-    `extents` is their table for the segment. In the time index a batch's largest timestamp belongs to its
-    last offset. `log_append_time_ms` is -1 on a CreateTime topic. `batches` are those that the log looks at
-    again once they are written: the ones with a producer id on a leader, all of them on a follower.
+    `extents` describes them for the segment. The time index assigns a batch's largest timestamp to its last
+    offset. `log_append_time_ms` is -1 on a CreateTime topic. `batches` are the ones that the log processes
+    after the write: those with a producer id on a leader, all of them on a follower.
     """
 
     data: Buffer
@@ -120,16 +120,16 @@ def validate_and_assign(
     origin: AppendOrigin = AppendOrigin.CLIENT,
     max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
 ) -> Prepared:
-    """Check the one batch in `data` and place it at `next_offset`; `data` itself stays as it is.
+    """Check the single batch in `data` and return it with offsets from `next_offset`; `data` is not changed.
 
-    Raises `CorruptBatch`, `RecordTooLarge`, `InvalidRecord`, `InvalidTimestamp` (the last two with the
-    records at fault) or `UnsupportedCompression`; then nothing may be written.
+    Raises `CorruptBatch`, `RecordTooLarge`, `UnsupportedCompression`, and `InvalidRecord` or
+    `InvalidTimestamp` with the invalid records. Nothing may be written then.
     """
     if len(data) > config.max_message_bytes:
         raise RecordTooLarge(len(data), config.max_message_bytes)
     batch = _only_batch(data if isinstance(data, bytes) else bytes(data))
     if batch.base_offset != 0:
-        raise InvalidRecord(f"base offset {batch.base_offset}: a producer's batch starts at 0")
+        raise InvalidRecord(f"base offset is {batch.base_offset}; it must be 0 in a producer's batch")
     batch.check_crc()
     _check_header(batch, origin)
     log_append_time_ms = now_ms if config.message_timestamp_type == "LogAppendTime" else None
@@ -169,11 +169,11 @@ def validate_plain_group(
     now_ms: int,
     config: ValidationConfig,
 ) -> Prepared | None:
-    """`validate_and_assign` for the batches in the first `size` bytes of `data`, in place, if all are plain.
+    """Do `validate_and_assign` for many plain batches at once, in place, in the first `size` bytes of `data`.
 
-    A last batch that is cut short is left out. None as soon as anything is out of the ordinary: a codec,
-    a producer id, a topic that stamps times or wants keys, and whatever would be refused; `data` is then
-    as it was. The caller takes one batch by itself and learns why.
+    An incomplete last batch is left out. Returns None, with `data` unchanged, if a batch has a codec or a
+    producer id, if the topic sets timestamps or needs keys, or if anything would be refused. The caller then
+    validates the batches one by one.
     """
     if config.compression_type not in ("producer", "uncompressed") or "compact" in config.cleanup_policy:
         return None
@@ -218,11 +218,11 @@ def validate_plain_group(
 
 def _only_batch(data: Buffer) -> Batch:
     if not data:
-        raise InvalidRecord("no batch: an append has exactly one")
+        raise InvalidRecord("no batch; an append must have exactly one")
     batch = Batch(data)
     if batch.size != len(data):
         if next(walk(data, position=batch.size), None) is not None:
-            raise InvalidRecord("more than one batch: an append has exactly one")
+            raise InvalidRecord("more than one batch; an append must have exactly one")
         raise InvalidRecord(f"{len(data) - batch.size} bytes after the batch")
     return batch
 
@@ -230,36 +230,43 @@ def _only_batch(data: Buffer) -> Batch:
 def _check_header(batch: Batch, origin: AppendOrigin) -> None:
     count, delta = batch.record_count, batch.last_offset_delta
     if count > MAX_RECORDS and origin is AppendOrigin.CLIENT:
-        raise InvalidRecord(f"{count} records in one batch; {MAX_RECORDS} are the most: send smaller batches")
+        raise InvalidRecord(f"{count} records in one batch; the limit is {MAX_RECORDS}, send smaller batches")
     if count <= 0 or count != delta + 1:
-        raise InvalidRecord(f"{count} records with last offset delta {delta}: it is one less, from 0 up")
+        raise InvalidRecord(
+            f"{count} records with last offset delta {delta}; the delta must be the number of records - 1"
+        )
     if batch.base_timestamp_ms < NO_TIMESTAMP:
-        raise InvalidTimestamp(f"base timestamp {batch.base_timestamp_ms} ms: below -1, which means none")
+        raise InvalidTimestamp(f"base timestamp {batch.base_timestamp_ms} ms is below -1 (no timestamp)")
     flags = batch.attributes
     if flags & CONTROL and origin is AppendOrigin.CLIENT:
-        raise InvalidRecord("a control batch from a client")
+        raise InvalidRecord("control batch from a client; only a coordinator may write one")
     if flags & DELETE_HORIZON:
-        raise InvalidRecord("a delete horizon is given by compaction, not by who sends the batch")
+        raise InvalidRecord("batch with a delete horizon; only compaction sets one")
     if batch.has_producer_id:
         if batch.base_sequence < 0 and origin is AppendOrigin.CLIENT:
-            raise InvalidRecord(f"producer {batch.producer_id} sends base sequence {batch.base_sequence}")
+            raise InvalidRecord(
+                f"producer {batch.producer_id} sent the negative base sequence {batch.base_sequence}"
+            )
         if batch.producer_epoch < 0:
-            raise InvalidRecord(f"producer {batch.producer_id} sends epoch {batch.producer_epoch}")
+            raise InvalidRecord(
+                f"producer {batch.producer_id} sent the negative epoch {batch.producer_epoch}"
+            )
     elif flags & TRANSACTIONAL:
-        raise InvalidRecord("a transactional batch without a producer id")
+        raise InvalidRecord("transactional batch without a producer id")
 
 
 def _check_each_record(
     batch: Batch, summary: RecordsSummary, now_ms: int, config: ValidationConfig, max_bytes: int
 ) -> int:
-    """The rules that name the records at fault. Returns the batch's largest timestamp, true for CreateTime.
+    """Check timestamps and keys. Returns the largest timestamp of the records.
 
-    The bounds of all records are judged first; only a batch that fails them is read record by record.
+    The batch's bounds are checked first; only if they fail are the records read one by one, to list the
+    invalid ones.
     """
     needs_keys = "compact" in config.cleanup_policy and not batch.is_control
     create_time = config.message_timestamp_type == "CreateTime"
     if create_time and batch.attributes & LOG_APPEND_TIME:
-        raise InvalidTimestamp("a batch with the broker's time on a topic that keeps the producer's")
+        raise InvalidTimestamp("batch with timestamp type LogAppendTime on a CreateTime topic")
     oldest_ms = max(now_ms - config.oldest_allowed_ms, 0)
     newest_ms = min(now_ms + config.newest_allowed_ms, MAX_LONG)
     min_delta, max_delta, keyless_count = summary
@@ -282,9 +289,9 @@ def _check_each_record(
             keyless.append(RecordError(index, "a compacted topic needs a key"))
     errors = sorted(untimely + keyless)
     if untimely:
-        raise InvalidTimestamp(f"{len(errors)} records refused; the first: {errors[0].message}", errors)
+        raise InvalidTimestamp(f"{len(errors)} invalid records; the first: {errors[0].message}", errors)
     if keyless:
-        raise InvalidRecord(f"{len(errors)} records refused; the first: {errors[0].message}", errors)
+        raise InvalidRecord(f"{len(errors)} invalid records; the first: {errors[0].message}", errors)
     return max_ms
 
 
@@ -308,13 +315,13 @@ def _recompressed(
 def analyse_follower_batches(
     data: Buffer, *, next_offset: int, leader_epoch: int, latest_epoch: int = -1
 ) -> Prepared | None:
-    """Check a leader's batches for the end of a log at `next_offset`; None if not one whole batch is there.
+    """Check a leader's batches for an append at `next_offset`. Returns None without a complete batch.
 
-    A torn last batch is cut off; a gap above `next_offset` is legal, compaction leaves them. `latest_epoch`
-    is the newest epoch already in the log.
+    An incomplete last batch is cut off. A gap above `next_offset` is legal: compaction leaves gaps.
+    `latest_epoch` is the newest epoch in the log.
 
-    Raises `CorruptBatch` (also for epochs that go back: no checksum covers them), `InvalidRecord` (an epoch
-    above the leader's, or bounds that no batch can have), `OffsetsOutOfOrder`, `UnexpectedAppendOffset`.
+    Raises `CorruptBatch` (also for epochs that fall: no checksum covers them), `InvalidRecord` (an epoch
+    above the leader's, or impossible bounds), `OffsetsOutOfOrder`, `UnexpectedAppendOffset`.
     """
     batches: list[Batch] = []
     last_offset = -1
@@ -324,16 +331,17 @@ def analyse_follower_batches(
     for batch in walk(data):
         batch.check_crc()
         if batch.base_offset < 0 or batch.last_offset_delta < 0 or batch.last_offset >= MAX_LONG:
-            raise InvalidRecord(f"offsets {batch.base_offset} to {batch.last_offset}")
+            raise InvalidRecord(f"batch with impossible offsets {batch.base_offset} to {batch.last_offset}")
         if batch.record_count < 0:
-            raise InvalidRecord(f"batch at offset {batch.base_offset}: {batch.record_count} records")
+            raise InvalidRecord(f"batch at offset {batch.base_offset} has {batch.record_count} records")
         if batch.leader_epoch > leader_epoch:
             raise InvalidRecord(
-                f"batch at offset {batch.base_offset}: epoch {batch.leader_epoch} above {leader_epoch}"
+                f"batch at offset {batch.base_offset} has epoch {batch.leader_epoch}, "
+                f"above the leader's epoch {leader_epoch}"
             )
         if batch.leader_epoch < epoch and batch.leader_epoch >= 0:
             raise CorruptBatch(
-                f"batch at offset {batch.base_offset}: epoch {batch.leader_epoch} follows {epoch}"
+                f"batch at offset {batch.base_offset} has epoch {batch.leader_epoch} after epoch {epoch}"
             )
         epoch = max(epoch, batch.leader_epoch)
         ordered = ordered and batch.base_offset > last_offset
@@ -345,7 +353,7 @@ def analyse_follower_batches(
     first_offset = batches[0].base_offset
     if not ordered:
         bounds = ", ".join(f"{batch.base_offset}-{batch.last_offset}" for batch in batches[:10])
-        raise OffsetsOutOfOrder(f"offsets do not rise: {bounds}")
+        raise OffsetsOutOfOrder(f"the offsets of the batches do not rise: {bounds}")
     if first_offset < next_offset:
         raise UnexpectedAppendOffset(first_offset, last_offset, next_offset)
     extents = [(batch.size, batch.last_offset, batch.max_timestamp_ms) for batch in batches]

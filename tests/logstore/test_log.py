@@ -99,9 +99,9 @@ class TestAppendAndRead:
             {"timestamp_ms": 1.5}, {"timestamp_ms": 1 << 63},
         ]  # fmt: skip
         for part in parts:
-            with pytest.raises(TypeError, match="keys, values and header values are bytes or None"):
+            with pytest.raises(TypeError, match="keys, values and header values must be bytes or None"):
                 log.append(b"value", **part)
-        with pytest.raises(TypeError, match="keys, values and header values are bytes or None"):
+        with pytest.raises(TypeError, match="keys, values and header values must be bytes or None"):
             log.append([(b"key", "text")])  # type: ignore[list-item]
         with pytest.raises(TypeError, match="key and headers go with a single value"):
             log.append([b"a"], key=b"k")

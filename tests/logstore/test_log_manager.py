@@ -108,7 +108,7 @@ class TestLogs:
 
     def test_dirs_are_given_and_given_once(self) -> None:
         for dirs in ([], ["/a", "/a"]):
-            with pytest.raises(ValueError, match="name one or more, each once"):
+            with pytest.raises(ValueError, match="give at least one, each only once"):
                 LogManager(dirs, disk=MemoryDisk(), clock=Clock(), random=random.Random(1))
 
 

@@ -187,7 +187,7 @@ def test_no_room_to_open() -> None:
         try:
             opened(faulty)
         except DiskFull as error:
-            refused += "Make room, then" in str(error)
+            refused += "Free some space, then" in str(error)
     assert refused >= 2
 
 
