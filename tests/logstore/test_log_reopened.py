@@ -211,7 +211,7 @@ def test_flush_messages_flushes_by_itself() -> None:
 def test_batches_of_other_logs_need_their_place_first() -> None:
     """A batch that has a place in another log is refused: it would look as if it had been there."""
     source = filled(2)
-    with pytest.raises(InvalidRecord, match="starts at 0"):
+    with pytest.raises(InvalidRecord, match="it must be 0"):
         opened().append(list(source.read_batches())[1])
     assert isinstance(next(source.read_batches()), Batch)
 
