@@ -45,7 +45,7 @@ pythons: parts ## Run the tests on every Python from 3.11 on, with warnings as e
 # Benchmarks have their own target: parallel workers would distort their times.
 test: setup parts ## Run the tests (minutes)
 	$(BIN)/python -m pytest -n $(WORKERS) -p no:benchmark -m "not slow and not interop and not spark"
-	$(BIN)/python -m pytest -n $(WORKERS) -p no:benchmark -m "spark and not slow"
+	$(BIN)/python -m pytest -n 2 -p no:benchmark -m "spark and not slow"
 
 bitrot: setup ## Flip one bit in every byte of a log dir (minutes)
 	$(BIN)/python -m pytest tests/bitrot -m slow -s -p no:benchmark
