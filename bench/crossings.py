@@ -103,7 +103,7 @@ class Bar(NamedTuple):
 
 
 class Result(NamedTuple):
-    """What a walk crossed."""
+    """The files and hops of one walk."""
 
     name: str
     files: int
@@ -183,7 +183,7 @@ def _open_after_kill(place: Path) -> Iterator[Callable[[], object]]:
         log.append(b"x" * 200, key=b"order-%d" % number)
     log.flush()
     log.append(b"not synced", key=b"order-0")
-    # What a killed process leaves: the files as they are, and no owner.
+    # As after a kill: the files stay as they are, without an owner.
     shutil.copytree(place / "orders-0", place / "killed-0")
     log.close()
     opened: list[Log] = []

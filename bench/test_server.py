@@ -180,7 +180,7 @@ def test_fetch(beside: Callable[..., Any], serve: Callable[[str], Peer]) -> None
 
 
 class Usage:
-    """What a process has used of the machine, from /proc."""
+    """The processor time and memory of a process, from /proc."""
 
     def __init__(self, pid: int) -> None:
         self._directory = Path(f"/proc/{pid}")

@@ -21,9 +21,12 @@ NAMES = ("broker", "checkpoint", "pipeline", "replication", "simulation", "tools
 """The names that earlier releases took from their users."""
 
 
-def run(*command: str | Path, cwd: Path, check: bool = True) -> subprocess.CompletedProcess[str]:
+def run(
+    *command: str | Path, cwd: Path, check: bool = True, **variables: str
+) -> subprocess.CompletedProcess[str]:
     """Run a command as a user's shell would: nothing of this test's environment leads to the checkout."""
     environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
+    environment |= variables
     done = subprocess.run(
         [str(word) for word in command], cwd=cwd, env=environment, capture_output=True, text=True, check=False
     )
@@ -190,9 +193,5 @@ def test_spark_finds_the_format(python: Path, project: Path) -> None:
         spark.stop()
         """)
     )
-    environment = {name: value for name, value in os.environ.items() if not name.startswith("PYTHON")}
-    environment["PYSPARK_PYTHON"] = str(python)
-    done = subprocess.run(
-        [python, "job.py"], cwd=project, env=environment, capture_output=True, text=True, check=False
-    )
+    done = run(python, "job.py", cwd=project, check=False, PYSPARK_PYTHON=str(python))
     assert "rows 2" in done.stdout, done.stderr

@@ -216,7 +216,7 @@ ADVICE: dict[ErrorCode, str] = {
     ErrorCode.INELIGIBLE_REPLICA: "Nothing: the replica must catch up before it joins the ISR.",
     ErrorCode.NEW_LEADER_ELECTED: "Refresh metadata.",
 }
-"""What to do about each error. A test requires an entry for every code."""
+"""The advice for each error code. A test requires an entry for every code."""
 
 
 def errors_page() -> str:

@@ -1,4 +1,4 @@
-"""What recovery gives up: damage that must be accepted, and removed bytes that go to quarantine first.
+"""The losses of a recovery: accepted damage, and removed bytes, which go to quarantine first.
 
 The ledger entry comes first, then the copy, then the cut (`losses.py`). Whole segments go newest first, each
 durably, so that no crash leaves a hole.

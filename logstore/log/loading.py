@@ -61,7 +61,7 @@ class Split(NamedTuple):
 
 @dataclass(slots=True)
 class RecoveryReport:
-    """What opening the directory did, file names relative to it. `damages` are those that were accepted.
+    """The report of opening a directory, with file names relative to it. `damages` were accepted.
 
     `unrecorded` are torn ends without a sound batch that were cut on a disk too full to note it.
     """
@@ -116,7 +116,7 @@ class Opening(NamedTuple):
 
 
 class Loading:
-    """What recovery knows of the log so far; the functions of the three recovery modules change it."""
+    """The findings of a recovery so far; the functions of the three recovery modules change them."""
 
     def __init__(self, opening: Opening) -> None:
         """Start with nothing known."""

@@ -84,7 +84,7 @@ class LogOwner(Protocol):
 
 
 class LogHost(NamedTuple):
-    """What a log needs from its surroundings; `jitter_ms` draws a segment's `segment.jitter.ms`."""
+    """The environment of a log: disk, clock, owner; `jitter_ms` draws a segment's `segment.jitter.ms`."""
 
     disk: Disk
     clock: Clock

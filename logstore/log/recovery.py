@@ -379,7 +379,7 @@ def _recover_segment(
     if rebuilt := segment.indexes.settle(found, missing):
         mark("recovery: an index is built anew")
     loading.report.rebuilt.extend(names[suffix] for suffix in rebuilt)
-    # What was accepted must be on the disk before anybody reads it.
+    # Accepted bytes must be durable before a reader sees them.
     segment.sync_log()
     return next_offset, bool(cut)
 

@@ -233,5 +233,5 @@ class Members:
     def identified(self, member_id: str, group_instance_id: str | None) -> str:
         """Return the member id; looked up by instance id where a request names that alone."""
         if member_id == NO_MEMBER_ID and group_instance_id is not None:
-            return self._static_ids.get(group_instance_id, NO_MEMBER_ID)
+            return self.id_of_instance(group_instance_id) or NO_MEMBER_ID
         return member_id

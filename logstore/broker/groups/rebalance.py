@@ -32,7 +32,7 @@ def finish_joining(group: Group, now_ms: int) -> None:
     """End the join phase if all have joined or its time is up; every public method ends with it."""
     if group.state is not State.PREPARING_REBALANCE:
         return
-    all_joined = not group.members.pending_ids and group.members.joined_count == len(group.members)
+    all_joined = not group.members.pending_ids and all(each.join_token is not None for each in group.members)
     initial_delay_ms = group.config.group_initial_rebalance_delay_ms
     if group.joining.is_over(now_ms, all_joined=all_joined, initial_delay_ms=initial_delay_ms):
         _complete_join(group, now_ms)

@@ -66,7 +66,7 @@ def answer_sync(group: Group, member: Member, now_ms: int) -> None:
 def persisted(group: Group, ticket: int, error: ErrorCode, now_ms: int) -> list[Decision]:
     """Report the outcome of a `Persist`; `error` goes to waiting members, NONE if the log has it.
 
-    Nobody waits for an empty generation: if the write is lost, the one before it is loaded and expires.
+    No request waits for an empty generation: if its write is lost, the previous one is loaded and expires.
     """
     if group.proposal is not None and group.proposal[0] == ticket:
         _assigned(group, group.proposal[1], error, now_ms)
