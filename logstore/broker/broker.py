@@ -23,6 +23,7 @@ from logstore.broker.dispatch import Dispatch, Services
 from logstore.broker.handlers import HANDLERS
 from logstore.broker.identity import claim_log_dirs, find_cluster_id
 from logstore.broker.limits import Address
+from logstore.broker.pauses import Pauses
 from logstore.broker.runtime import Runtime, StoreClient
 from logstore.broker.server import Server
 from logstore.broker.settings import Settings
@@ -103,7 +104,14 @@ class Assembly:
                 log_config=settings.logs.topic_defaults,
                 state_changes=state_changes,
             )
-            runtime = Runtime(node, clock=clock, store_of=store_of, server=server, limits=settings.limits)
+            runtime = Runtime(
+                node,
+                clock=clock,
+                store_of=store_of,
+                server=server,
+                limits=settings.limits,
+                pauses=Pauses(settings.broker.event_loop_pause_warn_ms / 1000),
+            )
         except BaseException:
             server.close()
             if logs is not None:

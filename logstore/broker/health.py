@@ -3,6 +3,9 @@
     200  {"alive":true,"ready":true,"state":"running","broker_epoch":7}
     503  {"alive":true,"ready":false,"state":"recovering","percent":41.7,"log":"data/orders-3"}
 
+`event_loop` has the longest pauses of the event loop in milliseconds, and the state `slow` for a minute after
+one that exceeded `event.loop.pause.warn.ms`.
+
 A broker is ready when it is registered and not stopping. `/livez` answers 200 whenever the event loop runs:
 use it to decide whether to kill the process.
 """
@@ -14,6 +17,7 @@ from collections.abc import Sequence
 from http import HTTPStatus
 
 from logstore.broker.http import Page
+from logstore.broker.pauses import PauseReport
 from logstore.disk.errors import EngineError
 from logstore.disk.files import Disk
 from logstore.disk.topic_partition import parse_directory_name, set_aside_fate
@@ -63,7 +67,9 @@ def partition_directories(disk: Disk, log_dirs: Sequence[str]) -> list[str]:
     return found
 
 
-def health(node: Node | None, loading: Loading, *, is_stopping: bool = False) -> Page:
+def health(
+    node: Node | None, loading: Loading, *, is_stopping: bool = False, pauses: PauseReport | None = None
+) -> Page:
     """Return the page; `node` is None until the logs are loaded."""
     state = "running"
     facts: dict[str, object] = {}
@@ -77,6 +83,15 @@ def health(node: Node | None, loading: Loading, *, is_stopping: bool = False) ->
     if node is not None:
         facts["broker_epoch"] = node.broker_epoch
         facts["offline_log_dirs"] = sorted(node.logs.offline_dirs)
+    if pauses is not None:
+        facts["event_loop"] = {
+            "state": "slow" if pauses.is_slow else "ok",
+            "longest_pause_ms": round(1000 * pauses.longest_s),
+            "longest_pause_last_minute_ms": round(1000 * pauses.last_minute_s),
+            "bound_ms": round(1000 * pauses.bound_s),
+            "longest_turn_ms": round(1000 * pauses.longest_turn_s),
+            "longest_turn": pauses.longest_turn,
+        }
     is_ready = state == "running"
     body = json.dumps({"alive": True, "ready": is_ready, "state": state, **facts}) + "\n"
     return Page(body.encode(), status=HTTPStatus.OK if is_ready else HTTPStatus.SERVICE_UNAVAILABLE)

@@ -26,6 +26,7 @@ from logstore.broker.dispatch import BOUNDS_S, Traffic
 from logstore.broker.groups.coordinator import Coordinator
 from logstore.broker.groups.group import State
 from logstore.broker.http import Page
+from logstore.broker.pauses import PauseReport
 from logstore.log.log import Log
 from logstore.replication.messages import NO_LEADER
 from logstore.replication.node import Node
@@ -56,6 +57,7 @@ class Watched:
     groups: Coordinator | None = None
     connections: int = 0
     refused_connections: int = 0
+    pauses: PauseReport | None = None
 
 
 class _Collector:
@@ -81,6 +83,8 @@ class _Collector:
             ("leaderelections", "Leaders elected by this controller", watched.elections.leaders),
             ("uncleanleaderelections", "Leaders elected from outside the ISR", watched.elections.unclean),
         )
+        if watched.pauses is not None:
+            yield from _of_pauses(watched.pauses)
         if (node := watched.node) is not None:
             yield from _of_replicas(node)
             yield from _of_controller(node)
@@ -149,6 +153,22 @@ def _of_traffic(traffic: Traffic) -> Iterator[Metric]:
     yield _by_topic("bytesout", "Bytes that consumers fetched", traffic.bytes_out)
     replicated = ("replicationbytesout", "Bytes that followers fetched", traffic.replication_bytes_out)
     yield from _counters("kafka_server_brokertopicmetrics_", replicated)
+
+
+def _of_pauses(pauses: PauseReport) -> Iterator[Metric]:
+    prefix = "logstore_eventloop_"
+    yield from _gauges(
+        prefix,
+        ("pause_max_seconds", "Longest pause of the event loop since the start", pauses.longest_s),
+        (
+            "pause_max_last_minute_seconds",
+            "Longest pause of the event loop in the last minute",
+            pauses.last_minute_s,
+        ),
+        ("turn_max_seconds", "Longest turn of the engine since the start", pauses.longest_turn_s),
+    )
+    over = ("pauses_over_bound", "Pauses longer than event.loop.pause.warn.ms", pauses.over_bound)
+    yield from _counters(prefix, over)
 
 
 def _of_replicas(node: Node) -> Iterator[Metric]:

@@ -19,7 +19,7 @@ from contextlib import ExitStack
 from dataclasses import dataclass, field
 
 from logstore.broker.broker import Assembly
-from logstore.broker.clock import SteadyClock
+from logstore.broker.clock import SteadyClock, stopwatch_s
 from logstore.broker.health import Loading, alive, health, partition_directories
 from logstore.broker.http import HttpServer, Page, Route
 from logstore.broker.json_lines import log_as_json
@@ -27,6 +27,7 @@ from logstore.broker.limits import Address
 from logstore.broker.loop import compile_checks, fastest_loop, settle_heap, survive_broken_pipes
 from logstore.broker.metadata.opening import EMBEDDED, StoreOf, store_named, with_defaults
 from logstore.broker.metrics import Elections, Watched, page
+from logstore.broker.pauses import PauseReport
 from logstore.broker.settings import Settings, read_settings
 from logstore.broker.state_change_file import StateChangeFile
 from logstore.disk.errors import EngineError
@@ -129,6 +130,10 @@ class _Served:
     def node(self) -> Node | None:
         return self.broker.runtime.node if self.broker is not None else None
 
+    @property
+    def pauses(self) -> PauseReport | None:
+        return self.broker.runtime.pauses.report(stopwatch_s()) if self.broker is not None else None
+
     def metrics(self) -> Page:
         broker = self.broker
         if broker is None:
@@ -136,7 +141,15 @@ class _Served:
         services, server = broker.services, broker.server
         coordinator, connections = services.groups.coordinator, len(server.connections)
         return page(
-            Watched(self.node, services.traffic, self.elections, coordinator, connections, server.refused)
+            Watched(
+                self.node,
+                services.traffic,
+                self.elections,
+                coordinator,
+                connections,
+                server.refused,
+                self.pauses,
+            )
         )
 
 
@@ -207,7 +220,7 @@ async def serve(
 
 def _routes(served: _Served) -> dict[str, Route]:
     def healthz() -> Page:
-        return health(served.node, served.loading, is_stopping=served.is_stopping)
+        return health(served.node, served.loading, is_stopping=served.is_stopping, pauses=served.pauses)
 
     return {"/healthz": healthz, "/livez": alive, "/metrics": served.metrics}
 

@@ -32,8 +32,10 @@ from concurrent.futures import ThreadPoolExecutor
 from dataclasses import dataclass
 from typing import Final, Protocol, TypeVar, TypeVarTuple, Unpack
 
+from logstore.broker.clock import stopwatch_s
 from logstore.broker.limits import Limits
 from logstore.broker.links import is_of_broker
+from logstore.broker.pauses import BEAT_S, NOTABLE_S, TURN_BUDGET_S, Pauses, describe
 from logstore.broker.peers import Peers
 from logstore.broker.server import Server
 from logstore.broker.wire.declarations import Struct
@@ -128,6 +130,7 @@ class Runtime:
         store_of: Callable[[Callable[[StoreEvent], None]], StoreClient],
         server: Server,
         limits: Limits | None = None,
+        pauses: Pauses | None = None,
     ) -> None:
         """`server` listens already; its handlers put requests to the engine with `ask`.
 
@@ -142,6 +145,9 @@ class Runtime:
         self.joined = asyncio.Event()
         """Set once the controller's metadata lists the node: from then on it can answer clients."""
         self._ready_to_stop = asyncio.Event()
+        self.pauses = pauses or Pauses(bound_s=1.0)
+        """How long the loop was blocked, in seconds of `stopwatch_s`."""
+        self._woke_s = 0.0
         self._clock, self._server = clock, server
         self._loop = asyncio.get_running_loop()
         self._store = store_of(self._from_any_thread)
@@ -165,12 +171,14 @@ class Runtime:
         self._probes = 0
         self._is_in_doubt = False
         self._heartbeat: asyncio.TimerHandle | None = None
+        self._beat_due_s = 0.0
         self._outlets = _outlets_of(self)
 
     # --- life ---------------------------------------------------------------------------------
 
     def start(self) -> None:
         """Let the node join."""
+        self._beat_due_s = stopwatch_s()
         self._beat()
         self._turn(self.node.start)
 
@@ -252,6 +260,7 @@ class Runtime:
             return
         assert not self._is_in_turn, "turns follow each other"
         self._is_in_turn = True
+        began_s = stopwatch_s()
         try:
             carry_out(act(*args, self._clock()), self.node, self._outlets)
         except Exception as error:
@@ -277,7 +286,10 @@ class Runtime:
         if not self._timer_is_due:
             # Once for all turns of this wake-up: finding the next deadline costs a tenth of a produce.
             self._timer_is_due = True
-            self._loop.call_soon(self._set_timer)
+            self._woke_s = began_s
+            self._loop.call_soon(self._end_wake_up)
+        if (took_s := stopwatch_s() - began_s) > TURN_BUDGET_S:
+            self.pauses.turn(took_s, lambda: describe(args[0] if args else act))
 
     def _do(self, act: Callable[[], None]) -> None:
         """Run work that depends on the engine's state; a bug in it ends the node like a bug of the engine."""
@@ -287,8 +299,14 @@ class Runtime:
             _log.exception("a service of the engine failed")
             self._fail(error)
 
-    def _set_timer(self) -> None:
+    def _end_wake_up(self) -> None:
         self._timer_is_due = False
+        now_s = stopwatch_s()
+        if now_s - self._woke_s > NOTABLE_S:
+            self.pauses.blocked(now_s - self._woke_s, now_s)
+        self._set_timer()
+
+    def _set_timer(self) -> None:
         now_ms = self._clock()
         if self._timer is not None and self._timer_ms <= now_ms + _TICKS_APART_MS:
             return  # that tick handles earlier deadlines too
@@ -349,7 +367,11 @@ class Runtime:
 
     def _beat(self) -> None:
         self._doubts()
-        self._heartbeat = self._loop.call_later(self._longest_gap_ms / 4000, self._beat)
+        now_s = stopwatch_s()
+        self.pauses.blocked(now_s - self._beat_due_s, now_s)
+        delay_s = min(self._longest_gap_ms / 4000, BEAT_S)
+        self._beat_due_s = now_s + delay_s
+        self._heartbeat = self._loop.call_later(delay_s, self._beat)
 
     def _doubts(self) -> bool:
         """Return whether the node must wait for the store: the loop stood still for too long."""

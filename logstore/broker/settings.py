@@ -4,7 +4,7 @@
     unclean.leader.election.enable, num.partitions, …  ControllerConfig
     socket.request.max.bytes, connections.max.idle.ms  Limits
     group.max.size, offsets.retention.minutes, …       GroupConfig
-    auto.create.topics.enable                          ServiceConfig
+    auto.create.topics.enable, event.loop.pause.…      ServiceConfig
     everything else                                    LogManagerConfig, with the topics' defaults
 
 A name that several classes have (`request.timeout.ms`) applies to all of them.
@@ -37,6 +37,10 @@ class ServiceConfig:
 
     auto_create_topics_enable: bool = True
     """Create a topic when a client requests its metadata."""
+    event_loop_pause_warn_ms: int = 1_000
+    """A longer pause of the event loop is logged, and `/healthz` reports `slow` for a minute. Not a Kafka
+    setting.
+    """
 
 
 @dataclass(frozen=True, slots=True)

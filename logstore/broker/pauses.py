@@ -1,0 +1,121 @@
+"""How long the event loop was blocked, and by what. Pure: time is an argument, in seconds of one clock.
+
+Two measures, because neither sees everything:
+
+* A wake-up of the loop that ran turns of the engine is timed from its first turn to the loop's next round.
+* A beat that fires late was held up by anything at all: decoding, a group's work, garbage collection, a
+  stopped process. It misses at most `BEAT_S` of such a pause.
+"""
+
+from __future__ import annotations
+
+import logging
+from collections import deque
+from collections.abc import Callable, Sized
+from typing import Final, NamedTuple
+
+BEAT_S: Final = 0.05
+"""Seconds between two beats."""
+TURN_BUDGET_S: Final = 0.05
+"""A turn of the engine should take no longer; a longer one is named in the log."""
+NOTABLE_S: Final = 0.001
+"""A shorter pause is no pause."""
+_MINUTE_S: Final = 60.0
+
+_log = logging.getLogger(__name__)
+
+
+class PauseReport(NamedTuple):
+    """The pauses of an event loop, for metrics and health."""
+
+    longest_s: float
+    last_minute_s: float
+    bound_s: float
+    over_bound: int
+    longest_turn_s: float
+    longest_turn: str
+
+    @property
+    def is_slow(self) -> bool:
+        """Return whether a pause of the last minute exceeded the bound."""
+        return self.last_minute_s > self.bound_s
+
+
+class Pauses:
+    """Keeps the longest pauses of one event loop: since its start, and of the last minute."""
+
+    def __init__(self, bound_s: float) -> None:
+        """A pause of more than `bound_s` is logged as a warning and reported by `/healthz`."""
+        self._bound_s = bound_s
+        self._longest_s = 0.0
+        self._over_bound = 0
+        self._longest_turn_s, self._longest_turn = 0.0, ""
+        self._turn_s, self._turn = 0.0, ""
+        self._until_s = 0.0
+        """The end of the last pause: the beat that it made late does not count it again."""
+        self._recent: deque[tuple[float, float]] = deque()
+        """End and length of the pauses of the last minute that no later one exceeds; lengths fall."""
+
+    def turn(self, seconds: float, what: Callable[[], str]) -> None:
+        """Take note of a turn of the engine; `what` names it if that is needed."""
+        if seconds > self._turn_s:
+            self._turn_s, self._turn = seconds, what()
+        if seconds > self._longest_turn_s:
+            self._longest_turn_s, self._longest_turn = seconds, self._turn
+
+    def blocked(self, seconds: float, now_s: float) -> None:
+        """Take note that the loop was blocked for `seconds` until `now_s`."""
+        turn_s, turn = self._turn_s, self._turn
+        self._turn_s, self._turn = 0.0, ""
+        seconds = min(seconds, now_s - self._until_s)
+        if seconds < NOTABLE_S:
+            return
+        self._until_s = now_s
+        while self._recent and self._recent[-1][1] <= seconds:
+            self._recent.pop()
+        self._recent.append((now_s, seconds))
+        self._forget(now_s)
+        is_longest = seconds > self._longest_s
+        self._longest_s = max(self._longest_s, seconds)
+        is_over = seconds > self._bound_s
+        self._over_bound += is_over
+        if is_over or (is_longest and seconds > TURN_BUDGET_S):
+            _log.log(
+                logging.WARNING if is_over else logging.INFO,
+                "the event loop was blocked for %.0f ms%s; %s",
+                1000 * seconds,
+                f", more than event.loop.pause.warn.ms={1000 * self._bound_s:.0f}" if is_over else "",
+                f"its longest turn took {1000 * turn_s:.0f} ms: {turn}" if turn else "not by the engine",
+            )
+
+    def _forget(self, now_s: float) -> None:
+        while self._recent and self._recent[0][0] <= now_s - _MINUTE_S:
+            self._recent.popleft()
+
+    def report(self, now_s: float) -> PauseReport:
+        """Return what is known at `now_s`."""
+        self._forget(now_s)
+        return PauseReport(
+            self._longest_s,
+            self._recent[0][1] if self._recent else 0.0,
+            self._bound_s,
+            self._over_bound,
+            self._longest_turn_s,
+            self._longest_turn,
+        )
+
+
+def describe(event: object) -> str:
+    """Name an event of the engine, or a method of it, for the log: types, and the number of partitions."""
+    if callable(event):
+        return str(getattr(event, "__qualname__", event))
+    body = getattr(event, "body", None)
+    parts = [type(event).__name__]
+    if body is not None:
+        parts.append(type(body).__name__)
+    for name in ("partitions", "records", "topics"):
+        found = getattr(body, name, None)
+        if isinstance(found, Sized):
+            parts.append(f"of {len(found)} {'topics' if name == 'topics' else 'partitions'}")
+            break
+    return " ".join(parts)
