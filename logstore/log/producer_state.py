@@ -335,6 +335,19 @@ class ProducerState:
         self.end_offset = batch.next_offset
         return completed
 
+    def remember(self, former: ProducerState) -> None:
+        """Take over the batches below `end_offset` that `former`, a state of the same log, knows besides.
+
+        A snapshot keeps only the last batch of each producer.
+        """
+        for entry in self:
+            known = former.get(entry.producer_id)
+            if known is None or known.epoch != entry.epoch:
+                continue
+            below = {each for each in known.batches if each.last_offset < self.end_offset}
+            merged = sorted(below.union(entry.batches), key=lambda each: each.last_offset)
+            entry.batches = deque(merged, maxlen=REMEMBERED_BATCHES)
+
     def _replay_producer(self, batch: Batch) -> CompletedTransaction | None:
         if batch.is_control:
             return self._replay_marker(batch)

@@ -221,6 +221,8 @@ def _rebuild_producers(log: PartitionLog, end_offset: int) -> None:
             if _end_of(log, segment) > producers.end_offset:
                 replay_into(producers, segment)
         producers.end_offset = end_offset
+        # A snapshot holds one batch of each producer. The others may still be sent again.
+        producers.remember(log.producer_state)
         producers.advance_high_watermark(log.high_watermark)
         log.producer_state = producers
 

@@ -282,6 +282,26 @@ class TestProducers:
         log.truncate_to(0)
         assert produce(log, 7, 2).first_offset == 0
 
+    def test_batches_below_two_truncations_to_one_place_are_known(self) -> None:
+        """The first truncation leaves a snapshot with one batch of the producer, not five."""
+        log = opened()
+        sent = [produce(log, 7, sequence) for sequence in range(5)]
+        for _ in range(2):
+            log.append(b"removed")
+            log.truncate_to(5)
+        for sequence, info in enumerate(sent):
+            assert produce(log, 7, sequence) == info._replace(is_duplicate=True)
+        assert produce(log, 7, 5).first_offset == 5
+
+    def test_a_truncation_between_remembered_batches_keeps_those_below(self) -> None:
+        """The batches at and above the cut are new again."""
+        log = opened()
+        sent = [produce(log, 7, sequence) for sequence in range(5)]
+        log.truncate_to(5)
+        log.truncate_to(3)
+        assert [produce(log, 7, sequence).is_duplicate for sequence in range(5)] == [True] * 3 + [False] * 2
+        assert produce(log, 7, 0) == sent[0]._replace(is_duplicate=True)
+
     def test_row_216_stray_snapshots_go(self) -> None:
         disk = new_disk()
         log = opened(disk, segment_bytes=300)
