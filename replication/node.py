@@ -5,8 +5,9 @@
                └── SessionExpired ◀──────────────┘
 
 The broker epoch fences incarnations. It is the transaction id that created the registration. Until it is
-known, requests of the controller are held: they could be for this life or for a former one. An expired
-session ends every leadership here at once.
+known, requests of the controller are held: they could be for this life or for a former one. Those of an
+unknown controller are held until the store confirms its epoch (`order_gate.py`). An expired session ends
+every leadership here at once.
 
     begin_shutdown ─▶ … ControlledShutdown … ─▶ is_ready_to_stop ─▶ stop ─▶ (logs closed) ─▶ leave
 
@@ -58,6 +59,7 @@ from logstore.replication.errors import InvalidRequest
 from logstore.replication.metastore import layout
 from logstore.replication.metastore.layout import BrokerRegistration, broker_path, encode_broker
 from logstore.replication.metastore.operations import Create, Delete, Get, Outcome, StoreError
+from logstore.replication.order_gate import OrderGate, Verdict, order_in
 from logstore.replication.replica_manager import ReplicaManager
 from logstore.replication.state_change import Sink, unheard
 
@@ -129,6 +131,7 @@ class Node:
         self._former_sessions: set[int] = set()
         self._former_epochs: deque[int] = deque(maxlen=_MOST_FORMER_EPOCHS)
         self._held: list[Request] = []
+        self._gate = OrderGate(self._next_id, config.request_timeout_ms)
         self._failures_reported = 0
         self._report: tuple[int, int] | None = None
         """The store call that reports failed logs, and how many it reports."""
@@ -155,6 +158,7 @@ class Node:
             self.controller.deadline_ms,
             self.logs.deadline_ms,
             self._register_at_ms,
+            self._gate.deadline_ms,
             self._report_again_ms,
             self.departure.deadline_ms if self.departure is not None else None,
         )
@@ -215,6 +219,8 @@ class Node:
         effects: list[Effect] = []
         if self._register_at_ms is not None and self._register_at_ms <= now_ms:
             effects += self._register(now_ms)
+        if self._gate.deadline_ms is not None:
+            effects += self._judge_orders(self._gate.expire(now_ms), now_ms)
         if self.logs.deadline_ms <= now_ms:
             self.logs.tick(now_ms)
         effects += self.replicas.tick(now_ms)
@@ -243,11 +249,11 @@ class Node:
         match event:
             case ClientRequest(token, body):
                 return self._serve(Client(token), body, now_ms)
-            case Request(source, correlation_id, body, token):
+            case Request(_, _, body):
                 if type(body) not in ORDERS:
                     if type(body) is messages.ProduceRequest:
                         raise InvalidRequest("ProduceRequest is for clients, not for nodes")
-                    return self._serve(Peer(source, correlation_id, token), body, now_ms)
+                    return self._serve(_sender(event), body, now_ms)
                 if self.broker_epoch < 0:
                     mark("node: a controller's request waits for the registration")
                     self._held.append(event)
@@ -268,6 +274,8 @@ class Node:
                 if self._report is not None and call_id == self._report[0]:
                     self._on_report_reply(outcome, now_ms)
                     return []
+                if self._gate.owns(call_id):
+                    return self._judge_orders(self._gate.decide(outcome), now_ms)
                 return self.controller.on_store_reply(call_id, outcome, now_ms)
             case WatchFired(session_id, path, kind):
                 if session_id != self.session_id:
@@ -291,8 +299,23 @@ class Node:
         raise InvalidRequest(f"{type(body).__name__} is for nodes, not for clients")
 
     def _obey(self, request: Request, now_ms: int) -> list[Effect]:
-        address = Peer(request.source, request.correlation_id, request.token)
-        return ORDERS[type(request.body)](self.replicas, address, request.body, now_ms)
+        if not self._gate.admits(order_in(request).controller_epoch):
+            assert self.session_id is not None, "registered without a session"
+            self._gate.hold(request)
+            return [*self._gate.look_up(self.session_id, now_ms)]
+        return ORDERS[type(request.body)](self.replicas, _sender(request), request.body, now_ms)
+
+    def _judge_orders(self, verdict: Verdict, now_ms: int) -> list[Effect]:
+        effects: list[Effect] = []
+        for request in verdict.confirmed:
+            effects += self._obey(request, now_ms)
+        for request in verdict.refused:
+            effects += orders.refuse_unconfirmed(
+                self.replicas, _sender(request), order_in(request), verdict.reason, now_ms
+            )
+        if self.session_id is not None:
+            effects += self._gate.look_up(self.session_id, now_ms)
+        return effects
 
     def _on_response(self, response: Response, now_ms: int) -> list[Effect]:
         correlation_id = response.correlation_id
@@ -335,6 +358,7 @@ class Node:
         self._registration_call = None
         self._register_at_ms = None
         self._report = self._report_again_ms = None
+        self._held += self._gate.release()
         # Leaderships first: nothing may be acknowledged under a registration that is gone.
         return [*orders.session_lost(self.replicas, now_ms), *self.controller.on_session_lost(now_ms)]
 
@@ -438,3 +462,7 @@ class Node:
             mark("node: the word of a failed log is left once more")
             self._report_again_ms = now_ms + self.config.registration_retry_ms
         self._report = None
+
+
+def _sender(request: Request) -> Peer:
+    return Peer(request.source, request.correlation_id, request.token)

@@ -4,7 +4,8 @@
     StopReplica     stop serving a partition; delete its log if asked
     UpdateMetadata  live brokers, and the leader of each partition
 
-Requests of a replaced controller, and requests for an earlier registration of this broker, are refused.
+Requests of a replaced controller, and requests for an earlier registration of this broker, are refused. So is
+the deletion of a log by a request that does not name this registration, or not the topic's id.
 Late requests change nothing: leader and partition epochs order states, topic id and epoch identify deleted
 replicas, and correlation ids order the rest.
 
@@ -36,6 +37,7 @@ from logstore.replication.messages import (
     UpdateMetadataRequest,
     UpdateMetadataResponse,
 )
+from logstore.replication.order_gate import Order
 from logstore.replication.partition import Partition
 from logstore.replication.replica_manager import ReplicaManager
 from logstore.replication.strays import is_of_another_incarnation, strays
@@ -85,11 +87,35 @@ def refusal_of(manager: ReplicaManager, controller_epoch: int, broker_epoch: int
     return None
 
 
-def _is_late(
-    manager: ReplicaManager,
-    address: Address,
-    body: LeaderAndIsrRequest | StopReplicaRequest | UpdateMetadataRequest,
-) -> bool:
+def refuse(address: Address, body: Order, code: ErrorCode) -> Effect:
+    """Return the answer that refuses a request as a whole."""
+    match body:
+        case LeaderAndIsrRequest():
+            return answer(address, LeaderAndIsrResponse(code, dict.fromkeys(body.partitions, code)))
+        case StopReplicaRequest():
+            return answer(address, StopReplicaResponse(code, dict.fromkeys(body.partitions, code)))
+        case UpdateMetadataRequest():
+            return answer(address, UpdateMetadataResponse(code))
+
+
+def refuse_unconfirmed(
+    manager: ReplicaManager, address: Address, body: Order, reason: str, now_ms: int
+) -> list[Effect]:
+    """Refuse a request of a controller that the store does not confirm.
+
+    NOT_CONTROLLER (41) as a whole: a controller that was just elected sends it again.
+    """
+    mark("roles: of a controller that the store does not confirm")
+    manager.counters.protocol_violations += 1
+    for topic_partition in list(body.partitions)[:1]:
+        kind, count = type(body).__name__, len(body.partitions)
+        claim = f"{kind} for {count} partitions claims controller epoch {body.controller_epoch}: {reason}"
+        manager.note(topic_partition, "refuses an order", now_ms, reason=claim)
+    manager.effects.append(refuse(address, body, ErrorCode.NOT_CONTROLLER))
+    return manager.end_turn(now_ms)
+
+
+def _is_late(manager: ReplicaManager, address: Address, body: Order) -> bool:
     """Whether a later request of this kind was handled before: the controller gave this one up as lost."""
     number = address.correlation_id if isinstance(address, Peer) else 0
     sent = body.controller_epoch, number
@@ -114,8 +140,7 @@ def leader_and_isr(
 ) -> list[Effect]:
     """Take the roles that the controller assigns; each partition succeeds or fails alone."""
     if refusal := refusal_of(manager, body.controller_epoch, body.broker_epoch):
-        results = dict.fromkeys(body.partitions, refusal)
-        manager.effects.append(answer(address, LeaderAndIsrResponse(refusal, results)))
+        manager.effects.append(refuse(address, body, refusal))
         return manager.end_turn(now_ms)
     _note_controller(manager, body.controller_id, body.controller_epoch)
     # Topic settings have no version: only the order of requests distinguishes new ones from old ones.
@@ -322,9 +347,12 @@ def stop_replica(
     manager: ReplicaManager, address: Address, body: StopReplicaRequest, now_ms: int
 ) -> list[Effect]:
     """Stop serving partitions, and delete their logs if asked."""
-    if refusal := refusal_of(manager, body.controller_epoch, body.broker_epoch):
-        results = dict.fromkeys(body.partitions, refusal)
-        manager.effects.append(answer(address, StopReplicaResponse(refusal, results)))
+    refusal = refusal_of(manager, body.controller_epoch, body.broker_epoch)
+    if refusal is None and not may_delete(manager, body):
+        mark("roles: a deletion for an unknown life of this broker")
+        refusal = ErrorCode.STALE_BROKER_EPOCH
+    if refusal is not None:
+        manager.effects.append(refuse(address, body, refusal))
         return manager.end_turn(now_ms)
     _note_controller(manager, body.controller_id, body.controller_epoch)
     is_late = _is_late(manager, address, body)
@@ -344,6 +372,13 @@ def stop_replica(
     return manager.end_turn(now_ms)
 
 
+def may_delete(manager: ReplicaManager, body: StopReplicaRequest) -> bool:
+    """Whether the request deletes nothing, or names exactly the current registration of this broker."""
+    return body.broker_epoch == manager.broker_epoch or not any(
+        order.delete for order in body.partitions.values()
+    )
+
+
 def stop_one(
     manager: ReplicaManager,
     topic_partition: TopicPartition,
@@ -355,7 +390,8 @@ def stop_one(
     """Stop serving one partition; the error code if it cannot be."""
     if topic_partition in manager.offline:
         return ErrorCode.KAFKA_STORAGE_ERROR
-    if is_of_another_incarnation(manager.logs.topic_id(topic_partition), topic_id):
+    own_id = manager.logs.topic_id(topic_partition)
+    if is_of_another_incarnation(own_id, topic_id) or (order.delete and own_id and not topic_id):
         return ErrorCode.INCONSISTENT_TOPIC_ID
     known = manager.partitions.get(topic_partition)
     is_sentinel = order.leader_epoch in (NO_EPOCH, BEING_DELETED)

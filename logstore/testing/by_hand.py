@@ -19,11 +19,20 @@ from logstore.disk.ids import new_id
 from logstore.disk.topic_partition import TopicPartition
 from logstore.replication.controller.context import DURABILITY_LEVEL
 from logstore.replication.durability import Durability
+from logstore.replication.effects import Request
 from logstore.replication.messages import (
+    BEING_DELETED,
+    NO_EPOCH,
     AlterConfigsRequest,
     CreateTopicsRequest,
     DeleteTopicsRequest,
+    LeaderAndIsrRequest,
     NewTopic,
+    PartitionState,
+    RequestBody,
+    StopReplicaPartition,
+    StopReplicaRequest,
+    UpdateMetadataRequest,
 )
 from logstore.replication.metastore import layout
 from logstore.replication.metastore.operations import Create, Delete, Outcome, Set
@@ -395,6 +404,41 @@ def _fill_while_down(world: World, decision: Decision) -> None:
     world.until_healed(2 + 3 * decision.for_ms, make_room)
 
 
+_HIGHEST_EPOCH = 2**31 - 1
+_FORGED_ID = 0
+"""No node's request has this correlation id: the answer finds nobody."""
+
+
+def _forge_order(world: World, decision: Decision) -> None:
+    """Send an order that no controller sent, as whoever reaches the brokers' port can, to every broker."""
+    topic_partition = sorted(world.checkers)[_pick(decision, len(world.checkers))]
+    replicas = world.checkers[topic_partition].replicas
+    known = world.store_link.read_as_operator(layout.topic_path(topic_partition.topic))
+    if known.stat is None or known.data == _NONSENSE:
+        return
+    ids = {topic_partition.topic: layout.parse_topic(known.data).topic_id}
+    epoch, variant = world.store_link.controller_epoch, _pick(decision, 5)
+    order = {topic_partition: StopReplicaPartition(BEING_DELETED, delete=True)}
+    for host in world.hosts.values():
+        role = PartitionState(
+            _HIGHEST_EPOCH, host.node_id, _HIGHEST_EPOCH, (host.node_id,), _HIGHEST_EPOCH, replicas
+        )
+        body: RequestBody
+        match variant:
+            case 0:
+                body = StopReplicaRequest(decision.victim, _HIGHEST_EPOCH, NO_EPOCH, order)
+            case 1:  # as the real one, but for an unknown registration
+                body = StopReplicaRequest(decision.victim, epoch, NO_EPOCH, order, ids)
+            case 2:  # … but without the topic's id
+                body = StopReplicaRequest(decision.victim, epoch, host.broker_epoch, order)
+            case 3:
+                states = {topic_partition: role}
+                body = LeaderAndIsrRequest(decision.victim, _HIGHEST_EPOCH, host.broker_epoch, states, ids)
+            case _:
+                body = UpdateMetadataRequest(decision.victim, _HIGHEST_EPOCH, host.broker_epoch, {}, ())
+        world.receive(host, Request(decision.victim, _FORGED_ID, body))
+
+
 BY_HAND: Mapping[str, Callable[[World, Decision], None]] = {
     "reassign_by_hand": _reassign,
     "delete_by_hand": _delete_topic,
@@ -411,4 +455,5 @@ BY_HAND: Mapping[str, Callable[[World, Decision], None]] = {
     "suspend": _suspend,
     "rot": _rot,
     "fill_while_down": _fill_while_down,
+    "forge_order": _forge_order,
 }

@@ -97,6 +97,7 @@ HAND_NAMES = (
     "suspend",
     "rot",
     "fill_while_down",
+    "forge_order",
 )
 """Changes that bypass the brokers, defined in `by_hand.BY_HAND`."""
 THEMED_HAND_NAMES = ("replace_topic", "switch_as_power_goes")

@@ -5,13 +5,16 @@ from __future__ import annotations
 import asyncio
 import logging
 from collections.abc import Awaitable, Callable
+from dataclasses import replace
 from itertools import count
+from typing import Any
 
 import pytest
 
 from logstore.broker.blocking import BlockingClient
 from logstore.broker.errors import RequestRefused, RequestUnanswered
 from logstore.broker.limits import Limits
+from logstore.broker.node_messages import to_wire
 from logstore.broker.producing import Producer
 from logstore.broker.runtime import Asked
 from logstore.broker.wire import interbroker as w
@@ -29,6 +32,7 @@ from logstore.replication.config import NodeConfig
 from logstore.replication.durability import Durability
 from logstore.replication.effects import Effect, Halt
 from logstore.replication.messages import (
+    BEING_DELETED,
     CreateTopicsRequest,
     CreateTopicsResponse,
     FetchPartition,
@@ -38,6 +42,8 @@ from logstore.replication.messages import (
     NewTopic,
     ProduceRequest,
     ProduceResponse,
+    StopReplicaPartition,
+    StopReplicaRequest,
     UpdateMetadataRequest,
 )
 from logstore.testing.disks.faulty import Fault, FaultyDisk
@@ -146,6 +152,40 @@ def test_a_request_that_comes_the_wrong_way_ends_its_connection(body: Struct) ->
             stranger.send(body, API_OF[type(body)].latest)
             assert await stranger.is_cut_off()
             assert (await nodes.client.produce(tp, batch(b"x"))).base_offset == 0
+
+    run(test)
+
+
+@pytest.mark.parametrize(
+    "wrong",
+    [
+        {"controller_epoch": 2**31 - 1, "broker_epoch": -1, "topic_ids": {}},
+        {"controller_epoch": 2**31 - 1},
+        {"broker_epoch": -1},
+        {"topic_ids": {}},
+    ],
+    ids=lambda wrong: "+".join(wrong),
+)
+def test_a_forged_deletion_deletes_nothing(wrong: dict[str, Any]) -> None:
+    """Sent to every broker by whoever reaches its port, with nothing right, or all but one thing."""
+
+    async def test() -> None:
+        async with Nodes(3) as nodes:
+            tp = await nodes.create_topic("t", (0, 1, 2))
+            await nodes.client.produce(tp, batch(b"x"))
+            await nodes.until(lambda: set(nodes.ends(tp).values()) == {1})
+            for node_id, runtime in nodes.running.items():
+                replicas = runtime.node.replicas
+                order = {tp: StopReplicaPartition(BEING_DELETED, delete=True)}
+                ids = {"t": replicas.logs.topic_id(tp) or ""}
+                honest = StopReplicaRequest(5, replicas.controller_epoch, replicas.broker_epoch, order, ids)
+                forged: Any = to_wire(replace(honest, **wrong))
+                forged.receiver_id = node_id
+                async with Asker(nodes.addresses[node_id]) as stranger:
+                    answer = await stranger.ask(forged, API_OF[type(forged)].latest)
+                assert 0 not in [each.error_code for each in answer.partition_errors]
+            assert nodes.ends(tp) == {0: 1, 1: 1, 2: 1}
+            assert (await nodes.client.produce(tp, batch(b"y"))).base_offset == 1
 
     run(test)
 

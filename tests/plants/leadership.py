@@ -16,6 +16,7 @@ from logstore.replication.messages import ControlledShutdownRequest, UpdateMetad
 from logstore.replication.metadata_cache import MetadataCache
 from logstore.replication.metastore.operations import ANY_VERSION, Check, Multi, Set
 from logstore.replication.node import ORDERS, Node
+from logstore.replication.order_gate import OrderGate
 from logstore.replication.partition import Partition
 from logstore.replication.replica_manager import ReplicaManager
 from tests.plants.registry import plant, swap, swap_item
@@ -66,6 +67,16 @@ def former_controller_obeyed(stack: ExitStack) -> None:
         return real(manager, manager.controller_epoch, broker_epoch)
 
     real = swap(stack, orders, "refusal_of", refusal_of)
+
+
+@plant("an order of a controller that the store does not know is obeyed")
+def unknown_controller_obeyed(stack: ExitStack) -> None:
+    swap(stack, OrderGate, "admits", lambda self, controller_epoch: True)
+
+
+@plant("a deletion for an unknown registration is carried out")
+def deletion_for_any_registration(stack: ExitStack) -> None:
+    swap(stack, orders, "may_delete", lambda manager, body: True)
 
 
 # --- the ISR -----------------------------------------------------------------------------------

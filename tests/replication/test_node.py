@@ -34,11 +34,14 @@ from logstore.replication.messages import (
     PartitionState,
     ProduceRequest,
     ProduceResponse,
+    RequestBody,
     UpdateMetadataResponse,
 )
 from logstore.replication.metastore.layout import (
+    CONTROLLER_EPOCH_PATH,
     LOG_DIR_EVENT_PREFIX,
     broker_path,
+    encode_controller_epoch,
     parse_broker,
     parse_log_dir_event,
 )
@@ -85,7 +88,29 @@ class Registering:
     def leader_and_isr(self, broker_epoch: int, correlation_id: int = 1) -> list[Effect]:
         state = PartitionState(1, 0, 3, (0,), 1, (0,))
         body = LeaderAndIsrRequest(9, 1, broker_epoch, {TP: state})
-        return self.receive(Request(9, correlation_id, body))
+        return self.order(body, correlation_id)
+
+    def order(self, body: RequestBody, correlation_id: int = 1, *, epoch_in_store: int = 1) -> list[Effect]:
+        """Send an order; the store's controller epoch is `epoch_in_store`."""
+        self.receive(Request(9, correlation_id, body))
+        return self.confirm(epoch_in_store)
+
+    def confirm(self, epoch: int) -> list[Effect]:
+        """Answer the node's question for the controller epoch, if it has one."""
+        for call in self.look_ups():
+            self.receive(StoreReply(call.call_id, epoch_node(epoch)))
+        return self.effects
+
+    def look_ups(self) -> list[StoreCall]:
+        return [
+            each
+            for each in self.effects
+            if isinstance(each, StoreCall) and each.operation == Get(CONTROLLER_EPOCH_PATH)
+        ]
+
+
+def epoch_node(epoch: int) -> Outcome:
+    return Outcome(data=encode_controller_epoch(epoch), stat=Stat(0, 1, 0))
 
 
 def responses(effects: list[Effect]) -> list[object]:
@@ -215,7 +240,7 @@ def test_the_controllers_word_is_held_until_we_know_who_we_are() -> None:
     assert rig.leader_and_isr(90, 1) == []
     assert rig.leader_and_isr(100, 2) == []
     rig.receive(StoreReply(rig_call.call_id, Outcome(stat=Stat(0, 100, 7), path=PATH)))
-    answers = responses(rig.effects)
+    answers = responses(rig.confirm(1))
     assert [body.error for body in answers if isinstance(body, LeaderAndIsrResponse)] == [
         ErrorCode.STALE_BROKER_EPOCH,
         ErrorCode.NONE,
@@ -262,7 +287,7 @@ def test_a_later_registration_names_the_epochs_it_continues() -> None:
     assert not rig.node.is_clean, "what it may have lost is not on record yet"
     rig.answer(Outcome(stat=Stat(0, 300, 9), path=PATH))
     state = PartitionState(1, -1, 4, (0,), 2, (0,))
-    rig.receive(Request(9, 5, LeaderAndIsrRequest(9, 1, 300, {TP: state})))
+    rig.order(LeaderAndIsrRequest(9, 1, 300, {TP: state}), 5)
     assert rig.node.is_clean
     rig.receive(SessionExpired(9))
     rig.receive(SessionOpened(10))

@@ -23,6 +23,8 @@ FIRST_SEEDS: dict[str, int] = {
     "old-role-accepted": 462,
     "session-expiry-ignored": 27,
     "former-controller-obeyed": 15,
+    "unknown-controller-obeyed": 1,
+    "deletion-for-any-registration": 19,
     "departing-broker-readmitted": 250,
     "late-metadata-wins": 36,
     "dead-disk-kept-secret": 344,
