@@ -141,9 +141,9 @@ def create(
         check_new_topic(NewTopic(name, configs=settings), by_metric_name(existing))
         if assignment is not None:
             lists = _lists(assignment)
-            placement.check_manual(lists)
             if unknown := sorted({broker for each in lists for broker in each} - cluster.brokers.keys()):
                 raise typer.BadParameter(f"--replica-assignment: brokers {unknown} are not alive")
+            placement.check_manual(lists, cluster.brokers)
         else:
             start, shift = (draw.randrange(max(1, len(cluster.brokers))) for _ in range(2))
             lists = placement.placed(cluster.racks, partitions, replication_factor, start=start, shift=shift)

@@ -152,8 +152,11 @@ def check_growth(existing: int, total: int) -> None:
         )
 
 
-def check_manual(assignment: Sequence[Replicas]) -> None:
-    """Raise `InvalidReplicaAssignment` unless these lists, one a partition, can be assigned."""
+def check_manual(assignment: Sequence[Replicas], brokers: Collection[int]) -> None:
+    """Raise `InvalidReplicaAssignment` unless these lists, one a partition, can be assigned.
+
+    `brokers` are registered. A replica elsewhere may never exist, and its partition would have no leader.
+    """
     if not assignment or not assignment[0]:
         raise InvalidReplicaAssignment("an assignment needs at least one partition and one replica")
     for partition, replicas in enumerate(assignment):
@@ -166,6 +169,10 @@ def check_manual(assignment: Sequence[Replicas]) -> None:
             raise InvalidReplicaAssignment(
                 f"partition {partition} lists {list(replicas)}; list each broker once, none negative"
             )
+    if unknown := sorted({broker for replicas in assignment for broker in replicas} - set(brokers)):
+        raise InvalidReplicaAssignment(
+            f"brokers {unknown} are in the assignment and not registered; start them or choose others"
+        )
 
 
 def are_distinct(replicas: Replicas) -> bool:

@@ -88,7 +88,7 @@ def brokers_changed(context: Context) -> Steps[None]:
         # back before they restarted, which erased their memory of it. A controller elected after this
         # check contacts them first.
         yield from check_term(context)
-    context.announce(context.states, to=context.newcomers, is_full=True)
+    context.announce(context.replicas, to=context.newcomers, is_full=True)
     stop_leaving(context, to=context.newcomers)
     context.newcomers.clear()
     # A reassignment or a deletion may have waited for them.

@@ -306,7 +306,8 @@ class Context:
         `is_full` says that these are all partitions, so that brokers can recognize strays.
         A new broker must have got `announce_brokers` first: a follower needs its leader's address.
         """
-        known = [each for each in sorted(topic_partitions) if each in self.states]
+        topic_partitions = sorted(topic_partitions)
+        known = [each for each in topic_partitions if each in self.states]
         told = [
             broker_id
             for broker_id in sorted(self.brokers)
@@ -320,17 +321,14 @@ class Context:
             }
             if mine or is_full:
                 self.channels[broker_id].enqueue(m.LeaderAndIsrRequest, mine, is_full=is_full)
-        self.announce_metadata(known, to=told)
+        self.announce_metadata(topic_partitions, to=told)
 
     def announce_metadata(
         self, topic_partitions: Iterable[TopicPartition], *, to: Collection[int] | None = None
     ) -> None:
-        """Send brokers (all if `to` is None) the leaders of these partitions, or their deletion."""
-        states = {
-            each: self._wire_state(each)
-            for each in sorted(topic_partitions)
-            if each in self.states or self.is_being_deleted(each.topic)
-        }
+        """Send brokers (all if `to` is None) the leaders of these partitions, or that they have none, or
+        their deletion."""
+        states = {each: self._wire_state(each) for each in sorted(topic_partitions) if each in self.replicas}
         for broker_id in sorted(self.brokers):
             if states and (to is None or broker_id in to):
                 self.channels[broker_id].enqueue(m.UpdateMetadataRequest, states)
@@ -367,6 +365,11 @@ class Context:
         if self.is_being_deleted(topic_partition.topic):
             # After a takeover the states of such topics have not been read.
             return self._deleted_state(topic_partition)
+        if topic_partition not in self.states:
+            # No replica was alive since its creation. Older than each state that it will have.
+            return m.PartitionState(
+                self.epoch, m.NO_LEADER, m.NO_EPOCH, (), -1, self.replicas[topic_partition]
+            )
         assignment = self.assignment_of(topic_partition)
         state, partition_epoch = self.states[topic_partition]
         return m.PartitionState(

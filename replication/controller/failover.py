@@ -120,7 +120,7 @@ def take_over(context: Context) -> Steps[None]:
     context.announce_brokers()
     yield from deletion.learn_requests(context)  # before elections: none for topics to be deleted
     yield from settle(context, context.replicas, after_failures(context), tell=lambda *partitions: None)
-    context.announce(context.states, to=context.newcomers, is_full=True)
+    context.announce(context.replicas, to=context.newcomers, is_full=True)
     context.newcomers.clear()
     for resume in RESUME:
         yield from resume(context)

@@ -147,6 +147,8 @@ def load_and_settle(context: Context, names: Iterable[str]) -> Steps[None]:
     """Read these topics and give their partitions the states that they lack."""
     stateless = yield from load_topics(context, names)
     yield from settle(context, stateless, after_failures(context))
+    # Without a live replica there is no first state. Clients must still see the partition.
+    context.announce_metadata(each for each in stateless if each not in context.states)
 
 
 def topics_changed(context: Context) -> Steps[None]:
@@ -241,7 +243,7 @@ def _metric_name(topic: str) -> str:
 def assign(context: Context, topic: m.NewTopic) -> layout.TopicAssignment:
     """Return the new topic's node: an id, and the replicas as listed or by the requested formula."""
     if topic.assignment:
-        assignment.check_manual(topic.assignment)
+        assignment.check_manual(topic.assignment, context.brokers)
         lists = list(topic.assignment)
     else:
         config = context.config
@@ -377,7 +379,7 @@ def _new_partitions(
         raise InvalidReplicaAssignment(
             f"{len(lists)} replica lists for {count} new partitions; give one for each"
         )
-    assignment.check_manual(lists)
+    assignment.check_manual(lists, context.brokers)
     if len(lists[0]) != len(node.partitions[0]):
         raise InvalidReplicaAssignment(
             f"{len(lists[0])} replicas for the new partitions, but partition 0 has {len(node.partitions[0])}"

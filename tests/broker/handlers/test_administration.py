@@ -15,8 +15,9 @@ from logstore.config import LogConfig
 from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
 from logstore.replication.messages import UpdateMetadataRequest
+from logstore.replication.metastore import layout
 from logstore.replication.metastore.errors import MetadataStoreFailed
-from logstore.replication.metastore.operations import Operation, Outcome
+from logstore.replication.metastore.operations import Create, Operation, Outcome
 from tests.broker.asking import Asker
 from tests.broker.handlers.administering import create, leaders, produce, run
 from tests.broker.nodes import Nodes
@@ -235,6 +236,36 @@ def test_topics_grow() -> None:
         assert (await ask(3, [1], [0])).results[0].error_code == ErrorCode.NONE
         metadata = await client.ask(t.MetadataRequest(topics=[t.MetadataRequestTopic(name="t")]), 12)
         assert [each.replica_nodes for each in metadata.topics[0].partitions] == [[0], [1], [0]]
+
+    run(test)
+
+
+def test_a_partition_on_a_broker_that_never_was_is_refused_or_listed() -> None:
+    """Java and librdkafka lose sends to topics with a hole in their partitions."""
+
+    async def test(nodes: Nodes, client: Asker) -> None:
+        await create(nodes, client, "t", (0,))
+        lists = [t.CreatePartitionsRequestCreatePartitionsAssignment(broker_ids=[each]) for each in (99, 1)]
+        topic = t.CreatePartitionsRequestCreatePartitionsTopic(name="t", count=3, assignments=lists)
+        grown = await client.ask(t.CreatePartitionsRequest(topics=[topic]), 3)
+        assert grown.results[0].error_code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        assert "brokers [99]" in grown.results[0].error_message
+        assert (await create(nodes, client, "u", (99,))).error_code == ErrorCode.INVALID_REPLICA_ASSIGNMENT
+        # A tool that writes to the store, as Kafka's old ones did, is not stopped.
+        node = layout.TopicAssignment("", {0: (1,), 1: (99,), 2: (0,)})
+        write = Create(layout.topic_path("by-hand"), layout.encode_topic(node))
+        await nodes.brokers[0].services.ask_store(write)
+
+        async def listed() -> list[tuple[int, int, int, list[int]]]:
+            asked = t.MetadataRequest(topics=[t.MetadataRequestTopic(name="by-hand")])
+            found = (await client.ask(asked, 12)).topics[0].partitions
+            return [
+                (each.partition_index, each.error_code, each.leader_id, each.replica_nodes) for each in found
+            ]
+
+        while not (seen := await listed()):
+            await asyncio.sleep(0.01)
+        assert seen == [(0, 0, 1, [1]), (1, ErrorCode.LEADER_NOT_AVAILABLE, -1, [99]), (2, 0, 0, [0])]
 
     run(test)
 

@@ -149,8 +149,8 @@ def test_growing_needs_something_to_grow_from() -> None:
         added_partitions({0: (1,), 1: (1,)}, {1: None}, 2)
 
 
-@pytest.mark.parametrize("lists", [[], [()], [(1, 2), (1,)], [(1, 1)], [(1, -1)]])
+@pytest.mark.parametrize("lists", [[], [()], [(1, 2), (1,)], [(1, 1)], [(1, -1)], [(1, 3)]])
 def test_manual_lists_that_are_wrong(lists: list[tuple[int, ...]]) -> None:
     with pytest.raises(InvalidReplicaAssignment):
-        check_manual(lists)
-    check_manual([(1, 2), (2, 1)])
+        check_manual(lists, {1, 2})
+    check_manual([(1, 2), (2, 1)], {1, 2})

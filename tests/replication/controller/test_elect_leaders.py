@@ -81,7 +81,7 @@ def test_the_preferred_replica_leads_again() -> None:
 
 def test_all_partitions_names_only_those_that_needed_it() -> None:
     world = strayed()
-    world.create(topic((9,), name="u"))
+    world.create_by_tool(topic((9,), name="u"))
     unled = TopicPartition("u", 0)
     wanted = {T0: ErrorCode.NONE, T1: ErrorCode.NONE, unled: ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE}
     assert world.elect() == wanted

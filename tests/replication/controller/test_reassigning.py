@@ -174,7 +174,7 @@ class TestWholeCourse:
         made = World(3)
         made.stop(3)
         made.run()
-        made.create(topic((3,)))
+        made.create_by_tool(topic((3,)))
         assert made.state() is None
         assert reassign(made, (1, 2)) is ErrorCode.NONE
         assert made.view() == (1, 1, (1, 2))

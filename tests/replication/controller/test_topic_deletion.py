@@ -66,7 +66,9 @@ def assert_gone(world: World) -> None:
 def made(*, brokers: int = 4, config: ControllerConfig | None = None) -> World:
     """Broker 1 is the controller and has no replica; topic t is on 2 and 3, topic other on all."""
     world = World(brokers, config=config)
-    world.create(topic((2, 3), (3, 2), segment_bytes="65536"), topic((2, 3, 4), name="other"))
+    world.create(
+        topic((2, 3), (3, 2), segment_bytes="65536"), topic(tuple(range(2, brokers + 1)), name="other")
+    )
     return world
 
 

@@ -9,9 +9,14 @@ from logstore.disk.topic_partition import TopicPartition
 from logstore.replication.controller.config import ControllerConfig
 from logstore.replication.effects import Client
 from logstore.replication.messages import (
+    NO_EPOCH,
+    NO_LEADER,
+    CreatePartitionsRequest,
+    CreatePartitionsResponse,
     CreateTopicsRequest,
     CreateTopicsResponse,
     LeaderAndIsrRequest,
+    NewPartitions,
     NewTopic,
 )
 from logstore.replication.metastore import layout
@@ -50,7 +55,7 @@ def test_new_topic_with_a_dead_replica_starts_without_it() -> None:
     world = World(3)
     world.stop(1)
     world.run()
-    world.create(topic((1, 2, 3)))
+    world.create_by_tool(topic((1, 2, 3)))
     assert world.view() == (2, 0, (2, 3))
     world.start(1)
     world.run()
@@ -60,11 +65,43 @@ def test_new_topic_with_a_dead_replica_starts_without_it() -> None:
 
 def test_new_topic_without_a_live_replica_waits_for_one() -> None:
     world = World(2)
-    world.create(topic((7, 8)))
+    world.create_by_tool(topic((7, 8)))
     assert world.state() is None
     world.start(7)
     world.run()
     assert world.view() == (7, 0, (7,))
+
+
+def test_a_partition_that_never_had_a_leader_is_known_to_every_broker() -> None:
+    """A hole in the partition numbers makes clients lose sends."""
+    world = World(2)
+    world.create_by_tool(topic((1,), (7,), (2,)))
+    for member in world.members.values():
+        hidden = member.broker.metadata[TopicPartition("t", 1)]
+        assert (hidden.leader, hidden.leader_epoch, hidden.replicas) == (NO_LEADER, NO_EPOCH, (7,))
+    world.start(3)
+    world.run()
+    assert world.members[3].broker.metadata[TopicPartition("t", 1)].leader == NO_LEADER, "newcomers too"
+    world.stop(world.controller_id)
+    world.run()
+    world.start(7)
+    world.run()
+    for broker_id in (3, 7):
+        assert world.members[broker_id].broker.metadata[TopicPartition("t", 1)].leader == 7
+
+
+def test_replicas_on_brokers_that_are_not_registered_are_refused() -> None:
+    world = World(2)
+    made = world.create(NewTopic("t", assignment=((1,), (99,)))).topics["t"]
+    assert made.error is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert "[99]" in made.message
+    assert world.create(topic((1,))).topics["t"].error is ErrorCode.NONE
+    for assignment in (((99,), (1,)), ((1,), (99,))):
+        wanted = NewPartitions(3, assignment)
+        grown = world.ask(CreatePartitionsRequest({"t": wanted}))
+        assert isinstance(grown, CreatePartitionsResponse)
+        assert grown.topics["t"].error is ErrorCode.INVALID_REPLICA_ASSIGNMENT
+    assert world.partitions() == [T0]
 
 
 @pytest.mark.parametrize(

@@ -401,6 +401,12 @@ class World:
         assert isinstance(body, CreateTopicsResponse)
         return body
 
+    def create_by_tool(self, topic: NewTopic) -> None:
+        """Write a topic's node, as a tool does: its replicas may be on brokers that are not registered."""
+        assignment = layout.TopicAssignment(f"id of {topic.name}", dict(enumerate(topic.assignment)))
+        self.overwrite(layout.topic_path(topic.name), layout.encode_topic(assignment))
+        self.run()
+
     def ask(self, request: RequestBody, via: int | None = None) -> ResponseBody | None:
         """Send a client's request to a controller (default: the active one) and return its answer."""
         token = self.post(request, None if via is None else self.members[via])
