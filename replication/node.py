@@ -175,8 +175,11 @@ class Node:
 
     @property
     def is_ready_to_stop(self) -> bool:
-        """Whether a shutdown was begun, and the controller agreed or all attempts were used."""
-        return self.departure is not None and self.departure.is_over
+        """Whether a shutdown was begun, and the controller agreed or all attempts were used.
+
+        Clients that wait for batches which are led elsewhere now get their answers first.
+        """
+        return self.departure is not None and self.departure.is_over and not self.replicas.owes_answers
 
     # --- life ---------------------------------------------------------------------------------
 

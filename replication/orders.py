@@ -54,7 +54,10 @@ def registered(manager: ReplicaManager, broker_epoch: int, now_ms: int) -> list[
 
 
 def session_lost(manager: ReplicaManager, now_ms: int) -> list[Effect]:
-    """Stop leading at once, because the session expired; waiting clients are sent elsewhere."""
+    """Stop leading at once, because the session expired.
+
+    Clients that wait for a commit go on waiting: the next role tells what became of their batches.
+    """
     manager.broker_epoch = -1
     for topic_partition, partition in manager.partitions.items():
         if partition.is_leader:
@@ -65,11 +68,16 @@ def session_lost(manager: ReplicaManager, now_ms: int) -> list[Effect]:
 
 
 def stop(manager: ReplicaManager, now_ms: int) -> list[Effect]:
-    """Stop leading and following; waiting clients are sent elsewhere. The logs stay open."""
+    """Stop leading and following, and answer every waiting client. The logs stay open.
+
+    Whether a batch that was not committed until now ever will be is unknown: `REQUEST_TIMED_OUT (7)`.
+    """
     manager.is_departing = True
     for topic_partition in manager.partitions:
         manager.followers.remove(topic_partition)
-    return session_lost(manager, now_ms)
+    effects = session_lost(manager, now_ms)
+    manager.waiting.produces.expire(_FOR_EVER)
+    return effects + manager.end_turn(now_ms)
 
 
 # --- which requests count ----------------------------------------------------------------------
@@ -226,7 +234,7 @@ def take_role(
         is_following = known is not None and not known.leads and not known.is_suspended
         if partition.become_follower(state) or not is_following:
             manager.followers.remove(topic_partition)
-            if manager.is_departing:
+            if manager.is_departing and topic_partition not in manager.waiting.produces.watchers:
                 mark("replica manager: a node that is about to stop follows nobody new")
             elif state.leader != NO_LEADER:
                 manager.followers.add(partition)

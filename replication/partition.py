@@ -26,6 +26,7 @@ from dataclasses import dataclass, replace
 from logstore.disk.files import Buffer
 from logstore.disk.marks import mark
 from logstore.disk.topic_partition import TopicPartition
+from logstore.errors import DiskFull
 from logstore.log.append import AppendInfo, append_as_leader
 from logstore.log.partition_log import PartitionLog
 from logstore.log.upkeep import delete_records
@@ -40,6 +41,7 @@ from logstore.replication.errors import (
 from logstore.replication.isr import CommittedIsr, IsrState, next_high_watermark
 from logstore.replication.messages import NO_EPOCH, NO_LEADER, PartitionState
 from logstore.replication.metadata_cache import MetadataCache
+from logstore.replication.refusals import Refusals
 from logstore.replication.replica import UNKNOWN_OFFSET, RemoteReplica
 
 ACKS_ALL = -1
@@ -96,10 +98,11 @@ class Partition:
         """The ISR size that the controller's state requires for the high watermark to move."""
         self.all_synced = False
         self.tenure = 0
-        """Changes when this node begins or stops to lead; promises of one tenure end with it."""
+        """Changes when this node begins or stops to lead: then the log decides about earlier appends."""
         self.is_suspended = False
         self.agreed_epoch = NO_EPOCH
         """The latest leader epoch in which the leader confirmed that this log is a prefix of its own."""
+        self.refusals = Refusals()
         self.remote_replicas: dict[int, RemoteReplica] = {}
         """The followers as their leader knows them; empty on a follower."""
         self._node_id = config.node_id
@@ -213,6 +216,7 @@ class Partition:
             self.counters.elections_won += 1
         if not was_leader:
             self.tenure += 1
+            self.refusals.clear()
         self._adopt(state)
         return is_new_epoch
 
@@ -224,6 +228,7 @@ class Partition:
         if self.leads:
             mark("partition: a leader becomes a follower")
             self.tenure += 1
+            self.refusals.clear()
         self.isr = CommittedIsr(frozenset())
         self.remote_replicas = {}
         self.epoch_start_offset = None
@@ -288,14 +293,36 @@ class Partition:
         Raises `NotLeaderOrFollower`, `NotEnoughReplicas` and the log's refusals, with nothing appended.
         """
         self.check_leader()
+        if self.refusals:
+            self.refusals.check(data, now_ms)
         if acks == ACKS_ALL and len(self.isr.committed) < self.min_insync:
             mark("partition: acks=all refused for want of replicas in sync")
-            raise NotEnoughReplicas(
+            refusal = NotEnoughReplicas(
                 f"{self.topic_partition} has {len(self.isr.committed)} replicas in sync, "
                 f"min.insync.replicas is {self.min_insync}; retry"
             )
-        info = append_as_leader(self.log, data, leader_epoch=self.leader_epoch, now_ms=now_ms)
+            self.refusals.note(data, refusal, now_ms)
+            raise refusal
+        try:
+            info = append_as_leader(self.log, data, leader_epoch=self.leader_epoch, now_ms=now_ms)
+        except DiskFull as error:
+            self.refusals.note(data, error, now_ms)
+            raise
         return info, self.advance_high_watermark(now_ms)
+
+    def holds(self, end_offset: int, epoch: int) -> bool:
+        """Whether the log has the batch that was written in leader epoch `epoch` and ended at `end_offset`.
+
+        Only the leader of an epoch writes in it, and it writes each offset once. So the epoch at an offset
+        tells whether the same batch is there, whatever was truncated and fetched meanwhile.
+        """
+        log = self.log
+        return end_offset <= log.log_end_offset and log.epoch_for_offset(end_offset - 1) == epoch
+
+    @property
+    def knows_what_is_committed(self) -> bool:
+        """Whether the log below the high watermark is the current leader's history."""
+        return self.is_leader or self.agreed_epoch == self.leader_epoch
 
     def advance_high_watermark(self, now_ms: int) -> bool:
         """Move the high watermark as far as the followers allow; True if it moved."""

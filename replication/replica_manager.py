@@ -160,6 +160,16 @@ class ReplicaManager:
         """Replicas that serve nothing because their log failed or is damaged."""
         return len(self.offline) + len(self.logs.damaged)
 
+    @property
+    def owes_answers(self) -> bool:
+        """Whether a client waits for the fate of a batch that this node appended and another leads now."""
+        watchers = self.waiting.produces.watchers
+        return any(
+            not operation.is_completed
+            for topic_partition in self.followers.followed
+            for operation in watchers.get(topic_partition, ())
+        )
+
     # --- turns ---------------------------------------------------------------------------------
 
     def end_turn(self, now_ms: int) -> list[Effect]:

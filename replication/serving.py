@@ -7,6 +7,7 @@ A request that cannot be answered yet waits in `manager.waiting`.
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from dataclasses import dataclass
 from functools import partial
 from typing import TypeVar
 
@@ -17,7 +18,7 @@ from logstore.errors import InvalidRecord
 from logstore.replication import membership, reading
 from logstore.replication.durability import Durability
 from logstore.replication.effects import Address, Client, Effect, Reply, answer
-from logstore.replication.errors import InvalidRequiredAcks, UnknownTopicId
+from logstore.replication.errors import InvalidRequiredAcks, NotLeaderOrFollower, UnknownTopicId
 from logstore.replication.messages import (
     DeleteRecordsRequest,
     DeleteRecordsResponse,
@@ -94,21 +95,36 @@ def _append(
     result = ProduceResult(ErrorCode.NONE, info.first_offset, info.log_append_time_ms, info.log_start_offset)
     if acks != ACKS_ALL:
         return Status(result)
-    result = result._replace(durability=partition.durability)
-    return Status(result, info.last_offset + 1, partition.tenure, is_pending=True)
+    # A batch that had been sent before may be of an earlier epoch.
+    epoch = partition.log.epoch_for_offset(info.last_offset) if info.is_duplicate else partition.leader_epoch
+    return PendingAppend(
+        result._replace(durability=partition.durability),
+        info.last_offset + 1,
+        partition.tenure,
+        is_pending=True,
+        partition=partition,
+        epoch=epoch,
+    )
+
+
+@dataclass(slots=True, kw_only=True)
+class PendingAppend(Status[ProduceResult]):
+    """An append that waits until it is committed: the replica that made it, and the batch's leader epoch."""
+
+    partition: Partition
+    epoch: int
 
 
 def append_result(
     manager: ReplicaManager, topic_partition: TopicPartition, status: Status[ProduceResult]
 ) -> ProduceResult | None:
     """Return the result of a waiting append; None while it is pending."""
-    try:
-        partition = manager.partition(topic_partition)
-    except EngineError as error:
-        return ProduceResult(error.code)
+    assert isinstance(status, PendingAppend), "only appends wait here"
+    partition = status.partition
+    if manager.partitions.get(topic_partition) is not partition:
+        return _result_without_replica(manager, topic_partition)
     if not partition.is_leader or partition.tenure != status.tenure:
-        # The offset may hold another record now.
-        return ProduceResult(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+        return _result_after_leading(manager, partition, status)
     if partition.log.high_watermark < status.offset:
         return None
     if len(partition.isr.maximal) < partition.min_insync:
@@ -117,6 +133,61 @@ def append_result(
         # The high watermark moved under today's level, whatever the level was when the wait began.
         return status.result._replace(durability=Durability.REPLICATED)
     return status.result
+
+
+def _result_after_leading(
+    manager: ReplicaManager, partition: Partition, status: PendingAppend
+) -> ProduceResult | None:
+    """Return the result of an append that this node made as a leader before its role changed.
+
+    The log tells what became of it, once it agrees with the current leader's: the batch was cut, or it is
+    there and will be committed. Until then, or until the request's deadline, the client waits.
+    """
+    log = partition.log
+    if status.offset <= log.log_start_offset:
+        # It may have been deleted as a committed batch, or never have reached the leader.
+        return _unknown("the log starts behind the batch now")
+    if not partition.holds(status.offset, status.epoch):
+        mark("produce: its leader changed, and the batch was cut")
+        return ProduceResult(
+            ErrorCode.NOT_LEADER_OR_FOLLOWER,
+            message=f"broker {manager.config.node_id} does not lead {partition.topic_partition} any more, "
+            "and the batch is not in the new leader's log; refresh metadata and send it again",
+        )
+    if not partition.knows_what_is_committed or log.high_watermark < status.offset:
+        return None
+    if _members_in_sync(manager, partition) < partition.min_insync:
+        return ProduceResult(ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND)
+    mark("produce: its leader changed, and the batch is committed")
+    # The level at which the new leader moved the high watermark may be another one than is known here.
+    return status.result._replace(durability=Durability.REPLICATED)
+
+
+def _members_in_sync(manager: ReplicaManager, partition: Partition) -> int:
+    """Return how many replicas are in sync, as far as a leader or a follower knows."""
+    if partition.is_leader:
+        return len(partition.isr.maximal)
+    if manager.config.min_insync_wall:
+        return partition.min_insync  # with fewer, the high watermark would not have passed the batch
+    known = manager.metadata.partitions.get(partition.topic_partition)
+    return len(known.isr) if known is not None else 0
+
+
+def _result_without_replica(manager: ReplicaManager, topic_partition: TopicPartition) -> ProduceResult:
+    """Return the result of an append whose log is gone: deleted, set aside or failed."""
+    try:
+        manager.partition(topic_partition)
+    except NotLeaderOrFollower:
+        return _unknown("this broker has no replica any more")
+    except EngineError as error:
+        return ProduceResult(error.code, message=str(error))
+    return _unknown("the topic was deleted, and another one created under its name")
+
+
+def _unknown(why: str) -> ProduceResult:
+    return ProduceResult(
+        ErrorCode.REQUEST_TIMED_OUT, message=f"whether the batch was committed is unknown: {why}"
+    )
 
 
 # --- fetch -------------------------------------------------------------------------------------

@@ -10,7 +10,8 @@ test can hand them a history made by hand. The invariants:
     C7  high watermark ≤ log end of every ISR member, never falls; nothing above it is served
     C8  a consumer sees rising offsets, without gaps, and the same bytes for ever
     C10 an idempotent producer's batches are committed without a gap, and once
-    C11 a leader that is superseded, or whose session is over, acknowledges nothing
+    C11 a leader that is superseded, or whose session is over, acknowledges nothing, except what it learned
+        from the leader that replaced it
     C12 the store's writes are fenced by the controller epoch, which never goes back (controller_checks.py)
     C13 leader ∈ ISR ⊆ replicas, written by fenced conditional writes only
     C14 every ISR member holds all committed batches
@@ -19,6 +20,7 @@ test can hand them a history made by hand. The invariants:
     C21 a broker that completed its controlled shutdown leads nothing that others could lead, and joins no ISR
     C22 no ISR member serves records that DeleteRecords removed; no replica joins the ISR with records that
         its leader has deleted, which cannot be compared with anything
+    C23 a batch that the current leader holds is not answered with NOT_LEADER_OR_FOLLOWER by its predecessor
     I16 logs are where the store assigns them (observation.py)
 
 After an unclean election, claims of leaders of older epochs are void, and records acknowledged above the cut
@@ -82,7 +84,8 @@ class PartitionChecker:
         self._leader_watermarks: dict[tuple[int, int, int], int] = {}
         self._newest_epochs: dict[tuple[int, int], int] = {}
         self._unclean_epoch = -1
-        self._cut_is_due = False
+        self.is_cut_due = False
+        """An unclean election happened, and its leader has not acted yet."""
 
     def _fail(self, invariant: str, message: str) -> None:
         raise Violation(invariant, f"{self.name}: {message}")
@@ -182,13 +185,13 @@ class PartitionChecker:
                 self._fail("C13", f"{state.leader} was elected from outside the ISR {old.isr}")
             self.unclean_elections += 1
             self._unclean_epoch = state.leader_epoch
-            self._cut_is_due = True
+            self.is_cut_due = True
         self.state, self.version = state, version
         self._judge_members(state)
 
     def _judge_members(self, state: LeaderAndIsr) -> None:
         """Every in-sync or eligible process that is still that process holds all committed batches."""
-        if self._cut_is_due or not self.committed:
+        if self.is_cut_due or not self.committed:
             return
         last = self.committed[-1]
         for member, broker_epoch in (
@@ -223,7 +226,7 @@ class PartitionChecker:
         self._judge_watermark(view)
         # A leader holds everything committed: no follower gives up any of it to agree with its leader.
         is_below = cut_to is not None and cut_to < high_watermark_before
-        if is_below and self.floor is None and not self._cut_is_due:
+        if is_below and self.floor is None and not self.is_cut_due:
             self._fail(
                 "C3", f"truncated to {cut_to}, below its high watermark {high_watermark_before}; {view}"
             )
@@ -253,8 +256,8 @@ class PartitionChecker:
         if epoch not in self._acted:
             self._acted.add(epoch)
             if epoch >= self._unclean_epoch:
-                if self._cut_is_due:
-                    self._cut_is_due = False
+                if self.is_cut_due:
+                    self.is_cut_due = False
                     end = self._committed.cut(view)
                     lost = [base for base in self.acked if base >= end]
                     for base in lost:
@@ -298,7 +301,7 @@ class PartitionChecker:
     def _judge_watermark(self, view: ReplicaView) -> None:
         """Check that the high watermark covers only committed batches, except in an abandoned history."""
         believed, end = view.high_watermark, self.committed_end
-        if self._cut_is_due:
+        if self.is_cut_due:
             return
         if believed > max(end, view.log_start):
             mine = view.holding(believed - 1)
@@ -388,17 +391,19 @@ class PartitionChecker:
         isr_size: int,
         is_leader: bool,
         is_registered: bool = True,
+        is_learned: bool = False,
     ) -> None:
         """A leader acknowledged acks=all; `isr_size` is the size of its maximal ISR.
 
-        A node that knows it is not registered leads nothing: others may lead in its place.
+        A node that knows it is not registered leads nothing: others may lead in its place. `is_learned`: it
+        led when it appended, and follows a leader whose log it has compared with its own.
         """
-        if not is_leader or not is_registered:
+        if not is_learned and (not is_leader or not is_registered):
             self._fail("C11", f"offset {base_offset} was acknowledged by a superseded leader; {view}")
         if view.leader_epoch < self._unclean_epoch:
             self.declared_lost += 1
             return
-        if isr_size < self.min_insync:
+        if not is_learned and isr_size < self.min_insync:
             self._fail("C4", f"acknowledged by {isr_size} replicas, {self.min_insync} required; {view}")
         batch = find(self.committed, base_offset)
         if batch is None or batch.base != base_offset or batch.identity != identity:
@@ -420,7 +425,7 @@ class PartitionChecker:
         self, consumer: ConsumerView, wanted: int, batches: Sequence[Stored], *, leader_epoch: int
     ) -> None:
         """A consumer that asked for `wanted` in its leader's epoch got these; its position moves on."""
-        if leader_epoch < self._unclean_epoch or self._cut_is_due:
+        if leader_epoch < self._unclean_epoch or self.is_cut_due:
             return
         position = consumer.position
         if wanted != position:
@@ -452,6 +457,21 @@ class PartitionChecker:
             found = find(batches, base)
             if base >= start and (found is None or found.base != base or found.identity != identity):
                 self._fail("C4", f"the batch acknowledged at {base} is missing")
+
+
+def judge_disowned(checker: PartitionChecker, identity: bytes, view: ReplicaView) -> None:
+    """A send that was tried once was answered with NOT_LEADER_OR_FOLLOWER.
+
+    The client sends it again; behind a later batch that met a gap, under a new producer epoch. So the leader
+    that both the node and the store know must not hold it.
+    """
+    state = checker.state
+    leader = checker.views.get(state.leader) if state is not None else None
+    if state is None or leader is None or checker.is_cut_due:
+        return
+    is_settled = view.leader_epoch == leader.leader_epoch == state.leader_epoch and leader.is_leader
+    if is_settled and any(batch.identity == identity for batch in leader.batches):
+        raise Violation("C23", f"{checker.name}: answered as led elsewhere, and {leader} holds it; {view}")
 
 
 def _is_unclean(old: LeaderAndIsr, state: LeaderAndIsr) -> bool:

@@ -33,7 +33,7 @@ from logstore.replication.metastore import layout
 from logstore.replication.metastore.operations import Check, Create, Delete, Multi, Operation, Outcome, Set
 from logstore.replication.node import Node
 from logstore.replication.partition import Partition
-from logstore.testing.checkers import PartitionChecker
+from logstore.testing.checkers import PartitionChecker, judge_disowned
 from logstore.testing.client_link import Call
 from logstore.testing.controller_checks import NewsChecker, StoreChecker
 from logstore.testing.hosts import Host
@@ -378,7 +378,12 @@ class Observation:
                         isr_size=len(partition.isr.maximal if partition is not None else checker.replicas),
                         is_leader=partition is None or partition.is_leader,
                         is_registered=partition is None or host.broker_epoch >= 0,
+                        is_learned=partition is not None
+                        and not partition.leads
+                        and partition.agreed_epoch == partition.leader_epoch,
                     )
+                elif produced.error is ErrorCode.NOT_LEADER_OR_FOLLOWER and call.is_single:
+                    judge_disowned(checker, identity, view)
                 elif produced.error in _NEVER_APPENDED and call.is_single:
                     is_gone = produced.error is ErrorCode.UNKNOWN_TOPIC_OR_PARTITION and (
                         checker.is_being_deleted or checker.is_deleted_by_hand

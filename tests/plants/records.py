@@ -199,6 +199,30 @@ def answered_in_another_tenure(stack: ExitStack) -> None:
     real = swap(stack, serving, "append_result", append_result)
 
 
+@plant("a replaced leader acknowledges what its log holds, committed or not")
+def acknowledged_from_the_old_log(stack: ExitStack) -> None:
+    def result(manager: ReplicaManager, partition: Partition, status: Any) -> ProduceResult | None:
+        found: ProduceResult | None = real(manager, partition, status)
+        return status.result if found is None else found
+
+    real = swap(stack, serving, "_result_after_leading", result)
+
+
+@plant("a replaced leader trusts its high watermark before its log was compared with the new leader's")
+def acknowledged_before_the_comparison(stack: ExitStack) -> None:
+    """Two rules hold this: the comparison, and the epoch at the batch's offset."""
+    swap(stack, Partition, "knows_what_is_committed", property(lambda self: True))
+    swap(stack, Partition, "holds", lambda self, end_offset, epoch: True)
+
+
+@plant("a replaced leader answers that it does not lead, whatever becomes of the batch")
+def disowned_at_once(stack: ExitStack) -> None:
+    def result(manager: ReplicaManager, partition: Partition, status: Any) -> ProduceResult:
+        return ProduceResult(ErrorCode.NOT_LEADER_OR_FOLLOWER)
+
+    swap(stack, serving, "_result_after_leading", result)
+
+
 @plant("duplicates are appended again")
 def repeats_not_recognised(stack: ExitStack) -> None:
     swap(stack, ProducerState, "check", lambda self, batch, *facts, **more: None)

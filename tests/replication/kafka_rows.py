@@ -163,7 +163,7 @@ _REPLICA = {
 _MANAGER = {
     "6.4 produce with acks=3": _shown("test_replica_manager.py::test_other_acks_are_refused"),
     "6.4 leader becomes follower, acks=all pending": _shown(
-        "test_replica_manager.py::test_a_leader_that_becomes_a_follower_sends_waiters_away"
+        "test_answers_after_leading.py::test_the_batch_is_not_in_the_new_leaders_log"
     ),
     "6.4 a fetch that waits when its leader becomes follower": _shown(
         "test_replica_manager.py::test_a_parked_fetch_when_its_leader_steps_down",

@@ -10,7 +10,7 @@ import pytest
 from logstore.format.batch import encode_batch
 from logstore.format.record import Record
 from logstore.replication.metastore.layout import LeaderAndIsr
-from logstore.testing.checkers import PartitionChecker
+from logstore.testing.checkers import PartitionChecker, judge_disowned
 from logstore.testing.stored import ConsumerView, ReplicaView, Stored, Violation, parse
 
 STATE = LeaderAndIsr(
@@ -532,6 +532,7 @@ def test_c11_who_has_to_go_acknowledges_nothing() -> None:
         history.checker.acknowledged(A.identity, 0, view, isr_size=3, is_leader=False)
     with pytest.raises(Violation, match="C11"):
         history.checker.acknowledged(A.identity, 0, view, isr_size=3, is_leader=True, is_registered=False)
+    history.checker.acknowledged(A.identity, 0, view, isr_size=1, is_leader=False, is_learned=True)
 
 
 def test_an_assignment_bounds_the_isr_from_then_on() -> None:
@@ -539,3 +540,15 @@ def test_an_assignment_bounds_the_isr_from_then_on() -> None:
     history.checker.assigned((0, 1))
     with pytest.raises(Violation, match="C13"):
         history.write(replace(STATE, leader_epoch=1))
+
+
+def test_c23_a_batch_that_the_successor_holds_is_not_led_elsewhere() -> None:
+    history = History()
+    history.all_hold(A, hw=0)
+    elect(history, 1, (0, 1, 2))
+    view = history.show(0, A, epoch=1)
+    judge_disowned(history.checker, A.identity, view)
+    history.show(1, A, leads=True, epoch=1)
+    judge_disowned(history.checker, B.identity, view)
+    with pytest.raises(Violation, match="C23"):
+        judge_disowned(history.checker, A.identity, view)

@@ -1,0 +1,89 @@
+"""Batches of idempotent producers that a leader refused for the moment, and what follows them.
+
+A producer sends several batches before the first is answered. If one is refused because the disk is full or
+the ISR is too small, those behind it cannot be appended either: their sequences leave a gap. A producer takes
+`OUT_OF_ORDER_SEQUENCE_NUMBER (45)` for records lost by the broker. It then raises its epoch and writes again
+what it does not know to be written. So everything behind a refused batch gets the same retriable error, until
+the refused batch arrives again.
+"""
+
+from __future__ import annotations
+
+from dataclasses import dataclass
+
+from logstore.disk.errors import EngineError
+from logstore.disk.files import Buffer
+from logstore.errors import CorruptBatch
+from logstore.format.batch import Batch
+from logstore.format.record import MAX_INT, subtract_sequence
+
+REMEMBERED_MS = 60_000
+"""A producer that has not repeated its batch by then has given it up; those behind it are out of order."""
+MOST_PRODUCERS = 10_000
+
+
+@dataclass(frozen=True, slots=True)
+class _Refused:
+    producer_epoch: int
+    sequence: int
+    error: EngineError
+    at_ms: int
+
+
+class Refusals:
+    """The refused batches of one leader, at most one for each producer: the first of those in flight."""
+
+    def __init__(self) -> None:
+        self._refused: dict[int, _Refused] = {}
+
+    def __len__(self) -> int:
+        return len(self._refused)
+
+    def clear(self) -> None:
+        """Forget all of them: the leadership is over, or begins."""
+        self._refused.clear()
+
+    def note(self, data: Buffer, error: EngineError, now_ms: int) -> None:
+        """Remember that the batch in `data` was refused with `error`, a retriable one."""
+        batch = _sequenced(data)
+        if batch is None:
+            return
+        known = self._refused.pop(batch.producer_id, None)
+        sequence = batch.base_sequence
+        if known is not None and known.producer_epoch == batch.producer_epoch:
+            sequence = known.sequence if _follows(sequence, known.sequence) else sequence
+        if len(self._refused) >= MOST_PRODUCERS:
+            del self._refused[next(iter(self._refused))]
+        self._refused[batch.producer_id] = _Refused(batch.producer_epoch, sequence, error, now_ms)
+
+    def check(self, data: Buffer, now_ms: int) -> None:
+        """Raise the error of the refused batch if the one in `data` follows it.
+
+        The refused batch itself is forgotten here: if it is refused again, it is noted again.
+        """
+        batch = _sequenced(data)
+        known = self._refused.get(batch.producer_id) if batch is not None else None
+        if batch is None or known is None or batch.producer_epoch < known.producer_epoch:
+            return
+        is_over = batch.producer_epoch > known.producer_epoch or now_ms - known.at_ms > REMEMBERED_MS
+        if is_over or batch.base_sequence == known.sequence:
+            del self._refused[batch.producer_id]
+        elif _follows(batch.base_sequence, known.sequence):
+            raise type(known.error)(
+                f"producer {batch.producer_id}: sequence {batch.base_sequence} follows {known.sequence}, "
+                f"which was refused ({known.error}); send both again, in this order"
+            )
+
+
+def _sequenced(data: Buffer) -> Batch | None:
+    """Return the header of a producer's batch; None without a producer, or if it cannot be read."""
+    try:
+        batch = Batch(data)
+    except CorruptBatch:
+        return None  # the append says what is wrong with it
+    return batch if batch.has_producer_id and batch.base_sequence >= 0 else None
+
+
+def _follows(sequence: int, before: int) -> bool:
+    """Whether `sequence` comes after `before`; sequences wrap."""
+    return 0 < subtract_sequence(sequence, before) <= MAX_INT // 2
