@@ -7,7 +7,7 @@ from collections import defaultdict
 import grimp
 import pytest
 
-from bench.crossings import WALKS, Bar, main, measure
+from tests.crossings import WALKS, Bar, main, measure
 
 WALKS_OF_A_LOG = [bar for bar in WALKS if bar.name in ("append(bytes)", "append(bytes, key=…)", "read")]
 

@@ -1,4 +1,4 @@
-"""Count the files of ours that one operation crosses: `python -m bench.crossings [--json] [--trace NAME]`.
+"""Count the files of ours that one operation crosses: `python -m tests.crossings [--json] [--trace NAME]`.
 
 A *hop* is a call from a function in one file of ours to a function in another. Code of the standard library
 and of dependencies in between does not count; a resumed generator counts as a call. Modules are imported and
@@ -228,7 +228,7 @@ async def _started(config: BrokerConfig) -> AsyncBroker:
 
 def main(arguments: list[str] | None = None) -> int:
     """Print what each walk crosses; return 1 if one exceeds its bar."""
-    parser = argparse.ArgumentParser(prog="python -m bench.crossings", description=__doc__.splitlines()[0])
+    parser = argparse.ArgumentParser(prog="python -m tests.crossings", description=__doc__.splitlines()[0])
     parser.add_argument("--json", action="store_true", help="print one JSON object a walk")
     parser.add_argument("--trace", metavar="NAME", help="print every hop of one walk")
     chosen = parser.parse_args(arguments)
