@@ -12,6 +12,7 @@ from typing import IO, TYPE_CHECKING, Annotated
 
 import typer
 
+from logstore.cli.operating import Json
 from logstore.cli.terminal import complain, print_json
 
 if TYPE_CHECKING:
@@ -33,7 +34,7 @@ def append(
     sync: Annotated[
         bool, typer.Option("--sync", help="Sync each batch before the next one is read.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the result as one object.")] = False,
+    as_json: Json = False,
 ) -> int:
     """Append the lines of stdin to a log, without their line ends."""
     import sys

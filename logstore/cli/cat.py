@@ -8,11 +8,11 @@ read_committed` is given; then the output ends before the first undecided transa
 from __future__ import annotations
 
 from enum import StrEnum
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from logstore.cli.operating import PartitionDir
 from logstore.cli.terminal import complain
 
 if TYPE_CHECKING:
@@ -31,9 +31,7 @@ class Isolation(StrEnum):
 
 
 def cat(
-    directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A partition's directory.", exists=True, file_okay=False)
-    ],
+    directory: PartitionDir,
     start: Annotated[
         int | None, typer.Option("--from", metavar="N", min=0, help="First offset; default: the oldest.")
     ] = None,

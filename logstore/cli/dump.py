@@ -18,6 +18,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 
 import typer
 
+from logstore.cli.operating import Json
 from logstore.cli.terminal import Encoding, complain, print_json, printable
 
 if TYPE_CHECKING:
@@ -32,7 +33,7 @@ if TYPE_CHECKING:
 def dump(
     paths: Annotated[list[Path], typer.Argument(metavar="PATH...", help="Files, partitions or log dirs.")],
     records: Annotated[bool, typer.Option("--records", help="Show only the records.")] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="One object a line.")] = False,
+    as_json: Json = False,
     encoding: Annotated[
         Encoding,
         typer.Option(help="Encoding of keys and values; hex and base64 are exact, utf8 shows \\xNN."),

@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator
+from collections.abc import Iterator
 from typing import TypeAlias
 
 from logstore.checkpoint.clean_shutdown import parse_clean_shutdown
@@ -13,8 +13,8 @@ from logstore.cli.terminal import Encoding, as_text
 from logstore.cli.verification import Problem, judge_tail
 from logstore.disk.errors import EngineError
 from logstore.format.batch import Batch, TimestampType
-from logstore.log.producer_state import decode_snapshot
-from logstore.segment.seal import decode_seal
+from logstore.log.producer_state import ProducerEntry, decode_snapshot
+from logstore.segment.seal import Seal, decode_seal
 from logstore.segment.transaction_index import TransactionIndex
 
 Fact: TypeAlias = dict[str, object]
@@ -78,39 +78,54 @@ def batch_facts(batch: Batch, *, segment: int, position: int) -> Fact:
     }
 
 
-def _offset_index(data: bytes, role: FileRole) -> Iterator[Fact]:
-    for offset, position in index_entries(data, role.kind, role.base_offset):
-        yield {"offset": offset, "position": position}
+def facts_of(data: bytes, role: FileRole) -> Iterator[Fact]:
+    """Yield the entries or lines of any file but a `.log`. Raises `EngineError` for a malformed file."""
+    match role.kind:
+        case Kind.OFFSET_INDEX:
+            for offset, position in index_entries(data, role.kind, role.base_offset):
+                yield {"offset": offset, "position": position}
+        case Kind.TIME_INDEX:
+            for timestamp, offset in index_entries(data, role.kind, role.base_offset):
+                yield {"timestamp": timestamp, "offset": offset}
+        case Kind.TRANSACTION_INDEX:
+            for aborted in TransactionIndex.decode(data, base_offset=role.base_offset).entries:
+                yield aborted._asdict()
+        case Kind.PRODUCER_SNAPSHOT:
+            yield from map(_producer_facts, decode_snapshot(data))
+        case Kind.SEAL:
+            yield _seal_facts(decode_seal(data, base_offset=role.base_offset))
+        case Kind.OFFSET_CHECKPOINT:
+            for (topic, partition), offset in parse_offset_checkpoint(data).items():
+                yield {"topic": topic, "partition": partition, "offset": offset}
+        case Kind.EPOCH_CHECKPOINT:
+            for epoch, start_offset in parse_leader_epoch_checkpoint(data):
+                yield {"epoch": epoch, "start_offset": start_offset}
+        case Kind.PARTITION_METADATA:
+            yield {"topic_id": parse_partition_metadata(data)}
+        case Kind.META_PROPERTIES:
+            yield dict(parse_properties(data, path=META_PROPERTIES))
+        case Kind.CLEAN_SHUTDOWN:
+            yield {"broker_epoch": parse_clean_shutdown(data).broker_epoch}
+        case Kind.LOG:
+            raise AssertionError("a .log has facts of its own: log_facts")
 
 
-def _time_index(data: bytes, role: FileRole) -> Iterator[Fact]:
-    for timestamp, offset in index_entries(data, role.kind, role.base_offset):
-        yield {"timestamp": timestamp, "offset": offset}
+def _producer_facts(entry: ProducerEntry) -> Fact:
+    last = entry.batches[-1] if entry.batches else None
+    return {
+        "producer_id": entry.producer_id,
+        "producer_epoch": entry.epoch,
+        "last_sequence": entry.last_sequence,
+        "last_offset": last.last_offset if last else -1,
+        "offset_delta": last.offset_delta if last else 0,
+        "last_timestamp": entry.last_timestamp_ms,
+        "coordinator_epoch": entry.coordinator_epoch,
+        "transaction_first_offset": entry.transaction_first_offset,
+    }
 
 
-def _transaction_index(data: bytes, role: FileRole) -> Iterator[Fact]:
-    for entry in TransactionIndex.decode(data, base_offset=role.base_offset).entries:
-        yield entry._asdict()
-
-
-def _producer_snapshot(data: bytes, role: FileRole) -> Iterator[Fact]:
-    for entry in decode_snapshot(data):
-        last = entry.batches[-1] if entry.batches else None
-        yield {
-            "producer_id": entry.producer_id,
-            "producer_epoch": entry.epoch,
-            "last_sequence": entry.last_sequence,
-            "last_offset": last.last_offset if last else -1,
-            "offset_delta": last.offset_delta if last else 0,
-            "last_timestamp": entry.last_timestamp_ms,
-            "coordinator_epoch": entry.coordinator_epoch,
-            "transaction_first_offset": entry.transaction_first_offset,
-        }
-
-
-def _seal(data: bytes, role: FileRole) -> Iterator[Fact]:
-    seal = decode_seal(data, base_offset=role.base_offset)
-    yield {
+def _seal_facts(seal: Seal) -> Fact:
+    return {
         "end_offset": seal.end_offset,
         "successor": seal.successor,
         "log_bytes": seal.size,
@@ -118,47 +133,6 @@ def _seal(data: bytes, role: FileRole) -> Iterator[Fact]:
         "blocks": [seal.blocks[at : at + 4].hex() for at in range(0, len(seal.blocks), 4)],
         "aborts_crc": f"{seal.aborts_crc:08x}",
     }
-
-
-def _offset_checkpoint(data: bytes, role: FileRole) -> Iterator[Fact]:
-    for (topic, partition), offset in parse_offset_checkpoint(data).items():
-        yield {"topic": topic, "partition": partition, "offset": offset}
-
-
-def _epoch_checkpoint(data: bytes, role: FileRole) -> Iterator[Fact]:
-    for epoch, start_offset in parse_leader_epoch_checkpoint(data):
-        yield {"epoch": epoch, "start_offset": start_offset}
-
-
-def _partition_metadata(data: bytes, role: FileRole) -> Iterator[Fact]:
-    yield {"topic_id": parse_partition_metadata(data)}
-
-
-def _meta_properties(data: bytes, role: FileRole) -> Iterator[Fact]:
-    yield dict(parse_properties(data, path=META_PROPERTIES))
-
-
-def _clean_shutdown(data: bytes, role: FileRole) -> Iterator[Fact]:
-    yield {"broker_epoch": parse_clean_shutdown(data).broker_epoch}
-
-
-_READERS: dict[Kind, Callable[[bytes, FileRole], Iterator[Fact]]] = {
-    Kind.OFFSET_INDEX: _offset_index,
-    Kind.TIME_INDEX: _time_index,
-    Kind.TRANSACTION_INDEX: _transaction_index,
-    Kind.PRODUCER_SNAPSHOT: _producer_snapshot,
-    Kind.SEAL: _seal,
-    Kind.OFFSET_CHECKPOINT: _offset_checkpoint,
-    Kind.EPOCH_CHECKPOINT: _epoch_checkpoint,
-    Kind.PARTITION_METADATA: _partition_metadata,
-    Kind.META_PROPERTIES: _meta_properties,
-    Kind.CLEAN_SHUTDOWN: _clean_shutdown,
-}
-
-
-def facts_of(data: bytes, role: FileRole) -> Iterator[Fact]:
-    """Yield the entries or lines of any file but a `.log`. Raises `EngineError` for a malformed file."""
-    return _READERS[role.kind](data, role)
 
 
 def log_facts(

@@ -6,12 +6,13 @@ segments: `cat` and `dump` read that directory like a partition's. `logstore rec
 
 from __future__ import annotations
 
+from collections import Counter
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from logstore.cli.operating import Json, LogDirs
 from logstore.cli.terminal import complain, print_json, printable
 
 if TYPE_CHECKING:
@@ -22,13 +23,8 @@ _DAY_MS = 24 * 60 * 60 * 1000
 
 
 def lost(
-    directories: Annotated[
-        list[Path],
-        typer.Argument(
-            metavar="DIR", help="Partitions, or log dirs with partitions.", exists=True, file_okay=False
-        ),
-    ],
-    as_json: Annotated[bool, typer.Option("--json", help="Print one object a line, the total last.")] = False,
+    directories: LogDirs,
+    as_json: Json = False,
     purge: Annotated[
         int | None,
         typer.Option("--purge", metavar="ID", min=1, help="Delete the bytes of this loss."),
@@ -51,55 +47,40 @@ def lost(
             raise typer.BadParameter("--purge and --older-than cannot be combined")
         if len(partitions) != 1:
             raise typer.BadParameter("--purge requires exactly one partition")
-        return _purge_one(disk, partitions[0], purge)
-    if older_than is not None:
-        return _purge_old(disk, partitions, int(older_than * _DAY_MS))
-    total = _Total()
+    if purge is not None or older_than is not None:
+        return _purge(disk, partitions, purge, older_than)
+    total: Counter[str] = Counter(losses=0, records=0, kept_bytes=0, unreadable_lines=0)
+    missing = 0
     for directory in partitions:
-        _list(Quarantine(disk, directory), directory, total, as_json=as_json)
+        missing += _list(Quarantine(disk, directory), directory, total, as_json=as_json)
     if as_json:
-        print_json({"total": total.facts()})
+        print_json({"total": total})
     else:
-        print(f"{total.losses} losses, {total.records} records, {total.kept_bytes} bytes in quarantine")
-    return 1 if total.is_damaged else 0
+        print("{losses} losses, {records} records, {kept_bytes} bytes in quarantine".format_map(total))
+    return 1 if missing or total["unreadable_lines"] else 0
 
 
-class _Total:
-    def __init__(self) -> None:
-        self.losses = self.records = self.kept_bytes = self.unreadable_lines = 0
-        self.is_damaged = False
-
-    def facts(self) -> dict[str, int]:
-        return {
-            "losses": self.losses,
-            "records": self.records,
-            "kept_bytes": self.kept_bytes,
-            "unreadable_lines": self.unreadable_lines,
-        }
-
-
-def _list(quarantine: Quarantine, directory: str, total: _Total, *, as_json: bool) -> None:
+def _list(quarantine: Quarantine, directory: str, total: Counter[str], *, as_json: bool) -> int:
+    """Print the losses of a log and add them to the total; return how many have lost their bytes."""
     from logstore.log.losses import Standing
 
     text = quarantine.read()
+    missing = 0
     for loss in quarantine.losses(text):
         kept_bytes = quarantine.kept_bytes(loss)
-        total.losses += 1
-        total.records += loss.records
-        total.kept_bytes += kept_bytes
-        if loss.standing is Standing.MISSING:
-            total.is_damaged = True
+        total.update(losses=1, records=loss.records, kept_bytes=kept_bytes)
+        missing += loss.standing is Standing.MISSING
         if as_json:
             standing = {"kept_bytes": kept_bytes, "standing": loss.standing.value}
             print_json({"directory": directory, **loss.facts(), **standing})
         else:
             print("\n  ".join(_sentences(quarantine, directory, loss)))
     for number in text.unreadable:
-        total.unreadable_lines += 1
-        total.is_damaged = True
         complain(f"{quarantine.path}/ledger.jsonl: line {number} cannot be read; the other lines are listed")
+    total.update(unreadable_lines=len(text.unreadable))
     if text.skipped_bytes:
         complain(f"{quarantine.path}/ledger.jsonl: the first {text.skipped_bytes} bytes were skipped")
+    return missing
 
 
 def _sentences(quarantine: Quarantine, directory: str, loss: Loss) -> list[str]:
@@ -136,30 +117,24 @@ def _sentences(quarantine: Quarantine, directory: str, loss: Loss) -> list[str]:
     return lines
 
 
-def _purge_one(disk: Disk, directory: str, loss_id: int) -> int:
+def _purge(disk: Disk, partitions: list[str], loss_id: int | None, days: float | None) -> int:
+    """Delete the bytes of one loss, or of all losses that are older than `days`."""
     from logstore.cli.owning import own
-    from logstore.log.losses import Quarantine
-
-    quarantine = Quarantine(disk, directory)
-    with ExitStack() as stack:
-        own(disk, directory, stack)
-        freed = quarantine.purge(loss_id, _now_ms())
-        if not freed and quarantine.get(loss_id) is None:
-            complain(f"{directory} has no loss {loss_id}; `logstore lost {directory}` lists the losses")
-            return 1
-    print(f"{freed} bytes removed from quarantine")
-    return 0
-
-
-def _purge_old(disk: Disk, partitions: list[str], age_ms: int) -> int:
-    from logstore.cli.owning import own
+    from logstore.disk.files import wall_clock_ms
     from logstore.log.losses import Quarantine
 
     freed = 0
     for directory in partitions:
+        quarantine = Quarantine(disk, directory)
         with ExitStack() as stack:
             own(disk, directory, stack)
-            freed += Quarantine(disk, directory).expire(_now_ms(), age_ms)
+            if loss_id is None:
+                freed += quarantine.expire(wall_clock_ms(), int((days or 0) * _DAY_MS))
+                continue
+            freed = quarantine.purge(loss_id, wall_clock_ms())
+            if not freed and quarantine.get(loss_id) is None:
+                complain(f"{directory} has no loss {loss_id}; `logstore lost {directory}` lists the losses")
+                return 1
     print(f"{freed} bytes removed from quarantine")
     return 0
 
@@ -184,9 +159,3 @@ def _holds_losses(disk: Disk, directory: str) -> bool:
         return any(entry.name == LOST_DIRECTORY and entry.is_directory for entry in disk.scan(directory))
     except FileNotFoundError:  # deleted by its owner since it was listed
         return False
-
-
-def _now_ms() -> int:
-    from logstore.disk.files import wall_clock_ms
-
-    return wall_clock_ms()

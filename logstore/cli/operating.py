@@ -8,6 +8,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable
+from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
@@ -24,6 +25,13 @@ Metadata = Annotated[
     ),
 ]
 Json = Annotated[bool, typer.Option("--json", help="Print JSON, one object per line.")]
+PartitionDir = Annotated[
+    Path, typer.Argument(metavar="DIR", help="A partition's directory.", exists=True, file_okay=False)
+]
+LogDirs = Annotated[
+    list[Path],
+    typer.Argument(metavar="DIR...", help="Log dirs or partitions.", exists=True, file_okay=False),
+]
 Wait = Annotated[
     float, typer.Option("--wait", metavar="SECONDS", min=0, help="Wait at most this long until it is done.")
 ]

@@ -19,6 +19,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from logstore.cli.operating import Json, PartitionDir
 from logstore.cli.owning import forget_clean_stops, load_unclean, own
 from logstore.cli.terminal import print_json
 
@@ -28,9 +29,7 @@ if TYPE_CHECKING:
 
 
 def recover(
-    directory: Annotated[
-        Path, typer.Argument(metavar="DIR", help="A partition's directory.", exists=True, file_okay=False)
-    ],
+    directory: PartitionDir,
     recovery_point: Annotated[
         int | None,
         typer.Option(metavar="N", min=0, help="All offsets below N were synced; default: the checkpoint."),
@@ -46,7 +45,7 @@ def recover(
     accept_loss: Annotated[
         bool, typer.Option("--accept-loss", help="Cut at the damage, even below the durable end.")
     ] = False,
-    as_json: Annotated[bool, typer.Option("--json", help="Print the report as one object.")] = False,
+    as_json: Json = False,
 ) -> int:
     """Recover a partition as after an unclean stop: cut a torn tail, rebuild derived files."""
     from logstore.checkpoint.entry_files import RECOVERY_POINT_CHECKPOINT

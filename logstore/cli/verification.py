@@ -5,9 +5,12 @@ A finding is damage if neither a crash nor a running writer can cause it; every 
 
 from __future__ import annotations
 
-from collections.abc import Iterator, Sequence
+from collections.abc import Iterator, Mapping, Sequence
 from dataclasses import dataclass, field
 from typing import NamedTuple
+
+import numpy as np
+import numpy.typing as npt
 
 from logstore.cli.inspection import (
     FileRole,
@@ -18,6 +21,7 @@ from logstore.cli.inspection import (
     read_whole,
     segment_offsets,
 )
+from logstore.config import MAX_LONG
 from logstore.disk.errors import EngineError
 from logstore.disk.files import Disk
 from logstore.format.batch import Batch
@@ -38,12 +42,18 @@ class Problem(NamedTuple):
         return f"{self.file} at byte {self.position}: {self.text}"
 
 
+class Columns(NamedTuple):
+    """The batches of a segment, one row a batch; index entries are checked against them."""
+
+    positions: npt.NDArray[np.int64]
+    bases: npt.NDArray[np.int64]
+    lasts: npt.NDArray[np.int64]
+    times: npt.NDArray[np.int64]
+
+
 @dataclass(slots=True)
 class SegmentReport:
-    """The result of a segment's verification; offsets are -1 in an empty one.
-
-    The four columns have one row a batch; index entries are checked against them.
-    """
+    """The result of a segment's verification; offsets are -1 in an empty one."""
 
     base_offset: int
     size: int = 0
@@ -53,10 +63,11 @@ class SegmentReport:
     last_offset: int = -1
     last_epoch: int = -1
     problems: list[Problem] = field(default_factory=list)
-    positions: list[int] = field(default_factory=list)
-    base_offsets: list[int] = field(default_factory=list)
-    last_offsets: list[int] = field(default_factory=list)
-    max_timestamps: list[int] = field(default_factory=list)
+    rows: list[tuple[int, int, int, int]] = field(default_factory=list)
+
+    @property
+    def columns(self) -> Columns:
+        return Columns(*np.array(self.rows, np.int64).reshape(-1, 4).T)
 
     @property
     def damage(self) -> list[Problem]:
@@ -79,17 +90,14 @@ def verify_log(
         if fault is None:
             batch = Batch(data)
             problem = _unreadable(batch)
-            report.positions.append(position)
-            report.base_offsets.append(batch.base_offset)
-            report.last_offsets.append(batch.last_offset)
-            report.max_timestamps.append(batch.max_timestamp_ms)
+            report.rows.append((position, batch.base_offset, batch.last_offset, batch.max_timestamp_ms))
             report.record_count += batch.record_count
             report.last_epoch = max(report.last_epoch, batch.leader_epoch)
         if problem:
             report.problems.append(Problem(name, position, problem, is_damage=True))
     report.valid_bytes = file.valid_end
-    if report.positions:
-        report.first_offset, report.last_offset = report.base_offsets[0], report.last_offsets[-1]
+    if report.rows:
+        report.first_offset, report.last_offset = report.rows[0][1], report.rows[-1][2]
     elif previous:
         report.last_offset = previous.last_offset
     if tail := judge_tail(file, name, is_last=is_last):
@@ -129,58 +137,54 @@ def judge_tail(file: LogFile, name: str, *, is_last: bool) -> Problem | None:
     return Problem(name, file.valid_end, text, verdict is Verdict.DAMAGE)
 
 
-def verify_offset_index(
-    entries: Sequence[tuple[int, int]], name: str, segment: SegmentReport
-) -> list[Problem]:
-    """Check (offset, position) entries: ascending, each the position of a batch at or before its offset.
+# --- indexes ----------------------------------------------------------------------------------
 
-    The offset may lie past that batch: a follower of Kafka adds one entry for several batches that it
-    appended at once.
+
+def verify_index(kind: Kind, data: bytes, base_offset: int, batches: Columns) -> Iterator[tuple[int, str]]:
+    """Yield position and text of each entry of an index that contradicts its log."""
+    entries = index_entries(data, kind, base_offset)
+    table = np.array(entries, np.int64).reshape(-1, 2)
+    faults = (_offset_faults if kind is Kind.OFFSET_INDEX else _time_faults)(table, batches)
+    wrong: dict[int, str] = {}
+    for text, found in faults.items():
+        for slot in np.flatnonzero(found).tolist():
+            wrong.setdefault(slot, text)
+    for slot, text in sorted(wrong.items()):
+        yield slot * ENTRY_SIZES[kind], f"entry {entries[slot]} {text}"
+
+
+def _offset_faults(table: npt.NDArray[np.int64], batches: Columns) -> Mapping[str, npt.NDArray[np.bool_]]:
+    """Find (offset, position) entries that do not ascend, or do not name a batch at or before the offset.
+
+    The offset may be the last one of a later batch: a follower of Kafka adds one entry for several batches
+    that it appended at once.
     """
-    first_offsets = dict(zip(segment.positions, segment.base_offsets, strict=True))
-    known_offsets = frozenset(segment.last_offsets)
-    problems = []
-    before = (-1, -1)
-    for slot, (offset, position) in enumerate(entries):
-        if offset <= before[0] or position <= before[1]:
-            text = f"entry ({offset}, {position}) does not ascend: the entry before it is {before}"
-        elif position not in first_offsets:
-            text = f"entry ({offset}, {position}) points to a byte at which no batch starts"
-        elif first_offsets[position] > offset:
-            text = (
-                f"entry ({offset}, {position}) points to a batch with base offset {first_offsets[position]}"
-            )
-        elif offset not in known_offsets:
-            text = f"entry ({offset}, {position}) has an offset that is not the last one of a batch"
-        else:
-            before = (offset, position)
-            continue
-        problems.append(Problem(name, slot * 8, text, is_damage=True))
-    return problems
+    offsets, positions = table.T
+    bases = _looked_up(batches.bases, np.searchsorted(batches.positions, positions))
+    return {
+        "does not ascend": (np.diff(table, axis=0, prepend=-1) <= 0).any(axis=1),
+        "points to a byte at which no batch starts": ~np.isin(positions, batches.positions),
+        "points to a batch with a later base offset": bases > offsets,
+        "has an offset that is not the last one of a batch": ~np.isin(offsets, batches.lasts),
+    }
 
 
-def verify_time_index(entries: Sequence[tuple[int, int]], name: str, segment: SegmentReport) -> list[Problem]:
-    """Check (timestamp, offset) entries: ascending, and no record up to the offset is later."""
-    problems = []
-    before = (-1, -1)
-    batch, latest = 0, -1
-    for slot, (timestamp, offset) in enumerate(entries):
-        while batch < len(segment.last_offsets) and segment.last_offsets[batch] <= offset:
-            latest = max(latest, segment.max_timestamps[batch])
-            batch += 1
-        if timestamp <= before[0] or offset < before[1]:
-            text = f"entry ({timestamp}, {offset}) does not ascend: the entry before it is {before}"
-        elif offset > segment.last_offset:
-            text = f"entry ({timestamp}, {offset}) is past the segment's last offset {segment.last_offset}"
-        elif latest > timestamp:
-            text = (
-                f"entry ({timestamp}, {offset}) has an earlier time than a record up to its offset, {latest}"
-            )
-        else:
-            before = (timestamp, offset)
-            continue
-        problems.append(Problem(name, slot * 12, text, is_damage=True))
-    return problems
+def _time_faults(table: npt.NDArray[np.int64], batches: Columns) -> Mapping[str, npt.NDArray[np.bool_]]:
+    """Find (timestamp, offset) entries that do not ascend, or are not the latest time up to their offset."""
+    times, offsets = table.T
+    slots = np.searchsorted(batches.lasts, offsets)
+    latest = _looked_up(np.maximum.accumulate(batches.times), slots)
+    return {
+        "does not ascend": (np.diff(times, prepend=-1) <= 0) | (np.diff(offsets, prepend=-1) < 0),
+        "is past the segment's last offset": slots == len(batches.lasts),
+        "is not the latest time up to its offset": (latest != times)
+        | (_looked_up(batches.times, slots) != times),
+    }
+
+
+def _looked_up(column: npt.NDArray[np.int64], slots: npt.NDArray[np.intp]) -> npt.NDArray[np.int64]:
+    """Return the values at `slots`; the largest number past the end."""
+    return np.append(column, MAX_LONG)[slots]
 
 
 # --- a whole partition ------------------------------------------------------------------------
@@ -205,10 +209,11 @@ def verify_files(disk: Disk, directory: str, files: Sequence[tuple[str, FileRole
     asked = {(role.kind, role.base_offset) for _, role in files if not role.state}
     newest = max(segment_offsets(disk, directory), default=-1)
     previous: SegmentReport | None = None
-    for base_offset in sorted({base_offset for kind, base_offset in asked if kind in _JUDGED}):
+    kinds = (Kind.LOG, *ENTRY_SIZES)
+    for base_offset in sorted({base_offset for kind, base_offset in asked if kind in kinds}):
         indexes = [
             (kind, data)
-            for kind in (Kind.OFFSET_INDEX, Kind.TIME_INDEX)
+            for kind in ENTRY_SIZES
             if (kind, base_offset) in asked
             and (data := read_whole(disk, directory, file_name(base_offset, f".{kind}"))) is not None
         ]
@@ -222,7 +227,8 @@ def verify_files(disk: Disk, directory: str, files: Sequence[tuple[str, FileRole
             yield _index_report(kind, data, segment)
 
 
-_JUDGED = (Kind.LOG, Kind.OFFSET_INDEX, Kind.TIME_INDEX)
+ENTRY_SIZES = {Kind.OFFSET_INDEX: 8, Kind.TIME_INDEX: 12}
+"""Bytes of an entry of each index."""
 
 
 def _verify_segment(
@@ -240,10 +246,10 @@ def _verify_segment(
 
 def _log_report(segment: SegmentReport) -> FileReport:
     numbers = {
-        "batches": len(segment.positions),
+        "batches": len(segment.rows),
         "records": segment.record_count,
         "first_offset": segment.first_offset,
-        "last_offset": segment.last_offset if segment.positions else -1,
+        "last_offset": segment.last_offset if segment.rows else -1,
         "valid_bytes": segment.valid_bytes,
     }
     name = file_name(segment.base_offset, ".log")
@@ -252,6 +258,7 @@ def _log_report(segment: SegmentReport) -> FileReport:
 
 def _index_report(kind: Kind, data: bytes, segment: SegmentReport) -> FileReport:
     name = file_name(segment.base_offset, f".{kind}")
-    entries = index_entries(data, kind, segment.base_offset)
-    judge = verify_offset_index if kind is Kind.OFFSET_INDEX else verify_time_index
-    return FileReport(name, kind, len(data), {"entries": len(entries)}, judge(entries, name, segment))
+    count = len(index_entries(data, kind, segment.base_offset))
+    wrong = verify_index(kind, data, segment.base_offset, segment.columns)
+    problems = [Problem(name, position, text, is_damage=True) for position, text in wrong]
+    return FileReport(name, kind, len(data), {"entries": count}, problems)

@@ -13,11 +13,11 @@ from __future__ import annotations
 
 import sys
 from contextlib import ExitStack
-from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
 import typer
 
+from logstore.cli.operating import Json, LogDirs
 from logstore.cli.terminal import print_json
 
 if TYPE_CHECKING:
@@ -26,11 +26,8 @@ if TYPE_CHECKING:
 
 
 def verify(
-    directories: Annotated[
-        list[Path],
-        typer.Argument(metavar="DIR...", help="Log dirs or partitions.", exists=True, file_okay=False),
-    ],
-    as_json: Annotated[bool, typer.Option("--json", help="One object a line.")] = False,
+    directories: LogDirs,
+    as_json: Json = False,
     reseal: Annotated[
         bool, typer.Option("--reseal", help="Accept the complete segments as they are, and seal them.")
     ] = False,
@@ -79,14 +76,11 @@ def _progress(stack: ExitStack, total: int) -> Progress:
 
 def _reseal(disk: Disk, directory: str) -> None:
     from logstore.cli.inspection import segment_offsets
+    from logstore.cli.owning import own
     from logstore.cli.whole_trees import reseal
-    from logstore.disk.files import LOCK_FILE
 
     with ExitStack() as stack:
-        parent = str(Path(directory).resolve().parent)
-        if any(entry.name == LOCK_FILE for entry in disk.scan(parent)):
-            stack.callback(disk.lock(parent).release)
-        stack.callback(disk.lock(directory).release)
+        own(disk, directory, stack)
         partitions = [f"{directory}/{entry.name}" for entry in disk.scan(directory) if entry.is_directory]
         for path in [directory, *partitions]:
             if segment_offsets(disk, path):

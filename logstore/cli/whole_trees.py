@@ -17,12 +17,10 @@ time if they are small. Records in batches are not decoded: `dump --verify` does
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
-from dataclasses import dataclass
 from itertools import pairwise
 from typing import Final, NamedTuple, TypeAlias
 
 import numpy as np
-import numpy.typing as npt
 
 from logstore.checkpoint.clean_shutdown import CLEAN_SHUTDOWN_FILE, changed_files, read_clean_shutdown
 from logstore.checkpoint.entry_files import (
@@ -41,7 +39,7 @@ from logstore.cli.inspection import (
     role_of,
     segment_offsets,
 )
-from logstore.cli.verification import judge_tail, verify_log
+from logstore.cli.verification import ENTRY_SIZES, Columns, judge_tail, verify_index, verify_log
 from logstore.config import MAX_LONG
 from logstore.disk.errors import CorruptCheckpoint, EngineError
 from logstore.disk.files import LOCK_FILE, DirectoryEntry, Disk, File
@@ -174,18 +172,6 @@ def _kept(disk: Disk, path: str, piece: Piece) -> Iterator[Finding]:
 # --- a partition -----------------------------------------------------------------------------------
 
 
-@dataclass(slots=True)
-class _Walked:
-    """A segment's batches as columns, one row a batch, and the end of its sound part."""
-
-    positions: npt.NDArray[np.int64]
-    bases: npt.NDArray[np.int64]
-    lasts: npt.NDArray[np.int64]
-    times: npt.NDArray[np.int64]
-    end: int
-    fault: Fault | None
-
-
 class _Partition:
     def __init__(self, disk: Disk, directory: str, progress: Progress) -> None:
         self._disk = disk
@@ -306,7 +292,7 @@ class _Partition:
             columns.append(found)
             self._progress(found.end - end)
             fault, end = found.fault, found.end
-        walked = _walked(columns, end, fault)
+        walked = _walked(columns)
         if len(walked.lasts):
             if not is_last or base_offset == first_offset:
                 yield from self._gap(walked, name, base_offset)
@@ -317,15 +303,14 @@ class _Partition:
             yield from self._bad(file, name, base_offset, first_offset, epoch, is_last)
             if fault is not Fault.TORN:  # the index checks do not know the batches behind it
                 return
-        for kind, judge in ((Kind.OFFSET_INDEX, _judge_offsets), (Kind.TIME_INDEX, _judge_times)):
-            entries = index_entries(indexes[kind], kind, base_offset)
-            index_name = file_name(base_offset, f".{kind}")
-            yield from (self._damage(index_name, *problem) for problem in judge(entries, walked))
-            rest = len(indexes[kind]) % (8 if kind is Kind.OFFSET_INDEX else 12)
-            if rest:
-                yield self._damage(index_name, len(indexes[kind]) - rest, "incomplete entry")
+        for kind, entry_bytes in ENTRY_SIZES.items():
+            index_name, data = file_name(base_offset, f".{kind}"), indexes[kind]
+            wrong = verify_index(kind, data, base_offset, walked)
+            yield from (self._damage(index_name, *problem) for problem in wrong)
+            if rest := len(data) % entry_bytes:
+                yield self._damage(index_name, len(data) - rest, "incomplete entry")
 
-    def _gap(self, walked: _Walked, name: str, base_offset: int) -> Iterator[Finding]:
+    def _gap(self, walked: Columns, name: str, base_offset: int) -> Iterator[Finding]:
         """Report gaps: compaction leaves them; elsewhere they may be a loss."""
         ends = np.concatenate(([base_offset], walked.lasts[:-1] + 1))
         gaps = (walked.bases > ends).nonzero()[0]
@@ -349,54 +334,14 @@ class _Partition:
             yield Finding(f"{self._directory}/{name}", tail.position, tail.text, tail.is_damage)
 
 
-def _walked(columns: Sequence[Scanned], end: int, fault: Fault | None) -> _Walked:
+def _walked(found: Sequence[Scanned]) -> Columns:
     empty = np.empty(0, np.int64)
-    return _Walked(
-        np.concatenate([empty, *(each.positions for each in columns)]),
-        np.concatenate([empty, *(each.headers["base_offset"].astype(np.int64) for each in columns)]),
-        np.concatenate([empty, *(each.last_offsets for each in columns)]),
-        np.concatenate([empty, *(each.headers["max_timestamp"].astype(np.int64) for each in columns)]),
-        end,
-        fault,
+    return Columns(
+        np.concatenate([empty, *(each.positions for each in found)]),
+        np.concatenate([empty, *(each.headers["base_offset"].astype(np.int64) for each in found)]),
+        np.concatenate([empty, *(each.last_offsets for each in found)]),
+        np.concatenate([empty, *(each.headers["max_timestamp"].astype(np.int64) for each in found)]),
     )
-
-
-def _judge_offsets(entries: Sequence[tuple[int, int]], walked: _Walked) -> Iterator[tuple[int, str]]:
-    """Find entries that do not rise, or do not name a batch's first byte and the end of it or a later one."""
-    if not entries:
-        return
-    table = np.array(entries, np.int64)
-    slots = np.searchsorted(walked.positions, table[:, 1])
-    inside = slots < len(walked.positions)
-    slots = np.minimum(slots, max(len(walked.positions) - 1, 0))
-    right = inside & (np.diff(table, axis=0, prepend=-1) > 0).all(axis=1)
-    if len(walked.positions):
-        right &= (walked.positions[slots] == table[:, 1]) & (walked.bases[slots] <= table[:, 0])
-        ends = np.searchsorted(walked.lasts, table[:, 0])
-        right &= (ends < len(walked.lasts)) & (
-            walked.lasts[np.minimum(ends, len(walked.lasts) - 1)] == table[:, 0]
-        )
-    for slot in (~right).nonzero()[0].tolist():
-        yield slot * 8, f"entry {entries[slot]} does not match the log"
-
-
-def _judge_times(entries: Sequence[tuple[int, int]], walked: _Walked) -> Iterator[tuple[int, str]]:
-    """Find entries that do not rise, or are not the largest time up to their offset and that batch's time."""
-    if not entries:
-        return
-    table = np.array(entries, np.int64)
-    right = np.diff(table[:, 0], prepend=-1) > 0
-    right &= np.diff(table[:, 1], prepend=-1) >= 0
-    if len(walked.lasts):
-        slots = np.searchsorted(walked.lasts, table[:, 1])
-        inside = slots < len(walked.lasts)
-        slots = np.minimum(slots, len(walked.lasts) - 1)
-        largest = np.maximum.accumulate(walked.times)
-        right &= inside & (largest[slots] == table[:, 0]) & (walked.times[slots] == table[:, 0])
-    else:
-        right[:] = False
-    for slot in (~right).nonzero()[0].tolist():
-        yield slot * 12, f"entry {entries[slot]} does not match the log"
 
 
 # --- accepting the existing content -----------------------------------------------------------------------

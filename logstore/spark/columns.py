@@ -74,24 +74,9 @@ def read_columns(columns: Sequence[str]) -> tuple[str, ...]:
 
 def spark_schema(columns: Sequence[str]) -> StructType:
     """Return Spark's schema of these columns."""
-    from pyspark.sql import types
+    from pyspark.sql.pandas.types import from_arrow_schema
 
-    header = types.StructType(
-        [types.StructField("key", types.StringType()), types.StructField("value", types.BinaryType())]
-    )
-    kinds: dict[str, types.DataType] = {
-        "key": types.BinaryType(),
-        "value": types.BinaryType(),
-        "topic": types.StringType(),
-        "partition": types.IntegerType(),
-        "offset": types.LongType(),
-        "timestamp": types.TimestampType(),
-        "timestampType": types.IntegerType(),
-        HEADERS: types.ArrayType(header),
-        "leaderEpoch": types.IntegerType(),
-        SEGMENT: types.LongType(),
-    }
-    return types.StructType([types.StructField(name, kinds[name]) for name in columns])
+    return from_arrow_schema(arrow_schema(columns))
 
 
 def arrow_schema(columns: Sequence[str]) -> Any:

@@ -223,7 +223,11 @@ DAMAGE = {
     ),
     "garbage": (f"{SEGMENT_4}.log", THIRD + b"\xee" * 100, "not a batch"),
     "an index entry inside a batch": (f"{SEGMENT_0}.index", entry(">ii", 3, 5), "no batch starts"),
-    "an index entry for a later batch": (f"{SEGMENT_0}.index", entry(">ii", 2, len(FIRST)), "base offset 3"),
+    "an index entry for a later batch": (
+        f"{SEGMENT_0}.index",
+        entry(">ii", 2, len(FIRST)),
+        "a later base offset",
+    ),
     "an index entry inside a batch's offsets": (
         f"{SEGMENT_0}.index",
         entry(">ii", 1, 0),
@@ -237,7 +241,7 @@ DAMAGE = {
     "a time entry that is too early": (
         f"{SEGMENT_0}.timeindex",
         entry(">qi", 1500, 3),
-        "a record up to its offset, 2000",
+        "not the latest time up to its offset",
     ),
     "a time entry past the end": (f"{SEGMENT_0}.timeindex", entry(">qi", 9000, 9), "past the segment's last"),
     "time entries that do not rise": (

@@ -160,13 +160,8 @@ class Profile:
     def _each(
         self, workers: Workers, what: str, work: Sequence[Piece], function: Any
     ) -> dict[OffsetRange, Any]:
-        workers.progress.begin(what, sum(piece.wanted.size for piece in work), "records")
-        found = {}
-        for piece, report in workers.reports(work, function):
-            found[piece.wanted] = report
-            workers.progress.advance(piece.wanted.size)
-        workers.progress.end()
-        return found
+        reports = workers.followed(what, "records", work, function, lambda piece: piece.wanted.size)
+        return {piece.wanted: report for piece, report in reports}
 
 
 def profile_facts(

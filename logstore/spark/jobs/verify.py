@@ -136,22 +136,16 @@ class Verify:
 
         planned, unread = self._planned()
         gathered = Gathered(planned)
-        workers.progress.begin("verify", sum(each.size for each in planned.replicas), "bytes")
-        for run, report in workers.reports(planned.runs, run_task):
+        for _, report in workers.followed("verify", "bytes", planned.runs, run_task, lambda run: run.size):
             gathered.add(report)
-            workers.progress.advance(sum(segment.size for segment in run.segments))
-        workers.progress.end()
         replicas = list(planned.replicas)
         for number in gathered.shrunken:
             replicas[number] = replicas[number].listed_anew(OsDisk())
         by_batch, by_record = gathered.unequal(replicas)
         work: list[Comparison | RecordComparison] = [*by_record, *by_batch]
         differences: defaultdict[TopicPartition, list[Difference]] = defaultdict(list)
-        workers.progress.begin("compare", len(work), "stretches")
-        for item, found in workers.reports(work, comparison_task):
+        for item, found in workers.followed("compare", "stretches", work, comparison_task, lambda _: 1):
             differences[item.topic_partition] += found
-            workers.progress.advance(1)
-        workers.progress.end()
         compared = gathered.compared_findings(replicas, differences, allow_lag=self.allow_lag)
         findings = concluded(gathered.local_findings(replicas), compared)
         return _answer(planned, gathered, findings, unread)

@@ -177,6 +177,21 @@ class Workers:
         self._is_ours = True
         return builder.getOrCreate()
 
+    def followed(
+        self,
+        what: str,
+        unit: str,
+        items: Sequence[Item],
+        function: Callable[[Item], Report],
+        size: Callable[[Item], int],
+    ) -> Iterator[tuple[Item, Report]]:
+        """Yield as `reports` does, and show progress: the `size` of each finished item, in `unit`."""
+        self.progress.begin(what, sum(map(size, items)), unit)
+        for item, report in self.reports(items, function):
+            yield item, report
+            self.progress.advance(size(item))
+        self.progress.end()
+
     def reports(
         self, items: Sequence[Item], function: Callable[[Item], Report]
     ) -> Iterator[tuple[Item, Report]]:

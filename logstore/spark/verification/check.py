@@ -50,7 +50,7 @@ Words = npt.NDArray[np.uint64]
 
 _Gap = tuple[int, int, str, int]
 
-GAPS_TOLD: Final = 50
+GAPS_REPORTED: Final = 50
 
 
 class Kind(StrEnum):
@@ -150,7 +150,7 @@ class RunReport:
     """The result of a run's task; `sums` by number of the stretch.
 
     `end_offset` is the end of the last kept batch, -1 if there is none. `gaps` are (offset, end, path,
-    position) of offsets without a batch: the first `GAPS_TOLD` of `gap_count`.
+    position) of offsets without a batch: the first `GAPS_REPORTED` of `gap_count`.
     """
 
     replica: int
@@ -184,7 +184,7 @@ def check_run(disk: Disk, run: Run) -> RunReport:
         end_offset=int(ends[-1]) if len(ends) else -1,
         batches=len(bases),
         records=int(counts.sum()),
-        size=sum(segment.size for segment in run.segments),
+        size=run.size,
         faults=tuple(found.faults),
         gone=tuple(found.gone),
         sums=stretch_sums(run, kept.among(below)),
@@ -367,13 +367,10 @@ class _Sweeper:
         listed = [Listed(*each) for each in self._listed]
         for damage in judge_chain(listed, self._seals, self._run.log_start_offset).damages:
             end = min((base for base, _ in listed if base > damage.offset), default=damage.offset)
-            path = f"{self._run.directory}/{damage.file}"
+            path, offset = f"{self._run.directory}/{damage.file}", damage.offset
             is_doubtful = damage.kind is not DamageKind.SEGMENT_GONE
-            self._sealed.append(
-                LocalFault(
-                    Kind.SEAL, path, damage.position, 0, damage.offset, end, -1, damage.text, is_doubtful
-                )
-            )
+            fault = LocalFault(Kind.SEAL, path, damage.position, 0, offset, end, -1, damage.text, is_doubtful)
+            self._sealed.append(fault)
 
     # --- judging ----------------------------------------------------------------------------------
 
@@ -498,22 +495,20 @@ class _Sweeper:
         return start, max(start, end)
 
 
-def _gaps(
-    run: Run, kept: Kept, lost: Sequence[tuple[int, int]]
-) -> tuple[list[tuple[int, int, str, int]], int]:
+def _gaps(run: Run, kept: Kept, lost: Sequence[tuple[int, int]]) -> tuple[list[_Gap], int]:
     """Return the offsets within the run that neither a batch nor a fault covers, and their number."""
     bases, ends = kept.bases, kept.ends
     if not len(bases):
         return [], 0
     first = max(run.segments[0].base_offset, run.log_start_offset)
     before = np.maximum(np.concatenate(([first], ends[:-1])), run.log_start_offset)
-    told: list[_Gap] = []
+    reported: list[_Gap] = []
     count = 0
     for slot in np.flatnonzero(bases > before).tolist():
         start, end = int(before[slot]), int(bases[slot])
         if any(first < end and start < last for first, last in lost):
             continue
         count += 1
-        if len(told) < GAPS_TOLD:
-            told.append((start, end, run.path(int(kept.segments[slot])), int(kept.positions[slot])))
-    return told, count
+        if len(reported) < GAPS_REPORTED:
+            reported.append((start, end, run.path(int(kept.segments[slot])), int(kept.positions[slot])))
+    return reported, count

@@ -22,6 +22,7 @@ from __future__ import annotations
 from bisect import bisect_left, bisect_right
 from collections import Counter
 from collections.abc import Mapping, Sequence
+from contextlib import suppress
 from dataclasses import dataclass, field, replace
 from typing import Final, NamedTuple
 
@@ -35,7 +36,7 @@ from logstore.format.batch import HEADER_BYTES, LOG_OVERHEAD
 from logstore.spark.verification.check import Examined, Kept, Kind, examine, header_hashes
 from logstore.spark.verification.planning import Replica, Run
 
-CANNOT_TELL: Final = "the files cannot tell which one is right"
+UNDECIDED: Final = "the files cannot tell which one is right"
 
 
 class Place(NamedTuple):
@@ -118,12 +119,8 @@ def compare_stretch(disk: Disk, work: Comparison) -> list[Difference]:
             reference = column
         else:
             suspicious |= (column != reference).any(axis=1)
-    found: list[Difference] = []
-    for offset in offsets[suspicious].tolist():
-        difference = _at(sides, offset, work.end_offset)
-        if difference is not None:
-            found.append(difference)
-    return joined(found)
+    found = (_at(sides, offset, work.end_offset) for offset in offsets[suspicious].tolist())
+    return joined([difference for difference in found if difference is not None])
 
 
 def joined(differences: Sequence[Difference]) -> list[Difference]:
@@ -159,10 +156,8 @@ class _Side:
     def of(cls, disk: Disk, number: int, replica: Replica, work: Comparison) -> _Side:
         run = run_over(number, replica, work.offset, work.end_offset, *work.marks.get(number, (None, None)))
         side = cls(number, replica, run, examine(disk, run), work.ends[number])
-        try:
+        with suppress(CorruptCheckpoint, OSError):
             side.has_history = bool(read_leader_epoch_checkpoint(disk, replica.directory))
-        except (CorruptCheckpoint, OSError):
-            side.has_history = False
         return side
 
     def slot_at(self, offset: int) -> int:
@@ -255,16 +250,13 @@ def _at(sides: Mapping[int, _Side], offset: int, limit: int) -> Difference | Non
         return Difference(kind, offset, end, 1, epoch, tuple(odd), why, places)
 
     variants = {number: bytes(sides[number].kept.headers[slot].tobytes()) for number, slot in there.items()}
-    if len(set(variants.values())) > 1:
-        kind = _kind(variants)
-        holes = [number for number, (state, _) in known.items() if state == "hole"]
-        if holes and kind is Kind.BOUNDARIES:
-            return difference(Kind.MISSING, holes, "offsets are dense, but it has nothing there")
+    kind = _kind(variants) if len(set(variants.values())) > 1 else None
+    holes = [number for number, (state, _) in known.items() if state == "hole"]
+    if holes and kind in (None, Kind.BOUNDARIES):
+        return difference(Kind.MISSING, holes, "offsets are dense, but it has nothing there")
+    if kind is not None:
         odd, why = odd_ones(variants, epochs, {n: sides[n].has_history for n in there})
         return difference(kind, odd, why)
-    holes = [number for number, (state, _) in known.items() if state == "hole"]
-    if holes:
-        return difference(Kind.MISSING, holes, "offsets are dense, but it has nothing there")
     # Only at its end: the offsets after it are missing for the same reason.
     behind = [n for n, (state, _) in known.items() if state == "behind" and sides[n].end == offset]
     if behind:
@@ -298,4 +290,4 @@ def odd_ones(
         return [number for number in variants if variants[number] != most], f"{count} replicas are equal"
     if older and agree and min(epochs.values()) >= 0:
         return older, f"epoch {newest} wrote the offset last"
-    return [], CANNOT_TELL
+    return [], UNDECIDED

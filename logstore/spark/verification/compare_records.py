@@ -33,12 +33,12 @@ from logstore.format.batch import LOG_OVERHEAD
 from logstore.segment.segment import file_name
 from logstore.segment.transaction_index import AbortedTransaction, TransactionIndex
 from logstore.spark.verification.check import Kept, Kind, examine
-from logstore.spark.verification.compare import CANNOT_TELL, Difference, Place, run_over
+from logstore.spark.verification.compare import UNDECIDED, Difference, Place, run_over
 from logstore.spark.verification.planning import Replica, Run
 
 SPAN_BYTES: Final = 4 << 20
 COLUMNS: Final = ("offset", "key", "value", "timestamp", "headers", "timestamp_type", "leader_epoch")
-DIFFERENT_TOLD: Final = 100
+MOST_CONTRADICTIONS: Final = 100
 
 
 @dataclass(frozen=True, slots=True)
@@ -227,7 +227,7 @@ def _contradictions(sides: Mapping[int, _Records]) -> dict[int, list[int]]:
             right = two.rows.take(pa.array(np.searchsorted(two.offsets, common)))
             for row in _unequal_rows(left, right, 0, len(common)):
                 offset = int(common[row])
-                if len(found) >= DIFFERENT_TOLD and offset not in found:
+                if len(found) >= MOST_CONTRADICTIONS and offset not in found:
                     return found
                 found[offset] = sorted({*found.get(offset, ()), number, other})
     return found
@@ -261,4 +261,4 @@ def _judged(
     if len(texts) >= 3 and 2 * count > len(texts):
         odd = tuple(number for number, text in texts.items() if text != most)
         return kind, odd, f"{count} replicas are equal"
-    return kind, (), CANNOT_TELL
+    return kind, (), UNDECIDED

@@ -22,7 +22,7 @@ from logstore.config import MAX_LONG
 from logstore.disk.topic_partition import TopicPartition
 from logstore.segment.segment import file_name
 from logstore.spark.verification.check import Kind, LocalFault, RunReport, StretchSum
-from logstore.spark.verification.compare import CANNOT_TELL, Comparison, Difference, Mark, Place, joined
+from logstore.spark.verification.compare import UNDECIDED, Comparison, Difference, Mark, Place, joined
 from logstore.spark.verification.compare_records import RecordComparison
 from logstore.spark.verification.planning import Plan, Replica, Shared
 
@@ -349,7 +349,7 @@ def _by_seal(finding: Finding, seals: Sequence[Finding]) -> Finding:
     if not broken or len(broken) == len(finding.places):
         return finding
     place = broken[0]
-    text = finding.text.replace(CANNOT_TELL, "its bytes changed after they were sealed")
+    text = finding.text.replace(UNDECIDED, "its bytes changed after they were sealed")
     return replace(
         finding, odd=tuple(each.node for each in broken), path=place.path, position=place.position, text=text
     )

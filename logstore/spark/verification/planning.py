@@ -156,6 +156,11 @@ class Run:
     last_byte: int = 0
     is_second_look: bool = False
 
+    @property
+    def size(self) -> int:
+        """The size of the segments' `.log` files in bytes."""
+        return sum(segment.size for segment in self.segments)
+
     def path(self, number: int) -> str:
         """Return the path of segment `number`; that of segment 0 if the run is empty."""
         base_offset = self.segments[number].base_offset if self.segments else 0
@@ -217,7 +222,7 @@ def plan(
         for number, each in enumerate(replicas)
         for run in _runs(number, each, partitions[each.topic_partition], run_bytes)
     ]
-    runs.sort(key=lambda run: -sum(segment.size for segment in run.segments))
+    runs.sort(key=lambda run: -run.size)
     return Plan(replicas, partitions, runs)
 
 

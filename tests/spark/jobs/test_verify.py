@@ -29,7 +29,7 @@ from logstore.spark.jobs import verify
 from logstore.spark.jobs.command import main
 from logstore.spark.jobs.job import Answer, BadUsage
 from logstore.spark.jobs.work import Workers
-from logstore.spark.verification.compare import CANNOT_TELL, odd_ones
+from logstore.spark.verification.compare import UNDECIDED, odd_ones
 from tests.spark.jobs.replica_trees import NODES, Plant, Tree, flip, make_tree, plant, unmatched
 
 NAME = TopicPartition("orders", 0)
@@ -162,7 +162,7 @@ def test_of_two_that_differ_nobody_can_tell(tmp_path: Path) -> None:
     (finding,) = wrong(run(*nodes))
     assert (finding["kind"], finding["offset"], finding["end_offset"]) == ("bytes", 3, 4)
     assert (finding["node"], finding["nodes"]) == (None, [])
-    assert CANNOT_TELL in finding["text"]
+    assert UNDECIDED in finding["text"]
     assert [each["node"] for each in finding["replicas"]] == ["a", "b"]
 
 
