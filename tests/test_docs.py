@@ -14,7 +14,7 @@ from pathlib import Path
 
 import pytest
 
-from docs.site import drawings, hook, reference, settings
+from docs.site import hook, reference, settings
 from logstore.broker.embedded import BrokerConfig
 from logstore.config import LogConfig, kafka_name
 from logstore.disk.errors import ErrorCode
@@ -287,9 +287,3 @@ def test_nothing_is_loaded_from_elsewhere() -> None:
 def test_the_modules_of_the_site_are_documented() -> None:
     assert all(inspect.getdoc(each) for each in (hook, reference, settings))
     assert json.dumps(sorted(hook.generated())).count(".md") == len(hook.generated())
-
-
-def test_drawings_are_current() -> None:
-    """After a change: `python -m docs.site.drawings`."""
-    found = {path.name: path.read_text() for path in drawings.FOLDER.glob("*.svg")}
-    assert found == {name: draw().svg() for name, draw in drawings.DRAWINGS.items()}

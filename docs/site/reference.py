@@ -5,7 +5,9 @@ from __future__ import annotations
 import importlib
 import inspect
 import os
+import tomllib
 from collections.abc import Iterator
+from pathlib import Path
 from typing import Any
 
 from logstore.disk.errors import EngineError, ErrorCode
@@ -134,88 +136,8 @@ def _job_help() -> Iterator[tuple[str, str]]:
         yield name, each.format_help().rstrip()
 
 
-ADVICE: dict[ErrorCode, str] = {
-    ErrorCode.UNKNOWN_SERVER_ERROR: "Report it: the broker's log has the details.",
-    ErrorCode.NONE: "Nothing: the request succeeded.",
-    ErrorCode.OFFSET_OUT_OF_RANGE: "Continue from one of the bounds in the error.",
-    ErrorCode.CORRUPT_MESSAGE: "Retry. If a stored batch is corrupt, run `logstore verify DIR`.",
-    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION: "Check the name; after a creation, retry.",
-    ErrorCode.LEADER_NOT_AVAILABLE: "Retry after refreshing metadata.",
-    ErrorCode.NOT_LEADER_OR_FOLLOWER: "Refresh metadata and send to the current leader.",
-    ErrorCode.REQUEST_TIMED_OUT: "Retry; a produce request may have taken effect.",
-    ErrorCode.BROKER_NOT_AVAILABLE: "Wait for the broker, or use another one.",
-    ErrorCode.REPLICA_NOT_AVAILABLE: "Refresh metadata; read from the leader.",
-    ErrorCode.MESSAGE_TOO_LARGE: "Send smaller batches, or raise `max.message.bytes`.",
-    ErrorCode.STALE_CONTROLLER_EPOCH: "Nothing: another controller has taken over.",
-    ErrorCode.OFFSET_METADATA_TOO_LARGE: "Shorten the commit metadata, or raise `offset.metadata.max.bytes`.",
-    ErrorCode.NETWORK_EXCEPTION: "Retry; the request may have taken effect.",
-    ErrorCode.COORDINATOR_LOAD_IN_PROGRESS: "Retry: the coordinator is loading the group.",
-    ErrorCode.COORDINATOR_NOT_AVAILABLE: "Retry: the offsets topic has no leader yet.",
-    ErrorCode.NOT_COORDINATOR: "Find the coordinator again and retry there.",
-    ErrorCode.INVALID_TOPIC_EXCEPTION: "Use letters, digits, `.`, `_` and `-`, at most 249 characters.",
-    ErrorCode.RECORD_LIST_TOO_LARGE: "Append less at once, or raise `segment.bytes`.",
-    ErrorCode.NOT_ENOUGH_REPLICAS: "Retry; nothing was appended. Bring replicas back into the ISR.",
-    ErrorCode.NOT_ENOUGH_REPLICAS_AFTER_APPEND: "The record may be kept: retry only with an idempotent producer.",
-    ErrorCode.INVALID_REQUIRED_ACKS: "Use `acks` 0, 1 or -1 (all).",
-    ErrorCode.ILLEGAL_GENERATION: "Rejoin the group.",
-    ErrorCode.INCONSISTENT_GROUP_PROTOCOL: "Use an assignor that all members support.",
-    ErrorCode.INVALID_GROUP_ID: "Set a group id.",
-    ErrorCode.UNKNOWN_MEMBER_ID: "Rejoin the group as a new member.",
-    ErrorCode.INVALID_SESSION_TIMEOUT: "Stay within `group.min.session.timeout.ms` and `group.max.session.timeout.ms`.",
-    ErrorCode.REBALANCE_IN_PROGRESS: "Rejoin the group.",
-    ErrorCode.INVALID_COMMIT_OFFSET_SIZE: "Commit fewer offsets at once.",
-    ErrorCode.INVALID_TIMESTAMP: "Correct the timestamps, or widen the topic's timestamp window.",
-    ErrorCode.UNSUPPORTED_SASL_MECHANISM: "Connect without SASL.",
-    ErrorCode.ILLEGAL_SASL_STATE: "Connect without SASL.",
-    ErrorCode.UNSUPPORTED_VERSION: "Use a version that ApiVersions lists.",
-    ErrorCode.TOPIC_ALREADY_EXISTS: "Use the existing topic, or another name.",
-    ErrorCode.INVALID_PARTITIONS: "Request a valid number of partitions, above the current one.",
-    ErrorCode.INVALID_REPLICATION_FACTOR: "Request at most as many replicas as there are live brokers.",
-    ErrorCode.INVALID_REPLICA_ASSIGNMENT: "List existing brokers, each once per partition.",
-    ErrorCode.INVALID_CONFIG: "Correct the setting named in the message.",
-    ErrorCode.NOT_CONTROLLER: "Send the request to the current controller.",
-    ErrorCode.INVALID_REQUEST: "Correct the request; the message names the field.",
-    ErrorCode.POLICY_VIOLATION: "Add `delete` to `cleanup.policy` before deleting records.",
-    ErrorCode.OUT_OF_ORDER_SEQUENCE_NUMBER: "Resend the missing batch, or start a new producer epoch.",
-    ErrorCode.DUPLICATE_SEQUENCE_NUMBER: "Nothing: the batch was written before.",
-    ErrorCode.INVALID_PRODUCER_EPOCH: "Stop: a newer instance of the producer is running.",
-    ErrorCode.INVALID_TXN_STATE: "End or abort the open transaction first.",
-    ErrorCode.TRANSACTION_COORDINATOR_FENCED: "Nothing: a newer coordinator has taken over.",
-    ErrorCode.SECURITY_DISABLED: "Nothing: brokers have no authorizer.",
-    ErrorCode.OPERATION_NOT_ATTEMPTED: "Correct the other entries of the request and retry.",
-    ErrorCode.KAFKA_STORAGE_ERROR: "Read from another replica; check the log dir and the broker's log.",
-    ErrorCode.LOG_DIR_NOT_FOUND: "Use a log dir of that broker.",
-    ErrorCode.SASL_AUTHENTICATION_FAILED: "Connect without SASL.",
-    ErrorCode.UNKNOWN_PRODUCER_ID: "Start a new producer epoch.",
-    ErrorCode.REASSIGNMENT_IN_PROGRESS: "Wait for the reassignment, or cancel it.",
-    ErrorCode.NON_EMPTY_GROUP: "Stop the group's members first.",
-    ErrorCode.GROUP_ID_NOT_FOUND: "Check the group id.",
-    ErrorCode.FETCH_SESSION_ID_NOT_FOUND: "Start a new fetch session.",
-    ErrorCode.INVALID_FETCH_SESSION_EPOCH: "Start a new fetch session.",
-    ErrorCode.TOPIC_DELETION_DISABLED: "Set `delete.topic.enable=true`.",
-    ErrorCode.FENCED_LEADER_EPOCH: "Refresh metadata: a newer leader was elected.",
-    ErrorCode.UNKNOWN_LEADER_EPOCH: "Retry: this broker has not heard of that epoch yet.",
-    ErrorCode.UNSUPPORTED_COMPRESSION_TYPE: "Install the extra `codecs`, or use another codec.",
-    ErrorCode.STALE_BROKER_EPOCH: "Nothing: the broker registers again.",
-    ErrorCode.OFFSET_NOT_AVAILABLE: "Retry: the new leader's high watermark is not known yet.",
-    ErrorCode.MEMBER_ID_REQUIRED: "Rejoin with the member id in the response.",
-    ErrorCode.PREFERRED_LEADER_NOT_AVAILABLE: "Wait until the preferred replica is in sync.",
-    ErrorCode.GROUP_MAX_SIZE_REACHED: "Use fewer members, or raise `group.max.size`.",
-    ErrorCode.FENCED_INSTANCE_ID: "Stop: another member uses the same `group.instance.id`.",
-    ErrorCode.ELIGIBLE_LEADERS_NOT_AVAILABLE: "Bring a replica back; an unclean election may lose records.",
-    ErrorCode.ELECTION_NOT_NEEDED: "Nothing: the leader is already the right one.",
-    ErrorCode.NO_REASSIGNMENT_IN_PROGRESS: "Nothing: there is no reassignment to cancel.",
-    ErrorCode.GROUP_SUBSCRIBED_TO_TOPIC: "Unsubscribe the group from the topic first.",
-    ErrorCode.INVALID_RECORD: "Correct the records that the error lists.",
-    ErrorCode.UNSTABLE_OFFSET_COMMIT: "Retry: a transaction's offsets are undecided.",
-    ErrorCode.PRODUCER_FENCED: "Stop: a newer instance of the producer is running.",
-    ErrorCode.INVALID_UPDATE_VERSION: "Read the current state and retry.",
-    ErrorCode.UNKNOWN_TOPIC_ID: "Refresh metadata: the topic was deleted, or is not known yet.",
-    ErrorCode.INCONSISTENT_TOPIC_ID: "Refresh metadata: the topic was created anew.",
-    ErrorCode.INCONSISTENT_CLUSTER_ID: "Check that the broker's log dirs belong to this cluster.",
-    ErrorCode.INELIGIBLE_REPLICA: "Nothing: the replica must catch up before it joins the ISR.",
-    ErrorCode.NEW_LEADER_ELECTED: "Refresh metadata.",
-}
+_ADVICE = Path(__file__).with_name("error-advice.toml")
+ADVICE = {ErrorCode[name]: text for name, text in tomllib.loads(_ADVICE.read_text()).items()}
 """The advice for each error code. A test requires an entry for every code."""
 
 
@@ -304,7 +226,6 @@ def schedules_page() -> str:
     """Return the Markdown of the failure schedules: each numbered sequence of failures with its test."""
     import ast
     import re
-    from pathlib import Path
 
     root = Path(__file__).parent.parent.parent
     rows: dict[str, list[str]] = {}

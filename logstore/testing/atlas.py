@@ -13,21 +13,9 @@ from logstore.testing.hosts import Host
 from logstore.testing.world import World
 
 STATES = (
-    "leader",
-    "last in ISR",
-    "follower in ISR",
-    "out of ISR",
-    "recovering",
-    "controller",
-    "being reassigned",
-    "being deleted",
-    "unregistered",
-    "cut off",
-    "paused",
-    "disk trouble",
-    "down",
-    "cluster",
-)
+    "leader", "last in ISR", "follower in ISR", "out of ISR", "recovering", "controller", "being reassigned",
+    "being deleted", "unregistered", "cut off", "paused", "disk trouble", "down", "cluster",
+)  # fmt: skip
 """The states of a victim, which may have several at once; `cluster` is for faults of all nodes."""
 
 

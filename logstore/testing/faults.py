@@ -64,9 +64,15 @@ class Fault:
     needs_faulty_disk: bool = False
 
 
-def _victim(world: World, decision: Decision) -> Host | None:
-    host = world.hosts[decision.victim]
-    return host if host.node is not None else None
+def _of_a_running(fault: Callable[[World, Decision, Host], None]) -> Callable[[World, Decision], None]:
+    """Pass the victim's machine to the fault, and skip the fault if its node is down."""
+
+    def apply(world: World, decision: Decision) -> None:
+        host = world.hosts[decision.victim]
+        if host.node is not None:
+            fault(world, decision, host)
+
+    return apply
 
 
 def _later(world: World, decision: Decision, action: Callable[..., None], *arguments: object) -> None:
@@ -91,36 +97,36 @@ def _forget_session(world: World, host: Host, decision: Decision) -> None:
 # --- processes ------------------------------------------------------------------------------------
 
 
-def _kill(world: World, decision: Decision) -> None:
-    if host := _victim(world, decision):
-        _forget_session(world, host, decision)
-        world.kill(host)
-        _later(world, decision, _start, world, host)
+@_of_a_running
+def _kill(world: World, decision: Decision, host: Host) -> None:
+    _forget_session(world, host, decision)
+    world.kill(host)
+    _later(world, decision, _start, world, host)
 
 
-def _bounce(world: World, decision: Decision) -> None:
+@_of_a_running
+def _bounce(world: World, decision: Decision, host: Host) -> None:
     """Restart a node before its former life's session ends."""
-    if host := _victim(world, decision):
-        if decision.chance < 0.5:
-            world.kill(host)
-        else:
-            world.stop(host, gives_session_up=decision.chance < 0.75)
-        world.time.at(1 + int(10 * decision.chance), lambda: _start(world, host))
+    if decision.chance < 0.5:
+        world.kill(host)
+    else:
+        world.stop(host, gives_session_up=decision.chance < 0.75)
+    world.time.at(1 + int(10 * decision.chance), lambda: _start(world, host))
 
 
-def _stop(world: World, decision: Decision) -> None:
-    host = _victim(world, decision)
-    if host is not None and not host.is_paused:
+@_of_a_running
+def _stop(world: World, decision: Decision, host: Host) -> None:
+    if not host.is_paused:
         world.stop(host)
         _later(world, decision, _start, world, host)
         if decision.chance < 0.25:  # started and stopped once more
             _later(world, decision, _stop_again, world, decision, host, host.life + 1)
 
 
-def _shut_down(world: World, decision: Decision) -> None:
+@_of_a_running
+def _shut_down(world: World, decision: Decision, host: Host) -> None:
     """Shut the victim down in order: the controller moves its leaderships first."""
-    host = _victim(world, decision)
-    if host is not None and not host.is_paused:
+    if not host.is_paused:
         world.shut_down(host, lambda: _later(world, decision, _start, world, host))
 
 
@@ -130,9 +136,9 @@ def _stop_again(world: World, decision: Decision, host: Host, life: int) -> None
         _later(world, decision, _start, world, host)
 
 
-def _pause(world: World, decision: Decision) -> None:
-    host = _victim(world, decision)
-    if host is not None and not host.is_paused:
+@_of_a_running
+def _pause(world: World, decision: Decision, host: Host) -> None:
+    if not host.is_paused:
         world.pause(host)
         _later(world, decision, _resume, world, host, host.life)
 
@@ -187,18 +193,18 @@ def _cut_rack(world: World, decision: Decision) -> None:
 # --- disks ----------------------------------------------------------------------------------------
 
 
-def _kill_disk(world: World, decision: Decision) -> None:
-    host = _victim(world, decision)
-    if host is not None and not host.disk_is_dead:
+@_of_a_running
+def _kill_disk(world: World, decision: Decision, host: Host) -> None:
+    if not host.disk_is_dead:
         operation = (None, "pwrite", "sync")[int(decision.chance * 3)]
         disk_faults.fail_disk(world.time, host, operation)
         _later(world, decision, _replace, world, decision, host, host.life)
 
 
-def _fail_sync(world: World, decision: Decision) -> None:
+@_of_a_running
+def _fail_sync(world: World, decision: Decision, host: Host) -> None:
     """Fail one sync and mark its pages as clean; all later calls succeed."""
-    host = _victim(world, decision)
-    if host is not None and not host.disk_is_dead:
+    if not host.disk_is_dead:
         disk_faults.fail_disk(world.time, host, "sync", once=True)
         _later(world, decision, _replace, world, decision, host, host.life)
 
@@ -210,23 +216,23 @@ def _replace(world: World, decision: Decision, host: Host, life: int) -> None:
         _later(world, decision, _start, world, host)
 
 
-def _fill_disk(world: World, decision: Decision) -> None:
-    host = _victim(world, decision)
-    if host is not None and not host.disk_is_dead:
+@_of_a_running
+def _fill_disk(world: World, decision: Decision, host: Host) -> None:
+    if not host.disk_is_dead:
         disk_faults.fill_disk(world.time, host)
         _later(world, decision, disk_faults.make_room, world.time, host)
 
 
-def _slow_disk(world: World, decision: Decision) -> None:
-    if host := _victim(world, decision):
-        disk_faults.slow_disk(world.time, host, 1 + int(decision.chance * 2 * world.swarm.session_timeout_ms))
-        _later(world, decision, disk_faults.slow_disk, world.time, host, 0)
+@_of_a_running
+def _slow_disk(world: World, decision: Decision, host: Host) -> None:
+    disk_faults.slow_disk(world.time, host, 1 + int(decision.chance * 2 * world.swarm.session_timeout_ms))
+    _later(world, decision, disk_faults.slow_disk, world.time, host, 0)
 
 
-def _flush(world: World, decision: Decision) -> None:
+@_of_a_running
+def _flush(world: World, decision: Decision, host: Host) -> None:
     """Not a fault: sync a part of the log."""
-    if host := _victim(world, decision):
-        disk_faults.flush(world.time, host, sealed_only=decision.chance < 0.5)
+    disk_faults.flush(world.time, host, sealed_only=decision.chance < 0.5)
 
 
 # --- links ----------------------------------------------------------------------------------------
@@ -269,9 +275,9 @@ def _slow_link(world: World, decision: Decision) -> None:
 # --- the store ------------------------------------------------------------------------------------
 
 
-def _expire(world: World, decision: Decision) -> None:
-    host = _victim(world, decision)
-    if host is not None and host.session_id is not None:
+@_of_a_running
+def _expire(world: World, decision: Decision, host: Host) -> None:
+    if host.session_id is not None:
         world.expire_session(host)
 
 

@@ -43,14 +43,10 @@ Value: TypeAlias = bytes | tuple[bytes | None, bytes | None]
 
 ALL = -1
 _MOST_BYTES = 1 << 20
-_WITHOUT_TRACE = frozenset(
-    {
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.LEADER_NOT_AVAILABLE,
-        ErrorCode.BROKER_NOT_AVAILABLE,
-        ErrorCode.NOT_ENOUGH_REPLICAS,
-    }
-)
+_WITHOUT_TRACE = frozenset({
+    ErrorCode.UNKNOWN_TOPIC_OR_PARTITION, ErrorCode.LEADER_NOT_AVAILABLE, ErrorCode.BROKER_NOT_AVAILABLE,
+    ErrorCode.NOT_ENOUGH_REPLICAS,
+})  # fmt: skip
 """Nothing was appended. NOT_LEADER_OR_FOLLOWER (6) means that too, except for acks=all."""
 _PASSING = _WITHOUT_TRACE | {
     ErrorCode.NOT_LEADER_OR_FOLLOWER,

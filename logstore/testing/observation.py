@@ -8,6 +8,7 @@ finds on a disk.
 from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
+from dataclasses import replace
 
 from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
@@ -47,16 +48,10 @@ _EVERYTHING = 1 << 30
 
 # Errors that guarantee that nothing was appended. NOT_LEADER_OR_FOLLOWER (6) does not: a waiting acks=all
 # gets it too when its leader steps down.
-_NEVER_APPENDED = frozenset(
-    {
-        ErrorCode.CORRUPT_MESSAGE,
-        ErrorCode.NOT_ENOUGH_REPLICAS,
-        ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
-        ErrorCode.INVALID_TIMESTAMP,
-        ErrorCode.MESSAGE_TOO_LARGE,
-        ErrorCode.RECORD_LIST_TOO_LARGE,
-    }
-)
+_NEVER_APPENDED = frozenset({
+    ErrorCode.CORRUPT_MESSAGE, ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
+    ErrorCode.INVALID_TIMESTAMP, ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE,
+})  # fmt: skip
 
 
 class Observation:
@@ -161,25 +156,13 @@ class Observation:
         host.remains = {}
         host.rotten.clear()
         for topic_partition, log in found.items():
-            view = host.views[topic_partition] = ReplicaView(host.node_id, host.life)
-            view.topic_id = log.topic_id or ""
-            self._look(host, topic_partition, log, view, is_leader=False, leader_epoch=-1, may_be_cut=False)
+            self._look(host, topic_partition, log)
             name = f"{topic_partition} on node {host.node_id}"
-            check_producers(name, view.batches, log.producers(), self._time.now_ms)
+            check_producers(name, host.views[topic_partition].batches, log.producers(), self._time.now_ms)
 
     def ended(self, host: Host, *, cache_survives: bool) -> None:
         if host.node is None:  # the machine of a node that is down loses its power
-            host.remains = {
-                topic_partition: Remains(
-                    left.name,
-                    left.batches,
-                    left.log_start,
-                    left.durable_end,
-                    cache_survived=False,
-                    disk_died=left.disk_died,
-                )
-                for topic_partition, left in host.remains.items()
-            }
+            host.remains = {each: replace(left, cache_survived=False) for each, left in host.remains.items()}
             return
         for topic_partition, log in host.node.logs.logs().items():
             view = host.views.get(topic_partition)
@@ -215,24 +198,16 @@ class Observation:
                 log.log_start_offset,
             )
             before = host.seen.get(topic_partition)
-            if before == seen:
-                self._look_at_proposal(host, topic_partition, partition)
-                continue
-            host.seen[topic_partition] = seen
-            view = host.views.get(topic_partition)
-            topic_id = log.topic_id or ""
-            if view is None or (view.topic_id and view.topic_id != topic_id):
-                view = host.views[topic_partition] = ReplicaView(host.node_id, host.life)
-            view.topic_id = topic_id
-            self._look(
-                host,
-                topic_partition,
-                log,
-                view,
-                is_leader=partition.is_leader,
-                leader_epoch=partition.leader_epoch,
-                may_be_cut=before is None or before[4] != truncations,
-            )
+            if before != seen:
+                host.seen[topic_partition] = seen
+                self._look(
+                    host,
+                    topic_partition,
+                    log,
+                    is_leader=partition.is_leader,
+                    leader_epoch=partition.leader_epoch,
+                    may_be_cut=before is None or before[4] != truncations,
+                )
             self._look_at_proposal(host, topic_partition, partition)
 
         if len(host.views) > len(node.replicas.partitions) and not host.disk_is_dead:
@@ -296,12 +271,15 @@ class Observation:
         host: Host,
         topic_partition: TopicPartition,
         log: PartitionLog,
-        view: ReplicaView,
         *,
-        is_leader: bool,
-        leader_epoch: int,
-        may_be_cut: bool,
+        is_leader: bool = False,
+        leader_epoch: int = -1,
+        may_be_cut: bool = False,
     ) -> None:
+        view, topic_id = host.views.get(topic_partition), log.topic_id or ""
+        if view is None or (view.topic_id and view.topic_id != topic_id):
+            view = host.views[topic_partition] = ReplicaView(host.node_id, host.life)
+        view.topic_id = topic_id
         self._forget_deleted(view, log.log_start_offset)
         known = len(view.batches)
         cut_to: int | None = None

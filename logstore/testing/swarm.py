@@ -44,61 +44,23 @@ class Features:
 
 
 FAULT_NAMES = (
-    "kill",
-    "bounce",
-    "stop",
-    "shut_down",
-    "pause",
-    "crash_in_start",
-    "power_cut",
-    "rack_power_cut",
-    "dead_disk",
-    "failed_sync",
-    "full_disk",
-    "slow_disk",
-    "flush",
-    "isolate",
-    "cut_link",
-    "cut_one_way",
-    "cut_store",
-    "slow_link",
-    "expire",
-    "depose",
-    "store_outage",
-    "notice",
-)
+    "kill", "bounce", "stop", "shut_down", "pause", "crash_in_start", "power_cut", "rack_power_cut",
+    "dead_disk", "failed_sync", "full_disk", "slow_disk", "flush", "isolate", "cut_link", "cut_one_way",
+    "cut_store", "slow_link", "expire", "depose", "store_outage", "notice",
+)  # fmt: skip
 """Faults of the nemesis, defined in `faults.FAULTS`."""
 COMMAND_NAMES = (
-    "create_topic",
-    "delete_topic",
-    "add_partitions",
-    "reassign",
-    "cancel_reassignment",
-    "elect_preferred",
-    "elect_unclean",
-    "alter_config",
-    "alter_durability",
-    "delete_records",
-)
+    "create_topic", "delete_topic", "add_partitions", "reassign", "cancel_reassignment", "elect_preferred",
+    "elect_unclean", "alter_config", "alter_durability", "delete_records",
+)  # fmt: skip
 """Commands of the operator, defined in `operator.COMMANDS`."""
 THEMED_COMMAND_NAMES = ("delete_to_an_end",)
 """Commands that only themes use."""
 HAND_NAMES = (
-    "reassign_by_hand",
-    "delete_by_hand",
-    "delete_what_moves",
-    "add_partition_by_hand",
-    "create_on_the_dead",
-    "wipe_topic",
-    "spoil_topic",
-    "touch_state",
-    "raise_controller_epoch",
-    "renew_session",
-    "suspend",
-    "rot",
-    "fill_while_down",
-    "forge_order",
-)
+    "reassign_by_hand", "delete_by_hand", "delete_what_moves", "add_partition_by_hand", "create_on_the_dead",
+    "wipe_topic", "spoil_topic", "touch_state", "raise_controller_epoch", "renew_session", "suspend", "rot",
+    "fill_while_down", "forge_order",
+)  # fmt: skip
 """Changes that bypass the brokers, defined in `by_hand.BY_HAND`."""
 THEMED_HAND_NAMES = ("replace_topic", "switch_as_power_goes")
 """Changes by hand that only themes use."""

@@ -257,28 +257,8 @@ WIDTH: Final = 720
 HEIGHT: Final = 120
 MOST_BARS: Final = 120
 
-_PAGE: Final = """<!doctype html>
-<html lang="en">
-<meta charset="utf-8">
-<meta name="viewport" content="width=device-width">
-<title>{title}</title>
-<style>
-:root {{ color-scheme: light dark; --bar: #3b6ea8; --line: #8884; }}
-@media (prefers-color-scheme: dark) {{ :root {{ --bar: #7fb0e8; }} }}
-body {{ font: 14px/1.5 system-ui, sans-serif; margin: 2rem auto; max-width: 60rem; padding: 0 1rem; }}
-h2 {{ border-top: 1px solid var(--line); padding-top: 1rem; }}
-table {{ border-collapse: collapse; width: 100%; }}
-th, td {{ border-bottom: 1px solid var(--line); padding: .15rem .5rem; text-align: right; }}
-th:first-child, td:first-child {{ text-align: left; }}
-figure {{ margin: 1rem 0; }}
-svg {{ display: block; width: 100%; max-width: {width}px; height: auto; }}
-rect {{ fill: var(--bar); }}
-text {{ fill: currentColor; font-size: 11px; }}
-</style>
-<h1>{title}</h1>
-{topics}
-</html>
-"""
+_PAGE: Final = Path(__file__).with_name("profile.html")
+"""A template for `str.format`: `title`, `topics`, `width`."""
 
 _COLUMNS: Final = (
     "partition", "offsets", "records", "bytes", "keys", "null keys", "gaps", "late", "most late", "first",
@@ -289,7 +269,9 @@ _COLUMNS: Final = (
 def page(facts: Mapping[str, Any]) -> str:
     """Return the HTML page of a report."""
     topics = "\n".join(map(_topic, facts["topics"])) or "<p>No topic.</p>"
-    return _PAGE.format(title="Profile of " + escape(facts["source"]), topics=topics, width=WIDTH)
+    return _PAGE.read_text(encoding="utf-8").format(
+        title="Profile of " + escape(facts["source"]), topics=topics, width=WIDTH
+    )
 
 
 def _topic(topic: Mapping[str, Any]) -> str:

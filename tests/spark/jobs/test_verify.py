@@ -7,6 +7,7 @@ import json
 import random
 from argparse import ArgumentParser
 from collections.abc import Callable, Iterator, Sequence
+from io import StringIO
 from pathlib import Path
 from typing import Any, TypeVar, cast
 
@@ -28,7 +29,7 @@ from logstore.log.log import Log
 from logstore.spark.jobs import verify
 from logstore.spark.jobs.command import main
 from logstore.spark.jobs.job import Answer, BadUsage
-from logstore.spark.jobs.work import Workers
+from logstore.spark.jobs.work import Progress, Workers
 from logstore.spark.verification.compare import UNDECIDED, odd_ones
 from tests.spark.jobs.replica_trees import NODES, Plant, Tree, flip, make_tree, plant, unmatched
 
@@ -37,11 +38,11 @@ Item = TypeVar("Item")
 Report = TypeVar("Report")
 
 
-class Here:
+class Here(Workers):
     """Workers that need no Spark: each item in its turn, in this process."""
 
-    class progress:
-        begin = advance = end = staticmethod(lambda *_: None)
+    def __init__(self) -> None:
+        super().__init__(Progress(StringIO(), lambda: 0.0))
 
     def reports(
         self, items: Sequence[Item], function: Callable[[Item], Report]
@@ -57,7 +58,7 @@ def prepared(*arguments: str | Path) -> verify.Verify:
 
 
 def run(*arguments: str | Path) -> Answer:
-    return prepared(*arguments).run(cast("Workers", Here()))
+    return prepared(*arguments).run(Here())
 
 
 def wrong(answer: Answer) -> list[dict[str, Any]]:
@@ -294,6 +295,7 @@ class Meanwhile(Here):
     """Workers beside whom an owner goes on: `happens` before the given stage."""
 
     def __init__(self, stage: int, happens: Callable[[], object]) -> None:
+        super().__init__()
         self._stage, self._happens = stage, happens
 
     def reports(
