@@ -35,21 +35,10 @@ if TYPE_CHECKING:
     from logstore.spark.offsets import Behind, lags
 
 __all__ = [
-    "Behind",
-    "CorruptLedger",
-    "DataLoss",
-    "InvalidOption",
-    "JavaMissing",
-    "LogstoreDataSource",
-    "NoMatchingTime",
-    "PublicationBroken",
-    "RowRefused",
-    "StagedFileGone",
-    "UnknownTopic",
-    "WriteRefused",
-    "check_java",
-    "lags",
-]
+    "Behind", "CorruptLedger", "DataLoss", "InvalidOption", "JavaMissing", "LogstoreDataSource",
+    "NoMatchingTime", "PublicationBroken", "RowRefused", "StagedFileGone", "UnknownTopic", "WriteRefused",
+    "check_java", "lags",
+]  # fmt: skip
 
 __getattr__ = names_from(
     __name__,
