@@ -24,6 +24,7 @@ from logstore.checkpoint.identity import META_PROPERTIES, PARTITION_METADATA
 from logstore.disk.files import Disk, File
 from logstore.format.batch import LOG_OVERHEAD
 from logstore.segment.damage import find_batch
+from logstore.segment.indexes import OffsetIndex, TimeIndex
 from logstore.segment.scan import CHUNK_BYTES, Fault, scan
 
 _LENGTH: Final = struct.Struct(">i")
@@ -179,13 +180,9 @@ def index_entries(data: bytes, kind: Kind, base_offset: int) -> list[tuple[int, 
 
     A preallocated zero tail and a last entry that is cut short are left out.
     """
-    layout = struct.Struct(">ii" if kind is Kind.OFFSET_INDEX else ">qi")
-    raw = list(layout.iter_unpack(data[: len(data) - len(data) % layout.size]))
-    while raw and raw[-1] == (0, 0):
-        raw.pop()
     if kind is Kind.OFFSET_INDEX:
-        return [(base_offset + relative, position) for relative, position in raw]
-    return [(timestamp, base_offset + relative) for timestamp, relative in raw]
+        return [(base_offset + relative, at) for relative, at in OffsetIndex.parse(data).tolist()]
+    return [(timestamp, base_offset + relative) for timestamp, relative in TimeIndex.parse(data).tolist()]
 
 
 def read_whole(disk: Disk, directory: str, name: str) -> bytes | None:

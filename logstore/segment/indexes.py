@@ -144,18 +144,24 @@ class IndexFile:
                 raise CorruptIndex(
                     f"{self.path}: {size} bytes are not whole entries of {self.dtype.itemsize}"
                 )
-            entries = np.frombuffer(file.pread(size, 0), self.dtype)
-            used = _without_zero_tail(entries)
-            first, second = (entries[name][:used] for name in self.dtype.names or ())
-            if used and not self._are_sane(first, second):
+            entries = self.parse(file.pread(size, 0))
+            first, second = (entries[name] for name in self.dtype.names or ())
+            if len(entries) and not self._are_sane(first, second):
                 raise CorruptIndex(f"{self.path}: the entries do not ascend; the index must be rebuilt")
         except CorruptIndex:
             file.close()
             raise
         with self._lock:
-            self._file, self._written = file, used
+            self._file, self._written = file, len(entries)
             self._tail.clear()
             self._map_written()
+
+    @classmethod
+    def parse(cls, data: bytes) -> Entries:
+        """Return the whole entries of a file's content, without the zeros of a preallocated file."""
+        size = cls.dtype.itemsize
+        used = len(data.rstrip(b"\0"))
+        return np.frombuffer(data, cls.dtype, min(-(-used // size), len(data) // size))
 
     @staticmethod
     def _are_sane(first: npt.NDArray[np.signedinteger], second: npt.NDArray[np.signedinteger]) -> bool:
@@ -321,16 +327,6 @@ class IndexFile:
         remove_if_exists(self._disk, self.path)
 
 
-def _without_zero_tail(entries: Entries) -> int:
-    """Count the entries before the zeros that preallocation leaves behind them."""
-    if not len(entries):
-        return 0
-    if any(entries[-1:].tobytes()):  # the usual case: not preallocated
-        return len(entries)
-    used = np.flatnonzero(entries.view((np.uint8, entries.dtype.itemsize)).any(axis=1))
-    return int(used[-1]) + 1 if len(used) else 0
-
-
 class OffsetPosition(NamedTuple):
     """The batch that ends with `offset` starts at byte `position` of the `.log`."""
 
@@ -390,9 +386,7 @@ class OffsetIndex(IndexFile):
 
         A hint: zeros and part of an entry at the end are ignored, nothing else is checked.
         """
-        size = cls.dtype.itemsize
-        used = len(data.rstrip(b"\0"))
-        entries = np.frombuffer(data, cls.dtype, min(-(-used // size), len(data) // size))
+        entries = cls.parse(data)
         slot = bisect_right(entries["relative_offset"], relative_offset) - 1
         return int(entries["position"][slot]) if slot >= 0 else 0
 

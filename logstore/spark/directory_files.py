@@ -89,14 +89,14 @@ class SegmentFiles:
         return self._numbered(LOG_SUFFIX)
 
     def offset_index(self, base_offset: int) -> IndexedOffsets:
-        entries = self._entries(base_offset, OffsetIndex.suffix, OffsetIndex.dtype)
+        entries = OffsetIndex.parse(self._read(file_name(base_offset, OffsetIndex.suffix)))
         offsets = entries["relative_offset"].astype(np.int64)
         positions = entries["position"].astype(np.int64)
         sound = _ascending((np.diff(offsets) <= 0) | (np.diff(positions) <= 0), len(entries))
         return IndexedOffsets(offsets[:sound] + base_offset, positions[:sound])
 
     def time_index(self, base_offset: int) -> IndexedTimes:
-        entries = self._entries(base_offset, TimeIndex.suffix, TimeIndex.dtype)
+        entries = TimeIndex.parse(self._read(file_name(base_offset, TimeIndex.suffix)))
         times_ms = entries["timestamp"].astype(np.int64)
         offsets = entries["relative_offset"].astype(np.int64)
         sound = _ascending((np.diff(times_ms) <= 0) | (np.diff(offsets) < 0), len(entries))
@@ -129,12 +129,6 @@ class SegmentFiles:
             raise LogGone(f"{self.directory} does not exist: deleted, moved, or never created") from error
         except OSError as error:
             raise self._unreadable(error) from error
-
-    def _entries(self, base_offset: int, suffix: str, dtype: np.dtype[np.void]) -> npt.NDArray[np.void]:
-        """Return the whole entries of an index, without the zeros of a preallocated file."""
-        data = self._read(file_name(base_offset, suffix))
-        used = len(data.rstrip(b"\0"))
-        return np.frombuffer(data, dtype, min(-(-used // dtype.itemsize), len(data) // dtype.itemsize))
 
     def _read(self, name: str) -> bytes:
         try:
