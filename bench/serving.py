@@ -15,7 +15,7 @@ from typing import cast
 from logstore.broker.broker import Assembly
 from logstore.broker.clock import SteadyClock
 from logstore.broker.limits import Address
-from logstore.broker.loop import compile_checks, fastest_loop, settle_heap
+from logstore.broker.loop import compile_checks, fastest_loop, keep_freed_memory, settle_heap
 from logstore.broker.metadata.local import SharedStore
 from logstore.broker.settings import read_settings
 from logstore.disk.files import OsDisk
@@ -70,6 +70,7 @@ async def broker(directory: str) -> None:
         await served.runtime.registered.wait()
         compile_checks()
         settle_heap()
+        keep_freed_memory()
         print(served.address.port, flush=True)
         await served.runtime.ended
 

@@ -25,6 +25,7 @@ from __future__ import annotations
 
 import asyncio
 import logging
+import os
 import socket
 import struct
 import sys
@@ -34,6 +35,7 @@ from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
 
+from logstore.broker.wire.headers import JOINED_BELOW, joined
 from logstore.disk.files import Buffer
 
 if TYPE_CHECKING:
@@ -43,8 +45,8 @@ SCRATCH_BYTES: Final = 1 << 16
 _LARGE_BYTES: Final = SCRATCH_BYTES // 2
 _FIRST_ROOM_BYTES: Final = 1 << 21
 _SIZE: Final = struct.Struct(">i")
-_OWN_WRITE_BYTES: Final = 1 << 16
-"""Larger pieces are written as they are; joining smaller ones costs less than a write."""
+_MOST_PIECES: Final = 16
+"""Every system takes so many pieces in one write."""
 
 _log = logging.getLogger(__name__)
 
@@ -170,6 +172,8 @@ class Connection(Frames):
         """The client's address, if the transport knows it."""
         self.software = ""
         """Name and version of the client's software, if it has sent them (ApiVersions 3)."""
+        self._descriptor = -1
+        """The socket's, for writing past the transport; -1 if that is not possible."""
         self._is_busy = False
         self._is_clogged = False
         self._is_closing = False
@@ -190,10 +194,13 @@ class Connection(Frames):
         raw = transport.get_extra_info("socket")
         if raw is not None and raw.family in (socket.AF_INET, socket.AF_INET6):
             raw.setsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY, 1)
+            if hasattr(os, "writev") and transport.get_extra_info("sslcontext") is None:
+                self._descriptor = raw.fileno()
         self._server.opened(self)
 
     def connection_lost(self, exc: Exception | None) -> None:
         self._is_closing = True
+        self._descriptor = -1  # the number may be another connection's from now on
         self.drop_rest()
         self._out.clear()
         if self._mute is not None:
@@ -260,7 +267,7 @@ class Connection(Frames):
             self._flush()
             self.close()
         elif self._is_cutting:
-            if self._out_bytes >= _OWN_WRITE_BYTES:
+            if self._out_bytes >= JOINED_BELOW:
                 self._flush()  # now, to know before the next request whether the client reads
         else:
             self._active_at = self._loop.time()
@@ -293,19 +300,30 @@ class Connection(Frames):
     def _flush(self) -> None:
         if not self._out:
             return
-        assert self.transport is not None, "connected"
-        out, self._out, self._out_bytes = self._out, [], 0
-        small: list[Buffer] = []
+        transport = self.transport
+        assert transport is not None, "connected"
+        out = list(joined(self._out))
+        self._out, self._out_bytes = [], 0
+        if self._descriptor >= 0 and not transport.get_write_buffer_size() and not transport.is_closing():
+            out = self._write_now(out)
         for piece in out:
-            if len(piece) < _OWN_WRITE_BYTES:
-                small.append(piece)
-                continue
-            if small:
-                self.transport.write(b"".join(small))
-                small.clear()
-            self.transport.write(piece)
-        if small:
-            self.transport.write(b"".join(small))
+            transport.write(piece)
+
+    def _write_now(self, out: list[Buffer]) -> list[Buffer]:
+        """Write what the socket takes at once, in one call and without a copy; return the rest.
+
+        The transport must hold nothing back. An error is left to its own write, which ends the connection.
+        """
+        try:
+            sent = os.writev(self._descriptor, out[:_MOST_PIECES])
+        except OSError:
+            return out
+        for number, piece in enumerate(out):
+            if sent < len(piece):
+                rest = memoryview(piece)[sent:] if sent else piece
+                return [rest, *out[number + 1 :]]
+            sent -= len(piece)
+        return []
 
     # --- the end ------------------------------------------------------------------------------
 

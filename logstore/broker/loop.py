@@ -3,10 +3,13 @@
 from __future__ import annotations
 
 import asyncio
+import contextlib
+import ctypes
 import gc
 import importlib
 import logging
 import signal
+import sys
 from collections.abc import Callable
 from typing import Final
 
@@ -41,6 +44,29 @@ def settle_heap() -> None:
     gc.collect()
     gc.freeze()
     gc.set_threshold(_YOUNG_OBJECTS)
+
+
+# Parameters of glibc's `mallopt`.
+_TRIM_THRESHOLD: Final = -1
+_MMAP_THRESHOLD: Final = -3
+_KEPT_BYTES: Final = 64 << 20
+_MAPPED_FROM_BYTES: Final = 8 << 20
+
+
+def keep_freed_memory() -> None:
+    """Have glibc keep up to 64 MiB of freed memory at the end of the heap, instead of 128 KiB to some MiB.
+
+    A fetch of 1 MiB allocates and frees its bytes. By default the kernel gets them back each time and has to
+    clear 256 pages for the next fetch, which is half of its processor time. It affects the whole process, so
+    embedded brokers do not call it. Without glibc nothing happens.
+    """
+    if not sys.platform.startswith("linux"):  # pragma: no cover
+        return
+    with contextlib.suppress(OSError, AttributeError):  # another C library
+        libc = ctypes.CDLL(None)
+        # Setting one of them ends the other's adjustment by glibc itself.
+        libc.mallopt(_MMAP_THRESHOLD, _MAPPED_FROM_BYTES)
+        libc.mallopt(_TRIM_THRESHOLD, _KEPT_BYTES)
 
 
 def compile_checks() -> None:

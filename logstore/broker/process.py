@@ -24,7 +24,13 @@ from logstore.broker.health import Loading, alive, health, partition_directories
 from logstore.broker.http import HttpServer, Page, Route
 from logstore.broker.json_lines import log_as_json
 from logstore.broker.limits import Address
-from logstore.broker.loop import compile_checks, fastest_loop, settle_heap, survive_broken_pipes
+from logstore.broker.loop import (
+    compile_checks,
+    fastest_loop,
+    keep_freed_memory,
+    settle_heap,
+    survive_broken_pipes,
+)
 from logstore.broker.metadata.opening import EMBEDDED, StoreOf, store_named, with_defaults
 from logstore.broker.metrics import Elections, Watched, page
 from logstore.broker.pauses import PauseReport
@@ -199,6 +205,7 @@ async def serve(
             telling.cancel()
         served.loading.is_over = True
         settle_heap()
+        keep_freed_memory()
         ended = broker.runtime.ended
         broker.start()
         waiting = loop.create_task(told_to_stop.wait())

@@ -28,6 +28,8 @@ from logstore.segment.indexes import OffsetPosition
 from logstore.segment.segment import LOG_SUFFIX, Segment
 
 POSITION_HINTS = 32
+_WORTH_A_LOOKUP = 1 << 17
+"""From so many bytes on, cutting off part of a batch would copy more than the lookup costs that avoids it."""
 _PLACE = Struct(">qiixxxxxxxi")  # base offset, length, leader epoch; last offset delta at byte 23
 assert _PLACE.size == 27
 _OFFSET_AND_LENGTH = Struct(">qi")
@@ -180,7 +182,7 @@ def read_batches(
     data = b""
     first: Located | None = None
     if position is not None:
-        data = file.pread(min(max(max_bytes, HEADER_BYTES), max(size - position, 0)), position)
+        data = file.pread(_length_to_read(segment, position, max_bytes, size), position)
         first = _place(data, 0)
         if first is None or not first.base_offset <= start_offset <= first.last_offset:
             position = None
@@ -190,14 +192,14 @@ def read_batches(
             return None
         position = located.position
         # Past the size that was read above, if a cut and appends came between.
-        data = file.pread(min(max(max_bytes, HEADER_BYTES), max(size - position, 0)), position)
+        data = file.pread(_length_to_read(segment, position, max_bytes, size), position)
         first = located
     assert first is not None
     if first.base_offset >= end_offset:
         return None
-    if first.size > max_bytes:
-        if not at_least_one:
-            return SegmentRead(b"", position, start_offset)
+    if first.size > max_bytes and not at_least_one:
+        return SegmentRead(b"", position, start_offset)
+    if first.size > len(data):
         data = file.pread(first.size, position)
     length, next_offset = _whole_batches(data, max(max_bytes, first.size), end_offset)
     if length == 0:  # truncated meanwhile: nothing of it is left to read
@@ -206,6 +208,20 @@ def read_batches(
         hints.clear()
     hints[next_offset] = position + length
     return SegmentRead(data if length == len(data) else data[:length], position, next_offset)
+
+
+def _length_to_read(segment: Segment, position: int, max_bytes: int, size: int) -> int:
+    """Return how many bytes to read from `position`: at most `max_bytes`, of `size` in the segment.
+
+    A long read ends where the index names a batch, so that nothing has to be cut off. If the index is wrong,
+    the last batch read is not whole, as without it.
+    """
+    length = min(max(max_bytes, HEADER_BYTES), max(size - position, 0))
+    if _WORTH_A_LOOKUP <= length < size - position:
+        whole = segment.indexes.offsets.position_before(position + length) - position
+        if whole >= length // 2:
+            return whole
+    return length
 
 
 def is_cached(segment: Segment, start_offset: int, max_bytes: int) -> bool | None:

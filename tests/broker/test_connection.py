@@ -3,11 +3,12 @@
 from __future__ import annotations
 
 import asyncio
+import os
 import resource
 import socket
 import struct
 from collections.abc import Awaitable, Callable
-from typing import Any, TypeAlias
+from typing import TypeAlias
 
 import pytest
 
@@ -15,6 +16,7 @@ from logstore.broker.connection import Connection
 from logstore.broker.limits import Address, Limits
 from logstore.broker.loop import fastest_loop
 from logstore.broker.server import Server
+from logstore.disk.files import Buffer
 
 Run: TypeAlias = Callable[[Callable[[], Awaitable[None]]], None]
 
@@ -189,7 +191,7 @@ def test_rule_4_a_request_may_have_no_answer(run: Run) -> None:
     run(test)
 
 
-def test_rule_7_answers_of_one_wake_up_go_out_in_one_write(run: Run) -> None:
+def test_rule_7_answers_of_one_wake_up_go_out_in_one_write(run: Run, monkeypatch: pytest.MonkeyPatch) -> None:
     async def test() -> None:
         async with Bench() as bench:
             reader, writer = await bench.connect()
@@ -199,33 +201,71 @@ def test_rule_7_answers_of_one_wake_up_go_out_in_one_write(run: Run) -> None:
             assert connection.transport is not None
             raw = connection.transport.get_extra_info("socket")
             assert raw.getsockopt(socket.IPPROTO_TCP, socket.TCP_NODELAY)
-            counting = _Counting(connection.transport)
-            written = counting.written
-            connection.transport = counting  # type: ignore[assignment]
+            calls: list[list[int]] = []
+            monkeypatch.setattr(os, "writev", _counted(calls))
             connection.buffer_updated(_fill(connection, framed(*[b"x" * 10] * 100)))
-            assert written == [1400]
-            written.clear()
+            assert calls == [[1400]]
+            calls.clear()
             connection.buffer_updated(_fill(connection, framed(b"x" * 100) * 3))
-            connection._out.append(large := bytes(LARGE))
-            connection._out.append(b"tail")
+            connection._out += [b"head", bytes(LARGE), b"tail"]
             connection._flush()
-            assert written == [312, len(large), 4], "large pieces go as they are"
+            assert calls == [[312], [4, LARGE, 4]], "large pieces go as they are"
 
     run(test)
 
 
-class _Counting:
-    """A transport that notes how much is written at a time."""
+def _counted(calls: list[list[int]]) -> Callable[[int, list[bytes]], int]:
+    """Return `os.writev`, which notes the sizes of the pieces of each call."""
+    writev = os.writev
 
-    def __init__(self, transport: asyncio.Transport) -> None:
-        self._transport, self.written = transport, list[int]()
+    def write(descriptor: int, pieces: list[bytes]) -> int:
+        calls.append([len(piece) for piece in pieces])
+        return writev(descriptor, pieces)
 
-    def write(self, data: bytes) -> None:
-        self.written.append(len(data))
-        self._transport.write(data)
+    return write
 
-    def __getattr__(self, name: str) -> Any:
-        return getattr(self._transport, name)
+
+@pytest.mark.parametrize("takes", [0, 1, 3, 4, 5, 4 + 2 * LARGE, 7 + 2 * LARGE, 8 + 2 * LARGE])
+def test_what_the_socket_does_not_take_at_once_follows_in_order(
+    run: Run, monkeypatch: pytest.MonkeyPatch, takes: int
+) -> None:
+    """The first write ends anywhere: before, in and after each piece."""
+    answer: list[Buffer] = [b"head", b"a" * LARGE, memoryview(b"b" * LARGE), b"tail"]
+
+    def short(descriptor: int, pieces: list[bytes]) -> int:
+        if not takes:
+            raise BlockingIOError
+        return os.write(descriptor, b"".join(pieces)[:takes])
+
+    async def test() -> None:
+        async with Bench() as bench:
+            reader, writer = await bench.connect()
+            writer.write(framed(b"hello"))
+            await answer_of(reader)
+            (connection,) = bench.server.connections
+            monkeypatch.setattr(os, "writev", short)
+            connection._out += answer
+            connection._flush()
+            assert await reader.readexactly(8 + 2 * LARGE) == b"".join(answer)
+
+    run(test)
+
+
+def test_a_lost_connection_forgets_its_descriptor(run: Run) -> None:
+    """The number belongs to another connection afterwards."""
+
+    async def test() -> None:
+        async with Bench() as bench:
+            _, writer = await bench.connect()
+            writer.write(framed(b"none"))
+            await bench.until(lambda: bench.seen == [b"none"])
+            (connection,) = bench.server.connections
+            assert connection._descriptor >= 0
+            connection.abort()
+            await bench.until(lambda: not bench.server.connections)
+            assert connection._descriptor == -1
+
+    run(test)
 
 
 def _fill(connection: Connection, data: bytes) -> int:

@@ -3,13 +3,14 @@
 from __future__ import annotations
 
 from logstore.config import LogConfig
+from logstore.disk.files import Disk
 from logstore.format.batch import Batch, walk
 from logstore.segment.segment import Segment, file_name
 from logstore.segment.segments import (
     find_timestamp,
     read_batches,
 )
-from logstore.testing.disks import FaultyDisk, MemoryDisk
+from logstore.testing.disks import MemoryDisk
 from tests.logstore.logs import DIRECTORY, batch, content_of
 
 BASE = 40
@@ -21,9 +22,7 @@ END = 1 << 40
 CONFIG = LogConfig(index_interval_bytes=1, segment_index_bytes=1200)
 
 
-def new_segment(
-    disk: MemoryDisk | FaultyDisk | None = None, *, base: int = BASE, config: LogConfig = CONFIG
-) -> Segment:
+def new_segment(disk: Disk | None = None, *, base: int = BASE, config: LogConfig = CONFIG) -> Segment:
     disk = disk or MemoryDisk(directories=[DIRECTORY])
     return Segment(disk, DIRECTORY, base, config, size=0, now_ms=7, is_new=True)
 

@@ -74,6 +74,15 @@ def test_rows_59_and_60_upper_bound(flushed: int) -> None:
     assert index_of().upper_bound(first, 1) is None
 
 
+@pytest.mark.parametrize("flushed", [0, 2, 4])
+def test_the_last_position_up_to_a_bound(flushed: int) -> None:
+    entries = [OffsetPosition(BASE + slot, at) for slot, at in enumerate((5, 10, 23, 37))]
+    index = index_of(*entries, flushed=flushed)
+    found = [index.position_before(bound) for bound in (4, 5, 9, 10, 22, 23, 36, 37, 900)]
+    assert found == [0, 5, 5, 10, 10, 23, 23, 37, 37]
+    assert index_of().position_before(900) == 0
+
+
 def test_row_63_the_base_offset_itself() -> None:
     """Relative 0 is an entry like any other, also when the file is opened again."""
     disk = MemoryDisk(directories=["/data"])

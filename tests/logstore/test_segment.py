@@ -55,6 +55,32 @@ class TestReading:
         assert bases(segment, 55) == [60]
         assert bases(segment, 61) == [60], "a batch is given whole, from its base on"
 
+    @pytest.mark.parametrize(("shift", "count"), [(0, 4), (7, 4), (-7, 3)])
+    def test_a_long_read_ends_where_a_batch_does(self, shift: int, count: int) -> None:
+        """Cutting off part of a batch would copy the others. With a wrong index it is cut off."""
+        disk = RecordingDisk(MemoryDisk(directories=[DIRECTORY]), reads=True)
+        segment = new_segment(disk)
+        append(segment, *(batch(BASE + number, (1,), value=b"v" * 50_000) for number in range(9)))
+        if shift:
+            index = segment.indexes.offsets
+            index.replace([(offset, at + shift) for offset, at in index.entries() if at])
+        disk.operations.clear()
+        found = read_batches(segment, BASE, 220_000, END, at_least_one=True)
+        assert found is not None
+        assert [each.base_offset for each in walk(found.records)] == [
+            BASE + number for number in range(count)
+        ]
+        assert found.next_offset == BASE + count
+        (read,) = (each for each in disk.operations if each.length > 100_000)
+        assert (read.length == len(found.records)) == (not shift)
+
+    def test_a_wrong_index_hides_no_batch(self) -> None:
+        """It names a place inside of the first batch, which is longer than half of the read."""
+        segment = new_segment()
+        append(segment, *(batch(BASE + number, (1,), value=b"v" * 150_000) for number in range(3)))
+        segment.indexes.offsets.replace([(BASE + 1, 140_000)])
+        assert bases(segment, BASE, max_bytes=200_000) == [BASE]
+
     def test_row_49_reading_does_not_move_where_appends_go(self) -> None:
         """Every read and write says where: there is no position to move."""
         disk = MemoryDisk(directories=[DIRECTORY])

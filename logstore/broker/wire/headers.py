@@ -115,11 +115,11 @@ def _frame(head: bytes, pieces: list[Buffer]) -> list[Buffer]:
     if size > _MOST_BYTES:
         raise MalformedMessage(f"a frame of {size} bytes is too large")
     pieces[:0] = (_SIZE.pack(size), head)
-    return [b"".join(pieces)] if size < JOINED_BELOW else list(_joined(pieces))
+    return [b"".join(pieces)] if size < JOINED_BELOW else list(joined(pieces))
 
 
-def _joined(pieces: Iterable[Buffer]) -> Iterable[Buffer]:
-    """Yield the same bytes with small pieces joined."""
+def joined(pieces: Iterable[Buffer]) -> Iterable[Buffer]:
+    """Yield the same bytes with pieces below `JOINED_BELOW` joined: that costs less than a write."""
     small: list[Buffer] = []
     for piece in pieces:
         if len(piece) < JOINED_BELOW:

@@ -1,0 +1,227 @@
+"""Clusters of ours and of Apache Kafka's: each broker is a process, on free loopback ports.
+
+    ours    `logstore serve`, one process a broker; with three brokers a metadata store beside them
+    Kafka   KRaft; one broker is its own controller, three have a process with the controller beside them
+
+Processes end with the one that started them.
+"""
+
+from __future__ import annotations
+
+import os
+import shutil
+import signal
+import socket
+import subprocess
+import sys
+import time
+from abc import ABC, abstractmethod
+from collections.abc import Callable, Mapping, Sequence
+from pathlib import Path
+from typing import Final
+
+from bench.kafka import asking
+
+SESSION_MS: Final = 6_000
+"""How long a broker may be silent before others take its place; the same for both."""
+DEADLINE_S: Final = 300.0
+_ROOT: Final = Path(__file__).parents[2]
+_CLUSTER_ID: Final = "bG9nc3RvcmUtYmVuY2gxMg"
+_CONTROLLER: Final = 100
+
+# What `kafka-server-start.sh` gives the JVM.
+_JVM: Final = (
+    *("-Xmx1G", "-Xms1G", "-server", "-XX:+UseG1GC", "-XX:MaxGCPauseMillis=20"),
+    *("-XX:InitiatingHeapOccupancyPercent=35", "-XX:+ExplicitGCInvokesConcurrent"),
+    "-Djava.awt.headless=true",
+)
+
+
+def free_port() -> int:
+    with socket.socket() as listener:
+        listener.bind(("127.0.0.1", 0))
+        port: int = listener.getsockname()[1]
+        return port
+
+
+def eventually(holds: Callable[[], bool], what: str, *, every_s: float = 0.01) -> None:
+    """Wait until `holds`; an `OSError` counts as no. Raises `TimeoutError`."""
+    end = time.monotonic() + DEADLINE_S
+    while True:
+        try:
+            if holds():
+                return
+        except OSError as error:
+            last: OSError | None = error
+        else:
+            last = None
+        if time.monotonic() > end:
+            raise TimeoutError(f"{what}: not within {DEADLINE_S:.0f} s") from last
+        time.sleep(every_s)
+
+
+class Servers(ABC):
+    """The processes of one cluster. Broker ids count from 1."""
+
+    name: str
+
+    def __init__(self, directory: Path, count: int) -> None:
+        self.directory, self.count = directory, count
+        self.ports = {number: free_port() for number in range(1, count + 1)}
+        self._running: dict[str, subprocess.Popen[bytes]] = {}
+
+    @abstractmethod
+    def start(self, number: int) -> None:
+        """Start a broker; returns before it serves."""
+
+    @abstractmethod
+    def start_others(self) -> None:
+        """Start what the brokers need beside them, if anything."""
+
+    @property
+    def bootstrap(self) -> str:
+        return ",".join(f"127.0.0.1:{port}" for port in self.ports.values())
+
+    @property
+    def broker_pids(self) -> list[int]:
+        return [each.pid for name, each in self._running.items() if name.startswith("broker-")]
+
+    @property
+    def pids(self) -> list[int]:
+        """All processes, with the metadata store's or the controller's."""
+        return [each.pid for each in self._running.values()]
+
+    def start_all(self) -> None:
+        """Start everything; returns when every broker lists all of them."""
+        self.directory.mkdir(parents=True, exist_ok=True)
+        self.start_others()
+        for number in self.ports:
+            self.start(number)
+        self.wait_until_whole()
+
+    def wait_until_whole(self) -> None:
+        for number in self.ports:
+            self.wait_until_ready(number)
+
+    def wait_until_ready(self, number: int) -> None:
+        """Wait until the broker lists all brokers."""
+        eventually(lambda: self._lists_all(number), f"{self.name} broker {number} lists {self.count} brokers")
+
+    def _lists_all(self, number: int) -> bool:
+        process = self._running[f"broker-{number}"]
+        if process.poll() is not None:
+            raise RuntimeError(
+                f"{self.name} broker {number} has ended: see {self.directory}/broker-{number}.err"
+            )
+        return len(asking.brokers(self.ports[number])[0]) == self.count
+
+    def end(self, number: int, how: signal.Signals) -> None:
+        """Stop or kill a broker, and wait for its end."""
+        self._end(f"broker-{number}", how)
+
+    def end_all(self) -> None:
+        """Kill everything that still runs."""
+        for name in list(self._running):
+            self._end(name, signal.SIGKILL)
+
+    def _end(self, name: str, how: signal.Signals) -> None:
+        process = self._running.pop(name)
+        process.send_signal(how)
+        try:
+            process.wait(60)
+        except subprocess.TimeoutExpired:
+            process.kill()
+            process.wait()
+            raise
+
+    def _run(self, name: str, command: Sequence[str], environment: Mapping[str, str] | None = None) -> None:
+        leash = [keeper, "--pdeathsig", "KILL"] if (keeper := shutil.which("setpriv")) else []
+        with (self.directory / f"{name}.err").open("ab") as errors:
+            self._running[name] = subprocess.Popen(
+                [*leash, *command],
+                stdout=errors,
+                stderr=errors,
+                cwd=_ROOT,
+                env={**os.environ, **(environment or {})},
+            )
+
+
+class Ours(Servers):
+    """`logstore serve` on this interpreter."""
+
+    name = "ours"
+
+    def __init__(self, directory: Path, count: int) -> None:
+        super().__init__(directory, count)
+        self._store_port = free_port()
+
+    def start_others(self) -> None:
+        if self.count > 1:
+            command = ["metadata-store", str(self.directory / "store")]
+            self._logstore("store", *command, "--listen", f"127.0.0.1:{self._store_port}")
+
+    def start(self, number: int) -> None:
+        metadata = f"zookeeper://127.0.0.1:{self._store_port}" if self.count > 1 else "embedded"
+        settings = {
+            "zookeeper.session.timeout.ms": str(SESSION_MS),
+            "offsets.topic.num.partitions": "6",
+            "group.initial.rebalance.delay.ms": "0",
+        }
+        self._logstore(
+            f"broker-{number}",
+            *("serve", "--node-id", str(number), "--listen", f"127.0.0.1:{self.ports[number]}"),
+            *("--log-dirs", str(self.directory / f"data-{number}"), "--metadata", metadata),
+            *(part for name, value in settings.items() for part in ("--set", f"{name}={value}")),
+        )
+
+    def _logstore(self, name: str, *arguments: str) -> None:
+        self._run(name, [sys.executable, "-m", "logstore.cli.main", *arguments])
+
+
+class Kafka(Servers):
+    """Apache Kafka of a version whose jars are in a directory."""
+
+    def __init__(self, directory: Path, count: int, *, version: str, jars: Path) -> None:
+        super().__init__(directory, count)
+        self.name = f"Kafka {version}"
+        self._classpath = f"{jars}/*"
+        self._controller_port = free_port()
+
+    def start_others(self) -> None:
+        if self.count > 1:
+            settings = {
+                "process.roles": "controller",
+                "listeners": f"CONTROLLER://127.0.0.1:{self._controller_port}",
+            }
+            self._format_and_run("controller", _CONTROLLER, settings)
+
+    def start(self, number: int) -> None:
+        listener = f"PLAINTEXT://127.0.0.1:{self.ports[number]}"
+        settings = {"process.roles": "broker", "listeners": listener}
+        if self.count == 1:
+            controller = f"CONTROLLER://127.0.0.1:{self._controller_port}"
+            settings = {"process.roles": "broker,controller", "listeners": f"{listener},{controller}"}
+        self._format_and_run(f"broker-{number}", number, {**settings, "advertised.listeners": listener})
+
+    def _format_and_run(self, name: str, node_id: int, own: Mapping[str, str]) -> None:
+        voter = _CONTROLLER if self.count > 1 else 1
+        factor = str(min(3, self.count))
+        settings = {
+            "node.id": str(node_id),
+            "controller.quorum.voters": f"{voter}@127.0.0.1:{self._controller_port}",
+            "controller.listener.names": "CONTROLLER",
+            "listener.security.protocol.map": "CONTROLLER:PLAINTEXT,PLAINTEXT:PLAINTEXT",
+            "log.dirs": str(self.directory / f"data-{name}"),
+            "broker.session.timeout.ms": str(SESSION_MS),
+            "offsets.topic.num.partitions": "6",
+            "offsets.topic.replication.factor": factor,
+            "group.initial.rebalance.delay.ms": "0",
+            **own,
+        }
+        file = self.directory / f"{name}.properties"
+        if not file.exists():
+            file.write_text("".join(f"{key}={value}\n" for key, value in settings.items()))
+            java = ["java", "-cp", self._classpath, "kafka.tools.StorageTool", "format"]
+            command = [*java, "-t", _CLUSTER_ID, "-c", str(file)]
+            subprocess.run(command, check=True, capture_output=True, timeout=DEADLINE_S)
+        self._run(name, ["java", *_JVM, "-cp", self._classpath, "kafka.Kafka", str(file)])
