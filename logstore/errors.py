@@ -15,7 +15,8 @@ EngineError
 ├── TransactionCoordinatorFenced  52
 ├── LogDirOffline                 56   retriable: another replica has the data
 ├── DamagedLog                    56   synced batches are gone; another replica has the data
-├── DiskFull                      56   retriable: nothing was written, make room
+├── OutOfResources                56   retriable: no descriptor or memory left; nothing was written
+│   └── DiskFull                  56   retriable: nothing was written, make room
 ├── CorruptSnapshot               56   delete the file, take the next older one
 ├── CorruptIndex                  56   delete the file, rebuild it from the log
 ├── CorruptSeal                   56   ignored; `logstore verify --reseal` makes a new one
@@ -33,7 +34,7 @@ from collections.abc import Sequence
 from enum import StrEnum
 from typing import NamedTuple
 
-from logstore.disk.errors import EngineError, ErrorCode
+from logstore.disk.errors import EngineError, ErrorCode, is_shortage
 
 
 class RecordError(NamedTuple):
@@ -211,7 +212,15 @@ class DamagedLog(EngineError):
         self.damages = tuple(damages)
 
 
-class DiskFull(EngineError):
+class OutOfResources(EngineError):
+    """Descriptors, memory or disk space ran out: nothing was lost, and the call works again once there is
+    some."""
+
+    code = ErrorCode.KAFKA_STORAGE_ERROR
+    retriable = True
+
+
+class DiskFull(OutOfResources):
     """The disk is full: nothing was lost, and the call works again once there is space."""
 
     code = ErrorCode.KAFKA_STORAGE_ERROR
@@ -221,6 +230,25 @@ class DiskFull(EngineError):
 def is_full(error: OSError) -> bool:
     """Return whether a call failed because the device, a quota or a size limit is full; it may work later."""
     return error.errno in (errno.ENOSPC, errno.EDQUOT, errno.EFBIG)
+
+
+def is_refusal(error: OSError) -> bool:
+    """Return whether a call was refused for want of space, descriptors or memory: the disk has not failed.
+
+    Ask this where the call changed nothing. A failed fsync is never a refusal.
+    """
+    return is_full(error) or is_shortage(error)
+
+
+def refusal(error: OSError, subject: str, outcome: str, then: str = "try again") -> OutOfResources:
+    """Return the exception for an error that `is_refusal`; `outcome` says what has not changed."""
+    if is_full(error):
+        return DiskFull(
+            f"{subject}: the disk is full ({error.strerror}); {outcome}. Free some space, then {then}"
+        )
+    return OutOfResources(
+        f"{subject}: {error.strerror}; {outcome}. Raise the limits of the process (ulimit -n), then {then}"
+    )
 
 
 def bare(error: OSError) -> OSError:

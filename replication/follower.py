@@ -14,7 +14,7 @@ from collections.abc import Callable, Mapping
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.marks import mark
 from logstore.disk.topic_partition import TopicPartition
-from logstore.errors import CorruptBatch, DiskFull, InvalidRecord, LogDirOffline
+from logstore.errors import CorruptBatch, InvalidRecord, LogDirOffline, OutOfResources
 from logstore.replication import following
 from logstore.replication.config import NodeConfig
 from logstore.replication.effects import Effect, Send
@@ -245,7 +245,7 @@ class Followers:
                 next_state = self._on_epoch_end(partition, state, answer)
             else:
                 next_state = self._on_bound(partition, state, answer)
-        except (CorruptBatch, InvalidRecord, DiskFull):
+        except (CorruptBatch, InvalidRecord, OutOfResources):
             # The leader still has the bytes. A full disk may stop an append between two segments, or before
             # the log start offset is written: the log keeps what was appended.
             mark("follower: an append failed half-way and is tried again")

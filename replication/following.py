@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from logstore.disk.files import Buffer
 from logstore.disk.marks import mark
-from logstore.errors import DiskFull, UnexpectedAppendOffset
+from logstore.errors import OutOfResources, UnexpectedAppendOffset
 from logstore.log import truncate
 from logstore.log.append import append_as_follower
 from logstore.log.upkeep import advance_log_start_offset
@@ -60,7 +60,7 @@ def append_fetched(
     if log_start_offset > log.log_start_offset:
         try:
             advance_log_start_offset(log, min(log_start_offset, log.high_watermark))
-        except DiskFull:
+        except OutOfResources:
             # The log still serves records that the leader has deleted, so no more of it counts as committed.
             log.set_high_watermark(min(before, log.high_watermark))
             raise

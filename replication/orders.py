@@ -22,7 +22,7 @@ from logstore.config import LogConfig
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.marks import mark
 from logstore.disk.topic_partition import TopicPartition
-from logstore.errors import DiskFull, LogDirOffline
+from logstore.errors import LogDirOffline, OutOfResources
 from logstore.replication.effects import Address, Effect, Peer, answer
 from logstore.replication.messages import (
     BEING_DELETED,
@@ -187,7 +187,7 @@ def _refused(
     manager: ReplicaManager, topic_partition: TopicPartition, error: EngineError | OSError, now_ms: int
 ) -> ErrorCode:
     code = manager.guard(topic_partition, error)
-    if isinstance(error, DiskFull):
+    if isinstance(error, OutOfResources):
         manager.retries.refused(topic_partition, now_ms)
     return code
 

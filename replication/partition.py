@@ -26,7 +26,7 @@ from dataclasses import dataclass, replace
 from logstore.disk.files import Buffer
 from logstore.disk.marks import mark
 from logstore.disk.topic_partition import TopicPartition
-from logstore.errors import DiskFull
+from logstore.errors import OutOfResources
 from logstore.log.append import AppendInfo, append_as_leader
 from logstore.log.partition_log import PartitionLog
 from logstore.log.upkeep import delete_records
@@ -305,7 +305,7 @@ class Partition:
             raise refusal
         try:
             info = append_as_leader(self.log, data, leader_epoch=self.leader_epoch, now_ms=now_ms)
-        except DiskFull as error:
+        except OutOfResources as error:
             self.refusals.note(data, error, now_ms)
             raise
         return info, self.advance_high_watermark(now_ms)

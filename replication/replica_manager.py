@@ -23,7 +23,7 @@ from collections.abc import Callable, Mapping
 from logstore.config import LogConfig
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.topic_partition import TopicPartition
-from logstore.errors import LogDirOffline
+from logstore.errors import LogDirOffline, is_refusal
 from logstore.log.manager import LogManager
 from logstore.replication import membership
 from logstore.replication.config import LagCriterion, NodeConfig
@@ -242,7 +242,7 @@ class ReplicaManager:
 
     def guard(self, topic_partition: TopicPartition, error: EngineError | OSError) -> ErrorCode:
         """Return the error code for a refusal; a storage failure also takes the replica offline."""
-        if isinstance(error, LogDirOffline | OSError):
+        if isinstance(error, LogDirOffline) or (isinstance(error, OSError) and not is_refusal(error)):
             self.take_offline(topic_partition, error)
         return code_of(error)
 

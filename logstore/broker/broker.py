@@ -129,13 +129,13 @@ class Assembly:
     async def stop(self) -> None:
         """Stop in order, as `Runtime.stop`."""
         await self.runtime.stop()
-        self.services.groups.close()
+        self.services.close()
         if not self.runtime.ended.done():
             await self._store.close()
 
     async def abandon(self) -> None:
         """Stop at once, as `Runtime.abandon`."""
-        self.services.groups.close()
+        self.services.close()
         await self.runtime.abandon()
         await self._store.close()
 

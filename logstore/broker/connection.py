@@ -334,14 +334,18 @@ class Connection(Frames):
             self._is_closing = True
             self.transport.close()
 
-    def refuse(self, reason: str) -> None:
+    def refuse(self, reason: str, *, is_quiet: bool = False) -> None:
         """Disconnect now: the client breaks the protocol, or is one too many.
 
-        Earlier answers are sent as far as the socket accepts them.
+        Earlier answers are sent as far as the socket accepts them. `is_quiet` if many such are reported at
+        once.
         """
         if not self._is_closing and self.transport is not None:
             self._flush()
-            _log.warning("disconnecting %s%s: %s", self.peer, self.software and f" ({self.software})", reason)
+            level = logging.DEBUG if is_quiet else logging.WARNING
+            _log.log(
+                level, "disconnecting %s%s: %s", self.peer, self.software and f" ({self.software})", reason
+            )
             self.abort()
 
     def abort(self) -> None:

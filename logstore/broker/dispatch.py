@@ -13,6 +13,7 @@ import logging
 from bisect import bisect_left
 from collections import Counter
 from collections.abc import Callable, Coroutine, Iterable, Iterator, Mapping
+from concurrent.futures import ThreadPoolExecutor
 from functools import partial
 from random import Random
 from typing import Any, Final, ParamSpec, Protocol, TypeAlias, TypeVar
@@ -189,6 +190,7 @@ class Services:
         self.producer_ids = ProducerIds(runtime.node.node_id, store.ask, random)
         self.groups = GroupService(runtime, settings.groups, ask_store=store.ask, random=random)
         self.traffic = Traffic()
+        self._checks = ThreadPoolExecutor(1, thread_name_prefix="check")
         self._tasks: set[asyncio.Task[Struct]] = set()
 
     @property
@@ -259,12 +261,20 @@ class Services:
 
     def in_thread(self, call: Call, work: Callable[[], T], then: Callable[[T], Struct | None]) -> None:
         """Run work that may block on a disk in a thread; `then`, on the loop, makes the answer."""
+        self.runtime.in_thread(work).add_done_callback(partial(_finish_with, call, then))
 
-        def done(future: asyncio.Future[T]) -> None:
-            if not future.cancelled():
-                finish(call, lambda: then(future.result()))
+    def check_in_thread(self, call: Call, work: Callable[[], T], then: Callable[[T], Struct | None]) -> None:
+        """As `in_thread`, in the one thread that validates large batches, in the order of the calls.
 
-        self.runtime.in_thread(work).add_done_callback(done)
+        One connection has one request in hand, so no client has more than one place in that order.
+        """
+        future = asyncio.get_running_loop().run_in_executor(self._checks, work)
+        future.add_done_callback(partial(_finish_with, call, then))
+
+    def close(self) -> None:
+        """End the thread that validates batches; waiting ones are dropped."""
+        self.groups.close()
+        self._checks.shutdown(wait=False, cancel_futures=True)
 
     def later(self, call: Call, delay_ms: int, then: Callable[[], Struct | None]) -> asyncio.TimerHandle:
         """Call `then` after a delay, and answer with what it returns."""
@@ -295,6 +305,11 @@ def finish(call: Call, then: Callable[P, Struct | None], *args: P.args, **kwargs
     else:
         if response is not None:
             call.answer(response)
+
+
+def _finish_with(call: Call, then: Callable[[T], Struct | None], future: asyncio.Future[T]) -> None:
+    if not future.cancelled():
+        finish(call, lambda: then(future.result()))
 
 
 class Dispatch:

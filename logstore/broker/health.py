@@ -4,7 +4,8 @@
     503  {"alive":true,"ready":false,"state":"recovering","percent":41.7,"log":"data/orders-3"}
 
 `event_loop` has the longest pauses of the event loop in milliseconds, and the state `slow` for a minute after
-one that exceeded `event.loop.pause.warn.ms`.
+one that exceeded `event.loop.pause.warn.ms`. `descriptors` is `short` while new connections wait because the
+remaining descriptors are left to files.
 
 A broker is ready when it is registered and not stopping. `/livez` answers 200 whenever the event loop runs:
 use it to decide whether to kill the process.
@@ -18,6 +19,7 @@ from http import HTTPStatus
 
 from logstore.broker.http import Page
 from logstore.broker.pauses import PauseReport
+from logstore.broker.server import Descriptors
 from logstore.disk.errors import EngineError
 from logstore.disk.files import Disk
 from logstore.disk.topic_partition import parse_directory_name, set_aside_fate
@@ -68,7 +70,12 @@ def partition_directories(disk: Disk, log_dirs: Sequence[str]) -> list[str]:
 
 
 def health(
-    node: Node | None, loading: Loading, *, is_stopping: bool = False, pauses: PauseReport | None = None
+    node: Node | None,
+    loading: Loading,
+    *,
+    is_stopping: bool = False,
+    pauses: PauseReport | None = None,
+    descriptors: Descriptors | None = None,
 ) -> Page:
     """Return the page; `node` is None until the logs are loaded."""
     state = "running"
@@ -91,6 +98,13 @@ def health(
             "bound_ms": round(1000 * pauses.bound_s),
             "longest_turn_ms": round(1000 * pauses.longest_turn_s),
             "longest_turn": pauses.longest_turn,
+        }
+    if descriptors is not None:
+        facts["descriptors"] = {
+            "state": "short" if descriptors.is_short else "ok",
+            "open": descriptors.open,
+            "limit": descriptors.limit,
+            "held_back": descriptors.held_back,
         }
     is_ready = state == "running"
     body = json.dumps({"alive": True, "ready": is_ready, "state": state, **facts}) + "\n"

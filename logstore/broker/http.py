@@ -9,15 +9,21 @@ from __future__ import annotations
 import asyncio
 import concurrent.futures
 import logging
+import socket
 import threading
 from collections.abc import Callable, Mapping
 from http import HTTPStatus
 from http.server import BaseHTTPRequestHandler, ThreadingHTTPServer
-from typing import NamedTuple
+from typing import Any, NamedTuple
 
 from logstore.broker.limits import Address
+from logstore.disk.descriptors import Spares
+from logstore.disk.errors import is_shortage
 
 PATIENCE_S = 5.0
+MOST_CONNECTIONS = 32
+"""Each has a thread; further ones are closed."""
+_PAUSE_S = 0.5
 
 _log = logging.getLogger(__name__)
 
@@ -86,8 +92,33 @@ class HttpServer:
             def log_message(self, format: str, *args: object) -> None:
                 _log.debug(format, *args)
 
+        closing = self._closing = threading.Event()
+        spares = Spares(1)  # whoever asks how things are gets an answer even if files have all descriptors
+        spares.refill()
+        slots = threading.Semaphore(MOST_CONNECTIONS)
+
         class Listener(ThreadingHTTPServer):
             daemon_threads = True
+
+            def get_request(self) -> tuple[socket.socket, object]:
+                try:
+                    return spares.run(super().get_request)
+                except OSError as error:
+                    if is_shortage(error):
+                        closing.wait(_PAUSE_S)  # the same connection would fail again at once
+                    raise
+
+            def process_request(self, request: Any, client_address: Any) -> None:
+                if slots.acquire(blocking=False):
+                    super().process_request(request, client_address)
+                else:
+                    self.shutdown_request(request)
+
+            def process_request_thread(self, request: Any, client_address: Any) -> None:
+                try:
+                    super().process_request_thread(request, client_address)
+                finally:
+                    slots.release()
 
             def handle_error(self, request: object, client_address: object) -> None:
                 _log.debug("a connection to the HTTP port broke", exc_info=True)
@@ -101,6 +132,7 @@ class HttpServer:
 
     def close(self) -> None:
         """Stop serving."""
+        self._closing.set()
         self._server.shutdown()
         self._server.server_close()
         self._thread.join()

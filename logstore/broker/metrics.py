@@ -27,6 +27,7 @@ from logstore.broker.groups.coordinator import Coordinator
 from logstore.broker.groups.group import State
 from logstore.broker.http import Page
 from logstore.broker.pauses import PauseReport
+from logstore.broker.server import Descriptors
 from logstore.log.log import Log
 from logstore.replication.messages import NO_LEADER
 from logstore.replication.node import Node
@@ -58,6 +59,7 @@ class Watched:
     connections: int = 0
     refused_connections: int = 0
     pauses: PauseReport | None = None
+    descriptors: Descriptors | None = None
 
 
 class _Collector:
@@ -85,6 +87,8 @@ class _Collector:
         )
         if watched.pauses is not None:
             yield from _of_pauses(watched.pauses)
+        if watched.descriptors is not None:
+            yield from _of_descriptors(watched.descriptors)
         if (node := watched.node) is not None:
             yield from _of_replicas(node)
             yield from _of_controller(node)
@@ -169,6 +173,19 @@ def _of_pauses(pauses: PauseReport) -> Iterator[Metric]:
     )
     over = ("pauses_over_bound", "Pauses longer than event.loop.pause.warn.ms", pauses.over_bound)
     yield from _counters(prefix, over)
+
+
+def _of_descriptors(descriptors: Descriptors) -> Iterator[Metric]:
+    prefix = "logstore_descriptors_"
+    if descriptors.open is not None:
+        yield _gauge(prefix + "open", "Open file descriptors", descriptors.open)
+    yield from _gauges(
+        prefix,
+        ("limit", "Limit of open files of the process", descriptors.limit),
+        ("held_back", "Descriptors that connections leave to files", descriptors.held_back),
+    )
+    pauses = ("accept_pauses", "Pauses of accepting for want of descriptors", descriptors.accept_pauses)
+    yield from _counters(prefix, pauses)
 
 
 def _of_replicas(node: Node) -> Iterator[Metric]:

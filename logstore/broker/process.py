@@ -34,8 +34,10 @@ from logstore.broker.loop import (
 from logstore.broker.metadata.opening import EMBEDDED, StoreOf, store_named, with_defaults
 from logstore.broker.metrics import Elections, Watched, page
 from logstore.broker.pauses import PauseReport
+from logstore.broker.server import Descriptors
 from logstore.broker.settings import Settings, read_settings
 from logstore.broker.state_change_file import StateChangeFile
+from logstore.disk.descriptors import descriptor_limit
 from logstore.disk.errors import EngineError
 from logstore.disk.files import Disk, OsDisk, boot_id
 from logstore.errors import InvalidConfig
@@ -47,8 +49,6 @@ if not __debug__:
 
 _WILDCARDS = frozenset({"0.0.0.0", "::", ""})
 _PROGRESS_S = 1.0
-_ENOUGH_FILES = 1 << 20
-_FILES_OF_LOGS = 1_000
 
 _log = logging.getLogger(__name__)
 
@@ -104,21 +104,14 @@ def allow_open_files(connections: int) -> None:
 
     Segments, indexes and clients all count. Most systems start a process with 1,024 and allow far more.
     """
-    try:
-        import resource
-    except ImportError:  # not on Windows, which has no such limit
-        return
-    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
-    if hard == resource.RLIM_INFINITY:
-        hard = max(soft, _ENOUGH_FILES)
-    if soft != resource.RLIM_INFINITY and soft < hard:
-        resource.setrlimit(resource.RLIMIT_NOFILE, (hard, resource.getrlimit(resource.RLIMIT_NOFILE)[1]))
-        soft = hard
-    if 0 <= soft < connections + _FILES_OF_LOGS:
+    found = descriptor_limit(raise_it=True)
+    if found.room_for_others < connections:
         _log.warning(
-            "the limit of open files is %d, too low for max.connections=%d: raise the limit (ulimit -n) or "
-            "lower the setting, or clients will wait for a connection",
-            soft,
+            "the limit of open files is %d, and %d are left to files: about %d connections are accepted, not "
+            "max.connections=%d; raise the limit (ulimit -n) or lower the setting",
+            found.limit,
+            found.held_back,
+            found.room_for_others,
             connections,
         )
 
@@ -140,6 +133,10 @@ class _Served:
     def pauses(self) -> PauseReport | None:
         return self.broker.runtime.pauses.report(stopwatch_s()) if self.broker is not None else None
 
+    @property
+    def descriptors(self) -> Descriptors | None:
+        return Descriptors.of(self.broker.server) if self.broker is not None else None
+
     def metrics(self) -> Page:
         broker = self.broker
         if broker is None:
@@ -155,6 +152,7 @@ class _Served:
                 connections,
                 server.refused,
                 self.pauses,
+                self.descriptors,
             )
         )
 
@@ -227,7 +225,13 @@ async def serve(
 
 def _routes(served: _Served) -> dict[str, Route]:
     def healthz() -> Page:
-        return health(served.node, served.loading, is_stopping=served.is_stopping, pauses=served.pauses)
+        return health(
+            served.node,
+            served.loading,
+            is_stopping=served.is_stopping,
+            pauses=served.pauses,
+            descriptors=served.descriptors,
+        )
 
     return {"/healthz": healthz, "/livez": alive, "/metrics": served.metrics}
 

@@ -39,7 +39,7 @@ from logstore.broker.pauses import BEAT_S, NOTABLE_S, TURN_BUDGET_S, Pauses, des
 from logstore.broker.peers import Peers
 from logstore.broker.server import Server
 from logstore.broker.wire.declarations import Struct
-from logstore.errors import LogClosed, LogDirOffline
+from logstore.errors import LogClosed, LogDirOffline, OutOfResources
 from logstore.log.log import Log
 from logstore.replication.carrying import Outlets, carry_out
 from logstore.replication.effects import (
@@ -72,6 +72,7 @@ CLIENT: Final = -1
 _SYNC_THREADS = 4
 _READ_THREADS = 4
 _PROBE_AGAIN_S = 0.1
+_SYNC_AGAIN_S = 0.1
 _TICKS_APART_MS: Final = 5
 """Deadlines this close together are handled in one tick: of a thousand waiting fetches, ten end at once."""
 _STOPS: Final = "this broker is stopping"
@@ -147,6 +148,8 @@ class Runtime:
         self._ready_to_stop = asyncio.Event()
         self.pauses = pauses or Pauses(bound_s=1.0)
         """How long the loop was blocked, in seconds of `stopwatch_s`."""
+        self.refused_syncs = 0
+        """Flushes that had no descriptor or memory, and were asked for again."""
         self._woke_s = 0.0
         self._clock, self._server = clock, server
         self._loop = asyncio.get_running_loop()
@@ -526,7 +529,11 @@ def _outlets_of(runtime: Runtime) -> Outlets[Node]:
         def flushed(future: asyncio.Future[str]) -> None:
             if future.cancelled():
                 return
-            if (bug := future.exception()) is not None:
+            if isinstance(future.exception(), OutOfResources):
+                # Nothing was synced and nothing has failed; the engine sees that and asks again.
+                runtime.refused_syncs += 1
+                loop.call_later(_SYNC_AGAIN_S, deliver, SyncDone(topic_partition, end_offset))
+            elif (bug := future.exception()) is not None:
                 _log.error("unexpected error in the fsync worker", exc_info=bug)
                 runtime._fail(bug)
             else:
@@ -547,7 +554,7 @@ def _outlets_of(runtime: Runtime) -> Outlets[Node]:
 
 
 def _flush(log: Log) -> str:
-    """Flush a log, in a thread of the pool; return the error's text."""
+    """Flush a log, in a thread of the pool; return the error's text. Raises `OutOfResources`."""
     try:
         log.flush()
     except LogClosed:

@@ -7,14 +7,33 @@ import logging
 import ssl
 from collections import Counter
 from collections.abc import Callable
-from typing import Final
+from typing import NamedTuple
 
+from logstore.broker.acceptor import Acceptor, Seldom
 from logstore.broker.connection import Connection, shared_scratch
 from logstore.broker.limits import Address, Limits
-
-_BACKLOG: Final = 1024
+from logstore.disk.descriptors import descriptor_limit, open_descriptors
 
 _log = logging.getLogger(__name__)
+
+
+class Descriptors(NamedTuple):
+    """How this process stands with file descriptors, for metrics and health."""
+
+    open: int | None
+    limit: int
+    held_back: int
+    accept_pauses: int
+
+    @classmethod
+    def of(cls, server: Server) -> Descriptors:
+        limit, held_back = server.descriptors
+        return cls(open_descriptors(), limit, held_back, server.accept_pauses)
+
+    @property
+    def is_short(self) -> bool:
+        """Return whether new connections wait because the remaining descriptors are left to files."""
+        return self.open is not None and self.open >= self.limit - self.held_back
 
 
 class Server:
@@ -26,24 +45,28 @@ class Server:
         self.on_frame = on_frame
         self.limits = limits or Limits()
         self.scratch = shared_scratch(asyncio.get_running_loop())
+        self.descriptors = descriptor_limit()
         self.is_draining = False
         self.connections: dict[Connection, None] = {}
         self.refused = 0
         """connections refused because there were too many"""
         self._by_ip: Counter[str] = Counter()
-        self._server: asyncio.Server | None = None
+        self._acceptor: Acceptor | None = None
+        self._seldom = Seldom()
         self._sweep: asyncio.TimerHandle | None = None
         self._all_closed = asyncio.Event()
 
     async def listen(self, address: Address, *, tls: ssl.SSLContext | None = None) -> Address:
         """Bind and accept; return the address with the actual port. Raises `OSError`."""
-        loop = asyncio.get_running_loop()
-        self._server = await loop.create_server(
-            lambda: Connection(self), address.host, address.port, backlog=_BACKLOG, ssl=tls
-        )
+        self._acceptor = Acceptor(lambda: Connection(self), self.descriptors, tls=tls)
+        bound = await self._acceptor.listen(address)
         self._sweep_idle()
-        port: int = self._server.sockets[0].getsockname()[1]
-        return Address(address.host, port)
+        return bound
+
+    @property
+    def accept_pauses(self) -> int:
+        """How often accepting paused because descriptors were short."""
+        return self._acceptor.pauses if self._acceptor is not None else 0
 
     # --- connections --------------------------------------------------------------------------
 
@@ -59,7 +82,8 @@ class Server:
 
     def _refuse(self, connection: Connection, reason: str) -> None:
         self.refused += 1
-        connection.refuse(reason)
+        count = self._seldom(asyncio.get_running_loop().time())
+        connection.refuse(reason if count <= 1 else f"{reason} ({count} connections)", is_quiet=not count)
 
     def closed(self, connection: Connection) -> None:
         """Remove a closed connection."""
@@ -86,8 +110,8 @@ class Server:
         self.is_draining = True
         if self._sweep is not None:
             self._sweep.cancel()
-        if self._server is not None:
-            self._server.close()
+        if self._acceptor is not None:
+            self._acceptor.close()
 
     async def drain(self) -> None:
         """Stop accepting, answer requests in hand, close; disconnect the rest after `shutdown_grace_ms`."""

@@ -13,8 +13,9 @@ that owns the file raises `LogDirOffline`.
 
 from __future__ import annotations
 
+import errno
 from enum import IntEnum
-from typing import ClassVar
+from typing import ClassVar, Final
 
 
 class ErrorCode(IntEnum):
@@ -122,6 +123,17 @@ class DirectoryLocked(EngineError):
     """The directory has another owner: in this process, another process or a JVM broker."""
 
     code = ErrorCode.KAFKA_STORAGE_ERROR
+
+
+def is_shortage(error: OSError) -> bool:
+    """Return whether a call failed because descriptors or memory ran out; the disk is fine.
+
+    Nothing was done then, unless the call was an fsync: its failure always counts as the disk's.
+    """
+    return error.errno in _SHORTAGES
+
+
+_SHORTAGES: Final = frozenset({errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN})
 
 
 class InvalidTopic(EngineError):

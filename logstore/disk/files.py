@@ -24,10 +24,11 @@ import stat
 import sys
 import threading
 import time
-from collections.abc import Iterator, Sequence
+from collections.abc import Callable, Iterator, Sequence
 from typing import ClassVar, NamedTuple, Protocol, TypeAlias
 
-from logstore.disk.errors import DirectoryLocked
+from logstore.disk.descriptors import Spares
+from logstore.disk.errors import DirectoryLocked, is_shortage
 
 if sys.platform == "win32":  # pragma: no cover - exercised on Windows only
     import msvcrt
@@ -257,6 +258,8 @@ else:
 _NO_WAIT: int | None = getattr(os, "RWF_NOWAIT", None)
 _CACHE_SAMPLE_BYTES = 1 << 16
 
+_spares = Spares()
+
 # Number of forks between the first process and this one; `OsFile` refuses writes after a fork.
 _forks = 0
 
@@ -310,7 +313,7 @@ class OsFile:
         try:
             if sys.version_info >= (3, 13):  # saves one descriptor per map
                 return memoryview(mmap.mmap(self._descriptor, size, access=mmap.ACCESS_READ, trackfd=False))
-            return memoryview(mmap.mmap(self._descriptor, size, access=mmap.ACCESS_READ))
+            return _spares.run(lambda: memoryview(mmap.mmap(self._descriptor, size, access=mmap.ACCESS_READ)))
         except (ValueError, OverflowError) as error:
             raise OSError(errno.EINVAL, f"cannot map {size} bytes: {error}", self._path) from error
 
@@ -321,10 +324,7 @@ class OsFile:
 
     def sync(self, *, data_only: bool = False) -> None:
         self._check_open()
-        if data_only:
-            _data_sync(self._descriptor)
-        else:
-            _sync(self._descriptor)
+        _synced(_data_sync if data_only else _sync, self._descriptor, self._path)
 
     def size(self) -> int:
         return os.fstat(self._descriptor).st_size
@@ -483,7 +483,7 @@ class OsDisk:
     def scan(self, directory: str) -> list[DirectoryEntry]:
         """List a directory; see `Disk.scan`."""
         found = []
-        with os.scandir(directory) as entries:
+        with _spares.run(lambda: os.scandir(directory)) as entries:
             for entry in entries:
                 try:
                     status = entry.stat(follow_symlinks=False)
@@ -509,9 +509,10 @@ class OsDisk:
         if os.name == "nt":  # pragma: no cover - a directory cannot be opened there
             return
         # Links are followed here: a log dir may be a link, the files in it may not.
-        descriptor = os.open(directory, os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC)
+        flags = os.O_RDONLY | os.O_DIRECTORY | os.O_CLOEXEC
+        descriptor = _spares.run(lambda: os.open(directory, flags))
         try:
-            _sync(descriptor)
+            _synced(_sync, descriptor, directory)
         finally:
             os.close(descriptor)
 
@@ -544,7 +545,7 @@ def refuse_lock_file(path: str) -> None:
 
 def _open_regular(path: str, flags: int) -> int:
     """Open a regular file and return its descriptor. Other file types are refused without waiting."""
-    descriptor = os.open(path, flags | _FILE_FLAGS, 0o644)
+    descriptor = _spares.run(lambda: os.open(path, flags | _FILE_FLAGS, 0o644))
     mode = os.fstat(descriptor).st_mode
     if stat.S_ISREG(mode):
         return descriptor
@@ -552,6 +553,17 @@ def _open_regular(path: str, flags: int) -> int:
     if stat.S_ISDIR(mode):
         raise IsADirectoryError(errno.EISDIR, os.strerror(errno.EISDIR), path)
     raise OSError(errno.EINVAL, "not a regular file", path)
+
+
+def _synced(sync: Callable[[int], None], descriptor: int, path: str) -> None:
+    try:
+        sync(descriptor)
+    except OSError as error:
+        if is_shortage(error):
+            # Elsewhere such an error means that nothing was done, so that the call may be repeated. Of an
+            # fsync nobody knows.
+            raise OSError(errno.EIO, f"not synced: {error.strerror}", path) from error
+        raise
 
 
 def wall_clock_ms() -> int:

@@ -94,8 +94,12 @@ def _zstd_library() -> ModuleType:
     return _library("compression.zstd" if sys.version_info >= (3, 14) else "backports.zstd", Codec.ZSTD)
 
 
+class InflatesTooFar(InvalidRecord):
+    """The records decompress to more bytes than the caller takes."""
+
+
 def _too_large(codec: Codec, max_bytes: int) -> InvalidRecord:
-    return InvalidRecord(f"{codec.name.lower()}: the records decompress to more than {max_bytes} bytes")
+    return InflatesTooFar(f"{codec.name.lower()}: the records decompress to more than {max_bytes} bytes")
 
 
 def _broken(codec: Codec, reason: object) -> InvalidRecord:

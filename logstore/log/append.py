@@ -21,7 +21,7 @@ from typing import NamedTuple, NoReturn, Protocol
 from logstore.config import MAX_INT, MAX_LONG, LogConfig
 from logstore.disk.files import Buffer
 from logstore.disk.marks import mark
-from logstore.errors import DiskFull, RecordBatchTooLarge, is_full
+from logstore.errors import RecordBatchTooLarge, is_refusal, refusal
 from logstore.format.batch import Batch, encode_marker_batch, set_offsets_and_epoch, walk
 from logstore.format.record import NO_TIMESTAMP, ControlType, EndTransactionMarker
 from logstore.log.outgoing import MadeBatch
@@ -380,12 +380,9 @@ def _place_and_write(log: PartitionLog, prepared: Prepared, now_ms: int) -> Appe
 
 
 def _write_failed(log: PartitionLog, error: OSError) -> NoReturn:
-    if is_full(error):
+    if is_refusal(error):
         mark("append: no room")
-        raise DiskFull(
-            f"{log.directory}: the disk is full ({error.strerror}); nothing of the append was kept. "
-            "Free some space, then append again"
-        ) from error
+        raise refusal(error, log.directory, "nothing of the append was kept", "append again") from error
     mark("append: the disk failed")
     log.fail(error)
 

@@ -31,12 +31,12 @@ from logstore.checkpoint.clean_shutdown import (
 )
 from logstore.checkpoint.identity import META_PROPERTIES, read_partition_metadata
 from logstore.config import MAX_LONG, LogConfig
-from logstore.disk.errors import CorruptCheckpoint, EngineError
+from logstore.disk.errors import CorruptCheckpoint, EngineError, is_shortage
 from logstore.disk.files import LOCK_FILE, Disk, Lock, make_durable_dir
 from logstore.disk.marks import mark
 from logstore.disk.running import has_run_on, remove_running
 from logstore.disk.topic_partition import TopicPartition, parse_directory_name, set_aside_fate
-from logstore.errors import DamagedLog, DiskFull, LogDirOffline, bare, is_full
+from logstore.errors import DamagedLog, LogDirOffline, OutOfResources, bare, is_refusal, refusal
 from logstore.log.log import Log
 from logstore.log.log_dir_checkpoints import OFFSET_FILES, LogDirCheckpoints
 from logstore.log.manager_config import LogManagerConfig
@@ -98,10 +98,15 @@ class LogDir:
     # --- opening --------------------------------------------------------------------------------------
 
     def open(self, config_of: Callable[[str], LogConfig], progress: DirectoryProgress | None) -> None:
-        """Lock the dir and open every log in it. A disk failure sets `failure`."""
+        """Lock the dir and open every log in it. A disk failure sets `failure`.
+
+        Raises `OutOfResources` if descriptors or memory run out.
+        """
         try:
             self._open(config_of, progress)
         except OSError as error:
+            if is_shortage(error):
+                raise refusal(error, self.path, "its logs were not opened") from error
             self._take_offline(error)
 
     def _open(self, config_of: Callable[[str], LogConfig], progress: DirectoryProgress | None) -> None:
@@ -202,12 +207,12 @@ class LogDir:
 
     @contextmanager
     def _or_offline(self, no_room: str, doing: str) -> Iterator[None]:
-        """Raise `DiskFull` with the text `no_room`; any other `OSError` takes the dir offline."""
+        """Raise `OutOfResources` with the text `no_room`; any other `OSError` takes the dir offline."""
         try:
             yield
         except OSError as error:
-            if no_room and is_full(error):
-                raise DiskFull(f"{self.path}: {no_room}; free some space, then try again") from error
+            if no_room and is_refusal(error):
+                raise refusal(error, self.path, no_room) from error
             self._take_offline(error)
             raise LogDirOffline(f"{self.path} went offline {doing}: {error}") from error
 
@@ -220,7 +225,7 @@ class LogDir:
         """Create an empty log; its directory is durable when this returns. Raises `LogDirOffline`."""
         # Remove the entries of a deleted log of the same name: they do not apply to the new log.
         self._forget(topic_partition)
-        with self._or_offline(f"no space to create {topic_partition}", f"creating {topic_partition}"):
+        with self._or_offline(f"cannot create {topic_partition}", f"creating {topic_partition}"):
             self._disk.make_dir(self._directory_of(topic_partition))
             self._disk.sync_dir(self.path)
             return self._load(topic_partition, config)
@@ -230,10 +235,10 @@ class LogDir:
         self.check_online(topic_partition)
         if accept_loss:
             self._accept_loss.add(topic_partition)
-        with self._or_offline(f"no space to open {topic_partition}", f"opening {topic_partition}"):
+        with self._or_offline(f"cannot open {topic_partition}", f"opening {topic_partition}"):
             try:
                 log = self._load(topic_partition, config)
-            except (DamagedLog, DiskFull):
+            except (DamagedLog, OutOfResources):
                 raise
             except EngineError as error:
                 raise DamagedLog(f"{topic_partition} cannot be opened: {error}") from error
@@ -278,7 +283,7 @@ class LogDir:
 
     def _forget(self, topic_partition: TopicPartition) -> None:
         """Remove a partition from the checkpoints. Raises `LogDirOffline`, `DiskFull`."""
-        with self._or_offline(f"no space to move {topic_partition} away", f"moving {topic_partition}"):
+        with self._or_offline(f"cannot move {topic_partition} away", f"moving {topic_partition}"):
             self.checkpoints.forget(topic_partition)
 
     # --- checkpoints ----------------------------------------------------------------------------------
@@ -345,14 +350,14 @@ class LogDir:
     def guarded(self, action: Callable[[], None]) -> bool:
         """Run `action`. Returns False if it failed; a disk failure takes this dir offline.
 
-        A full disk does not: the file is unchanged and is written another time.
+        A refusal (`is_refusal`) does not: the file is unchanged and is written another time.
         """
         try:
             action()
-        except DiskFull:
+        except OutOfResources:
             return False
         except OSError as error:
-            if not is_full(error):
+            if not is_refusal(error):
                 self._take_offline(error)
             return False
         except LogDirOffline:

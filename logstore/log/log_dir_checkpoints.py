@@ -21,7 +21,7 @@ from logstore.checkpoint.entry_files import (
 from logstore.disk.files import Disk
 from logstore.disk.marks import mark
 from logstore.disk.topic_partition import TopicPartition
-from logstore.errors import is_full
+from logstore.errors import is_refusal
 from logstore.log.loading import LoadedLog
 from logstore.log.log import Log
 from logstore.log.partition_log import PartitionLog
@@ -99,7 +99,7 @@ class LogDirCheckpoints:
                 for file in (self.recovery_points, self.log_starts, self.high_watermarks, self.first_dirty):
                     file.forget(topic_partition)
             except OSError as error:
-                if is_full(error):
+                if is_refusal(error):
                     mark("log dir: no room to forget a partition that is to go")
                 raise
 

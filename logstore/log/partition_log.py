@@ -40,10 +40,10 @@ from logstore.checkpoint.identity import (
     write_partition_metadata,
 )
 from logstore.config import LogConfig
-from logstore.disk.errors import EngineError
+from logstore.disk.errors import EngineError, is_shortage
 from logstore.disk.files import Disk
 from logstore.disk.topic_partition import TopicPartition
-from logstore.errors import DiskFull, InconsistentTopicId, LogClosed, LogDirOffline, bare, is_full
+from logstore.errors import InconsistentTopicId, LogClosed, LogDirOffline, bare, is_refusal, refusal
 from logstore.log.group_commit import GroupCommit
 from logstore.log.loading import Jitter, LoadedLog, RecoveryReport
 from logstore.log.producer_state import ProducerEntry, ProducerStateConfig
@@ -344,7 +344,10 @@ class PartitionLog:
         """
         segments = self.segments
         touched = [each for each in segments.since(self.recovery_point) if each.base_offset < end_offset]
+        is_open = False
         try:
+            # All files first: without a descriptor nothing has been synced, and nothing has failed.
+            is_open = all(segment.log_file for segment in touched)
             for segment in touched:
                 segment.sync_log()
                 if segment is not segments.active:
@@ -359,6 +362,8 @@ class PartitionLog:
                 raise LogClosed(f"{self.directory} was closed; open it again") from error
             self.fail(error)
         except OSError as error:
+            if not is_open and is_shortage(error):
+                raise refusal(error, self.directory, "nothing was synced") from error
             self.fail(error)
         self.recovery_point = max(self.recovery_point, end_offset)
 
@@ -387,12 +392,10 @@ class PartitionLog:
         ) from error
 
     def disk_failed(self, error: OSError) -> NoReturn:
-        """Raise `DiskFull` if the disk is full; otherwise go offline and raise `LogDirOffline`."""
-        if is_full(error):
-            raise DiskFull(
-                f"{self.directory}: the disk is full ({error.strerror}); appended records stay readable. "
-                "Free some space, then try again"
-            ) from error
+        """Raise `OutOfResources` for a refusal (`DiskFull` for space); otherwise go offline and raise
+        `LogDirOffline`."""
+        if is_refusal(error):
+            raise refusal(error, self.directory, "appended records stay readable") from error
         self.fail(error)
 
     def guarded(self, action: Callable[[], T]) -> T:

@@ -15,7 +15,8 @@ from operator import attrgetter
 from typing import NamedTuple, TypeVar
 
 from logstore.config import MAX_LONG
-from logstore.errors import CorruptBatch, LogClosed, OffsetOutOfRange
+from logstore.disk.errors import is_shortage
+from logstore.errors import CorruptBatch, LogClosed, OffsetOutOfRange, refusal
 from logstore.format.batch import Batch, walk
 from logstore.log.partition_log import PartitionLog
 from logstore.log.producer_state import LATE_MS, OpenTransaction
@@ -160,6 +161,8 @@ def _read_failed(log: PartitionLog, segment: Segment, error: OSError) -> None:
         if log.is_closed:
             raise LogClosed(f"{log.directory} was closed; open it again") from error
         if log.segments.get(segment.base_offset) is segment:
+            if is_shortage(error):
+                raise refusal(error, log.directory, "nothing was read", "read again") from error
             log.fail(error)
 
 

@@ -35,7 +35,7 @@ from logstore.checkpoint.entry_files import (
 from logstore.config import LogConfig
 from logstore.disk.files import LOCK_FILE, Disk, Lock, make_durable_dir, remove_if_exists
 from logstore.disk.topic_partition import TopicPartition, parse_directory_name
-from logstore.errors import DiskFull, LogDirOffline, is_full
+from logstore.errors import LogDirOffline, OutOfResources, is_refusal, refusal
 from logstore.log.loading import Progress
 from logstore.log.partition_log import Clock, LogHost, PartitionLog, files_without_checksum
 from logstore.log.producer_state import ProducerStateConfig
@@ -61,7 +61,7 @@ def open_stand_alone(
         make_durable_dir(disk, directory)
         lock = disk.lock(directory)
     except OSError as error:
-        if is_full(error):
+        if is_refusal(error):
             raise _no_room(directory, error) from error
         raise LogDirOffline(
             f"{directory} cannot be opened as a log: {error}. "
@@ -72,7 +72,7 @@ def open_stand_alone(
         return _open_locked(directory, topic_partition, config, disk, clock, lock, progress, accept_loss)
     except OSError as error:
         lock.release()
-        if is_full(error):
+        if is_refusal(error):
             raise _no_room(directory, error) from error
         raise LogDirOffline(f"{directory} cannot be read or written: {error}") from error
     except BaseException:
@@ -98,10 +98,8 @@ def forget_stand_alone(disk: Disk, directory: str) -> None:
         remove_if_exists(disk, f"{directory}/{LOCK_FILE}")
 
 
-def _no_room(directory: str, error: OSError) -> DiskFull:
-    return DiskFull(
-        f"{directory}: no space to open the log ({error.strerror}). Free some space, then open it again"
-    )
+def _no_room(directory: str, error: OSError) -> OutOfResources:
+    return refusal(error, directory, "the log was not opened", "open it again")
 
 
 def _open_locked(

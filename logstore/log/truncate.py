@@ -15,7 +15,7 @@ from collections.abc import Mapping, Sequence
 from functools import partial
 
 from logstore.disk.marks import mark
-from logstore.errors import DiskFull
+from logstore.errors import OutOfResources
 from logstore.log.losses import Loss, Survey, Tail, Who, survey
 from logstore.log.partition_log import PartitionLog
 from logstore.log.producer_snapshots import replay_into
@@ -129,7 +129,7 @@ def _begin_past_a_gap(log: PartitionLog, offset: int, end_offset: int) -> None:
     """
     try:
         log.roll_at(offset, log.clock(), end_offset=end_offset)
-    except DiskFull as error:
+    except OutOfResources as error:
         log.fail(OSError(errno.ENOSPC, str(error), log.directory))
     log.or_offline(lambda: log.disk.sync_dir(log.directory))
     log.segments.active.name_is_durable = True
@@ -149,7 +149,7 @@ def _restart_at(log: PartitionLog, offset: int, why: str) -> None:
         # Without a segment only the checkpoint says after a crash where the log starts. The new start, if it
         # is not lower: the remaining segments then lie below it, and the next open removes them.
         log.publish_log_start(max(log.log_start_offset, offset))
-    except DiskFull:
+    except OutOfResources:
         mark("restart of a log: no room for it, all stays as it was")
         log.recovery_point, log.replicated_offset, log.first_dirty_offset = bounds
         raise

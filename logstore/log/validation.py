@@ -125,6 +125,8 @@ def validate_and_assign(
     Raises `CorruptBatch`, `RecordTooLarge`, `UnsupportedCompression`, and `InvalidRecord` or
     `InvalidTimestamp` with the invalid records. Nothing may be written then.
     """
+    if isinstance(data, CheckedBatch) and getattr(data, "config", None) is config:
+        return _placed(data, next_offset, leader_epoch)
     if len(data) > config.max_message_bytes:
         raise RecordTooLarge(len(data), config.max_message_bytes)
     batch = _only_batch(data if isinstance(data, bytes) else bytes(data))
@@ -157,6 +159,50 @@ def validate_and_assign(
         max_timestamp_ms,
         NO_TIMESTAMP if log_append_time_ms is None else log_append_time_ms,
         (Batch(placed),) if batch.has_producer_id else (),
+    )
+
+
+class CheckedBatch(bytes):
+    """A client's batch with the result of its validation: `validate_and_assign` does not repeat it."""
+
+    prepared: Prepared
+    config: ValidationConfig
+
+
+def check_ahead(
+    data: Buffer,
+    *,
+    now_ms: int,
+    config: ValidationConfig,
+    max_decompressed_bytes: int = MAX_DECOMPRESSED_BYTES,
+) -> CheckedBatch:
+    """Validate a client's batch before its append, for instance in a thread.
+
+    The result counts for this very `config`; with another one the append validates again. Raises what
+    `validate_and_assign` raises.
+    """
+    checked = CheckedBatch(data)
+    checked.prepared = validate_and_assign(
+        checked,
+        next_offset=0,
+        leader_epoch=0,
+        now_ms=now_ms,
+        config=config,
+        max_decompressed_bytes=max_decompressed_bytes,
+    )
+    checked.config = config
+    return checked
+
+
+def _placed(checked: CheckedBatch, next_offset: int, leader_epoch: int) -> Prepared:
+    data, ((size, last_delta, max_timestamp_ms),) = checked.prepared[:2]
+    assert isinstance(data, bytearray), "as `validate_and_assign` makes it"
+    set_offsets_and_epoch(data, base_offset=next_offset, leader_epoch=leader_epoch)
+    return checked.prepared._replace(
+        extents=((size, next_offset + last_delta, max_timestamp_ms),),
+        first_offset=next_offset,
+        last_offset=next_offset + last_delta,
+        batches=(Batch(data),) if checked.prepared.batches else (),
     )
 
 

@@ -13,7 +13,7 @@ from logstore.checkpoint.entry_files import (
 )
 from logstore.config import LogConfig
 from logstore.disk.topic_partition import TopicPartition
-from logstore.errors import DamagedLog, DamageKind, DiskFull, LogDirOffline
+from logstore.errors import DamagedLog, DamageKind, DiskFull, LogDirOffline, OutOfResources
 from logstore.log.log import Log
 from logstore.log.manager import LogManager
 from logstore.log.partition_log import PartitionLog
@@ -185,12 +185,57 @@ class TestAFullDisk:
         manager.tick(clock.now_ms + 120_000)
         assert checkpoint(memory, RECOVERY_POINT_CHECKPOINT) == {ORDERS: 3}
 
+    @pytest.mark.parametrize("code", [errno.EMFILE, errno.ENFILE, errno.ENOMEM, errno.EAGAIN])
+    def test_a_shortage_of_descriptors_or_memory_is_no_failed_disk(self, code: int) -> None:
+        memory, clock = MemoryDisk(), Clock()
+        disk = FaultyDisk(memory)
+        manager = manager_on(disk, clock=clock)
+        log = manager.get_or_create(ORDERS)
+        append(log, 2)
+        log.flush()
+        disk.inject(Fault(operation="open", errno=code, forever=True))
+        manager.tick(clock.now_ms + 60_000)
+        with pytest.raises(OutOfResources, match=r"cannot create.*ulimit"):
+            manager.get_or_create(PAYMENTS)
+        assert not manager.offline_dirs
+        disk.heal()
+        append(log)
+        log.flush()
+        append(manager.get_or_create(PAYMENTS))
+        manager.tick(clock.now_ms + 120_000)
+        assert checkpoint(memory, RECOVERY_POINT_CHECKPOINT)[ORDERS] == 3
+
+    def test_a_flush_without_descriptors_syncs_nothing_and_is_repeated(self) -> None:
+        memory = MemoryDisk()
+        disk = FaultyDisk(memory)
+        manager = manager_on(disk)
+        log = manager.get_or_create(ORDERS)
+        append(log, 2)
+        log.partition.segments.active.rest()  # its file has to be opened again
+        disk.inject(Fault(operation="open", errno=errno.EMFILE))
+        with pytest.raises(OutOfResources, match="nothing was synced"):
+            log.flush()
+        assert log.partition.recovery_point == 0
+        log.flush()
+        assert log.partition.recovery_point == 2
+
+    def test_a_start_without_descriptors_opens_nothing_and_says_so(self) -> None:
+        memory = MemoryDisk()
+        manager = manager_on(memory)
+        append(manager.get_or_create(ORDERS))
+        manager.close()
+        disk = FaultyDisk(memory)
+        disk.inject(Fault(operation="open", errno=errno.EMFILE, path=lambda path: path.endswith(".log")))
+        with pytest.raises(OutOfResources, match="its logs were not opened"):
+            manager_on(disk)
+        assert offsets(manager_on(memory).logs()[ORDERS]) == [0]
+
     def test_a_new_partition_waits_for_room(self) -> None:
         disk = FaultyDisk(MemoryDisk())
         manager = manager_on(disk)
         for operation in ("make_dir", "open"):
             disk.inject(Fault(operation=operation, errno=errno.ENOSPC))
-            with pytest.raises(DiskFull, match="no space to create"):
+            with pytest.raises(DiskFull, match="cannot create"):
                 manager.get_or_create(ORDERS)
             disk.heal()
             assert not manager.offline_dirs

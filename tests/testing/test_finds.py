@@ -59,7 +59,7 @@ def test_a_deletion_that_a_full_disk_refuses_changes_nothing_and_works_later() -
     log.partition.set_high_watermark(1)
     logs.checkpoint_high_watermarks()
     disk.inject(Fault(operation="pwrite", errno=errno.ENOSPC, forever=True))
-    with pytest.raises(DiskFull, match="free some space"):
+    with pytest.raises(DiskFull, match="Free some space"):
         logs.delete(TP)
     assert logs.get(TP) is log
     assert not logs.offline_dirs

@@ -3,7 +3,8 @@
 acks=0 has no answer, so a failure closes the connection. zstd needs version 7. A partition that is listed
 twice has no single answer, so the connection is closed. Internal topics are INVALID_TOPIC_EXCEPTION (17), as
 in Kafka: a client's record there might stop all groups. Transactional batches are INVALID_TXN_STATE (48): no
-coordinator here could end them, and they would block all readers of committed data. Our own clients also ask
+coordinator here could end them, and they would block all readers of committed data. A batch that inflates far
+or has very many records is validated in a thread: 100 MiB take a second. Our own clients also ask
 for the durability level that acks=all reached.
 """
 
@@ -11,23 +12,32 @@ from __future__ import annotations
 
 from functools import partial
 from struct import Struct
-from typing import Final
+from typing import Final, TypeAlias
 
 from logstore.broker.dispatch import Call, Services
 from logstore.broker.handlers.metadata import INTERNAL_TOPICS
 from logstore.broker.limits import LONGEST_WAIT_MS
 from logstore.broker.translation import level_to_wire
 from logstore.broker.wire import types as t
-from logstore.disk.errors import ErrorCode
+from logstore.config import LogConfig
+from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.topic_partition import TopicPartition
-from logstore.format.compression import Codec
+from logstore.errors import InvalidRecord, InvalidTimestamp
+from logstore.format.compression import Codec, InflatesTooFar
+from logstore.log.validation import CheckedBatch, check_ahead
 from logstore.replication.messages import ProduceRequest, ProduceResponse, ProduceResult, ResponseBody
+
+Checked: TypeAlias = dict[TopicPartition, CheckedBatch | ProduceResult]
 
 _KNOWS_ZSTD: Final = 7
 _ATTRIBUTES_AT: Final = 22
 """Position of the low byte of a batch's attributes. The log checks that a partition has one batch."""
 _RECORD_COUNT: Final = Struct(">57xi")
 _CODECS, _TRANSACTIONAL = 0x07, 0x10
+BYTES_IN_LINE: Final = 1 << 20
+"""A batch that inflates to more is validated in a thread."""
+RECORDS_IN_LINE: Final = 20_000
+"""A batch with more records is validated in a thread."""
 _NO_TRANSACTIONS: Final = ProduceResult(
     ErrorCode.INVALID_TXN_STATE,
     message="transactions are not supported; produce without a transactional id",
@@ -59,6 +69,75 @@ def handle(call: Call, body: t.ProduceRequest, services: Services) -> None:
                 refused[topic_partition] = _NO_ZSTD
             else:
                 records[topic_partition] = data
+    large = _check_small(records, services)
+    if not large:
+        _append(call, body, services, records, refused)
+        return
+
+    def checked(results: Checked) -> None:
+        for topic_partition, result in results.items():
+            if isinstance(result, ProduceResult):
+                del records[topic_partition]
+                refused[topic_partition] = result
+            else:
+                records[topic_partition] = result
+        _append(call, body, services, records, refused)
+
+    services.check_in_thread(call, partial(_check_large, large, services.now_ms()), checked)
+
+
+def _check_small(
+    records: dict[TopicPartition, bytes | memoryview], services: Services
+) -> dict[TopicPartition, tuple[bytes | memoryview, LogConfig]]:
+    """Validate compressed batches here as long as they inflate to little; return the large ones.
+
+    The engine refuses the others (and what cannot be appended anyway) as it always does.
+    """
+    large = {}
+    for topic_partition, data in records.items():
+        codec = len(data) > _ATTRIBUTES_AT and data[_ATTRIBUTES_AT] & _CODECS
+        count = _RECORD_COUNT.unpack_from(data)[0] if len(data) >= _RECORD_COUNT.size else 0
+        if not codec and count <= RECORDS_IN_LINE:
+            continue
+        partition = services.node.replicas.partitions.get(topic_partition)
+        if partition is None or not partition.is_leader or partition.log.is_closed:
+            continue
+        config = partition.log.config
+        if len(data) > config.max_message_bytes:
+            continue
+        if count > RECORDS_IN_LINE:
+            large[topic_partition] = data, config
+            continue
+        try:
+            records[topic_partition] = check_ahead(
+                data, now_ms=services.now_ms(), config=config, max_decompressed_bytes=BYTES_IN_LINE
+            )
+        except InflatesTooFar:
+            large[topic_partition] = data, config
+        except EngineError:
+            continue
+    return large
+
+
+def _check_large(batches: dict[TopicPartition, tuple[bytes | memoryview, LogConfig]], now_ms: int) -> Checked:
+    """Validate batches, in a thread."""
+    results: Checked = {}
+    for topic_partition, (data, config) in batches.items():
+        try:
+            results[topic_partition] = check_ahead(data, now_ms=now_ms, config=config)
+        except EngineError as error:
+            blamed = error.record_errors if isinstance(error, InvalidRecord | InvalidTimestamp) else ()
+            results[topic_partition] = ProduceResult(error.code, message=str(error), record_errors=blamed)
+    return results
+
+
+def _append(
+    call: Call,
+    body: t.ProduceRequest,
+    services: Services,
+    records: dict[TopicPartition, bytes | memoryview],
+    refused: dict[TopicPartition, ProduceResult],
+) -> None:
     request = ProduceRequest(records, body.acks, min(body.timeout_ms, LONGEST_WAIT_MS))
     if refused and body.acks == 0:
         call.refuse(next(iter(refused.values())).message)

@@ -18,6 +18,7 @@ from logstore.broker.json_lines import log_as_json
 from logstore.broker.limits import Address
 from logstore.broker.loop import survive_broken_pipes
 from logstore.broker.metadata.server import MetadataServer, session_secret
+from logstore.disk.descriptors import descriptor_limit
 from logstore.disk.errors import EngineError
 from logstore.disk.files import Disk, OsDisk
 from logstore.replication.metastore.embedded import EmbeddedStore
@@ -54,6 +55,7 @@ def run(directory: str, listen: Address) -> int:
     """Serve, and return the exit code; an error at the start is one line on stderr."""
     log_as_json()
     survive_broken_pipes()
+    descriptor_limit(raise_it=True)
     try:
         return asyncio.run(serve(directory, listen, disk=OsDisk()))
     except MetadataStoreFailed as error:

@@ -27,9 +27,11 @@ from hmac import compare_digest
 from random import Random
 from typing import Final, NamedTuple, cast
 
+from logstore.broker.acceptor import Acceptor
 from logstore.broker.errors import MalformedMessage
 from logstore.broker.limits import Address
 from logstore.broker.metadata import jute
+from logstore.disk.descriptors import descriptor_limit
 from logstore.disk.files import Disk, publish, read_small_file
 from logstore.replication.effects import WatchFired
 from logstore.replication.metastore.embedded import EmbeddedStore
@@ -76,21 +78,20 @@ class MetadataServer:
         self._connections: set[_Connection] = set()
         self._by_session: dict[int, _Connection] = {}
         self._pending: list[_Pending] = []
-        self._listener: asyncio.Server | None = None
+        self._acceptor: Acceptor | None = None
         self._timer: asyncio.TimerHandle | None = None
 
     async def listen(self, address: Address) -> Address:
         """Listen; return the address with the actual port. Raises `OSError`."""
-        self._listener = await self._loop.create_server(lambda: _Connection(self), *address)
-        port: int = self._listener.sockets[0].getsockname()[1]
-        return Address(address.host, port)
+        self._acceptor = Acceptor(lambda: _Connection(self), descriptor_limit())
+        return await self._acceptor.listen(address)
 
     def close(self) -> None:
         """Close all connections; sessions live as long as the store."""
         if self._timer is not None:
             self._timer.cancel()
-        if self._listener is not None:
-            self._listener.close()
+        if self._acceptor is not None:
+            self._acceptor.close()
         for connection in list(self._connections):
             connection.hang_up()
 

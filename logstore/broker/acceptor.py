@@ -1,0 +1,148 @@
+"""Accepts connections, and pauses while descriptors are short.
+
+asyncio's own servers log each accept that fails for want of a descriptor, and go on trying: megabytes of
+messages in seconds. Here accepting pauses, the backlog of the socket holds who comes meanwhile, and one
+message in ten seconds counts what happened.
+
+A connection whose descriptor lies at or above `room_for_others` is closed: those are left to files
+(`logstore.disk.descriptors`).
+"""
+
+from __future__ import annotations
+
+import asyncio
+import logging
+import os
+import socket
+import ssl
+import sys
+from collections.abc import Callable
+from typing import Final
+
+from logstore.broker.limits import Address
+from logstore.disk.descriptors import DescriptorLimit
+from logstore.disk.errors import is_shortage
+
+BACKLOG: Final = 1024
+PAUSE_S: Final = 0.5
+SAY_AGAIN_S: Final = 10.0
+
+_log = logging.getLogger(__name__)
+
+
+class Seldom:
+    """Counts events, and says when to report them: at once, then every `SAY_AGAIN_S`."""
+
+    def __init__(self) -> None:
+        self._count = 0
+        self._next_s = float("-inf")
+
+    def __call__(self, now_s: float) -> int:
+        """Count an event; return the number to report, or 0 if it is too early for another report."""
+        self._count += 1
+        if now_s < self._next_s:
+            return 0
+        self._next_s = now_s + SAY_AGAIN_S
+        count, self._count = self._count, 0
+        return count
+
+
+class Acceptor:
+    """Listens on one address and hands each connection to a new protocol. Belongs to one event loop."""
+
+    def __init__(
+        self,
+        protocol: Callable[[], asyncio.BaseProtocol],
+        descriptors: DescriptorLimit,
+        *,
+        tls: ssl.SSLContext | None = None,
+    ) -> None:
+        self.pauses = 0
+        """How often accepting paused because descriptors were short."""
+        self._protocol, self._descriptors, self._tls = protocol, descriptors, tls
+        self._loop = asyncio.get_running_loop()
+        self._seldom = Seldom()
+        self._accepting: list[asyncio.Task[None]] = []
+        self._opening: set[asyncio.Task[None]] = set()
+
+    async def listen(self, address: Address) -> Address:
+        """Bind and accept; return the address with the actual port. Raises `OSError`."""
+        found = await self._loop.getaddrinfo(
+            address.host or None, address.port, type=socket.SOCK_STREAM, flags=socket.AI_PASSIVE
+        )
+        listeners: list[socket.socket] = []
+        try:
+            for family, kind, protocol, _, target in dict.fromkeys(found):
+                listeners.append(_bound(family, kind, protocol, target))
+        except OSError:
+            for listener in listeners:
+                listener.close()
+            raise
+        port: int = listeners[0].getsockname()[1]
+        self._accepting = [self._loop.create_task(self._accept(each)) for each in listeners]
+        return Address(address.host, port)
+
+    def close(self) -> None:
+        """Stop listening; connections that were handed over stay."""
+        for task in (*self._accepting, *self._opening):
+            task.cancel()
+        self._accepting.clear()
+
+    async def _accept(self, listener: socket.socket) -> None:
+        try:
+            while True:
+                try:
+                    accepted, _ = await self._loop.sock_accept(listener)
+                except OSError as error:
+                    if is_shortage(error):
+                        await self._pause(str(error.strerror))
+                    continue  # otherwise the client has left already
+                if accepted.fileno() >= self._descriptors.room_for_others:
+                    accepted.close()
+                    await self._pause(f"{self._descriptors.held_back} are left to files")
+                    continue
+                task = self._loop.create_task(self._open(accepted))
+                self._opening.add(task)
+                task.add_done_callback(self._opening.discard)
+                await asyncio.sleep(0)  # those who are connected have their turn
+        finally:
+            listener.close()
+
+    async def _pause(self, why: str) -> None:
+        self.pauses += 1
+        if count := self._seldom(self._loop.time()):
+            _log.warning(
+                "no descriptor for a new connection (%s; the limit of open files is %d): accepting paused %d "
+                "times; raise the limit (ulimit -n), or lower max.connections",
+                why,
+                self._descriptors.limit,
+                count,
+            )
+        await asyncio.sleep(PAUSE_S)
+
+    async def _open(self, accepted: socket.socket) -> None:
+        accepted.setblocking(False)
+        try:
+            await self._loop.connect_accepted_socket(self._protocol, accepted, ssl=self._tls)
+        except OSError as error:  # mostly a failed TLS handshake; `ssl.SSLError` is one of these
+            _log.debug("a new connection failed: %s", error)
+            accepted.close()
+        except asyncio.CancelledError:
+            accepted.close()
+            raise
+
+
+def _bound(family: int, kind: int, protocol: int, target: object) -> socket.socket:
+    listener = socket.socket(family, kind, protocol)
+    try:
+        if os.name == "posix" and sys.platform != "cygwin":
+            listener.setsockopt(socket.SOL_SOCKET, socket.SO_REUSEADDR, 1)
+        if family == socket.AF_INET6:
+            listener.setsockopt(socket.IPPROTO_IPV6, socket.IPV6_V6ONLY, 1)
+        listener.bind(target)  # type: ignore[arg-type]  # as `getaddrinfo` gave it
+        listener.listen(BACKLOG)
+        listener.setblocking(False)
+    except BaseException:
+        listener.close()
+        raise
+    return listener

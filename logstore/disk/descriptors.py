@@ -1,0 +1,107 @@
+"""File descriptors: the limit of this process, and the ones that are held back for files.
+
+A process that runs out of descriptors cannot open the next segment, and a rename cannot be made durable. So
+two amounts are held back for files:
+
+* `Spares` holds a few descriptors open. `OsDisk` gives one up when a call fails for want of one.
+* Whoever accepts connections stops below `room_for_others`: numbers from there on are left to files. The
+  kernel assigns the lowest free number, so the number of a new connection says how many are in use.
+"""
+
+from __future__ import annotations
+
+import errno
+import os
+import threading
+from collections.abc import Callable
+from typing import Final, NamedTuple, TypeVar
+
+try:
+    import resource
+except ImportError:  # pragma: no cover - Windows has no such limit
+    resource = None  # type: ignore[assignment]
+
+T = TypeVar("T")
+
+MOST_HELD_BACK: Final = 1_000
+_ENOUGH: Final = 1 << 20
+_SPARE_PAIRS: Final = 4
+_NONE_LEFT: Final = frozenset({errno.EMFILE, errno.ENFILE})
+
+
+class DescriptorLimit(NamedTuple):
+    """The limit of open files of this process, and how many of them connections leave to files."""
+
+    limit: int
+    held_back: int
+
+    @property
+    def room_for_others(self) -> int:
+        """The first descriptor number that is left to files."""
+        return self.limit - self.held_back
+
+
+def descriptor_limit(*, raise_it: bool = False) -> DescriptorLimit:
+    """Return the limit; with `raise_it`, raise it to what the system allows this process first."""
+    if resource is None:  # pragma: no cover
+        return DescriptorLimit(_ENOUGH, 0)
+    soft, hard = resource.getrlimit(resource.RLIMIT_NOFILE)
+    if raise_it and soft != resource.RLIM_INFINITY:
+        wanted = max(soft, _ENOUGH) if hard == resource.RLIM_INFINITY else hard
+        if soft < wanted:
+            resource.setrlimit(resource.RLIMIT_NOFILE, (wanted, hard))
+            soft = wanted
+    limit = _ENOUGH if soft == resource.RLIM_INFINITY else soft
+    return DescriptorLimit(limit, min(MOST_HELD_BACK, limit // 4))
+
+
+def open_descriptors() -> int | None:
+    """Return how many descriptors this process has open; None where the system does not tell."""
+    for directory in ("/proc/self/fd", "/dev/fd"):
+        try:
+            return len(os.listdir(directory)) - 1  # noqa: TID251 - the kernel's list; one was open to read it
+        except FileNotFoundError:
+            continue
+        except OSError as error:
+            if error.errno not in _NONE_LEFT:
+                return None
+            return descriptor_limit().limit
+    return None
+
+
+class Spares:
+    """A few open descriptors, given up for a call that has none. Safe from any thread."""
+
+    def __init__(self, pairs: int = _SPARE_PAIRS) -> None:
+        self._pairs = pairs
+        self._held: list[int] = []
+        self._lock = threading.Lock()
+
+    def run(self, action: Callable[[], T]) -> T:
+        """Return `action()`; if it has no descriptor, give up spare ones for it. Raises what it raises."""
+        if len(self._held) < 2 * self._pairs - 1:
+            self.refill()
+        try:
+            return action()
+        except OSError as error:
+            if error.errno not in _NONE_LEFT:
+                raise
+        while True:
+            with self._lock:
+                spare = self._held.pop() if self._held else -1
+            if spare >= 0:
+                os.close(spare)
+            try:
+                return action()
+            except OSError as error:
+                if error.errno not in _NONE_LEFT or spare < 0:
+                    raise
+
+    def refill(self) -> None:
+        """Hold as many as wanted, if they are to be had."""
+        with self._lock:
+            while len(self._held) < 2 * self._pairs - 1:
+                try:
+                    self._held += os.pipe()
+                except OSError:
+                    return  # another time: those that are there still help
