@@ -21,7 +21,7 @@ from typing import Any, Final, ParamSpec, Protocol, TypeAlias, TypeVar
 from logstore.broker.clock import stopwatch_s
 from logstore.broker.connection import Connection
 from logstore.broker.errors import MalformedMessage
-from logstore.broker.groups.requests import GroupRequest, GroupResponse
+from logstore.broker.groups.requests import GroupRequest, GroupResponse, JoinGroupRequest, JoinGroupResponse
 from logstore.broker.groups.served import OFFSETS_TOPIC
 from logstore.broker.groups.service import GroupService
 from logstore.broker.producer_ids import ProducerIds
@@ -58,6 +58,10 @@ class Caller(Protocol):
     """The client's address."""
     software: str
     """Name and version of the client's software, if known."""
+
+    @property
+    def is_closing(self) -> bool:
+        """Return whether answers have nowhere to go."""
 
     def answer(self, pieces: Iterable[Buffer], *, throttle_ms: int = 0) -> None: ...
 
@@ -232,6 +236,9 @@ class Services:
         """Pass a request to the group coordinator; `then` builds the call's answer from the response."""
 
         def answered(answer: GroupResponse) -> None:
+            if isinstance(answer, JoinGroupResponse) and call.connection.is_closing:
+                assert isinstance(request, JoinGroupRequest)
+                self.groups.undelivered(request.group_id, answer.member_id)
             finish(call, then, answer)
 
         self.groups.ask(request, answered, call.refuse)
@@ -245,7 +252,7 @@ class Services:
             config.offsets_topic_replication_factor,
             configs=config.topic_settings,
         )
-        self.topic_creation.want(topic)
+        self.topic_creation.want(topic, is_urgent=True)
 
     def begin(self, call: Call, work: Coroutine[Any, Any, Struct]) -> None:
         """Run a coroutine for a call, for instance one that asks the store; its result is the answer."""

@@ -80,6 +80,7 @@ class _Nowhere:
     """Stands for the connection that such a request does not have."""
 
     peer = "in-process"
+    is_closing = False
     software = ""
 
     def answer(self, pieces: object, *, throttle_ms: int = 0) -> None:

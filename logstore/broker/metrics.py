@@ -285,6 +285,7 @@ def _of_groups(groups: Coordinator) -> Iterator[Metric]:
             (f"numgroups{each.value.lower()}", f"Groups in state {each.value}", states[each])
             for each in State
         ),
+        ("memory_bytes", "Memory of the members of these groups", groups.memory),
         ("numoffsets", "Committed offsets of these groups", groups.committed_offsets),
         (
             "loadingpartitions",

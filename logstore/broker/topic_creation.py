@@ -1,7 +1,11 @@
 """Creation of topics on demand: for a client that asks for one, or for groups.
 
-The request is sent to the controller, with one request under way for each topic. Clients repeat their request
-until its metadata is there, so a failed creation is requested again; they then get the error.
+Clients repeat their request until its metadata is there. So each topic is requested once at a time, a failed
+creation is requested again and its error answered, and what finds no place in the queue is asked for again.
+
+The controller gets one small request at a time: its other work goes on between two of them. The queue is
+bounded, and one request for metadata may fill only a part of it: a client that asks for thousands of unknown
+topics gets them a few at a time. The broker's own topics go first.
 """
 
 from __future__ import annotations
@@ -22,6 +26,12 @@ from logstore.replication.messages import (
 AskController: TypeAlias = Callable[[RequestBody, Callable[[ResponseBody | None], None]], None]
 """Puts a request to the controller; the function gets the answer, or None."""
 
+MOST_QUEUED: Final = 200
+"""Topics that wait for their creation."""
+MOST_OF_ONE_REQUEST: Final = 20
+"""Topics that one request for metadata may add to the queue."""
+AT_ONCE: Final = 5
+"""Topics in one request to the controller."""
 _NOTHING_WRONG: Final = (ErrorCode.NONE, ErrorCode.TOPIC_ALREADY_EXISTS, ErrorCode.NOT_CONTROLLER)
 _REFUSALS_KEPT: Final = 1_000
 """Clients choose the names, so their number must be limited."""
@@ -33,32 +43,63 @@ class TopicCreation:
     """Requests topics. Belongs to one event loop."""
 
     def __init__(self, ask_controller: AskController) -> None:
+        self.turned_away = 0
+        """Topics that found no place in the queue; their clients ask again."""
         self._ask_controller = ask_controller
-        self._under_way: set[str] = set()
+        self._queue: dict[str, NewTopic] = {}
+        self._under_way: frozenset[str] = frozenset()
         self._refusals: dict[str, ErrorCode] = {}
 
-    def want(self, topic: NewTopic) -> ErrorCode:
-        """Request the topic, unless a request is under way.
+    @property
+    def queued(self) -> int:
+        """The number of topics that wait for their creation."""
+        return len(self._queue)
+
+    def is_known(self, name: str) -> bool:
+        """Return whether the topic is queued or requested already."""
+        return name in self._queue or name in self._under_way
+
+    def want(self, topic: NewTopic, *, is_urgent: bool = False) -> ErrorCode:
+        """Queue the topic, unless it is queued or requested already; `is_urgent` puts it first.
 
         Returns the error of the last creation that failed, else LEADER_NOT_AVAILABLE (5).
         """
         refusal = self._refusals.get(topic.name, ErrorCode.LEADER_NOT_AVAILABLE)
-        if topic.name in self._under_way:
+        if self.is_known(topic.name):
             return refusal
-        self._under_way.add(topic.name)
+        if is_urgent:
+            self._queue = {topic.name: topic, **self._queue}
+        elif len(self._queue) < MOST_QUEUED:
+            self._queue[topic.name] = topic
+        else:
+            self.turned_away += 1
+            return refusal
+        self._request()
+        return refusal
+
+    def _request(self) -> None:
+        if self._under_way or not self._queue:
+            return
+        names = list(self._queue)[:AT_ONCE]
+        topics = tuple(self._queue.pop(name) for name in names)
+        self._under_way = frozenset(names)
 
         def answered(answer: ResponseBody | None) -> None:
-            self._under_way.discard(topic.name)
-            if not isinstance(answer, CreateTopicsResponse):
-                _log.info("no answer from the controller about topic %s", topic.name)
-                return
-            result = answer.topics[topic.name]
-            self._refusals.pop(topic.name, None)
-            if result.error not in _NOTHING_WRONG:
-                self._refusals[topic.name] = result.error
-                if len(self._refusals) > _REFUSALS_KEPT:
-                    del self._refusals[next(iter(self._refusals))]
-                _log.warning("failed to create topic %s: %s", topic.name, result.message or result.error.name)
+            self._under_way = frozenset()
+            if isinstance(answer, CreateTopicsResponse):
+                self._note(answer)
+            else:
+                _log.info("no answer from the controller about the topics %s", ", ".join(names))
+            self._request()
 
-        self._ask_controller(CreateTopicsRequest((topic,)), answered)
-        return refusal
+        self._ask_controller(CreateTopicsRequest(topics), answered)
+
+    def _note(self, answer: CreateTopicsResponse) -> None:
+        for name, result in answer.topics.items():
+            self._refusals.pop(name, None)
+            if result.error in _NOTHING_WRONG:
+                continue
+            self._refusals[name] = result.error
+            if len(self._refusals) > _REFUSALS_KEPT:
+                del self._refusals[next(iter(self._refusals))]
+            _log.warning("failed to create topic %s: %s", name, result.message or result.error.name)

@@ -4,7 +4,7 @@ from __future__ import annotations
 
 from collections.abc import Callable
 
-from logstore.broker.topic_creation import TopicCreation
+from logstore.broker.topic_creation import MOST_QUEUED, TopicCreation
 from logstore.disk.errors import ErrorCode
 from logstore.replication.messages import (
     CreateTopicsRequest,
@@ -65,6 +65,38 @@ def test_a_controller_that_has_moved_is_no_refusal() -> None:
     creation.want(WANTED)
     controller.answer(ErrorCode.NOT_CONTROLLER)
     assert creation.want(WANTED) == ErrorCode.LEADER_NOT_AVAILABLE
+
+
+def names(controller: Controller) -> list[list[str]]:
+    return [[topic.name for topic in body.topics] for body, _ in controller.asked]
+
+
+def test_the_controller_gets_a_few_at_a_time_and_the_brokers_own_topic_first() -> None:
+    controller = Controller()
+    creation = TopicCreation(controller.ask)
+    for number in range(12):
+        creation.want(NewTopic(f"t{number}", -1, -1))
+    creation.want(NewTopic("own", -1, -1), is_urgent=True)
+    assert names(controller) == [["t0"]]
+    controller.answer(ErrorCode.NONE)
+    assert names(controller) == [["own", "t1", "t2", "t3", "t4"]]
+    controller.answer(None)
+    assert names(controller) == [["t5", "t6", "t7", "t8", "t9"]]
+    controller.answer(ErrorCode.NONE)
+    assert names(controller) == [["t10", "t11"]]
+    controller.answer(ErrorCode.NONE)
+    assert creation.queued == 0
+
+
+def test_the_queue_is_bounded_and_who_finds_no_place_asks_again() -> None:
+    controller = Controller()
+    creation = TopicCreation(controller.ask)
+    for number in range(MOST_QUEUED + 50):
+        assert creation.want(NewTopic(f"t{number}", -1, -1)) == ErrorCode.LEADER_NOT_AVAILABLE
+    assert (creation.queued, creation.turned_away) == (MOST_QUEUED, 49)
+    assert len(controller.asked) == 1
+    creation.want(NewTopic("own", -1, -1), is_urgent=True)
+    assert creation.queued == MOST_QUEUED + 1
 
 
 def test_however_many_names_are_asked_for_few_are_kept() -> None:

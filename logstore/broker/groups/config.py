@@ -33,6 +33,18 @@ class GroupConfig:
         at="JoinGroup",
     )
     group_max_size: int = setting(MAX_INT, "most members of a group", low=1, high=MAX_INT, at="JoinGroup")
+    group_max_bytes: int = setting(
+        32 << 20,
+        "most memory of one group's members, in bytes; more is GROUP_MAX_SIZE_REACHED (81)",
+        low=1,
+        at="JoinGroup",
+    )
+    group_coordinator_max_bytes: int = setting(
+        128 << 20,
+        "most memory of all groups' members, in bytes; more is COORDINATOR_LOAD_IN_PROGRESS (14), retriable",
+        low=1,
+        at="JoinGroup",
+    )
     offset_metadata_max_bytes: int = setting(
         4_096,
         "longest metadata text of a committed offset, in UTF-16 units",

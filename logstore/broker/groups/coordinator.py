@@ -33,6 +33,7 @@ from logstore.broker.groups.answers import Decision, Persist
 from logstore.broker.groups.config import GroupConfig
 from logstore.broker.groups.group import State
 from logstore.broker.groups.loading import Loader
+from logstore.broker.groups.members import size_of
 from logstore.broker.groups.offset_requests import GENERATION_ERRORS
 from logstore.broker.groups.records import encode_group, encode_group_key, fits
 from logstore.broker.groups.requests import (
@@ -74,6 +75,8 @@ from logstore.disk.marks import mark
 from logstore.disk.topic_partition import TopicPartition
 from logstore.format.compression import compress
 
+UNDELIVERED_MS: Final = 10_000
+"""The session of a member whose connection closed before its join was answered."""
 _ID_SUFFIX_BYTES: Final = 37
 """A hyphen and a UUID."""
 
@@ -89,6 +92,8 @@ class Coordinator:
         compress(config.codec, b"")
         self._served = Served(config)
         self._rng = rng
+        self.refused_joins = 0
+        """Joins refused because the memory of all groups was used up."""
         self._epochs: dict[int, int] = {}
         """The highest leader epoch known, by partition: notices of an older one are stale."""
         self._next_check_ms = now_ms + config.offsets_retention_check_interval_ms
@@ -146,7 +151,7 @@ class Coordinator:
             self._epochs[partition] = epoch
         self._served.partitions.pop(partition, None)
         for entry in [each for each in self._served.entries.values() if each.partition == partition]:
-            del self._served.entries[entry.group.group_id]
+            self._served.drop(entry)
             self._carry_out(entry, sessions.unload(entry.group), now_ms)
         for token in [
             each for each, write in self._served.writes.items() if write.entry.partition == partition
@@ -265,7 +270,7 @@ class Coordinator:
 
     def _join(self, request: JoinGroupRequest, token: Hashable, now_ms: int) -> None:
         error, entry = self._served.find(request.group_id)
-        error = error or self._join_error(request)
+        error = error or self._join_error(request) or self._memory_error(request, entry)
         if not error and entry is None and request.member_id != NO_MEMBER_ID:
             error = ErrorCode.UNKNOWN_MEMBER_ID
         if error:
@@ -278,6 +283,39 @@ class Coordinator:
             self._served.drop(entry)
         else:
             self._served.schedule(entry)
+
+    def _memory_error(self, request: JoinGroupRequest, entry: Entry | None) -> ErrorCode:
+        """Return the error of a member for which there is no memory; one that is known may stay as it is."""
+        config, grows = self._served.config, size_of(request.protocols, request.client_id)
+        if entry is not None and (member := entry.group.members.get(request.member_id)):
+            grows -= member.size - len(member.assignment)
+        if grows <= 0:
+            return ErrorCode.NONE
+        if (entry.bytes if entry is not None else 0) + grows > config.group_max_bytes:
+            mark("groups: a member finds no memory left in its group")
+            return ErrorCode.GROUP_MAX_SIZE_REACHED
+        if self._served.bytes + grows > config.group_coordinator_max_bytes:
+            mark("groups: a member finds no memory left for any group")
+            self.refused_joins += 1
+            return ErrorCode.COORDINATOR_LOAD_IN_PROGRESS
+        return ErrorCode.NONE
+
+    def undelivered(self, group_id: str, member_id: str, now_ms: int) -> None:
+        """Report that a member's connection had closed before its join was answered.
+
+        A client that lives joins again at once; until it shows itself, its session is short.
+        """
+        entry = self._served.entries.get(group_id)
+        member = entry.group.members.get(member_id) if entry is not None else None
+        if entry is not None and member is not None:
+            mark("groups: a join is answered to a closed connection")
+            member.deadline_ms = min(member.deadline_ms, now_ms + UNDELIVERED_MS)
+            self._served.schedule(entry)
+
+    @property
+    def memory(self) -> int:
+        """About how many bytes the members of all groups take."""
+        return self._served.bytes
 
     def _join_error(self, request: JoinGroupRequest) -> ErrorCode:
         shortest_ms = self._served.config.group_min_session_timeout_ms
@@ -299,6 +337,7 @@ class Coordinator:
             self._served.answer(token, SyncGroupResponse(error_code=error))
             return
         self._carry_out(entry, syncing.sync(entry.group, request, token, now_ms), now_ms)
+        self._served.weigh(entry)
 
     def _heartbeat(self, request: HeartbeatRequest, token: Hashable, now_ms: int) -> None:
         error, entry = self._served.find(request.group_id)

@@ -7,8 +7,9 @@ A member is dynamic (its id is given out by the coordinator) or static (KIP-345:
 from __future__ import annotations
 
 from collections import Counter
-from collections.abc import Hashable, Iterator
+from collections.abc import Hashable, Iterable, Iterator
 from dataclasses import dataclass
+from typing import Final
 
 from logstore.broker.errors import CorruptGroupRecord
 from logstore.broker.groups.records import MemberMetadata, decode_topics
@@ -21,6 +22,10 @@ from logstore.broker.groups.requests import (
 )
 from logstore.disk.errors import ErrorCode
 from logstore.disk.marks import mark
+
+MEMBER_BYTES: Final = 1_000
+"""A member without its protocols, ids and assignment."""
+_PENDING_BYTES: Final = 150
 
 
 @dataclass(slots=True)
@@ -50,6 +55,11 @@ class Member:
     def can_expire(self) -> bool:
         """A member whose request waits here is alive; a new one may never send anything else."""
         return self.is_new or (self.join_token is None and self.sync_token is None)
+
+    @property
+    def size(self) -> int:
+        """About how many bytes the member takes in memory."""
+        return size_of(self.protocols, self.client_id) + len(self.member_id) + len(self.assignment)
 
     def renew(self, now_ms: int) -> None:
         """Start its session anew."""
@@ -82,6 +92,11 @@ class Member:
             member_metadata=self.metadata(protocol_name) if is_stable else b"",
             member_assignment=self.assignment if is_stable else b"",
         )
+
+
+def size_of(protocols: Iterable[Protocol], client_id: str) -> int:
+    """Return about how many bytes a member with these protocols takes in memory."""
+    return MEMBER_BYTES + len(client_id) + sum(len(each.name) + len(each.metadata) for each in protocols)
 
 
 def restored(each: MemberMetadata, protocol_name: str | None, now_ms: int) -> Member:
@@ -127,6 +142,12 @@ class Members:
 
     def get(self, member_id: str) -> Member | None:
         return self._by_id.get(member_id)
+
+    @property
+    def size(self) -> int:
+        """About how many bytes the members and the ids given out take in memory."""
+        pending = sum(map(len, self.pending_ids)) + _PENDING_BYTES * len(self.pending_ids)
+        return pending + sum(each.size for each in self)
 
     def id_of_instance(self, group_instance_id: str | None) -> str | None:
         """Return the member id that a static member has at present."""

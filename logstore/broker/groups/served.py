@@ -52,6 +52,8 @@ class Entry:
     group: Group
     offsets: Offsets
     partition: int
+    bytes: int = 0
+    """What `Served.weigh` counted last."""
     wake_ms: int | None = None
 
 
@@ -125,6 +127,8 @@ class Served:
         self.entries: dict[str, Entry] = {}
         """The groups that are served, by group id."""
         self.writes: dict[int, Write] = {}
+        self.bytes = 0
+        """About how much memory the members of all groups take."""
         self.wakes: list[tuple[int, int, Entry]] = []
         self._wake_order = count()
         self._append_tokens = count(1)
@@ -157,6 +161,13 @@ class Served:
     def drop(self, entry: Entry) -> None:
         """Remove a group from memory."""
         del self.entries[entry.group.group_id]
+        self.weigh(entry)
+
+    def weigh(self, entry: Entry) -> None:
+        """Count the memory of a group anew, after a change of its members."""
+        size = entry.group.members.size if self.serves(entry) else 0
+        self.bytes += size - entry.bytes
+        entry.bytes = size
 
     def serves(self, entry: Entry) -> bool:
         """Return whether this is still the group of that id."""
@@ -172,6 +183,7 @@ class Served:
 
     def schedule(self, entry: Entry) -> None:
         """Wake the group at its deadline. A renewed session leaves the earlier wake-up, which is harmless."""
+        self.weigh(entry)
         deadline_ms = entry.group.deadline_ms
         if deadline_ms is not None and (entry.wake_ms is None or deadline_ms < entry.wake_ms):
             entry.wake_ms = deadline_ms

@@ -150,6 +150,10 @@ class GroupService:
 
         self._runtime.in_line(take, refused)
 
+    def undelivered(self, group_id: str, member_id: str) -> None:
+        """Report that a join was answered to a closed connection. Called while effects are carried out."""
+        self.coordinator.undelivered(group_id, member_id, self._runtime.now_ms())
+
     def home_of(self, group_id: str) -> TopicPartition | None:
         """Return the partition whose leader coordinates the group; None while it is unknown."""
         if not self._partitions or self._partitions[0] not in self._replicas.metadata.partitions:

@@ -17,6 +17,7 @@ from typing import Final
 
 from logstore.broker.dispatch import Call, Services
 from logstore.broker.groups.served import OFFSETS_TOPIC
+from logstore.broker.topic_creation import MOST_OF_ONE_REQUEST
 from logstore.broker.translation import NO_ID, by_topic, id_to_wire
 from logstore.broker.wire import types as t
 from logstore.disk.errors import ErrorCode, InvalidTopic
@@ -78,6 +79,7 @@ def _topics(
         for wanted in body.topics
     ]
     known = _topics_of(services, {name for name in names if name is not None})
+    most_queued = services.topic_creation.queued + MOST_OF_ONE_REQUEST
     topics = []
     for wanted, name in zip(body.topics, names, strict=True):
         if name is None or (_is_by_id(wanted) and name not in known):
@@ -90,7 +92,8 @@ def _topics(
             continue
         states = known.get(name)
         if states is None:
-            error = _unknown(services, name, may_create=may_create)
+            may_queue = services.topic_creation.queued < most_queued or services.topic_creation.is_known(name)
+            error = _unknown(services, name, may_create=may_create, may_queue=may_queue)
             topics.append(t.MetadataResponseTopic(error_code=error, name=name))
         else:
             topics.append(_topic(services, name, states))
@@ -111,8 +114,11 @@ def _topics_of(
     return by_topic(sorted(partitions, key=itemgetter(0)))
 
 
-def _unknown(services: Services, name: str, *, may_create: bool) -> ErrorCode:
-    """Return the error for an unknown topic. If it may be created, creation is requested: clients retry."""
+def _unknown(services: Services, name: str, *, may_create: bool, may_queue: bool) -> ErrorCode:
+    """Return the error for an unknown topic. If it may be created, creation is requested: clients retry.
+
+    Without `may_queue` this request has asked for enough; the client's next one asks for more.
+    """
     try:
         check_topic_name(name)
     except InvalidTopic as error:
@@ -121,6 +127,8 @@ def _unknown(services: Services, name: str, *, may_create: bool) -> ErrorCode:
         return ErrorCode.UNKNOWN_TOPIC_OR_PARTITION
     if name == OFFSETS_TOPIC:
         services.want_offsets_topic()
+        return ErrorCode.LEADER_NOT_AVAILABLE
+    if not may_queue:
         return ErrorCode.LEADER_NOT_AVAILABLE
     return services.topic_creation.want(NewTopic(name, _DEFAULT, _DEFAULT))
 
