@@ -175,7 +175,7 @@ class LogConfig:
     )
     cleanup_policy: str = setting(
         "delete",
-        "The retention policy: delete, compact, or both, separated by a comma.",
+        "The retention policy: delete, compact, or both, separated by a comma; empty keeps everything.",
         broker=("log.cleanup.policy",),
         at="append, retention, cleaner",
     )
@@ -315,10 +315,12 @@ class LogConfig:
 
     def __post_init__(self) -> None:
         check_settings(self)
-        policies = [policy.strip() for policy in self.cleanup_policy.split(",")]
+        listed = self.cleanup_policy.split(",") if self.cleanup_policy.strip() else []
+        policies = [policy.strip() for policy in listed]
         if sorted(set(policies)) != sorted(policies) or not set(policies) <= set(CLEANUP_POLICIES):
             raise InvalidConfig(
-                f"cleanup.policy is {self.cleanup_policy!r}; it must be delete, compact or delete,compact"
+                f"cleanup.policy is {self.cleanup_policy!r}; "
+                "it must be delete, compact, delete,compact or empty"
             )
         if self.min_compaction_lag_ms > self.max_compaction_lag_ms:
             raise InvalidConfig(

@@ -23,6 +23,16 @@ from logstore.log.manager_config import PARTS, LogManagerConfig, broker_names, s
 
 DYNAMIC_OF_BROKERS: Final = frozenset({"unclean.leader.election.enable"})
 """Settings that can be changed for all brokers while they run."""
+THROTTLES: Final = frozenset(
+    {
+        "leader.replication.throttled.rate",
+        "follower.replication.throttled.rate",
+        "replica.alter.log.dirs.io.max.bytes.per.second",
+    }
+)
+"""A broker's throttles in Kafka. They never have a value here, so deleting one changes nothing."""
+SMALLEST_SEGMENT: Final = 1 << 20
+"""The least `segment.bytes` that a client may set, as in Kafka since 4.0 (KIP-1030)."""
 _LISTS: Final = frozenset({"cleanup.policy", "log.cleanup.policy", "log.dirs"})
 
 
@@ -206,6 +216,7 @@ def changed(now: Mapping[str, str], changes: Sequence[tuple[str, Operation, str 
                 items = [item for item in items if item not in wanted]
             found[name] = ",".join(items)
     LogConfig.from_kafka(found)
+    check_segment_size({name: found[name] for name, _, _ in changes if name in found})
     return found
 
 
@@ -214,7 +225,28 @@ def replaced(settings: Sequence[tuple[str, str | None]]) -> dict[str, str]:
     _check_once([name for name, _ in settings])
     found = {name: value for name, value in settings if value is not None}
     LogConfig.from_kafka(found)
+    check_segment_size(found)
     return found
+
+
+def check_segment_size(settings: Mapping[str, str]) -> None:
+    """Raise `InvalidConfig` for valid settings with segments that are too small for a cluster.
+
+    Each segment needs several open files. A topic of segments of 14 bytes uses up a broker's descriptors.
+    """
+    given = settings.get("segment.bytes")
+    if given is not None and LogConfig.from_kafka({"segment.bytes": given}).segment_bytes < SMALLEST_SEGMENT:
+        raise InvalidConfig(f"segment.bytes is {given}; it must be at least {SMALLEST_SEGMENT}")
+
+
+def check_broker_changes(changes: Sequence[tuple[str, Operation, str | None]]) -> None:
+    """Raise `InvalidConfigChange` unless these changes of one broker's settings change nothing.
+
+    Kafka's reassignment tool deletes the throttles of every broker when a plan is completed.
+    """
+    for name, operation, _ in changes:
+        if operation is not Operation.DELETE or name not in THROTTLES:
+            raise InvalidConfigChange(f"{name}: a broker's own settings can only be set where it is started")
 
 
 def changed_for_all_brokers(

@@ -48,9 +48,10 @@ def delete_records(log: PartitionLog, offset: int) -> int:
     past the high watermark, `DiskFull` or `LogDirOffline`.
     """
     if not log.config.is_deleted:
+        kept = "are deleted by key; send tombstones, or" if log.config.is_compacted else "are all kept;"
         raise PolicyViolation(
-            f"{log.topic_partition} has cleanup.policy={log.config.cleanup_policy}: records are deleted by "
-            "key; send tombstones, or add delete to the policy"
+            f"{log.topic_partition} has cleanup.policy={log.config.cleanup_policy}: "
+            f"records {kept} add delete to the policy"
         )
     with log.lock:
         wanted = log.high_watermark if offset == -1 else offset

@@ -97,7 +97,7 @@ def test_on_top_of_another() -> None:
         ("min.cleanable.dirty.ratio", "half"),
         ("max.compaction.lag.ms", "0"),
         ("cleanup.policy", "remove"),
-        ("cleanup.policy", ""),
+        ("cleanup.policy", ","),
         ("cleanup.policy", "delete,delete"),
         ("cleanup.policy", "delete,"),
         ("compression.type", "none"),

@@ -244,7 +244,12 @@ def test_row_179_nothing_goes_before_what_lies_in_front_of_it() -> None:
 
 @pytest.mark.parametrize(
     ("policy", "by_time", "by_start"),
-    [("delete", [15], [15]), ("compact", [0, 5, 10], [10]), ("compact,delete", [15], [15])],
+    [
+        ("delete", [15], [15]),
+        ("compact", [0, 5, 10], [10]),
+        ("compact,delete", [15], [15]),
+        ("", [0, 5, 10], [10]),
+    ],
 )
 def test_row_180_a_compacted_log_loses_only_what_is_below_its_start(
     policy: str, by_time: list[int], by_start: list[int]

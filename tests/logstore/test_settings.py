@@ -241,6 +241,16 @@ def test_cleanup_policy() -> None:
     assert filled(3, cleanup_policy="delete").delete_records(1) == 1
 
 
+def test_an_empty_cleanup_policy_keeps_everything() -> None:
+    """Kafka takes it, and means this."""
+    log = filled(9, cleanup_policy="", retention_bytes="0", retention_ms="0")
+    log.append(b"no key")
+    log.maintain(NOW_MS)
+    assert (log.log_start_offset, log.log_end_offset) == (0, 10)
+    with pytest.raises(PolicyViolation, match="all kept"):
+        log.delete_records(1)
+
+
 def test_file_delete_delay_ms() -> None:
     disk = MemoryDisk(directories=["/data"])
     log = filled(3, disk, retention_bytes="0", file_delete_delay_ms="700")

@@ -61,5 +61,6 @@ HANDLERS: Final[Mapping[int, Handler]] = {
     46: at_the_controller(topics.list_reassignments),
     47: groups.offset_delete,
     60: metadata.describe_cluster,
+    68: groups.consumer_heartbeat,
 }
 """By API key."""

@@ -5,13 +5,14 @@ broker's settings are INVALID_REQUEST (42): clients must ask that broker. AlterC
 of a topic; IncrementalAlterConfigs changes those that it names.
 
 Settings are in the metadata store, so any broker describes and changes any topic; the controller learns of a
-change from the store. A broker's own settings are set where it is started.
+change from the store. A broker's own settings are set where it is started; deleting its throttles, which
+it never has, succeeds.
 """
 
 from __future__ import annotations
 
 from collections.abc import Callable, Sequence
-from typing import Any, Final, TypeAlias, TypeVar
+from typing import Any, Final, NamedTuple, TypeAlias, TypeVar
 
 from logstore.broker import configs
 from logstore.broker.config_nodes import (
@@ -35,6 +36,16 @@ _BROKER: Final = 4
 Changes: TypeAlias = Sequence[tuple[str, int, str | None]]
 """Name, number of the operation, value."""
 Change: TypeAlias = Callable[[Settings], Settings]
+
+
+class Plan(NamedTuple):
+    """The changes of one resource's settings, for each kind of resource that it may be."""
+
+    of_topic: Change
+    of_all_brokers: Change
+    check_of_broker: Callable[[], None]
+    """One broker's settings never change while it runs: raises unless the request leaves them as they are."""
+
 
 A = TypeVar("A", bound=Struct)
 
@@ -74,10 +85,14 @@ async def _entries(
         of_brokers = await read_all_brokers(services.ask_store)
         if not name:
             return configs.describe_all_brokers(of_brokers)
-        if name == str(services.node.node_id):
-            return configs.describe_broker(of_brokers, services.settings)
-        raise InvalidConfigChange(f"this is broker {services.node.node_id}; ask broker {name}")
+        _check_own(services, name)
+        return configs.describe_broker(of_brokers, services.settings)
     raise InvalidConfigChange(f"resources of type {resource.resource_type} have no settings")
+
+
+def _check_own(services: Services, broker: str) -> None:
+    if broker != str(services.node.node_id):
+        raise InvalidConfigChange(f"this is broker {services.node.node_id}; ask broker {broker}")
 
 
 def _check_known(services: Services, topic: str) -> None:
@@ -115,12 +130,13 @@ def _config(
 def replace(call: Call, body: t.AlterConfigsRequest, services: Services) -> None:
     """Handle AlterConfigs."""
 
-    def plan(resource: Any) -> tuple[Change, Change]:
+    def plan(resource: Any) -> Plan:
         settings = [(each.name, each.value) for each in resource.configs]
         changes = [(name, int(Operation.SET), value) for name, value in settings]
-        return (
+        return Plan(
             lambda _: configs.replaced(settings),
             lambda _: configs.changed_for_all_brokers({}, _checked(changes)),
+            lambda: configs.check_broker_changes(_checked(changes)),
         )
 
     kinds = t.AlterConfigsResponse, t.AlterConfigsResponseAlterConfigsResourceResponse
@@ -130,11 +146,12 @@ def replace(call: Call, body: t.AlterConfigsRequest, services: Services) -> None
 def change(call: Call, body: t.IncrementalAlterConfigsRequest, services: Services) -> None:
     """Handle IncrementalAlterConfigs."""
 
-    def plan(resource: Any) -> tuple[Change, Change]:
+    def plan(resource: Any) -> Plan:
         changes = [(each.name, each.config_operation, each.value) for each in resource.configs]
-        return (
+        return Plan(
             lambda now: configs.changed(now, _checked(changes)),
             lambda now: configs.changed_for_all_brokers(now, _checked(changes)),
+            lambda: configs.check_broker_changes(_checked(changes)),
         )
 
     kinds = (
@@ -147,17 +164,14 @@ def change(call: Call, body: t.IncrementalAlterConfigsRequest, services: Service
 async def _alter(
     body: t.AlterConfigsRequest | t.IncrementalAlterConfigsRequest,
     services: Services,
-    plan: Callable[[Any], tuple[Change, Change]],
+    plan: Callable[[Any], Plan],
     response: Callable[..., A],
     result: Callable[..., Any],
 ) -> A:
-    """Change each resource; `plan` gives the change of a topic's settings, and of all brokers'."""
+    """Change each resource as `plan` says."""
     results = []
     for resource in body.resources:
-        of_topic, of_brokers = plan(resource)
-        error, message = await _change(
-            services, resource, of_topic=of_topic, of_brokers=of_brokers, validate_only=body.validate_only
-        )
+        error, message = await _change(services, resource, plan(resource), validate_only=body.validate_only)
         results.append(
             result(
                 error_code=error,
@@ -170,21 +184,22 @@ async def _alter(
 
 
 async def _change(
-    services: Services, resource: Any, *, of_topic: Change, of_brokers: Change, validate_only: bool
+    services: Services, resource: Any, plan: Plan, *, validate_only: bool
 ) -> tuple[ErrorCode, str | None]:
     """Change one resource's settings; return the error and its message."""
     try:
         if resource.resource_type == _TOPIC:
             _check_known(services, resource.resource_name)
             await change_topic(
-                services.ask_store, resource.resource_name, of_topic, validate_only=validate_only
+                services.ask_store, resource.resource_name, plan.of_topic, validate_only=validate_only
             )
         elif resource.resource_type != _BROKER:
             raise InvalidConfigChange(f"resources of type {resource.resource_type} have no settings")
         elif resource.resource_name:
-            raise InvalidConfigChange("a broker's own settings can only be set where it is started")
+            _check_own(services, resource.resource_name)
+            plan.check_of_broker()
         else:
-            await change_all_brokers(services.ask_store, of_brokers, validate_only=validate_only)
+            await change_all_brokers(services.ask_store, plan.of_all_brokers, validate_only=validate_only)
     except EngineError as error:
         return error.code, str(error)
     return ErrorCode.NONE, None

@@ -26,6 +26,7 @@ GROUP_OPERATIONS: Final = sum(1 << operation for operation in (3, 6, 8))
 _FIRST: Final = TopicPartition(OFFSETS_TOPIC, 0)
 _GROUP, _TRANSACTION = 0, 1
 _NO_BROKER: Final = -1
+_FIND_FLEXIBLE: Final = 3
 _FIND_MANY_KEYS: Final = 4
 _JOIN_KNOWN_MEMBER: Final = 4
 _JOIN_NULL_NAME: Final = 7
@@ -57,13 +58,20 @@ def find_coordinator(
 
     The topic is created on the first request. Until it has leaders the answer is COORDINATOR_NOT_AVAILABLE
     (15), also while there are too few brokers for `offsets.topic.replication.factor`. A transactional id is
-    INVALID_REQUEST (42): with 15 its producer would retry for ever.
+    INVALID_REQUEST (42): with 15 its producer would retry for ever. librdkafka, whose newest
+    version is 2, does so with every error but TRANSACTIONAL_ID_AUTHORIZATION_FAILED (53), and shows the
+    message; Java's client, since 2.4 with version 3, shows it for other errors only.
     """
+    no_transactions = ErrorCode.INVALID_REQUEST
+    if call.version < _FIND_FLEXIBLE:
+        no_transactions = ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED
     if call.version >= _FIND_MANY_KEYS:
         return t.FindCoordinatorResponse(
-            coordinators=[_find(services, body.key_type, key) for key in body.coordinator_keys]
+            coordinators=[
+                _find(services, body.key_type, key, no_transactions) for key in body.coordinator_keys
+            ]
         )
-    found = _find(services, body.key_type, body.key)
+    found = _find(services, body.key_type, body.key, no_transactions)
     return t.FindCoordinatorResponse(
         error_code=found.error_code,
         error_message=found.error_message,
@@ -73,10 +81,12 @@ def find_coordinator(
     )
 
 
-def _find(services: Services, key_type: int, key: str) -> t.FindCoordinatorResponseCoordinator:
+def _find(
+    services: Services, key_type: int, key: str, no_transactions: ErrorCode
+) -> t.FindCoordinatorResponseCoordinator:
     if key_type == _TRANSACTION:
         message = "transactions are not supported; produce without a transactional id"
-        return _no_coordinator(key, ErrorCode.INVALID_REQUEST, message)
+        return _no_coordinator(key, no_transactions, message)
     if key_type != _GROUP:
         return _no_coordinator(key, ErrorCode.INVALID_REQUEST, f"unknown coordinator type {key_type}")
     metadata = services.metadata
@@ -95,6 +105,16 @@ def _find(services: Services, key_type: int, key: str) -> t.FindCoordinatorRespo
 def _no_coordinator(key: str, error: ErrorCode, message: str) -> t.FindCoordinatorResponseCoordinator:
     return t.FindCoordinatorResponseCoordinator(
         key=key, node_id=_NO_BROKER, port=_NO_BROKER, error_code=error, error_message=message
+    )
+
+
+def consumer_heartbeat(
+    call: Call, body: t.ConsumerGroupHeartbeatRequest, services: Services
+) -> t.ConsumerGroupHeartbeatResponse:
+    """Refuse KIP-848's protocol with UNSUPPORTED_VERSION (35), by which Java and librdkafka fail at once."""
+    return t.ConsumerGroupHeartbeatResponse(
+        error_code=ErrorCode.UNSUPPORTED_VERSION,
+        error_message="this broker has the classic group protocol only; set group.protocol=classic",
     )
 
 

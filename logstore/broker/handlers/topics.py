@@ -28,6 +28,7 @@ from logstore.broker.wire import types as t
 from logstore.broker.wire.declarations import Struct
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.topic_partition import TopicPartition
+from logstore.errors import InvalidConfig
 from logstore.replication import messages as m
 
 A = TypeVar("A", bound=Struct)
@@ -71,7 +72,7 @@ def create(call: Call, body: t.CreateTopicsRequest, services: Services) -> None:
     """Create topics, with replicas as listed or placed by the controller.
 
     An assignment that does not number its partitions from 0 is INVALID_REPLICA_ASSIGNMENT (39); one beside
-    counts is INVALID_REQUEST (42).
+    counts is INVALID_REQUEST (42); a `segment.bytes` below 1 MiB is INVALID_CONFIG (40).
     """
     refused = {topic.name: result for topic in body.topics if (result := _refusal(topic)) is not None}
     request = m.CreateTopicsRequest(
@@ -88,6 +89,10 @@ def create(call: Call, body: t.CreateTopicsRequest, services: Services) -> None:
 
 
 def _refusal(topic: t.CreateTopicsRequestCreatableTopic) -> m.CreateTopicsResult | None:
+    try:
+        configs.check_segment_size(_settings(topic))
+    except InvalidConfig as error:
+        return m.CreateTopicsResult(error.code, str(error))
     if not topic.assignments:
         return None
     if (topic.num_partitions, topic.replication_factor) != (_DEFAULT, _DEFAULT):
@@ -108,9 +113,13 @@ def _new_topic(topic: t.CreateTopicsRequestCreatableTopic) -> m.NewTopic:
         topic.num_partitions,
         topic.replication_factor,
         tuple(tuple(each.broker_ids) for each in assignments),
-        # A setting without a value has the default.
-        configs={each.name: each.value for each in topic.configs if each.value is not None},
+        configs=_settings(topic),
     )
+
+
+def _settings(topic: t.CreateTopicsRequestCreatableTopic) -> dict[str, str]:
+    # A setting without a value has the default.
+    return {each.name: each.value for each in topic.configs if each.value is not None}
 
 
 def _created(

@@ -323,7 +323,18 @@ class _Reading(_Compiling):
 
     def value(self, depth: int, kind: Kind, target: str, name: str, is_nullable: bool) -> None:
         """Read a value that is not an array. A fixed one joins the run; others end it."""
-        assert isinstance(kind, str), f"{name}: a struct that is not tagged is in an array"
+        if not isinstance(kind, str):
+            assert is_nullable, f"{name}: a struct is in an array, tagged, or nullable"
+            mark = self.new("mark")
+            self.run.append(("b", mark))
+            self.flush(depth)
+            self.line(depth, f"if {mark} < 0: {target} = None")
+            self.line(depth, "else:")
+            part = self.new("part")
+            self.struct(depth + 1, kind, part)
+            self.flush(depth + 1)
+            self.line(depth + 1, f"{target} = {part}")
+            return
         if kind in _FIXED:
             self.run.append((_FIXED[kind], target))
             return
@@ -474,7 +485,15 @@ class _Writing(_Compiling):
         return f"{place} != {field.default!r}"
 
     def value(self, depth: int, kind: Kind, place: str, name: str, is_nullable: bool) -> None:
-        assert isinstance(kind, str), f"{name}: a struct that is not tagged is in an array"
+        if not isinstance(kind, str):
+            assert is_nullable, f"{name}: a struct is in an array, tagged, or nullable"
+            self.flush(depth)
+            self.line(depth, f'if {place} is None: {self.append}(b"\\xff")')
+            self.line(depth, "else:")
+            self.line(depth + 1, f'{self.append}(b"\\x01")')
+            self.struct(depth + 1, kind, place)
+            self.flush(depth + 1)
+            return
         if kind in _FIXED:
             if kind == "uuid":
                 # `struct` would cut or fill it up.

@@ -1280,3 +1280,46 @@ class DescribeClusterResponse(Struct, key=60, versions="0-1", flexible="0+"):
         [DescribeClusterResponseDescribeClusterBroker]
     )
     cluster_authorized_operations: int = wire("int32", default=-2147483648)
+
+
+class ConsumerGroupHeartbeatRequestTopicPartitions(Struct):
+    topic_id: bytes = wire("uuid")
+    partitions: list[int] = wire(["int32"])
+
+
+class ConsumerGroupHeartbeatRequest(Struct, key=68, versions="0-1", flexible="0+"):
+    group_id: str = wire("string")
+    member_id: str = wire("string")
+    member_epoch: int = wire("int32")
+    instance_id: str | None = wire("string", nullable="0+", default=None)
+    rack_id: str | None = wire("string", nullable="0+", default=None)
+    rebalance_timeout_ms: int = wire("int32", default=-1)
+    subscribed_topic_names: list[str] | None = wire(["string"], nullable="0+")
+    subscribed_topic_regex: str | None = wire("string", versions="1+", nullable="1+", default=None)
+    server_assignor: str | None = wire("string", nullable="0+", default=None)
+    topic_partitions: list[ConsumerGroupHeartbeatRequestTopicPartitions] | None = wire(
+        [ConsumerGroupHeartbeatRequestTopicPartitions], nullable="0+"
+    )
+
+
+class ConsumerGroupHeartbeatResponseTopicPartitions(Struct):
+    topic_id: bytes = wire("uuid")
+    partitions: list[int] = wire(["int32"])
+
+
+class ConsumerGroupHeartbeatResponseAssignment(Struct):
+    topic_partitions: list[ConsumerGroupHeartbeatResponseTopicPartitions] = wire(
+        [ConsumerGroupHeartbeatResponseTopicPartitions]
+    )
+
+
+class ConsumerGroupHeartbeatResponse(Struct, key=68, versions="0-1", flexible="0+"):
+    throttle_time_ms: int = wire("int32")
+    error_code: int = wire("int16")
+    error_message: str | None = wire("string", nullable="0+", default=None)
+    member_id: str | None = wire("string", nullable="0+", default=None)
+    member_epoch: int = wire("int32")
+    heartbeat_interval_ms: int = wire("int32")
+    assignment: ConsumerGroupHeartbeatResponseAssignment | None = wire(
+        ConsumerGroupHeartbeatResponseAssignment, nullable="0+"
+    )

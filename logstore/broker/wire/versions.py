@@ -6,7 +6,8 @@ FindCoordinator 0 for lz4 and groups. Its probes for Fetch 4 and ListOffsets 1 a
 request in a version that is advertised and not served closes the connection.
 
 Not supported: transactions (24-28, 61, 65, 66), quotas and SCRAM users (48-51), and APIs that no classic
-client needs (68 and up). Messages between brokers are not advertised.
+client needs (69 and up). ConsumerGroupHeartbeat (68) is advertised to be refused: librdkafka looks for
+another coordinator for ever where it is missing. Messages between brokers are not advertised.
 """
 
 from __future__ import annotations
@@ -64,4 +65,5 @@ TABLE = (
     Versions(47, "OffsetDelete", "0", "0"),
     Versions(56, "AlterPartition", "", "3"),
     Versions(60, "DescribeCluster", "0-1", "0-1"),
+    Versions(68, "ConsumerGroupHeartbeat", "0-1", "0-1"),
 )

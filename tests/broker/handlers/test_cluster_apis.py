@@ -4,9 +4,12 @@ from __future__ import annotations
 
 from typing import Any
 
+from logstore.broker.configs import THROTTLES
 from logstore.broker.wire import types as t
 from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.metastore import layout
+from logstore.replication.metastore.operations import Set
 from tests.broker.asking import Asker
 from tests.broker.handlers.administering import BROKER, TOPIC, create, produce, run
 from tests.broker.nodes import Nodes
@@ -290,6 +293,69 @@ def test_alter_configs_replaces_all_of_them() -> None:
         assert own == {"segment.ms": "60000"}
 
     run(test)
+
+
+def test_clients_set_no_segments_that_use_up_the_brokers_descriptors() -> None:
+    """Kafka refuses less than 1 MiB since 4.0. A topic that has less keeps it; other settings change."""
+
+    async def test(nodes: Nodes, client: Asker) -> None:
+        small, least = ("segment.bytes", 0, str((1 << 20) - 1)), ("segment.bytes", 0, str(1 << 20))
+        refused = await create(nodes, client, "small", (0,), segment_bytes="14")
+        assert refused.error_code == ErrorCode.INVALID_CONFIG
+        assert "1048576" in refused.error_message
+        await create(nodes, client, "t", (0,))
+        assert (await change(client, TOPIC, "t", small)).error_code == ErrorCode.INVALID_CONFIG
+        assert (await change(client, TOPIC, "t", least)).error_code == ErrorCode.NONE
+        own = layout.encode_topic_config({"segment.bytes": "9000"})
+        await nodes.brokers[0].services.ask_store(Set(layout.topic_config_path("t"), own, -1))
+        assert (await change(client, TOPIC, "t", ("retention.ms", 0, "7"))).error_code == ErrorCode.NONE
+        described = await describe(client, TOPIC, "t", ["segment.bytes"])
+        assert [each.value for each in described.configs] == ["9000"]
+
+    run(test, 1)
+
+
+def test_the_throttles_of_a_broker_are_deleted_though_there_are_none() -> None:
+    """`kafka-reassign-partitions --verify` does so on every broker at the end of a plan."""
+
+    async def test(nodes: Nodes, client: Asker) -> None:
+        throttles = [(name, 1, None) for name in sorted(THROTTLES)]
+        assert (await change(client, BROKER, "0", *throttles)).error_code == ErrorCode.NONE
+        for broker, changes in (
+            ("1", throttles),
+            ("0", [("leader.replication.throttled.rate", 0, "1000")]),
+            ("0", [*throttles, ("log.retention.ms", 1, None)]),
+        ):
+            assert (await change(client, BROKER, broker, *changes)).error_code == ErrorCode.INVALID_REQUEST
+
+    run(test, 1)
+
+
+def test_transactions_are_refused_by_what_ends_each_clients_search() -> None:
+    """librdkafka asks again for ever after any other error."""
+
+    async def test(nodes: Nodes, client: Asker) -> None:
+        for version, error in (
+            (2, ErrorCode.TRANSACTIONAL_ID_AUTHORIZATION_FAILED),  # the newest of librdkafka
+            (3, ErrorCode.INVALID_REQUEST),
+        ):
+            refused = await client.ask(t.FindCoordinatorRequest(key="x", key_type=1), version)
+            assert refused.error_code == error
+            assert "not supported" in refused.error_message
+
+    run(test, 1)
+
+
+def test_the_consumer_protocol_is_refused_with_advice() -> None:
+    async def test(nodes: Nodes, client: Asker) -> None:
+        heartbeat = t.ConsumerGroupHeartbeatRequest(
+            group_id="g", member_id="m", member_epoch=0, subscribed_topic_names=["t"], topic_partitions=[]
+        )
+        refused = await client.ask(heartbeat, 1)
+        assert refused.error_code == ErrorCode.UNSUPPORTED_VERSION
+        assert "group.protocol=classic" in refused.error_message
+
+    run(test, 1)
 
 
 def test_all_brokers_take_unclean_election_while_they_run_and_nothing_else() -> None:

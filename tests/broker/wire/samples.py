@@ -112,13 +112,15 @@ def _our_name(field: Any) -> str:
 
 
 def _to_kio(value: Any, declared: Any, kafka_type: str) -> Any:
-    if isinstance(declared, types.UnionType):
+    if is_nullable := isinstance(declared, types.UnionType):
         (declared,) = (each for each in typing.get_args(declared) if each is not type(None))
     if isinstance(value, list):
         (inner, _) = typing.get_args(declared)
         return tuple(_to_kio(each, inner, kafka_type) for each in value)
     if dataclasses.is_dataclass(declared):
-        return declared() if value is None else to_kio(value, declared)  # type: ignore[operator]
+        if value is None:
+            return None if is_nullable else declared()  # type: ignore[operator]
+        return to_kio(value, declared)
     if value is None:
         return None
     match kafka_type:
