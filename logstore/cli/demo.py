@@ -10,6 +10,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Iterator
 from contextlib import ExitStack, contextmanager
+from dataclasses import asdict
 from pathlib import Path
 from typing import TYPE_CHECKING, Annotated
 
@@ -185,20 +186,11 @@ def _table(drill: Drill, record_count: int) -> Table:
 
 
 def _verdict(drill: Drill, account: Account, seconds: float) -> dict[str, object]:
-    tally = drill.tally
     return {
         "acked": drill.producer.acked,
-        "read_back": account.read_back,
-        "lost": account.lost,
-        "duplicated": account.duplicated,
-        "foreign": account.foreign,
+        **asdict(account),
         "identical": account.divergent_offset < 0,
-        "divergent_offset": account.divergent_offset,
-        "kills": tally.kills,
-        "elections": tally.elections,
-        "truncations": tally.truncations,
-        "records_truncated": tally.records_truncated,
-        "unsynced_bytes_lost": tally.bytes_lost,
+        **asdict(drill.tally),
         "resends": drill.producer.retries,
         "replicas": drill.plan.replicas,
         "seed": drill.plan.seed,

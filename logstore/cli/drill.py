@@ -174,7 +174,7 @@ class Tally:
     elections: int = 0
     truncations: int = 0
     records_truncated: int = 0
-    bytes_lost: int = 0
+    unsynced_bytes_lost: int = 0
 
 
 @dataclass(slots=True)
@@ -294,7 +294,7 @@ class Drill:
         self.cluster.kill_node(victim, power_cut=self._random)
         self.tally.kills += 1
         lost = before - self._log_bytes(victim)
-        self.tally.bytes_lost += lost
+        self.tally.unsynced_bytes_lost += lost
         acked = self.producer.acked
         returns_at = acked + self.plan.record_count // (4 * (self.plan.kills + 1))
         dead_since_ms = self.cluster.now_ms

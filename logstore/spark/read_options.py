@@ -9,10 +9,10 @@ from __future__ import annotations
 import json
 import re
 from collections.abc import Callable, Iterable, Mapping, Sequence, Sized
-from dataclasses import dataclass
+from dataclasses import dataclass, field, fields
 from difflib import get_close_matches
 from enum import StrEnum
-from typing import Final, TypeVar
+from typing import Any, Final, TypeVar
 
 from logstore.disk.topic_partition import TopicPartition
 from logstore.spark.columns import SEGMENT, parse_columns
@@ -110,6 +110,63 @@ class Selection:
             raise UnknownTopic(f"{where} has no {', '.join(missing)}; its topics: {existing}")
 
 
+class Given:
+    """The given options by name. Each method raises `InvalidOption` for a value of the wrong kind."""
+
+    def __init__(self, options: Mapping[str, str]) -> None:
+        self._values = {name.lower(): value for name, value in options.items()}
+
+    def check_names(self, refused: Mapping[str, str]) -> None:
+        """Raise `InvalidOption` for unknown names, and for `refused` ones with the reason given there."""
+        known = {name.lower(): name for name in (*SOURCE_OPTIONS, *SINK_OPTIONS)}
+        for name in sorted(self._values):
+            if name in refused:
+                raise InvalidOption(f"option {name} is not supported: {refused[name]}")
+            if name not in known and not name.startswith(KAFKA):
+                close = get_close_matches(name, known, 1)
+                hint = f"did you mean {known[close[0]]}?" if close else "docs/spark.md lists them all"
+                raise InvalidOption(f"unknown option {name}: {hint}")
+
+    def has(self, name: str) -> bool:
+        return name.lower() in self._values
+
+    def text(self, name: str, default: T) -> str | T:
+        return self._values.get(name.lower(), default)
+
+    def parsed(self, name: str, parse: Callable[[str, str], T], default: T) -> T:
+        return parse(name, self._values[name.lower()]) if self.has(name) else default
+
+    def flag(self, name: str, default: bool) -> bool:
+        return self.choice(name, ("true", "false"), str(default).lower()) == "true"
+
+    def choice(self, name: str, values: Sequence[str], default: str) -> str:
+        value = self.text(name, default).strip().lower()
+        if value not in values:
+            raise InvalidOption(f"option {name} is {value!r}; use {' or '.join(values)}")
+        return value
+
+    def number(self, name: str, default: T, *, low: int = 1) -> int | T:
+        return whole_number(name, self._values[name.lower()], low=low) if self.has(name) else default
+
+    def count(self, name: str, default: T) -> int | T:
+        return self.number(name, default, low=0)
+
+    def duration_ms(self, name: str, default: int) -> int:
+        return self.parsed(name, _duration_ms, default)
+
+    def kafka(self) -> dict[str, str]:
+        return {
+            name.removeprefix(KAFKA): value
+            for name, value in sorted(self._values.items())
+            if name.startswith(KAFKA) and name != BOOTSTRAP_SERVERS
+        }
+
+
+def _option(name: str, read: Callable[[Given, str, Any], Any], default: Any) -> Any:
+    """Return a field that `read` reads from option `name`."""
+    return field(default=default, metadata={"option": name, "read": read})
+
+
 @dataclass(frozen=True, slots=True, kw_only=True)
 class ReadOptions:
     """The options of one read; times in milliseconds, None for options that were not given.
@@ -124,21 +181,21 @@ class ReadOptions:
     starting: Position
     ending: Position
     latest_if_no_time: bool = False
-    fail_on_data_loss: bool = True
-    min_partitions: int | None = None
-    max_records_per_partition: int | None = None
-    max_offsets_per_trigger: int | None = None
-    min_offsets_per_trigger: int | None = None
-    max_trigger_delay_ms: int = 15 * 60_000
-    metadata_interval_ms: int = 1_000
-    poll_timeout_ms: int = 120_000
-    fetch_retries: int = 3
-    fetch_retry_interval_ms: int = 10
-    group_id_prefix: str = "spark-kafka-source"
-    group_id: str | None = None
-    commit_group: str | None = None
+    fail_on_data_loss: bool = _option("failOnDataLoss", Given.flag, True)
+    min_partitions: int | None = _option("minPartitions", Given.number, None)
+    max_records_per_partition: int | None = _option("maxRecordsPerPartition", Given.number, None)
+    max_offsets_per_trigger: int | None = _option("maxOffsetsPerTrigger", Given.number, None)
+    min_offsets_per_trigger: int | None = _option("minOffsetsPerTrigger", Given.count, None)
+    max_trigger_delay_ms: int = _option("maxTriggerDelay", Given.duration_ms, 15 * 60_000)
+    metadata_interval_ms: int = _option("metadataIntervalMs", Given.count, 1_000)
+    poll_timeout_ms: int = _option("kafkaConsumer.pollTimeoutMs", Given.number, 120_000)
+    fetch_retries: int = _option("fetchOffset.numRetries", Given.count, 3)
+    fetch_retry_interval_ms: int = _option("fetchOffset.retryIntervalMs", Given.count, 10)
+    group_id_prefix: str = _option("groupIdPrefix", Given.text, "spark-kafka-source")
+    group_id: str | None = _option("kafka.group.id", Given.text, None)
+    commit_group: str | None = _option("commitGroup", Given.text, None)
     columns: tuple[str, ...]
-    pushdown: bool = False
+    pushdown: bool = _option("pushdown", Given.flag, False)
     isolation: Isolation = Isolation.READ_UNCOMMITTED
     kafka: Mapping[str, str]
     ignored: tuple[str, ...] = ()
@@ -182,71 +239,16 @@ class ReadOptions:
             starting=starting,
             ending=ending,
             latest_if_no_time=strategy == "latest",
-            fail_on_data_loss=given.flag("failOnDataLoss", True),
-            min_partitions=given.number("minPartitions", None),
-            max_records_per_partition=given.number("maxRecordsPerPartition", None),
-            max_offsets_per_trigger=given.number("maxOffsetsPerTrigger", None),
-            min_offsets_per_trigger=given.number("minOffsetsPerTrigger", None, low=0),
-            max_trigger_delay_ms=given.parsed("maxTriggerDelay", _duration_ms, 15 * 60_000),
-            metadata_interval_ms=given.number("metadataIntervalMs", 1_000, low=0),
-            poll_timeout_ms=given.number("kafkaConsumer.pollTimeoutMs", 120_000),
-            fetch_retries=given.number("fetchOffset.numRetries", 3, low=0),
-            fetch_retry_interval_ms=given.number("fetchOffset.retryIntervalMs", 10, low=0),
-            group_id_prefix=given.text("groupIdPrefix", "spark-kafka-source"),
-            group_id=given.text("kafka.group.id", None),
-            commit_group=given.text("commitGroup", None),
             columns=columns,
-            pushdown=given.flag("pushdown", False),
             isolation=_isolation(given),
             kafka=given.kafka(),
             ignored=() if streaming else tuple(name for name in _STREAM_ONLY if given.has(name)),
+            **{
+                each.name: each.metadata["read"](given, each.metadata["option"], each.default)
+                for each in fields(cls)
+                if each.metadata
+            },
         )
-
-
-class Given:
-    """The given options by name. Each method raises `InvalidOption` for a value of the wrong kind."""
-
-    def __init__(self, options: Mapping[str, str]) -> None:
-        self._values = {name.lower(): value for name, value in options.items()}
-
-    def check_names(self, refused: Mapping[str, str]) -> None:
-        """Raise `InvalidOption` for unknown names, and for `refused` ones with the reason given there."""
-        known = {name.lower(): name for name in (*SOURCE_OPTIONS, *SINK_OPTIONS)}
-        for name in sorted(self._values):
-            if name in refused:
-                raise InvalidOption(f"option {name} is not supported: {refused[name]}")
-            if name not in known and not name.startswith(KAFKA):
-                close = get_close_matches(name, known, 1)
-                hint = f"did you mean {known[close[0]]}?" if close else "docs/spark.md lists them all"
-                raise InvalidOption(f"unknown option {name}: {hint}")
-
-    def has(self, name: str) -> bool:
-        return name.lower() in self._values
-
-    def text(self, name: str, default: T) -> str | T:
-        return self._values.get(name.lower(), default)
-
-    def parsed(self, name: str, parse: Callable[[str, str], T], default: T) -> T:
-        return parse(name, self._values[name.lower()]) if self.has(name) else default
-
-    def flag(self, name: str, default: bool) -> bool:
-        return self.choice(name, ("true", "false"), str(default).lower()) == "true"
-
-    def choice(self, name: str, values: Sequence[str], default: str) -> str:
-        value = self.text(name, default).strip().lower()
-        if value not in values:
-            raise InvalidOption(f"option {name} is {value!r}; use {' or '.join(values)}")
-        return value
-
-    def number(self, name: str, default: T, *, low: int = 1) -> int | T:
-        return whole_number(name, self._values[name.lower()], low=low) if self.has(name) else default
-
-    def kafka(self) -> dict[str, str]:
-        return {
-            name.removeprefix(KAFKA): value
-            for name, value in sorted(self._values.items())
-            if name.startswith(KAFKA) and name != BOOTSTRAP_SERVERS
-        }
 
 
 def whole_number(name: str, text: str, *, low: int = 1) -> int:

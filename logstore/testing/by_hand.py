@@ -80,6 +80,11 @@ def _put_right(world: World, decision: Decision, path: str, data: bytes | None) 
     world.until_healed(1 + decision.for_ms, act)
 
 
+def _start(world: World, host: Host) -> None:
+    if host.node is None and not world.is_healed:
+        world.start(host)
+
+
 def _side_topic(world: World, decision: Decision) -> str:
     """Return a side topic, preferably one that exists."""
     known = sorted({each.topic for each in world.checkers if each.topic in SIDE_TOPICS})
@@ -207,8 +212,7 @@ def _wipe_topic(world: World, decision: Decision) -> None:
         if decision.chance < 0.7:
             _create(world, decision, topic, place(world, decision))
         for host in hosts:
-            if host.node is None and not world.is_healed:
-                world.start(host)
+            _start(world, host)
 
     world.until_healed(1 + decision.for_ms, wipe)
 
@@ -273,11 +277,7 @@ def _switch_as_power_goes(world: World, decision: Decision) -> None:
             world.cut_power(host)
         first = _pick(decision, len(hosts))
         for turn, host in enumerate((*hosts[first:], *hosts[:first])):
-            world.until_healed(1 + turn * decision.for_ms, partial(start, host))
-
-    def start(host: Host) -> None:
-        if host.node is None and not world.is_healed:
-            world.start(host)
+            world.until_healed(1 + turn * decision.for_ms, partial(_start, world, host))
 
     wait()
 
@@ -398,8 +398,7 @@ def _fill_while_down(world: World, decision: Decision) -> None:
 
     def make_room() -> None:
         disk_faults.make_room(world.time, host)
-        if host.node is None and not world.is_healed:
-            world.start(host)
+        _start(world, host)
 
     world.until_healed(2 + 3 * decision.for_ms, make_room)
 

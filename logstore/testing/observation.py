@@ -9,6 +9,7 @@ from __future__ import annotations
 
 from collections.abc import Callable, Collection, Mapping, Sequence
 from dataclasses import replace
+from typing import NamedTuple
 
 from logstore.disk.errors import ErrorCode
 from logstore.disk.topic_partition import TopicPartition
@@ -40,7 +41,7 @@ from logstore.testing.controller_checks import NewsChecker, StoreChecker
 from logstore.testing.hosts import Host
 from logstore.testing.recovery_checks import Remains, check_epochs, check_producers, check_recovery
 from logstore.testing.store_link import StoreLink
-from logstore.testing.stored import ReplicaView, Stored, Violation, parse
+from logstore.testing.stored import IDENTITY_AT, ReplicaView, Stored, Violation, parse
 from logstore.testing.swarm import Swarm
 from logstore.testing.timeline import Timeline
 
@@ -52,6 +53,13 @@ _NEVER_APPENDED = frozenset({
     ErrorCode.CORRUPT_MESSAGE, ErrorCode.NOT_ENOUGH_REPLICAS, ErrorCode.UNKNOWN_TOPIC_OR_PARTITION,
     ErrorCode.INVALID_TIMESTAMP, ErrorCode.MESSAGE_TOO_LARGE, ErrorCode.RECORD_LIST_TOO_LARGE,
 })  # fmt: skip
+
+
+class _Judged(NamedTuple):
+    """A replica that is judged."""
+
+    checker: PartitionChecker
+    view: ReplicaView
 
 
 class Observation:
@@ -256,6 +264,12 @@ class Observation:
             return None
         return checker
 
+    def _judged(self, host: Host, topic_partition: TopicPartition) -> _Judged | None:
+        """Return the checker and the view of a node's replica; None if it is not judged."""
+        view = host.views.get(topic_partition)
+        checker = self._checker_of(topic_partition, view) if view is not None else None
+        return _Judged(checker, view) if checker is not None and view is not None else None
+
     def _committed_at_last(
         self, topic_partition: TopicPartition, view: ReplicaView, log: PartitionLog
     ) -> None:
@@ -334,17 +348,14 @@ class Observation:
         assert host.node is not None
         if isinstance(body, FetchResponse):
             for topic_partition, result in body.partitions.items():
-                view = host.views.get(topic_partition)
-                checker = self._checker_of(topic_partition, view) if view is not None else None
-                if result.records and checker is not None and view is not None:
-                    checker.served(view, parse(bytes(result.records)))
+                if result.records and (judged := self._judged(host, topic_partition)):
+                    judged.checker.served(judged.view, parse(bytes(result.records)))
         elif isinstance(body, ProduceResponse) and isinstance(call.body, ProduceRequest):
             for topic_partition, produced in body.partitions.items():
-                view = host.views.get(topic_partition)
-                checker = self._checker_of(topic_partition, view) if view is not None else None
-                if checker is None or view is None:
+                if (judged := self._judged(host, topic_partition)) is None:
                     continue
-                identity = bytes(call.body.records[topic_partition][17:])
+                checker, view = judged
+                identity = bytes(call.body.records[topic_partition][IDENTITY_AT:])
                 if produced.error is ErrorCode.NONE and call.body.acks == -1:
                     self._time.tally.acked += 1
                     partition = host.node.replicas.partitions.get(topic_partition)
@@ -371,10 +382,8 @@ class Observation:
 
         elif isinstance(body, DeleteRecordsResponse):
             for topic_partition, deleted in body.partitions.items():
-                view = host.views.get(topic_partition)
-                checker = self._checker_of(topic_partition, view) if view is not None else None
-                if checker is not None and deleted.error is ErrorCode.NONE:
-                    checker.records_deleted(
+                if deleted.error is ErrorCode.NONE and (judged := self._judged(host, topic_partition)):
+                    judged.checker.records_deleted(
                         deleted.low_watermark,
                         lambda node_id, epoch: self.store.broker_epoch(node_id) == epoch,
                     )

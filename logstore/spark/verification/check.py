@@ -337,10 +337,8 @@ class _Sweeper:
 
     def _unreadable(self, number: int, segment: SegmentSize, error: OSError) -> None:
         text = f"unreadable: {error.strerror or error}"
-        offsets = segment.base_offset, self._next_base(number)
-        self._faults.append(
-            LocalFault(Kind.UNREADABLE, self._paths[number], 0, segment.size, *offsets, -1, text)
-        )
+        offsets, path = (segment.base_offset, self._next_base(number)), self._paths[number]
+        self._faults.append(LocalFault(Kind.UNREADABLE, path, 0, segment.size, *offsets, -1, text))
 
     # --- seals ------------------------------------------------------------------------------------
 
