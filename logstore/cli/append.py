@@ -13,7 +13,7 @@ from typing import IO, TYPE_CHECKING, Annotated
 import typer
 
 from logstore.cli.operating import Json
-from logstore.cli.terminal import complain, print_json
+from logstore.cli.terminal import print_error, print_json
 
 if TYPE_CHECKING:
     Pair = tuple[bytes | None, bytes]
@@ -80,7 +80,7 @@ def append(
     else:
         print(f"appended nothing; the log ends at offset {log_end_offset}")
     if refused:
-        complain(refused)
+        print_error(refused)
         return 1
     return 0
 

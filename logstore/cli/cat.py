@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from logstore.cli.operating import PartitionDir
-from logstore.cli.terminal import complain
+from logstore.cli.terminal import print_error
 
 if TYPE_CHECKING:
     from typing import BinaryIO
@@ -61,15 +61,15 @@ def cat(
     except KeyboardInterrupt:
         return 0  # the usual way to stop
     if start is not None and start > reader.log_end_offset >= 0:
-        complain(f"offset {start} is past the end of the log, {reader.log_end_offset}")
+        print_error(f"offset {start} is past the end of the log, {reader.log_end_offset}")
         return 1
     tail = reader.tail
     if tail is None:
         return 0
     if tail.fault in (Fault.TORN, Fault.SIZE):
-        complain("the log ends in the middle of a batch: being written, or torn by a crash")
+        print_error("the log ends in the middle of a batch: being written, or torn by a crash")
         return 0
-    complain(f"{tail.file} at byte {tail.position}: {tail.fault.value}; the log ends before it")
+    print_error(f"{tail.file} at byte {tail.position}: {tail.fault.value}; the log ends before it")
     return 1
 
 
@@ -84,12 +84,12 @@ def _print_new(reader: LogReader, out: BinaryIO, separator: bytes | None, *, fol
             out.write((record.value or b"") + b"\n")
     except OffsetOutOfRange as error:
         if error.offset < error.log_start_offset:
-            complain(f"records below offset {error.log_start_offset} were deleted; continuing there")
+            print_error(f"records below offset {error.log_start_offset} were deleted; continuing there")
             reader.seek(error.log_start_offset)
             return _print_new(reader, out, separator, follow=follow)
         if not follow:
             return False
-        complain(f"the log was truncated to offset {error.log_end_offset}; continuing there")
+        print_error(f"the log was truncated to offset {error.log_end_offset}; continuing there")
         reader.seek(error.log_end_offset)
     finally:
         out.flush()

@@ -9,7 +9,7 @@ import typer
 
 from logstore.cli.operating import Json, named_values
 from logstore.cli.serve import Settings
-from logstore.cli.terminal import complain, print_json
+from logstore.cli.terminal import print_error, print_json
 
 if TYPE_CHECKING:
     from logstore.cli.local_cluster import LocalCluster
@@ -73,7 +73,7 @@ def stop_cluster(directory: Directory, timeout: Patience = 60.0, as_json: Json =
     if as_json:
         print_json({"stopped": True, "killed": killed})
     for name in killed:
-        complain(f"{name} did not end in {timeout:g} s and was killed")
+        print_error(f"{name} did not end in {timeout:g} s and was killed")
     return 1 if killed else 0
 
 

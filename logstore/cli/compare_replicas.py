@@ -20,7 +20,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from logstore.cli.operating import Json
-from logstore.cli.terminal import complain, print_json
+from logstore.cli.terminal import print_error, print_json
 
 if TYPE_CHECKING:
     from logstore.disk.files import Disk
@@ -82,7 +82,7 @@ def compare_replicas(
             difference = _first_difference(disk, partition, replicas)
         except EngineError as error:
             differing += 1
-            complain(f"{partition}: {error}")
+            print_error(f"{partition}: {error}")
             continue
         end = max(replica.log_end_offset for replica in replicas)
         lag = end - min(replica.log_end_offset for replica in replicas)
@@ -106,7 +106,7 @@ def compare_replicas(
     else:
         print(f"{compared} partitions compared, {differing} differ, the largest lag is {worst_lag}")
     if not compared:
-        complain("no partition is in two or more of these directories")
+        print_error("no partition is in two or more of these directories")
         return 1
     return 1 if differing else 0
 

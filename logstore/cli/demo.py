@@ -62,8 +62,8 @@ def demo(
     began = time.monotonic()
     with ExitStack() as stack:
         home = stack.enter_context(_empty_directory(directory))
-        watch, tell = stack.enter_context(_display(record_count))
-        tell(f"{record_count:,} records, {replicas} replicas, {kill} kills, seed {seed}")
+        watch, report = stack.enter_context(_display(record_count))
+        report(f"{record_count:,} records, {replicas} replicas, {kill} kills, seed {seed}")
         plan = Plan(
             lines=lines,
             record_count=record_count,
@@ -73,11 +73,11 @@ def demo(
             directory=home,
             now_ms=time.time_ns() // 1_000_000,
             watch=watch,
-            tell=tell,
+            report=report,
         )
         drill = Drill(plan, disk)
         leader = drill.run()
-        tell(f"{drill.producer.acked:>9,} acked: stopped, now reading the files")
+        report(f"{drill.producer.acked:>9,} acked: stopped, now reading the files")
         directories = [f"{plan.log_dir_of(node)}/{PARTITION.directory_name}" for node in range(replicas)]
         account = settle(disk, directories, leader, lines=lines, acked=drill.producer.acked)
         verdict = _verdict(drill, account, time.monotonic() - began)

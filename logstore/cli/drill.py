@@ -181,7 +181,7 @@ class Tally:
 class Plan:
     """The parameters of a drill. `seed` decides when nodes are killed and which unsynced bytes survive.
 
-    `watch` is called after every step, `tell` with a sentence after every kill.
+    `watch` is called after every step, `report` with a sentence after every kill.
     """
 
     lines: Sequence[bytes]
@@ -192,7 +192,7 @@ class Plan:
     directory: str
     now_ms: int
     watch: Callable[[Drill], None] = field(default=lambda drill: None)
-    tell: Callable[[str], None] = field(default=lambda text: None)
+    report: Callable[[str], None] = field(default=lambda text: None)
 
     def log_dir_of(self, node_id: int) -> str:
         """Return the log dir of a node."""
@@ -308,7 +308,7 @@ class Drill:
                 )
             )
         leader = self.cluster.leader_of(PARTITION)
-        self.plan.tell(
+        self.plan.report(
             f"{acked:>9,} acked: node {victim} lost its power and {lost:,} unsynced bytes; "
             f"{f'node {leader} leads' if leader is not None else 'no leader until it returns'}"
         )

@@ -19,7 +19,7 @@ from typing import TYPE_CHECKING, Annotated, NamedTuple
 import typer
 
 from logstore.cli.operating import Json
-from logstore.cli.terminal import Encoding, complain, print_json, printable
+from logstore.cli.terminal import Encoding, print_error, print_json, printable
 
 if TYPE_CHECKING:
     from collections.abc import Iterator
@@ -161,7 +161,7 @@ def _show(
 
     file = open_for_reading(disk, directory, name)
     if file is None:
-        complain(f"{directory}/{name} was deleted since it was listed")
+        print_error(f"{directory}/{name} was deleted since it was listed")
         return
     labels: Fact = {} if records else {"file": f"{directory}/{name}"}
     try:
@@ -198,7 +198,7 @@ class _Printer:
 
     def problem(self, directory: str, problem: Problem) -> None:
         self.found_damage |= problem.is_damage
-        complain(f"{directory}/{problem}" + ("" if problem.is_damage else " (no damage)"))
+        print_error(f"{directory}/{problem}" + ("" if problem.is_damage else " (no damage)"))
 
 
 def _shown(value: object) -> str:

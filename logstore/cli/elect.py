@@ -12,8 +12,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from logstore.cli.operating import Json, Metadata, Wait, is_written, stay
-from logstore.cli.terminal import complain, print_json
+from logstore.cli.operating import Json, Metadata, Wait, is_written, wait_until
+from logstore.cli.terminal import print_error, print_json
 
 if TYPE_CHECKING:
     from logstore.disk.topic_partition import TopicPartition
@@ -50,18 +50,18 @@ def elect_preferred(
         known = [each for each in wanted if each in existing] if wanted is not None else existing
         for each in wanted or ():
             if each not in known:
-                complain(f"no partition {each}: skipped")
+                print_error(f"no partition {each}: skipped")
         if not known:
-            complain("no partitions to elect leaders for")
+            print_error("no partitions to elect leaders for")
             return 1
         path = layout.PREFERRED_ELECTION_PATH
         outcome = opened.call(Create(path, layout.encode_partitions(known), make_parents=True))
         if outcome.error is StoreError.NODE_EXISTS:
-            complain("a preferred election is under way; try again when it is over")
+            print_error("a preferred election is under way; try again when it is over")
             return 1
         if not is_written(outcome, "the election", "logstore topics describe"):
             return 1
-        is_over = stay(wait, lambda: opened.read(Get(path)).stat is None) if wait else None
+        is_over = wait_until(wait, lambda: opened.read(Get(path)).stat is None) if wait else None
         after = read_cluster(opened, topics) if is_over else cluster
         for each in known:
             state = after.states.get(each)
@@ -75,7 +75,7 @@ def elect_preferred(
         if is_over is None and not as_json:
             print(f"requested for {len(known)} partitions; logstore topics describe shows their leaders")
         if is_over is False:
-            complain(f"no controller handled the request in {wait:g} s; is a broker running?")
+            print_error(f"no controller handled the request in {wait:g} s; is a broker running?")
         return 1 if is_over is False or (wanted is not None and len(known) < len(wanted)) else 0
 
 

@@ -118,7 +118,7 @@ def launch(directory: Path, names: Sequence[str], *, patience_s: float) -> Local
     return cluster
 
 
-def tell(directory: Path, name: str, number: signal.Signals) -> None:
+def send_signal(directory: Path, name: str, number: signal.Signals) -> None:
     """Send a signal to a member of the cluster, if it is running."""
     for member in existing(directory).members:
         if member.name == name:
@@ -237,22 +237,22 @@ def _wait_for(directory: Path, members: Sequence[Member], patience_s: float) -> 
     def are_ready() -> bool:
         for member in members:
             if not is_running(directory, member):
-                raise ClusterFailed(f"{member.name} ended: {_last_words(directory, member)}")
-        return all(_has_spoken(directory, member) for member in members)
+                raise ClusterFailed(f"{member.name} ended: {_last_error_line(directory, member)}")
+        return all(_is_ready(directory, member) for member in members)
 
     if not _until(are_ready, patience_s):
-        late = [member.name for member in members if not _has_spoken(directory, member)]
+        late = [member.name for member in members if not _is_ready(directory, member)]
         raise ClusterFailed(f"{', '.join(late)} not ready in {patience_s:g} s; see {directory}/*.err")
 
 
-def _has_spoken(directory: Path, member: Member) -> bool:
+def _is_ready(directory: Path, member: Member) -> bool:
     try:
         return b"\n" in Path(f"{_home(directory, member)}.out").read_bytes()
     except FileNotFoundError:
         return False
 
 
-def _last_words(directory: Path, member: Member) -> str:
+def _last_error_line(directory: Path, member: Member) -> str:
     lines = Path(f"{_home(directory, member)}.err").read_text(errors="replace").splitlines()
     return lines[-1] if lines else "no output"
 

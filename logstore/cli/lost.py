@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from logstore.cli.operating import Json, LogDirs
-from logstore.cli.terminal import complain, print_json, printable
+from logstore.cli.terminal import print_error, print_json, printable
 
 if TYPE_CHECKING:
     from logstore.disk.files import Disk
@@ -76,10 +76,12 @@ def _list(quarantine: Quarantine, directory: str, total: Counter[str], *, as_jso
         else:
             print("\n  ".join(_sentences(quarantine, directory, loss)))
     for number in text.unreadable:
-        complain(f"{quarantine.path}/ledger.jsonl: line {number} cannot be read; the other lines are listed")
+        print_error(
+            f"{quarantine.path}/ledger.jsonl: line {number} is unreadable; the other lines are listed"
+        )
     total.update(unreadable_lines=len(text.unreadable))
     if text.skipped_bytes:
-        complain(f"{quarantine.path}/ledger.jsonl: the first {text.skipped_bytes} bytes were skipped")
+        print_error(f"{quarantine.path}/ledger.jsonl: the first {text.skipped_bytes} bytes were skipped")
     return missing
 
 
@@ -133,7 +135,7 @@ def _purge(disk: Disk, partitions: list[str], loss_id: int | None, days: float |
                 continue
             freed = quarantine.purge(loss_id, wall_clock_ms())
             if not freed and quarantine.get(loss_id) is None:
-                complain(f"{directory} has no loss {loss_id}; `logstore lost {directory}` lists the losses")
+                print_error(f"{directory} has no loss {loss_id}; run `logstore lost {directory}`")
                 return 1
     print(f"{freed} bytes removed from quarantine")
     return 0

@@ -43,7 +43,7 @@ from logstore.cli import (
     topics,
     verify,
 )
-from logstore.cli.terminal import complain
+from logstore.cli.terminal import print_error
 from logstore.version import VERSION
 
 DONE, NO, BAD_USAGE, INTERRUPTED = 0, 1, 2, 130
@@ -101,17 +101,17 @@ def run(arguments: Sequence[str]) -> int:
     try:
         outcome = app(list(arguments) or ["--help"], prog_name="logstore", standalone_mode=False)
     except _USAGE_ERROR as error:
-        complain(f"{error.format_message()} (see logstore --help)")
+        print_error(f"{error.format_message()} (see logstore --help)")
         return BAD_USAGE
     except (typer.Abort, KeyboardInterrupt):
-        complain("interrupted")
+        print_error("interrupted")
         return INTERRUPTED
     except Exception as error:
         from logstore.disk.errors import EngineError
 
         if not isinstance(error, EngineError | OSError):
             raise
-        complain(str(error))
+        print_error(str(error))
         return NO
     return outcome if isinstance(outcome, int) else DONE
 

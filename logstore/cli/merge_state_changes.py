@@ -16,7 +16,7 @@ from typing import TYPE_CHECKING, Annotated
 import typer
 
 from logstore.cli.operating import Json
-from logstore.cli.terminal import complain, print_json, printable
+from logstore.cli.terminal import print_error, print_json, printable
 
 if TYPE_CHECKING:
     from logstore.replication.state_change_lines import Line, Wanted
@@ -66,7 +66,7 @@ def merge_state_changes(
             else:
                 print(printable(line.text))
     except OSError as error:
-        complain(f"{error.filename}: {error.strerror}")
+        print_error(f"{error.filename}: {error.strerror}")
         return 1
     return 0
 

@@ -13,7 +13,7 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from logstore.cli.terminal import complain
+from logstore.cli.terminal import print_error
 
 if TYPE_CHECKING:
     from logstore.replication.metastore.operations import Outcome
@@ -58,15 +58,15 @@ def is_written(outcome: Outcome, what: str, how_to_look: str) -> bool:
         case None:
             return True
         case StoreError.CONNECTION_LOSS:
-            complain(f"{what}: the reply was lost, so the outcome is unknown; check it with {how_to_look}")
+            print_error(f"{what}: the reply was lost, so the outcome is unknown; check it with {how_to_look}")
         case StoreError.BAD_VERSION | StoreError.NODE_EXISTS | StoreError.NO_NODE:
-            complain(f"{what}: another program changed it at the same time; nothing was written, try again")
+            print_error(f"{what}: another program changed it meanwhile; nothing was written, try again")
         case error:
-            complain(f"{what}: the metadata store refused it: {error.value}")
+            print_error(f"{what}: the metadata store refused it: {error.value}")
     return False
 
 
-def stay(seconds: float, holds: Callable[[], bool]) -> bool:
+def wait_until(seconds: float, holds: Callable[[], bool]) -> bool:
     """Wait until `holds`, at most `seconds`; return whether it does."""
     end = time.monotonic() + seconds
     while not holds():

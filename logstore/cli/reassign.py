@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from logstore.cli.operating import Json, Metadata, Wait, is_written, stay
-from logstore.cli.terminal import complain, print_json
+from logstore.cli.operating import Json, Metadata, Wait, is_written, wait_until
+from logstore.cli.terminal import print_error, print_json
 
 if TYPE_CHECKING:
     from logstore.cli.cluster_plans import Plan, Standing
@@ -95,13 +95,13 @@ def execute(
         current = dict(cluster.partitions())
         for each in plan:
             if each not in current:
-                complain(f"no partition {each}: skipped")
+                print_error(f"no partition {each}: skipped")
         known = {each: replicas for each, replicas in plan.items() if each in current}
         for each, replicas in known.items():
             if dead := [broker for broker in replicas if broker not in cluster.brokers]:
                 raise BadPlan(f"{each}: brokers {dead} are not alive")
         if not known:
-            complain("no partitions to move")
+            print_error("no partitions to move")
             return 1
         rollback = encode_plan({each: current[each] for each in known})
         shown = f'{{"rollback": {rollback}}}' if as_json else _kept(rollback)
@@ -150,7 +150,7 @@ def cancel(metadata: Metadata, plan_file: PlanFile, wait: Wait = 0.0) -> int:
         before = {each: previous_replicas(cluster, each) for each in plan}
         back = {each: replicas for each, replicas in before.items() if replicas is not None}
         if not back:
-            complain("none of these partitions is being reassigned")
+            print_error("none of these partitions is being reassigned")
             return 1
         if not _is_requested(opened, back, "the cancellation", "logstore topics describe"):
             return 1
@@ -172,7 +172,7 @@ def _is_requested(
         merged = {**layout.parse_reassignment(node.data), **wanted}
         write = Set(path, layout.encode_reassignment(merged), node.stat.version)
     else:
-        complain("a reassignment is under way: try again when it is over, or add to it with --additional")
+        print_error("a reassignment is under way: try again when it is over, or add to it with --additional")
         return False
     return is_written(opened.call(write), what, how_to_look)
 
@@ -205,7 +205,7 @@ def _look(opened: Session, plan: Plan, seconds: float) -> tuple[Cluster, dict[To
         looks[:] = [(cluster, standings)]
         return Standing.IN_PROGRESS not in standings.values()
 
-    stay(seconds, is_settled)
+    wait_until(seconds, is_settled)
     return looks[0]
 
 
@@ -214,7 +214,7 @@ def _wait_for(opened: Session, plan: Plan, seconds: float) -> int:
 
     _, standings = _look(opened, plan, seconds)
     if Standing.IN_PROGRESS in standings.values():
-        complain(f"still in progress after {seconds:g} s; logstore reassign verify shows it")
+        print_error(f"still in progress after {seconds:g} s; logstore reassign verify shows it")
     return _exit_code(standings)
 
 

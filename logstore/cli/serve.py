@@ -106,21 +106,21 @@ def _options(
     from logstore.broker.properties import split_properties
 
     listening, rest = split_properties({**properties, **settings})
-    said = {**listening, **{name: value for name, value in named.items() if value is not None}}
+    given = {**listening, **{name: value for name, value in named.items() if value is not None}}
     for name, option in (("node.id", "--node-id"), ("listen", "--listen"), ("log.dirs", "--log-dirs")):
-        if name not in said:
+        if name not in given:
             raise typer.BadParameter(f"give {option}, or set it in a properties file")
-    number = said["node.id"]
+    number = given["node.id"]
     if not (number.isascii() and number.isdecimal()):
         raise typer.BadParameter(f"--node-id: {number!r} is not a number, 0 or more")
     return ServeOptions(
         node_id=int(number),
-        listen=_address(said["listen"], "--listen"),
-        log_dirs=tuple(each.strip() for each in said["log.dirs"].split(",") if each.strip()),
-        metadata=said.get("metadata", "embedded"),
-        advertised=_address(said["advertise"], "--advertise") if "advertise" in said else None,
-        http=_address(said["http"], "--http") if "http" in said else None,
-        state_change_log=said.get("state.change.log"),
+        listen=_address(given["listen"], "--listen"),
+        log_dirs=tuple(each.strip() for each in given["log.dirs"].split(",") if each.strip()),
+        metadata=given.get("metadata", "embedded"),
+        advertised=_address(given["advertise"], "--advertise") if "advertise" in given else None,
+        http=_address(given["http"], "--http") if "http" in given else None,
+        state_change_log=given.get("state.change.log"),
         settings=rest,
     )
 

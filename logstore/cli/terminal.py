@@ -14,7 +14,7 @@ class Encoding(StrEnum):
     BASE64 = "base64"
 
 
-def complain(text: str) -> None:
+def print_error(text: str) -> None:
     """Print an error as one line on stderr."""
     print("logstore: " + " ".join(text.split("\n")), file=sys.stderr, flush=True)
 

@@ -13,8 +13,8 @@ from typing import TYPE_CHECKING, Annotated
 
 import typer
 
-from logstore.cli.operating import Json, Metadata, Wait, is_written, named_values, stay
-from logstore.cli.terminal import complain, print_json
+from logstore.cli.operating import Json, Metadata, Wait, is_written, named_values, wait_until
+from logstore.cli.terminal import print_error, print_json
 
 if TYPE_CHECKING:
     from logstore.cli.cluster_state import Cluster
@@ -233,7 +233,7 @@ def alter(
             # The rest of the node stays, above all the brokers that have a replica yet to delete.
             grown = replace(topic.assignment, partitions={**existing, **added})
             writes.append(Set(layout.topic_path(name), layout.encode_topic(grown), topic.version))
-            complain("new records with a key may go to other partitions than earlier ones")
+            print_error("new records with a key may go to other partitions than earlier ones")
         if changed or dropped:
             if unknown := sorted(dropped - topic.config.keys()):
                 raise BadPlan(f"{name} has no setting {', '.join(unknown)} of its own")
@@ -266,15 +266,15 @@ def _done(
     as_json: bool, facts: dict[str, object], wait: float, holds: Callable[[], bool], otherwise: str
 ) -> int:
     """Print the facts; with `wait`, first wait until `holds`, and return 1 if it does not in time."""
-    has_happened = stay(wait, holds) if wait else None
+    has_happened = wait_until(wait, holds) if wait else None
     if as_json:
         print_json({**facts, "is_done": has_happened})
     if has_happened is False:
-        complain(f"{facts['topic']}: after {wait:g} s {otherwise}")
+        print_error(f"{facts['topic']}: after {wait:g} s {otherwise}")
     return int(has_happened is False)
 
 
 def _report_unreadable(cluster: Cluster) -> int:
     for path, why in sorted(cluster.unreadable.items()):
-        complain(f"{path}: {why}")
+        print_error(f"{path}: {why}")
     return 1 if cluster.unreadable else 0

@@ -66,7 +66,7 @@ Progress: TypeAlias = Callable[[int], None]
 """Called with the number of bytes checked since the last call."""
 
 # One bad epoch may make every later batch look bad, so only the first faults are listed.
-_TOLD: Final = 10
+_MOST: Final = 10
 _OURS: Final = frozenset({LOCK_FILE, CLEAN_SHUTDOWN_FILE})
 _INDEXES: Final = {Kind.OFFSET_INDEX: "offsets_crc", Kind.TIME_INDEX: "times_crc"}
 
@@ -326,10 +326,10 @@ class _Partition:
         log = LogFile(file, base_offset)
         batches = log.batches(next_offset=next_offset, leader_epoch=epoch)
         faults = [(position, fault.value) for position, _, fault in batches if fault is not None]
-        for position, text in faults[:_TOLD]:
+        for position, text in faults[:_MOST]:
             yield self._damage(name, position, text)
-        if len(faults) > _TOLD:
-            yield self._damage(name, faults[_TOLD][0], f"and {len(faults) - _TOLD} more bad batches")
+        if len(faults) > _MOST:
+            yield self._damage(name, faults[_MOST][0], f"and {len(faults) - _MOST} more bad batches")
         if tail := judge_tail(log, name, is_last=is_last):
             yield Finding(f"{self._directory}/{name}", tail.position, tail.text, tail.is_damage)
 

@@ -217,7 +217,7 @@ def locate(
     have at least `SMALLEST_RECORD` bytes each.
     """
     row = 0
-    unheard = np.zeros(TOTALS, np.int64)
+    ignored = np.zeros(TOTALS, np.int64)
     for batch in range(len(starts)):
         position = starts[batch]
         end = ends[batch]
@@ -255,7 +255,7 @@ def locate(
                 position = header_start + 1
                 header_start = -1
             else:
-                position = _skip_headers(data, header_start, record_end, totals if wanted else unheard)
+                position = _skip_headers(data, header_start, record_end, totals if wanted else ignored)
             if position != record_end:
                 return MALFORMED
             if wanted:
@@ -343,7 +343,7 @@ def locate_headers(
 
 @kernel
 def _check(data: Bytes, position: int, end: int, count: int) -> tuple[bool, int, int, int]:
-    unheard = np.zeros(TOTALS, np.int64)
+    ignored = np.zeros(TOTALS, np.int64)
     earliest = _long(_UNSIGNED)
     latest = -earliest - 1
     keyless = 0
@@ -370,7 +370,7 @@ def _check(data: Bytes, position: int, end: int, count: int) -> tuple[bool, int,
         if data[position] == 0:
             position += 1
         else:
-            position = _skip_headers(data, position, record_end, unheard)
+            position = _skip_headers(data, position, record_end, ignored)
         if position != record_end:
             return False, 0, 0, 0
         earliest = min(earliest, time_delta)

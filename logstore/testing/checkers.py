@@ -339,7 +339,7 @@ class PartitionChecker:
         if view.log_start < leader.log_start:
             self._fail("C22", f"about to join the ISR with records from before {leader.log_start}; {view}")
 
-    def let_go(self, node: int, remaining: Collection[str]) -> None:
+    def shutdown_allowed(self, node: int, remaining: Collection[str]) -> None:
         """The controller answered a broker's shutdown: `remaining` are the partitions that it still leads."""
         state = self.state
         if (
@@ -349,7 +349,7 @@ class PartitionChecker:
             and not self.is_being_deleted
             and self.name not in remaining
         ):
-            self._fail("C21", f"node {node} was told that it may stop, but leads at {state.leader_epoch}")
+            self._fail("C21", f"node {node} was allowed to stop, but leads at {state.leader_epoch}")
 
     def records_deleted(self, low_watermark: int, is_registered: Callable[[int, int], bool]) -> None:
         """DeleteRecords was answered: no live ISR member serves anything below `low_watermark`.

@@ -28,7 +28,7 @@ class Host:
     node: Node | None = None
     life: int = 0
     session_id: int | None = None
-    told_of_end: int | None = None
+    end_notified: int | None = None
     """The session whose end was sent to the node."""
     is_paused: bool = False
     backlog: list[Event] = field(default_factory=list)

@@ -398,7 +398,7 @@ class Observation:
             return  # it may not know yet what its successor did
         remaining = [str(each) for each in body.remaining]
         for checker in self.checkers.values():
-            checker.let_go(target, remaining)
+            checker.shutdown_allowed(target, remaining)
 
     # --- the store -------------------------------------------------------------------------------
 

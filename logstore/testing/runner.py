@@ -298,21 +298,21 @@ class _Run:
             producer.is_finishing = True
         bound_ms = world.swarm.session_timeout_ms + LEADER_BOUND_MS
         if not self._until(self._is_led_by_the_healthy, bound_ms):
-            raise Violation("C18", f"a node with a dead disk still leads: {self._complaints()}")
+            raise Violation("C18", f"a node with a dead disk still leads: {self._unhealed()}")
         world.replace_dead_disks()
         self._mended_ms = world.now_ms
         self._play_operator()
         if not self._until_mended(self._all_lead, bound_ms):
-            raise Violation("C18", f"not led in {bound_ms} ms: {self._complaints()}")
+            raise Violation("C18", f"not led in {bound_ms} ms: {self._unhealed()}")
         self.led_in_ms = world.now_ms - self._mended_ms
         if not self._until_mended(self._is_healed, IN_SYNC_BOUND_MS):
-            raise Violation("C18", f"not healed in {IN_SYNC_BOUND_MS} ms: {self._complaints()}")
+            raise Violation("C18", f"not healed in {IN_SYNC_BOUND_MS} ms: {self._unhealed()}")
         self.in_sync_in_ms = world.now_ms - self._mended_ms
         # A delayed command may still create or delete a topic.
         if not self._until(lambda: not world.client_link.is_under_way(_COMMANDS), IN_SYNC_BOUND_MS):
             raise Violation("C18", "a command got no answer")
         if not self._until(self._is_healed, IN_SYNC_BOUND_MS):
-            raise Violation("C18", f"not healed after the last command: {self._complaints()}")
+            raise Violation("C18", f"not healed after the last command: {self._unhealed()}")
 
     def _until_mended(self, holds: Callable[[], bool], bound_ms: int) -> bool:
         """Like `_until`, but the bound starts again whenever the operator helps."""
@@ -338,7 +338,7 @@ class _Run:
                 return False
         return True
 
-    def _complaints(self) -> str:
+    def _unhealed(self) -> str:
         texts = []
         for topic_partition, checker in self.world.checkers.items():
             views = ", ".join(str(view) for _, view in sorted(checker.views.items()))
@@ -402,7 +402,7 @@ class _Run:
                 raise Violation("C18", f"{topic_partition} accepts no records after all faults ended")
             assert topic_partition not in world.checkers or len(checker.acked) > before
         if not self._until(self._is_healed, READING_BOUND_MS):
-            raise Violation("C18", f"not in sync after the last records: {self._complaints()}")
+            raise Violation("C18", f"not in sync after the last records: {self._unhealed()}")
         self._judge_rest()
         for topic_partition, checker in list(world.checkers.items()):
             batches = self._read(topic_partition, checker)
@@ -410,7 +410,7 @@ class _Run:
                 checker.read_back(batches)
         # A command that waited in its controller's queue may have started something.
         if not self._until(self._is_healed, READING_BOUND_MS):
-            raise Violation("C18", f"not in sync after reading: {self._complaints()}")
+            raise Violation("C18", f"not in sync after reading: {self._unhealed()}")
         for host in world.hosts.values():
             world.stop(host)
             self._read_disk(host.node_id)

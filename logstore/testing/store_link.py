@@ -175,7 +175,7 @@ class StoreLink:
         assert old is not None
         self._time.note("store", "has a new session for", host.node_id)
         host.session_id = self.store.open_session(host.config.zookeeper_session_timeout_ms, self._time.now_ms)
-        host.told_of_end = old
+        host.end_notified = old
         if not keeps_old:
             self.expire(old)
         self._answer(host, host.life, SessionOpened(host.session_id))
@@ -203,9 +203,9 @@ class StoreLink:
             self._tell_expired(host, host.session_id)
 
     def _tell_expired(self, host: Host, session_id: int) -> None:
-        if host.told_of_end == session_id:
+        if host.end_notified == session_id:
             return
-        host.told_of_end = session_id
+        host.end_notified = session_id
         self._answer(host, host.life, SessionExpired(session_id))
 
     def _schedule_tick(self) -> None:

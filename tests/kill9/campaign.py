@@ -21,7 +21,7 @@ from pathlib import Path
 
 from logstore.broker.limits import Address
 from logstore.broker.wire import types as t
-from logstore.cli.local_cluster import LocalCluster, launch, read_cluster_file, start, stop, tell
+from logstore.cli.local_cluster import LocalCluster, launch, read_cluster_file, send_signal, start, stop
 from logstore.format.batch import walk
 from tests.broker.asking import Asker
 from tests.kill9.verdict import violations, written_anew
@@ -79,7 +79,7 @@ class Campaign:
 
     def close(self) -> None:
         for number in range(1, NODES + 1):
-            tell(self.directory, f"node-{number}", signal.SIGCONT)
+            send_signal(self.directory, f"node-{number}", signal.SIGCONT)
         stop(self.directory, patience_s=30.0)
 
     # --- looking ------------------------------------------------------------------------------
@@ -157,10 +157,10 @@ class Campaign:
     def _strike(self, fault: str, victim: int | str) -> float:
         """The seconds until every partition is led by somebody else than the victim."""
         if isinstance(victim, str):
-            tell(self.directory, victim, signal.SIGKILL)
+            send_signal(self.directory, victim, signal.SIGKILL)
             return 0.0
         name = f"node-{victim}"
-        tell(self.directory, name, signal.SIGSTOP if fault == "pause" else signal.SIGKILL)
+        send_signal(self.directory, name, signal.SIGSTOP if fault == "pause" else signal.SIGKILL)
         self._down.add(victim)
         taken_s = self.wait_for(
             "another leader",
@@ -182,7 +182,7 @@ class Campaign:
             elif victim in self._down:
                 self._down.discard(victim)
                 if fault == "pause":
-                    tell(self.directory, f"node-{victim}", signal.SIGCONT)
+                    send_signal(self.directory, f"node-{victim}", signal.SIGCONT)
                 else:
                     names.append(f"node-{victim}")
         if names:

@@ -19,7 +19,7 @@ import pytest
 
 from logstore.broker.blocking import BlockingClient
 from logstore.broker.limits import parse_address
-from logstore.cli.local_cluster import launch, start, stop, tell
+from logstore.cli.local_cluster import launch, send_signal, start, stop
 from logstore.spark.data_source import LogstoreDataSource
 
 if TYPE_CHECKING:
@@ -177,7 +177,7 @@ def run(spark: SparkSession, directory: Path, *, kills: int, restarts: bool) -> 
             all_goes_on()
             for kill in range(kills):
                 leader = client.leader(TOPIC, kill % PARTITIONS)
-                tell(directory / "cluster", f"node-{leader}", signal.SIGKILL)
+                send_signal(directory / "cluster", f"node-{leader}", signal.SIGKILL)
                 for stream in streams if restarts else ():
                     stream.restart()
                 all_goes_on()

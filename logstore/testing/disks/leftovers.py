@@ -260,17 +260,17 @@ class Leftovers:
         first = dict.fromkeys(
             Choice(mask, contents) for mask in (self._every, self._certain) for contents in (every, none)
         )
-        telling = dict.fromkeys(Choice(mask, contents) for mask in masks for contents in (every, none))
+        revealing = dict.fromkeys(Choice(mask, contents) for mask in masks for contents in (every, none))
         for number, of_file in enumerate(fates):
             for fate in of_file:
                 for others in (every, none):
                     contents = (*others[:number], fate, *others[number + 1 :])
-                    telling[Choice(self._every, contents)] = None
+                    revealing[Choice(self._every, contents)] = None
         drawn = {
             Choice(random.choice(masks), tuple(random.choice(of_file) for of_file in fates)): None
-            for _ in range(max(limit // 4, limit - len(telling)))
+            for _ in range(max(limit // 4, limit - len(revealing)))
         }
-        rest = [choice for choice in telling if choice not in first]
+        rest = [choice for choice in revealing if choice not in first]
         if limit < len(first):  # over many moments every kind gets its turn
             return random.sample([*first, *rest], limit)
         room = limit - len(first)

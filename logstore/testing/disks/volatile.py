@@ -131,7 +131,7 @@ class VolatileDisk:
         try:
             self.inner.rename(source, target)
         except OSError:
-            _let_go(replaced)
+            _close_kept(replaced)
             raise
         self._nodes.pop(new, None)
         for table in (self._nodes, self._names):
@@ -150,7 +150,7 @@ class VolatileDisk:
         try:
             self.inner.remove(path)
         except OSError:
-            _let_go(kept)
+            _close_kept(kept)
             raise
         self._nodes.pop(name, None)
         self._note(_directory_of(name), _Removed(os.path.basename(name), kept), undoable)
@@ -286,7 +286,7 @@ class VolatileDisk:
         for change in self._names.pop(directory, ()):
             match change:
                 case _Removed(kept=kept) | _Renamed(replaced=kept):
-                    _let_go(kept)
+                    _close_kept(kept)
 
     def _keep(self, path: str) -> tuple[_Kept | None, bool]:
         """Return the file at `path` (None if there is none), and whether its removal can be undone."""
@@ -377,7 +377,7 @@ class VolatileFile:
             raise power_lost(self._path)
 
 
-def _let_go(kept: _Kept | None) -> None:
+def _close_kept(kept: _Kept | None) -> None:
     if kept is not None:
         kept.file.close()
 
