@@ -240,7 +240,7 @@ class Producer(NamedTuple):
     epoch: int
 
 
-class Owed(NamedTuple):
+class PartPlan(NamedTuple):
     """The part of a plan for one partition."""
 
     topic_partition: TopicPartition
@@ -253,7 +253,7 @@ class Owed(NamedTuple):
     def left(self) -> int:
         return self.records - self.skip
 
-    def standing(self, batches: Iterable[Batch], producer: Producer) -> int:
+    def written(self, batches: Iterable[Batch], producer: Producer) -> int:
         """Return how many of the records left are in the log, given all batches after the end offset.
 
         The last of our batches decides, because compaction may have removed others.
@@ -276,7 +276,7 @@ class Plan:
 
     files: Sequence[tuple[str, int]]
     producer: Producer
-    owed: Sequence[Owed]
+    owed: Sequence[PartPlan]
     topics: Mapping[str, int] = field(default_factory=dict)
 
     def to_json(self) -> Json:
@@ -292,21 +292,21 @@ class Plan:
         return cls(
             [(name, size) for name, size in plan["files"]],
             Producer(*plan["producer"]),
-            [Owed(TopicPartition(topic, partition), *rest) for topic, partition, *rest in plan["owed"]],
+            [PartPlan(TopicPartition(topic, partition), *rest) for topic, partition, *rest in plan["owed"]],
             plan["topics"],
         )
 
 
-class Payment(NamedTuple):
+class PartWrite(NamedTuple):
     """The part of a plan for one partition, with its staged files."""
 
-    owed: Owed
+    owed: PartPlan
     producer: Producer
     files: Sequence[StagedFile]
 
-    def batches(self, standing: int) -> Iterator[memoryview]:
-        """Yield the batches after the first `standing` records left, with sequence numbers and checksums."""
-        done, start = 0, self.owed.skip + standing
+    def batches(self, written: int) -> Iterator[memoryview]:
+        """Yield the batches after the first `written` records left, with sequence numbers and checksums."""
+        done, start = 0, self.owed.skip + written
         for file in self.files:
             for data in file.batches(self.owed.topic_partition):
                 count = Batch(data).record_count
@@ -342,10 +342,10 @@ class Target(Protocol):
     def new_producer(self) -> Producer:
         """Return a producer with an id that nothing else uses."""
 
-    def pay(self, payments: Sequence[Payment]) -> Mapping[TopicPartition, int]:
+    def write(self, parts: Sequence[PartWrite]) -> Mapping[TopicPartition, int]:
         """Append, durably, the records that are not in the log; return how many of each part then are.
 
-        The number is below `Owed.left` only if the log refuses the producer's next sequence number.
+        The number is below `PartPlan.left` only if the log refuses the producer's next sequence number.
         """
 
     def close(self) -> None: ...
@@ -404,10 +404,10 @@ class Publisher:
             self._target.create(topic, partitions)
         files = self._open(intent.number, plan.files)
         for _ in range(_RENEWALS):
-            stands = self._target.pay([Payment(owed, plan.producer, files) for owed in plan.owed])
-            if all(stands[owed.topic_partition] == owed.left for owed in plan.owed):
+            written = self._target.write([PartWrite(owed, plan.producer, files) for owed in plan.owed])
+            if all(written[owed.topic_partition] == owed.left for owed in plan.owed):
                 return self._state(plan)
-            plan = self._renewed(plan, stands)
+            plan = self._renewed(plan, written)
             self._ledger.decide(intent.number, plan.to_json())
         raise PublicationBroken(
             f"the log refused the sequence numbers of {_RENEWALS} new producers: run logstore verify"
@@ -429,20 +429,20 @@ class Publisher:
         records: Mapping[TopicPartition, tuple[int, int]],
         sequences: Mapping[str, int],
         new_topics: Mapping[str, int],
-    ) -> list[Owed]:
+    ) -> list[PartPlan]:
         """`records`: how many are in the log already, and how many there are."""
         there = [partition for partition in records if partition.topic not in new_topics]
         ends = self._target.ends(there)
         return [
-            Owed(partition, ends.get(partition, 0), sequences.get(str(partition), 0), *counts)
+            PartPlan(partition, ends.get(partition, 0), sequences.get(str(partition), 0), *counts)
             for partition, counts in records.items()
         ]
 
-    def _renewed(self, plan: Plan, stands: Mapping[TopicPartition, int]) -> Plan:
+    def _renewed(self, plan: Plan, written: Mapping[TopicPartition, int]) -> Plan:
         records = {
-            owed.topic_partition: (owed.skip + stands[owed.topic_partition], owed.records)
+            owed.topic_partition: (owed.skip + written[owed.topic_partition], owed.records)
             for owed in plan.owed
-            if stands[owed.topic_partition] < owed.left
+            if written[owed.topic_partition] < owed.left
         }
         return Plan(plan.files, self._target.new_producer(), self._owed(records, {}, {}), plan.topics)
 

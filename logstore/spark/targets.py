@@ -30,7 +30,7 @@ from logstore.log.stand_alone import check_not_locked
 from logstore.replication.messages import EARLIEST_TIMESTAMP, LATEST_TIMESTAMP
 from logstore.spark.client import ClientSettings
 from logstore.spark.errors import PublicationBroken, WriteRefused
-from logstore.spark.publishing import Payment, Producer
+from logstore.spark.publishing import PartWrite, Producer
 from logstore.spark.sink_rows import Topic
 
 T = TypeVar("T")
@@ -110,26 +110,26 @@ class DirectoryTarget:
     def new_producer(self) -> Producer:
         return Producer(_FIRST_PRODUCER + self._random.getrandbits(61), 0)
 
-    def pay(self, payments: Sequence[Payment]) -> Mapping[TopicPartition, int]:
+    def write(self, parts: Sequence[PartWrite]) -> Mapping[TopicPartition, int]:
         return {
-            payment.owed.topic_partition: self._pay(payment)
-            for payment in sorted(payments, key=lambda payment: payment.owed.topic_partition)
+            part.owed.topic_partition: self._write(part)
+            for part in sorted(parts, key=lambda part: part.owed.topic_partition)
         }
 
-    def _pay(self, payment: Payment) -> int:
-        owed = payment.owed
+    def _write(self, part: PartWrite) -> int:
+        owed = part.owed
         log = self._open(owed.topic_partition)
         try:
             start = max(min(owed.end_offset, log.log_end_offset), log.log_start_offset)
-            stands = owed.standing(log.read_batches(start), payment.producer)
-            for data in payment.batches(stands):
+            written = owed.written(log.read_batches(start), part.producer)
+            for data in part.batches(written):
                 try:
                     log.append_batches(data)
                 except OutOfOrderSequence:
                     break
-                stands += Batch(data).record_count
+                written += Batch(data).record_count
             log.flush()
-            return stands
+            return written
         finally:
             self._close(owed.topic_partition, log)
 
@@ -227,21 +227,21 @@ class BrokerTarget:
     def new_producer(self) -> Producer:
         return Producer(self._wait(self._client.producer_id()), 0)
 
-    def pay(self, payments: Sequence[Payment]) -> Mapping[TopicPartition, int]:
-        return self._wait(self._pay_all(payments))
+    def write(self, parts: Sequence[PartWrite]) -> Mapping[TopicPartition, int]:
+        return self._wait(self._write_all(parts))
 
-    async def _pay_all(self, payments: Sequence[Payment]) -> dict[TopicPartition, int]:
+    async def _write_all(self, parts: Sequence[PartWrite]) -> dict[TopicPartition, int]:
         turns = asyncio.Semaphore(_AT_A_TIME)
 
-        async def pay(payment: Payment) -> int:
+        async def write(part: PartWrite) -> int:
             async with turns:
-                return await self._pay(payment)
+                return await self._write(part)
 
         # Let all of them finish, even if one raises: the outcome of a batch under way would be unknown.
-        results = await asyncio.gather(*map(pay, payments), return_exceptions=True)
-        stands = {}
-        for payment, result in zip(payments, results, strict=True):
-            where = payment.owed.topic_partition
+        results = await asyncio.gather(*map(write, parts), return_exceptions=True)
+        written = {}
+        for part, result in zip(parts, results, strict=True):
+            where = part.owed.topic_partition
             if isinstance(result, EngineError):
                 raise PublicationBroken(
                     f"{where}: failed to write its part: {result}. Run the same query or transaction again: "
@@ -249,42 +249,42 @@ class BrokerTarget:
                 ) from result
             if isinstance(result, BaseException):
                 raise result
-            stands[where] = result
-        return stands
+            written[where] = result
+        return written
 
-    async def _pay(self, payment: Payment) -> int:
-        owed = payment.owed
-        stands = await self._standing(payment)
+    async def _write(self, part: PartWrite) -> int:
+        owed = part.owed
+        written = await self._written(part)
         while True:
             try:
-                for data in payment.batches(stands):
+                for data in part.batches(written):
                     await self._client.produce(owed.topic_partition, bytes(data))
-                    stands += Batch(data).record_count
-                return stands
+                    written += Batch(data).record_count
+                return written
             except RequestRefused as refusal:
                 if refusal.error not in _SEQUENCE_LOST:
                     raise
             # The log may be ahead of what was read; it lost our sequence only if it is not.
-            before, stands = stands, max(stands, await self._standing(payment))
-            if stands == before:
-                return stands
+            before, written = written, max(written, await self._written(part))
+            if written == before:
+                return written
 
-    async def _standing(self, payment: Payment) -> int:
+    async def _written(self, part: PartWrite) -> int:
         """Return how many of the records are in the log below the high watermark."""
-        owed = payment.owed
+        owed = part.owed
         partition = owed.topic_partition
         # The end first: a new leader that does not know its predecessor's high watermark yet refuses the
         # request.
         end = (await self._client.offsets({partition: LATEST_TIMESTAMP}))[partition]
         start = (await self._client.offsets({partition: EARLIEST_TIMESTAMP}))[partition]
         offset = max(min(owed.end_offset, end), start)
-        stands = 0
+        written = 0
         while offset < end:
             result = await self._client.fetch(partition, offset, max_bytes=_FETCH_BYTES, max_wait_ms=0)
             batches = list(walk(result.records))
-            stands = max(stands, owed.standing(batches, payment.producer))
+            written = max(written, owed.written(batches, part.producer))
             offset = max([offset, *(batch.next_offset for batch in batches)])
-        return stands
+        return written
 
     def close(self) -> None:
         self._wait(self._client.close())

@@ -16,7 +16,7 @@ from logstore.format.record import MAX_INT, Record
 from logstore.log.log import Log
 from logstore.spark.errors import PublicationBroken, RowRefused, StagedFileGone, WriteRefused
 from logstore.spark.ledger import Ledger, read_ledger
-from logstore.spark.publishing import Message, Owed, Payment, Plan, Producer, Publisher
+from logstore.spark.publishing import Message, PartPlan, PartWrite, Plan, Producer, Publisher
 from logstore.spark.sink import Sink
 from logstore.spark.targets import DirectoryTarget
 from logstore.testing.crash import CrashLab, CrashReport, CrashRun
@@ -166,7 +166,7 @@ def test_the_power_fails_before_any_call_twice() -> None:
     assert report.is_good, str(report)
 
 
-def _count_nothing(self: Owed, batches: Any, producer: Producer) -> int:
+def _count_nothing(self: PartPlan, batches: Any, producer: Producer) -> int:
     return 0
 
 
@@ -185,10 +185,10 @@ def _own_files_first(
 @pytest.mark.parametrize(
     ("target", "plant"),
     [
-        ("logstore.spark.publishing.Owed.standing", _count_nothing),
+        ("logstore.spark.publishing.PartPlan.written", _count_nothing),
         ("logstore.spark.sink.publish_once", _own_files_first),
     ],
-    ids=["does not count what stands", "does not carry out first what is open"],
+    ids=["does not count what is written", "does not carry out first what is open"],
 )
 def test_the_checker_notices(monkeypatch: pytest.MonkeyPatch, target: str, plant: Any) -> None:
     monkeypatch.setattr(target, plant)
@@ -230,14 +230,14 @@ class Cluster:
     def close(self) -> None:
         pass
 
-    def pay(self, payments: Sequence[Payment]) -> dict[TopicPartition, int]:
-        return {payment.owed.topic_partition: self._pay(payment) for payment in payments}
+    def write(self, parts: Sequence[PartWrite]) -> dict[TopicPartition, int]:
+        return {part.owed.topic_partition: self._write(part) for part in parts}
 
-    def _pay(self, payment: Payment) -> int:
-        partition = payment.owed.topic_partition
+    def _write(self, part: PartWrite) -> int:
+        partition = part.owed.topic_partition
         log, behind, offset = self._log(partition), [], 0
         for producer, sequence, found in log:
-            if offset >= payment.owed.end_offset:
+            if offset >= part.owed.end_offset:
                 records = [Record(0, 0, None, each.encode()) for each in found]
                 behind.append(
                     Batch(
@@ -250,18 +250,18 @@ class Cluster:
                     )
                 )
             offset += len(found)
-        stands = payment.owed.standing(behind, payment.producer)
-        for data in payment.batches(stands):
+        written = part.owed.written(behind, part.producer)
+        for data in part.batches(written):
             batch = Batch(data)
             batch.check_crc()
             if not self._follows(partition, batch):
-                return stands
+                return written
             self._fails()
             found = [(record.value or b"").decode() for record in batch.records()]
-            log.append((payment.producer, batch.base_sequence, found))
+            log.append((part.producer, batch.base_sequence, found))
             self._fails()
-            stands += len(found)
-        return stands
+            written += len(found)
+        return written
 
     def _follows(self, partition: TopicPartition, batch: Batch) -> bool:
         mine = [each for each in self._log(partition) if each[0].id == batch.producer_id]
@@ -338,9 +338,9 @@ def test_a_log_that_refuses_every_producer() -> None:
         sink.commit(tasks(sink, 0), LEDGER, 0)
 
 
-def owed(**given: int) -> Owed:
+def owed(**given: int) -> PartPlan:
     numbers = {"end_offset": 10, "first_sequence": 5, "skip": 0, "records": 8, **given}
-    return Owed(TopicPartition("t", 0), **numbers)
+    return PartPlan(TopicPartition("t", 0), **numbers)
 
 
 def batch(sequence: int, count: int, producer: int = 7, epoch: int = 0) -> Batch:
@@ -351,16 +351,16 @@ def batch(sequence: int, count: int, producer: int = 7, epoch: int = 0) -> Batch
 
 def test_what_stands_is_told_by_producer_and_sequence() -> None:
     mine = Producer(7, 0)
-    assert owed().standing([], mine) == 0
-    assert owed().standing([batch(5, 2), batch(0, 4, producer=8), batch(7, 3)], mine) == 5
-    assert owed().standing([batch(5, 2), batch(5, 9, epoch=1)], mine) == 2
-    assert owed().standing([batch(9, 4)], mine) == 8, "compaction took those before"
-    assert owed(first_sequence=MAX_INT - 1).standing([batch(MAX_INT - 1, 5)], mine) == 5, "numbers wrap"
-    assert owed(skip=3).standing([batch(5, 5)], mine) == 5
+    assert owed().written([], mine) == 0
+    assert owed().written([batch(5, 2), batch(0, 4, producer=8), batch(7, 3)], mine) == 5
+    assert owed().written([batch(5, 2), batch(5, 9, epoch=1)], mine) == 2
+    assert owed().written([batch(9, 4)], mine) == 8, "compaction took those before"
+    assert owed(first_sequence=MAX_INT - 1).written([batch(MAX_INT - 1, 5)], mine) == 5, "numbers wrap"
+    assert owed(skip=3).written([batch(5, 5)], mine) == 5
     with pytest.raises(PublicationBroken, match="ledger is a copy"):
-        owed(skip=3).standing([batch(5, 6)], mine)
+        owed(skip=3).written([batch(5, 6)], mine)
     with pytest.raises(PublicationBroken, match="ledger is a copy"):
-        owed().standing([batch(3, 2)], mine)
+        owed().written([batch(3, 2)], mine)
 
 
 def test_a_plan_comes_back_as_it_was() -> None:
