@@ -37,8 +37,7 @@ from logstore.replication.messages import (
 from logstore.replication.metastore import layout
 from logstore.replication.metastore.operations import Create, Delete, Outcome, Set
 from logstore.testing import disk_faults
-from logstore.testing.fairness import may_lose_power, others_hold_everything
-from logstore.testing.faults import Decision
+from logstore.testing.faults import Decision, may_lose_power, others_hold_everything
 from logstore.testing.hosts import Host
 from logstore.testing.operator import SIDE_TOPICS, active_controller, ask, place, target
 from logstore.testing.stored import IDENTITY_AT

@@ -41,7 +41,6 @@ from logstore.testing import disk_faults
 from logstore.testing import kit_engine as engine
 from logstore.testing.checkers import PartitionChecker
 from logstore.testing.hosts import in_turn
-from logstore.testing.kit_account import CallRecord, describe_world
 from logstore.testing.kit_clients import (
     ALL,
     Acks,
@@ -55,7 +54,14 @@ from logstore.testing.kit_clients import (
     is_passing,
     number_of_acks,
 )
-from logstore.testing.kit_engine import VirtualTime, checker_of, controller_of, host_of, running_host
+from logstore.testing.kit_engine import (
+    CallRecord,
+    VirtualTime,
+    checker_of,
+    controller_of,
+    host_of,
+    running_host,
+)
 from logstore.testing.network import STORE, links_between
 from logstore.testing.quiet import Timings, quiet_swarm
 from logstore.testing.stored import Violation
@@ -268,7 +274,7 @@ class SimulatedCluster:
 
     def describe(self) -> str:
         """Return the state of the cluster as text: a line for each node and each partition."""
-        return describe_world(self._world)
+        return engine.describe_world(self._world)
 
     def account(self) -> str:
         """Return the seed, the calls made to the cluster, and the last events as text."""

@@ -15,8 +15,15 @@ from random import Random
 
 from logstore.testing.atlas import states_of
 from logstore.testing.by_hand import BY_HAND
-from logstore.testing.fairness import may_lose_power, others_hold_everything
-from logstore.testing.faults import FAULTS, NOBODY, Decision, Fault, Takes
+from logstore.testing.faults import (
+    FAULTS,
+    NOBODY,
+    Decision,
+    Fault,
+    Takes,
+    may_lose_power,
+    others_hold_everything,
+)
 from logstore.testing.hosts import Host
 from logstore.testing.network import STORE
 from logstore.testing.operator import COMMANDS, give, is_served

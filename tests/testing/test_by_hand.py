@@ -7,8 +7,7 @@ from logstore.replication.metastore import layout
 from logstore.replication.metastore.operations import Create, Delete
 from logstore.testing import SimulatedCluster
 from logstore.testing.by_hand import BY_HAND
-from logstore.testing.fairness import others_hold_everything
-from logstore.testing.faults import Decision
+from logstore.testing.faults import Decision, others_hold_everything
 
 
 def test_no_bit_changes_in_the_last_log_that_is_whole() -> None:
