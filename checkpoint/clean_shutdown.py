@@ -15,6 +15,7 @@ from __future__ import annotations
 import json
 import zlib
 from collections.abc import Iterable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 
 from logstore.checkpoint.entry_files import INT64_MAX
@@ -95,13 +96,10 @@ def read_clean_shutdown(disk: Disk, directory: str) -> CleanShutdown | None:
 
 def write_clean_shutdown(disk: Disk, directory: str, marker: CleanShutdown | None = None) -> None:
     """Write the marker durably. Call this last, after all other writes."""
-    file = disk.open(f"{directory}/{CLEAN_SHUTDOWN_FILE}", create=True, write=True)
-    try:
+    with closing(disk.open(f"{directory}/{CLEAN_SHUTDOWN_FILE}", create=True, write=True)) as file:
         file.truncate(0)
         file.pwrite(format_clean_shutdown(marker or CleanShutdown()), 0)
         file.sync()
-    finally:
-        file.close()
     disk.sync_dir(directory)
 
 

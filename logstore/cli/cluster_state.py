@@ -9,7 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Iterable, Iterator, Mapping
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from dataclasses import dataclass, field
 from typing import Protocol
 
@@ -115,15 +115,8 @@ def open_store(metadata: str) -> ClosableStore:
 @contextmanager
 def session(metadata: str) -> Iterator[Session]:
     """Open a session with the store at `metadata`. Raises `MetadataUnavailable` and `ValueError`."""
-    store = open_store(metadata)
-    try:
-        opened = Session(store)
-        try:
-            yield opened
-        finally:
-            opened.close()
-    finally:
-        store.close()
+    with closing(open_store(metadata)) as store, closing(Session(store)) as opened:
+        yield opened
 
 
 def read_cluster(session: Session, topics: Iterable[str] | None = None) -> Cluster:

@@ -10,6 +10,7 @@ from __future__ import annotations
 import re
 import struct
 from collections.abc import Iterator
+from contextlib import closing
 from enum import StrEnum
 from typing import Final, NamedTuple
 
@@ -190,7 +191,5 @@ def read_whole(disk: Disk, directory: str, name: str) -> bytes | None:
     file = open_for_reading(disk, directory, name)
     if file is None:
         return None
-    try:
+    with closing(file):
         return file.pread(file.size(), 0)
-    finally:
-        file.close()

@@ -6,6 +6,7 @@ A finding is damage if neither a crash nor a running writer can cause it; every 
 from __future__ import annotations
 
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import NamedTuple
 
@@ -238,10 +239,8 @@ def _verify_segment(
     file = open_for_reading(disk, directory, name)
     if file is None:
         return None
-    try:
+    with closing(file):
         return verify_log(LogFile(file, base_offset), name, previous=previous, is_last=is_last)
-    finally:
-        file.close()
 
 
 def _log_report(segment: SegmentReport) -> FileReport:

@@ -17,6 +17,7 @@ time if they are small. Records in batches are not decoded: `dump --verify` does
 from __future__ import annotations
 
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from itertools import pairwise
 from typing import Final, NamedTuple, TypeAlias
 
@@ -156,8 +157,7 @@ def _ledger(disk: Disk, directory: str) -> Iterator[Finding]:
 
 def _kept(disk: Disk, path: str, piece: Piece) -> Iterator[Finding]:
     """Check a copy by its checksum; a segment that was moved whole has none and is checked by batch."""
-    file = disk.open(path)
-    try:
+    with closing(disk.open(path)) as file:
         if piece.crc is not None:
             if crc32c(file.pread(piece.size, 0)) != piece.crc:
                 yield Finding(path, 0, "the checksum in the ledger does not match", True)
@@ -165,8 +165,6 @@ def _kept(disk: Disk, path: str, piece: Piece) -> Iterator[Finding]:
         for found in scan(file, 0, file.size(), base_offset=int(piece.file[:20])):
             if found.fault is not None:
                 yield Finding(path, found.end, found.fault.value, True)
-    finally:
-        file.close()
 
 
 # --- a partition -----------------------------------------------------------------------------------
@@ -233,7 +231,7 @@ class _Partition:
         file = open_for_reading(self._disk, self._directory, name)
         if file is None:
             return
-        try:
+        with closing(file):
             size = file.size()
             if seal is not None and size >= seal.size:
                 if crc32c(indexes[Kind.TRANSACTION_INDEX]) != seal.aborts_crc:
@@ -248,8 +246,6 @@ class _Partition:
                     self._progress(size)
                     return
             yield from self._walk(file, name, base_offset, size, is_last, indexes)
-        finally:
-            file.close()
 
     def _proven(self, file: File, base_offset: int, seal: Seal, offsets: bytes) -> Iterator[Finding]:
         """Check a segment that matches its seal: only its first and last batches, for the epoch history."""
@@ -356,8 +352,7 @@ def reseal(disk: Disk, directory: str) -> int:
     bases = segment_offsets(disk, directory)
     for base_offset, successor in pairwise(bases):
         name = file_name(base_offset, ".log")
-        file = disk.open(f"{directory}/{name}", write=True)
-        try:
+        with closing(disk.open(f"{directory}/{name}", write=True)) as file:
             report = verify_log(LogFile(file, base_offset), name, is_last=False)
             if report.damage or report.last_offset >= successor:
                 found = report.damage[0] if report.damage else f"it reaches offset {report.last_offset}"
@@ -377,8 +372,6 @@ def reseal(disk: Disk, directory: str) -> int:
                 offsets=companions[Kind.OFFSET_INDEX],
                 times=companions[Kind.TIME_INDEX],
             )
-        finally:
-            file.close()
         write_seal(disk, seal_path(directory, base_offset), seal)
     disk.sync_dir(directory)
     return max(len(bases) - 1, 0)

@@ -25,6 +25,7 @@ import sys
 import threading
 import time
 from collections.abc import Callable, Iterator, Sequence
+from contextlib import closing
 from typing import ClassVar, NamedTuple, Protocol, TypeAlias
 
 from logstore.disk.descriptors import Spares
@@ -146,13 +147,10 @@ def publish(disk: Disk, directory: str, name: str, data: bytes) -> None:
     caller at a time for each name.
     """
     temporary = f"{directory}/{name}{TEMPORARY_SUFFIX}"
-    file = disk.open(temporary, create=True, write=True)
-    try:
+    with closing(disk.open(temporary, create=True, write=True)) as file:
         file.truncate(0)
         file.pwrite(data, 0)
         file.sync()
-    finally:
-        file.close()
     disk.rename(temporary, f"{directory}/{name}")
     try:
         disk.sync_dir(directory)
@@ -207,13 +205,11 @@ def read_small_file(disk: Disk, path: str, *, limit: int = 64 << 20) -> bytes | 
         file = disk.open(path)
     except FileNotFoundError:
         return None
-    try:
+    with closing(file):
         size = file.size()
         if size > limit:
             raise OSError(errno.EFBIG, f"the file has {size} bytes; the limit is {limit}", path)
         return file.pread(size, 0)
-    finally:
-        file.close()
 
 
 def remove_if_exists(disk: Disk, path: str) -> bool:

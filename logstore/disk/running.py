@@ -14,6 +14,7 @@ ends the boot.
 from __future__ import annotations
 
 import json
+from contextlib import closing
 from typing import Final
 
 from logstore.disk.files import Disk, read_small_file, remove_if_exists
@@ -24,12 +25,9 @@ _BOOT: Final = "boot"
 
 def write_running(disk: Disk, directory: str, boot: str) -> None:
     """Record that the dir loses nothing until the end of this boot. Raises `OSError`."""
-    file = disk.open(f"{directory}/{RUNNING_FILE}", create=True, write=True)
-    try:
+    with closing(disk.open(f"{directory}/{RUNNING_FILE}", create=True, write=True)) as file:
         file.truncate(0)
         file.pwrite(json.dumps({_BOOT: boot}).encode(), 0)
-    finally:
-        file.close()
 
 
 def has_run_on(disk: Disk, directory: str, boot: str) -> bool:

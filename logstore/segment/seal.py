@@ -28,6 +28,7 @@ behind them are judged like any other tail.
 from __future__ import annotations
 
 from collections.abc import Iterator
+from contextlib import closing
 from struct import Struct
 from typing import TYPE_CHECKING, Final, NamedTuple
 
@@ -133,13 +134,10 @@ def write_seal(disk: Disk, path: str, seal: Seal) -> None:
     In place, because a torn seal counts for nothing. A new name becomes durable with the next sync of the
     directory.
     """
-    file = disk.open(path, create=True, write=True)
-    try:
+    with closing(disk.open(path, create=True, write=True)) as file:
         file.truncate(0)
         file.pwrite(seal.encode(), 0)
         file.sync()
-    finally:
-        file.close()
 
 
 def read_seal(disk: Disk, directory: str, base_offset: int) -> Seal | None:

@@ -24,7 +24,7 @@ from __future__ import annotations
 import errno
 import threading
 from collections.abc import Container, Iterator, Sequence
-from contextlib import contextmanager
+from contextlib import closing, contextmanager
 from struct import Struct
 from typing import TypeAlias
 
@@ -143,11 +143,8 @@ class Segment:
         if file is not None:
             yield file
             return
-        file = self.disk.open(self.path(LOG_SUFFIX))
-        try:
+        with closing(self.disk.open(self.path(LOG_SUFFIX))) as file:
             yield file
-        finally:
-            file.close()
 
     # --- facts ------------------------------------------------------------------------------------
 

@@ -16,6 +16,7 @@ from __future__ import annotations
 import posixpath
 import struct
 from collections.abc import Iterable, Sequence
+from contextlib import closing
 from typing import TYPE_CHECKING, Final, NamedTuple
 
 from logstore.disk.files import publish, read_small_file, remove_if_exists
@@ -156,11 +157,8 @@ class TransactionIndexFile:
         index = self.index
         at = index.size_bytes
         data = index.append(entry)
-        file = self._segment.disk.open(self._path, create=True, write=True)
-        try:
+        with closing(self._segment.disk.open(self._path, create=True, write=True)) as file:
             file.pwrite(data, at)
-        finally:
-            file.close()
         self._is_durable = False
 
     def replace(self, entries: Sequence[AbortedTransaction]) -> None:
@@ -183,10 +181,7 @@ class TransactionIndexFile:
     def sync(self) -> None:
         """Make the file and its name survive power loss: nothing else would reveal that it is missing."""
         if not self._is_durable:
-            file = self._segment.disk.open(self._path, write=True)
-            try:
+            with closing(self._segment.disk.open(self._path, write=True)) as file:
                 file.sync()
-            finally:
-                file.close()
             self._segment.disk.sync_dir(self._segment.directory)
             self._is_durable = True

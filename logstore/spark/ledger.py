@@ -22,6 +22,7 @@ from __future__ import annotations
 
 import json
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Self, TypeAlias
 
@@ -176,12 +177,9 @@ def publish_once(ledger: Ledger, number: int, plan: Callable[[], Json], carry_ou
 
 def sync_file(disk: Disk, path: str) -> int:
     """Make a file that another program wrote durable, and return its size in bytes. Raises `OSError`."""
-    file = disk.open(path, write=True)
-    try:
+    with closing(disk.open(path, write=True)) as file:
         file.sync()
         return file.size()
-    finally:
-        file.close()
 
 
 def remove_staged(disk: Disk, directory: str) -> None:

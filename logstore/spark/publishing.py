@@ -33,6 +33,7 @@ from __future__ import annotations
 import json
 import struct
 from collections.abc import Callable, Iterable, Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from typing import Any, Final, NamedTuple, Protocol, Self
 
@@ -180,11 +181,8 @@ class StagedFile:
         """Read the index. Raises `StagedFileGone` if the file is not what its task wrote, and `OSError`."""
         self._disk, self._path = disk, path
         self.runs: dict[TopicPartition, list[Run]] = {}
-        file = self._open()
-        try:
+        with closing(self._open()) as file:
             index = self._index(file, size)
-        finally:
-            file.close()
         for topic, partition, *run in json.loads(index):
             self.runs.setdefault(TopicPartition(topic, partition), []).append(Run(*run))
 

@@ -9,6 +9,7 @@ from __future__ import annotations
 
 import time
 from collections.abc import Callable, Iterable, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from hashlib import sha256
 from random import Random
@@ -102,15 +103,12 @@ class Sink:
         An open intent is completed first. Raises `DirectoryLocked` while another commit of the same ledger
         runs, `PublicationBroken`, and the target's errors; the intent then stays open.
         """
-        with Ledger(self.disk, ledger) as held:
-            target = self.open_target(self.options, self.disk)
-            try:
-                publisher = Publisher(self.disk, held, target)
-                return publish_once(
-                    held, number, lambda: publisher.plan(number, messages), publisher.carry_out
-                )
-            finally:
-                target.close()
+        with (
+            Ledger(self.disk, ledger) as held,
+            closing(self.open_target(self.options, self.disk)) as target,
+        ):
+            publisher = Publisher(self.disk, held, target)
+            return publish_once(held, number, lambda: publisher.plan(number, messages), publisher.carry_out)
 
     def abort(self, messages: Sequence[Message], ledger: str, number: int) -> None:
         """Remove the files that these tasks staged, unless an intent names them."""

@@ -15,6 +15,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Callable, Mapping
+from contextlib import closing
 from dataclasses import dataclass, field
 from random import Random
 
@@ -505,14 +506,15 @@ class _Run:
         """Check a node's files after an orderly stop: clean, complete, and equal to what was committed."""
         world = self.world
         host = world.hosts[node_id]
-        logs = LogManager(
-            [LOG_DIR],
-            disk=host.disk,
-            clock=lambda: world.now_ms,
-            random=Random(node_id),
-            settings=world.log_settings,
-        )
-        try:
+        with closing(
+            LogManager(
+                [LOG_DIR],
+                disk=host.disk,
+                clock=lambda: world.now_ms,
+                random=Random(node_id),
+                settings=world.log_settings,
+            )
+        ) as logs:
             for topic_partition, checker in world.checkers.items():
                 if node_id not in checker.replicas:
                     continue
@@ -531,8 +533,6 @@ class _Run:
                         "C3",
                         f"{topic_partition} on the disk of node {node_id} differs from what was committed",
                     )
-        finally:
-            logs.close()
 
 
 def _has_states(world: World) -> bool:

@@ -15,6 +15,7 @@ Segments are read from their first byte, without indexes.
 from __future__ import annotations
 
 from collections.abc import Sequence
+from contextlib import closing
 from dataclasses import dataclass, field
 from enum import StrEnum
 from typing import Final, NamedTuple
@@ -322,11 +323,8 @@ class _Sweeper:
     def peek(self, segment: SegmentSize) -> None:
         """Read the first batches after the run, to compare its last ones with."""
         try:
-            file = self._disk.open(self._paths[-1])
-            try:
+            with closing(self._disk.open(self._paths[-1])) as file:
                 found = sweep(file, min(SWEEP_BYTES, segment.size))
-            finally:
-                file.close()
         except OSError:
             return  # reported by the run that has this segment
         self._add(len(self._run.segments), segment, found, MAX_LONG)

@@ -17,6 +17,7 @@ from __future__ import annotations
 
 from collections import Counter
 from collections.abc import Iterator, Mapping, Sequence
+from contextlib import closing
 from dataclasses import dataclass
 from typing import Any, Final
 
@@ -116,11 +117,8 @@ def _decoded(
         while last < len(sizes) and follows[last] and size < SPAN_BYTES:
             size += int(sizes[last])
             last += 1
-        file = disk.open(run.path(int(kept.segments[first])))
-        try:
+        with closing(disk.open(run.path(int(kept.segments[first])))) as file:
             data = file.pread(size, int(kept.positions[first]))
-        finally:
-            file.close()
         yield from columnar.decode(data, columns=columns, start_offset=start, end_offset=end, aborted=aborted)
         first = last
 

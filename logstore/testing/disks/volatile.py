@@ -24,6 +24,7 @@ from __future__ import annotations
 
 import os
 import weakref
+from contextlib import closing
 from random import Random
 from typing import NamedTuple, TypeAlias
 
@@ -223,28 +224,21 @@ class VolatileDisk:
         file = self.inner.open(path, write=True)
         if node.mapped:
             # Truncating a file under a map kills any process that touches the map: leave the old file to it.
-            try:
+            with closing(file):
                 self.inner.remove(path)
                 self._restore(path, _Kept(file, node), random)
-            finally:
-                file.close()
             return
-        try:
+        with closing(file):
             _roll_back(file, node, random)
-        finally:
-            file.close()
 
     def _restore(self, path: str, kept: _Kept, random: Random) -> None:
         """Give a file without a name a new one, as a copy, rolled back."""
-        copy = self.inner.open(path, create=True, exclusive=True)
-        try:
+        with closing(self.inner.open(path, create=True, exclusive=True)) as copy:
             size = kept.file.size()
             for position in range(0, size, SAVED_BYTES):
                 copy.pwrite(kept.file.pread(min(SAVED_BYTES, size - position), position), position)
             if kept.node is not None:
                 _roll_back(copy, kept.node, random)
-        finally:
-            copy.close()
 
     def _take_back(self, directory: str, change: _NameChange, random: Random) -> None:
         path = f"{directory}/{change.name}"
