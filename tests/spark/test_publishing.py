@@ -134,10 +134,19 @@ def second_alone(run: CrashRun[int]) -> None:
     run.promise(2)
 
 
+def _next_attempt(disk: Disk, number: int) -> int:
+    """An attempt with a number that no staged file has, as the attempts of Spark's tasks."""
+    try:
+        staged = disk.scan(f"{LEDGER}/staged/{number}")
+    except FileNotFoundError:
+        staged = []
+    return max((int(entry.name.split("-")[1]) for entry in staged), default=6) + 1
+
+
 def recover(disk: Disk) -> tuple[tuple[str, tuple[str, ...]], ...]:
     """What a restart makes of it, that replays all that may not have been published, in other tasks."""
     for number in (0, 1):
-        publish(disk, number, attempt=7)
+        publish(disk, number, attempt=_next_attempt(disk, number))
     assert read_ledger(disk, LEDGER).intent is None
     return tuple((name, tuple(found)) for name, found in values(disk).items())
 
