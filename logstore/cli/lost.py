@@ -76,9 +76,7 @@ def _list(quarantine: Quarantine, directory: str, total: Counter[str], *, as_jso
         else:
             print("\n  ".join(_sentences(quarantine, directory, loss)))
     for number in text.unreadable:
-        print_error(
-            f"{quarantine.path}/ledger.jsonl: line {number} is unreadable; the other lines are listed"
-        )
+        print_error(f"{quarantine.path}/ledger.jsonl: line {number} cannot be read; others are listed")
     total.update(unreadable_lines=len(text.unreadable))
     if text.skipped_bytes:
         print_error(f"{quarantine.path}/ledger.jsonl: the first {text.skipped_bytes} bytes were skipped")
