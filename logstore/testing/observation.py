@@ -218,7 +218,7 @@ class Observation:
                 )
             self._look_at_proposal(host, topic_partition, partition)
 
-        if len(host.views) > len(node.replicas.partitions) and not host.disk_is_dead:
+        if len(host.views) > len(node.replicas.partitions):
             self._forget_gone(host, node)
 
     def _judge_news(self, host: Host, node: Node) -> None:
@@ -243,15 +243,21 @@ class Observation:
             checker.proposed(view, member, proposal.broker_epochs[proposal.new_isr.index(member)])
 
     def _forget_gone(self, host: Host, node: Node) -> None:
-        """Forget replicas that were deleted or set aside."""
-        held = {tp: log.partition for tp, log in node.logs.logs().items()}
-        for topic_partition in list(host.views):
+        """Forget replicas that were deleted or set aside.
+
+        A node does not list the logs of a dir that failed. On a dead disk only its own record of a deletion
+        tells that a log is gone: some deletions still succeed there (seed 7700265).
+        """
+        held = node.logs.logs().keys()
+        for topic_partition, view in list(host.views.items()):
+            deleted_id, _ = node.replicas.deleted.get(topic_partition, ("", 0))
             if (
                 topic_partition not in node.replicas.partitions
                 and topic_partition not in node.replicas.offline
                 and topic_partition not in held
+                and (not host.disk_is_dead or deleted_id == view.topic_id != "")
             ):
-                view = host.views.pop(topic_partition)
+                del host.views[topic_partition]
                 host.seen.pop(topic_partition, None)
                 checker = self._checker_of(topic_partition, view)
                 if checker is not None:

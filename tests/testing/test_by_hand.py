@@ -3,6 +3,7 @@
 from __future__ import annotations
 
 from logstore.disk.topic_partition import TopicPartition
+from logstore.replication.messages import DeleteTopicsRequest
 from logstore.replication.metastore import layout
 from logstore.replication.metastore.operations import Create, Delete
 from logstore.testing import SimulatedCluster
@@ -30,6 +31,29 @@ def test_no_bit_changes_in_the_last_log_that_is_whole() -> None:
     cluster.run_until(lambda: cluster.isr("t") == (0, 1))
     BY_HAND["rot"](world, Decision(world.now_ms, "rot", 0))
     assert host.node is None, "where somebody else holds everything, it may"
+
+
+def test_a_log_deleted_from_a_dead_disk_is_not_expected_after_its_replacement() -> None:
+    """Only writes fail on that disk, and a deletion writes nothing. The topic's node goes a moment later, and
+    by then the machine is being repaired (`--seed 7700265 --events 3000` at commit ab23198)."""
+    cluster = SimulatedCluster(2, seed=3)
+    cluster.create_topic("t", replication_factor=2)
+    cluster.run_until(lambda: cluster.is_in_sync("t"))
+    other = 1 - (cluster.controller() or 0)
+    host = cluster._world.hosts[other]
+    topic_partition = TopicPartition("t", 0)
+    cluster.fail_disk(other, "pwrite")
+    assert topic_partition in host.views
+    cluster.administer(DeleteTopicsRequest(("t",)))
+    node = host.node
+    assert node is not None
+    cluster.run_until(lambda: topic_partition not in node.logs.logs())
+    cluster.run_for(1)
+    assert topic_partition in cluster._world.checkers, "the controller has not removed the topic yet"
+    assert topic_partition not in host.views
+    cluster.power_cut(other)
+    cluster.restart(other)
+    cluster.run_until(lambda: topic_partition not in cluster._world.checkers)
 
 
 def test_a_topic_that_is_made_while_a_request_to_delete_it_stands() -> None:
