@@ -54,6 +54,7 @@ class EmbeddedStore:
         Raises `DirectoryLocked`, `CorruptMetadata`, or the disk's `OSError`.
         """
         self._directory, self._disk, self._journal_limit = directory, disk, journal_limit
+        self._snapshot_bytes = 0
         self._failure: OSError | None = None
         self._closed = False
         self._unsynced: list[journal.Transaction] = []
@@ -183,7 +184,8 @@ class EmbeddedStore:
             self._journal.sync(data_only=True)
             self._journal_size += len(frame)
             self._unsynced.clear()
-            if self._journal_size >= self._journal_limit:
+            # A snapshot is as large as the tree: one for each such amount of journal, not for each megabyte.
+            if self._journal_size >= max(self._journal_limit, self._snapshot_bytes):
                 self._rotate()
         except OSError as error:
             # The tree is ahead of the disk by an unknown amount, and a repeated fsync proves nothing: only
@@ -198,7 +200,9 @@ class EmbeddedStore:
 
     def _new_journal(self) -> File:
         """Publish a snapshot, begin the journal that follows it, remove the older ones."""
-        publish(self._disk, self._directory, journal.SNAPSHOT_FILE, journal.encode_snapshot(self.tree))
+        snapshot = journal.encode_snapshot(self.tree)
+        self._snapshot_bytes = len(snapshot)
+        publish(self._disk, self._directory, journal.SNAPSHOT_FILE, snapshot)
         name = journal.journal_name(self.tree.last_txid + 1)
         # If it exists, an opening crashed here: it can only hold a torn frame.
         file = self._disk.open(f"{self._directory}/{name}", create=True, write=True)

@@ -39,6 +39,7 @@ from logstore.replication.metastore.operations import (
 )
 
 ROOT = "/"
+_NODE_BYTES = 300
 _SEQUENCE_DIGITS = 10
 
 
@@ -77,6 +78,11 @@ def ancestors_of(path: str) -> list[str]:
     return found
 
 
+def size_of(path: str, data: bytes) -> int:
+    """Return about how many bytes a node takes in memory."""
+    return _NODE_BYTES + 2 * len(path) + len(data)
+
+
 def _check_path(path: str) -> None:
     # `layout.py` makes the paths from validated names: a bad one is a bug of ours.
     names = path.split("/")[1:]
@@ -97,6 +103,8 @@ class Tree:
 
     def __init__(self) -> None:
         self.last_txid = 0
+        self.size = 0
+        """About how many bytes the nodes take in memory."""
         self._nodes: dict[str, Node] = {ROOT: Node(b"", 0, 0)}
         self._sessions: dict[int, int] = {}
         # Insertion order is the order of firing: a dict is a set that remembers it.
@@ -110,9 +118,10 @@ class Tree:
         tree.last_txid = last_txid
         tree._sessions = dict(sessions)
         for path, node in sorted(nodes.items()):
-            tree._nodes[path] = node
             if path != ROOT:
-                tree._nodes[parent_of(path)].children.add(path.rpartition("/")[2])
+                tree._insert(path, node)
+            else:
+                tree._nodes[path] = node
         return tree
 
     @property
@@ -231,8 +240,10 @@ class Tree:
             old_data, old_version = node.data, node.version
 
             def restore() -> None:
+                self.size += len(old_data) - len(node.data)
                 node.data, node.version = old_data, old_version
 
+            self.size += len(write.data) - len(old_data)
             node.data, node.version = bytes(write.data), old_version + 1
             changes.append(_Change(write.path, WatchKind.CHANGED, restore))
             return Outcome(stat=node.stat)
@@ -276,9 +287,10 @@ class Tree:
     def _insert(self, path: str, node: Node) -> None:
         self._nodes[path] = node
         self._nodes[parent_of(path)].children.add(path.rpartition("/")[2])
+        self.size += size_of(path, node.data)
 
     def _remove(self, path: str) -> None:
-        del self._nodes[path]
+        self.size -= size_of(path, self._nodes.pop(path).data)
         self._nodes[parent_of(path)].children.discard(path.rpartition("/")[2])
 
     def _stamp(self, path: str, kind: WatchKind) -> None:

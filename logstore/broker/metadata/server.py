@@ -1,6 +1,6 @@
 """The embedded metadata store, served to the brokers of a cluster in ZooKeeper's protocol.
 
-    connections ──▶ requests of one turn of the loop ──▶ EmbeddedStore.call_many ──▶ one sync ──▶ replies
+    connections ──▶ a few requests of each connection ──▶ EmbeddedStore.call_many ──▶ one sync ──▶ replies
 
 For a cluster on one host without ZooKeeper: one process, one directory, no quorum. Brokers connect as they
 connect to ZooKeeper, `zookeeper://host:port`, and so can any ZooKeeper client (`jute.py` lists what is
@@ -21,13 +21,14 @@ from __future__ import annotations
 
 import asyncio
 import logging
+from collections import deque
 from collections.abc import Callable
 from hashlib import blake2b
 from hmac import compare_digest
 from random import Random
 from typing import Final, NamedTuple, cast
 
-from logstore.broker.acceptor import Acceptor
+from logstore.broker.acceptor import Acceptor, Seldom
 from logstore.broker.errors import MalformedMessage
 from logstore.broker.limits import Address
 from logstore.broker.metadata import jute
@@ -36,10 +37,20 @@ from logstore.disk.files import Disk, publish, read_small_file
 from logstore.replication.effects import WatchFired
 from logstore.replication.metastore.embedded import EmbeddedStore
 from logstore.replication.metastore.errors import MetadataStoreFailed
-from logstore.replication.metastore.operations import Operation, Outcome
+from logstore.replication.metastore.operations import Create, Multi, Operation, Outcome, Set
+from logstore.replication.metastore.tree import size_of
 
 _SHORTEST_TIMEOUT_MS, _LONGEST_TIMEOUT_MS = 100, 600_000
-_LARGEST_REQUEST = 16 << 20
+LARGEST_REQUEST: Final = 1 << 20
+"""As ZooKeeper's `jute.maxbuffer`; no node is larger."""
+MOST_TREE_BYTES: Final = 64 << 20
+"""Memory of all nodes; a write that needs more is QuotaExceeded (-125)."""
+MOST_CONNECTIONS: Final = 1_000
+MOST_SESSIONS: Final = 10_000
+REQUESTS_A_TURN: Final = 64
+"""Requests of one connection that wait, and that are served in one turn."""
+BYTES_A_TURN: Final = 256 << 10
+"""Bytes of one connection's requests that are served in one turn."""
 _PATIENCE_S = 10.0
 _LATE_MS = 500
 
@@ -64,6 +75,7 @@ class _Pending(NamedTuple):
     connection: _Connection
     session_id: int
     asked: jute.Asked
+    size: int
 
 
 class MetadataServer:
@@ -77,7 +89,10 @@ class MetadataServer:
         self._loop = asyncio.get_running_loop()
         self._connections: set[_Connection] = set()
         self._by_session: dict[int, _Connection] = {}
-        self._pending: list[_Pending] = []
+        self._waiting: dict[_Connection, None] = {}
+        """Connections with requests, in the order in which they are served."""
+        self._is_due = False
+        self._seldom = Seldom()
         self._acceptor: Acceptor | None = None
         self._timer: asyncio.TimerHandle | None = None
 
@@ -98,12 +113,21 @@ class MetadataServer:
     # --- connections --------------------------------------------------------------------------
 
     def connected(self, connection: _Connection) -> None:
-        """Note a new connection."""
+        """Note a new connection, or refuse it."""
+        if len(self._connections) >= MOST_CONNECTIONS:
+            self._refuse(connection, f"more than {MOST_CONNECTIONS} connections")
+            return
         self._connections.add(connection)
+
+    def _refuse(self, connection: _Connection, why: str) -> None:
+        if count := self._seldom(self._loop.time()):
+            _log.warning("refusing a connection: %s (%d refused since the last message)", why, count)
+        connection.hang_up()
 
     def disconnected(self, connection: _Connection) -> None:
         """Remove a closed connection; its session continues."""
         self._connections.discard(connection)
+        self._waiting.pop(connection, None)
         if self._by_session.get(connection.session_id) is connection:
             del self._by_session[connection.session_id]
 
@@ -120,6 +144,9 @@ class MetadataServer:
         now_ms = self._clock()
         timeout_ms = min(max(hello.timeout_ms, _SHORTEST_TIMEOUT_MS), _LONGEST_TIMEOUT_MS)
         if hello.session_id == 0:
+            if len(self._store.tree.sessions) >= MOST_SESSIONS:
+                self._refuse(connection, f"more than {MOST_SESSIONS} sessions")
+                return
             session_id = self._store.open_session(timeout_ms, now_ms)
         else:
             session_id = hello.session_id
@@ -139,22 +166,39 @@ class MetadataServer:
 
     # --- requests -----------------------------------------------------------------------------
 
-    def ask(self, connection: _Connection, asked: jute.Asked) -> None:
-        """Queue a request; all requests of one turn of the loop share a sync."""
-        if not self._pending:
+    def alive(self, connection: _Connection) -> None:
+        """Renew the session of a connection that sends, however long its requests wait."""
+        if self._by_session.get(connection.session_id) is connection:
+            self._store.heartbeat(connection.session_id, self._clock())
+
+    def wake(self, connection: _Connection) -> None:
+        """Serve a connection's requests in the next turn of the loop."""
+        self._waiting.setdefault(connection)
+        if not self._is_due:
+            self._is_due = True
             self._loop.call_soon(self._serve)
-        self._pending.append(_Pending(connection, connection.session_id, asked))
 
     def _serve(self) -> None:
-        pending, self._pending = self._pending, []
+        """Serve a few requests of each connection, with one sync for all of them.
+
+        Sockets are read between two turns, so that nobody's session ends because of another's writes.
+        """
+        self._is_due = False
+        waiting, self._waiting = self._waiting, {}
+        pending = [each for connection in waiting for each in connection.take()]
         if self.failed.done():
             return
         run: list[_Pending] = []
+        room = MOST_TREE_BYTES - self._store.tree.size
         try:
             for each in pending:
                 if not self._speaks_for_its_session(each):
                     continue
-                if each.asked.operation is not None:
+                growth = _growth(each.asked.operation)
+                if growth > max(room, 0):
+                    self._refuse_growth(each)
+                elif each.asked.operation is not None:
+                    room -= growth
                     run.append(each)
                 else:
                     self._carry_out(run)
@@ -163,6 +207,19 @@ class MetadataServer:
             self._carry_out(run)
         except MetadataStoreFailed as error:
             self._fail(error)
+        for connection in waiting:
+            if connection.has_requests:
+                self.wake(connection)
+
+    def _refuse_growth(self, each: _Pending) -> None:
+        if count := self._seldom(self._loop.time()):
+            _log.warning(
+                "the tree has its largest size of %d bytes; %d writes refused since the last message: delete "
+                "nodes that are not needed",
+                MOST_TREE_BYTES,
+                count,
+            )
+        each.connection.write(jute.reply(each.asked.xid, self._store.tree.last_txid, jute.QUOTA_EXCEEDED))
 
     def _speaks_for_its_session(self, each: _Pending) -> bool:
         """Return False for a replaced connection, or one whose session has expired."""
@@ -246,15 +303,32 @@ class MetadataServer:
         self.close()
 
 
+def _growth(operation: Operation | None) -> int:
+    """Return by how much an operation may enlarge the tree; 0 if it writes nothing new."""
+    match operation:
+        case Create(path, data):
+            return size_of(path, data)
+        case Set(_, data):
+            return len(data)
+        case Multi(writes):
+            return sum(map(_growth, writes))
+    return 0
+
+
 class _Connection(asyncio.Protocol):
-    """Splits a stream into frames. `session_id` is 0 until a session is open."""
+    """Splits a stream into frames. `session_id` is 0 until a session is open.
+
+    Requests wait here, a few of them; the rest waits in the socket. While the client does not take its
+    answers, none of its requests is served.
+    """
 
     def __init__(self, server: MetadataServer) -> None:
         self.session_id = 0
         self._server = server
         self._transport: asyncio.Transport | None = None
         self._received = bytearray()
-        self._is_greeted = False
+        self._is_greeted = self._is_clogged = self._is_paused = False
+        self._requests: deque[_Pending] = deque()
         self._impatience: asyncio.TimerHandle | None = None
 
     def connection_made(self, transport: asyncio.BaseTransport) -> None:
@@ -273,14 +347,21 @@ class _Connection(asyncio.Protocol):
             self.write(b"imok")
             self.finish()
             return
+        self._server.alive(self)
+        self._cut()
+
+    def _cut(self) -> None:
+        """Take requests from what has arrived, until enough of them wait."""
         while len(self._received) >= jute.SIZE.size and self._transport is not None:
             (size,) = jute.SIZE.unpack_from(self._received)
-            if not 0 < size <= _LARGEST_REQUEST:
-                _log.warning("closing a connection: request of %d bytes", size)
+            if not 0 < size <= LARGEST_REQUEST:
+                _log.warning(
+                    "closing a connection: request of %d bytes; the largest is %d", size, LARGEST_REQUEST
+                )
                 self.hang_up()
                 return
-            if len(self._received) < jute.SIZE.size + size:
-                return
+            if len(self._received) < jute.SIZE.size + size or len(self._requests) >= REQUESTS_A_TURN:
+                break
             payload = bytes(self._received[jute.SIZE.size : jute.SIZE.size + size])
             del self._received[: jute.SIZE.size + size]
             try:
@@ -289,6 +370,43 @@ class _Connection(asyncio.Protocol):
                 _log.warning("closing a connection: malformed request: %s", error)
                 self.hang_up()
                 return
+        self._set_reading()
+
+    def _set_reading(self) -> None:
+        """Read while there is room for a request."""
+        if self._transport is None or self._transport.is_closing():
+            return
+        is_full = len(self._requests) >= REQUESTS_A_TURN or (
+            bool(self._requests) and len(self._received) >= BYTES_A_TURN
+        )
+        if is_full and not self._is_paused:
+            self._transport.pause_reading()
+        elif self._is_paused and not is_full:
+            self._transport.resume_reading()
+        self._is_paused = is_full
+
+    @property
+    def has_requests(self) -> bool:
+        """Return whether requests wait that may be served now."""
+        return bool(self._requests) and not self._is_clogged
+
+    def take(self) -> list[_Pending]:
+        """Take the requests to serve in one turn: `BYTES_A_TURN`, at least one."""
+        taken: list[_Pending] = []
+        size = 0
+        while self.has_requests and (not taken or size + self._requests[0].size <= BYTES_A_TURN):
+            taken.append(self._requests.popleft())
+            size += taken[-1].size
+        self._cut()
+        return taken
+
+    def pause_writing(self) -> None:
+        self._is_clogged = True
+
+    def resume_writing(self) -> None:
+        self._is_clogged = False
+        if self._requests:
+            self._server.wake(self)
 
     def _on_frame(self, payload: bytes) -> None:
         if not self._is_greeted:
@@ -297,7 +415,8 @@ class _Connection(asyncio.Protocol):
                 self._impatience.cancel()
             self._server.greet(self, jute.read_hello(payload))
             return
-        self._server.ask(self, jute.read_request(payload))
+        self._requests.append(_Pending(self, self.session_id, jute.read_request(payload), len(payload)))
+        self._server.wake(self)
 
     def write(self, data: bytes) -> None:
         """Send data, unless the connection is closing."""

@@ -21,7 +21,7 @@ from logstore.replication.metastore.operations import Create, Get
 from logstore.testing.disks import Fault, FaultyDisk, Operation, RecordingDisk
 
 TIMEOUT_MS = 5_000
-NO_NODE, UNIMPLEMENTED, BAD_ARGUMENTS = -101, -6, -8
+NO_NODE, UNIMPLEMENTED, BAD_ARGUMENTS, QUOTA_EXCEEDED = -101, -6, -8, -125
 
 
 class Rig:
