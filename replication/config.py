@@ -85,6 +85,8 @@ class NodeConfig:
     """Completed fetches kept before the list of waiting fetches is purged."""
     producer_purgatory_purge_interval_requests: int = 1000
     """Completed produces kept before the list of waiting produces is purged."""
+    max_incremental_fetch_session_cache_slots: int = 1000
+    """Fetch sessions kept; readers without one fetch in full. 0 disables fetch sessions."""
     truncate_on_fetch: bool = True
     """Detect divergence in the fetch itself. If false, followers send OffsetForLeaderEpoch first, as brokers
     before 2.7 do.

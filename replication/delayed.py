@@ -1,11 +1,14 @@
 """Delayed operations: acks=all waits for the high watermark, a fetch for enough bytes.
 
-    key (a partition) ──▶ operations watching it ──check──▶ complete, once
-    deadline heap     ──▶ operations by time     ──expire─▶ complete, once
+    key (a partition) ──▶ operations watching it   ──check──▶ complete, once
+    deadline heap     ──▶ operations by time       ──expire─▶ complete, once
+    address           ──▶ operations of a request  ──cancel─▶ forgotten: nobody waits for the answer
 
-An operation may watch several keys and answers exactly once. After it completed through one key it stays
-listed under the others until a purge: that is cheaper than to search for it. Nothing here calls back while
-the caller changes a partition: the replica manager checks keys at the end of its turn.
+An operation may watch several keys and answers exactly once. A check of one key makes an operation look at
+that key only, so the cost of a change does not depend on how many keys an operation watches. After it
+completed through one key it stays listed under the others until a purge: that is cheaper than to search for
+it. Nothing here calls back while the caller changes a partition: the replica manager checks keys at the end
+of its turn.
 """
 
 from __future__ import annotations
@@ -13,24 +16,36 @@ from __future__ import annotations
 from abc import ABC, abstractmethod
 from collections.abc import Hashable, Iterable
 from heapq import heapify, heappop, heappush
-from typing import Generic, TypeVar
+from typing import Any, Generic, TypeVar
 
 K = TypeVar("K", bound=Hashable)
 D = TypeVar("D", bound="DelayedOperation")
 
 
 class DelayedOperation(ABC):
-    """An operation that answers once: when it is ready, when it is forced, or at `deadline_ms`."""
+    """An operation that answers once: when it is ready, when it is forced, or at `deadline_ms`.
 
-    __slots__ = ("deadline_ms", "is_completed")
+    `address` identifies the request, for `Purgatory.cancel`; None if it cannot be abandoned.
+    """
 
-    def __init__(self, deadline_ms: int) -> None:
+    __slots__ = ("address", "deadline_ms", "is_completed")
+
+    def __init__(self, deadline_ms: int, address: Hashable = None) -> None:
         self.deadline_ms = deadline_ms
+        self.address = address
         self.is_completed = False
 
     @abstractmethod
     def is_ready(self, now_ms: int) -> bool:
         """Whether it can be answered now. May keep results, must not answer."""
+
+    def is_ready_after(self, key: Any, now_ms: int) -> bool:
+        """Whether it can be answered now that `key` has moved: `is_ready`, but looks at that key only."""
+        return self.is_ready(now_ms)
+
+    def on_cancel(self) -> None:
+        """Let go of what the wait held. Called instead of `on_complete` if nobody waits for the answer."""
+        return
 
     @abstractmethod
     def on_complete(self, now_ms: int) -> None:
@@ -55,15 +70,13 @@ class Purgatory(Generic[K, D]):
     def __init__(self, *, purge_interval_requests: int = 1000) -> None:
         self.watchers: dict[K, list[D]] = {}
         """The operations that watch each key; a key without any is not in it. For reading."""
+        self.delayed = 0
+        """How many operations wait. For reading."""
         self._deadlines: list[tuple[int, int, D]] = []
+        self._by_address: dict[Hashable, list[D]] = {}
         self._sequence = 0
         self._purge_interval_requests = purge_interval_requests
         self._completed_since_purge = 0
-
-    @property
-    def delayed(self) -> int:
-        """Count the operations that still wait."""
-        return sum(not operation.is_completed for _, _, operation in self._deadlines)
 
     @property
     def watched(self) -> int:
@@ -90,7 +103,7 @@ class Purgatory(Generic[K, D]):
             self.watchers.setdefault(key, []).append(operation)
         # Check again now that it is listed: a change since the first check found nothing under the keys.
         if operation.try_complete(now_ms):
-            self._completed()
+            self._completed_since_purge += 1
             return True
         self._await(operation)
         return False
@@ -107,6 +120,9 @@ class Purgatory(Generic[K, D]):
     def _await(self, operation: D) -> None:
         self._sequence += 1
         heappush(self._deadlines, (operation.deadline_ms, self._sequence, operation))
+        self.delayed += 1
+        if operation.address is not None:
+            self._by_address.setdefault(operation.address, []).append(operation)
 
     def check(self, key: K, now_ms: int) -> int:
         """Answer the operations that watch `key` and are ready; returns how many."""
@@ -116,28 +132,43 @@ class Purgatory(Generic[K, D]):
         # A completion may add operations under this key: iterate over a copy.
         completed = 0
         for operation in list(operations):
-            if operation.try_complete(now_ms):
-                completed += 1
-                self._completed()
+            if not operation.is_completed and operation.is_ready_after(key, now_ms):
+                completed += self.complete(operation, now_ms)
         self._drop_completed(key)
         return completed
+
+    def complete(self, operation: D, now_ms: int) -> bool:
+        """Answer a waiting operation with the results so far; False if it was answered before."""
+        if operation.is_completed:
+            return False
+        self._ended(operation)
+        return operation.force_complete(now_ms)
 
     def expire(self, now_ms: int) -> int:
         """Answer the operations whose deadline has passed; returns how many."""
         expired = 0
         while self._deadlines and self._deadlines[0][0] <= now_ms:
-            operation = heappop(self._deadlines)[2]
-            if operation.force_complete(now_ms):
-                expired += 1
-                self._completed()
+            expired += self.complete(heappop(self._deadlines)[2], now_ms)
         return expired
+
+    def cancel(self, address: Hashable) -> int:
+        """Forget the operations of a request whose connection has closed; returns how many.
+
+        The cost does not depend on how many other operations wait.
+        """
+        waiting = list(self._by_address.get(address, ()))
+        for operation in waiting:
+            self._ended(operation)
+            operation.is_completed = True
+            operation.on_cancel()
+        return len(waiting)
 
     def cancel_for_key(self, key: K) -> list[D]:
         """Remove every operation that watches `key`; returns those still waiting, unanswered."""
         waiting = [operation for operation in self.watchers.pop(key, []) if not operation.is_completed]
         for operation in waiting:
+            self._ended(operation)
             operation.is_completed = True
-            self._completed()
         return waiting
 
     def purge(self) -> int:
@@ -150,9 +181,16 @@ class Purgatory(Generic[K, D]):
         self._completed_since_purge = 0
         return before - self.watched
 
-    def _completed(self) -> None:
+    def _ended(self, operation: D) -> None:
+        self.delayed -= 1
+        if operation.address in self._by_address:
+            same = self._by_address[operation.address]
+            same.remove(operation)
+            if not same:
+                del self._by_address[operation.address]
         self._completed_since_purge += 1
-        if self._completed_since_purge > self._purge_interval_requests:
+        # A purge looks at everything that waits: each completed operation pays for one look at another.
+        if self._completed_since_purge > max(self._purge_interval_requests, self.delayed):
             self.purge()
 
     def _drop_completed(self, key: K) -> None:

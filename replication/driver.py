@@ -156,14 +156,14 @@ class InProcessCluster:
         """
         slot = self._slots[node_id]
         logs, session_id = slot.running.logs, slot.session_id
-        slot.end_life()
+        outstanding = slot.end_life()
         if power_cut is not None:
             disk: PowerCut = slot.disk  # type: ignore[assignment]  # an AttributeError says so otherwise
             slot.disk = disk.power_cut(power_cut)
         logs.abandon()
         if expire_session and session_id is not None:
             self.store_link.close_session(slot, session_id)
-        self._links.break_off(node_id)
+        self._links.break_off(node_id, outstanding)
 
     def begin_shutdown(self, node_id: int) -> None:
         """Let a node ask the controller to move its leaderships; it runs on until `stop_node`.
@@ -188,8 +188,7 @@ class InProcessCluster:
         carry_out(node.stop(self.now_ms), slot, self._outlets)
         node.logs.close(mark_clean=node.is_clean)
         carry_out(node.leave(self.now_ms), slot, self._outlets)
-        slot.end_life()
-        self._links.break_off(node_id)
+        self._links.break_off(node_id, slot.end_life())
 
     def close(self) -> None:
         """Stop every node."""

@@ -9,6 +9,7 @@ runner carries them out (`carrying.py`) and returns their outcomes as events: so
     Request   from a node          Respond   to that request
     Response  to our Send          Send      a request to a node
     ClientRequest                  Reply     to that client
+    Abandoned
     StoreReply                     StoreCall
     WatchFired, SessionOpened,     OpenSession, CloseSession
     SessionExpired
@@ -27,6 +28,26 @@ from typing import NamedTuple, TypeAlias
 from logstore.disk.topic_partition import TopicPartition
 from logstore.replication.messages import RequestBody, ResponseBody
 from logstore.replication.metastore.operations import Operation, Outcome, WatchKind
+
+# --- addresses --------------------------------------------------------------------------------
+
+
+class Peer(NamedTuple):
+    """The address of a node's request."""
+
+    broker_id: int
+    correlation_id: int
+    token: Hashable = None
+
+
+class Client(NamedTuple):
+    """The address of a client's request."""
+
+    token: Hashable
+
+
+Address: TypeAlias = Peer | Client
+
 
 # --- events -----------------------------------------------------------------------------------
 
@@ -64,6 +85,15 @@ class ClientRequest(NamedTuple):
 
     token: Hashable
     body: RequestBody
+
+
+class Abandoned(NamedTuple):
+    """The connection of a request closed before its answer: it need not wait any more.
+
+    The address is the one that an answer would have. A request that has been answered is none the worse.
+    """
+
+    address: Address
 
 
 class StoreReply(NamedTuple):
@@ -107,6 +137,7 @@ Event: TypeAlias = (
     | Response
     | Disconnected
     | ClientRequest
+    | Abandoned
     | StoreReply
     | WatchFired
     | SessionOpened
@@ -168,25 +199,6 @@ class Halt(NamedTuple):
 
 
 Effect: TypeAlias = Send | Respond | Reply | OpenSession | CloseSession | StoreCall | Sync | Halt
-
-# --- addresses --------------------------------------------------------------------------------
-
-
-class Peer(NamedTuple):
-    """The address of a node's request."""
-
-    broker_id: int
-    correlation_id: int
-    token: Hashable = None
-
-
-class Client(NamedTuple):
-    """The address of a client's request."""
-
-    token: Hashable
-
-
-Address: TypeAlias = Peer | Client
 
 
 def answer(address: Address, body: ResponseBody) -> Effect:

@@ -18,17 +18,22 @@ or a removed partition.
 
 from __future__ import annotations
 
-from collections.abc import Callable, Iterator, Mapping
+from collections.abc import Callable, Mapping
 from dataclasses import dataclass, replace
 from enum import Enum
+from heapq import heappop, heappush
+from typing import NamedTuple
 
 from logstore.disk.marks import mark
 from logstore.disk.topic_partition import TopicPartition
 from logstore.replication.config import NodeConfig
+from logstore.replication.fetch_sessions import next_epoch
 from logstore.replication.java_hash import java_hash
 from logstore.replication.messages import (
     EARLIEST_TIMESTAMP,
+    FIRST_SESSION_EPOCH,
     LATEST_TIMESTAMP,
+    NO_SESSION,
     EpochQuery,
     FetchPartition,
     FetchRequest,
@@ -76,7 +81,10 @@ class FetchState:
 
 @dataclass(frozen=True, slots=True)
 class InFlight:
-    """The request in flight, with the state of each partition that it was built from."""
+    """The request in flight, with the state of each partition that it was built from.
+
+    For a fetch these are all partitions of its session, whether it names them or not.
+    """
 
     correlation_id: int
     deadline_ms: int
@@ -84,15 +92,40 @@ class InFlight:
     sent: Mapping[TopicPartition, FetchState]
 
 
+class LogFacts(NamedTuple):
+    """What a fetch says of the follower's log."""
+
+    log_start_offset: int
+    topic_id: str
+    is_synced: bool
+
+
 class Fetcher:
-    """The partitions that this node fetches from one leader, or a share of them."""
+    """The partitions that this node fetches from one leader, or a share of them.
+
+    A fetch is part of a session (KIP-227): after a full request, the next ones name only partitions that
+    changed. So the cost of a request depends on what changed, not on how many partitions there are.
+    """
 
     def __init__(self, leader_id: int, config: NodeConfig) -> None:
         self.leader_id = leader_id
+        self.in_flight: InFlight | None = None
         self._config = config
         self._states: dict[TopicPartition, FetchState] = {}
-        self._asked_ms = 0
-        self.in_flight: InFlight | None = None
+        self._truncating: dict[TopicPartition, None] = {}
+        self._asking: dict[TopicPartition, None] = {}
+        self._changed: dict[TopicPartition, None] = {}
+        """Partitions whose place in the session may have to change."""
+        self._delayed: list[tuple[int, int, TopicPartition, FetchState]] = []
+        self._sequence = 0
+        self._session_id = NO_SESSION
+        self._session_epoch = FIRST_SESSION_EPOCH
+        """The epoch of the next fetch."""
+        self._in_session: dict[TopicPartition, FetchState] = {}
+        self._told: dict[TopicPartition, FetchPartition] = {}
+        """What the leader knows of each partition in the session."""
+        self._current = 0
+        """How many partitions of the request in flight still have the state it was built from."""
 
     @property
     def states(self) -> Mapping[TopicPartition, FetchState]:
@@ -100,42 +133,95 @@ class Fetcher:
 
     def put(self, topic_partition: TopicPartition, state: FetchState) -> None:
         """Add a partition, or replace its state; its position in the order stays."""
+        if self._states.get(topic_partition) is state:
+            return
         self._states[topic_partition] = state
+        self._changed[topic_partition] = None
+        self._truncating.pop(topic_partition, None)
+        self._asking.pop(topic_partition, None)
+        if state.delayed_until_ms:
+            self._sequence += 1
+            heappush(self._delayed, (state.delayed_until_ms, self._sequence, topic_partition, state))
+        elif state.phase is Phase.TRUNCATING:
+            self._truncating[topic_partition] = None
+        elif state.phase is not Phase.FETCHING:
+            self._asking[topic_partition] = None
+
+    def touch(self, topic_partition: TopicPartition) -> None:
+        """Tell the leader if the partition's log start, topic id or durability level has changed."""
+        if topic_partition in self._states:
+            self._changed[topic_partition] = None
 
     def remove(self, topic_partition: TopicPartition) -> bool:
         """Drop a partition, and with it a request that has no partitions left."""
-        removed = self._states.pop(topic_partition, None) is not None
-        if self.in_flight is not None and not any(True for _ in self._current(self.in_flight)):
-            mark("fetcher: what was asked concerns nobody any more")
-            self.in_flight = None
-        return removed
+        state = self._states.pop(topic_partition, None)
+        if state is None:
+            return False
+        self._changed[topic_partition] = None
+        self._truncating.pop(topic_partition, None)
+        self._asking.pop(topic_partition, None)
+        if self.in_flight is not None and self.in_flight.sent.get(topic_partition) is state:
+            self._current -= 1
+            if not self._current:
+                mark("fetcher: what was asked concerns nobody any more")
+                self._give_up(self.in_flight)
+        return True
 
     def move_to_back(self, topic_partition: TopicPartition) -> None:
-        """Let the other partitions go first in the next request: a response has limited room."""
+        """Let the other partitions go first in the next full request: a response has limited room."""
         self._states[topic_partition] = self._states.pop(topic_partition)
 
     def delay(self, topic_partition: TopicPartition, now_ms: int) -> None:
         """Delay the partition by one back-off, in its current phase."""
         state = self._states[topic_partition]
-        self._states[topic_partition] = state.delayed(now_ms + self._config.replica_fetch_backoff_ms)
+        self.put(topic_partition, state.delayed(now_ms + self._config.replica_fetch_backoff_ms))
 
-    def finish(self, in_flight: InFlight) -> list[tuple[TopicPartition, FetchState]]:
-        """End the request; returns the partitions whose state has not changed since it was built."""
+    # --- the end of a request -----------------------------------------------------------------
+
+    def finish(self, in_flight: InFlight) -> None:
+        """End the request, because its answer has arrived."""
         if self.in_flight is in_flight:
             self.in_flight = None
-        return list(self._current(in_flight))
 
-    def _current(self, in_flight: InFlight) -> Iterator[tuple[TopicPartition, FetchState]]:
-        for topic_partition, state in in_flight.sent.items():
-            if self._states.get(topic_partition) is state:
-                yield topic_partition, state
+    def give_up(self, in_flight: InFlight, now_ms: int) -> None:
+        """End the request without an answer, and delay its partitions. The next fetch starts a session."""
+        current = [known for known, state in in_flight.sent.items() if self._states.get(known) is state]
+        self._give_up(in_flight)
+        for topic_partition in current:
+            self.delay(topic_partition, now_ms)
+
+    def _give_up(self, in_flight: InFlight) -> None:
+        self.finish(in_flight)
+        if isinstance(in_flight.body, FetchRequest):
+            # The leader may have served it, or may yet.
+            self.restart_session(self._session_id)
+
+    def restart_session(self, session_id: int = NO_SESSION) -> None:
+        """Fetch in full next time; the leader then closes the session with this id, if it has it."""
+        self._session_id, self._session_epoch = session_id, FIRST_SESSION_EPOCH
+        self._in_session, self._told = {}, {}
+        self._changed = dict.fromkeys(self._states)
+
+    def joined(self, session_id: int) -> None:
+        """Take over the session of a response; 0 for none."""
+        if session_id == NO_SESSION:
+            self.restart_session()
+        else:
+            self._session_id = session_id
+            self._session_epoch = next_epoch(self._session_epoch)
+
+    def state_of(self, in_flight: InFlight, topic_partition: TopicPartition) -> FetchState | None:
+        """Return the state that the request was built from, if the partition still has it."""
+        state = in_flight.sent.get(topic_partition)
+        return state if state is not None and self._states.get(topic_partition) is state else None
 
     def expire(self, now_ms: int) -> None:
         """Give up a request that is overdue, and delay its partitions."""
         if self.in_flight is not None and self.in_flight.deadline_ms <= now_ms:
             mark("fetcher: the leader's answer is overdue")
-            for topic_partition, _ in self.finish(self.in_flight):
-                self.delay(topic_partition, now_ms)
+            self.give_up(self.in_flight, now_ms)
+
+    # --- the next request ---------------------------------------------------------------------
 
     def next_request(
         self,
@@ -144,44 +230,38 @@ class Fetcher:
         now_ms: int,
         *,
         may_fetch: Callable[[TopicPartition, FetchState], bool],
-        log_start_of: Callable[[TopicPartition], int],
-        is_synced: Callable[[TopicPartition], bool],
-        topic_id_of: Callable[[TopicPartition], str],
+        describe: Callable[[TopicPartition], LogFacts],
     ) -> InFlight | None:
         """Return the request to send now; None if one is in flight or nothing is due.
 
         Reconciling precedes fetching. `may_fetch` is False for a partition whose log is not flushed up to
-        the fetch offset; `is_synced` selects the partitions to which that applies.
+        the fetch offset.
         """
-        self._asked_ms = now_ms
         if self.in_flight is not None:
             return None
-        ready = {
-            topic_partition: state
-            for topic_partition, state in self._states.items()
-            if state.is_ready(now_ms)
-        }
+        self._end_delays(now_ms)
         body: FollowerRequest
-        if sent := _in_phase(ready, Phase.TRUNCATING):
+        sent: Mapping[TopicPartition, FetchState]
+        if self._truncating:
+            sent = {known: self._states[known] for known in self._truncating}
             body = self._epoch_request(sent)
-        elif sent := _in_phase(ready, Phase.ASKING_END, Phase.ASKING_START):
+        elif self._asking:
+            sent = {known: self._states[known] for known in self._asking}
             body = self._bounds_request(sent)
         else:
-            sent = {
-                topic_partition: state
-                for topic_partition, state in ready.items()
-                if may_fetch(topic_partition, state)
-            }
-            max_wait_ms = self._config.replica_fetch_wait_max_ms
-            if len(sent) < len(ready):
-                # The others go with the next request: the leader must not hold this one for long.
-                mark("fetcher: a fetch goes without those that are being flushed")
-                max_wait_ms = min(max_wait_ms, _WAIT_WHILE_FLUSHING_MS)
-            body = self._fetch_request(sent, broker_epoch, max_wait_ms, log_start_of, is_synced, topic_id_of)
-        if not sent:
+            body = self._fetch_request(broker_epoch, now_ms, may_fetch, describe)
+            sent = self._in_session
+        if not sent and not (isinstance(body, FetchRequest) and body.forgotten):
             return None
+        self._current = len(sent)
         self.in_flight = InFlight(next_id(), now_ms + self._config.request_timeout_ms, body, sent)
         return self.in_flight
+
+    def _end_delays(self, now_ms: int) -> None:
+        while self._delayed and self._delayed[0][0] <= now_ms:
+            _, _, topic_partition, state = heappop(self._delayed)
+            if self._states.get(topic_partition) is state:
+                self.put(topic_partition, state.delayed(0))
 
     def _epoch_request(self, sent: Mapping[TopicPartition, FetchState]) -> OffsetForLeaderEpochRequest:
         return OffsetForLeaderEpochRequest(
@@ -206,32 +286,56 @@ class Fetcher:
 
     def _fetch_request(
         self,
-        sent: Mapping[TopicPartition, FetchState],
         broker_epoch: int,
-        max_wait_ms: int,
-        log_start_of: Callable[[TopicPartition], int],
-        is_synced: Callable[[TopicPartition], bool],
-        topic_id_of: Callable[[TopicPartition], str],
+        now_ms: int,
+        may_fetch: Callable[[TopicPartition, FetchState], bool],
+        describe: Callable[[TopicPartition], LogFacts],
     ) -> FetchRequest:
         config = self._config
+        changed, self._changed = self._changed, {}
+        if self._session_epoch == FIRST_SESSION_EPOCH and changed:
+            changed = dict.fromkeys(known for known in self._states if known in changed)
+        partitions: dict[TopicPartition, FetchPartition] = {}
+        forgotten: list[TopicPartition] = []
+        max_wait_ms = config.replica_fetch_wait_max_ms
+        for topic_partition in changed:
+            state = self._states.get(topic_partition)
+            if state is not None and state.phase is Phase.FETCHING and state.is_ready(now_ms):
+                if may_fetch(topic_partition, state):
+                    wanted = self._wanted(state, describe(topic_partition))
+                    if self._told.get(topic_partition) != wanted:
+                        partitions[topic_partition] = self._told[topic_partition] = wanted
+                    self._in_session[topic_partition] = state
+                    continue
+                # It goes with a later request: the leader must not hold this one for long.
+                mark("fetcher: a fetch goes without those that are being flushed")
+                max_wait_ms = min(max_wait_ms, _WAIT_WHILE_FLUSHING_MS)
+                self._changed[topic_partition] = None
+            if self._in_session.pop(topic_partition, None) is not None:
+                del self._told[topic_partition]
+                forgotten.append(topic_partition)
         return FetchRequest(
             replica_id=config.node_id,
             max_wait_ms=max_wait_ms,
             min_bytes=config.replica_fetch_min_bytes,
             max_bytes=config.replica_fetch_response_max_bytes,
-            partitions={
-                topic_partition: FetchPartition(
-                    state.fetch_offset,
-                    config.replica_fetch_max_bytes,
-                    current_leader_epoch=state.leader_epoch,
-                    last_fetched_epoch=state.last_fetched_epoch if config.truncate_on_fetch else -1,
-                    log_start_offset=log_start_of(topic_partition),
-                    topic_id=topic_id_of(topic_partition),
-                    is_synced=is_synced(topic_partition),
-                )
-                for topic_partition, state in sent.items()
-            },
+            partitions=partitions,
             broker_epoch=broker_epoch,
+            session_id=self._session_id,
+            session_epoch=self._session_epoch,
+            forgotten=tuple(forgotten),
+            uses_ids=True,
+        )
+
+    def _wanted(self, state: FetchState, facts: LogFacts) -> FetchPartition:
+        return FetchPartition(
+            state.fetch_offset,
+            self._config.replica_fetch_max_bytes,
+            current_leader_epoch=state.leader_epoch,
+            last_fetched_epoch=state.last_fetched_epoch if self._config.truncate_on_fetch else -1,
+            log_start_offset=facts.log_start_offset,
+            topic_id=facts.topic_id,
+            is_synced=facts.is_synced,
         )
 
     @property
@@ -239,9 +343,9 @@ class Fetcher:
         """The time at which the request in flight expires or the next delayed partition is due."""
         if self.in_flight is not None:
             return self.in_flight.deadline_ms
-        # A partition that was due at the last call, but not sent, waits for a flush and not for a time.
-        later = (state.delayed_until_ms for state in self._states.values())
-        return min((until_ms for until_ms in later if until_ms > self._asked_ms), default=None)
+        while self._delayed and self._states.get(self._delayed[0][2]) is not self._delayed[0][3]:
+            heappop(self._delayed)
+        return self._delayed[0][0] if self._delayed else None
 
 
 def fetcher_number(topic_partition: TopicPartition, count: int) -> int:
@@ -250,7 +354,3 @@ def fetcher_number(topic_partition: TopicPartition, count: int) -> int:
     if key >= 1 << 31:
         key = (1 << 32) - key  # the absolute value of a negative int
     return key % (1 << 31) % count
-
-
-def _in_phase(ready: Mapping[TopicPartition, FetchState], *phases: Phase) -> dict[TopicPartition, FetchState]:
-    return {topic_partition: state for topic_partition, state in ready.items() if state.phase in phases}

@@ -19,9 +19,19 @@ from logstore.replication import following
 from logstore.replication.config import NodeConfig
 from logstore.replication.effects import Effect, Send
 from logstore.replication.errors import InvalidRequest
-from logstore.replication.fetcher import Fetcher, FetchState, FollowerRequest, InFlight, Phase, fetcher_number
+from logstore.replication.fetcher import (
+    Fetcher,
+    FetchState,
+    FollowerRequest,
+    InFlight,
+    LogFacts,
+    Phase,
+    fetcher_number,
+)
 from logstore.replication.messages import (
+    FIRST_SESSION_EPOCH,
     NO_EPOCH,
+    NO_SESSION,
     EpochAnswer,
     FetchRequest,
     FetchResponse,
@@ -68,7 +78,6 @@ class Followers:
         self._count = config.num_replica_fetchers
         self.fetchers: dict[tuple[int, int], Fetcher] = {}
         """By leader and number; without any, there is nothing to `pump`. For reading."""
-        """By leader and number."""
         self._partitions: dict[TopicPartition, tuple[Partition, Fetcher]] = {}
         self.failed: dict[TopicPartition, str] = {}
 
@@ -140,15 +149,7 @@ class Followers:
         for fetcher in self.fetchers.values():
             fetcher.expire(now_ms)
             in_flight = fetcher.next_request(
-                self._next_id,
-                broker_epoch,
-                now_ms,
-                may_fetch=self._is_flushed,
-                log_start_of=lambda topic_partition: (
-                    self._partitions[topic_partition][0].log.log_start_offset
-                ),
-                is_synced=lambda topic_partition: self._partitions[topic_partition][0].is_synced,
-                topic_id_of=lambda topic_partition: self._partitions[topic_partition][0].log.topic_id or "",
+                self._next_id, broker_epoch, now_ms, may_fetch=self._is_flushed, describe=self._describe
             )
             if in_flight is not None:
                 effects.append(Send(fetcher.leader_id, in_flight.correlation_id, in_flight.body))
@@ -156,6 +157,17 @@ class Followers:
 
     def _is_flushed(self, topic_partition: TopicPartition, state: FetchState) -> bool:
         return self._may_fetch(self._partitions[topic_partition][0], state.fetch_offset)
+
+    def _describe(self, topic_partition: TopicPartition) -> LogFacts:
+        partition = self._partitions[topic_partition][0]
+        log = partition.log
+        return LogFacts(log.log_start_offset, log.topic_id or "", partition.is_synced)
+
+    def touch(self, topic_partition: TopicPartition) -> None:
+        """Tell the leader, with the next fetch, of a new log start offset, topic id or durability level."""
+        entry = self._partitions.get(topic_partition)
+        if entry is not None:
+            entry[1].touch(topic_partition)
 
     @property
     def deadline_ms(self) -> int | None:
@@ -178,8 +190,7 @@ class Followers:
             return False
         mark("follower: the connection to its leader broke")
         fetcher, in_flight = found
-        for topic_partition, _ in fetcher.finish(in_flight):
-            fetcher.delay(topic_partition, now_ms)
+        fetcher.give_up(in_flight, now_ms)
         return True
 
     def on_response(self, correlation_id: int, body: FollowerResponse, now_ms: int) -> None:
@@ -193,18 +204,41 @@ class Followers:
             mark("follower: an answer that nobody waits for any more")
             return
         fetcher, in_flight = found
-        current = fetcher.finish(in_flight)
-        expected = in_flight.body.partitions.keys()
-        if body.partitions.keys() - expected or not isinstance(body, _RESPONSES[type(in_flight.body)]):
-            for topic_partition, _ in current:
-                fetcher.delay(topic_partition, now_ms)
+        answers, sent = body.partitions, in_flight.sent
+        is_foreign = not isinstance(body, _RESPONSES[type(in_flight.body)])
+        if is_foreign or not all(known in sent for known in answers):
+            fetcher.give_up(in_flight, now_ms)
             raise InvalidRequest(f"broker {fetcher.leader_id} sent an answer that does not match the request")
-        for topic_partition, state in current:
-            answer = body.partitions.get(topic_partition)
+        is_incremental = False
+        if isinstance(body, FetchResponse) and isinstance(in_flight.body, FetchRequest):
+            is_incremental = in_flight.body.session_epoch != FIRST_SESSION_EPOCH
+            if body.error is not ErrorCode.NONE:
+                self._on_session_error(fetcher, in_flight, body.error, now_ms)
+                return
+            fetcher.joined(body.session_id)
+        fetcher.finish(in_flight)
+        # The order of the request. In a session, a partition without an answer has not moved.
+        expected = answers if is_incremental else sent
+        for topic_partition in list(expected):
+            state = fetcher.state_of(in_flight, topic_partition)
+            if state is None:
+                continue
+            answer = answers.get(topic_partition)
             if answer is None:
                 fetcher.delay(topic_partition, now_ms)
                 continue
             self._take(fetcher, topic_partition, state, answer, now_ms)
+
+    def _on_session_error(self, fetcher: Fetcher, in_flight: InFlight, error: ErrorCode, now_ms: int) -> None:
+        """Fetch in full: the leader has restarted, has dropped the session, or has lost a request of it."""
+        mark("follower: its fetch session is over")
+        assert isinstance(in_flight.body, FetchRequest)
+        if in_flight.body.session_epoch == FIRST_SESSION_EPOCH:
+            fetcher.give_up(in_flight, now_ms)  # not about a session: do not repeat it at once
+            return
+        fetcher.finish(in_flight)
+        is_gone = error is ErrorCode.FETCH_SESSION_ID_NOT_FOUND
+        fetcher.restart_session(NO_SESSION if is_gone else in_flight.body.session_id)
 
     def _take(
         self,

@@ -13,9 +13,11 @@ from logstore.disk.files import Disk
 from logstore.replication.carrying import flush
 from logstore.replication.config import NodeConfig
 from logstore.replication.effects import (
+    Abandoned,
     ClientRequest,
     Disconnected,
     Event,
+    Peer,
     Request,
     Respond,
     Response,
@@ -82,10 +84,11 @@ class Slot:
         assert self.node is not None, f"node {self.node_id} is not running"
         return self.node
 
-    def end_life(self) -> None:
-        """Forget the process; the disk stays."""
+    def end_life(self) -> dict[int, int]:
+        """Forget the process; the disk stays. Returns its requests without an answer."""
+        outstanding, self.outstanding = self.outstanding, {}
         self.node = self.session_id = None
-        self.outstanding.clear()
+        return outstanding
 
 
 class Links:
@@ -139,8 +142,11 @@ class Links:
         self.slots[node_id].outstanding.pop(correlation_id, None)
         self.post(None, node_id, Disconnected(peer, correlation_id))
 
-    def break_off(self, node_id: int) -> None:
-        """Break the connections to a process that is gone."""
+    def break_off(self, node_id: int, outstanding: dict[int, int]) -> None:
+        """Break the connections of a process that is gone; `outstanding` are the targets of its requests."""
+        for correlation_id, target in outstanding.items():
+            if target in self.slots:
+                self.post(None, target, Abandoned(Peer(node_id, correlation_id)))
         for other_id, other in self.slots.items():
             for correlation_id, target in list(other.outstanding.items()):
                 if target == node_id:

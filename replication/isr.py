@@ -96,6 +96,7 @@ def lags_in_time(replica: RemoteReplica, leader_end_offset: int, now_ms: int, bo
     With `by_silence`: whether it has not fetched for longer than that, and is not at the end.
     """
     if bounds.by_silence:
+        replica = replica.settled()
         is_silent = now_ms - max(replica.last_fetch_ms, replica.caught_up_ms) > bounds.time_max_ms
         return is_silent and replica.log_end_offset != leader_end_offset
     return not replica.is_caught_up(leader_end_offset, now_ms, bounds.time_max_ms)

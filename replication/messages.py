@@ -11,6 +11,7 @@ from __future__ import annotations
 from collections.abc import Mapping
 from dataclasses import dataclass, field
 from enum import Enum
+from types import MappingProxyType
 from typing import NamedTuple, TypeAlias
 
 from logstore.disk.errors import ErrorCode
@@ -20,6 +21,13 @@ from logstore.replication.durability import Durability
 from logstore.segment.epochs import EpochEndOffset
 
 CONSUMER_REPLICA_ID = -1
+DEBUGGING_REPLICA_ID = -2
+"""In place of a replica id: a tool that compares replicas. Any replica serves it, to the end of its log."""
+NO_SESSION = 0
+FIRST_SESSION_EPOCH = 0
+"""A request with all partitions, which asks for a fetch session."""
+FINAL_SESSION_EPOCH = -1
+"""A request with all partitions, without a fetch session."""
 NO_LEADER = -1
 NO_EPOCH = -1
 BEING_DELETED = -2
@@ -128,6 +136,10 @@ class FetchRequest(NamedTuple):
     broker_epoch: int = -1
     rack: str | None = None
     committed_only: bool = False
+    session_id: int = NO_SESSION
+    session_epoch: int = FINAL_SESSION_EPOCH
+    forgotten: tuple[TopicPartition, ...] = ()
+    uses_ids: bool = False
 
 
 class Aborted(NamedTuple):
@@ -155,7 +167,16 @@ class FetchResult(NamedTuple):
 
 
 class FetchResponse(NamedTuple):
+    """The results; in a fetch session, only those with news.
+
+    `session_id` is 0 without a session. `error` is about the session: then there are no results. `topic_ids`
+    are those by which the reader of a session knows its topics.
+    """
+
     partitions: Mapping[TopicPartition, FetchResult]
+    error: ErrorCode = ErrorCode.NONE
+    session_id: int = NO_SESSION
+    topic_ids: Mapping[str, str] = MappingProxyType({})
 
 
 class ListOffsetsPartition(NamedTuple):

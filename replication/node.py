@@ -36,6 +36,7 @@ from logstore.replication.config import NodeConfig
 from logstore.replication.controller.controller import SERVICES, Controller
 from logstore.replication.departure import Departure
 from logstore.replication.effects import (
+    Abandoned,
     Address,
     Client,
     ClientRequest,
@@ -226,6 +227,7 @@ class Node:
             effects += self._judge_orders(self._gate.expire(now_ms), now_ms)
         if self.logs.deadline_ms <= now_ms:
             self.logs.tick(now_ms)
+            self.replicas.note_log_starts()
         effects += self.replicas.tick(now_ms)
         effects += self.controller.tick(now_ms)
         effects += self._depart(now_ms)
@@ -264,6 +266,9 @@ class Node:
                 return self._obey(event, now_ms)
             case Response():
                 return self._on_response(event, now_ms)
+            case Abandoned(address):
+                self.replicas.waiting.abandon(address)
+                return []
             case Disconnected(source, correlation_id):
                 if self.replicas.on_disconnected(correlation_id, now_ms):
                     return []

@@ -50,6 +50,7 @@ _FOR_EVER = sys.maxsize
 def registered(manager: ReplicaManager, broker_epoch: int, now_ms: int) -> list[Effect]:
     """Take over the epoch of this node's new registration."""
     manager.broker_epoch = manager.latest_broker_epoch = broker_epoch
+    manager.waiting.sessions.new_life(broker_epoch)
     return manager.end_turn(now_ms)
 
 
@@ -238,6 +239,7 @@ def take_role(
                 mark("replica manager: a node that is about to stop follows nobody new")
             elif state.leader != NO_LEADER:
                 manager.followers.add(partition)
+        manager.followers.touch(topic_partition)
     manager.retries.succeeded(topic_partition)
     manager.waiting.wake(topic_partition)
     return ErrorCode.NONE

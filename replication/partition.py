@@ -21,6 +21,7 @@ epoch it led, because its log may have lost its end.
 
 from __future__ import annotations
 
+from collections import deque
 from dataclasses import dataclass, replace
 
 from logstore.disk.files import Buffer
@@ -45,6 +46,7 @@ from logstore.replication.refusals import Refusals
 from logstore.replication.replica import UNKNOWN_OFFSET, RemoteReplica
 
 ACKS_ALL = -1
+_MOST_ENDS = 4096
 
 
 @dataclass(slots=True)
@@ -100,11 +102,15 @@ class Partition:
         self.tenure = 0
         """Changes when this node begins or stops to lead: then the log decides about earlier appends."""
         self.is_suspended = False
+        self.noted_log_start = log.log_start_offset
+        """The log start offset that followers and leaders were last told of."""
         self.agreed_epoch = NO_EPOCH
         """The latest leader epoch in which the leader confirmed that this log is a prefix of its own."""
         self.refusals = Refusals()
         self.remote_replicas: dict[int, RemoteReplica] = {}
         """The followers as their leader knows them; empty on a follower."""
+        self._ends: deque[tuple[int, int, int]] = deque(maxlen=_MOST_ENDS)
+        """The ends of appends past the high watermark: offset, base offset of the segment, position in it."""
         self._node_id = config.node_id
         self._was_clean = was_clean
 
@@ -208,7 +214,7 @@ class Partition:
             if becomes_synced:
                 # It may not have flushed what it claimed so far.
                 mark("partition: a level rises, claims of followers are void")
-                known = replace(known, log_end_offset=UNKNOWN_OFFSET)
+                known = replace(known.settled(), log_end_offset=UNKNOWN_OFFSET)
             remote[replica_id] = known
         self.remote_replicas = remote
         if is_new_epoch:
@@ -245,6 +251,7 @@ class Partition:
         self.agreed_min_insync = state.min_insync
         self.all_synced = state.all_synced
         self.is_suspended = False
+        self._ends.clear()
         self.counters.role_changes += 1
 
     def suspend(self) -> None:
@@ -303,12 +310,36 @@ class Partition:
             )
             self.refusals.note(data, refusal, now_ms)
             raise refusal
+        log, ends = self.log, self._ends
         try:
-            info = append_as_leader(self.log, data, leader_epoch=self.leader_epoch, now_ms=now_ms)
+            info = append_as_leader(log, data, leader_epoch=self.leader_epoch, now_ms=now_ms)
         except OutOfResources as error:
             self.refusals.note(data, error, now_ms)
             raise
-        return info, self.advance_high_watermark(now_ms)
+        has_moved = self.advance_high_watermark(now_ms)
+        high_watermark = log.high_watermark
+        while ends and ends[0][0] < high_watermark:
+            ends.popleft()
+        if high_watermark < log.log_end_offset:
+            active = log.segments.active
+            ends.append((log.log_end_offset, active.base_offset, active.size))
+        return info, has_moved
+
+    def place_of_end(self, *, is_log_end: bool) -> tuple[int, int] | None:
+        """Return where the log, or what is committed of it, ends: base offset of the segment, position in it.
+
+        None if that is not known without reading.
+        """
+        log, ends = self.log, self._ends
+        high_watermark = log.high_watermark
+        active = log.segments.active
+        if is_log_end or high_watermark == log.log_end_offset:
+            return active.base_offset, active.size
+        if high_watermark == active.base_offset:
+            return active.base_offset, 0
+        while ends and ends[0][0] < high_watermark:
+            ends.popleft()
+        return ends[0][1:] if ends and ends[0][0] == high_watermark else None
 
     def holds(self, end_offset: int, epoch: int) -> bool:
         """Whether the log has the batch that was written in leader epoch `epoch` and ended at `end_offset`.

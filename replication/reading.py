@@ -2,7 +2,7 @@
 
 from __future__ import annotations
 
-from logstore.disk.errors import ErrorCode
+from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.marks import mark
 from logstore.errors import InconsistentTopicId, OffsetOutOfRange
 from logstore.log.log import FetchIsolation
@@ -16,6 +16,8 @@ from logstore.log.read import (
 from logstore.replication.config import ReplicaSelector
 from logstore.replication.errors import NotLeaderOrFollower, OffsetNotAvailable, UnknownLeaderEpoch
 from logstore.replication.messages import (
+    CONSUMER_REPLICA_ID,
+    DEBUGGING_REPLICA_ID,
     EARLIEST_TIMESTAMP,
     LARGEST_TIMESTAMP,
     LATEST_TIMESTAMP,
@@ -31,6 +33,7 @@ from logstore.replication.partition import Partition
 from logstore.replication.reconcile import divergence_of
 from logstore.replication.replica import UNKNOWN_BROKER_EPOCH
 from logstore.replication.strays import is_of_another_incarnation
+from logstore.replication.waiting import Amount
 from logstore.segment.epochs import EpochEndOffset
 
 
@@ -45,38 +48,17 @@ def read(
     The high watermark in the result is the one from before this fetch is counted. Raises the epoch errors,
     `NotLeaderOrFollower`, `InconsistentTopicId` and `OffsetOutOfRange`.
     """
+    admit(partition, request, wanted)
     log, rack = partition.log, request.rack
-    if is_of_another_incarnation(log.topic_id, wanted.topic_id):
-        raise InconsistentTopicId(
-            f"{partition.topic_partition} here has topic id {log.topic_id}, not {wanted.topic_id}"
-        )
     is_follower = request.replica_id >= 0
-    if rack is not None and _serves_as_follower(partition):
-        partition.check_epoch(wanted.current_leader_epoch)
-        check_agreed(partition)
-    else:
-        partition.check_leader(wanted.current_leader_epoch)
-    if is_follower:
-        _check_member(partition, request.replica_id, wanted.current_leader_epoch, request.broker_epoch)
     high_watermark, log_start_offset = log.high_watermark, log.log_start_offset
     is_at_end = wanted.fetch_offset == log.log_end_offset and not log.is_offline
     if is_follower and is_at_end and wanted.last_fetched_epoch in (NO_EPOCH, log.latest_epoch):
         # Of thousands of partitions nearly all are idle: nothing to read, nothing to compare.
         return FetchResult(ErrorCode.NONE, high_watermark, log_start_offset)
-    if wanted.last_fetched_epoch != NO_EPOCH:
-        divergence = divergence_of(
-            fetch_offset=wanted.fetch_offset,
-            last_fetched_epoch=wanted.last_fetched_epoch,
-            log_start_offset=log_start_offset,
-            end_of=log.end_offset_for_epoch(wanted.last_fetched_epoch),
-        )
-        if divergence.is_out_of_range:
-            mark("fetch: a diverging follower lies outside of the log")
-            raise OffsetOutOfRange(wanted.fetch_offset, log_start_offset, log.log_end_offset)
-        if divergence.diverging is not None:
-            return FetchResult(
-                ErrorCode.NONE, high_watermark, log_start_offset, diverging_epoch=divergence.diverging
-            )
+    diverging = _diverging(partition, wanted)
+    if diverging is not None:
+        return FetchResult(ErrorCode.NONE, high_watermark, log_start_offset, diverging_epoch=diverging)
     if rack and not is_follower:
         preferred = _preferred_replica(partition, rack, wanted.fetch_offset)
         if preferred is not None:
@@ -84,11 +66,12 @@ def read(
             return FetchResult(
                 ErrorCode.NONE, high_watermark, log_start_offset, preferred_read_replica=preferred
             )
-    isolation = FetchIsolation.LOG_END if is_follower else _isolation(request.committed_only)
+    reads_all = reads_to_log_end(request)
+    isolation = FetchIsolation.LOG_END if reads_all else _isolation(request.committed_only)
     # Taken before the read: everything below it is decided then, and its aborted transactions are known.
     last_stable_offset = -1 if is_follower else log.last_stable_offset
     end_offset = last_stable_offset if request.committed_only else high_watermark
-    if not is_follower and log_start_offset <= wanted.fetch_offset == end_offset and not log.is_offline:
+    if not reads_all and log_start_offset <= wanted.fetch_offset == end_offset and not log.is_offline:
         # Most consumers wait at the end most of the time, and each empty answer comes here twice.
         return FetchResult(
             ErrorCode.NONE,
@@ -111,6 +94,94 @@ def read(
     )
 
 
+def reads_to_log_end(request: FetchRequest) -> bool:
+    """Whether the reader gets what is not committed yet: a follower, or a tool that compares replicas."""
+    return request.replica_id != CONSUMER_REPLICA_ID
+
+
+def admit(partition: Partition, request: FetchRequest, wanted: FetchPartition) -> None:
+    """Raise unless this replica may answer the reader. What it raises is listed at `read`."""
+    log = partition.log
+    if is_of_another_incarnation(log.topic_id, wanted.topic_id):
+        raise InconsistentTopicId(
+            f"{partition.topic_partition} here has topic id {log.topic_id}, not {wanted.topic_id}"
+        )
+    if request.replica_id == DEBUGGING_REPLICA_ID:
+        partition.check_epoch(wanted.current_leader_epoch)
+    elif request.rack is not None and _serves_as_follower(partition):
+        partition.check_epoch(wanted.current_leader_epoch)
+        check_agreed(partition)
+    else:
+        partition.check_leader(wanted.current_leader_epoch)
+    if request.replica_id >= 0:
+        _check_member(partition, request.replica_id, wanted.current_leader_epoch, request.broker_epoch)
+
+
+def _diverging(partition: Partition, wanted: FetchPartition) -> EpochEndOffset | None:
+    """Return where the follower's log parts from this one; None if it does not. Raises `OffsetOutOfRange`."""
+    log = partition.log
+    if wanted.last_fetched_epoch == NO_EPOCH:
+        return None
+    divergence = divergence_of(
+        fetch_offset=wanted.fetch_offset,
+        last_fetched_epoch=wanted.last_fetched_epoch,
+        log_start_offset=log.log_start_offset,
+        end_of=log.end_offset_for_epoch(wanted.last_fetched_epoch),
+    )
+    if divergence.is_out_of_range:
+        mark("fetch: a diverging follower lies outside of the log")
+        raise OffsetOutOfRange(wanted.fetch_offset, log.log_start_offset, log.log_end_offset)
+    return divergence.diverging
+
+
+def amount(
+    partition: Partition, request: FetchRequest, wanted: FetchPartition, start: tuple[int, int] | None
+) -> Amount:
+    """Return how much a waiting fetch could read now, without reading.
+
+    `start` is the place of its first byte: base offset of the segment, position in it; None if unknown.
+    Final is an error, a divergence, another replica to read from, an older segment than the end, a log start
+    that the follower does not know, and bytes that cannot be counted.
+    """
+    log = partition.log
+    try:
+        admit(partition, request, wanted)
+        is_diverging = _diverging(partition, wanted) is not None
+    except EngineError:
+        return Amount(0, is_final=True)
+    is_inside = log.log_start_offset <= wanted.fetch_offset <= log.log_end_offset
+    is_redirected = (
+        request.rack and _preferred_replica(partition, request.rack, wanted.fetch_offset) is not None
+    )
+    if is_diverging or not is_inside or is_redirected or log.is_offline:
+        return Amount(0, is_final=True)
+    if 0 <= wanted.log_start_offset < log.log_start_offset:
+        # A DeleteRecords request may wait until every follower knows the new log start offset.
+        return Amount(0, is_final=True)
+    if wanted.fetch_offset >= readable_end(partition, request):
+        return Amount(0)
+    if request.min_bytes <= 1:
+        return Amount(1)
+    end = partition.place_of_end(is_log_end=reads_to_log_end(request))
+    if start is None or end is None or start[0] != end[0]:
+        return Amount(1, is_final=True)
+    return Amount(min(max(end[1] - start[1], 1), wanted.max_bytes))
+
+
+def readable_end(partition: Partition, request: FetchRequest) -> int:
+    """Return the end of what the reader may get."""
+    log = partition.log
+    if reads_to_log_end(request):
+        return log.log_end_offset
+    return log.last_stable_offset if request.committed_only else log.high_watermark
+
+
+def start_of(partition: Partition, request: FetchRequest, found: FetchResult) -> tuple[int, int] | None:
+    """Return the place where a read that got all there is began; None if it is unknown."""
+    end = partition.place_of_end(is_log_end=reads_to_log_end(request))
+    return end and (end[0], end[1] - len(found.records))
+
+
 def _serves_as_follower(partition: Partition) -> bool:
     selects = partition.config.replica_selector_class is ReplicaSelector.RACK_AWARE
     return selects and not partition.leads and not partition.is_suspended and partition.leader_id != NO_LEADER
@@ -126,7 +197,7 @@ def check_agreed(partition: Partition) -> None:
         )
 
 
-def _preferred_replica(partition: Partition, rack: str, fetch_offset: int) -> int | None:
+def _preferred_replica(partition: Partition, rack: str | None, fetch_offset: int) -> int | None:
     """Return the follower that a consumer in `rack` should fetch from; None for the leader.
 
     The leader itself if it is in that rack, else the live ISR member there that holds the offset and has the
@@ -135,7 +206,7 @@ def _preferred_replica(partition: Partition, rack: str, fetch_offset: int) -> in
     config = partition.config
     if config.replica_selector_class is ReplicaSelector.NONE or not partition.is_leader:
         return None
-    if config.broker_rack == rack:
+    if not rack or config.broker_rack == rack:
         return None
     candidates = [
         replica
@@ -202,13 +273,16 @@ def list_offset(
     watermark reaches the start of this leadership: the answer could be below one of the former leader
     (KIP-207).
     """
-    partition.check_leader(current_leader_epoch)
+    if replica_id == DEBUGGING_REPLICA_ID:
+        partition.check_epoch(current_leader_epoch)
+    else:
+        partition.check_leader(current_leader_epoch)
     log = partition.log
     if timestamp == EARLIEST_TIMESTAMP:
         epochs = log.epochs
         epoch = epochs[0].epoch if epochs and epochs[0].start_offset <= log.log_start_offset else NO_EPOCH
         return ListOffsetsResult(ErrorCode.NONE, -1, log.log_start_offset, epoch)
-    is_replica = replica_id >= 0
+    is_replica = replica_id != CONSUMER_REPLICA_ID
     bound = end_offset_for(log, FetchIsolation.LOG_END if is_replica else _isolation(committed_only))
     if timestamp == LATEST_TIMESTAMP:
         if not is_replica:

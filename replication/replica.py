@@ -22,12 +22,24 @@ UNKNOWN_BROKER_EPOCH = -1
 NEVER_MS = -(1 << 62)
 
 
+class FetchClock:
+    """The time of the last fetch in a session, for all of its partitions that rest."""
+
+    __slots__ = ("last_fetch_ms",)
+
+    def __init__(self, last_fetch_ms: int) -> None:
+        self.last_fetch_ms = last_fetch_ms
+
+
 @dataclass(frozen=True, slots=True)
 class RemoteReplica:
     """A follower as its leader knows it: a value, replaced at every fetch.
 
     Offsets are -1 while unknown; an unknown end holds the high watermark back. Times are epoch milliseconds,
     or `NEVER_MS`. `broker_epoch` is the incarnation that fetched last.
+
+    While nothing moves, a fetch in a session does not name the partition. The replica then `rests` at the
+    leader's end, and each fetch of the session is a fetch of it: `clock` tells the time of the last one.
     """
 
     replica_id: int
@@ -37,6 +49,19 @@ class RemoteReplica:
     last_fetch_ms: int = NEVER_MS
     last_fetch_leader_end_offset: int = 0
     broker_epoch: int = UNKNOWN_BROKER_EPOCH
+    clock: FetchClock | None = None
+
+    def resting(self, clock: FetchClock) -> RemoteReplica:
+        """Return its state from a fetch at the leader's end on, as long as nothing moves."""
+        return replace(self, clock=clock)
+
+    def settled(self) -> RemoteReplica:
+        """Return its state now that something moves: the fetches of its session until here have counted."""
+        if self.clock is None:
+            return self
+        last_fetch_ms = max(self.last_fetch_ms, self.clock.last_fetch_ms)
+        caught_up_ms = max(self.caught_up_ms, last_fetch_ms)
+        return replace(self, last_fetch_ms=last_fetch_ms, caught_up_ms=caught_up_ms, clock=None)
 
     def fetched(
         self,
@@ -48,18 +73,19 @@ class RemoteReplica:
         broker_epoch: int = UNKNOWN_BROKER_EPOCH,
     ) -> RemoteReplica:
         """Return its state after a read at `fetch_offset`, with the leader at `leader_end_offset`."""
-        caught_up_ms = self.caught_up_ms
+        before = self.settled()
+        caught_up_ms = before.caught_up_ms
         if fetch_offset >= leader_end_offset:
             caught_up_ms = max(caught_up_ms, now_ms)  # the clock may have stepped back
-        elif fetch_offset >= self.last_fetch_leader_end_offset:
-            caught_up_ms = max(caught_up_ms, self.last_fetch_ms)
+        elif fetch_offset >= before.last_fetch_leader_end_offset:
+            caught_up_ms = max(caught_up_ms, before.last_fetch_ms)
         return replace(
-            self,
+            before,
             log_end_offset=fetch_offset,
             log_start_offset=log_start_offset,
             caught_up_ms=caught_up_ms,
             last_fetch_ms=now_ms,
-            last_fetch_leader_end_offset=max(leader_end_offset, self.last_fetch_leader_end_offset),
+            last_fetch_leader_end_offset=max(leader_end_offset, before.last_fetch_leader_end_offset),
             broker_epoch=broker_epoch,
         )
 
@@ -78,6 +104,7 @@ class RemoteReplica:
                 caught_up_ms=caught_up_ms,
                 last_fetch_ms=now_ms if in_isr else NEVER_MS,
                 last_fetch_leader_end_offset=leader_end_offset,
+                clock=None,
             )
         return RemoteReplica(
             self.replica_id,
@@ -90,4 +117,7 @@ class RemoteReplica:
 
         Equality counts however old the last fetch is: an idle topic must not change its ISR (KAFKA-7152).
         """
-        return self.log_end_offset == leader_end_offset or now_ms - self.caught_up_ms <= lag_time_max_ms
+        return (
+            self.log_end_offset == leader_end_offset
+            or now_ms - self.settled().caught_up_ms <= lag_time_max_ms
+        )

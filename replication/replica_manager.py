@@ -19,6 +19,7 @@ dirs continue. A role refused because the disk was full is requested again, with
 from __future__ import annotations
 
 from collections.abc import Callable, Mapping
+from functools import partial
 
 from logstore.config import LogConfig
 from logstore.disk.errors import EngineError, ErrorCode
@@ -35,6 +36,7 @@ from logstore.replication.errors import (
     UnknownTopicOrPartition,
     code_of,
 )
+from logstore.replication.fetch_sessions import FetchSession, Place
 from logstore.replication.flushes import Flushes
 from logstore.replication.follower import FollowerResponse, Followers
 from logstore.replication.isr import CommittedIsr, PendingIsr
@@ -97,7 +99,9 @@ class ReplicaManager:
         """The latest request of each kind from a controller: controller epoch and correlation id."""
         self.effects: list[Effect] = []
         """The effects of this turn so far. It stays the same list, and is cleared when a turn ends."""
-        self.waiting = WaitingRequests(config)
+        self.waiting = WaitingRequests(
+            config, settle=partial(settle_fetch, self.partitions), place_of=partial(place_of, self.partitions)
+        )
         self.retries = RoleRetries(config.replica_fetch_backoff_ms)
         self.isr_channel = IsrChannel(config)
         self.flushes = Flushes(self.effects.append)
@@ -207,6 +211,15 @@ class ReplicaManager:
             self._next_checkpoint_ms = now_ms + self.config.replica_high_watermark_checkpoint_interval_ms
             self.logs.checkpoint_high_watermarks()
         return self.end_turn(now_ms)
+
+    def note_log_starts(self) -> None:
+        """Wake the partitions from which retention has deleted something. Call it after the logs' upkeep."""
+        for topic_partition, partition in self.partitions.items():
+            log_start_offset = partition.log.log_start_offset
+            if log_start_offset != partition.noted_log_start:
+                partition.noted_log_start = log_start_offset
+                self.waiting.wake(topic_partition)
+                self.followers.touch(topic_partition)
 
     def start_checks(self, now_ms: int) -> None:
         """Start the periodic ISR checks and checkpoints, unless they run already."""
@@ -405,3 +418,25 @@ class ReplicaManager:
                 if not isinstance(pending, CommittedIsr):
                     self.submit(partition, pending, now_ms)
             self.advance(partition, now_ms)
+
+
+def settle_fetch(
+    partitions: Mapping[TopicPartition, Partition], topic_partition: TopicPartition, session: FetchSession
+) -> None:
+    """Stop counting a follower by the clock of its fetch session: the partition rests no more."""
+    partition = partitions.get(topic_partition)
+    if partition is not None:
+        replica = partition.remote_replicas.get(session.terms.replica_id)
+        if replica is not None and replica.clock is session.clock:
+            partition.remote_replicas[replica.replica_id] = replica.settled()
+
+
+def place_of(partitions: Mapping[TopicPartition, Partition], topic_partition: TopicPartition) -> Place | None:
+    """Return where the committed part of a log ends; None if that is not known without reading."""
+    partition = partitions.get(topic_partition)
+    end = partition.place_of_end(is_log_end=False) if partition is not None else None
+    if partition is None or end is None:
+        return None
+    log = partition.log
+    stamp = partition.tenure, partition.leader_epoch, log.log_start_offset, log.cuts, end[0]
+    return Place(stamp, end[1])

@@ -9,6 +9,7 @@ from __future__ import annotations
 from collections.abc import Callable, Mapping
 from dataclasses import dataclass
 from functools import partial
+from types import MappingProxyType
 from typing import TypeVar
 
 from logstore.disk.errors import EngineError, ErrorCode
@@ -16,10 +17,16 @@ from logstore.disk.marks import mark
 from logstore.disk.topic_partition import TopicPartition
 from logstore.errors import InvalidRecord
 from logstore.replication import membership, reading
+from logstore.replication.config import ReplicaSelector
 from logstore.replication.durability import Durability
 from logstore.replication.effects import Address, Client, Effect, Reply, answer
 from logstore.replication.errors import InvalidRequiredAcks, NotLeaderOrFollower, UnknownTopicId
+from logstore.replication.fetch_sessions import FetchSession
+from logstore.replication.isr import CommittedIsr
 from logstore.replication.messages import (
+    CONSUMER_REPLICA_ID,
+    FIRST_SESSION_EPOCH,
+    NO_SESSION,
     DeleteRecordsRequest,
     DeleteRecordsResponse,
     DeleteRecordsResult,
@@ -41,8 +48,8 @@ from logstore.replication.messages import (
     ProduceResult,
 )
 from logstore.replication.partition import ACKS_ALL, Partition
-from logstore.replication.replica_manager import ReplicaManager
-from logstore.replication.waiting import DelayedByPartition, DelayedFetch, Status
+from logstore.replication.replica_manager import ReplicaManager, place_of, settle_fetch
+from logstore.replication.waiting import Amount, DelayedByPartition, DelayedFetch, Status
 
 Q = TypeVar("Q")
 A = TypeVar("A")
@@ -68,6 +75,7 @@ def produce(manager: ReplicaManager, address: Client, body: ProduceRequest, now_
         operation = DelayedByPartition(
             statuses,
             now_ms + body.timeout_ms,
+            address=address,
             progress=partial(append_result, manager),
             timed_out=lambda status: ProduceResult(ErrorCode.REQUEST_TIMED_OUT),
             reply=lambda results: manager.effects.append(Reply(address.token, ProduceResponse(results))),
@@ -195,43 +203,184 @@ def _unknown(why: str) -> ProduceResult:
 
 def fetch(manager: ReplicaManager, address: Address, body: FetchRequest, now_ms: int) -> list[Effect]:
     """Read for a consumer or a follower; with too few bytes, wait for more."""
-    results, size, is_final = _read(manager, body)
+    sessions = manager.waiting.sessions
+    session = sessions.open(body, manager.metadata.broker_epoch(body.replica_id), now_ms)
+    if isinstance(session, ErrorCode):
+        manager.effects.append(answer(address, FetchResponse({}, session)))
+        return manager.end_turn(now_ms)
+    if session.waiting is not None:
+        mark("fetch session: a request overtakes one that waits")
+        session.waiting.is_overtaken = True
+        manager.waiting.fetches.complete(session.waiting, now_ms)
+    results, is_final = _read(manager, session, body)
     if body.replica_id >= 0:
         for topic_partition, result in results.items():
             if result.error is ErrorCode.NONE and result.diverging_epoch is None:
-                _count_fetch(manager, topic_partition, body, now_ms)
-    if is_final or body.max_wait_ms <= 0 or not body.partitions or size >= body.min_bytes:
-        manager.effects.append(answer(address, FetchResponse(results)))
+                _count_fetch(manager, topic_partition, session.wanted[topic_partition], body, now_ms)
+            else:
+                settle_fetch(manager.partitions, topic_partition, session)
+        session.clock.last_fetch_ms = now_ms
+    needed = min(body.min_bytes, body.max_bytes)
+    is_final = is_final or body.max_wait_ms <= 0 or not session.wanted
+    if is_final or sum(len(result.records) for result in results.values()) >= needed:
+        manager.effects.append(answer(address, _respond(manager, session, body, results)))
+        sessions.release(session)
     else:
-        operation = DelayedFetch(
-            body.min_bytes,
-            now_ms + body.max_wait_ms,
-            read=partial(_read, manager, body),
-            reply=lambda response: manager.effects.append(answer(address, response)),
-        )
-        # It was read just now. Partitions that this fetch moved are woken, and checked as the turn ends.
-        manager.waiting.fetches.watch(operation, body.partitions)
+        _wait(manager, address, session, body, results, now_ms)
     return manager.end_turn(now_ms)
 
 
-def _read(manager: ReplicaManager, body: FetchRequest) -> tuple[dict[TopicPartition, FetchResult], int, bool]:
-    """Return all results, their size in bytes, and whether one (an error, a divergence) cannot wait."""
+def _wait(
+    manager: ReplicaManager,
+    address: Address,
+    session: FetchSession,
+    body: FetchRequest,
+    results: dict[TopicPartition, FetchResult],
+    now_ms: int,
+) -> None:
+    """Let a fetch wait. What it has read is dropped, and read again when it is complete."""
+    sessions = manager.waiting.sessions
+    needed, starts = min(body.min_bytes, body.max_bytes), session.starts
+    if body.min_bytes > 1:
+        for known, result in results.items():
+            starts[known] = reading.start_of(manager.partitions[known], body, result)
+
+    def amount_of(topic_partition: TopicPartition) -> Amount:
+        partition = manager.partitions.get(topic_partition)
+        if partition is None:
+            return Amount(0, is_final=True)
+        wanted = session.wanted[topic_partition]
+        return reading.amount(partition, body, wanted, starts.get(topic_partition))
+
+    def watch(topic_partition: TopicPartition) -> None:
+        start = starts.get(topic_partition)
+        place = (
+            place_of(manager.partitions, topic_partition)
+            if start is not None and len(session.wanted) == 1
+            else None
+        )
+        if start is None or place is None or body.replica_id != CONSUMER_REPLICA_ID or body.committed_only:
+            sessions.watch(session, topic_partition)
+        else:
+            # A thousand such fetches may wait for one busy partition: it passes over them in one step.
+            sessions.watch_from(session, topic_partition, place, start[1] + needed)
+
+    def end(is_answered: bool) -> None:
+        session.waiting = None
+        if not is_answered:
+            sessions.close(session.id)
+        elif waiting.is_overtaken:
+            response = FetchResponse({}, ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+            manager.effects.append(answer(address, response))
+        else:
+            found, _ = _read(manager, session, body, waiting.results)
+            manager.effects.append(answer(address, _respond(manager, session, body, found)))
+        sessions.release(session)
+
+    waiting = session.waiting = DelayedFetch(
+        needed,
+        now_ms + body.max_wait_ms,
+        address=address,
+        results=results,
+        amount_of=amount_of,
+        watch=watch,
+        end=end,
+    )
+    manager.waiting.fetches.watch(waiting, ())
+    # It was read just now. Partitions that this fetch moved are woken, and looked at as the turn ends.
+    for topic_partition in session.restless:
+        watch(topic_partition)
+
+
+def _read(
+    manager: ReplicaManager,
+    session: FetchSession,
+    body: FetchRequest,
+    known: Mapping[TopicPartition, FetchResult] = MappingProxyType({}),
+) -> tuple[dict[TopicPartition, FetchResult], bool]:
+    """Return the results of all partitions that do not rest, and whether one of them cannot wait.
+
+    An error, a divergence and another replica to read from cannot. `known` results are not read again.
+    """
     results: dict[TopicPartition, FetchResult] = {}
     room = body.max_bytes
     is_final = False
-    for topic_partition, wanted in body.partitions.items():
+    for topic_partition in list(session.restless):
+        found = known.get(topic_partition)
+        if found is not None:
+            results[topic_partition] = found
+            continue
+        wanted = session.wanted[topic_partition]
         result = _read_one(manager, topic_partition, wanted, body, room)
         is_final |= result.error is not ErrorCode.NONE or result.diverging_epoch is not None
         is_final |= result.preferred_read_replica >= 0
         # An offset in an older segment than the end always has something to send.
         is_final = is_final or reading.is_behind_segment(
-            manager.partitions[topic_partition], wanted.fetch_offset, to_log_end=body.replica_id >= 0
+            manager.partitions[topic_partition],
+            wanted.fetch_offset,
+            to_log_end=reading.reads_to_log_end(body),
         )
         # A DeleteRecords request may wait until every follower knows the new log start offset.
         is_final |= 0 <= wanted.log_start_offset < result.log_start_offset
         room -= len(result.records)
         results[topic_partition] = result
-    return results, body.max_bytes - room, is_final
+    return results, is_final
+
+
+def _respond(
+    manager: ReplicaManager,
+    session: FetchSession,
+    body: FetchRequest,
+    results: dict[TopicPartition, FetchResult],
+) -> FetchResponse:
+    """Return the response; in a session, let the partitions rest that have nothing left to send or decide."""
+    if session.id == NO_SESSION:
+        return FetchResponse(results)
+    for topic_partition, result in results.items():
+        partition = manager.partitions.get(topic_partition)
+        if partition is not None and _may_rest(partition, session, body, topic_partition, result):
+            del session.restless[topic_partition]
+            if body.min_bytes > 1:
+                session.starts[topic_partition] = reading.start_of(partition, body, result)
+            manager.waiting.sessions.watch(session, topic_partition)
+    is_full = body.session_epoch == FIRST_SESSION_EPOCH
+    news = session.news(results)
+    found = results if is_full else news
+    return FetchResponse(found, ErrorCode.NONE, session.id, session.topic_ids(found))
+
+
+def _may_rest(
+    partition: Partition,
+    session: FetchSession,
+    body: FetchRequest,
+    topic_partition: TopicPartition,
+    result: FetchResult,
+) -> bool:
+    """Whether fetching the partition again would have no effect until it moves.
+
+    A follower at the end of a log that is committed as a whole, in the ISR, is counted by the clock of its
+    session from here on.
+    """
+    if result.error is not ErrorCode.NONE or len(result.records) or result.diverging_epoch is not None:
+        return False
+    wanted, log = session.wanted[topic_partition], partition.log
+    if body.replica_id < 0:
+        is_redirected = (
+            bool(body.rack) and partition.config.replica_selector_class is not ReplicaSelector.NONE
+        )
+        return not is_redirected and wanted.fetch_offset == reading.readable_end(partition, body)
+    replica = partition.remote_replicas.get(body.replica_id)
+    if (
+        replica is None
+        or not wanted.fetch_offset == replica.log_end_offset == log.log_end_offset == log.high_watermark
+        or 0 <= wanted.log_start_offset < log.log_start_offset
+        or not isinstance(partition.isr, CommittedIsr)
+        or body.replica_id not in partition.isr.committed
+        or (partition.is_synced and not (wanted.is_synced and partition.all_synced))
+    ):
+        return False
+    partition.remote_replicas[body.replica_id] = replica.resting(session.clock)
+    return True
 
 
 def _read_one(
@@ -266,7 +415,11 @@ def _partition_to_read(manager: ReplicaManager, topic_partition: TopicPartition,
 
 
 def _count_fetch(
-    manager: ReplicaManager, topic_partition: TopicPartition, body: FetchRequest, now_ms: int
+    manager: ReplicaManager,
+    topic_partition: TopicPartition,
+    wanted: FetchPartition,
+    body: FetchRequest,
+    now_ms: int,
 ) -> None:
     """Take a follower's fetch as its acknowledgement of everything below the fetch offset."""
     partition = manager.partitions[topic_partition]
@@ -275,7 +428,7 @@ def _count_fetch(
     has_moved, pending = membership.record_fetch(
         partition,
         body.replica_id,
-        body.partitions[topic_partition],
+        wanted,
         now_ms,
         broker_epoch=body.broker_epoch,
         own_broker_epoch=manager.broker_epoch,
@@ -301,6 +454,7 @@ def delete_records(
     operation = DelayedByPartition(
         statuses,
         now_ms + body.timeout_ms,
+        address=address,
         progress=partial(deletion_result, manager),
         timed_out=lambda status: status.result,
         reply=lambda results: manager.effects.append(answer(address, DeleteRecordsResponse(results))),

@@ -1,19 +1,20 @@
 """Waiting requests: acks=all for the high watermark, fetches for bytes, DeleteRecords for all replicas.
 
-Each watches its partitions (`delayed.py`), is checked again when one of them moves, and answers once. How a
-partition stands, and the answer's way out, are callbacks.
+Each watches its partitions (`delayed.py`; a fetch through its session, `fetch_sessions.py`), looks again at
+the one that moves, and answers once. How a partition stands, and the answer's way out, are callbacks.
 """
 
 from __future__ import annotations
 
-from collections.abc import Callable
+from collections.abc import Callable, Hashable
 from dataclasses import dataclass, field
-from typing import Any, Generic, TypeAlias, TypeVar
+from typing import Any, Generic, NamedTuple, TypeAlias, TypeVar
 
 from logstore.disk.topic_partition import TopicPartition
 from logstore.replication.config import NodeConfig
 from logstore.replication.delayed import DelayedOperation, Purgatory
-from logstore.replication.messages import DeleteRecordsResult, FetchResponse, FetchResult, ProduceResult
+from logstore.replication.fetch_sessions import FetchSession, FetchSessions, Place
+from logstore.replication.messages import DeleteRecordsResult, FetchResult, ProduceResult
 
 R = TypeVar("R")
 
@@ -38,29 +39,40 @@ class DelayedByPartition(DelayedOperation, Generic[R]):
     acks=all waits for high watermarks, DeleteRecords for the log start offset of every live replica.
     """
 
-    __slots__ = ("_progress", "_reply", "_statuses", "_timed_out")
+    __slots__ = ("_pending", "_progress", "_reply", "_statuses", "_timed_out")
 
     def __init__(
         self,
         statuses: dict[TopicPartition, Status[R]],
         deadline_ms: int,
         *,
+        address: Hashable = None,
         progress: Callable[[TopicPartition, Status[R]], R | None],
         timed_out: Callable[[Status[R]], R],
         reply: Callable[[dict[TopicPartition, R]], None],
     ) -> None:
         """`progress` returns the result of a partition, None while it is pending."""
-        super().__init__(deadline_ms)
+        super().__init__(deadline_ms, address)
         self._statuses = statuses
+        self._pending = sum(status.is_pending for status in statuses.values())
         self._progress = progress
         self._timed_out = timed_out
         self._reply = reply
 
     def is_ready(self, now_ms: int) -> bool:
-        for topic_partition, status in self._statuses.items():
-            if status.is_pending and (result := self._progress(topic_partition, status)) is not None:
-                status.result, status.is_pending = result, False
-        return not any(status.is_pending for status in self._statuses.values())
+        for topic_partition in self._statuses:
+            self._look(topic_partition)
+        return not self._pending
+
+    def is_ready_after(self, key: TopicPartition, now_ms: int) -> bool:
+        self._look(key)
+        return not self._pending
+
+    def _look(self, topic_partition: TopicPartition) -> None:
+        status = self._statuses[topic_partition]
+        if status.is_pending and (result := self._progress(topic_partition, status)) is not None:
+            status.result, status.is_pending = result, False
+            self._pending -= 1
 
     def on_complete(self, now_ms: int) -> None:
         self._reply(
@@ -71,35 +83,79 @@ class DelayedByPartition(DelayedOperation, Generic[R]):
         )
 
 
-class DelayedFetch(DelayedOperation):
-    """A fetch with too few bytes, answered from a later read. That read has no other effect."""
+class Amount(NamedTuple):
+    """How much a fetch could get of one partition, and whether the rest of the fetch should wait for more."""
 
-    __slots__ = ("_min_bytes", "_read", "_reply", "_results")
+    bytes: int
+    is_final: bool = False
+
+
+class DelayedFetch(DelayedOperation):
+    """A fetch with too few bytes. Its answer is read when it is complete; until then it keeps sizes only.
+
+    `results` are those of its first look that still hold, without records.
+    """
+
+    __slots__ = (
+        "_amount_of",
+        "_amounts",
+        "_end",
+        "_is_final",
+        "_needed",
+        "_watch",
+        "is_overtaken",
+        "results",
+        "total",
+    )
 
     def __init__(
         self,
-        min_bytes: int,
+        needed: int,
         deadline_ms: int,
         *,
-        read: Callable[[], tuple[dict[TopicPartition, FetchResult], int, bool]],
-        reply: Callable[[FetchResponse], None],
+        address: Hashable = None,
+        results: dict[TopicPartition, FetchResult],
+        amount_of: Callable[[TopicPartition], Amount],
+        watch: Callable[[TopicPartition], None],
+        end: Callable[[bool], None],
     ) -> None:
-        """`read` returns the results, their size in bytes, and whether one of them cannot wait."""
-        super().__init__(deadline_ms)
-        self._min_bytes = min_bytes
-        self._read = read
-        self._reply = reply
-        self._results: dict[TopicPartition, FetchResult] | None = None
+        """`needed` bytes complete it. `results` are those of its first look; their records are dropped.
+
+        `watch` has it look when the partition moves the next time. `end` gets whether there is somebody to
+        answer.
+        """
+        super().__init__(deadline_ms, address)
+        amounts = {known: len(result.records) for known, result in results.items() if len(result.records)}
+        self.results = {known: result for known, result in results.items() if known not in amounts}
+        self.is_overtaken = False
+        """Whether the session's next request came before the answer to this one."""
+        self.total = sum(amounts.values())
+        self._amounts = amounts
+        self._needed = needed
+        self._is_final = False
+        self._amount_of = amount_of
+        self._watch = watch
+        self._end = end
 
     def is_ready(self, now_ms: int) -> bool:
-        results, size, is_final = self._read()
-        if not is_final and size < self._min_bytes:
-            return False
-        self._results = results
-        return True
+        return self._is_final or self.total >= self._needed
+
+    def is_ready_after(self, key: TopicPartition, now_ms: int) -> bool:
+        self.results.pop(key, None)
+        if not self._is_final:
+            amount, self._is_final = self._amount_of(key)
+            self.total += amount - self._amounts.get(key, 0)
+            self._amounts[key] = amount
+        if self.is_ready(now_ms):
+            return True
+        self._watch(key)
+        return False
 
     def on_complete(self, now_ms: int) -> None:
-        self._reply(FetchResponse(self._results if self._results is not None else self._read()[0]))
+        self._end(True)
+
+    def on_cancel(self) -> None:
+        self._end(False)
 
 
 Produces: TypeAlias = Purgatory[TopicPartition, DelayedByPartition[ProduceResult]]
@@ -110,12 +166,23 @@ Deletions: TypeAlias = Purgatory[TopicPartition, DelayedByPartition[DeleteRecord
 class WaitingRequests:
     """The waiting requests of a node, and the partitions to check at the end of the turn."""
 
-    def __init__(self, config: NodeConfig) -> None:
+    def __init__(
+        self,
+        config: NodeConfig,
+        *,
+        settle: Callable[[TopicPartition, FetchSession], None],
+        place_of: Callable[[TopicPartition], Place | None],
+    ) -> None:
+        """`settle` and `place_of` as for `FetchSessions`."""
         produce_interval = config.producer_purgatory_purge_interval_requests
         fetch_interval = config.fetch_purgatory_purge_interval_requests
         self.produces: Produces = Purgatory(purge_interval_requests=produce_interval)
         self.fetches: Fetches = Purgatory(purge_interval_requests=fetch_interval)
+        """Fetches watch no key here: their sessions watch the partitions."""
         self.deletions: Deletions = Purgatory(purge_interval_requests=produce_interval)
+        self.sessions = FetchSessions(
+            config.max_incremental_fetch_session_cache_slots, settle=settle, place_of=place_of
+        )
         self._all: tuple[Purgatory[TopicPartition, Any], ...] = (self.produces, self.fetches, self.deletions)
         self._woken: dict[TopicPartition, None] = {}
 
@@ -131,19 +198,33 @@ class WaitingRequests:
         return min((deadline for deadline in deadlines if deadline is not None), default=None)
 
     def wake(self, topic_partition: TopicPartition) -> None:
-        """Have the requests that watch a partition checked at the end of this turn."""
+        """Have the requests that watch a partition checked at the end of this turn.
+
+        Call it after every change that a waiting request or a fetch session may depend on: log end, high
+        watermark, log start, role, ISR.
+        """
         self._woken[topic_partition] = None
 
     def check_woken(self, now_ms: int) -> None:
         """Complete the requests that became ready; completing one may wake others."""
         while self._woken:
-            topic_partition = next(iter(self._woken))
-            del self._woken[topic_partition]
-            for purgatory in self._all:
-                if topic_partition in purgatory.watchers:
-                    purgatory.check(topic_partition, now_ms)
+            woken, self._woken = self._woken, {}
+            looks: list[tuple[DelayedFetch, TopicPartition]] = []
+            for topic_partition in woken:
+                for purgatory in (self.produces, self.deletions):
+                    if topic_partition in purgatory.watchers:
+                        purgatory.check(topic_partition, now_ms)
+                looks += [(each, topic_partition) for each in self.sessions.moved(topic_partition)]
+            for fetch, topic_partition in looks:
+                if not fetch.is_completed and fetch.is_ready_after(topic_partition, now_ms):
+                    self.fetches.complete(fetch, now_ms)
 
     def expire(self, now_ms: int) -> None:
         """Complete the requests whose deadline has passed."""
         for purgatory in self._all:
             purgatory.expire(now_ms)
+
+    def abandon(self, address: Hashable) -> None:
+        """Forget the requests of an address whose connection has closed."""
+        for purgatory in self._all:
+            purgatory.cancel(address)

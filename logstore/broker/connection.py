@@ -30,7 +30,7 @@ import socket
 import struct
 import sys
 from abc import ABC, abstractmethod
-from collections.abc import Iterable
+from collections.abc import Callable, Iterable
 from typing import TYPE_CHECKING, Final, cast
 
 import numpy as np
@@ -184,6 +184,8 @@ class Connection(Frames):
         self._out_bytes = 0
         self._active_at = self._loop.time()
         self._left_bytes = 0
+        self.when_lost: Callable[[], None] | None = None
+        """Called when the connection has closed: gives up the request in hand."""
 
     # --- called by the loop -------------------------------------------------------------------
 
@@ -206,6 +208,8 @@ class Connection(Frames):
         if self._mute is not None:
             self._mute.cancel()
         self._server.closed(self)
+        if self.when_lost is not None:
+            self.when_lost()
 
     def buffer_updated(self, nbytes: int) -> None:
         self._active_at = self._loop.time()

@@ -35,6 +35,7 @@ from logstore.broker.wire.declarations import Struct
 from logstore.broker.wire.headers import RequestHeader, decode_request_header, response_frame
 from logstore.disk.errors import ErrorCode
 from logstore.disk.files import Buffer
+from logstore.replication.effects import Abandoned, Client, Peer
 from logstore.replication.messages import NewTopic, RequestBody, ResponseBody
 from logstore.replication.metadata_cache import MetadataCache
 from logstore.replication.node import Node
@@ -78,6 +79,7 @@ class Call:
         "correlation_id",
         "is_done",
         "on_answer",
+        "on_lost",
         "throttle_ms",
         "version",
     )
@@ -93,6 +95,8 @@ class Call:
         self.is_done = False
         self.on_answer: Callable[[], None] | None = None
         """Called when the request is answered, or ends without an answer; not if it is refused."""
+        self.on_lost: Callable[[], None] | None = None
+        """Called if the connection closes before the request is answered."""
 
     def __repr__(self) -> str:
         who = " ".join(filter(None, (self.connection.peer, self.client_id, self.connection.software)))
@@ -125,6 +129,11 @@ class Call:
             self.connection.answer(())
             if self.on_answer is not None:
                 self.on_answer()
+
+    def lost(self) -> None:
+        """Give up a request whose connection has closed: whatever waits for it ends."""
+        if not self.is_done and self.on_lost is not None:
+            self.on_lost()
 
     def refuse(self, reason: str) -> None:
         """Close the connection instead: no correct client sends such a request."""
@@ -230,7 +239,11 @@ class Services:
                 return
             finish(call, then, answer)
 
-        self.runtime.ask(body, Asked(answered, call.refuse), source=source, number=number)
+        asked = Asked(answered, call.refuse)
+        self.runtime.ask(body, asked, source=source, number=number)
+        if not call.is_done:
+            address = Peer(source, number, asked) if source >= 0 else Client(asked)
+            call.on_lost = partial(self.runtime.deliver, Abandoned(address))
 
     def ask_group(self, call: Call, request: GroupRequest, then: Callable[[GroupResponse], Struct]) -> None:
         """Pass a request to the group coordinator; `then` builds the call's answer from the response."""
@@ -337,7 +350,9 @@ class Dispatch:
         except MalformedMessage as error:
             connection.refuse(str(error))
             return
-        self.serve(Call(connection, api, header.version, header.correlation_id, header.client_id), body)
+        call = Call(connection, api, header.version, header.correlation_id, header.client_id)
+        connection.when_lost = call.lost
+        self.serve(call, body)
 
     def serve(self, call: Call, body: Struct) -> None:
         """Call the handler of the request's API, if there is one."""

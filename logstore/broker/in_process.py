@@ -40,6 +40,7 @@ class InProcess:
         """Drop unanswered requests."""
         self._is_closed = True
         for call in list(self._outstanding):
+            call.lost()
             call.refuse("the connection to this broker was closed")
 
     def answered(self, call: _Call, answer: Struct | RequestUnanswered) -> None:

@@ -17,6 +17,7 @@ from logstore.broker.errors import MalformedMessage
 from logstore.broker.translation import (
     ByHand,
     Translation,
+    by_topic,
     check_name,
     distinct,
     id_from_wire,
@@ -127,6 +128,7 @@ _BY_HAND: Final[ByHand] = {
     (m.StopReplicaRequest, "topic_ids"): ("", None, _topic_ids_of),
     (m.UpdateMetadataRequest, "topic_ids"): ("", None, _topic_ids_of),
     (m.UpdateMetadataRequest, "live_brokers"): ("live_brokers", _live_brokers, _live_brokers_of),
+    (m.FetchResponse, "topic_ids"): ("", None, lambda wire: {}),
     (m.IsrProposal, "new_isr"): ("new_isr_with_epochs", _members, _isr_of),
     (m.IsrProposal, "broker_epochs"): ("", None, _epochs_of),
 }
@@ -230,7 +232,13 @@ def _fetch_request(request: m.FetchRequest) -> t.FetchRequest:
         min_bytes=request.min_bytes,
         max_bytes=request.max_bytes,
         isolation_level=int(request.committed_only),
+        session_id=request.session_id,
+        session_epoch=request.session_epoch,
         topics=list(topics.values()),
+        forgotten_topics_data=[
+            t.FetchRequestForgottenTopic(topic_name=topic, partitions=[number for number, _ in partitions])
+            for topic, partitions in by_topic((known, None) for known in request.forgotten).items()
+        ],
         rack_id=request.rack or "",
         has_rack=request.rack is not None,
     )

@@ -332,7 +332,7 @@ class Runtime:
         if not self._doubts():
             self._turn(self.node.tick)
 
-    def _deliver(self, event: Event | _InLine) -> None:
+    def deliver(self, event: Event | _InLine) -> None:
         """Queue an event. The queue is served by the loop, never from within a turn."""
         self._inbox.append(event)
         self._pump_soon()
@@ -438,7 +438,7 @@ class Runtime:
         if source >= 0:
             event = Request(source, number, body, asked)
         if self._is_in_turn or self._inbox or self._doubts():
-            self._deliver(event)
+            self.deliver(event)
         else:
             self._turn(self._receive, event)
 
@@ -475,7 +475,7 @@ class Runtime:
         if self._is_stopping:
             refused(_STOPS)
         elif self._is_in_turn or self._inbox or self._doubts():
-            self._deliver(_InLine(act, refused))
+            self.deliver(_InLine(act, refused))
         else:
             self._do(act)
 
@@ -490,7 +490,7 @@ class Runtime:
 def _outlets_of(runtime: Runtime) -> Outlets[Node]:
     """Return the ways out of the node: connections to peers and clients, threads for fsync and the store."""
     store, loop, node_id = runtime._store, runtime._loop, runtime.node.node_id
-    deliver = runtime._deliver
+    deliver = runtime.deliver
 
     def send(node: Node, target: int, correlation_id: int, body: RequestBody) -> None:
         if target == node_id:

@@ -6,7 +6,7 @@ from collections import Counter
 from collections.abc import Callable, Collection, Mapping
 from dataclasses import dataclass
 
-from logstore.replication.effects import ClientRequest, Event
+from logstore.replication.effects import Abandoned, Client, ClientRequest, Event
 from logstore.replication.messages import ProduceRequest, RequestBody, ResponseBody
 from logstore.testing.hosts import Host
 from logstore.testing.network import Network
@@ -93,6 +93,9 @@ class ClientLink:
         if call.is_over:
             self._time.was_nothing()
         else:
+            host = self._hosts[call.node_id]
+            if host.life == call.life:
+                self._receive(host, Abandoned(Client(call)))
             self._end_call(call, None)
 
     def _end_call(self, call: Call, body: ResponseBody | None) -> None:

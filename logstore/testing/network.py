@@ -11,7 +11,7 @@ from dataclasses import replace
 from random import Random
 from typing import NamedTuple
 
-from logstore.replication.effects import Disconnected, Event, Request, Response
+from logstore.replication.effects import Abandoned, Disconnected, Event, Peer, Request, Response
 from logstore.testing.hosts import Host
 from logstore.testing.swarm import Swarm, stream
 from logstore.testing.timeline import Timeline
@@ -194,9 +194,17 @@ class Network:
 
     def break_off(self, source: Host, target: int, correlation_id: int) -> None:
         if source.outstanding.pop(correlation_id, None) is not None:
+            self.abandon(source, target, correlation_id)
             self._time.at(
                 self.delay(self.random), self._hear, source, source.life, Disconnected(target, correlation_id)
             )
+
+    def abandon(self, source: Host, target: int, correlation_id: int) -> None:
+        """Tell the target that the connection of a request is gone."""
+        asked = self._hosts.get(target)
+        if asked is not None and asked.node is not None:
+            abandoned = Abandoned(Peer(source.node_id, correlation_id))
+            self._time.at(0, self._hear, asked, asked.life, abandoned)
 
     def _hear(self, host: Host, life: int, event: Event) -> None:
         if host.life == life:

@@ -281,7 +281,7 @@ class World:
         host.is_paused = False
         host.backlog.clear()
         host.unheard.clear()
-        host.outstanding.clear()
+        outstanding, host.outstanding = host.outstanding, {}
         host.tick_at_ms = None
         host.disk_is_full = False
         for checker in self.observation.checkers.values():
@@ -290,6 +290,9 @@ class World:
             for correlation_id, target in list(other.outstanding.items()):
                 if target == host.node_id and is_noticed:
                     self.network.break_off(other, target, correlation_id)
+        if is_noticed:
+            for correlation_id, target in outstanding.items():
+                self.network.abandon(host, target, correlation_id)
         self.client_link.break_off(host.node_id)
 
     def kill(self, host: Host) -> None:

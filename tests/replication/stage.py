@@ -93,6 +93,9 @@ class Pending:
 class Stage:
     """Replicas of one partition, called A, B, C … (brokers 0, 1, 2 …)."""
 
+    fetch_sessions = 0
+    """How many fetch sessions a leader keeps; without any, a fetch says all there is to say."""
+
     def __init__(
         self,
         names: str = "ABC",
@@ -102,6 +105,7 @@ class Stage:
         first_epoch: int = 0,
     ) -> None:
         base = config or NodeConfig(node_id=0, replica_fetch_wait_max_ms=0, replica_lag_time_max_ms=10_000)
+        base = replace(base, max_incremental_fetch_session_cache_slots=self.fetch_sessions)
         self.names = names
         self.now_ms = 1_000_000
         self.wire: list[Message] = []
@@ -119,6 +123,8 @@ class Stage:
         self.promised: dict[bytes, Pending] = {}
         """What was written with acks=all."""
         self._replies: dict[int, ResponseBody | None] = {}
+        self._told: dict[int, FetchPartition] = {}
+        """What a fetch session knows that is not in the next request."""
         for name in names:
             self.start(name)
         self.transcript.clear()
@@ -441,7 +447,9 @@ class Stage:
             self.deliver(response)
         what = ""
         if isinstance(request.body, FetchRequest):
-            wanted = request.body.partitions[TP]
+            wanted = request.body.partitions.get(TP) or self._told[request.body.session_id]
+            if response is not None and isinstance(response.body, FetchResponse):
+                self._told[response.body.session_id] = wanted
             what = f" at {wanted.fetch_offset}"
             if wanted.last_fetched_epoch >= 0:
                 what += f" (e{wanted.last_fetched_epoch})"
@@ -455,7 +463,9 @@ class Stage:
         """Return `: diverging(1,4)`, the name of an error, or an empty text."""
         if not isinstance(body, FetchResponse):
             return ""
-        result = body.partitions[TP]
+        result = body.partitions.get(TP)
+        if result is None:
+            return f": {body.error.name}" if body.error else ""
         if result.error is not ErrorCode.NONE:
             return f": {result.error.name}"
         if result.diverging_epoch is not None:

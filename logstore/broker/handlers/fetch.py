@@ -1,9 +1,11 @@
 """Fetch: whole batches for a consumer or a follower, at once or when there are enough.
 
-Records are never null, even in partitions with errors; offsets are -1 there. There are no sessions: the
-session id is always 0, every partition of the request is answered, and a fetch that continues a session is
-FETCH_SESSION_ID_NOT_FOUND (70). Aborted transactions are listed for readers of committed data, and null for
-others. From version 13 on topics are identified by id.
+Records are never null, even in partitions with errors; offsets are -1 there. Aborted transactions are listed
+for readers of committed data, and null for others. From version 13 on topics are identified by id.
+
+A reader may fetch in a session (KIP-227, `replication/fetch_sessions.py`): the response to a request that
+continues one holds only partitions with news. Sessions know topics by name, so a request with an unknown id
+is served without one, and INVALID_FETCH_SESSION_EPOCH (71) if it continues one: the reader then starts over.
 
 A range that is not in the page cache is first read in a thread, so that the event loop, and all other
 clients, do not wait for the disk.
@@ -17,7 +19,7 @@ from typing import Final
 
 from logstore.broker.dispatch import Call, Services
 from logstore.broker.limits import LONGEST_WAIT_MS
-from logstore.broker.translation import id_from_wire
+from logstore.broker.translation import by_topic, id_from_wire, id_to_wire
 from logstore.broker.wire import types as t
 from logstore.disk.errors import EngineError, ErrorCode
 from logstore.disk.ids import id_to_text
@@ -25,6 +27,8 @@ from logstore.disk.topic_partition import TopicPartition
 from logstore.log.partition_log import PartitionLog
 from logstore.log.read import is_cold, read_bytes
 from logstore.replication.messages import (
+    FINAL_SESSION_EPOCH,
+    FIRST_SESSION_EPOCH,
     FetchPartition,
     FetchRequest,
     FetchResponse,
@@ -35,16 +39,16 @@ from logstore.replication.messages import (
 _BY_ID: Final = 13
 _WITH_RACK: Final = 11
 _COMMITTED: Final = 1
-_FULL: Final = 0
-"""With this session epoch, or -1, the request is complete, whatever the session's id."""
 _UNKNOWN_ID: Final = FetchResult(ErrorCode.UNKNOWN_TOPIC_ID)
 
 
 def handle(call: Call, body: t.FetchRequest, services: Services) -> t.FetchResponse | None:
-    if body.session_epoch > _FULL:
-        return t.FetchResponse(error_code=ErrorCode.FETCH_SESSION_ID_NOT_FOUND)
-    names = _names(call, body, services)
-    request = request_of(body, call.version, names, max_bytes=services.settings.limits.fetch_max_bytes)
+    names = _names(call, body.topics, services)
+    forgotten = _names(call, body.forgotten_topics_data, services)
+    if None in (*names, *forgotten) and body.session_epoch > FIRST_SESSION_EPOCH:
+        return t.FetchResponse(error_code=ErrorCode.INVALID_FETCH_SESSION_EPOCH)
+    max_bytes = services.settings.limits.fetch_max_bytes
+    request = request_of(body, call.version, names, forgotten, max_bytes=max_bytes)
     ask = partial(
         services.ask,
         call,
@@ -61,9 +65,16 @@ def handle(call: Call, body: t.FetchRequest, services: Services) -> t.FetchRespo
 
 
 def request_of(
-    body: t.FetchRequest, version: int, names: Sequence[str | None], *, max_bytes: int
+    body: t.FetchRequest,
+    version: int,
+    names: Sequence[str | None],
+    forgotten: Sequence[str | None] = (),
+    *,
+    max_bytes: int,
 ) -> FetchRequest:
-    """Return the request for the engine; `names` of its topics are None for unknown ids."""
+    """Return the request for the engine; `names` of its topics, and of `forgotten` ones, are None for unknown
+    ids.
+    """
     partitions = {
         TopicPartition(name, wanted.partition): FetchPartition(
             wanted.fetch_offset,
@@ -91,15 +102,28 @@ def request_of(
         broker_epoch,
         rack=body.rack_id if version >= _WITH_RACK and body.has_rack else None,
         committed_only=body.isolation_level == _COMMITTED,
+        session_id=body.session_id,
+        session_epoch=body.session_epoch if None not in names else FINAL_SESSION_EPOCH,
+        forgotten=tuple(
+            TopicPartition(name, number)
+            for topic, name in zip(body.forgotten_topics_data, forgotten, strict=True)
+            if name is not None
+            for number in topic.partitions
+        ),
+        uses_ids=version >= _BY_ID,
     )
 
 
-def _names(call: Call, body: t.FetchRequest, services: Services) -> list[str | None]:
-    """Return the name of each requested topic; None for an unknown id."""
+def _names(
+    call: Call,
+    topics: Sequence[t.FetchRequestFetchTopic] | Sequence[t.FetchRequestForgottenTopic],
+    services: Services,
+) -> list[str | None]:
+    """Return the name of each topic; None for an unknown id."""
     if call.version < _BY_ID:
-        return [topic.topic for topic in body.topics]
+        return [topic.topic for topic in topics]
     known = services.metadata.topic_names
-    return [topic.topic_name or known.get(id_to_text(topic.topic_id)) for topic in body.topics]
+    return [topic.topic_name or known.get(id_to_text(topic.topic_id)) for topic in topics]
 
 
 def _response(
@@ -107,7 +131,12 @@ def _response(
 ) -> t.FetchResponse:
     assert isinstance(answer, FetchResponse)
     _count(body, services, answer)
+    if answer.error is not ErrorCode.NONE:
+        return t.FetchResponse(error_code=answer.error)
+    if body.session_epoch > FIRST_SESSION_EPOCH:
+        return _news(body, answer)
     return t.FetchResponse(
+        session_id=answer.session_id,
         responses=[
             t.FetchResponseFetchableTopicResponse(
                 topic=topic.topic,
@@ -119,6 +148,23 @@ def _response(
                 ],
             )
             for topic, name in zip(body.topics, names, strict=True)
+        ],
+    )
+
+
+def _news(body: t.FetchRequest, answer: FetchResponse) -> t.FetchResponse:
+    """Return the response to a request that continued a session: it need not have named the partitions."""
+    by_name = body.replica_state is not None
+    return t.FetchResponse(
+        session_id=answer.session_id,
+        responses=[
+            t.FetchResponseFetchableTopicResponse(
+                topic=name,
+                topic_id=id_to_wire(answer.topic_ids.get(name, "")),
+                topic_name=name if by_name else "",
+                partitions=[_partition(number, result) for number, result in results],
+            )
+            for name, results in by_topic(answer.partitions.items()).items()
         ],
     )
 
@@ -169,7 +215,11 @@ def _cold_reads(request: FetchRequest, services: Services) -> list[Callable[[], 
     reads: list[Callable[[], None]] = []
     replicas = services.node.replicas.partitions
     left = request.max_bytes
-    for topic_partition, wanted in request.partitions.items():
+    to_read = request.partitions
+    session = services.node.replicas.waiting.sessions.get(request.session_id)
+    if session is not None and request.session_epoch > FIRST_SESSION_EPOCH:
+        to_read = {**{known: session.wanted[known] for known in session.restless}, **to_read}
+    for topic_partition, wanted in to_read.items():
         replica = replicas.get(topic_partition)
         if replica is None or left <= 0:
             continue

@@ -101,6 +101,7 @@ class FetchRequestForgottenTopic(Struct):
     topic: str = wire("string", versions="7-12", ignorable=True)
     topic_id: bytes = wire("uuid", versions="13+", ignorable=True)
     partitions: list[int] = wire(["int32"])
+    topic_name: str = wire("string", versions="13+", tag=10000)
 
 
 class FetchRequest(Struct, key=1, versions="4-16", flexible="12+"):

@@ -86,19 +86,104 @@ class TestFetch:
 
         run(test)
 
-    def test_sessions_are_declined(self) -> None:
+    @pytest.mark.parametrize("version", [7, 12, 13, 16])
+    def test_in_a_session_only_news_are_asked_and_answered(self, version: int) -> None:
+        """KIP-227: a full request makes it; later ones name changes, and get partitions with news."""
+
         async def test(nodes: Nodes, client: Asker) -> None:
             await produce(client, batch(b"x"))
-            asked = fetching(nodes, 12, session_epoch=0)
-            answer = await client.ask(asked, 12)
-            assert (answer.session_id, len(answer.responses)) == (0, 1), "in full"
-            asked.session_id, asked.session_epoch = -1, -1
-            answer = await client.ask(asked, 12)
-            assert (answer.error_code, len(answer.responses)) == (0, 1), "in full: so asks kafka-go's Client"
-            asked.session_id, asked.session_epoch = 5, 1
-            answer = await client.ask(asked, 12)
+            full = fetching(nodes, version, session_epoch=0)
+            full.topics[0].partitions[0].fetch_offset = 1
+            answer = await client.ask(full, version)
+            session_id = answer.session_id
+            assert (session_id > 0, len(answer.responses)) == (True, 1), "in full"
+
+            def continued(epoch: int) -> t.FetchRequest:
+                return t.FetchRequest(min_bytes=1, session_id=session_id, session_epoch=epoch)
+
+            answer = await client.ask(continued(1), version)
+            assert (answer.error_code, answer.session_id, answer.responses) == (0, session_id, [])
+            await produce(client, batch(b"y"))
+            answer = await client.ask(continued(2), version)
+            (topic,) = answer.responses
+            assert (topic.topic, topic.topic_id) == (full.topics[0].topic, full.topics[0].topic_id)
+            assert len(topic.partitions[0].records) > 0
+            answer = await client.ask(continued(2), version)
+            assert answer.error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+            forgetting = continued(3)
+            forgetting.forgotten_topics_data = [
+                t.FetchRequestForgottenTopic(
+                    topic=topic.topic, topic_id=full.topics[0].topic_id, partitions=[0]
+                )
+            ]
+            answer = await client.ask(forgetting, version)
+            assert (answer.error_code, answer.session_id, answer.responses) == (0, 0, []), "nothing is left"
+            answer = await client.ask(continued(4), version)
             assert answer.error_code == ErrorCode.FETCH_SESSION_ID_NOT_FOUND
-            assert answer.session_id == 0
+
+        run(test)
+
+    def test_without_a_session_everything_is_answered(self) -> None:
+        """Epoch -1, whatever the session: so asks kafka-go's Client, and librdkafka with id 0."""
+
+        async def test(nodes: Nodes, client: Asker) -> None:
+            for session_id in (-1, 0, 7):
+                asked = fetching(nodes, 12, session_id=session_id, session_epoch=-1)
+                answer = await client.ask(asked, 12)
+                assert (answer.error_code, answer.session_id, len(answer.responses)) == (0, 0, 1)
+
+        run(test)
+
+    def test_a_session_by_names_is_not_continued_by_ids(self) -> None:
+        """FETCH_SESSION_TOPIC_ID_ERROR (106): the client was updated, or downgraded, in between."""
+
+        async def test(nodes: Nodes, client: Asker) -> None:
+            answer = await client.ask(fetching(nodes, 12, session_epoch=0), 12)
+            asked = t.FetchRequest(session_id=answer.session_id, session_epoch=1)
+            answer = await client.ask(asked, 13)
+            assert answer.error_code == ErrorCode.FETCH_SESSION_TOPIC_ID_ERROR
+
+        run(test)
+
+    def test_a_topic_id_that_is_unknown_ends_a_session(self) -> None:
+        """It has no name to be kept under: the reader starts over, and is served in full."""
+
+        async def test(nodes: Nodes, client: Asker) -> None:
+            answer = await client.ask(fetching(nodes, 13, session_epoch=0), 13)
+            asked = fetching(nodes, 13, session_id=answer.session_id, session_epoch=1)
+            asked.topics[0].topic_id = bytes(15) + b"\1"
+            answer = await client.ask(asked, 13)
+            assert answer.error_code == ErrorCode.INVALID_FETCH_SESSION_EPOCH
+            asked.session_epoch = 0
+            answer = await client.ask(asked, 13)
+            assert (answer.error_code, answer.session_id) == (0, 0)
+            assert answer.responses[0].partitions[0].error_code == ErrorCode.UNKNOWN_TOPIC_ID
+
+        run(test)
+
+    def test_a_wait_ends_with_its_connection(self) -> None:
+        """A thousand abandoned fetches made each produce six hundred times as expensive."""
+
+        async def test(nodes: Nodes, client: Asker) -> None:
+            purgatory = nodes.running[0].node.replicas.waiting.fetches
+            async with Asker(nodes.addresses[0]) as leaving:
+                leaving.send(fetching(nodes, 12, max_wait_ms=60_000), 12)
+                await nodes.until(lambda: purgatory.delayed == 1)
+            await nodes.until(lambda: purgatory.delayed == 0)
+            assert not nodes.running[0].node.replicas.waiting.sessions.watchers
+
+        run(test)
+
+    def test_a_debugging_tool_reads_to_the_log_end_of_any_replica(self) -> None:
+        """Replica id -2: kafka-replica-verification compares the replicas, not only what is committed."""
+
+        async def test(nodes: Nodes, client: Asker) -> None:
+            await produce(client, batch(b"x"))
+            asked = fetching(nodes, 12)
+            asked.replica_id = -2
+            answer = await client.ask(asked, 12)
+            assert answer.responses[0].partitions[0].error_code == 0
+            assert len(answer.responses[0].partitions[0].records) > 0
 
         run(test)
 
