@@ -478,7 +478,7 @@ def test_a_session_unused_for_long_makes_room_for_any() -> None:
 
 def test_ids_of_an_earlier_life_name_nothing() -> None:
     """A reader that continues the session of a leader that has restarted must not meet another one."""
-    ids = set()
+    ids: set[int] = set()
     for broker_epoch in range(1, 50):
         cache = a_cache(100)
         cache.new_life(broker_epoch)
