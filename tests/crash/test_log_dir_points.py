@@ -430,7 +430,8 @@ SCRIPTS: list[Callable[[DirScript], None]] = [
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
 def test_every_point(script: Callable[[DirScript], None]) -> None:
-    report = explored(script, images=2, kills=False)
+    """One image of each kind of file system at each of them; `make crash` takes four, and kills processes."""
+    report = explored(script, images=1, kills=False)
     assert report.distinct >= 3
     assert report.is_good, str(report)
 

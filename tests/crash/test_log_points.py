@@ -397,8 +397,8 @@ def explored(script: Callable[[Script], None], **options: Any) -> CrashReport:
 
 @pytest.mark.parametrize("script", SCRIPTS, ids=lambda script: script.__name__)
 def test_every_point(script: Callable[[Script], None]) -> None:
-    """No image of any moment breaks a promise."""
-    report = explored(script, images=2, kills=False)
+    """No image of any moment breaks a promise. One of each kind of file system; `make crash` takes four."""
+    report = explored(script, images=1, kills=False)
     assert report.distinct > 10
     assert report.is_good, str(report)
 

@@ -370,7 +370,10 @@ class Owner:
                 truncate_fully_and_start_at(log.partition, log.log_end_offset + random.randint(0, 9))
 
 
-@pytest.mark.parametrize("seed", range(24))
+# `make reader` runs all of them.
+@pytest.mark.parametrize(
+    "seed", [*range(8), *(pytest.param(seed, marks=pytest.mark.slow) for seed in range(8, 24))]
+)
 def test_whatever_the_owner_does_no_wrong_record(seed: int) -> None:
     """Between two calls of the reader the log is appended to, cut, restarted: what it gives out was there.
 

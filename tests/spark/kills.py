@@ -152,6 +152,7 @@ def main(arguments: list[str]) -> int:
     parser.add_argument("--control", action="store_true", help="with a sink that has no ledger")
     options = parser.parse_args(arguments)
     kernels.warm_up()
+    pa.array([""])  # the first array imports pandas: here, not in every child
     with tempfile.TemporaryDirectory(prefix="kills-") as home, without_ledger(options.control):
         driver = Driver(Path(home))
         for fault in faults(options.restarts, options.seed):
